@@ -1,7 +1,7 @@
-"""The ``.metadata`` of a checkpoint of torch.distributed.checkpoint: a pickle, which is read as data alone.
+"""The ``.metadata`` of a checkpoint of torch.distributed.checkpoint: a pickle, which is read only as data.
 
-Guarantees: every name is text, every shape and offset is of whole unsigned numbers, every file lies in the checkpoint's
-own folder. Of a pickle only the classes below are taken; torch is not imported. Refuses everything else with
+Guarantees: every name is text, every shape and offset consists of whole unsigned numbers, every file lies in the
+checkpoint's own folder. A pickle may only name the classes below; torch is not imported. Refuses everything else with
 FormatError.
 """
 
@@ -33,7 +33,7 @@ _RECORDS: frozenset[GlobalName] = frozenset(
         ("torch.distributed.checkpoint.filesystem", "_StorageInfo"),
         ("pathlib", "PosixPath"),
         ("pathlib", "WindowsPath"),
-        ("pathlib._local", "PosixPath"),  # of Python 3.13
+        ("pathlib._local", "PosixPath"),  # in Python 3.13
         ("pathlib._local", "WindowsPath"),
     }
 )
@@ -57,8 +57,8 @@ class SavedChunk(NamedTuple):
     """A block of a tensor that was saved as one item.
 
     Attributes:
-        offsets: Of its first element in the tensor.
-        sizes: Its shape.
+        offsets: Offsets of its first element in the tensor.
+        sizes: Shape of the block.
     """
 
     offsets: tuple[int, ...]
@@ -67,16 +67,16 @@ class SavedChunk(NamedTuple):
 
 @dataclass(frozen=True)
 class SavedTensor:
-    """A tensor.
+    """A tensor of the checkpoint.
 
     Attributes:
-        dtype: torch's name of it: ``"bfloat16"``.
-        size: Its shape.
+        dtype: torch's name of the dtype: ``"bfloat16"``.
+        size: Shape of the tensor.
         chunks: The blocks in which it was saved.
-        layout: torch's name of it.
-        requires_grad: As it was saved.
-        memory_format: The number torch has for it.
-        strides: Of the tensor that was saved, where torch said so; the bytes of an item have their own.
+        layout: torch's name of the layout.
+        requires_grad: Whether the saved tensor required a gradient.
+        memory_format: torch's number of the memory format.
+        strides: Strides of the saved tensor, if torch wrote them; the bytes of an item have their own strides.
     """
 
     dtype: str
@@ -89,13 +89,13 @@ class SavedTensor:
 
 
 class SavedItem(NamedTuple):
-    """Where an item lies.
+    """The place of an item's bytes.
 
     Attributes:
         path: The file, in the checkpoint's folder.
-        offset: Its first byte there.
-        length: Its bytes.
-        transforms: Names of what its bytes went through: compression, encryption.
+        offset: Offset of its first byte in the file.
+        length: Number of its bytes.
+        transforms: Names of the transforms of its bytes, such as compression or encryption.
     """
 
     path: str
@@ -106,14 +106,14 @@ class SavedItem(NamedTuple):
 
 @dataclass(frozen=True)
 class DcpMetadata:
-    """What the pickle says.
+    """The content of the pickle.
 
     Attributes:
-        entries: By name, in their order; None for what is no tensor.
-        items: By name and, for a tensor, offsets of the chunk.
-        planner_data: Of the planner that saved it: plain values.
-        save_id: Of the program that saved it.
-        version: Of the format, or None.
+        entries: Entries by name, in their order; None for an entry that is no tensor.
+        items: Items by name and, for a tensor, the offsets of the chunk.
+        planner_data: Data of the planner that saved the checkpoint: plain values.
+        save_id: Id of the save, or None.
+        version: Version of the format, or None.
     """
 
     entries: Mapping[str, SavedTensor | None]
@@ -131,7 +131,7 @@ def parse_dcp_metadata(data: bytes | memoryview, *, uri: str) -> DcpMetadata:
         uri: The file, for messages.
 
     Raises:
-        FormatError: it is malformed, names anything but the classes above, or a file outside of the folder.
+        FormatError: it is malformed, or names another class than those above, or a file outside of the folder.
     """
     try:
         root = _state(read_plain(data, _RECORDS, _BUILTINS), "Metadata")
@@ -156,7 +156,7 @@ def _tensor(record: Any) -> SavedTensor | None:
     if isinstance(record, Record) and record.kind == "BytesStorageMetadata":
         return None
     state = _state(record, "TensorStorageMetadata")
-    # dtype, layout, requires_grad, memory format, pinned, and strides since torch 2.15: as its __getstate__ gives them.
+    # In the order of torch's __getstate__: dtype, layout, requires_grad, memory format, pinned, strides (torch 2.15).
     properties = _state_of(state.get("properties"), "TensorProperties", tuple)
     if len(properties) not in (5, 6):
         raise FormatError(f"the properties of a tensor are {len(properties)} values, not 5 or 6")
@@ -206,9 +206,9 @@ def _state(record: Any, kind: str) -> dict[str, Any]:
 
 def _state_of(record: Any, kind: str, of: type) -> Any:
     if not isinstance(record, Record) or record.kind != kind:
-        found = record.kind if isinstance(record, Record) else type(record).__name__
-        raise FormatError(f"there is a {found} in place of a {kind}")
-    state = of() if record.state is None else record.state  # a class without values of its own has no state
+        actual = record.kind if isinstance(record, Record) else type(record).__name__
+        raise FormatError(f"there is a {actual} in place of a {kind}")
+    state = of() if record.state is None else record.state  # a class without own values has no state
     return _typed(state, of, f"the state of {kind}")
 
 

@@ -1,6 +1,6 @@
-"""The dtypes of the safetensors format, and how many bytes a tensor of one of them takes.
+"""The dtypes of the safetensors format, and the size in bytes of a tensor with such a dtype.
 
-Guarantees: a length is exact, and is what the reference implementation computes with 64-bit unsigned integers.
+Guarantees: a length is exact, and equals the result of the reference implementation with 64-bit unsigned integers.
 Refuses: unknown dtypes, tensors whose size overflows those integers, tensors that end inside a byte.
 """
 
@@ -43,7 +43,7 @@ DTYPE_BITS: Mapping[str, int] = MappingProxyType(
         "U64": 64,
     }
 )
-"""Bits of one element of each dtype, under the names a header uses."""
+"""Bits of one element of each dtype, by the names in a header."""
 
 TORCH_DTYPES: Mapping[str, str] = MappingProxyType(
     {
@@ -71,11 +71,11 @@ TORCH_DTYPES: Mapping[str, str] = MappingProxyType(
         "U64": "uint64",
     }
 )
-"""What torch calls each of them."""
+"""torch's name of each dtype."""
 
 
 def bits_of(dtype: str) -> int:
-    """Look up the bits of one element.
+    """Return the bits of one element.
 
     Raises:
         FormatError: the format has no such dtype.
@@ -91,7 +91,7 @@ def bits_of(dtype: str) -> int:
 
 
 def bit_length(shape: Sequence[int], dtype: str) -> int:
-    """Count the bits of a tensor.
+    """Return the number of bits of a tensor.
 
     The product is taken from left to right and must fit at every step, as in the reference: ``[0, 2**63, 4]``
     is an empty tensor, ``[2**63, 4, 0]`` an overflow.
@@ -119,14 +119,14 @@ def bit_length(shape: Sequence[int], dtype: str) -> int:
 
 
 def byte_length(shape: Sequence[int], dtype: str) -> int:
-    """Count the bytes of a tensor.
+    """Return the number of bytes of a tensor.
 
     Args:
         shape: Dimensions, none negative.
         dtype: A key of `DTYPE_BITS`.
 
     Raises:
-        FormatError: as `bit_length`, or the last byte would be filled only in part (dtypes below 8 bits).
+        FormatError: as `bit_length`, or the last byte is only partly filled (dtypes below 8 bits).
 
     Example:
         >>> byte_length((4,), "F6_E2M3")

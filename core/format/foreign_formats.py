@@ -1,8 +1,8 @@
-r"""Other kinds of files that are often found in place of a safetensors file, by how they begin. Pure.
+r"""Recognises other kinds of files, which often stand in place of a safetensors file, by their first bytes. Pure.
 
-A safetensors file begins with the length of its header, whose upper bytes are zero: none of these beginnings is an
-allowed length, but for a few of a header of some megabytes. So they are looked at only once the length was found to be
-wrong, or no JSON follows it.
+A safetensors file begins with the length of its header, whose upper bytes are zero. Nearly all beginnings here are no
+allowed length; a few are the length of a header of some megabytes. So this module is only used if the length is wrong,
+or if no JSON follows it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["Foreign", "foreign_format"]
 
 
 class Foreign(NamedTuple):
-    """What a file is, and what to do with it."""
+    """A description of a file's kind, and a hint for the user."""
 
     what: str
     hint: str
@@ -28,7 +28,7 @@ _CONVERT = (
 )
 _DOWNLOAD = "It was saved in place of the file: download that again, with a login where it needs one"
 
-# By the first eight bytes. A pickle's third is the first of its instructions.
+# Patterns of the first eight bytes. A pickle's third byte is its first instruction.
 _BEGINNINGS: tuple[tuple[re.Pattern[bytes], Foreign], ...] = tuple(
     (re.compile(beginning, re.DOTALL | re.IGNORECASE), Foreign(what, hint))
     for beginning, what, hint in (
@@ -57,17 +57,17 @@ _BEGINNINGS: tuple[tuple[re.Pattern[bytes], Foreign], ...] = tuple(
 
 
 def foreign_format(prefix: bytes) -> Foreign | None:
-    r"""Recognise another kind of file; None where the beginning is of none.
+    r"""Recognise another kind of file; None if the beginning matches none.
 
     Args:
-        prefix: The first eight bytes, of a file whose header has no possible length.
+        prefix: The first eight bytes of a file that has no valid header.
 
     Example:
         >>> foreign_format(b"GGUF\x03\0\0\0").what
         'a GGUF file, as llama.cpp reads it'
     """
-    known = next((foreign for beginning, foreign in _BEGINNINGS if beginning.match(prefix)), None)
-    if known is None and prefix.isascii() and prefix.decode().isprintable():
+    match = next((foreign for beginning, foreign in _BEGINNINGS if beginning.match(prefix)), None)
+    if match is None and prefix.isascii() and prefix.decode().isprintable():
         hint = "It is of another format, or an error page that was saved as a file"
         return Foreign(f"text that begins with {quoted(prefix.decode())}", hint)
-    return known
+    return match

@@ -1,13 +1,14 @@
 """The header of a safetensors object: an 8-byte length N, N bytes of JSON, then the data.
 
 Guarantees: accepted tensors have distinct names, and together cover every byte of the data section exactly once.
-Lengths are checked before anything is allocated. What is accepted, the reference implementation (safetensors
-0.8) accepts with the same meaning. Stricter than it on purpose: a key that occurs twice, and a tensor or a
-dtype written as another JSON type, are refused; so are ranks above `max_rank`, entries of more than 65 536 characters
-and more than 100 000 members of metadata: a header costs ten times its size in memory at most, well formed or not.
+Lengths are checked before memory is allocated. The reference implementation (safetensors 0.8) accepts every header that
+is accepted here, with the same meaning. This module is stricter on purpose: it refuses a key that occurs twice, and a
+tensor or a dtype written as another JSON type. It also refuses ranks above `max_rank`, entries of more than 65 536
+characters, and more than 100 000 members of metadata, so that even a malformed header costs at most ten times its size
+in memory.
 
-Refuses with HeaderError, or with TruncatedError where the header is right and the object ends too early; with
-no other error, whatever the bytes are.
+Refuses with HeaderError, or with TruncatedError if the header is valid but the object ends too early; never with
+another error, whatever the bytes are.
 
 Format: https://huggingface.co/docs/safetensors/index#format
 """
@@ -34,12 +35,12 @@ _HINT = "It is damaged, or no safetensors file: download it, or save it, again"
 
 @dataclass(frozen=True)
 class Header:
-    """What a header says.
+    """The content of a header.
 
     Attributes:
-        entries: All tensors, in the order their bytes lie in the object.
-        metadata: The ``__metadata__`` member, or None where it is absent or null.
-        data_begin: Offset of the data section, that is 8 + N.
+        entries: All tensors, in the order of their bytes in the object.
+        metadata: The ``__metadata__`` member, or None if it is absent or null.
+        data_begin: Offset of the data section: 8 + N.
     """
 
     entries: Sequence[TensorEntry]
@@ -48,7 +49,7 @@ class Header:
 
 
 def header_size_bytes(prefix: bytes, object_size: int, *, uri: str) -> int:
-    r"""Tell how many bytes to read before `parse_header` can be called.
+    r"""Return how many bytes to read before `parse_header` can be called.
 
     Args:
         prefix: At least the first 8 bytes of the object.
@@ -60,7 +61,7 @@ def header_size_bytes(prefix: bytes, object_size: int, *, uri: str) -> int:
 
     Raises:
         HeaderError: the object is too short for a header, or the length is out of bounds.
-        TruncatedError: `prefix` is shorter than 8 bytes though the object is not.
+        TruncatedError: `prefix` is shorter than 8 bytes, but the object is not.
 
     Example:
         >>> header_size_bytes(b"\x02\0\0\0\0\0\0\0", 10, uri="m.safetensors")
@@ -94,7 +95,7 @@ def parse_header(data: bytes | memoryview, object_size: int, *, uri: str, max_ra
     """Read a header and check that it fits its object.
 
     Args:
-        data: The object from byte 0 on, at least `header_size_bytes` of it; what follows is ignored.
+        data: The object from byte 0 on, at least `header_size_bytes` of it; further bytes are ignored.
         object_size: Size of the object in bytes.
         uri: The object, for messages.
         max_rank: Most dimensions a tensor may have.
@@ -109,14 +110,14 @@ def parse_header(data: bytes | memoryview, object_size: int, *, uri: str, max_ra
     if bytes(view[LENGTH_BYTES : LENGTH_BYTES + 1]).strip() not in (b"{", b""):
         _refuse_foreign(view, uri)
     try:
-        # The text gets no name: with a wide character in it each takes four bytes, which are not kept for the checks.
+        # The decoded text gets no local name, so that its memory (up to four bytes a character) is freed before checks.
         document = read_document(decode_utf8(view[LENGTH_BYTES:data_begin]), data_begin=data_begin, max_rank=max_rank)
         rows = _in_file_order(document.rows, data_begin)
         _check_names(rows)
         _check_end(rows, data_begin, object_size)
     except UnicodeDecodeError as error:
-        told = f"the header is not UTF-8: {error.reason} at byte {error.start}"
-        raise HeaderError(told, uri=uri, hint=_HINT) from error
+        what = f"the header is not UTF-8: {error.reason} at byte {error.start}"
+        raise HeaderError(what, uri=uri, hint=_HINT) from error
     except MemoryError as error:
         hint = "Give the process more memory"
         raise HeaderError("the header needs more memory than there is", uri=uri, hint=hint) from error
@@ -144,14 +145,14 @@ def _refuse_foreign(data: bytes | memoryview, uri: str) -> None:
 
 
 def _in_file_order(rows: list[Row], data_begin: int) -> list[Row]:
-    """Sort, and check that each tensor begins where the one before it ends."""
+    """Sort the rows, and check that each tensor begins at the end of the one before it."""
     if _first_misplaced(rows, data_begin) is None:
         return rows  # most writers have sorted already
     rows = sorted(rows, key=itemgetter(3, 4))
     index = _first_misplaced(rows, data_begin)
     if index is None:
         return rows
-    _check_names(rows)  # of a name that occurs twice, the two often overlap
+    _check_names(rows)  # two tensors of one name often overlap; the name is the better error
     entries = Entries(rows)
     position = entries[index - 1].end if index else data_begin
     name, begin = quoted(entries[index].name), entries[index].begin

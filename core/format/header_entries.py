@@ -1,12 +1,12 @@
-"""What a safetensors header says about each tensor, read from its JSON text.
+"""Reads the entry of each tensor from the JSON text of a safetensors header.
 
 Guarantees: every entry is valid by itself: an existing dtype, whole unsigned numbers, as many bytes between its
-offsets as shape and dtype take. Refuses everything else with HeaderError, whose `uri` the caller fills in.
-Whether entries repeat or overlap is not decided here but in `header.py`.
+offsets as shape and dtype need. Refuses everything else with HeaderError; the caller sets its `uri`. `header.py` checks
+whether entries repeat or overlap.
 
-Nearly all entries are written in one plain form, and a regular expression reads that several times faster than
-a JSON reader. Members in any other form, ``__metadata__`` among them, are left to the strict JSON reader; long runs of
-entries as the reference writes them are read by `compact_entries`, faster still.
+Nearly all entries have one plain form, which a regular expression reads several times faster than a JSON reader.
+Members in any other form, also ``__metadata__``, are left to the strict JSON reader. `compact_entries` reads long runs
+of entries in the form of the reference implementation, which is still faster.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class TensorEntry(NamedTuple):
     """One tensor of a shard.
 
     Attributes:
-        name: Its name; any text, never to be used as a path.
+        name: Name of the tensor: any text; it must not be used as a path.
         dtype: A key of `streamer.core.format.dtypes.DTYPE_BITS`.
         shape: Dimensions; empty for a scalar.
         begin: Offset of its first byte in the object, counted from byte 0 of the object.
@@ -47,8 +47,8 @@ class TensorEntry(NamedTuple):
     end: int
 
 
-# What a TensorEntry holds, in the same order. Python's garbage collector looks once at a plain tuple of text and
-# numbers, and again and again at a million objects of any other class: for longer than it takes to read them.
+# The fields of a TensorEntry, in the same order. Python's garbage collector scans a plain tuple of text and numbers
+# only once, but a million objects of another class again and again, which would take longer than reading them.
 Row: TypeAlias = tuple[str, str, tuple[int, ...], int, int]
 
 _make_entry = partial(tuple.__new__, TensorEntry)  # TensorEntry(...) without its constructor's Python frame
@@ -56,7 +56,7 @@ _make_entry = partial(tuple.__new__, TensorEntry)  # TensorEntry(...) without it
 
 @dataclass(frozen=True)
 class Entries(Sequence[TensorEntry]):
-    """Entries, each created when it is used."""
+    """A sequence of entries that are created when they are used."""
 
     rows: list[Row]
 
@@ -81,17 +81,17 @@ class Document(NamedTuple):
     metadata: dict[str, str] | None
 
 
-MOST_KINDS = 1 << 12  # kept in memory; a model has some hundred
-MOST_CHARACTERS = 1 << 16  # of an entry in another than the plain form; some hundred are usual
-MOST_METADATA = 100_000  # members; a handful are usual, and each costs twenty times its text
+MOST_KINDS = 1 << 12  # kinds kept in memory; a model has some hundred
+MOST_CHARACTERS = 1 << 16  # characters of an entry that is not in the plain form; some hundred are usual
+MOST_METADATA = 100_000  # members of the metadata; a handful are usual, and each costs twenty times its text
 
 _SPACE = strict_json.SPACE
 _NUMBER = r"(?:0|[1-9][0-9]{0,18})"  # 20 digits may exceed 64 bits, and are left to the JSON reader
 _OPENING = re.compile(rf'{_SPACE}\{{{_SPACE}(?=["}}])')
 _CLOSING = re.compile(rf"\}}{_SPACE}\Z")
 
-# More dimensions than that are left to the JSON reader: to match them takes a hundred times their size.
-# The empty alternative makes a match of every position, so that a search never runs ahead to a later entry.
+# More than 256 dimensions are left to the JSON reader: matching them takes a hundred times their size in memory.
+# The empty alternative matches at every position, so that a search never skips to a later entry.
 _PLAIN_ENTRY = re.compile(
     r'"(?!__metadata__")([^"\\\x00-\x1f]*)": ?'
     rf'\{{"dtype": ?"([A-Z0-9_]+)", ?"shape": ?\[((?:{_NUMBER}(?:, ?{_NUMBER}){{0,255}})?)\], ?'
@@ -109,7 +109,7 @@ def read_document(text: str, *, data_begin: int, max_rank: int) -> Document:
         max_rank: Most dimensions a tensor may have.
 
     Raises:
-        HeaderError: the text is not a JSON object of tensor entries; names the tensor.
+        HeaderError: the text is not a JSON object of tensor entries; the message names the tensor.
     """
     try:
         return _DocumentReader(text, data_begin, max_rank).read()
@@ -156,7 +156,7 @@ class _DocumentReader:
         return match.end()
 
     def _read_plain_entries(self, position: int) -> int:
-        """Read entries in the plain form up to a member in another form; return where that begins."""
+        """Read entries in the plain form, up to a member in another form; return the position of that member."""
         kinds, data_begin, append = self._kinds, self._data_begin, self._rows.append
         name = last_text = ""
         end = data_begin
@@ -166,7 +166,7 @@ class _DocumentReader:
                 if dtype_text is None:
                     return match.end()
                 dtype, shape, size_bytes = kinds[dtype_text, shape_text]
-                # An entry shares the number at which the one before it ends: fewer objects.
+                # The begin of an entry shares the number object of the previous end, to make fewer objects.
                 begin = end if begin_text == last_text else data_begin + int(begin_text)
                 end, last_text = data_begin + int(end_text), end_text
                 if end - begin != size_bytes:
@@ -187,7 +187,7 @@ class _DocumentReader:
         return self._json.after_value(position)
 
     def _shared(self, row: Row) -> Row:
-        """Keep each value once, as only names differ: a number or a dtype takes more memory than its text."""
+        """Share equal values between rows: a number or a dtype takes more memory than its text."""
         if len(self._values) > MOST_KINDS:
             self._values.clear()
         once = self._values.setdefault
@@ -227,11 +227,11 @@ class _DocumentReader:
 
 
 class _Kinds(dict[tuple[str, str], tuple[str, tuple[int, ...], int]]):
-    """From dtype and shape as written to dtype, shape and bytes: a model has few different ones."""
+    """Maps the texts of dtype and shape to dtype, shape and size in bytes; a model has few different kinds."""
 
     def __init__(self, max_rank: int) -> None:
         self._max_rank = max_rank
-        self._numbers: dict[str, int] = {}  # each dimension once: a number takes more memory than its text
+        self._numbers: dict[str, int] = {}  # shares equal dimensions: a number takes more memory than its text
 
     def __missing__(self, written: tuple[str, str]) -> tuple[str, tuple[int, ...], int]:
         dtype, shape_text = written

@@ -1,6 +1,6 @@
-"""Writes the header of a safetensors file, before a byte of its tensors is read.
+"""Writes the header of a safetensors file, before any byte of its tensors is read.
 
-Guarantees: the bytes are those of safetensors' own writer for the same tensors and one key of metadata: the largest
+Guarantees: for the same tensors and one key of metadata, the bytes equal those of safetensors' own writer: the largest
 dtypes first, equal dtypes by name, no gap, padded to 8 bytes. Refuses names that JSON or the format cannot hold.
 """
 
@@ -18,7 +18,7 @@ from streamer.core.quoting import quoted
 __all__ = ["METADATA_KEY", "TensorLayout", "in_file_order", "render_header"]
 
 METADATA_KEY = "__metadata__"
-ALIGNMENT_BYTES = 8  # so that the first tensor, which has the largest elements, is aligned in a mapped file
+ALIGNMENT_BYTES = 8  # aligns the first tensor, which has the largest elements, in a mapped file
 
 # The reference sorts by the order in which it declares its dtypes, with F4 after BOOL.
 _RANK = {dtype: rank for rank, dtype in enumerate(["BOOL", *(each for each in DTYPE_BITS if each != "BOOL")])}
@@ -26,13 +26,13 @@ _RANK = {dtype: rank for rank, dtype in enumerate(["BOOL", *(each for each in DT
 
 @dataclass(frozen=True)
 class TensorLayout:
-    """What a header says of one tensor.
+    """The description of one tensor in a header.
 
     Attributes:
-        name: Of the tensor.
+        name: Name of the tensor.
         dtype: A key of `DTYPE_BITS`.
-        shape: In elements of this dtype.
-        size_bytes: Of its bytes.
+        shape: Shape in elements of this dtype.
+        size_bytes: Size in bytes.
     """
 
     name: str
@@ -42,7 +42,7 @@ class TensorLayout:
 
 
 def in_file_order(tensors: Iterable[TensorLayout]) -> list[TensorLayout]:
-    """Sort tensors as the file holds them: the largest dtypes first, equal ones by name.
+    """Sort tensors in the order of the file: the largest dtypes first, equal dtypes by name.
 
     Example:
         >>> wanted = [TensorLayout("b", "U8", (1,), 1), TensorLayout("a", "F32", (1,), 4)]
@@ -56,8 +56,8 @@ def render_header(tensors: Iterable[TensorLayout], metadata: Mapping[str, str]) 
     """Write the length and the text of a header.
 
     Args:
-        tensors: In the order of their bytes, as `in_file_order` gives them.
-        metadata: For ``__metadata__``; an empty one is left out.
+        tensors: Tensors in the order of their bytes, as `in_file_order` returns them.
+        metadata: Content of ``__metadata__``; the member is left out if it is empty.
 
     Raises:
         UsageError: a name or the metadata is no UTF-8, a name is ``__metadata__``, or the header is too long.

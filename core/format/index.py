@@ -1,8 +1,8 @@
 """The index of a sharded checkpoint (``model.safetensors.index.json``): which shard holds which tensor.
 
 Guarantees: every shard name is a relative path that stays inside the index's own folder, in every storage.
-Refuses with ShardIndexError, before any I/O: absolute paths, ``..``, URLs, and everything that some storage might
-read as one of these; and any document that two readers would understand differently.
+Refuses with ShardIndexError, before any I/O: absolute paths, ``..``, URLs, and all names that some storage might read
+as one of these; also any document that two readers would understand differently.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from streamer.core.quoting import quoted
 __all__ = ["MAX_INDEX_BYTES", "ShardIndex", "check_index_size", "parse_index"]
 
 SHARD_SUFFIX = ".safetensors"
-MAX_INDEX_BYTES = 100_000_000  # as for a header; the index of a model with 90 000 tensors has 9 million
-MOST_CHARACTERS = 1 << 16  # of each member but weight_map; `metadata` usually holds one number
+MAX_INDEX_BYTES = 100_000_000  # as for a header; the index of a model with 90 000 tensors has 9 million bytes
+MOST_CHARACTERS = 1 << 16  # of each member except weight_map; `metadata` usually holds one number
 
 _HINT = "It is damaged, or no index: download it, or save the checkpoint, again"
 
 
 @dataclass(frozen=True)
 class ShardIndex:
-    """What an index says.
+    """The content of an index.
 
     Attributes:
-        weight_map: Tensor name to shard name.
+        weight_map: Maps tensor names to shard names.
         shards: The shard names, each once, numbers in them sorted by value.
-        metadata: The ``metadata`` member, usually ``{"total_size": …}``; unchecked, and empty where absent.
+        metadata: The ``metadata`` member, usually ``{"total_size": …}``; unchecked, and empty if absent.
     """
 
     weight_map: Mapping[str, str]
@@ -76,7 +76,7 @@ def check_index_size(size_bytes: int, *, uri: str) -> None:
     """Refuse an index that is too large to be one, before it is read.
 
     Raises:
-        ShardIndexError: it is.
+        ShardIndexError: the index is too large.
     """
     if size_bytes > MAX_INDEX_BYTES:
         raise ShardIndexError(
@@ -87,12 +87,12 @@ def check_index_size(size_bytes: int, *, uri: str) -> None:
 
 
 class _Document:
-    """An index as it is written; the same shard name is kept once for all its tensors."""
+    """An index as it is written; all tensors of a shard share one copy of its name."""
 
     def __init__(self, data: bytes | memoryview) -> None:
         self.shards: dict[str, str] = {}
         self.others: dict[str, Any] = {}
-        # With one wide character the text takes four bytes for each: the dict is made after the text is freed.
+        # One wide character makes the text take four bytes per character, so the dict is made after the text is freed.
         self._tensors: list[str] = []
         self._shard_of: list[str] = []
         try:
@@ -108,7 +108,7 @@ class _Document:
             raise ShardIndexError(f"the index is not acceptable JSON: {error}") from error
 
     def weight_map(self) -> dict[str, str]:
-        """Give the shard of each tensor."""
+        """Return the shard of each tensor."""
         if "weight_map" not in self.others:
             raise ShardIndexError("the index has no weight_map", hint="It must map tensor names to shard names")
         if not self._tensors:
@@ -155,8 +155,8 @@ def _object(value: Any, what: str) -> dict[str, Any]:
 
 
 def _natural_order(name: str) -> tuple[list[str | int], str]:
-    # Odd pieces are the digits, so pieces of two names compare text with text and number with number. The
-    # length stands for the value, in which leading zeros do not count: int() refuses thousands of digits.
+    # Each number follows a text, so pieces of two names compare text with text and number with number. The count of
+    # significant digits comes before the digits: it orders numbers without int(), which refuses thousands of digits.
     pieces: list[str | int] = []
     for text, digits in re.findall(r"([^0-9]*)([0-9]*)", name):
         significant = digits.lstrip("0")

@@ -1,6 +1,6 @@
-"""Paths that are written in a checkpoint: each must stay inside the checkpoint's own folder, in every storage.
+"""Checks paths in the files of a checkpoint: each must stay inside the checkpoint's own folder, in every storage.
 
-Refused are absolute paths, ``..``, URLs, and everything that some storage might read as one of these.
+Refuses absolute paths, ``..``, URLs, and all names that some storage might read as one of these.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ __all__ = ["why_not_inside"]
 
 
 def why_not_inside(name: str) -> str | None:
-    """Say why a name may not be a relative path inside a folder; None where it may.
+    """Say why a name is not a relative path inside a folder; None if it is one.
 
     Example:
         >>> why_not_inside("a/b"), why_not_inside("../b")

@@ -1,7 +1,7 @@
 """The manifest of a checkpoint: for each tensor of each shard its dtype, shape, size and CRC32C, as JSON.
 
-Guarantees: an accepted document has one meaning; a manifest fits a checkpoint only if every loaded shard has the
-size, and exactly the tensors, that it names. Refuses with ManifestError, before any weight byte is read.
+Guarantees: an accepted document has one meaning. A manifest fits a checkpoint only if every loaded shard has the size
+and exactly the tensors that the manifest names. Refuses with ManifestError, before any weight byte is read.
 A CRC32C finds accidents, not attackers: whoever can change the tensors can change the manifest.
 """
 
@@ -23,7 +23,7 @@ __all__ = ["ALGORITHM", "Manifest", "ShardManifest", "TensorDigest", "check_shar
 FORMAT = "streamer.manifest"
 VERSION = 1
 ALGORITHM = "crc32c"
-MAX_MANIFEST_BYTES = 1 << 30  # ten million tensors; a larger file is no manifest, and must not fill the memory
+MAX_MANIFEST_BYTES = 1 << 30  # ten million tensors; a larger file is no manifest, and would fill the memory
 
 _VALUE = re.compile(r"[0-9a-f]{8}")
 _HINT = "Write it anew: python -m streamer manifest URI"
@@ -31,7 +31,7 @@ _HINT = "Write it anew: python -m streamer manifest URI"
 
 @dataclass(frozen=True)
 class TensorDigest:
-    """One tensor: what its header says, and the CRC32C of its bytes."""
+    """One tensor: its dtype, shape and size in the header, and the CRC32C of its bytes."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -67,7 +67,7 @@ def render_manifest(manifest: Manifest) -> bytes:
 
 
 def _shard_text(name: str, shard: ShardManifest) -> str:
-    """A line for each tensor, so that `diff` shows which differ."""
+    """Return the text of a shard, with one line for each tensor, so that `diff` shows which tensors differ."""
     tensors = ",\n".join(
         f"{json.dumps(tensor)}: "
         + json.dumps(
@@ -87,7 +87,7 @@ def parse_manifest(data: bytes, *, uri: str) -> Manifest:
     """Read a manifest.
 
     Raises:
-        ManifestError: it is malformed, or of another format or version.
+        ManifestError: the manifest is malformed, or has another format or version.
     """
     try:
         document = strict_json.loads(strict_json.decode_utf8(data))
@@ -106,17 +106,17 @@ def parse_manifest(data: bytes, *, uri: str) -> Manifest:
 
 
 def check_shard(name: str, size_bytes: int, entries: Sequence[TensorEntry], manifest: Manifest, *, uri: str) -> None:
-    """Compare what a shard's header says with the manifest.
+    """Compare a shard's header with the manifest.
 
     Args:
         name: The shard's file name.
-        size_bytes: The size of its file.
-        entries: Its tensors.
-        manifest: To compare with.
+        size_bytes: The size of the shard's file.
+        entries: The tensors of the shard.
+        manifest: The manifest to compare with.
         uri: The manifest, for messages.
 
     Raises:
-        ManifestError: it is not the shard that the manifest describes; names the first difference.
+        ManifestError: the shard differs from the manifest; the message names the first difference.
     """
     shard = manifest.shards.get(name)
     if shard is None:

@@ -1,7 +1,7 @@
-r"""The lengths and positions in a pickle, checked before Python's unpickler allocates memory for them.
+r"""Checks the lengths and positions in a pickle, before Python's unpickler allocates memory for them.
 
-The unpickler makes room for any position of its memo at once: twelve bytes can take all memory. Refused are positions
-and lengths beyond the pickle's own. Whatever else is malformed is left to the unpickler.
+The unpickler allocates its memo up to any position at once: twelve bytes can take all memory. Refuses positions and
+lengths that are larger than the pickle. Other faults of a pickle are left to the unpickler.
 
 Format: https://docs.python.org/3/library/pickletools.html
 """
@@ -14,12 +14,12 @@ from streamer.core.errors import FormatError
 
 __all__ = ["check_lengths"]
 
-# Opcodes that say nothing of a length, by the bytes of their argument; most of a pickle is runs of them.
+# Opcodes without a length, with the bytes of their argument; most of a pickle consists of these.
 _PLAIN = re.compile(
     rb"(?:[()0-2NQRabdelostu}\])\x81\x85-\x89\x8f\x90-\x94\x97\x98]|[Khq\x80\x82].|[M\x83]..|[Jj\x84]....|[G\x95].{8})*",
     re.DOTALL,
 )
-# Those with a length: its bytes.
+# Opcodes with a length, and the number of bytes of the length.
 _COUNTED = {b"C": 1, b"U": 1, b"\x8a": 1, b"\x8c": 1, b"B": 4, b"T": 4, b"X": 4, b"\x8b": 4}
 _COUNTED |= {b"\x8d": 8, b"\x8e": 8, b"\x96": 8}
 _LINES = {b"F": 1, b"I": 1, b"L": 1, b"P": 1, b"S": 1, b"V": 1, b"c": 2, b"g": 1, b"i": 2, b"p": 1}
@@ -30,7 +30,7 @@ def check_lengths(data: bytes) -> None:
     r"""Check a pickle.
 
     Raises:
-        FormatError: it gives a length or a position that is larger than itself.
+        FormatError: the pickle holds a length or a position that is larger than the pickle.
 
     Example:
         >>> check_lengths(b"\x80\x04Nr\xff\xff\xff\xff.")
@@ -56,7 +56,7 @@ def check_lengths(data: bytes) -> None:
                 line, position = _line(data, position)
             if opcode == _TEXT_PUT:
                 _check(_number(line), "position", data)
-        else:  # the end of it, or an opcode that there is not
+        else:  # the end of the pickle, or an invalid opcode
             return
 
 
@@ -69,7 +69,7 @@ def _line(data: bytes, begin: int) -> tuple[bytes, int]:
 def _number(line: bytes) -> int:
     try:
         return int(line)
-    except ValueError:  # as for the unpickler
+    except ValueError:  # the unpickler refuses it
         return 0
 
 

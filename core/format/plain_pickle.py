@@ -1,8 +1,9 @@
-"""Reads a pickle as data: no class in it is imported, and nothing that it names is called.
+"""Reads a pickle as data: no class in it is imported, and no function in it is called.
 
-A pickle is a program. This one may name only what the caller lists: a class becomes an inert `Record`, made anew for
-each call, so that not even its attributes can be changed; a function or value becomes the immutable builtin that the
-caller gives. Refuses everything else with FormatError, whose `uri` the caller fills in.
+A pickle is a program. Here it may only name the classes and values that the caller lists. A class becomes an inert
+`Record`, which is new for each call, so that changes of its attributes have no effect on other calls. A function
+or value becomes an immutable object that the caller passes. Refuses everything else with FormatError; the caller sets
+its `uri`.
 
 Format: https://docs.python.org/3/library/pickletools.html
 """
@@ -27,8 +28,8 @@ class Record:
     """Stands for an object of a class that was not imported.
 
     Attributes:
-        arguments: What its constructor was to be called with.
-        state: What its attributes were to be set from, usually a dict; None without any.
+        arguments: The arguments for the constructor of the class.
+        state: The state for the attributes, usually a dict; None without a state.
     """
 
     __slots__ = ("arguments", "state")
@@ -53,13 +54,13 @@ class Record:
 
 
 class _Function:
-    """Immutable: a pickle may try to set attributes of whatever it has."""
+    """An immutable function, because a pickle may try to set attributes of its objects."""
 
     __slots__ = ()
 
 
 def same(kind: type) -> _Function:
-    """Make a function that gives its argument, which is of this type and no other: for constructors of its subclasses.
+    """Make a function that returns its argument and refuses other types; it replaces constructors of subclasses.
 
     Example:
         >>> same(tuple)((1, 2))
@@ -71,8 +72,8 @@ def same(kind: type) -> _Function:
             raise TypeError(type(value).__name__)
         return value
 
-    made: _Function = type("_Same", (_Function,), {"__slots__": (), "__call__": call})()
-    return made
+    function: _Function = type("_Same", (_Function,), {"__slots__": (), "__call__": call})()
+    return function
 
 
 class _EmptyDict(_Function):
@@ -96,11 +97,11 @@ def read_plain(
     Args:
         data: The whole pickle.
         records: Classes whose objects become a `Record`.
-        builtins: What other names become: texts, `same`, `empty_dict`.
-        persistent: Gives the object of a persistent id; None refuses one.
+        builtins: The replacements of other names: texts, `same`, `empty_dict`.
+        persistent: Returns the object for a persistent id; None refuses persistent ids.
 
     Raises:
-        FormatError: it names something else, or is malformed.
+        FormatError: the pickle names something else, or is malformed.
 
     Example:
         >>> read_plain(b"cpathlib\nPosixPath\n(S'a'\ntR.", {("pathlib", "PosixPath")}, {}).arguments
@@ -112,7 +113,7 @@ def read_plain(
         return _PlainUnpickler(io.BytesIO(content), records, builtins, persistent).load()
     except FormatError:
         raise
-    except Exception as error:  # whatever an ill-formed program leads to
+    except Exception as error:  # a malformed pickle may raise any exception
         raise FormatError(f"the pickle is malformed: {type(error).__name__}") from error
 
 

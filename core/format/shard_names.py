@@ -1,7 +1,7 @@
-"""How many shards a checkpoint has, by their names: ``model-00001-of-00002.safetensors`` is one of two.
+"""Reads the number of shards of a checkpoint from their names: ``model-00001-of-00002.safetensors`` is one of two.
 
-Without an index only these names distinguish a whole checkpoint from one that an upload, a download or a listing left
-incomplete.
+Without an index only these names distinguish a complete checkpoint from one that an upload, a download or a listing
+left incomplete.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ INDEX_SUFFIX = ".index.json"
 USUAL_INDEX = "model.safetensors.index.json"
 USUAL_SHARD = "model.safetensors"
 
-# Of one checkpoint, whether an index names them or a folder holds them: a model with 700 GB has some two hundred, and
-# the beginnings of all, with their headers, are in memory at a time (256 KiB of each).
+# Shards of one checkpoint, in an index or a folder. A model with 700 GB has some two hundred. The beginnings of all
+# shards, with their headers, are in memory at the same time (256 KiB of each).
 MOST_SHARDS = 10_000
 SHOWN_NAMES = 3
 
 _NUMBERED = re.compile(r"(.*?)([0-9]{1,9})-of-([0-9]{1,9})\.safetensors")
-_OF_RANK = re.compile(r"shard-[0-9]{5}-model-")  # torch.distributed.checkpoint's: a rank writes those it has parts for
+_OF_RANK = re.compile(r"shard-[0-9]{5}-model-")  # of DCP: a rank only writes shards of its parts
 
 
-# Mistral's own layout of a model, which lies beside the usual one: the same weights, under other names.
+# Mistral's own layout of a model, beside the usual layout: the same weights under other names.
 _CONSOLIDATED = re.compile(r"consolidated(?:[.-][0-9]{1,9}(?:-of-[0-9]{1,9})?)?\.safetensors")
 _USUAL = re.compile(r"model(?:-[0-9]{1,9}-of-[0-9]{1,9})?\.safetensors")
 
@@ -47,13 +47,13 @@ _OF_CHECKPOINTS = (SHARD_SUFFIX, SHARD_SUFFIX + INDEX_SUFFIX)
 
 
 class IncompleteSeries(NamedTuple):
-    """Numbered shards of which some are missing.
+    """A series of numbered shards with missing shards.
 
     Attributes:
-        pattern: The name of all of them.
-        found: How many there are.
-        total: How many there should be.
-        missing: The first names that are missing.
+        pattern: The pattern of their names.
+        found: Number of shards that exist.
+        total: Number of shards in the series.
+        missing: The names of the first missing shards.
     """
 
     pattern: str
@@ -68,7 +68,7 @@ class IncompleteSeries(NamedTuple):
 
 
 def is_of_checkpoint(name: str) -> bool:
-    """Whether a file of this name is a shard or an index.
+    """Say whether a file of this name is a shard or an index.
 
     Example:
         >>> [is_of_checkpoint(name) for name in ("model.safetensors", "config.json")]
@@ -78,7 +78,7 @@ def is_of_checkpoint(name: str) -> bool:
 
 
 def series_of(name: str) -> tuple[str, str] | None:
-    """Identify the series of a numbered shard, by what is before its number and by the total; None without a number.
+    """Identify the series of a numbered shard by the text before its number and by the total; None without a number.
 
     Example:
         >>> series_of("model-00001-of-00003.safetensors")
@@ -89,7 +89,7 @@ def series_of(name: str) -> tuple[str, str] | None:
 
 
 def second_copies(names: Iterable[str]) -> list[str]:
-    """Find the files that hold a model once more: Mistral's ``consolidated.safetensors`` beside the usual shards.
+    """Return the files that hold a second copy of a model: Mistral's ``consolidated.safetensors`` beside usual shards.
 
     Example:
         >>> second_copies(["consolidated.safetensors", "model-00001-of-00002.safetensors"])
@@ -103,10 +103,10 @@ def second_copies(names: Iterable[str]) -> list[str]:
 
 
 def incomplete_series(names: Iterable[str]) -> list[IncompleteSeries]:
-    """Find the series of numbered shards that are not whole.
+    """Return the series of numbered shards that are incomplete.
 
     Args:
-        names: Of the files of one folder, without it. They may count from 0 or from 1.
+        names: Names of the files in one folder, without the folder. They may count from 0 or from 1.
 
     Example:
         >>> print(*incomplete_series(["model-00001-of-00003.safetensors", "model-00003-of-00003.safetensors"]))
@@ -117,19 +117,19 @@ def incomplete_series(names: Iterable[str]) -> list[IncompleteSeries]:
         if key := series_of(name):
             digits = name[len(key[0]) :].partition("-of-")[0]
             series[key][int(digits)] = len(digits)
-    found = (_incomplete(prefix, total, widths) for (prefix, total), widths in sorted(series.items()))
-    return [each for each in found if each is not None]
+    checked = (_incomplete(prefix, total, widths) for (prefix, total), widths in sorted(series.items()))
+    return [each for each in checked if each is not None]
 
 
 def _incomplete(prefix: str, total: str, widths: dict[int, int]) -> IncompleteSeries | None:
-    """Compare the numbers there are, with the digits of each, with those there should be."""
+    """Compare the numbers of existing shards, which map to their counts of digits, with the expected numbers."""
     first = 0 if 0 in widths else 1
     expected = range(first, first + int(total))
     count = sum(number in expected for number in widths)
     if count == len(expected):
         return None
     width = max(widths.values())
-    # A total may be of nine digits: only as many numbers are looked at as are needed.
+    # A total may have nine digits, so only as many numbers are checked as are shown.
     absent = islice((number for number in expected if number not in widths), SHOWN_NAMES)
     names = tuple(f"{prefix}{number:0{width}}-of-{total}.safetensors" for number in absent)
     return IncompleteSeries(f"{prefix}*-of-{total}.safetensors", count, int(total), names)

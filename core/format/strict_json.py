@@ -1,8 +1,8 @@
 """JSON as RFC 8259 defines it, read from an untrusted source.
 
 Guarantees: an accepted text has one meaning in every reader; reading takes linear time and a bounded native stack. A
-large document is read member by member, each but its strings in a window of bounded size: whatever it holds, it costs
-a few times the memory of its text.
+large document is read member by member, and each value except strings in a window of bounded size. So any document
+costs only a few times the memory of its text.
 
 Refuses, always with ValueError: duplicate keys, NaN and Infinity, lone surrogates, a byte order mark, invalid
 UTF-8, anything before or after the value, nesting deeper than 127.
@@ -22,37 +22,37 @@ from streamer.core.quoting import quoted
 
 __all__ = ["SEPARATOR", "SPACE", "Reader", "decode_utf8", "loads", "refuse_twin"]
 
-MAX_DEPTH = 127  # what the reference's JSON reader (serde_json) allows
+MAX_DEPTH = 127  # the limit of the reference's JSON reader (serde_json)
 
-SPACE = r"[ \t\n\r]*"  # less than what Python takes for a space
-# Ends before the quote of a next member or before the closing brace, so nothing is skipped between them.
+SPACE = r"[ \t\n\r]*"  # fewer characters than Python's own spaces
+# Ends before the quote of the next member or before the closing brace, so nothing is skipped between them.
 SEPARATOR = rf'{SPACE}(?:,{SPACE}(?=")|(?=\}}))'
 
-SHOWN_DIGITS = 20  # as many as the largest number of 64 bits has
+SHOWN_DIGITS = 20  # the digits of the largest number of 64 bits
 
 _SPACE = re.compile(SPACE)
 _OPENING = re.compile(rf'\{{{SPACE}(?=["}}])')
 _COLON = re.compile(rf"{SPACE}:{SPACE}")
 _SEPARATOR = re.compile(SEPARATOR)
-# A member whose value is a string, both without escapes; or nothing, so that a search never runs ahead to a later one.
+# A member without escapes whose value is a string, or an empty match, so that a search never skips to a later member.
 _PLAIN_MEMBER = re.compile(rf'"([^"\\\x00-\x1f]*)"{SPACE}:{SPACE}"([^"\\\x00-\x1f]*)"{SEPARATOR}|')
 
 _STRUCTURE = b'"[]{}'
 _NOT_STRUCTURE = bytes(byte for byte in range(256) if byte not in _STRUCTURE)
 _STEP = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
-# A value that is no array or object, or one without a bracket inside, not even inside a string.
+# A value that is no array or object, or an array or object without a bracket inside, not even inside a string.
 _FLAT = re.compile(r'[^\[{]|[\[{][^"\\\[\]{}]*(?:"[^"\\\[\]{}]*"[^"\\\[\]{}]*)*[\]}]')
-# Without such an escape no string of a text holds a surrogate; with one, its strings are checked.
+# Without such an escape no string of a text holds a surrogate; with one, all strings are checked.
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 SHORT_WINDOW = 1 << 10  # characters
-_END_OF_WINDOW = 16  # characters: the error about a cut escape or literal names its beginning
+_END_OF_WINDOW = 16  # characters: the position of an error about a cut escape or literal may be this far before the end
 
 
 def decode_utf8(data: bytes | memoryview) -> str:
     """Decode the bytes of a document that was read whole.
 
     Raises:
-        ValueError: the bytes are not UTF-8; says which byte.
+        ValueError: the bytes are not UTF-8; the message names the byte.
     """
     return str(data, "utf-8")
 
@@ -78,10 +78,10 @@ class Reader:
 
     Args:
         text: The whole document.
-        window: Most characters of a value that is no string; None: any number.
+        window: Most characters of a value that is no string; None for no limit.
 
     Attributes:
-        begin: Where the first value begins.
+        begin: Position of the first value.
     """
 
     def __init__(self, text: str, *, window: int | None = None) -> None:
@@ -97,8 +97,8 @@ class Reader:
         """Read the value that begins at `position`; return it and the position after it.
 
         Raises:
-            ValueError: there is no JSON value, or one that `loads` refuses, or one that is larger than the window.
-                `JSONDecodeError.pos` says where.
+            ValueError: there is no JSON value, or `loads` refuses it, or it is larger than the window.
+                `JSONDecodeError.pos` holds the position.
         """
         try:
             if self._window is None or self._text.startswith('"', position):
@@ -119,7 +119,7 @@ class Reader:
 
         Args:
             position: Of its brace.
-            read_value: Called with each member's name and the position of its value; returns the position after that.
+            read_value: Called with each member's name and the position of its value; returns the position after it.
                 Names may repeat.
         """
         position = self._after(_OPENING, position, "Expecting an object")
@@ -129,7 +129,7 @@ class Reader:
         return position + 1
 
     def read_texts(self, position: int, add: Callable[[str, Any], None]) -> int:
-        """Read an object of strings as `read_members` does, quickly where they have no escapes.
+        """Read an object of strings as `read_members` does, but faster for strings without escapes.
 
         Args:
             position: Of its brace.
@@ -151,19 +151,19 @@ class Reader:
         return position + 1
 
     def is_object(self, position: int) -> bool:
-        """Whether an object begins there."""
+        """Say whether an object begins at this position."""
         return self._text.startswith("{", position)
 
     def after_name(self, position: int) -> int:
-        """Skip the colon behind a member's name."""
+        """Skip the colon after a member's name."""
         return self._after(_COLON, position, "Expecting ':' delimiter")
 
     def after_value(self, position: int) -> int:
-        """Skip what separates a member from the next one, or from the brace that closes its object."""
+        """Skip the separator before the next member, or the space before the brace that closes the object."""
         return self._after(_SEPARATOR, position, "Expecting another member or the closing brace")
 
     def check_end(self, position: int) -> None:
-        """Refuse anything but space from there on."""
+        """Refuse any characters except space from this position on."""
         end = self._after_space(position)
         if end != len(self._text):
             raise JSONDecodeError("Extra data", self._text, end)
@@ -173,12 +173,12 @@ class Reader:
             return self._decoder.raw_decode(text, position)
         except JSONDecodeError:
             raise
-        except ValueError:  # one of the hooks', or Python's of a long number
+        except ValueError:  # raised by a hook, or by Python for a long number
             pass
         return _decoder(may_hold_odd_numbers=True).raw_decode(text, position)
 
     def _read_in_window(self, position: int, most: int) -> tuple[Any, int]:
-        """Try a short window first: nearly all values are short, and it is quickly copied."""
+        """Read a value, first in a short window: nearly all values are short, and a short window is copied quickly."""
         for size in (SHORT_WINDOW, most):
             window = self._text[position : position + size + 1]
             result = self._read_start(window, position, is_cut=len(window) > size)
@@ -187,10 +187,10 @@ class Reader:
         raise ValueError(f"the value at character {position} takes more than {most} characters")
 
     def _read_start(self, window: str, position: int, *, is_cut: bool) -> tuple[Any, int] | None:
-        """Read a value from a window of the text; None where it may continue behind the window."""
+        """Read a value from a window of the text; None if it may continue after the window."""
         last = len(window) - 1 if is_cut else len(window)
         try:
-            most = MAX_DEPTH - 1  # it stands in an object
+            most = MAX_DEPTH - 1  # the value is inside of an object
             if window.count("[") + window.count("{") > most and _is_deep(window, most):
                 raise ValueError(f"brackets are nested deeper than {MAX_DEPTH}")
             value, end = self._decoded(window, 0)
@@ -201,7 +201,7 @@ class Reader:
         return None if is_cut and end > last else (value, position + end)
 
     def _refuse_deep_nesting(self, position: int) -> None:
-        # The usual metadata is flat, and spares a large header the search through all of it.
+        # Usual metadata is flat; for it, a large header need not be searched as a whole.
         if self._is_shallow or _FLAT.match(self._text, position):
             return
         if _is_deep(self._text, MAX_DEPTH):
@@ -220,11 +220,11 @@ class Reader:
 
 
 def _is_deep(text: str, most: int) -> bool:
-    """Whether brackets nest deeper, found without recursion: the recursive reader gets shallow documents only."""
+    """Say, without recursion, whether brackets nest deeper: only shallow documents may reach the recursive reader."""
     skeleton = text.encode()
-    if b"\\" in skeleton:  # of escapes only those of quotes and backslashes matter
+    if b"\\" in skeleton:  # only escapes of quotes and backslashes matter
         skeleton = skeleton.replace(b"\\\\", b"").replace(b'\\"', b"")
-    # Dropping two quotes that touch changes for no bracket whether it stands inside a string.
+    # Two adjacent quotes can be dropped: no bracket enters or leaves a string by it.
     skeleton = skeleton.translate(None, _NOT_STRUCTURE).replace(b'""', b"")
     skeleton = re.sub(rb'"[^"]*"?', b"", skeleton)
     return any(depth > most for depth in accumulate(map(_STEP.__getitem__, skeleton)))
@@ -235,16 +235,16 @@ def _decoder(*, may_hold_odd_numbers: bool) -> json.JSONDecoder:
     return json.JSONDecoder(
         object_pairs_hook=_without_duplicates,
         parse_constant=_refuse_constant,
-        # A hook is called for every number, so it is set only where a number may need it.
+        # A hook is called for every number, so it is only set if a number may need it.
         parse_int=_whole_number if may_hold_odd_numbers else None,
     )
 
 
 def refuse_twin(members: Mapping[str, object], name: str) -> None:
-    """Refuse a member's name that its object holds already.
+    """Refuse a member's name that its object already holds.
 
     Raises:
-        ValueError: it does.
+        ValueError: the name occurs twice.
     """
     if name in members:
         raise ValueError(f"key {quoted(name)} occurs twice in one object")
@@ -261,7 +261,7 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> Mapping[str, Any]:
 
 
 def _refuse_lone_surrogates(value: Any) -> None:
-    """Nested as deep as `MAX_DEPTH` at most."""
+    """Refuse lone surrogates in all strings of a value; the recursion is at most `MAX_DEPTH` deep."""
     if isinstance(value, str):
         try:
             value.encode()

@@ -1,9 +1,9 @@
-"""A tensor that ``torch.save`` wrote: where its bytes lie in the archive, told from what is around them.
+"""Finds the bytes of a tensor in an archive of ``torch.save`` from the bytes around them.
 
-The archive is a zip of stored members, and the tensor's bytes are one of them, aligned, with all else in front of it or
-behind. So a reader that guesses the place can read the bytes straight to where they belong, and check the guess with
-the rest afterwards. Guarantees: what is told is what ``torch.load`` would have given. Tells nothing, rather than
-something wrong, of an archive of any other form; nothing in it is imported or called.
+The archive is a zip of stored members. The tensor's bytes are one aligned member; all other members lie before or after
+it. So a reader that guesses the place can read the bytes directly to their destination, and then check the guess with
+the rest. Guarantees: a result equals the result of ``torch.load``. For an archive of any other form the result is None;
+nothing in the archive is imported or called.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _STORAGES = {
     "IntStorage": "I32",
     "LongStorage": "I64",
     "ShortStorage": "I16",
-    "UntypedStorage": "",  # dtypes that came later say theirs beside it
+    "UntypedStorage": "",  # newer dtypes are named beside the storage
 }
 _BY_TORCH_NAME = {torch_name: name for name, torch_name in TORCH_DTYPES.items() if bits_of(name) >= 8}
 _RECORDS: frozenset[GlobalName] = frozenset(
@@ -46,18 +46,18 @@ _BUILTINS: dict[GlobalName, Any] = {
 # A member's local header: 26 bytes, the lengths of its name and of the extra field, the name.
 _DATA_HEADER = re.compile(rb"PK\x03\x04.{22}(..)(..)([^/]{1,255}/data/0)", re.DOTALL)
 _LOCAL_HEADER_BYTES = 30
-_END_BYTES = 22  # of the record that ends a zip: it says where the directory is, and how long
-_MOST_KNOWN = 1000  # of a kilobyte each; a model has a handful of shapes
-_MOST_PICKLE_BYTES = 1 << 16  # of a tensor: 200 and a few for each dimension
+_END_BYTES = 22  # the record at the end of a zip, with the place and the length of the directory
+_MOST_CACHED = 1000  # archives of a kilobyte each; a model has a handful of shapes
+_MOST_PICKLE_BYTES = 1 << 16  # a tensor needs 200 bytes, and a few for each dimension
 
 
 class StoredTensor(NamedTuple):
-    """A contiguous tensor.
+    """A contiguous tensor in an archive.
 
     Attributes:
         dtype: A key of `streamer.core.format.dtypes.DTYPE_BITS`.
         shape: Dimensions.
-        begin: Its first byte in the archive.
+        begin: Offset of its first byte in the archive.
     """
 
     dtype: str
@@ -66,12 +66,12 @@ class StoredTensor(NamedTuple):
 
 
 class SavedArchive(NamedTuple):
-    """The bytes of an archive without those of its tensor.
+    """The bytes of an archive around the bytes of its tensor.
 
     Attributes:
-        head: Its first bytes.
-        tail: Its last.
-        size_bytes: Of all of it.
+        head: First bytes of the archive.
+        tail: Last bytes of the archive.
+        size_bytes: Size of the whole archive.
     """
 
     head: bytes
@@ -80,26 +80,26 @@ class SavedArchive(NamedTuple):
 
 
 class Archives:
-    """Tells of many archives, of which most differ in the bytes of their tensor alone: those are parsed once.
+    """Finds the tensors of many archives; archives that only differ in the bytes of their tensor are parsed once.
 
-    Such are equal from their first byte to the tensor's, in size, and in where their directory is.
+    Such archives have equal bytes before the tensor, the same size, and their directory at the same place.
     """
 
     def __init__(self) -> None:
-        self._known: dict[tuple[bytes, bytes, int], StoredTensor | None] = {}
+        self._cache: dict[tuple[bytes, bytes, int], StoredTensor | None] = {}
 
     def stored_tensor(self, archive: SavedArchive) -> StoredTensor | None:
-        """Tell as the function of this name does."""
-        alike = archive.head, archive.tail[-_END_BYTES:], archive.size_bytes
-        if alike not in self._known:
-            if len(self._known) == _MOST_KNOWN:
-                self._known.clear()
-            self._known[alike] = stored_tensor(archive)
-        return self._known[alike]
+        """Return the same as the function `stored_tensor`."""
+        key = archive.head, archive.tail[-_END_BYTES:], archive.size_bytes
+        if key not in self._cache:
+            if len(self._cache) == _MOST_CACHED:
+                self._cache.clear()
+            self._cache[key] = stored_tensor(archive)
+        return self._cache[key]
 
 
 def begin_of_data(head: bytes) -> int | None:
-    """Guess from an archive's first bytes where those of its tensor begin; None where that is not among them."""
+    """Guess the offset of the tensor's bytes from an archive's first bytes; None if it is not among them."""
     for match in _DATA_HEADER.finditer(head):
         name_bytes, extra_bytes = (int.from_bytes(match[number], "little") for number in (1, 2))
         if name_bytes == len(match[3]):
@@ -108,11 +108,11 @@ def begin_of_data(head: bytes) -> int | None:
 
 
 def stored_tensor(archive: SavedArchive) -> StoredTensor | None:
-    """Tell which tensor an archive holds, and where; None where it is not one that lies there in one piece."""
+    """Return the tensor in an archive, and its place; None if the archive is not one contiguous tensor."""
     try:
         with zipfile.ZipFile(_ArchiveFile(archive)) as members:
             return _stored_tensor(archive, members)
-    except Exception:  # whatever malformed bytes lead to: torch.load says what is wrong with them
+    except Exception:  # malformed bytes may raise any exception; torch.load then reports the fault
         return None
 
 
@@ -124,10 +124,10 @@ def _stored_tensor(archive: SavedArchive, members: zipfile.ZipFile) -> StoredTen
     folder = pickled.removesuffix("data.pkl")
     if f"{folder}byteorder" in infos and members.read(f"{folder}byteorder") != sys.byteorder.encode():
         return None
-    told = _described(read_plain(members.read(pickled), _RECORDS, _BUILTINS, _storage))
-    if told is None:
+    described = _described(read_plain(members.read(pickled), _RECORDS, _BUILTINS, _storage))
+    if described is None:
         return None
-    dtype, shape, key = told
+    dtype, shape, key = described
     data = infos[f"{folder}data/{key}"]
     if data.file_size != prod(shape) * bits_of(dtype) // 8:
         return None
@@ -145,7 +145,7 @@ def _storage(pid: Any) -> tuple[str, str, int]:
 
 
 def _described(rebuilt: Any) -> tuple[str, tuple[int, ...], str] | None:
-    """Give dtype, shape and the member that holds the bytes, of a tensor that is contiguous in its own storage."""
+    """Return dtype, shape and the member with the bytes; None if the tensor is not contiguous in its own storage."""
     if not isinstance(rebuilt, Record):
         return None
     is_v3 = rebuilt.kind == "_rebuild_tensor_v3"
@@ -167,7 +167,7 @@ def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 class _ArchiveFile(PositionedFile):
-    """The archive as a file that can be read, with zeros for the bytes that are not here."""
+    """The archive as a readable file, with zeros for the bytes that are missing here."""
 
     def __init__(self, archive: SavedArchive) -> None:
         super().__init__(archive.size_bytes)

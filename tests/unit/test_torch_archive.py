@@ -140,7 +140,7 @@ def test_archives_that_differ_in_their_tensor_alone_are_parsed_once(monkeypatch)
     monkeypatch.setattr(
         torch_archive, "stored_tensor", lambda archive: parsed.append(archive) or stored_tensor(archive)
     )
-    monkeypatch.setattr(torch_archive, "_MOST_KNOWN", 2)
+    monkeypatch.setattr(torch_archive, "_MOST_CACHED", 2)
     archives = Archives()
 
     def told_of(value):
