@@ -1,1 +1,1 @@
-"""What the caller may choose, and what is chosen for him."""
+"""The options of the caller, and the settings that complete them."""

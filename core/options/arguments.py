@@ -1,4 +1,4 @@
-"""Checks that each argument of the public functions has a possible type, before any request is made.
+"""Checks that each argument of the public functions has a valid type, before any request is made.
 
 Messages name the expected type and the actual one. They never show the value: it may hold a secret.
 """
@@ -38,7 +38,7 @@ def check_uris(uris: Any) -> None:
     is_one = isinstance(uris, (str, bytes, os.PathLike)) or not isinstance(uris, Iterable) or is_path_object(uris)
     try:
         listed = [uris] if is_one else list(uris)
-    except TypeError:  # a tensor without dimensions has __iter__, and cannot be iterated
+    except TypeError:  # a tensor without dimensions has __iter__, but cannot be iterated
         raise UsageError(f"a URI is text or a path, not {type(uris).__name__}") from None
     if not listed:
         raise UsageError("no URI given")
@@ -50,7 +50,7 @@ def check_uri(uri: Any) -> None:
     """Check one URI.
 
     Raises:
-        UsageError: it is neither text nor a path, or it is empty, or has letters that no name has.
+        UsageError: it is neither text nor a path, or it is empty, or has characters that no name has.
     """
     text = text_of(uri)
     if not isinstance(text, str) or not text:
@@ -66,14 +66,14 @@ def check_uri(uri: Any) -> None:
 
 
 def check_letters(uri: str, *, may_be_bytes: bool) -> None:
-    r"""Refuse half a character, which no storage can be asked for.
+    r"""Refuse half a character (a lone surrogate), which no request to a storage can hold.
 
     Args:
-        uri: Or a part of one.
-        may_be_bytes: It may hold what Python makes of a file's name that is not of UTF-8 (``\udcff``).
+        uri: A URI, or a part of one.
+        may_be_bytes: Allow Python's characters for bytes of a file's name that are not UTF-8 (``\udcff``).
 
     Raises:
-        UsageError: it holds one.
+        UsageError: the text holds such a character.
     """
     try:
         uri.encode(errors="surrogateescape" if may_be_bytes else "strict")
@@ -117,7 +117,7 @@ def check_storage_options(storage_options: Any) -> None:
 
 
 def check_file_system(fs: Any) -> None:
-    """Check for None or a file system of fsspec; a caller who has one has imported fsspec.
+    """Check for None or a file system of fsspec; a caller that has one has already imported fsspec.
 
     Raises:
         OptionError: it is neither.

@@ -1,6 +1,6 @@
-"""Numbers of bytes as people write them: ``"1GB"`` is 10^9, ``"512MiB"`` (or Kubernetes' ``"512Mi"``) 512 * 2^20.
+"""Parses numbers of bytes with a unit: ``"1GB"`` is 10^9, ``"512MiB"`` (or Kubernetes' ``"512Mi"``) is 512 * 2^20.
 
-Refused: a small ``b``, which means bits to some, and parts of a byte.
+Refuses a small ``b``, which may mean bits, and fractions of a byte.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 
 
 def parsed_bytes(text: str) -> int | None:
-    """Return the number of bytes; None if the text is none.
+    """Return the number of bytes; None if the text is not a size.
 
     Example:
         >>> [parsed_bytes(text) for text in ("4096", "1GB", "512 MiB", "1.5Ki", "2MB/s", "1Gb", "0.1B", "a lot")]

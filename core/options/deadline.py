@@ -1,4 +1,4 @@
-"""The time that a whole load has, from the call to its last tensor."""
+"""The time limit of a whole load, from the call to its last tensor."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ __all__ = ["Deadline"]
 
 @dataclass(frozen=True)
 class Deadline:
-    """When a load must have ended.
+    """The time at which a load must have ended.
 
     Attributes:
-        began: When it began, by `time.monotonic`.
-        limit_s: How long it may take (`Options.deadline_s`); None: as long as it likes.
+        began: Begin of the load, by `time.monotonic`.
+        limit_s: How long the load may take (`Options.deadline_s`); None for no limit.
     """
 
     began: float
@@ -29,7 +29,7 @@ class Deadline:
 
     @property
     def ends_at(self) -> float | None:
-        """The time by `time.monotonic`, or None."""
+        """The end by `time.monotonic`, or None."""
         return None if self.limit_s is None else self.began + self.limit_s
 
     @property
@@ -41,8 +41,8 @@ class Deadline:
         """Make the error for a load whose time is up.
 
         Args:
-            message: What was not done in time.
-            uri: What was being read, without secrets.
+            message: The step that was not done in time.
+            uri: The object that was being read, without secrets.
         """
         assert self.limit_s is not None
         hint = f"Raise deadline_s in Options ({self.limit_s:g} s)"

@@ -1,8 +1,8 @@
-"""Warns of variables of the environment that look like ours and that nobody reads: ``STREAMER_FILE_THREAD``.
+"""Warns of environment variables that begin like ours but are not read: ``STREAMER_FILE_THREAD``.
 
-They are not refused, as another program may have variables that begin so; each is warned of once in a process, with
-the name that is nearest to it. Those that Kubernetes sets for a service called ``streamer`` are passed over. Values are
-not looked at.
+They are not refused, because another program may have variables with this prefix. The warning appears once per process
+and names the most similar variable. Variables that Kubernetes sets for a service called ``streamer`` are ignored.
+Values are not read.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ OTHERS = (
     *("DISABLED_PLUGINS", "DISABLE_PATCHES", "PLUGINS", "PROGRESS", "TAKE_OVER_RUNAI", "VERIFY"),
     "LIBRARY",  # Run:ai's
 )
-NEAREST = 0.55  # MEMORY_LIMIT is MEMORY_LIMIT_BYTES, and HOST is none
+NEAREST = 0.55  # least similarity: MEMORY_LIMIT is like MEMORY_LIMIT_BYTES, HOST is like none
 _OF_KUBERNETES = re.compile(
     r"(.*_)?(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
 )
@@ -32,22 +32,22 @@ _log = logging.getLogger("streamer")
 
 
 def warn_of_typos(options: Iterable[str], environment: Mapping[str, str] | None = None) -> None:
-    """Log a warning for each variable that begins as ours do, and is none of them.
+    """Log a warning for each variable with our prefix that is none of ours.
 
     Args:
         options: Names of the options.
-        environment: None for this process's.
+        environment: Variables; None for those of this process.
     """
     names = os.environ if environment is None else environment
-    known = frozenset({*(name.upper() for name in options), *OTHERS})
+    supported = frozenset({*(name.upper() for name in options), *OTHERS})
     for name in [each for each in names if each.startswith(PREFIX)]:
-        _warn(name.removeprefix(PREFIX), known)
+        _warn(name.removeprefix(PREFIX), supported)
 
 
-@lru_cache(maxsize=128)  # warned of already
-def _warn(name: str, known: frozenset[str]) -> None:
-    if name in known or _OF_KUBERNETES.fullmatch(name):
+@lru_cache(maxsize=128)  # so that each name is logged once
+def _warn(name: str, supported: frozenset[str]) -> None:
+    if name in supported or _OF_KUBERNETES.fullmatch(name):
         return
-    near = get_close_matches(name[:100].upper(), known, n=1, cutoff=NEAREST)
+    near = get_close_matches(name[:100].upper(), supported, n=1, cutoff=NEAREST)
     meant = f": did you mean {PREFIX}{near[0]}?" if near else " by streamer"
     _log.warning("%s%s is not read%s", PREFIX, printable(name[:100]), meant)

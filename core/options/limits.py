@@ -1,6 +1,6 @@
-"""The most that a store takes from its server, in bytes and time, while a checkpoint is located: an answer may not end.
+"""Bounds of bytes and time for a server's answers while a checkpoint is located, because an answer may never end.
 
-Each store enforces them by its own means; `Options` holds their reasons.
+Each store enforces the bounds by its own means; `Options` gives their reasons.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ _DEFAULTS = Options()
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """How much of a server's answers is taken, and how long they may take; the fields of `Options` with these names.
+    """How large a server's answers may be, and how long they may take; the fields of `Options` with these names.
 
     Attributes:
-        answer_bytes: Of the body of one answer.
-        listing_entries: Of one folder.
-        listing_empty_pages: Pages of one listing without an entry.
-        connect_timeout_s: Until a connection is established.
-        first_byte_timeout_s: From then on until the headers of an answer are complete. One question, its further
-            attempts and redirects included, has both together; an option of the storage itself counts more.
-        stall_timeout_s: As long a body may be slower than `stall_bytes_per_s`.
-        stall_bytes_per_s: A transfer that brings less has stalled.
-        block_deadline_s: Until a block has all its bytes.
-        is_wanted: Whether the load still waits for the answer; called before each further page.
+        answer_bytes: Most bytes in the body of one answer.
+        listing_entries: Most entries of one folder.
+        listing_empty_pages: Most pages without an entry in one listing.
+        connect_timeout_s: Time until a connection is established.
+        first_byte_timeout_s: Time from the connection until the headers of an answer are complete. One request, with
+            its retries and redirects, has the sum of both times. An option of the storage itself wins.
+        stall_timeout_s: Time that a body may be slower than `stall_bytes_per_s`.
+        stall_bytes_per_s: A slower transfer has stalled.
+        block_deadline_s: Time until a block has all its bytes.
+        is_wanted: Says whether the load still waits for the answer; called before each further page.
     """
 
     answer_bytes: int = _DEFAULTS.answer_bytes
@@ -45,10 +45,10 @@ class Limits:
 
 
 class ListingCount:
-    """Counts one listing while it arrives, page by page.
+    """Counts the entries of one listing while it arrives, page by page.
 
     Args:
-        limits: To enforce.
+        limits: The bounds to enforce.
         uri: The folder, without secrets.
     """
 
@@ -57,11 +57,11 @@ class ListingCount:
         self._entries = self._empty_pages = 0
 
     def add(self, entries: int) -> None:
-        """Count a page with so many entries, skipped ones included.
+        """Count a page with this number of entries, including skipped ones.
 
         Raises:
             StorageError: there are too many entries, or too many pages without one.
-            LoadCancelledError: the load no longer waits for them.
+            LoadCancelledError: the load no longer waits for the listing.
         """
         if not self._limits.is_wanted():
             raise LoadCancelledError("nobody waits for the listing any more", uri=self._uri)

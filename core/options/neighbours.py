@@ -1,9 +1,9 @@
-"""How many loads share this machine: the ranks of a node start together, and each must take its part only.
+"""Counts the loads that share this machine: the ranks of a node start together, and each must only take its part.
 
-Eight ranks that each read with all processors and pin a ring of their own take four times as long as eight that share.
-The launcher's variable or torch's process group gives the number of ranks. Independent loads of this user are counted
-in a file in shared memory: each running load locks one byte of it, and the kernel unlocks the byte of a process that
-dies. Guarantees: nothing here raises or waits, and a machine that forbids the file counts one load.
+Eight ranks that each read with all processors and pin their own ring take four times as long as eight ranks that share.
+The launcher's variable or torch's process group holds the number of ranks. Independent loads of this user are counted
+in a file in shared memory: each running load locks one byte of the file, and the kernel unlocks the byte if the process
+dies. Guarantees: no function here raises or waits; if the machine forbids the file, one load is counted.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from streamer.core.secrets.environment import variable
 
 __all__ = ["AnnouncedLoad", "sharers"]
 
-# Ranks on this machine: torchrun (and what follows it), Open MPI, MPICH and Intel MPI.
+# Ranks on this machine: torchrun (and compatible launchers), Open MPI, MPICH and Intel MPI.
 LOCAL_SIZES = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
-SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  a name there is checked to be this user's before it is used
-MOST_LOADS = 64  # bytes of the file that are locked or looked at: more share no smaller parts
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  the file is only used if this user owns it
+MOST_LOADS = 64  # bytes of the file that are used: more loads do not get smaller parts
 _FLOCK = "hhqqi4x"  # struct flock of 64-bit Linux: l_type, l_whence, l_start, l_len, l_pid
 
 
 def sharers(environment: Mapping[str, str] | None = None) -> int:
-    """Count the loads that share this machine: the one that asks, not announced yet, and its neighbours.
+    """Count the loads that share this machine: the calling load, which is not announced yet, and its neighbours.
 
     Args:
-        environment: None for this process's.
+        environment: Variables; None for those of this process.
     """
     return max(_launched_ranks(environment), _process_group_ranks(), _running_loads())
 
 
 class AnnouncedLoad:
-    """A load that others count until `end`; it may be ended twice."""
+    """A load that other loads count until `end`; `end` may be called twice."""
 
     def __init__(self) -> None:
         self._descriptor = _open_file()
@@ -45,7 +45,7 @@ class AnnouncedLoad:
             self.end()
 
     def end(self) -> None:
-        """Be counted no more."""
+        """Release the lock, so that this load is no longer counted."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is None:
             return
@@ -63,7 +63,7 @@ def _launched_ranks(environment: Mapping[str, str] | None) -> int:
 
 
 def _process_group_ranks() -> int:
-    """Count the ranks of torch's process group, at most one for each visible device: others are on other machines."""
+    """Count the ranks of torch's process group, at most one per visible device: the others run on other machines."""
     torch, distributed = sys.modules.get("torch"), sys.modules.get("torch.distributed")
     if torch is None or distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return 1
@@ -71,7 +71,7 @@ def _process_group_ranks() -> int:
 
 
 def _running_loads() -> int:
-    """Count the announced loads and the one that asks."""
+    """Count the announced loads and the calling load."""
     descriptor = _open_file()
     if descriptor is None:
         return 1
@@ -110,7 +110,7 @@ def _lock_a_byte(descriptor: int) -> bool:
 
 
 def _locked_bytes(descriptor: int) -> int:
-    """Count the bytes that other descriptors have locked. Asked of a range, the kernel names any lock in it."""
+    """Count the bytes that other descriptors have locked, one by one: for a range, the kernel reports only one lock."""
     return sum(_is_locked(descriptor, number) for number in range(MOST_LOADS))
 
 

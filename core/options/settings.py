@@ -1,4 +1,4 @@
-"""What the engine runs with: the user's options, completed for this machine."""
+"""The settings of the engine: the user's options, completed for this machine."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ from streamer.core.outages.earlier_counters import EarlierCounters
 
 __all__ = ["Settings", "resolve"]
 
-DEFAULT_FILE_BLOCK_BYTES = 8 * MIB  # from the page cache 4 MiB costs a tenth more CPU, 16 MiB saves nothing
-FIRST_HTTP_BLOCK_BYTES = 1 * MIB  # native/net/request_size.h grows it where the server likes larger ones
-LARGEST_HTTP_BLOCK_BYTES = 8 * MIB  # beyond, the end of a load waits for few requests
-DEFAULT_NFS_BLOCK_BYTES = 4 * MIB  # four reads of the usual 1 MiB, so that one look at the version serves four
-DEFAULT_PYTHON_BLOCK_BYTES = 8 * MIB  # a request of a Python file system is dear
+DEFAULT_FILE_BLOCK_BYTES = 8 * MIB  # from the page cache, 4 MiB costs a tenth more CPU, 16 MiB saves nothing
+FIRST_HTTP_BLOCK_BYTES = 1 * MIB  # native/net/request_size.h grows it if the server is faster with larger requests
+LARGEST_HTTP_BLOCK_BYTES = 8 * MIB  # with larger blocks, the end of a load waits for few requests
+DEFAULT_NFS_BLOCK_BYTES = 4 * MIB  # four reads of the usual 1 MiB share one check of the version
+DEFAULT_PYTHON_BLOCK_BYTES = 8 * MIB  # a request of a Python file system is expensive
 SMALLEST_DEFAULT_LIMIT_BYTES = 64 * MIB
-SUFFICIENT_LIMIT_BYTES = 2 * GIB  # what some thirty processors have in flight
+SUFFICIENT_LIMIT_BYTES = 2 * GIB  # bytes that some thirty processors have in flight
 LIMIT_BYTES_PER_PROCESSOR = 64 * MIB  # one request in flight, or read by a thread, for each 8 MiB
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(Options):
-    """`Options` in which every field has a value, but for those that depend on what is read.
+    """`Options` in which every field has a value, except fields that depend on the storage of the load.
 
     `file_threads`, `direct_io` and `gpudirect` may be None (`streamer.core.engine.file_tuning` chooses them), and so
     may `pinned_bytes` (`ring_tuning`), `http_reactors`, `http_in_flight`, `nfs_threads` and `python_threads`
     (`http_tuning` and `thread_tuning`) and `io_uring` (the engine tries it).
 
     Attributes:
-        file_block_bytes: `block_bytes` for files; chosen here, as the others, where the user set none.
-        http_block_bytes: The largest over HTTP.
-        http_first_block_bytes: The first over HTTP.
-        nfs_block_bytes: Over NFS without a mount.
-        python_block_bytes: For sources in Python.
-        limits: The most to take of a server's answers while a checkpoint is located.
-        max_bytes_per_second: 0: no limit.
-        first_memory_limit_bytes: Until `ReadSession.set_memory_limit` is called; 0: `memory_limit_bytes`.
-        began: Monotonic time from which `deadline_s` counts; None: from the beginning of each read.
-        earlier: Counts what happens before the tensors are read.
+        file_block_bytes: `block_bytes` for files; this and the next four are chosen here if the user set none.
+        http_block_bytes: Largest block over HTTP.
+        http_first_block_bytes: First block over HTTP.
+        nfs_block_bytes: Block over NFS without a mount.
+        python_block_bytes: Block of sources in Python.
+        limits: Bounds of a server's answers while a checkpoint is located.
+        max_bytes_per_second: Limit of the rate; 0 for no limit.
+        first_memory_limit_bytes: Limit until `ReadSession.set_memory_limit` is called; 0 for `memory_limit_bytes`.
+        began: Monotonic time from which `deadline_s` counts; None for the beginning of each read.
+        earlier: Counters of the load before the tensors are read.
     """
 
     memory_limit_bytes: int
@@ -61,11 +61,11 @@ class Settings(Options):
 
     @property
     def deadline(self) -> Deadline:
-        """The time of the load, or, where it is not known when that began, of what begins now."""
+        """The deadline of the load; without a begin, it counts from now."""
         return Deadline(self.began or time.monotonic(), self.deadline_s)
 
     def __post_init__(self) -> None:
-        """Check nothing: the options were checked when they were made."""
+        """Skip the checks of `Options`: the options were checked when they were made."""
 
 
 def resolve(options: Options | None) -> Settings:

@@ -1,4 +1,4 @@
-"""Variables of the environment that switch something on or off."""
+"""Reads environment variables that switch a feature on or off."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _log = logging.getLogger("streamer")
 
 
 def is_on(name: str, environment: Mapping[str, str] | None = None, *, default: bool = False) -> bool:
-    """Say what a variable says; a word that is none of these counts as on, with a warning.
+    """Say whether a variable switches a feature on; an unknown word counts as on, with a warning.
 
     Args:
-        name: Of the variable.
-        environment: None for this process's.
-        default: Where it is not set.
+        name: Name of the variable.
+        environment: Variables; None for those of this process.
+        default: Result if the variable is not set.
 
     Example:
         >>> [is_on("A", {"A": text}) for text in ("1", "True", "yes", "0", "off", "")]
@@ -36,7 +36,7 @@ def is_on(name: str, environment: Mapping[str, str] | None = None, *, default: b
     return text.strip().lower() not in OFF
 
 
-@lru_cache(maxsize=64)  # once
+@lru_cache(maxsize=64)  # so that each is logged once
 def _warn(name: str, text: str) -> None:
     words = ", ".join((*ON, *OFF[1:]))
     _log.warning("%s=%s is taken as on: it is none of %s", name, printable(text[:20]), words)

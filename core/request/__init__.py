@@ -1,1 +1,1 @@
-"""What a call asks for, as one value."""
+"""The arguments of a call, as one value."""

@@ -1,4 +1,4 @@
-"""The types of arguments that public functions have in common, as a caller may write them."""
+"""The types of arguments that several public functions share, as a caller may write them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The arguments of a call of a public function: one value, which is checked once and then passed to all others.
+"""The arguments of a call of a public function: one value, which is checked once and then passed on.
 
-Guarantees: every field has a possible type; URIs are text, without path objects; no `repr` shows a secret. To add an
+Guarantees: every field has a valid type; URIs are text, without path objects; no `repr` shows a secret. To add an
 argument to all public functions, add a field here, its line in `streamer._arguments.LoadArguments`, and its paragraph
 in the docstring of `streamer.load`.
 """
@@ -37,12 +37,12 @@ __all__ = ["Request"]
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """The arguments of a call, under the names that they have at `streamer.load`, whose docstring describes them.
+    """The arguments of a call, by the same names as in `streamer.load`, whose docstring describes them.
 
-    A pickle holds the credentials that were given.
+    A pickle of it holds the caller's credentials.
 
     Raises:
-        UsageError: or a subclass: an argument has a wrong type, or two exclude each other.
+        UsageError: an argument has a wrong type, or two arguments exclude each other; also a subclass of this error.
     """
 
     uri: UriOption = field(repr=False)
@@ -58,15 +58,15 @@ class Request:
     verify: VerifyOption = None
 
     def __post_init__(self) -> None:
-        given = hidden_uris(self.uri)  # a list of what can be iterated once
-        check_uris(given)
+        passed = hidden_uris(self.uri)  # a list, because the argument may only be iterable once
+        check_uris(passed)
         check_storage_options(self.storage_options)
         check_file_system(self.fs)
         check_options(self.options, Options)
         check_progress(self.progress)
-        uri, storage_options, fs = placed(given, self.storage_options, self.fs)
-        uri = uri if uri is given else hidden_uris(uri)  # the URL of a path object may hold a secret
-        vars(self).update(  # as `__setattr__` of a frozen value refuses
+        uri, storage_options, fs = placed(passed, self.storage_options, self.fs)
+        uri = uri if uri is passed else hidden_uris(uri)  # the URL of a path object may hold a secret
+        vars(self).update(  # because `__setattr__` of a frozen value refuses
             uri=[text_of(each) for each in uri] if isinstance(uri, list) else text_of(uri),
             storage_options=hidden(storage_options),
             fs=fs,
@@ -75,7 +75,7 @@ class Request:
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _remade, (type(self), vars(self))  # what was hidden is plain in a pickle, and is hidden again
+        return _remade, (type(self), vars(self))  # hidden texts are plain in a pickle, and are hidden again
 
     @property
     def uris(self) -> list[str]:
@@ -84,7 +84,7 @@ class Request:
         return [uris] if isinstance(uris, str) else [*uris]
 
     def check_pickled(self) -> None:
-        """Check that a process elsewhere can get all arguments.
+        """Check that all arguments can be sent to another process.
 
         Raises:
             UsageError: an argument cannot be pickled, and cloudpickle, which may be able to, is not imported.
