@@ -1,1 +1,1 @@
-"""Servers that do not answer: which failures are transient, how long to wait, and what the user is shown meanwhile."""
+"""Servers that do not answer: which failures are transient, how long requests wait, what the user sees meanwhile."""

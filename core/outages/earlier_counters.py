@@ -1,4 +1,4 @@
-"""What one load counted before it began to read tensors: while it found the checkpoint, and read its headers."""
+"""Counters of one load before it begins to read tensors: while it locates the checkpoint and reads its headers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 __all__ = ["EarlierCounters"]
 
-# Of the engine's counters, those that add up over the stages of a load.
+# The engine's counters that add up over the stages of a load.
 _SUMMED = ("http_requests", "retries", "hedges", "credential_refreshes", "outages", "waited_us", "probes")
 
 
@@ -18,11 +18,11 @@ class EarlierCounters:
         self._sums: Counter[str] = Counter()
 
     def add(self, stats: Mapping[str, int]) -> None:
-        """Add the counters of a session, or of the lookup before it, which has some of them."""
+        """Add the counters of a session, or of the lookup before it, which only has some of them."""
         self._sums.update({name: stats[name] for name in _SUMMED if name in stats})
 
     def added_to(self, stats: Mapping[str, int]) -> dict[str, int]:
-        """Give the counters of the session that reads the tensors, with these added.
+        """Return the counters of the session that reads the tensors, with the earlier counters added.
 
         Example:
             >>> earlier = EarlierCounters()

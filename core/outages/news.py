@@ -1,7 +1,7 @@
-"""Shows the user which servers are waited for: in the log, and in a line for the progress bar.
+"""Shows the user which servers the loads wait for: in the log, and in a line for the progress bar.
 
-The log names a server after a second, as most outages are over by then, and again every ten seconds until it answers;
-once for the whole process, however many loads wait for it.
+The log names a server after a second, because most outages are over by then, and again every ten seconds until it
+answers. These lines appear once for the whole process, however many loads wait for the server.
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ from streamer.core.quoting import printable
 if TYPE_CHECKING:
     from streamer import _native
 
-__all__ = ["BULLETIN", "OutageNews"]
+__all__ = ["OUTAGE_LOG", "OutageNews"]
 
 _log = logging.getLogger("streamer")
 
 LOOK_S = 0.5
 WARNED_AFTER_S = 1.0
 WARNED_AGAIN_S = 10.0
-SAME_OUTAGE_S = 1.0  # one that began later is another outage, although the end of the first was not seen
+SAME_OUTAGE_S = 1.0  # an outage that began later is another one, even if the end of the first was not noticed
 
 
 @dataclass
 class _Warning:
     since: float  # monotonic time at which the outage began
-    away_s: float  # how long it had lasted at the last line of the log
+    away_s: float  # how long the outage had lasted at the last line of the log
 
 
-class Bulletin:
-    """The lines that the process writes to its log about servers that are away. Thread-safe."""
+class OutageLog:
+    """Writes the process's log lines about servers that are away. Thread-safe."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
         self._warnings: dict[str, _Warning] = {}
 
     def away(self, server: str, waited_s: float, requests: int, last_failure: str) -> None:
-        """Log that a server is away, where a line is due; to be called often."""
+        """Log that a server is away, if a line is due; to be called often."""
         if waited_s < WARNED_AFTER_S:
             return
         with self._guard:
@@ -57,7 +57,7 @@ class Bulletin:
         _log.warning("%s%s: %s", line_of(server, waited_s), attempts, printable(last_failure))
 
     def again(self, server: str) -> None:
-        """Log that a server answers again, where a line said that it does not."""
+        """Log that a server answers again, if a line said that it is away."""
         with self._guard:
             last = self._warnings.pop(server, None)
         if last is not None:
@@ -69,25 +69,25 @@ class Bulletin:
         self._warnings.clear()
 
 
-BULLETIN = Bulletin()
-os.register_at_fork(after_in_child=BULLETIN.forget)
+OUTAGE_LOG = OutageLog()
+os.register_at_fork(after_in_child=OUTAGE_LOG.forget)
 
 
 class OutageNews:
     """Watches the servers of one session; see the module's docstring.
 
     Args:
-        engine: Knows which servers are waited for.
-        on_wait: Called with one line while servers are waited for, and with "" when none is any more.
-        bulletin: The process's own.
+        engine: Reports the servers that its requests wait for.
+        on_wait: Called with one line while the session waits for servers, and with "" when it waits for none.
+        outage_log: The log of the process, unless it is passed.
     """
 
     def __init__(
-        self, engine: _native.Session, on_wait: Callable[[str], None] | None, bulletin: Bulletin | None = None
+        self, engine: _native.Session, on_wait: Callable[[str], None] | None, outage_log: OutageLog | None = None
     ) -> None:
         self._engine = engine
         self._on_wait = on_wait
-        self._bulletin = bulletin or BULLETIN
+        self._outage_log = outage_log or OUTAGE_LOG
         self._next_look = 0.0
         self._away: set[str] = set()
 
@@ -99,9 +99,9 @@ class OutageNews:
         self._next_look = now + LOOK_S
         waited_for = {each.server: each for each in self._engine.outages() if each.waited_s >= WARNED_AFTER_S}
         for server, outage in waited_for.items():
-            self._bulletin.away(server, outage.waited_s, outage.probes, outage.last_failure)
+            self._outage_log.away(server, outage.waited_s, outage.probes, outage.last_failure)
         for server in self._away - waited_for.keys():
-            self._bulletin.again(server)
+            self._outage_log.again(server)
         if waited_for or self._away:
             self._show("; ".join(line_of(server, outage.waited_s) for server, outage in waited_for.items()))
         self._away = set(waited_for)
@@ -111,7 +111,7 @@ class OutageNews:
         away, self._away = self._away, set()
         if away:
             for server in away - {each.server for each in self._engine.outages()}:
-                self._bulletin.again(server)
+                self._outage_log.again(server)
 
     def _show(self, text: str) -> None:
         if self._on_wait is not None:
@@ -119,5 +119,5 @@ class OutageNews:
 
 
 def line_of(server: str, waited_s: float) -> str:
-    """Describe in a few words which server is waited for."""
+    """Describe in a few words the server that requests wait for."""
     return f"waiting for {printable(server)}, away for {waited_s:.0f} s"

@@ -1,8 +1,9 @@
-"""How Python's requests outlast the outage of a server: for listings, sizes, digests and places of objects.
+"""Makes Python's requests wait out the outage of a server: for listings, sizes, digests and places of objects.
 
-The engine knows which servers are away (native/net/lookup.h; docs/reliability.md, "Outages"): an outage is one event
-for all lookups and reads of the process, whoever meets it. This module waits: for the turn as the probe of an outage,
-or alone for a moment if the server answers others. A server that never answered in this process is not waited for.
+The engine records which servers are away (native/net/lookup.h; docs/reliability.md, "Outages"): an outage is one event
+for all lookups and reads of the process. During an outage, a request waits here for its turn as the probe. If the
+server answers other requests, only this request waits for a moment. Requests do not wait for a server that never
+answered in this process.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import TypeVar
 from streamer import _native
 from streamer.core.errors import ConnectError, CredentialsError, StorageError, StreamerError
 from streamer.core.outages.answered import one_question
-from streamer.core.outages.news import BULLETIN
+from streamer.core.outages.news import OUTAGE_LOG
 from streamer.core.outages.probes import limited
 from streamer.core.outages.received import ReceivedBytes, counting
 from streamer.core.outages.transient import is_away, is_transient, is_transport_failure
@@ -25,12 +26,12 @@ __all__ = ["Patience"]
 
 Answer = TypeVar("Answer")
 
-LIMIT_OF_ONE_REQUEST_S = 10.0  # for a status that may be the fault of one request: 408, 500
-LOOK_S = 0.2  # between two checks whether the caller still wants the answer
+LIMIT_OF_ONE_REQUEST_S = 10.0  # for statuses that one request may cause by itself: 408, 500
+LOOK_S = 0.2  # time between two checks whether the caller still needs the answer
 
 
 class _Wait:
-    """One request, from its first attempt on; `is_waiting` once it has to be sent again."""
+    """One request, from its first attempt on; `is_waiting` is set once it has to be retried."""
 
     def __init__(self, server: str, lookup: _native.Lookup) -> None:
         self.server, self.lookup = server, lookup
@@ -38,11 +39,11 @@ class _Wait:
         self.is_waiting = False
         self.received = ReceivedBytes()
 
-    def story(self) -> str:
+    def describe(self) -> str:
         """Describe in a sentence what the server has answered so far."""
         outage = self.lookup.outage
         if outage is not None:
-            return told(outage, self.server)
+            return describe_outage(outage, self.server)
         elapsed_s, count = time.monotonic() - self.began_at, self.received.count
         if count:
             return f"{self.server} has sent {count} bytes in {elapsed_s:.1f} s, and no end of its answer"
@@ -57,15 +58,15 @@ class Patience:
 
     Attributes:
         waited_s: Seconds during which at least one request waited for its server.
-        probes: Requests it sent to servers that were away.
+        probes: Number of requests that this load sent to servers that were away.
     """
 
     def __init__(self, limit_s: float) -> None:
         self._limit_s = limit_s
         self._is_over = threading.Event()
         self._guard = threading.Lock()
-        self._met: set[tuple[str, float]] = set()  # outages: the server, and when it began
-        self._known: dict[str, _native.Lookup] = {}  # what is known of a server lasts as long as a lookup of it
+        self._met: set[tuple[str, float]] = set()  # outages: the server and the begin
+        self._lookups: dict[str, _native.Lookup] = {}  # keeps the engine's state of each server alive
         self._open: set[_Wait] = set()
         self._waiting = 0
         self._waiting_since = 0.0
@@ -74,22 +75,22 @@ class Patience:
 
     @property
     def outages(self) -> int:
-        """Number of outages this load waited for."""
+        """Number of outages that this load waited for."""
         return len(self._met)
 
     def stats(self) -> dict[str, int]:
-        """Give the counters under the engine's names."""
+        """Return the counters by the engine's names."""
         return {"outages": self.outages, "waited_us": round(self.waited_s * 1e6), "probes": self.probes}
 
-    def story(self) -> str:
-        """Describe the servers that have not answered yet; empty where all have."""
+    def describe(self) -> str:
+        """Describe the servers that have not answered yet; empty if all have."""
         with self._guard:
             waits = sorted(self._open, key=lambda each: each.began_at)
-        stories = {each.server: f"; {each.story()}" for each in reversed(waits)}
-        return "".join(stories.values())
+        texts = {each.server: f"; {each.describe()}" for each in reversed(waits)}
+        return "".join(texts.values())
 
     def is_wanted(self) -> bool:
-        """Whether the load still waits for answers."""
+        """Say whether the load still waits for answers."""
         return not self._is_over.is_set()
 
     def end(self) -> None:
@@ -97,21 +98,21 @@ class Patience:
         self._is_over.set()
 
     def ask(self, server: str, request: Callable[[], Answer], lookup: _native.Lookup) -> Answer:
-        """Send a request until it is answered, also where the server is away for a while.
+        """Send a request until it is answered, even if the server is away for a while.
 
         Args:
-            server: ``scheme://host:port``, or whatever names it in a message; without secrets.
-            request: Called for each attempt; returns the answer. `answered_so_far` is the same in all of them.
-            lookup: Of this request alone. It knows what leads to the server: that it answered by one proxy says
-                nothing of another.
+            server: ``scheme://host:port``, or another name of the server for messages; without secrets.
+            request: Called for each attempt; returns the answer. All attempts share `answered_so_far`.
+            lookup: The engine's record of this request. It includes the proxy: an answer by one proxy says nothing
+                about another.
 
         Raises:
-            BaseException: what `request` raises, if that is not transient, or lasts longer than the limit.
+            BaseException: the exception of `request`, if it is not transient, or lasts longer than the limit.
         """
         wait = _Wait(server, lookup)
         with self._guard:
             self._open.add(wait)
-            self._known[server] = lookup
+            self._lookups[server] = lookup
         try:
             with lookup, one_question():
                 return self._ask(wait, request)
@@ -130,7 +131,7 @@ class Patience:
                 if pause_s is None:
                     raise
                 if self._is_too_late(wait, error):
-                    raise _with_story(error, wait) from error.__cause__
+                    raise _with_outage(error, wait) from error.__cause__
                 self._begin(wait, sent_at)
                 self._is_over.wait(pause_s)
             else:
@@ -138,7 +139,7 @@ class Patience:
                 return answer
 
     def _is_too_late(self, wait: _Wait, error: BaseException) -> bool:
-        """Whether the next attempt would come after the time limit, or after the caller has given up."""
+        """Say whether the next attempt would come after the time limit, or after the caller has given up."""
         limit_s = self._limit_s if is_away(error) else min(self._limit_s, LIMIT_OF_ONE_REQUEST_S)
         soonest = time.monotonic() + getattr(error, "retry_after_s", 0.0)
         return soonest >= wait.began_at + limit_s or self._is_over.is_set()
@@ -159,16 +160,16 @@ class Patience:
                 self.probes += 1
 
     def _meet(self, wait: _Wait) -> None:
-        """Count the outage of a server, and tell the user of it."""
+        """Count the outage of a server, and log it."""
         outage = wait.lookup.outage
         if outage is None:
             return
         with self._guard:
             self._met.add((wait.server, outage.began_s))
-        BULLETIN.away(wait.server, outage.age_s, outage.failed, outage.last_failure)
+        OUTAGE_LOG.away(wait.server, outage.age_s, outage.failed, outage.last_failure)
 
     def _begin(self, wait: _Wait, since: float) -> None:
-        """Count the time that requests wait for servers; several that wait at a time count once."""
+        """Count the time that requests wait for servers; requests that wait at the same time count once."""
         with self._guard:
             if not wait.is_waiting:
                 wait.is_waiting = True
@@ -184,19 +185,19 @@ class Patience:
                     self.waited_s += time.monotonic() - self._waiting_since
 
 
-def told(outage: _native.OutageStory, server: str) -> str:
-    """Describe in a sentence how long an outage lasts, how many requests failed, and how the first one did."""
-    return outage.told(server.encode("utf-8", "replace"))  # a URL may hold what is no text
+def describe_outage(outage: _native.OutageStory, server: str) -> str:
+    """Describe in a sentence how long an outage lasts, how many requests failed, and how the first one failed."""
+    return outage.told(server.encode("utf-8", "replace"))  # a URL may hold lone surrogates
 
 
 def _note_failure(wait: _Wait, error: BaseException) -> float | None:
-    """Tell the engine of a failed request.
+    """Report a failed request to the engine.
 
     Returns:
-        Seconds until it may be sent again, and 0 if the outage of the server says when; None if it will not be.
+        Seconds until the request may be retried; 0 if the outage of the server decides; None if it is not retried.
     """
     lookup = wait.lookup
-    if _is_answer(error) or (wait.received.count and isinstance(error, ConnectError)):  # between several answers
+    if _is_answer(error) or (wait.received.count and isinstance(error, ConnectError)):  # after some answers
         lookup.note_answer()
     may_pass = isinstance(error, Exception) and is_transient(error)
     if not may_pass and not isinstance(error, StorageError):
@@ -209,31 +210,31 @@ def _note_failure(wait: _Wait, error: BaseException) -> float | None:
         is_transient=may_pass,
         is_of_proxy=isinstance(error, StorageError) and error.is_of_proxy,
         retry_after_s=getattr(error, "retry_after_s", 0.0),
-        requests=max(1, getattr(error, "attempts", 1)),  # those of the storage's client
+        requests=max(1, getattr(error, "attempts", 1)),  # attempts of the storage's client
         random=random.random(),  # noqa: S311 (no secret)
     )
     if not may_pass:
-        _tell_of_return(wait)
+        _log_return(wait)
     return (pause_s or 0.0) if may_pass and lookup.has_server_answered else None
 
 
 def _is_answer(error: BaseException) -> bool:
-    """Whether the server itself answered something, if only a refusal."""
+    """Say whether the server itself answered; a refusal is an answer, too."""
     was_not_sent = isinstance(error, CredentialsError) and error.status is None
     return isinstance(error, StorageError) and not is_transport_failure(error) and not was_not_sent
 
 
 def _note_answer(wait: _Wait) -> None:
     wait.lookup.finish_well()
-    _tell_of_return(wait)
+    _log_return(wait)
 
 
-def _tell_of_return(wait: _Wait) -> None:
+def _log_return(wait: _Wait) -> None:
     if wait.lookup.outage is None:
-        BULLETIN.again(wait.server)
+        OUTAGE_LOG.again(wait.server)
 
 
-def _with_story(error: BaseException, wait: _Wait) -> BaseException:
+def _with_outage(error: BaseException, wait: _Wait) -> BaseException:
     """Add to an error how long its server has been away."""
     outage = wait.lookup.outage
     if not isinstance(error, StreamerError):
@@ -242,7 +243,7 @@ def _with_story(error: BaseException, wait: _Wait) -> BaseException:
         error.message += ", for this request alone: it answers others"
         error.hint = "Look at this object there, and at the server's log; upload it again if it is damaged"
     elif outage is not None:
-        error.message += f"; {told(outage, wait.server)}"
+        error.message += f"; {describe_outage(outage, wait.server)}"
         error.hint = error.hint or "Wait until the server works again, or raise block_deadline_s in Options"
     if outage is not None and isinstance(error, StorageError):
         error.attempts, error.elapsed_s = outage.failed, outage.age_s

@@ -1,6 +1,6 @@
-"""How long a request may wait for its answer: one that asks whether a server is back is brief, and sent once.
+"""Limits the time that a request waits for its answer: the probe of an outage is brief, and is sent once.
 
-Whoever sends a request reads it from the context, which asyncio and threads carry along.
+The sender of a request reads the limit from the context, which asyncio and threads pass on.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def limited(first_byte_s: float) -> Iterator[None]:
     """Limit the requests inside the block.
 
     Args:
-        first_byte_s: Until the answer begins, in seconds; infinite for a request that is no probe.
+        first_byte_s: Seconds until the answer begins; infinite for a request that is no probe.
     """
     token = _limit_s.set(first_byte_s)
     try:
@@ -30,5 +30,5 @@ def limited(first_byte_s: float) -> Iterator[None]:
 
 
 def first_byte_limit_s() -> float:
-    """Return the limit of the request under way in seconds; finite if it is a probe."""
+    """Return the limit of the current request in seconds; finite if it is a probe."""
     return _limit_s.get()

@@ -1,6 +1,6 @@
-"""How many bytes of an answer have arrived while its caller still waits: clients count them, error messages tell them.
+"""Counts the bytes of an answer that have arrived while its caller still waits; error messages report the count.
 
-A request is made on one thread and read on another's event loop, which carries the caller's context variables.
+A request may be made on one thread and read on another thread's event loop, which has the caller's context variables.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ __all__ = ["ReceivedBytes", "counting", "note_bytes"]
 
 @dataclass(eq=False)
 class ReceivedBytes:
-    """Counts for one request, its further attempts and pages included.
+    """The count of one request, including its retries and further pages.
 
     Attributes:
-        count: Bytes of bodies.
+        count: Number of bytes of bodies.
     """
 
     count: int = 0
@@ -29,7 +29,7 @@ _received: ContextVar[ReceivedBytes | None] = ContextVar("received", default=Non
 
 @contextmanager
 def counting(received: ReceivedBytes) -> Iterator[None]:
-    """Count what the requests inside the block receive."""
+    """Count the bytes that the requests inside the block receive."""
     token = _received.set(received)
     try:
         yield
@@ -38,7 +38,7 @@ def counting(received: ReceivedBytes) -> Iterator[None]:
 
 
 def note_bytes(count: int) -> None:
-    """Add bytes of a body to the count of the request under way, where there is one."""
+    """Add bytes of a body to the count of the current request, if there is one."""
     received = _received.get()
     if received is not None:
         received.count += count

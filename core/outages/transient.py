@@ -1,6 +1,6 @@
-"""Which failures of a storage are transient: the same request may succeed a little later.
+"""Decides which failures of a storage are transient: the same request may succeed a little later.
 
-The one table for what Python reads; native/net/retry.h has the engine's own.
+This is the only table for reads in Python; native/net/retry.h has the engine's own.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def is_transient(error: BaseException) -> bool:
     """Decide whether another attempt may succeed.
 
     Args:
-        error: An error of this package, or of a plug-in's library, which is judged by its class (`ConnectionError`,
-            `TimeoutError`), its ``errno`` or its HTTP status (``status``, ``status_code``).
+        error: An error of this package, or of a plug-in's library; the latter is judged by its class
+            (`ConnectionError`, `TimeoutError`), its ``errno`` or its HTTP status (``status``, ``status_code``).
     """
     if isinstance(error, TlsError):  # a certificate stays wrong at the next attempt
         return False
@@ -58,7 +58,7 @@ def is_transient(error: BaseException) -> bool:
 
 
 def is_away(error: BaseException) -> bool:
-    """Decide whether the whole server may be away: it, or the one behind it, does not answer, or throttles."""
+    """Decide whether the whole server may be away: it, or a server behind it, does not answer, or throttles."""
     return is_transient(error) and getattr(error, "status", None) not in STATUSES_OF_ONE_REQUEST
 
 

@@ -91,7 +91,7 @@ class _Lookup:
             found = in_parallel(self._find, groups, role="locate", give_up_at=deadline.ends_at)
             return [shards for group in found for shards in group]
         except AnswerTimeoutError:
-            message = f"the checkpoint was not found in time{patience.story()}"
+            message = f"the checkpoint was not found in time{patience.describe()}"
             raise deadline.error(message, redact(wanted[0][0])) from None
         finally:
             patience.end()

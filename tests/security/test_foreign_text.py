@@ -21,7 +21,7 @@ from streamer import plugins
 from streamer._cli import main
 from streamer._progress import Progress
 from streamer.core import errors
-from streamer.core.outages.news import Bulletin, line_of
+from streamer.core.outages.news import OutageLog, line_of
 from streamer.core.quoting import printable
 from streamer.plugins import Backend, Examined
 
@@ -148,9 +148,9 @@ def test_the_log_of_a_load_and_its_report(tmp_path, caplog):
 
 def test_the_log_of_an_outage(caplog):
     with caplog.at_level(logging.DEBUG, "streamer"):
-        bulletin = Bulletin()
-        bulletin.away(f"ftp://{EVIL}", 2.0, 3, EVIL)
-        bulletin.again(f"ftp://{EVIL}")
+        outage_log = OutageLog()
+        outage_log.away(f"ftp://{EVIL}", 2.0, 3, EVIL)
+        outage_log.again(f"ftp://{EVIL}")
     assert len(caplog.records) == 2
     for record in caplog.records:
         assert_fit(record.getMessage())

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from streamer.core.outages import news as outage_news
-from streamer.core.outages.news import Bulletin, OutageNews
+from streamer.core.outages.news import OutageLog, OutageNews
 
 SERVER = "https://host:9000"
 
@@ -28,9 +28,9 @@ def heard(clock, caplog, story):
 
 def heard_by(loads, clock, caplog, story):
     """The same for several loads; the lines are of all their bars."""
-    lines, bulletin = [], Bulletin()
+    lines, outage_log = [], OutageLog()
     engine = SimpleNamespace(outages=lambda: outages)
-    every_news = [OutageNews(engine, lines.append, bulletin) for _ in range(loads)]
+    every_news = [OutageNews(engine, lines.append, outage_log) for _ in range(loads)]
     with caplog.at_level(logging.WARNING, "streamer"):
         for waited_s in story:
             outages = [] if waited_s is None else [SimpleNamespace(server=SERVER, waited_s=waited_s, **ASKED)]
@@ -70,14 +70,14 @@ def test_ten_loads_that_wait_for_one_server_say_it_once(clock, caplog):
 
 def test_an_outage_that_nobody_saw_the_end_of_does_not_hide_the_next_one(clock, caplog):
     """A load that ended in an outage left it open: the next one was not told, and its end with the age of both."""
-    bulletin, outages = Bulletin(), [SimpleNamespace(server=SERVER, waited_s=2.0, **ASKED)]
+    outage_log, outages = OutageLog(), [SimpleNamespace(server=SERVER, waited_s=2.0, **ASKED)]
     engine = SimpleNamespace(outages=lambda: outages)
-    first = OutageNews(engine, None, bulletin)
+    first = OutageNews(engine, None, outage_log)
     first.look()
     first.end()
     clock.seconds += 100
     outages[0].waited_s = 3.0
-    second = OutageNews(engine, None, bulletin)
+    second = OutageNews(engine, None, outage_log)
     second.look()
     outages.clear()
     second.end()

@@ -229,12 +229,12 @@ def test_the_story_tells_of_a_server_that_says_nothing(server):
     patience, release = Patience(60), threading.Event()
     thread = threading.Thread(target=ask, args=(patience, server, release.wait))
     thread.start()
-    while not patience.story():
+    while not patience.describe():
         time.sleep(0.001)
-    assert patience.story().startswith(f"; {server} has not answered for 0.")
+    assert patience.describe().startswith(f"; {server} has not answered for 0.")
     release.set()
     thread.join()
-    assert patience.story() == ""
+    assert patience.describe() == ""
 
 
 def test_the_story_tells_of_a_server_whose_answer_does_not_end(server):
@@ -249,7 +249,7 @@ def test_the_story_tells_of_a_server_whose_answer_does_not_end(server):
     thread = threading.Thread(target=ask, args=(patience, server, question))
     thread.start()
     noted.wait()
-    assert patience.story().startswith(f"; {server} has sent 17 bytes in 0.")
+    assert patience.describe().startswith(f"; {server} has sent 17 bytes in 0.")
     release.set()
     thread.join()
 
