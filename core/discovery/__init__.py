@@ -1,1 +1,1 @@
-"""Which distributions are installed and may be imported, and which only lie in a working directory."""
+"""Distinguishes installed distributions, which may be imported, from files that only lie in a working directory."""

@@ -1,9 +1,9 @@
-"""Entry points of installed distributions; those in the working directory or in a checkpoint's folder are ignored.
+"""Entry points of installed distributions; distributions in the working directory or a checkpoint's folder are ignored.
 
 Guarantees: a distribution on an accidental entry of ``sys.path`` (`search_path.py`) is not used as a plug-in and hides
-no installed one; the log warns that it is there. The user allows it by its name in ``STREAMER_PLUGINS``: no download
-can set an environment variable. Where another library (torch, fsspec) would run such code when we import or call it,
-`refuse_accidental` raises before.
+no installed one; the log warns about it. The user allows it by its name in ``STREAMER_PLUGINS``: no download can set an
+environment variable. If another library (torch, fsspec) would run such code when we import or call it,
+`refuse_accidental` raises first.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from streamer.core.disk_names import disk_name, text_of
 from streamer.core.errors import PluginError
 from streamer.core.quoting import quoted
 
-if TYPE_CHECKING:  # takes 15 ms to import, a quarter of what `import streamer` may take
+if TYPE_CHECKING:  # the import takes 15 ms, a quarter of the time that `import streamer` may take
     from importlib.metadata import Distribution, EntryPoint
 
 __all__ = ["ALLOWED", "entry_points_of", "is_allowed", "name_of", "normalized", "refuse_accidental"]
@@ -34,18 +34,18 @@ _logger = logging.getLogger("streamer")
 
 
 def entry_points_of(group: str, folders: Iterable[str] = ()) -> list[EntryPoint]:
-    """Give the entry points of a group; of two distributions of one name, those of the first on the path.
+    """Return the entry points of a group; if two distributions have one name, the first on the path counts.
 
     Args:
         group: Name of the group.
-        folders: Of the checkpoints that are being loaded.
+        folders: Folders of the checkpoints that are being loaded.
     """
     chosen, accidental = split_path(_on_disk(folders))
-    found = list(_with_entry_points(chosen, group))
-    if len(found) == 1 and not accidental:  # its name, which takes half a millisecond to read, decides nothing
-        return found[0].points_of(group)
+    installed = list(_with_entry_points(chosen, group))
+    if len(installed) == 1 and not accidental:  # its name is not needed, and takes half a millisecond to read
+        return installed[0].points_of(group)
     points_by_name: dict[str, list[EntryPoint]] = {}
-    for distribution in found:
+    for distribution in installed:
         points_by_name.setdefault(normalized(distribution.name), distribution.points_of(group))
     for distribution in _with_entry_points(accidental, group):
         if is_allowed(distribution.name):
@@ -62,12 +62,12 @@ def entry_points_of(group: str, folders: Iterable[str] = ()) -> list[EntryPoint]
 
 
 def refuse_accidental(group: str, library: str, folders: Iterable[str] = ()) -> None:
-    """Raise where another library would take a distribution in the working directory for an installed one.
+    """Raise if another library would take a distribution in the working directory for an installed one.
 
     Args:
         group: The library's group of entry points.
-        library: Its name.
-        folders: Of the checkpoints that are being loaded, where a distribution is as little wanted.
+        library: Name of the library.
+        folders: Folders of the checkpoints that are being loaded; a distribution in one is refused, too.
 
     Raises:
         PluginError: such a distribution exists, and ``STREAMER_PLUGINS`` does not name it.
@@ -83,35 +83,35 @@ def refuse_accidental(group: str, library: str, folders: Iterable[str] = ()) -> 
 
 
 def _on_disk(folders: Iterable[str]) -> tuple[str, ...]:
-    """Name folders of checkpoints as the entries of ``sys.path`` are named, whatever the locale is."""
+    """Return the folders of checkpoints in the encoding of ``sys.path``, whatever the locale is."""
     return tuple(disk_name(text_of(folder)) for folder in folders)
 
 
 def is_allowed(name: str) -> bool:
-    """Whether the user named this distribution in ``STREAMER_PLUGINS``."""
+    """Say whether the user named this distribution in ``STREAMER_PLUGINS``."""
     return normalized(name) in {normalized(each) for each in os.environ.get(ALLOWED, "").split(",")} - {""}
 
 
 def name_of(distribution: Distribution) -> str:
-    """Name a distribution; one that was written by hand may lack its metadata file."""
+    """Return the name of a distribution; a distribution that was written by hand may lack its metadata file."""
     try:
         name = distribution.name
-    except Exception:  # which, depends on the version of Python
+    except Exception:  # the class depends on the version of Python
         name = None
     return str(name) if name else UNNAMED
 
 
 def normalized(name: str) -> str:
-    """Spell a distribution as PEP 503 does, so that ``My_Plugin`` and ``my-plugin`` are the same."""
+    """Normalize the name of a distribution by PEP 503, so that ``My_Plugin`` and ``my-plugin`` are the same."""
     return _SEPARATOR.sub("-", name.strip()).lower()
 
 
 class _Distribution:
-    """A distribution with entry points, of which no more is read than is asked for.
+    """A distribution with entry points; its name and its entry points are only read when they are needed.
 
     Args:
-        distribution: As Python's own library gives it.
-        text: Its file of entry points.
+        distribution: The distribution, from Python's `importlib.metadata`.
+        text: The text of its file of entry points.
     """
 
     def __init__(self, distribution: Distribution, text: str) -> None:
@@ -119,17 +119,17 @@ class _Distribution:
 
     @cached_property
     def name(self) -> str:
-        """Its name, which is in its metadata."""
+        """The name in its metadata."""
         return name_of(self._distribution)
 
     @property
     def folder(self) -> str:
-        """Where it lies."""
+        """The folder that holds the distribution."""
         return str(self._distribution.locate_file(""))
 
     def points_of(self, group: str) -> list[EntryPoint]:
-        """Give its entry points of a group."""
-        # Most are of other groups, and parsing takes longer than reading.
+        """Return its entry points of a group."""
+        # Most distributions only have other groups, and parsing takes longer than searching the text.
         return [point for point in self._points if point.group == group] if group in self._text else []
 
     @cached_property
@@ -138,7 +138,7 @@ class _Distribution:
 
 
 def _with_entry_points(path: list[str], group: str) -> Iterator[_Distribution]:
-    """Find the distributions on a path that have entry points of the group."""
+    """Yield the distributions on a path that have entry points of the group."""
     for entry in path:
         for distribution in _read(entry, _changed_at(entry), tuple(sys.meta_path)):
             if distribution.points_of(group):
@@ -147,18 +147,18 @@ def _with_entry_points(path: list[str], group: str) -> Iterator[_Distribution]:
 
 @lru_cache(maxsize=64)
 def _read(entry: str, *_key: object) -> list[_Distribution]:
-    """Read the files of entry points in a folder once, and again when it has changed: 0.02 ms for each distribution.
+    """Read the files of entry points in a folder, cached until the folder changes: 0.02 ms for each distribution.
 
-    An installer makes and removes folders, which changes the time of theirs; Python trusts that time in the same way.
+    An installer makes and removes folders, which changes the time of the outer folder; Python relies on it, too.
     """
     from importlib.metadata import distributions  # noqa: PLC0415 (takes 15 ms)
 
-    found = ((distribution, distribution.read_text("entry_points.txt")) for distribution in distributions(path=[entry]))
-    return [_Distribution(distribution, text) for distribution, text in found if text]
+    texts = ((distribution, distribution.read_text("entry_points.txt")) for distribution in distributions(path=[entry]))
+    return [_Distribution(distribution, text) for distribution, text in texts if text]
 
 
 def _changed_at(entry: str) -> int | None:
     try:
         return os.stat(entry).st_mtime_ns
-    except (OSError, ValueError):  # it is not there, or is no path
+    except (OSError, ValueError):  # the entry does not exist, or is no path
         return None

@@ -1,11 +1,11 @@
-"""Which entries of ``sys.path`` somebody chose, and which are there because of where Python was started.
+"""Distinguishes chosen entries of ``sys.path`` from entries that are there because of where Python was started.
 
 ``python -c``, ``python -m`` and a prompt put the working directory first: in a downloaded folder, its files would be
-taken for installed ones. So an entry is *accidental*, and nothing is searched for there, when it is empty, relative,
-the working directory, or the folder of a checkpoint that is being loaded. It counts as chosen all the same when a place
-that no download can write to names it: ``PYTHONPATH``, by its absolute path, or a ``.pth`` file in site-packages, as
-old editable installs leave; and when it is site-packages or holds this package. This module imports only what every
-Python has imported at its start, so that it can be imported before all others.
+taken for installed ones. So an entry is *accidental*, and is not searched, if it is empty, relative, the working
+directory, or the folder of a checkpoint that is being loaded. Such an entry still counts as chosen if a place that no
+download can write to names it: ``PYTHONPATH``, by an absolute path, or a ``.pth`` file in site-packages, as old
+editable installs leave. It also counts as chosen if it is site-packages or holds this package. This module only imports
+modules that every Python imports at its start, so that it can be imported before all others.
 """
 
 import os
@@ -18,7 +18,7 @@ def split_path(folders: tuple[str, ...] = ()) -> tuple[list[str], list[str]]:
     """Return the chosen entries of ``sys.path``, and the real paths of the accidental ones, each in its order.
 
     Args:
-        folders: Of checkpoints, besides the working directory.
+        folders: Folders of checkpoints that count as accidental, besides the working directory.
     """
     chosen, accidental = [], []
     here = {_real(folder) for folder in {"", *folders}}
@@ -34,7 +34,7 @@ def is_accidental(entry: str, folders: set[str]) -> bool:
     """Say whether an entry of ``sys.path`` is there by accident.
 
     Args:
-        entry: The entry; one that is not text is not accidental.
+        entry: The entry; an entry that is not text is not accidental.
         folders: Real paths that count as accidental.
     """
     if not isinstance(entry, str) or (os.path.isabs(entry) and _real(entry) not in folders):
@@ -51,7 +51,7 @@ def home() -> str:
 def _real(path: str) -> str:
     try:
         return os.path.realpath(path or os.curdir)
-    except (OSError, ValueError):  # the working directory was deleted, or the locale cannot write the path
+    except (OSError, ValueError):  # the working directory was deleted, or the locale cannot encode the path
         return path
 
 

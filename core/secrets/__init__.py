@@ -1,1 +1,1 @@
-"""What keeps secrets out of messages, logs and tracebacks."""
+"""Keeps secrets out of messages, logs and tracebacks."""

@@ -1,4 +1,4 @@
-"""The secrets that the environment holds for clients of storages, and how its variables are read.
+"""Reads environment variables, and the secrets that they hold for clients of storages.
 
 A blank variable counts as unset: build tools, charts and ``.env`` files leave ``AWS_CA_BUNDLE=`` if they have no
 value. No frame of this package keeps ``os.environ`` in a local variable: a traceback with locals would show all of it.
@@ -13,7 +13,7 @@ from streamer.core.secrets.options import SecretOptions
 
 __all__ = ["blank_variables", "is_blank", "secrets_of_environment", "set_variables", "variable"]
 
-# From these the clients of S3, Azure and the Hub read their credentials. Names of accounts and key ids are no secrets.
+# Credentials that the clients of S3, Azure and the Hub read. Names of accounts and key ids are no secrets.
 CREDENTIALS = (
     "AWS_SECRET_ACCESS_KEY",
     "AWS_SESSION_TOKEN",
@@ -31,12 +31,12 @@ PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy"
 
 
 def is_blank(value: object) -> bool:
-    """Say whether a value is text without a letter, as a variable that was left without a value."""
+    """Say whether a value is empty text or only spaces, as of a variable without a value."""
     return isinstance(value, str) and not value.strip()
 
 
 def variable(name: str, environment: Mapping[str, str] | None = None) -> str | None:
-    """Read one variable, of this process or of `environment`; None if it is unset or blank.
+    """Return one variable, of this process or of `environment`; None if it is unset or blank.
 
     Example:
         >>> variable("HOME", {"HOME": "/root"}), variable("HF_ENDPOINT", {"HF_ENDPOINT": ""})
@@ -52,12 +52,12 @@ def set_variables() -> SecretOptions:
 
 
 def blank_variables(names: Iterable[str]) -> list[str]:
-    """Name the variables among `names` that are in the environment and blank."""
+    """Return the names among `names` whose variables are set but blank."""
     return [name for name in names if is_blank(os.environ.get(name))]
 
 
 def secrets_of_environment() -> Iterator[str]:
-    """Give what clients of storages read from this process's environment: credentials, and URLs of proxies."""
+    """Yield the secrets that clients of storages read from the environment: credentials, and URLs of proxies."""
     for name in CREDENTIALS:
         if os.environ.get(name):
             yield os.environ[name]

@@ -1,8 +1,8 @@
 """The user's storage options in a mapping whose `repr` shows no value.
 
 A traceback with locals (of a notebook, of a crash reporter) shows the `repr` of every local variable. So the public
-functions wrap the options at once, and only the call that hands them to another library unwraps them: fsspec tells its
-instances apart by the text of their arguments, and all wrapped options would look the same.
+functions wrap the options at once. Only the call that passes them to another library unwraps them: fsspec distinguishes
+its instances by the text of their arguments, and all wrapped options have the same text.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class SecretOptions(MutableMapping[str, Any]):
 
 
 def hidden(storage_options: Any) -> Any:
-    """Wrap a caller's ``storage_options``: a mapping, or a sequence of them; of anything else only its type is kept."""
+    """Wrap a caller's ``storage_options``: a mapping or a sequence of mappings; for other values only keep the type."""
     is_text = isinstance(storage_options, (str, bytes, bytearray, memoryview))
     if isinstance(storage_options, Sequence) and not is_text:
         return [_hidden_argument(each) for each in storage_options]

@@ -1,10 +1,10 @@
-"""Removes every secret from a URL before it is shown: the one place where that is done.
+"""Removes every secret from a URL before it is shown; no other module does this.
 
-An allow-list is kept: scheme, host, port, path, and the query keys of `KEPT_QUERY_KEYS`. User names,
-passwords, signatures, tokens and fragments are dropped, in every part of a chained URL (``a::b``). Where a URL is too
-malformed to distinguish a host from a password, the doubtful part is dropped too. A path without a scheme is returned
-unchanged: it has no query, and ``?`` or ``#`` are letters of its name. In the key of an object store, and in the path
-of ``file://``, ``#`` is one.
+Only parts on an allow-list are kept: scheme, host, port, path, and the query keys of `KEPT_QUERY_KEYS`. User names,
+passwords, signatures, tokens and fragments are dropped, in every part of a chained URL (``a::b``). If a URL is too
+malformed to distinguish a host from a password, the doubtful part is dropped, too. A path without a scheme is returned
+unchanged: it has no query, so ``?`` and ``#`` are part of its name. In the key of an object store, and in the path of
+``file://``, ``#`` is part of the name, too.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import re
 
 __all__ = ["redact"]
 
-KEPT_QUERY_KEYS = frozenset({"versionId"})  # names the bytes that were read, and gives no access
-CONTAINER_SCHEMES = frozenset({"abfs", "abfss", "wasb", "wasbs"})  # container@account, the container being no secret
-# Their URLs have no fragments.
+KEPT_QUERY_KEYS = frozenset({"versionId"})  # it names the bytes that were read, and grants no access
+CONTAINER_SCHEMES = frozenset({"abfs", "abfss", "wasb", "wasbs"})  # container@account: the container is no secret
+# Schemes whose URLs have no fragments.
 KEY_SCHEMES = CONTAINER_SCHEMES | {"az", "file", "gcs", "gs", "hf", "local", "s3", "s3a"}
 DROPPED = "***"
 
 _LINK = re.compile(r"::(?![^\[\]/@?#]*\])")  # not the `::` inside the brackets of an IPv6 host
-_KEPT_VALUE = re.compile(r"[\w.+/=~%-]+", re.ASCII)  # a version id, and nothing that could start a second query
+_KEPT_VALUE = re.compile(r"[\w.+/=~%-]+", re.ASCII)  # a version id, without characters that could start a second query
 _SUSPECT = re.compile(r"[@?#]")
 _HOST_AND_PORT = re.compile(r"(\[[^\]]*\]|[^:]*)(:[0-9]+)?")
 _CONTAINER = re.compile(r"[A-Za-z0-9$-]{1,63}")
@@ -48,7 +48,7 @@ def redact(uri: str) -> str:
             _drop_neighbours(shown)
         shown.append(text)
         if not is_whole:
-            # The removed text may itself hold a `::`, so the parts behind it cannot be trusted.
+            # The removed text may itself hold a `::`, so the parts after it may be secret, too.
             return "::".join(shown if text == DROPPED or len(shown) == len(parts) else [*shown, DROPPED])
     return "::".join(shown)
 
@@ -60,7 +60,7 @@ def _drop_neighbours(shown: list[str]) -> None:
 
 
 def _redact_part(part: str) -> tuple[str, bool]:
-    """Return what may be shown, and whether the part certainly ends where it seems to."""
+    """Return the text that may be shown, and whether the part certainly ends where it seems to end."""
     scheme, has_scheme, rest = part.partition("://")
     if not has_scheme:
         # The name of a protocol, a path, or the rest of a password with `::` in it.
@@ -73,13 +73,13 @@ def _redact_part(part: str) -> tuple[str, bool]:
 
 
 def _is_ambiguous(path: str, rest: str) -> bool:
-    """Say whether a password may end at more than one place: at several `@`, or behind what looks like a query."""
+    """Say whether a password may end at more than one place: at several `@`, or after what looks like a query."""
     has_password = ":" in rest.partition("@")[0]
     return has_password and (rest.count("@") > 1 or ("@" in rest and "@" not in path))
 
 
 def _split_query(scheme: str, text: str) -> tuple[str, str]:
-    # A raw `?` or `#` inside a password ends the path early; what follows the `@` is then lost, never shown.
+    # A raw `?` or `#` inside a password ends the path early; the text after the `@` is then dropped, never shown.
     path, _, query = (text if _has_key(scheme, text) else text.partition("#")[0]).partition("?")
     return path, query
 

@@ -1,6 +1,6 @@
-"""Which texts are secret in a URL, its storage options and the environment, and how they are kept out of an error.
+"""Collects the secret texts of a URL, its storage options and the environment, and masks them in errors.
 
-Credentials that a client finds elsewhere (files, metadata servers, logins) are added when it finds them.
+If a client finds credentials in other places (files, metadata servers, logins), it adds them.
 
 Every option is secret, however deeply nested, unless `OPEN_NAMES` lists its name: passwords in a chain of URLs, signed
 URLs, logins. Texts shorter than `SHORTEST` are not masked: "anon" and "default" are words of our own messages.
@@ -23,7 +23,7 @@ from streamer.core.secrets.environment import secrets_of_environment
 __all__ = ["SecretTexts", "note_credential"]
 
 SHORTEST = 8  # characters
-# They tell where and how an object is read, which the reader of a message needs.
+# These options say where and how an object is read; the reader of a message needs them.
 OPEN_NAMES = frozenset(
     {
         "account_host",
@@ -65,22 +65,22 @@ _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(?:://|::)")
 _OPEN_PARTS = re.compile(r"\s*(?:\w*Endpoint|\w*Name|\w*Protocol|EndpointSuffix)\s*=", re.IGNORECASE)
 
 
-_asked: ContextVar[SecretTexts | None] = ContextVar("asked", default=None)
+_current: ContextVar[SecretTexts | None] = ContextVar("current", default=None)
 
 
 def note_credential(text: str | None) -> None:
-    """Keep a credential that a client has found out of the errors of the question it is asked just now.
+    """Mask a credential that a client uses in the errors of the current call.
 
     Args:
-        text: A token, key or header; None and the empty text are none.
+        text: A token, key or header; None and empty text are ignored.
     """
-    texts = _asked.get()
+    texts = _current.get()
     if texts is not None and text:
         texts.add(text)
 
 
 class SecretTexts:
-    """The secrets of one URL, its options, and those that the environment holds for clients of storages.
+    """The secrets of one URL, of its options, and of the environment for clients of storages.
 
     Args:
         uri: The URL, chained or not.
@@ -96,29 +96,28 @@ class SecretTexts:
         return f"{type(self).__name__}()"
 
     def add(self, text: str) -> None:
-        """Keep out another one."""
+        """Add a secret text."""
         self._texts += [piece for piece in _pieces_of(_sendable(text)) if piece not in self._texts]
 
     def masked(self, text: str) -> str:
-        """Replace each by ``***``; native/http/secrets.h says which spellings are recognized."""
+        """Replace each secret by ``***``; native/http/secrets.h says which spellings are recognized."""
         # Lone surrogates, of file names that are not UTF-8, cannot be encoded.
         return _native.masked(_sendable(text), self._texts, self._urls)
 
     def are_shown_by(self, error: BaseException) -> bool:
-        """Whether a traceback of `error`, causes included, would show one of them, or unprintable characters."""
+        """Say whether a traceback of `error`, with its causes, would show a secret, or unprintable characters."""
         return any(self._is_unfit(text) for each in with_causes(error) for text in _texts_of(each))
 
     @contextmanager
     def kept_out(self) -> Iterator[None]:
-        """Mask them in an error that leaves the block, and drop its causes where these show one.
+        """Mask the secrets in an error that leaves the block, and drop its causes if they show a secret.
 
-        A traceback with locals shows nothing of the frames it comes from, where answers of servers lie about.
+        The local variables of the error's frames are dropped, too, because they may hold answers of servers.
 
         Raises:
-            StorageError: in place of an error that is not of this package and shows one; `ConnectError` where it is
-                transient.
+            StorageError: replaces an error of another library that shows a secret; `ConnectError` if it is transient.
         """
-        token = _asked.set(self)
+        token = _current.set(self)
         try:
             yield
         except StreamerError as error:
@@ -134,7 +133,7 @@ class SecretTexts:
                 hint="Its text is not shown, as it holds a secret of the URL, of storage_options or of the environment",
             ) from None
         finally:
-            _asked.reset(token)
+            _current.reset(token)
 
     def _clean(self, error: StreamerError) -> None:
         for name in ("message", "hint", "code", "request_id"):
@@ -165,7 +164,7 @@ def _texts_in(value: Any) -> Iterator[str]:
 
 
 def _pieces_of(text: str) -> Iterator[str]:
-    """Split a header or a connection string into words, as an error may repeat each of them alone."""
+    """Split a header or a connection string into words, because an error may repeat a single word."""
     for part in [text] if ";" not in text else text.split(";"):
         if _OPEN_PARTS.match(part):
             continue
@@ -189,5 +188,5 @@ def _notes(error: object) -> str:
 def _shown(error: BaseException, show: Callable[[object], str]) -> str:
     try:
         return show(error)
-    except (Exception, SystemExit, GeneratorExit):  # a text that cannot be made shows nothing
+    except (Exception, SystemExit, GeneratorExit):  # an exception whose text cannot be made shows nothing
         return ""

@@ -1,8 +1,8 @@
 """A URL with a secret as a `str` whose `repr` does not show the secret.
 
 A traceback with locals (of a notebook, of a crash reporter) shows the `repr` of every local variable. So the public
-functions wrap such URLs at once, and their parts are wrapped too. ``str(url)`` unwraps: for plug-ins, and for fsspec,
-which tells its instances apart by the `repr` of their arguments. Paths, and URLs without a secret, are not wrapped.
+functions wrap such URLs at once, and their parts are wrapped, too. ``str(url)`` unwraps: for plug-ins, and for fsspec,
+which distinguishes its instances by the `repr` of their arguments. Paths, and URLs without a secret, are not wrapped.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from streamer.core.secrets.wrong_types import WrongType
 __all__ = ["SecretBytes", "SecretText", "hidden_part", "hidden_uri", "hidden_uris", "is_mangled"]
 
 
-# What looks like a path, and would be shown as one, with its password and signature.
+# URLs that were changed so that they look like paths: they would be shown as paths, with password and signature.
 _MANGLED = re.compile(
     r"""[\s"'<(]+[a-z][a-z0-9+.-]*:/|//[^/]*@|[^/:@\s]+:[^/@\s]+@[^/\s]+/|(abfss?|az|gc?s|hf|https?|nfs|s3a?|wasbs?):/(?!/)""",
     re.IGNORECASE,
@@ -27,11 +27,11 @@ _MANGLED = re.compile(
 
 
 class SecretText(str):
-    """A URL with a secret, or a part of one. Equal to the same plain text, with its hash; a pickle of it is plain.
+    """A URL with a secret, or a part of one. It equals the same plain text and has its hash; a pickle of it is plain.
 
     Args:
         text: The text.
-        shown: What may be shown of the URL.
+        shown: The text of the URL that may be shown.
 
     Example:
         >>> hidden_uri("s3://KEY:S3CR3T@bucket/model")
@@ -66,7 +66,7 @@ class _SecretUrl(SecretText):
 
 
 class SecretBytes(bytes):
-    """Bytes that a traceback with locals does not show: of an answer, which may repeat what the server was told."""
+    """Bytes of an answer, which may repeat the request's secrets; a traceback with locals does not show them."""
 
     def __repr__(self) -> str:
         return "b'…'"
@@ -80,7 +80,7 @@ def hidden_uris(uri: Any) -> Any:
 
 
 def hidden_uri(uri: Any) -> Any:
-    """Wrap a URL that `redact` would change, and what will be refused."""
+    """Wrap a URL that `redact` would change, and a value that will be refused."""
     if isinstance(uri, bytes):
         return SecretBytes(uri)
     if not isinstance(uri, str) and is_path_object(uri):  # its options are not in its `repr`
@@ -95,12 +95,12 @@ def hidden_uri(uri: Any) -> Any:
 
 
 def is_mangled(text: str) -> bool:
-    """Say whether a text was a URL before something was done to it: quotes around it, or a slash that `Path` took."""
+    """Say whether a text is a damaged URL: with quotes around it, or with a slash that `Path` removed."""
     return _MANGLED.match(text) is not None
 
 
 def hidden_part(text: str, of: str) -> str:
-    """Wrap a text that was cut from a URL, where the URL is wrapped."""
+    """Wrap a text that was cut from a URL, if the URL is wrapped."""
     return SecretText(text, of._shown) if isinstance(of, SecretText) else text
 
 

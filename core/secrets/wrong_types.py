@@ -1,4 +1,4 @@
-"""Stands for an argument of a wrong type, whose value may hold a secret: it tells its type alone."""
+"""Replaces an argument of a wrong type, whose value may hold a secret; only its type is kept."""
 
 from __future__ import annotations
 
@@ -22,5 +22,5 @@ class WrongType:
 
 
 def type_name(value: Any) -> str:
-    """Name the type of an argument, or of the one that a `WrongType` stands for."""
+    """Return the name of an argument's type; for a `WrongType`, of the argument that it replaces."""
     return value.type_name if isinstance(value, WrongType) else type(value).__name__
