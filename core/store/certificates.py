@@ -1,4 +1,4 @@
-"""What is wrong with a certificate, of the server or ours, other than an unknown authority. Pure."""
+"""Recognises flaws of certificates, the server's or ours, other than an unknown authority. Pure."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ __all__ = ["Flaw", "demands_certificate", "flaw_in", "flaw_of", "is_untrusted"]
 
 
 class Flaw(NamedTuple):
-    """What is wrong, and what to do about it.
+    """A flaw of a certificate, and what to do about it.
 
     Attributes:
-        what: A part of a sentence.
+        what: The flaw, as a part of a sentence.
         hint: What to do.
-        codes: OpenSSL's numbers of it (X509_V_ERR_…).
-        text: What libcurl's messages of it have in common.
+        codes: OpenSSL's numbers of the flaw (X509_V_ERR_…).
+        text: Common text of libcurl's messages about the flaw.
     """
 
     what: str
@@ -29,7 +29,7 @@ class Flaw(NamedTuple):
 _NAME_YOURS = (
     "Name yours: for s3:// config_kwargs={'client_cert': (certificate, key)}, for https:// an ssl context (option ssl)"
 )
-# One of ours is demanded (RFC 8446, 6.2); under TLS 1.2 the server says no more than that the handshake failed.
+# The server demands a client certificate (RFC 8446, 6.2); under TLS 1.2 it only reports that the handshake failed.
 _DEMAND = Flaw("the server demands a client certificate", _NAME_YOURS, (), "alert certificate required")
 _REFUSAL = Flaw(
     "the server ends the handshake, as one does that demands a client certificate",
@@ -57,34 +57,34 @@ _FLAWS = (
     Flaw(
         "its certificate is for another host",
         "Use a name that the certificate has, or have one made for this name",
-        (62, 64),  # of a name, of an IP address
+        (62, 64),  # another name, another IP address
         "subject name matches target",
     ),
 )
 
 
 def is_untrusted(error: BaseException) -> bool:
-    """Whether a TLS handshake of Python's failed because of the server's certificate: it would again."""
+    """Say whether a TLS handshake in Python failed because of the server's certificate; a retry would fail, too."""
     return any(isinstance(each, ssl.SSLCertVerificationError) for each in with_causes(error))
 
 
 def demands_certificate(error: BaseException) -> Flaw | None:
-    """Find whether a connection of Python's failed because the server demands a client certificate: it would again."""
+    """Return the flaw if a connection in Python failed because the server demands a client certificate, else None."""
     reasons = (str(getattr(each, "reason", "")) for each in with_causes(error) if isinstance(each, ssl.SSLError))
     return next((flaw for reason in reasons for end, flaw in _DEMANDS.items() if reason.endswith(end)), None)
 
 
 def flaw_of(error: BaseException) -> Flaw | None:
-    """Find why a TLS handshake of Python's failed; None where an unknown authority, or something else, is to blame."""
+    """Return the flaw that made a TLS handshake in Python fail; None for an unknown authority or any other cause."""
     if (demand := demands_certificate(error)) is not None:
         return demand
     verifications = (each for each in with_causes(error) if isinstance(each, ssl.SSLCertVerificationError))
-    codes = {getattr(each, "verify_code", None) for each in verifications}  # aiohttp's subclass has none
+    codes = {getattr(each, "verify_code", None) for each in verifications}  # aiohttp's subclass has no code
     return next((flaw for flaw in _FLAWS if codes & {*flaw.codes}), None)
 
 
 def flaw_in(message: str) -> Flaw | None:
-    """Find the same in a message of libcurl.
+    """Return the flaw that a message of libcurl reports; None if it reports none.
 
     Example:
         >>> flaw_in("SSL certificate problem: certificate has expired").what

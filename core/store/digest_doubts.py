@@ -1,8 +1,9 @@
-"""Digests that cannot be of a whole object, though a storage gives them as if they were. Pure.
+"""Recognises digests that are not of a whole object, although a storage reports them as such. Pure.
 
 An object that was uploaded in parts often has a digest of the digests of these parts: as its ETag (``"…-6"``), or as
-its checksum. Compared with the bytes it would call right ones wrong, and without its number of parts nothing tells it
-from a digest of the whole. It is doubted: the object counts as not verified, and the report says why.
+its checksum. A comparison with the bytes would report correct bytes as wrong. Without its number of parts, such a
+digest looks like a digest of the whole object. If there is such a doubt, the object counts as not verified, and the
+report says why.
 """
 
 from __future__ import annotations
@@ -18,22 +19,22 @@ _VALUE_OF_PARTS = re.compile(r"[0-9A-Fa-f]+-([0-9]{1,9})")
 
 
 def parts_in_etag(etag: str | None) -> int | None:
-    """Return in how many parts an object was uploaded, by its ETag; None where that does not tell.
+    """Return the number of parts in which an object was uploaded, from its ETag; None if the ETag does not say.
 
     Example:
         >>> [parts_in_etag(etag) for etag in ('"9b2cf535f27731c974343645a3985328-6"', '"9b2cf535"', None)]
         [6, None, None]
     """
-    found = _ETAG_OF_PARTS.fullmatch(etag or "")
-    return int(found[2]) if found else None
+    match = _ETAG_OF_PARTS.fullmatch(etag or "")
+    return int(match[2]) if match else None
 
 
 def doubt_of(digest: ObjectDigest, version: str | None) -> str | None:
-    """Say why a digest of one value cannot be of the whole object; None where it can.
+    """Say why a digest of one value is not of the whole object; None if it may be.
 
     Args:
-        digest: As a store gives it.
-        version: The object's, which may be its ETag.
+        digest: The digest that a store returned.
+        version: The version of the object, which may be its ETag.
 
     Example:
         >>> from streamer.core.store.digests import PartDigest

@@ -1,7 +1,7 @@
-"""What a storage says about the bytes of an object: a digest of the whole, digests of its parts, or why it has none.
+"""The digests that a storage reports for an object: of the whole, of its parts, or the reason why it has none.
 
-There are two kinds of digest. A checksum combines from pieces in any order, and the engine's readers compute it. A hash
-takes all bytes in order, and is computed where the tensors are handed out.
+There are two kinds of digest. A checksum can be combined from pieces in any order, so the engine's readers compute it.
+A hash needs all bytes in order, so it is computed when the tensors are delivered.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class PartDigest:
     """One part of an object.
 
     Attributes:
-        end: Byte after its last; it begins where the part before it ends.
+        end: Offset after its last byte; the part begins at the end of the part before it.
         value: The digest, in lower-case hexadecimal digits.
     """
 
@@ -36,7 +36,7 @@ class ObjectDigest:
 
     Attributes:
         algorithm: A key of `CHECKSUMS` or `HASHES`.
-        parts: In order; the last one's `end` is the object's size. Of a hash, one.
+        parts: Parts in order; the `end` of the last part is the object's size. A hash has one part.
     """
 
     algorithm: str
@@ -45,13 +45,13 @@ class ObjectDigest:
 
 @dataclass(frozen=True)
 class NoDigest:
-    """Why a storage has no digest of an object, in a few words for the load's report."""
+    """The reason why a storage has no digest of an object, in a few words for the load's report."""
 
     reason: str
 
 
 def digest_of_base64(algorithm: str, text: str | bytes, size_bytes: int) -> ObjectDigest | NoDigest:
-    """Read a digest of a whole object, as stores write it: base64 of the value, most significant byte first.
+    """Parse a digest of a whole object in the form of storages: base64 of the value, most significant byte first.
 
     Example:
         >>> digest_of_base64("crc32c", "4waSgw==", 9).parts[0].value
@@ -67,7 +67,7 @@ def digest_of_base64(algorithm: str, text: str | bytes, size_bytes: int) -> Obje
 
 
 def is_sound(digest: ObjectDigest, size_bytes: int | None) -> bool:
-    """Whether a digest can be compared with an object of this size: supported algorithm, whole parts, enough digits.
+    """Say whether a digest fits an object of this size: supported algorithm, complete parts, all digits.
 
     Example:
         >>> is_sound(ObjectDigest("crc32c", (PartDigest(9, "e3069283"),)), 9)
@@ -77,7 +77,7 @@ def is_sound(digest: ObjectDigest, size_bytes: int | None) -> bool:
     ends = [part.end for part in digest.parts]
     if value_bytes is None or not ends or ends != sorted(set(ends)) or ends[-1] != size_bytes:
         return False
-    if ends[0] <= 0 and ends != [0]:  # of an empty object
+    if ends[0] <= 0 and ends != [0]:  # only an empty object ends at 0
         return False
     if digest.algorithm in HASHES and len(ends) != 1:
         return False

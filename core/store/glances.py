@@ -1,4 +1,4 @@
-"""A glance into a folder: of no use to a load, but to the message that nothing was found."""
+"""Names in a folder for the error that there is no checkpoint; a load itself does not need them."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ SHARD_SUFFIX = ".safetensors"
 
 @runtime_checkable
 class GlancingStore(Protocol):
-    """A `Store` that can name what is in a folder, sub-folders too."""
+    """A `Store` that can name the files and sub-folders of a folder."""
 
     def glance(self, prefix: str) -> list[str]:
-        """Name some files and folders directly in a folder, as many as one request gives; folders end in a slash.
+        """Name some files and folders directly in a folder, as many as one request returns; folders end in a slash.
 
-        Called only for the message that there is no checkpoint; whatever it raises is ignored.
+        Called only for the error that there is no checkpoint; its exceptions are ignored.
         """
 
 
 def folders_among(names: Iterable[str]) -> list[str]:
-    """Pick the folders among listed names, whose names end in a slash.
+    """Return the folders among listed names; names of folders end in a slash.
 
     Example:
         >>> folders_among(["vae/", "config.json", "unet/"])
@@ -39,7 +39,7 @@ def folders_among(names: Iterable[str]) -> list[str]:
 
 
 def near_names(name: str, names: Sequence[str]) -> str:
-    """Say which names are near to one that is not among them, or else which are of shards; empty where none are.
+    """Say which names are similar to a missing name, or else which names are shards; empty if there are neither.
 
     Example:
         >>> near_names("lama", ["llama/", "opt/"])
@@ -47,7 +47,7 @@ def near_names(name: str, names: Sequence[str]) -> str:
         >>> near_names("model-1.safetensors", ["weights.safetensors", "config.json"])
         'The folder holds weights.safetensors'
     """
-    # All shards look alike by their suffix.
+    # The suffix would make all shards similar.
     stems = {each.rstrip("/").removesuffix(SHARD_SUFFIX): each.rstrip("/") for each in reversed(names[:MOST_COMPARED])}
     wanted = name.removesuffix(SHARD_SUFFIX)
     near = get_close_matches(wanted, stems, n=3) if len(wanted) <= LONGEST_COMPARED else []

@@ -1,9 +1,9 @@
-"""Small requests at the same time, on threads that an interrupted caller does not wait for.
+"""Sends small requests at the same time, on threads that an interrupted caller does not wait for.
 
-Guarantees: results come in the order of the arguments, or the first failure among them is raised. A caller that is
-interrupted returns at once: a thread inside a request ends with that request's own time-out, makes no other, and does
-not delay the interpreter's exit (threads of `concurrent.futures` do). Where the system gives no thread, the caller
-makes the requests itself.
+Guarantees: results are in the order of the arguments, or the first failure among them is raised. An interrupted caller
+returns at once: a thread inside a request ends with that request's own time-out, sends no other request, and does not
+delay the interpreter's exit (threads of `concurrent.futures` do). If the system can start no thread, the caller sends
+the requests itself.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ __all__ = ["MOST_LARGE", "AnswerTimeoutError", "in_parallel"]
 Argument = TypeVar("Argument")
 Result = TypeVar("Result")
 
-# A thousand objects that are asked for one by one cost 16 round trips; more threads would wait for each other here.
+# A thousand requests of one object each take 16 round trips; more threads would wait for each other here.
 MOST_AT_ONCE = 64
-MOST_LARGE = 16  # of calls that read a whole file each
-# So many at first, and twice as many once each thread has had an answer: a server of few processes lets all other
-# connections wait until these are closed.
+MOST_LARGE = 16  # for calls that read a whole file each
+# Threads at first; the number doubles once each thread has had an answer. A server with few processes makes all other
+# connections wait until the first ones are closed.
 FIRST_AT_ONCE = 16
-# Calls of which a thread makes so many in this time wait for no answer: files that are looked at, URLs that are signed.
-# More threads would only take the interpreter from each other, and a thousand signatures took four times as long.
+# If one thread makes `AT_ONCE` calls in this time, the calls do not wait for answers: they stat files or sign URLs.
+# More threads would only compete for the interpreter: a thousand signatures took four times as long.
 AT_ONCE_S = 0.001
 AT_ONCE = 4
-# Where it takes so long to start a thread, those that run wait for the interpreter, not for answers: each has it for
-# 5 ms. Without this, to start sixty-four of them took half a minute on a busy machine.
+# If starting a thread takes this long, the running threads wait for the interpreter, not for answers: each holds it for
+# 5 ms. Without this limit, starting sixty-four threads took half a minute on a busy machine.
 BUSY_S = 0.1
 
 
@@ -46,12 +46,12 @@ def in_parallel(
     Args:
         request: Called from several threads.
         arguments: One for each call.
-        role: For the names of the threads.
-        most: So many at a time; `MOST_LARGE` where each reads a whole file.
+        role: Role of the threads, for their names.
+        most: Most calls at a time; `MOST_LARGE` if each call reads a whole file.
         give_up_at: Monotonic time at which the caller returns, as if it were interrupted.
 
     Raises:
-        AnswerTimeoutError: not all calls have returned by then.
+        AnswerTimeoutError: not all calls have returned by `give_up_at`.
 
     Example:
         >>> in_parallel(len, ["a", "bb", "ccc"], role="example")
@@ -95,7 +95,7 @@ class _Requests(Generic[Argument, Result]):
         return [self._results[index] for index in range(len(self._arguments))]
 
     def _start(self, role: str, threads: list[threading.Thread], give_up_at: float | None) -> None:
-        """Start threads while there are calls that wait for their answers, or none is left."""
+        """Start threads as long as calls wait for their answers and some calls are left."""
         for number in range(min(self._most, len(self._arguments))):
             if number >= FIRST_AT_ONCE and number.bit_count() == 1:
                 self._wait_for_answers(number, give_up_at)
@@ -115,7 +115,7 @@ class _Requests(Generic[Argument, Result]):
                 return
 
     def _watch(self, thread: threading.Thread, give_up_at: float | None) -> None:
-        """Wait for the only thread as long as its calls wait for no answers."""
+        """Let one thread work alone, as long as its calls do not wait for answers."""
         calls = -AT_ONCE
         while thread.is_alive() and len(self._results) - calls >= AT_ONCE:
             if give_up_at is not None and time.monotonic() > give_up_at:
@@ -124,7 +124,7 @@ class _Requests(Generic[Argument, Result]):
             thread.join(AT_ONCE_S)
 
     def _wait_for_answers(self, threads: int, give_up_at: float | None) -> None:
-        """Wait until so many threads have had an answer, or all calls are made."""
+        """Wait until this number of threads have had an answer, or all calls are taken."""
         timeout_s = None if give_up_at is None else give_up_at - time.monotonic()
         with self._has_news:
             self._has_news.wait_for(lambda: self._threads_with_answer == threads or self._is_all_taken(), timeout_s)

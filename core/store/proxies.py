@@ -1,7 +1,8 @@
-"""What a proxy's refusal is told as, for lookups and reads of every storage. Pure.
+"""Describes the refusal of a proxy, for lookups and reads of every storage. Pure.
 
-A proxy refuses to make a tunnel to a server over TLS; then the refusal is known to be its own. Over plain HTTP it
-answers in the server's place, and only a word or a request id of the storage shows that an answer is the server's.
+If a proxy refuses to make a tunnel to a server over TLS, the refusal is certainly the proxy's own. Over plain HTTP the
+proxy answers in the server's place. Then only an error code or a request id of the storage shows that an answer comes
+from the server.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from streamer.core.quoting import printable
 
 __all__ = ["advice_about", "place_of", "suspect_proxy"]
 
-_STATUSES = frozenset({502, 503, 504})  # RFC 9110, 15.6: of gateways, and of proxies without room
+_STATUSES = frozenset({502, 503, 504})  # RFC 9110, 15.6: statuses of gateways, and of overloaded proxies
 
 
 def place_of(proxy: str) -> str:
@@ -28,7 +29,7 @@ def place_of(proxy: str) -> str:
 
 
 def advice_about(status: int | None) -> str:
-    """Say what to do about a proxy that sends this status, or to which there is no connection (None)."""
+    """Return the advice about a proxy that sends this status; None stands for no connection to the proxy."""
     if status is None:
         return "Check HTTPS_PROXY, HTTP_PROXY and NO_PROXY"
     if status in (401, 407):
@@ -37,11 +38,11 @@ def advice_about(status: int | None) -> str:
 
 
 def suspect_proxy(error: StorageError, place_on_way: Callable[[], str]) -> None:
-    """Note in a refusal over plain HTTP that a proxy may have sent it, unless it is the storage's own.
+    """Add to a refusal over plain HTTP that a proxy may have sent it, unless the storage certainly sent it.
 
     Args:
-        error: Of an answer.
-        place_on_way: Gives the place of the proxy, and "" if there is none; called only if the error may be its.
+        error: The error of an answer.
+        place_on_way: Returns host and port of the proxy, or "" for none; called only if the proxy may have sent it.
     """
     is_of_storage = bool(error.request_id) or (error.code or "").isalpha()  # SlowDown
     is_of_gateway = isinstance(error, HttpStatusError) and error.status in _STATUSES

@@ -1,7 +1,7 @@
-"""The values of a backend: stores, objects, and the sources that say where the bytes of an object live.
+"""The values of a backend: stores, objects, and sources, which describe where the bytes of an object are.
 
-A backend implements `Store`. A source is a frozen value: the engine reads it, without Python where it can, and calls
-`HttpSource.refresh` for a new one before the old one expires.
+A backend implements `Store`. A source is a frozen value: the engine reads from it, without Python if possible, and
+calls `HttpSource.refresh` for a new source before the old one expires.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 PROJECT_NAME = "streamer"
-MAX_SIZE_BYTES = (1 << 63) - 1  # off_t of every system; the engine counts so, too
+MAX_SIZE_BYTES = (1 << 63) - 1  # the limit of off_t on every system, and of the engine
 hookspec = pluggy.HookspecMarker(PROJECT_NAME)
 hookimpl = pluggy.HookimplMarker(PROJECT_NAME)
 
@@ -46,10 +46,10 @@ class ObjectInfo:
     """One object of a store.
 
     Attributes:
-        path: The store's own name of the object; what `Store.info` and `Store.source` take.
+        path: The store's own name of the object, as in `Store.info` and `Store.source`.
         uri: The object's URL as a user would write it, without secrets, for messages.
-        size_bytes: Its size, or None where the listing has none.
-        version: Opaque version (an ETag with its quotes, a generation), or None where the store has none.
+        size_bytes: Its size, or None if the listing has none.
+        version: Opaque version (an ETag with its quotes, a generation), or None if the store has none.
     """
 
     path: str
@@ -64,12 +64,12 @@ class FileSource:
 
     Attributes:
         path: Absolute path on a mounted file system.
-        is_remote: The file system is on another machine (NFS, SMB, …): each read waits for a network, so more are
-            made at a time.
-        inside: Folder in which the file must lie once it is open; None: links may lead anywhere.
-        needs_cache: The file system reads ahead itself (NFS, FUSE, Lustre, …): files are read past the page cache only
-            if the user sets ``direct_io``.
-        holder: As of `HttpSource`.
+        is_remote: The file system is on another machine (NFS, SMB, …): each read waits for a network, so more reads
+            run at a time.
+        inside: Folder in which the opened file must lie; None allows links to any place.
+        needs_cache: The file system reads ahead itself (NFS, FUSE, Lustre, …): reads only bypass the page cache if the
+            user sets ``direct_io``.
+        holder: As in `HttpSource`.
     """
 
     path: str
@@ -81,14 +81,14 @@ class FileSource:
 
 @dataclass(frozen=True)
 class AnswerChecksum:
-    """A checksum that a server sends with each range, where the request asks for one.
+    """A checksum that a server sends with each range, if a header of the request demands it.
 
     Attributes:
-        request_header: Header that asks for it: ``("x-ms-range-get-content-crc64", "true")``.
+        request_header: Header that demands it: ``("x-ms-range-get-content-crc64", "true")``.
         answer_header: Response header that holds it, in base64.
         algorithm: A key of `streamer.core.store.digests.CHECKSUMS`.
-        byte_order: Of the value: ``"big"`` has the most significant byte first.
-        max_bytes: Largest range for which the server sends one; no request asks for more.
+        byte_order: Byte order of the value: ``"big"`` has the most significant byte first.
+        max_bytes: Largest range for which the server sends a checksum; no request is larger.
     """
 
     request_header: tuple[str, str]
@@ -104,23 +104,23 @@ class HttpSource:
 
     Attributes:
         url: Complete URL; its query may hold a signature and is never shown.
-        headers: Sent with every request, beside the engine's own ``Range``. One with a line end is a ValueError.
+        headers: Sent with every request, beside the engine's own ``Range``. A header with a line end is a ValueError.
         version: The value of `version_header` in every answer; None pins the value in the first answer.
         version_header: Response header with the version. With ``ETag`` and ``Last-Modified`` each request
             also carries the matching precondition (``If-Match``, ``If-Unmodified-Since``); for another header the
-            URL should hold one. None compares nothing, as the URL itself names one version.
+            URL should hold one. None compares nothing, if the URL itself names one version.
         expires_at_s: Unix time after which the URL or headers are refused, or None.
-        refresh: Returns a source of the same object and version, with new credentials or at its new place; called while
-            the consumer waits, before `expires_at_s`, and after an answer 401, "expired", "your clock is wrong" or a
-            redirect.
-        is_redirect: A redirect named the URL, so that `refresh` is called after any answer 403, too.
+        refresh: Returns a source of the same object and version, with new credentials or at its new place. It is called
+            before `expires_at_s`, and after an answer 401, "expired", "your clock is wrong" or a redirect; the consumer
+            waits for it.
+        is_redirect: A redirect named the URL, so `refresh` is also called after any answer 403.
         ca_file: PEM bundle to trust instead of the system's, or None.
-        client_cert: PEM file of the certificate that is shown to a server which demands one, or None.
-        client_key: PEM file of its key, without a passphrase; None if that is in the same file.
+        client_cert: PEM file of the certificate for a server that demands one, or None.
+        client_key: PEM file of its key, without a passphrase; None if the key is in the same file.
         proxy: Proxy URL for these requests; None obeys ``HTTPS_PROXY`` / ``NO_PROXY``.
-        answer_checksum: How the server sends a checksum of each answer, or None; asked for only under
+        answer_checksum: How the server sends a checksum of each answer, or None; requested only under
             ``verify="auto"``.
-        holder: Kept as long as the source; filled in with the store of a plug-in, which so outlives its `close`.
+        holder: An object that is kept alive as long as the source; set to the store of a plug-in.
     """
 
     url: str = field(repr=False)
@@ -138,7 +138,7 @@ class HttpSource:
     holder: object = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Refuse a header that would begin another one; its value is not shown, as it may be secret."""
+        """Refuse a header that would begin another header; its value is not shown, because it may be secret."""
         for name, value in self.headers.items() if isinstance(self.headers, Mapping) else ():
             if any(isinstance(part, str) and {*part} & {*"\r\n\0"} for part in (name, value)):
                 raise ValueError(f"the header {quoted(name)} holds a CR, LF or NUL, which would end it there")
@@ -149,9 +149,9 @@ class NfsSource:
     """A file of an NFS server, read by the native NFS client without a mount.
 
     Attributes:
-        url: ``nfs://server[:port]/export/path[?option=value&…]``. The path is taken letter by letter; what follows the
-            last ``?`` is options: ``version`` (4 by default), ``nfsport``, ``mountport``, ``uid``, ``gid``.
-        holder: As of `HttpSource`.
+        url: ``nfs://server[:port]/export/path[?option=value&…]``. The path is taken literally. Options follow the last
+            ``?``: ``version`` (4 by default), ``nfsport``, ``mountport``, ``uid``, ``gid``.
+        holder: As in `HttpSource`.
     """
 
     url: str
@@ -167,13 +167,13 @@ class PythonSource:
             returns the bytes written; called from several threads at once unless `max_threads` is 1. It must
             keep no reference to the buffer.
         max_threads: Most calls at a time, or None for the engine's default.
-        confirm: Called when all wanted bytes of the object are read, before the last of them are handed out; raises
-            `ChangedError` if it is no longer the object it was at the first read. None where that cannot be checked.
-        remark: Why the object is read in this slower way, for the load's report, or None.
-        timeout_s: Longest time that one call of `read_into`, with `confirm` after it, may take; the load fails when it
+        confirm: Called when all requested bytes of the object are read, before the last of them are delivered; raises
+            `ChangedError` if the object changed since the first read. None if that cannot be checked.
+        remark: Reason for reading in Python, for the load's report, or None.
+        timeout_s: Longest time that one call of `read_into`, with `confirm` after it, may take; the load fails if it
             takes longer. None: ``block_deadline_s`` of `streamer.Options` for the stores of plug-ins.
-        owner: Whose functions these are, for messages; filled in for the stores of plug-ins.
-        holder: As of `HttpSource`.
+        owner: Owner of these functions, for messages; set for the stores of plug-ins.
+        holder: As in `HttpSource`.
     """
 
     read_into: Callable[[memoryview, int], int]
@@ -203,20 +203,20 @@ class Store(Protocol):
 
         Raises:
             ObjectNotFoundError: there is no such object.
-            AccessDeniedError: it may exist, but not for these credentials.
+            AccessDeniedError: the credentials may not read it; it may not even exist.
         """
 
     def find(self, prefix: str) -> list[ObjectInfo]:
         """List every object directly in a folder (not in its sub-folders), sorted by path.
 
-        An absent or empty folder gives an empty list. The answer is never older than the call.
+        The list of a missing or empty folder is empty. The answer is never older than the call.
         """
 
     def source(self, info: ObjectInfo) -> Source:
-        """Say where the bytes of the object live, with one request at most. Called from several threads."""
+        """Return the source of the object's bytes, with at most one request. Called from several threads."""
 
     def close(self) -> None:
-        """Take note that no question follows. Sources that were returned stay valid: they are read afterwards."""
+        """End the use of the store. Sources that it returned stay valid: they are read afterwards."""
 
 
 @runtime_checkable
@@ -229,17 +229,17 @@ class DigestingStore(Protocol):
         Called from several threads, for ``verify="auto"`` only.
 
         Raises:
-            StorageError: the store cannot be asked.
+            StorageError: the storage did not answer.
         """
 
 
 @runtime_checkable
 class RemoteStore(Protocol):
-    """A `Store` that names its server; for any other, that is the host of the URL.
+    """A `Store` that names its server; for any other store, the server is the host of the URL.
 
     Attributes:
-        server: ``scheme://host:port``, or whatever names the server in a message, without secrets. One that is away is
-            waited for, if it has answered before in this process.
+        server: ``scheme://host:port``, or another name of the server for messages, without secrets. Requests wait for
+            a server that is away if it has answered before in this process.
     """
 
     server: str
@@ -247,12 +247,12 @@ class RemoteStore(Protocol):
 
 @runtime_checkable
 class FolderStore(Protocol):
-    """A `Store` that lists sub-folders; of any other, only the files directly in a folder can be pulled."""
+    """A `Store` that lists sub-folders; from any other store, only the files directly in a folder can be pulled."""
 
     def folders(self, prefix: str) -> list[str]:
-        """Name every folder directly in a folder, sorted, without slashes; of an absent folder, none.
+        """Name every folder directly in a folder, sorted, without slashes; a missing folder has none.
 
-        A name is as the storage has it: it may be one that no disk should have.
+        Names are unchanged from the storage: a name may be unsafe on a disk.
         """
 
 
@@ -261,11 +261,11 @@ class WritableStore(Protocol):
     """A `Store` to which small files can be written."""
 
     def write(self, path: str, data: bytes) -> None:
-        """Write one small file, whole or not at all where the storage can do that.
+        """Write one small file, completely or not at all if the storage supports it.
 
         Raises:
-            AccessDeniedError: it may not be written.
-            StorageError: it could not.
+            AccessDeniedError: the file may not be written.
+            StorageError: the file could not be written.
         """
 
 
@@ -276,21 +276,21 @@ class StoreHooks:
     def streamer_open_store(
         self, scheme: str, uri: str, storage_options: Mapping[str, Any], limits: Limits
     ) -> Store | None:
-        """Open the store that holds `uri`. An implementation takes those of the arguments that it uses.
+        """Open the store that holds `uri`. An implementation only declares the arguments that it uses.
 
         Args:
             scheme: Lower-case scheme of the URL: ``"s3"``, or ``"file"`` for a plain path.
-            uri: The whole URL as the user gave it, chained URLs (``simplecache::s3://…``) included.
-            storage_options: The user's options, to be handed to fsspec unchanged.
-            limits: The most to take of a server's answers.
+            uri: The user's whole URL; it may be chained (``simplecache::s3://…``).
+            storage_options: The user's options, to be passed to fsspec unchanged.
+            limits: Bounds of a server's answers.
 
         Returns:
-            The store, or None when this plug-in does not serve the URL.
+            The store, or None if this plug-in does not serve the URL.
         """
 
     @hookspec(firstresult=True)
     def streamer_source_kind(self, scheme: str) -> type[Source] | None:
-        """Say which source the stores of `scheme` give, for ``python -m streamer plugins``. Optional.
+        """Return the kind of source that the stores of `scheme` return, for ``python -m streamer plugins``. Optional.
 
         Args:
             scheme: One of the entry points' names of this plug-in.

@@ -1,4 +1,4 @@
-"""Which certificate authorities to trust by default: the same ones as Python's own TLS."""
+"""Chooses the certificate authorities to trust by default: the same as in Python's own TLS."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from streamer.core.secrets.environment import variable
 
 __all__ = ["check_client_certificate", "default_ca_file", "trust_in"]
 
-# A wheel's libcurl was built elsewhere, so its compiled-in path may not exist here. The first two are what
-# OpenSSL and Python honour; the others are where distributions keep the bundle.
+# A wheel's libcurl was built on another machine, so its compiled-in path may not exist here. These are the usual places
+# of distributions.
 _BUNDLES = (
     "/etc/ssl/certs/ca-certificates.crt",  # Debian, Ubuntu, Alpine
     "/etc/pki/tls/certs/ca-bundle.crt",  # Fedora, RHEL
@@ -22,14 +22,14 @@ _BUNDLES = (
 
 
 def default_ca_file() -> str:
-    """Give the PEM bundle to trust: ``SSL_CERT_FILE``, else OpenSSL's, else the distribution's, else certifi's."""
+    """Return the PEM bundle to trust: ``SSL_CERT_FILE``, else OpenSSL's, else the distribution's, else certifi's."""
     return variable("SSL_CERT_FILE") or _system_bundle()
 
 
 def trust_in(ca_file: str = "") -> ssl.SSLContext:
-    """Give the context for TLS under the authorities of a PEM bundle, `default_ca_file` unless named.
+    """Return the TLS context that trusts the authorities of a PEM bundle; without a name, of `default_ca_file`.
 
-    The context is shared, as making one takes 20 ms and a load of many URIs opens as many stores. Do not change it.
+    The context is shared and must not be changed: making one takes 20 ms, and a load of many URIs opens many stores.
 
     Raises:
         OptionError: the file cannot be read, or is no PEM file.
@@ -48,13 +48,13 @@ def trust_in(ca_file: str = "") -> ssl.SSLContext:
 
 
 def check_client_certificate(certificate: str, key: str | None = None) -> None:
-    """Look at the PEM files of a certificate of one's own and of its key; None is for a key in the same file.
+    """Check the PEM files of a client certificate and of its key; None stands for a key in the same file.
 
     Raises:
-        OptionError: they cannot be read, hold no certificate with its key, or the key has a passphrase.
+        OptionError: the files cannot be read, hold no certificate with its key, or the key has a passphrase.
     """
     try:
-        # Without a password OpenSSL would ask the terminal for one.
+        # Without this password OpenSSL would prompt for one on the terminal.
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(certificate, key, password="")
     except OSError as error:
         is_read = isinstance(error, ssl.SSLError)
@@ -76,7 +76,7 @@ def _trust_in(path: str, changed_ns: int) -> ssl.SSLContext:
 @lru_cache(maxsize=1)
 def _system_bundle() -> str:
     paths = ssl.get_default_verify_paths()
-    for path in (paths.cafile, paths.openssl_cafile, *_BUNDLES):  # the first is blank if SSL_CERT_FILE is
+    for path in (paths.cafile, paths.openssl_cafile, *_BUNDLES):  # the first is blank if SSL_CERT_FILE is blank
         if path and os.path.isfile(path):
             return path
     try:
