@@ -1,1 +1,1 @@
-"""Tensors, bytes and blocks: what a checkpoint is, what to read, what went wrong. Knows no storage."""
+"""Tensors, bytes and blocks: formats of checkpoints, plans of reads, errors. It has no code for single storages."""

@@ -1,4 +1,4 @@
-"""An error and every error behind it: causes, contexts, members of a group; each once."""
+"""Walks from an error to all related errors: causes, contexts, members of a group; each once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["forget_locals", "with_causes"]
 
 
 def with_causes(error: BaseException) -> Iterator[BaseException]:
-    """Give `error`, then every error that its traceback would show; they may refer to each other in a circle.
+    """Yield `error`, then every error that its traceback would show; they may refer to each other in a circle.
 
     Example:
         >>> error = ValueError("later")
@@ -28,16 +28,16 @@ def with_causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def forget_locals(error: BaseException) -> None:
-    """Drop the local variables of the frames that an error has left, as `unittest` does.
+    """Drop the local variables of the frames in an error's traceback, as `unittest` does.
 
-    A traceback with locals would show them, and they keep alive whatever they refer to.
+    A traceback with locals would show these variables, and they keep objects alive.
     """
     for each in with_causes(error):
         traceback.clear_frames(each.__traceback__)
 
 
 def _members(error: BaseException) -> list[BaseException]:
-    """Give the errors of a group; a class of a stranger may have something else under that name, or raise there."""
+    """Return the errors of a group; in a foreign class, ``exceptions`` may hold something else, or raise."""
     try:
         members = list(getattr(error, "exceptions", ()))
     except Exception:

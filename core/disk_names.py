@@ -1,7 +1,7 @@
-"""Names of files as text, and as Python writes them for this machine's disk: one seam between the two, there and back.
+"""Converts names of files between text and the strings that Python's file functions use, in both directions.
 
-Text of a document, a URL or a listing means UTF-8 bytes on a disk, whatever the locale is. Python decodes the names of
-a disk as the locale says, which under UTF-8 is the same.
+Text of a document, a URL or a listing means UTF-8 bytes on a disk, whatever the locale is. Python decodes names on a
+disk by the locale; under UTF-8 both are the same.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ _IS_UTF8 = sys.getfilesystemencoding() == "utf-8"
 
 
 def disk_name(text: str) -> str:
-    """Return a path as Python's functions of files take it.
+    """Return the path for Python's file functions.
 
     Args:
-        text: The path as text; bytes that are no UTF-8 are lone surrogates, as of `os.fsdecode` under UTF-8.
+        text: The path as text; bytes that are not UTF-8 are lone surrogates, as `os.fsdecode` makes them under UTF-8.
 
     Example:
         >>> disk_name("model.safetensors")
@@ -28,9 +28,9 @@ def disk_name(text: str) -> str:
 
 
 def text_of(name: str) -> str:
-    """Return a path of Python's functions of files as text.
+    """Return a path of Python's file functions as text.
 
-    A path that the locale cannot write was no name of a disk, and is text already.
+    If the locale cannot encode a path, it cannot come from the disk, so it is already text.
     """
     if _IS_UTF8 or name.isascii():
         return name

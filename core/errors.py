@@ -86,7 +86,7 @@ class StreamerError(Exception):
 
     Attributes:
         message: What happened, in one sentence.
-        uri: What was being read, without secrets, or None.
+        uri: URL of the object that was being read, without secrets, or None.
         hint: What to do about it, or None.
     """
 
@@ -163,8 +163,8 @@ class StorageError(StreamerError, OSError):
         request_id: The storage's request id, or None.
         attempts: Number of attempts at the range.
         elapsed_s: Seconds from the first attempt to the last.
-        retry_after_s: Seconds that the server asks to wait before the next request, or 0.
-        is_of_proxy: The proxy refused, or may have: it is no sign that the server was asked.
+        retry_after_s: Pause in seconds that the server demands before the next request, or 0.
+        is_of_proxy: The proxy refused, or may have refused, so the server may not have received the request.
     """
 
     is_of_proxy = False

@@ -17,12 +17,12 @@ Result = TypeVar("Result")
 async def in_thread(
     call: Callable[[], Result], *, role: str, discard: Callable[[Result], object] | None = None
 ) -> Result:
-    """Wait for a call in a daemon thread, which no exit of the program waits for; its exceptions pass through.
+    """Await a call in a daemon thread; the exit of the program does not wait for it. Its exceptions pass through.
 
     Args:
-        call: In the context of the caller.
-        role: Of the thread, for its name.
-        discard: Called with the result, in a thread, if nobody waits for it any more.
+        call: The call; it runs in the context of the caller.
+        role: Role of the thread, for its name.
+        discard: Called with the result, in a thread, if the caller no longer waits for it.
     """
     loop, context = asyncio.get_running_loop(), copy_context()
     answer: asyncio.Future[Result] = loop.create_future()
@@ -34,7 +34,7 @@ async def in_thread(
         try:
             result = context.run(call)
         except BaseException as error:
-            with suppress(RuntimeError):  # the loop is closed: nobody waits
+            with suppress(RuntimeError):  # the loop is closed, so no caller waits
                 loop.call_soon_threadsafe(_fail, answer, error)
             return
         try:

@@ -1,4 +1,4 @@
-"""What the system says where a file cannot grow: no space, no quota, larger than a file may be, mounted read-only."""
+"""Error numbers of a file that cannot grow: no space, no quota, larger than a file may be, mounted read-only."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Path objects that know their storage: a URL together with endpoint and keys, as those of UPath and cloudpathlib.
+"""Path objects with their own storage options: a URL with endpoint and keys, as in UPath and cloudpathlib.
 
-Guarantees: such an object is read with its own options, never by its text alone, which would ask another server with
-other credentials. Refuses an object whose options cannot be read, and options that are given twice.
+Guarantees: such an object is read with its own options, never by its text alone, which would lead to another server
+with other credentials. Refuses an object whose options cannot be read, and options in two places.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _LOCAL = ("", "file", "local")
 
 @runtime_checkable
 class PathObject(Protocol):
-    """A path with options of its own, such as a `UPath`; its text is the URL."""
+    """A path with its own options, such as a `UPath`; its text is the URL."""
 
     @property
     def protocol(self) -> str:
@@ -39,14 +39,14 @@ class PathObject(Protocol):
 
 
 def is_path_object(uri: Any) -> bool:
-    """Whether a URI is an object with a storage of its own; its options may be readable or not."""
+    """Say whether a URI is an object with its own storage; its options may be readable or not."""
     if isinstance(uri, (str, bytes)) or type(uri).__module__.partition(".")[0] == "pathlib":
         return False
     return _has_options(uri) or _hides_options(uri)
 
 
 def text_of(uri: Any) -> Any:
-    """Return the URL of a path object, the text of any other path, and anything else as it is."""
+    """Return the URL of a path object, the text of any other path, and any other value unchanged."""
     if isinstance(uri, str):
         return uri
     if _has_options(uri):
@@ -57,7 +57,7 @@ def text_of(uri: Any) -> Any:
 
 
 def placed(uri: Any, storage_options: Any, fs: Any) -> tuple[Any, Any, Any]:
-    """Replace path objects by their URLs, and give their options as if the caller had given them.
+    """Replace path objects by their URLs, and return their options as if the caller had passed them.
 
     Args:
         uri: One URI, or a list of them.
@@ -68,12 +68,12 @@ def placed(uri: Any, storage_options: Any, fs: Any) -> tuple[Any, Any, Any]:
         The same three, without path objects.
 
     Raises:
-        OptionError: an object has options, and others are given beside it.
-        UsageError: the options of an object cannot be read, and none are given beside it.
+        OptionError: an object has options, and the caller passes other options beside it.
+        UsageError: the options of an object cannot be read, and the caller passes none beside it.
     """
     if is_path_object(uri):
         own = _own_options(uri, storage_options, fs)
-        if own and "::" in text_of(uri):  # a chain takes its options in another form, so its own file system is used
+        if own and "::" in text_of(uri):  # the options of a chain have another form, so its own file system is used
             return str(uri.path), None, uri.fs
         return text_of(uri), own or storage_options, fs
     if not isinstance(uri, list) or not any(map(is_path_object, uri)):
@@ -99,19 +99,19 @@ def _has_options(uri: Any) -> bool:
 
 
 def _hides_options(uri: Any) -> bool:
-    """Whether an object names another storage than the disk, and keeps to itself how that is reached."""
+    """Say whether an object names another storage than the disk, but its options cannot be read."""
     if isinstance(uri, (str, bytes, type)) or not hasattr(uri, "as_uri"):
         return False
     try:
         url = uri.as_uri()
-    except Exception:  # a relative path has none
+    except Exception:  # a relative path has no URI
         return False
     is_remote = isinstance(url, str) and "://" in url and not url.startswith("file:")
-    return is_remote and (hasattr(uri, "client") or "://" not in str(uri))  # others have no more than their text
+    return is_remote and (hasattr(uri, "client") or "://" not in str(uri))  # any other object is only a text
 
 
 def _own_options(uri: Any, storage_options: Any, fs: Any) -> Any:
-    """Return the options of a path object; None if it has none, or what is given beside it counts."""
+    """Return the options of a path object; None if it has none, or if the caller's options count."""
     is_given = bool(storage_options) or fs is not None
     if not _has_options(uri):
         if is_given:

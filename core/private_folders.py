@@ -1,4 +1,4 @@
-"""Private folders for temporary files: the one place that makes them, and says what helps if none can be made."""
+"""Makes private folders for temporary files; if none can be made, the error says what helps."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def room_in(folder: str) -> Iterator[None]:
     """Write files into a private folder within a block.
 
     Raises:
-        StorageError: it is full, or cannot be written; the error names TMPDIR.
+        StorageError: the folder is full, or cannot be written; the error names TMPDIR.
     """
     try:
         yield
@@ -44,10 +44,10 @@ def room_in(folder: str) -> Iterator[None]:
 
 
 def no_temporary_folder(error: OSError, folder: str | None = None) -> StorageError:
-    """Say why temporary files cannot be written, and what helps.
+    """Make the error that says why temporary files cannot be written, and what helps.
 
     Args:
-        error: The system's, or Python's if it has found no folder.
+        error: The system's error, or Python's if it has no usable folder.
         folder: The folder that was written to, if there is one.
     """
     where = f" ({folder})" if folder else ""

@@ -1,4 +1,4 @@
-r"""How text of a checkpoint, a server or a file name is shown: on one line, with every unprintable character escaped.
+r"""Shows text of a checkpoint, a server or a file name on one line, with every unprintable character escaped.
 
 Escape sequences, line breaks, marks that reverse the direction of writing and lone surrogates are written as Python
 writes them: ``\x1b``, ``\n``, ``\u202e``.
@@ -10,13 +10,13 @@ import json
 
 __all__ = ["counted", "printable", "quoted", "size_text"]
 
-SHOWN_CHARACTERS = 80  # a whole tensor name of any known model, one line of a terminal
+SHOWN_CHARACTERS = 80  # one line of a terminal; longer than the tensor names of common models
 
 
 def printable(text: str) -> str:
     r"""Escape every character that is not printable.
 
-    Errors and log lines of this package call this themselves: whoever raises or logs passes foreign text unchanged.
+    Errors and log lines of this package call this function themselves, so callers pass foreign text unchanged.
 
     Example:
         >>> print(printable("models\x1b[2J/a\nb"))
@@ -34,14 +34,14 @@ def quoted(value: object) -> str:
     """
     if isinstance(value, dict | list):
         return "an object" if isinstance(value, dict) else "an array"
-    # Cut before quoting: a name may be megabytes long.
+    # The text is cut before it is quoted: a name may be megabytes long.
     text = value if isinstance(value, str) else json.dumps(value)
     shown = text[:SHOWN_CHARACTERS]
     return (repr(shown) if isinstance(value, str) else shown) + ("…" if len(text) > SHOWN_CHARACTERS else "")
 
 
 def size_text(size_bytes: int) -> str:
-    """Write a size with three digits and a decimal unit.
+    """Return the text of a size, with three digits and a decimal unit.
 
     Example:
         >>> size_text(16_060_556_376)
@@ -59,7 +59,7 @@ def _shown(character: str) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """Write a number of things.
+    """Return a number with its noun, in singular or plural.
 
     Example:
         >>> counted(1, "shard"), counted(2, "shard")
