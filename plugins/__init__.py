@@ -1,10 +1,10 @@
-"""What a plug-in is written with, and what finds the backend of a URL; everything of it is listed in ``__all__``.
+"""The names for writing a plug-in and for finding the backend of a URL; ``__all__`` lists them all.
 
 Another distribution adds a storage with an entry point in the group ``streamer.backends``, named like the URL's scheme,
-that points to a module (or object) with a `hookimpl` called ``streamer_open_store``. That hook takes those of the
-arguments ``scheme``, ``uri``, ``storage_options`` and ``limits`` that it uses, and returns a `Store`. The suite in
-`streamer.plugins.contract` shows whether the storage behaves. Built-in backends and those of others are found alike,
-and each is loaded only when a URL asks for it. The errors are those of `streamer`.
+that points to a module (or object) with a `hookimpl` called ``streamer_open_store``. The hook may take any of the
+arguments ``scheme``, ``uri``, ``storage_options`` and ``limits``, and returns a `Store`. The suite in
+`streamer.plugins.contract` checks the behaviour of the storage. Built-in and other backends are found in the same way,
+and each is loaded only when a URL needs it. The errors are those of `streamer`.
 """
 
 from streamer.backends.option_names import check_option_names

@@ -1,4 +1,4 @@
-"""What is installed, and whether it works: the answer of ``python -m streamer plugins``."""
+"""Lists the installed backends and whether they work, for ``python -m streamer plugins``."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class Backend:
     """An installed backend, not imported.
 
     Attributes:
-        scheme: The URL scheme it serves.
-        distribution: Name of the distribution that brings it.
+        scheme: The URL scheme that it serves.
+        distribution: Name of the distribution that contains it.
         version: Version of that distribution.
-        builtin: It is part of this distribution.
+        builtin: Whether it is part of this distribution.
     """
 
     scheme: str
@@ -39,10 +39,10 @@ class Examined:
     """An installed backend that was imported to see whether it works.
 
     Attributes:
-        backend: Which one.
-        reads: ``"native"``, ``"Python"``, or None when it does not say or does not work.
-        is_used: It serves the URLs of its scheme; of two backends of a scheme, one does not.
-        error: Why it does not work, and what to do; None when it works.
+        backend: The backend.
+        reads: ``"native"``, ``"Python"``, or None if it does not say or does not work.
+        is_used: Whether it serves the URLs of its scheme; if a scheme has two backends, only one does.
+        error: Why it does not work, and what to do; None if it works.
     """
 
     backend: Backend

@@ -1,8 +1,8 @@
-"""Loads the hooks of an entry point, so that its faults do not reach another backend.
+"""Loads the hooks of an entry point, so that its faults do not affect other backends.
 
-Guarantees: each backend is loaded into a plug-in manager of its own, so no other is called, imported or able to fail;
-every error names the distribution and the entry point. Where a built-in one lacks its library, the error names the
-extra.
+Guarantees: each backend is loaded into a separate plug-in manager, so no other backend is called or imported, or can
+fail. Every error names the distribution and the entry point. If the library of a built-in backend is missing, the error
+names the extra.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from streamer.plugins.guard.failures import HOOK, description_of
 from streamer.plugins.guard.plugin import DISABLED, BrokenContractError, Plugin, kind_of
 from streamer.plugins.guard.store import guarded
 
-if TYPE_CHECKING:  # takes 15 ms to import, a quarter of what `import streamer` may take
+if TYPE_CHECKING:  # the import takes 15 ms, a quarter of the time that `import streamer` may take
     from importlib.metadata import EntryPoint
 
 __all__ = [
@@ -48,7 +48,7 @@ __all__ = [
     "version_of",
 ]
 
-# Libraries of storages read these while they are imported, and some fail for a blank one.
+# Libraries of storages read these variables at their import, and some fail if a variable is blank.
 OF_LIBRARIES = (
     *("DEFAULT_GCSFS_CONCURRENCY", "GCSFS_DEBUG", "S3FS_LOGGING_LEVEL"),
     *("HF_HUB_DOWNLOAD_TIMEOUT", "HF_HUB_ETAG_TIMEOUT"),
@@ -64,13 +64,14 @@ def open_with(point: EntryPoint, scheme: str, uri: str, options: Mapping[str, An
     """Let one backend open `uri`; the store of another distribution is guarded.
 
     Returns:
-        Its store, or None when it does not serve the URL.
+        Its store, or None if it does not serve the URL.
 
     Raises:
-        PluginError: it cannot be imported, has no hook, raises anything but a `StreamerError`, or returns no `Store`.
-        OptionError: it asks for no options, and there are some.
-        UnknownSchemeError: it is built in, and its library is not installed.
-        StreamerError: any that it raises itself.
+        PluginError: it cannot be imported, has no hook, raises another exception than a `StreamerError`, or returns no
+            `Store`.
+        OptionError: its hook takes no options, but there are some.
+        UnknownSchemeError: it is built in, but its library is not installed.
+        StreamerError: any error that it raises itself.
     """
     hook = _hooks(point, scheme).streamer_open_store
     if _is_ours(point):
@@ -78,7 +79,7 @@ def open_with(point: EntryPoint, scheme: str, uri: str, options: Mapping[str, An
     _refuse_unasked_options(hook, scheme, options)
     calls = Calls(_plugin(point, scheme), uri, options, limits)
 
-    def opened() -> Any:  # others hand the options to fsspec as they are
+    def opened() -> Any:  # plug-ins pass the options to fsspec unchanged
         return hook(scheme=scheme, uri=str(uri), storage_options=plain(options), limits=limits)
 
     store = calls.ask(HOOK, opened)
@@ -86,10 +87,10 @@ def open_with(point: EntryPoint, scheme: str, uri: str, options: Mapping[str, An
 
 
 def source_kind(point: EntryPoint, scheme: str) -> type[Source] | None:
-    """Ask a backend which kind of source its stores return; None when it does not say.
+    """Return the kind of source that a backend's stores return; None if the backend does not say.
 
     Raises:
-        PluginError: as `open_with`, or it names something else.
+        PluginError: as `open_with`, or it returns something else.
         UnknownSchemeError: as `open_with`.
     """
     hook = _hooks(point, scheme).streamer_source_kind
@@ -104,28 +105,28 @@ def source_kind(point: EntryPoint, scheme: str) -> type[Source] | None:
 
 
 def distribution_of(point: EntryPoint) -> str:
-    """Name the distribution that brings an entry point."""
+    """Return the name of the distribution that contains an entry point."""
     if point.dist is not None:
         return name_of(point.dist)
     return PROJECT_NAME if point.value == FALLBACK else "an unknown distribution"
 
 
 def version_of(point: EntryPoint) -> str:
-    """Return the version of that distribution."""
+    """Return the version of the distribution that contains an entry point."""
     return str(point.dist.version) if point.dist is not None else ""
 
 
 def is_builtin(point: EntryPoint) -> bool:
-    """Whether an entry point belongs to this distribution."""
+    """Say whether an entry point belongs to this distribution."""
     return normalized(distribution_of(point)) == PROJECT_NAME
 
 
 def _is_ours(point: EntryPoint) -> bool:
-    return point.value.startswith("streamer.backends.")  # to read the name of its distribution takes half a millisecond
+    return point.value.startswith("streamer.backends.")  # reading the name of its distribution takes 0.5 ms
 
 
 def _wrong_hook(error: BaseException) -> str:
-    """Say in one line what pluggy says in several."""
+    """Return pluggy's message of several lines as one line."""
     problem = str(error).splitlines()[-1].strip()
     return f"has a hook that cannot be called: {problem}. Its arguments may be scheme, uri, storage_options and limits"
 
@@ -160,20 +161,20 @@ def _hooks(point: EntryPoint, scheme: str) -> Any:
 
 
 def _opened_by_us(point: EntryPoint, hook: Any, *, scheme: str, uri: str, **arguments: Any) -> Store | None:
-    """Open a URL with a backend of this package; its faults, too, name where they come from."""
+    """Open a URL with a backend of this package; an error names the backend, too."""
     try:
         store: Store | None = hook(scheme=scheme, uri=uri, **arguments)
     except StreamerError:
         raise
     except Exception as error:
         shown = redact(uri)
-        cause = error if shown == uri else None  # its text may hold the secret of the URL
+        cause = error if shown == uri else None  # the text of the exception may hold the secret of the URL
         raise _plugin(point, scheme).error(f"raised {type(error).__name__} while opening {shown}") from cause
     return store
 
 
 def _refuse_unasked_options(hook: Any, scheme: str, options: Mapping[str, Any]) -> None:
-    """Refuse options of a plug-in that asks for none; whether it supports one that it asks for only it can say."""
+    """Refuse options for a plug-in whose hook takes none; other plug-ins check their options themselves."""
     if options and not any("storage_options" in each.argnames for each in hook.get_hookimpls()):
         name = next(iter(options))
         raise OptionError(f"{scheme}:// has no storage option {name!r}", hint="It has none at all")

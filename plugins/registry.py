@@ -1,10 +1,10 @@
 """Opens the store of a URL, through entry points of the group ``streamer.backends``, one per scheme.
 
 Guarantees: only the backend of the URL's scheme is imported, and it gets only the options of that scheme. A built-in
-scheme goes with the user's credentials: another distribution's backend serves it only where `STREAMER_PLUGINS` names
-that distribution, and with a warning. Two other distributions that claim one scheme are an error.
+scheme gets the user's credentials, so another distribution's backend serves it only if `STREAMER_PLUGINS` names that
+distribution, and with a warning. Two other distributions that claim one scheme are an error.
 `STREAMER_DISABLED_PLUGINS` leaves distributions out; both variables hold names, separated by commas. Files in the
-working directory or in a checkpoint's folder are no plug-ins (`core/discovery/entry_points.py`). Nothing is kept
+working directory or in a checkpoint's folder are no plug-ins (`core/discovery/entry_points.py`). No state is kept
 between two calls: any number of storages, endpoints and credentials may be open. Importing this module imports neither
 fsspec nor torch.
 """
@@ -59,18 +59,18 @@ def open_store(
     """Open the store that holds `uri`.
 
     Args:
-        uri: A path, a URL, or a chained URL, which goes by its first scheme. With `fs`, a path of it.
-        storage_options: For the file system, unchanged. Options under the name of a scheme
-            (``{"s3": {…}, "gs": {…}}``) go to the URLs of that scheme alone.
-        fs: An fsspec file system to read from, instead of a new one. One that equals what a native backend would make
-            is read natively, with its options and credentials; any other through its own methods.
+        uri: A path, a URL, or a chained URL, whose first scheme counts. With `fs`, a path in that file system.
+        storage_options: Options of the file system, passed on unchanged. Options under the name of a scheme
+            (``{"s3": {…}, "gs": {…}}``) are only for URLs of that scheme.
+        fs: An fsspec file system to read from, instead of a new one. If a native backend would make an equal one, it is
+            read natively, with its options and credentials; otherwise through its own methods.
         entry_points: Entry points to choose from, instead of the installed ones.
-        limits: The most to take of a server's answers.
+        limits: Bounds of a server's answers.
 
     Raises:
         UnknownSchemeError: no backend and no fsspec file system serves this scheme.
         PluginError: the backend of this scheme is broken, or two distributions claim it.
-        OptionError: `fs` and `storage_options` exclude each other, or `uri` is of another scheme than `fs`.
+        OptionError: both `fs` and `storage_options` are passed, or `uri` has another scheme than `fs`.
         StreamerError: the backend refuses the URL or its options.
     """
     uri, storage_options = hidden_uri(uri), hidden(storage_options)
@@ -90,14 +90,14 @@ def open_checked_store(
     candidates: list[EntryPoint],
     limits: Limits = DEFAULT_LIMITS,
 ) -> Store:
-    """Open a store as `open_store` does, with arguments that were checked and hidden: those of a `Request`.
+    """Open a store as `open_store` does, with arguments that are already checked and hidden, as in a `Request`.
 
     Args:
         text: A path or URL.
-        storage_options: As for `open_store`, like the others.
-        fs: To read from, or None.
-        candidates: As `enabled` gives them.
-        limits: The most to take of a server's answers.
+        storage_options: As for `open_store`.
+        fs: The file system to read from, or None.
+        candidates: The result of `enabled`.
+        limits: Bounds of a server's answers.
     """
     _check_fragment(text)
     if fs is not None:
@@ -125,7 +125,7 @@ def open_checked_store(
 
 
 def _check_fragment(uri: str) -> None:
-    """Refuse what no request would carry: without it, the URL names another object."""
+    """Refuse a fragment in a URL: no request sends it, and without it the URL names another object."""
     url = uri.rpartition("::")[2]
     if url.lower().startswith(("http://", "https://")) and "#" in url:
         raise UsageError(
@@ -148,36 +148,36 @@ def scheme_of(uri: str) -> str:
 
 
 def enabled(entry_points: Iterable[EntryPoint] | None = None, uris: Iterable[str] = ()) -> list[EntryPoint]:
-    """Give the entry points of all backends that are installed and not disabled.
+    """Return the entry points of all backends that are installed and not disabled.
 
     Args:
         entry_points: Entry points to choose from, instead of the installed ones.
-        uris: The URIs that are being loaded: files there are not installed.
+        uris: The URIs that are being loaded: distributions in their folders do not count as installed.
     """
     disabled = {normalized(name) for name in (variable(DISABLED) or "").split(",")} - {""}
     points = entry_points_of(GROUP, map(folder_of, uris)) if entry_points is None else entry_points
-    # The name of a distribution is in its metadata, which takes half a millisecond to read: not for nothing.
+    # Reading the name of a distribution from its metadata takes half a millisecond, so it is only read if needed.
     return [point for point in points if not disabled or normalized(distribution_of(point)) not in disabled]
 
 
 def refuse_accidental_file_systems(uris: Sequence[str]) -> None:
-    """Raise where fsspec would take code in the folder of one URI for the file system of another.
+    """Raise if fsspec would take code in the folder of one URI for the file system of another URI.
 
     Raises:
         PluginError: as `refuse_accidental`.
     """
-    if any(scheme_of(each) not in BUILTIN_SCHEMES for each in uris):  # others may be fsspec's
+    if any(scheme_of(each) not in BUILTIN_SCHEMES for each in uris):  # other schemes may be fsspec's
         refuse_accidental("fsspec.specs", "fsspec", map(folder_of, uris))
 
 
 def choose(scheme: str, candidates: Iterable[EntryPoint]) -> EntryPoint | None:
-    """Choose the backend of a scheme; None when no distribution claims it.
+    """Choose the backend of a scheme; None if no distribution claims it.
 
     Raises:
         PluginError: two other distributions claim it.
     """
     claims = [point for point in candidates if point.name.lower() == scheme]
-    # The distribution of a single claim need not be read from its metadata: for a built-in scheme the module tells it.
+    # A single claim needs no metadata of its distribution: for a built-in scheme, the module name suffices.
     if len(claims) == 1 and (scheme not in BUILTIN_SCHEMES or claims[0].value.startswith(OUR_MODULES)):
         return claims[0]
     foreign = [point for point in claims if not is_builtin(point) and may_serve(point)]
@@ -195,39 +195,39 @@ def choose(scheme: str, candidates: Iterable[EntryPoint]) -> EntryPoint | None:
 
 
 def _warn_once(message: str, *values: str) -> None:
-    """Write a line into the log, unless this process has: a URL is opened many times, and nothing new is to tell."""
+    """Log a line once per process, because a URL may be opened many times."""
     if (message, *values) not in _warned:
         _warned.add((message, *values))
         _logger.warning(message, *values)
 
 
 def may_serve(point: EntryPoint) -> bool:
-    """Whether a backend may serve the scheme it claims: a built-in one only if the user allows it."""
+    """Say whether a backend may serve the scheme that it claims; a built-in scheme needs the user's permission."""
     is_free = point.name.lower() not in BUILTIN_SCHEMES
     return is_free or is_builtin(point) or is_allowed(distribution_of(point))
 
 
 def folder_of(uri: str) -> str:
-    """Give the folder of a checkpoint on a disk; for any other, the working directory."""
+    """Return the folder of a checkpoint on a disk; for any other checkpoint, the working directory."""
     last = uri.rpartition("::")[2]
     if scheme_of(last) != "file":
         return ""
     try:
         path = absolute_path(last)
-    except UsageError:  # raised again where the checkpoint is opened
+    except UsageError:  # raised again when the checkpoint is opened
         return ""
     return path if os.path.isdir(path) else os.path.dirname(path)
 
 
 def _unicode_part(uri: str, scheme: str) -> str:
-    """Give what must be of Unicode: paths of files have any bytes, and those of web servers, which are quoted."""
+    """Return the part of a URL that must be Unicode; paths of files and of web servers may have any bytes."""
     if scheme not in BUILTIN_SCHEMES or scheme == "file":
         return ""
     return uri.partition("://")[2].partition("/")[0] if scheme in ("http", "https") else uri
 
 
 def _declined(point: EntryPoint, scheme: str, error: UnknownSchemeError) -> UnknownSchemeError:
-    """Say that a plug-in is there, where fsspec would have another one installed."""
+    """Make the error for a plug-in that declined the URL; fsspec's error would ask to install a package."""
     who = f"{distribution_of(point)} {version_of(point)}".rstrip()
     return UnknownSchemeError(
         f"{who}, which serves {scheme}://, declined this URL: its streamer_open_store returned None",
@@ -243,7 +243,7 @@ def _fallback() -> EntryPoint:
 
 
 def _open_instance(fs: AbstractFileSystem, path: str, candidates: Iterable[EntryPoint], limits: Limits) -> Store:
-    """Read natively where a built-in backend would make an equal file system from its options."""
+    """Open a store of an fsspec file system: natively if a built-in backend would make an equal file system."""
     from fsspec import AbstractFileSystem, get_filesystem_class  # noqa: PLC0415 (takes 0.1 s)
 
     from streamer.backends.fsspec.schemes import check_scheme  # noqa: PLC0415 (imports fsspec)
@@ -252,7 +252,7 @@ def _open_instance(fs: AbstractFileSystem, path: str, candidates: Iterable[Entry
     refuse_accidental("fsspec.specs", "fsspec")
     check_scheme(fs, path, BUILTIN_SCHEMES)
     scheme = fs.protocol if isinstance(fs.protocol, str) else fs.protocol[0]
-    has_urls = scheme == AbstractFileSystem.protocol  # as of HTTP in older fsspec, whose paths are URLs
+    has_urls = scheme == AbstractFileSystem.protocol  # HTTP in older fsspec, whose paths are URLs
     scheme = scheme_of(path) if has_urls else scheme
     ours = next((point for point in candidates if is_builtin(point) and point.name == scheme), None)
     options = SecretOptions(fs.storage_options)

@@ -1,4 +1,4 @@
-"""Which of the user's storage options are for one URL. Pure, but for fsspec's list of schemes.
+"""Chooses the user's storage options for one URL. Pure, except that it reads fsspec's list of schemes.
 
 One mapping may serve URLs of several storages: ``{"s3": {"key": …}, "gs": {"token": …}}``, as in fsspec's chained URLs.
 """
@@ -23,15 +23,15 @@ def options_of(
     Args:
         uri: The URL, chained or not.
         scheme: Its first scheme.
-        storage_options: The user's. A mapping under the name of a scheme is for that scheme; all others are for every
-            URL, and take precedence, as in fsspec.
-        backends: Scheme to module of every installed backend; schemes of one module are aliases of each other.
+        storage_options: The user's options. A mapping under the name of a scheme is for that scheme; all other options
+            are for every URL, and take precedence, as in fsspec.
+        backends: Maps the scheme of every installed backend to its module; schemes of one module are aliases.
 
     Returns:
-        A new mapping: flat for a plain URL, still by scheme for a chained one, which fsspec splits itself.
+        A new mapping: flat for a plain URL, still by scheme for a chained URL, because fsspec splits it itself.
 
     Raises:
-        OptionError: options are under a name that is nearly a scheme of the URL.
+        OptionError: options stand under a name that is similar to a scheme of the URL.
     """
     if not any(isinstance(value, Mapping) for value in storage_options.values()):
         return dict(storage_options)

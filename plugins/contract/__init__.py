@@ -1,7 +1,7 @@
-"""The behaviour every storage backend must show; ours run it, and so should yours.
+"""The behaviour of every storage backend as a test suite; our backends run it, and yours should run it, too.
 
-Subclass `BackendContract` in a test module, say where your storage is and how a test puts an object there, and run
-pytest. Objects are read through the real engine, so the suite also proves the sources the store gives:
+Subclass `BackendContract` in a test module, define the storage's URL and how a test writes an object, and run pytest.
+Objects are read through the real engine, so the suite also checks the sources that the store returns:
 
     from streamer.plugins.contract import BackendContract
 
@@ -15,7 +15,7 @@ pytest. Objects are read through the real engine, so the suite also proves the s
         def delete(self, name: str) -> None:
             client.delete(f"contract/{name}")
 
-Needs pytest. Nothing here is a timed assertion, but every wait ends.
+Needs pytest. No assertion depends on timing, but every wait ends.
 """
 
 from __future__ import annotations
@@ -32,5 +32,5 @@ __all__ = ["BackendContract"]
 class BackendContract(ListingContract, ReadingContract, FailuresContract, SharingContract, ExtrasContract):
     """The whole suite. A subclass whose name starts with ``Test`` is collected by pytest.
 
-    A subclass says what `streamer.plugins.contract.storage.ContractStorage` describes.
+    A subclass defines the attributes and methods of `streamer.plugins.contract.storage.ContractStorage`.
     """

@@ -23,7 +23,7 @@ class ExtrasContract(ContractStorage):
 
     @rule
     def test_a_digest_it_tells_is_that_of_the_bytes(self) -> None:
-        """A store with `digest` tells one of the whole object, or of all its parts, or why it has none."""
+        """A store with `digest` tells the digest of the whole object, or of all its parts, or why it has none."""
         data = pattern(2 * MIB + 3)
         store = self._open(self._put("a.safetensors", data))
         if not isinstance(store, DigestingStore):
@@ -41,7 +41,7 @@ class ExtrasContract(ContractStorage):
 
     @rule
     def test_every_sub_folder_is_named(self) -> None:
-        """A store with `folders` names the sub-folders of a folder, sorted, and none of its files; of a file, none."""
+        """A store with `folders` names the sub-folders of a folder, sorted, and no files; a file has no sub-folders."""
         if not isinstance(self._open(self._uri()), FolderStore):
             pytest.skip("this store names no folders")
         for name in ("a.bin", "vae/model.bin", "unet/a/b.bin", "unet/c.bin"):
@@ -55,7 +55,7 @@ class ExtrasContract(ContractStorage):
 
     @rule
     def test_what_is_written_is_read_and_replaced(self) -> None:
-        """A store with `write` puts a small file whole, also over one that is there."""
+        """A store with `write` writes a small file completely, also over an existing file."""
         self._put("a.safetensors", b"123")
         store = self._open(self._uri())
         if not isinstance(store, WritableStore):
@@ -70,19 +70,19 @@ class ExtrasContract(ContractStorage):
 
     @rule
     def test_an_upload_shows_up_whole_and_only_if_nothing_else_is_there(self) -> None:
-        """A store with `begin_upload` and `remove` writes an object in parts, and none that is given up."""
+        """A store with `begin_upload` and `remove` writes an object in parts; an aborted upload leaves no object."""
         self._put("a.safetensors", b"123")
         store = self._open(self._uri())
         if not isinstance(store, UploadingStore):
             pytest.skip("this store takes no uploads")
-        data, part_bytes = pattern(5 * MIB + 3), 5 * MIB  # S3 takes no smaller ones
+        data, part_bytes = pattern(5 * MIB + 3), 5 * MIB  # S3 accepts no smaller parts
         try:
-            given_up, kept = (self._uploaded(store, name, data, part_bytes, None) for name in ("no.bin", "yes.bin"))
+            aborted, kept = (self._uploaded(store, name, data, part_bytes, None) for name in ("no.bin", "yes.bin"))
         except AccessDeniedError:
             pytest.skip("these options allow reading only")
-        given_up.abort()
+        aborted.abort()
         kept.finish()
-        kept.finish()  # asked again, as after an answer that was lost
+        kept.finish()  # repeated, as after a lost answer
         with pytest.raises(ChangedError):
             self._write_over(store, "yes.bin", b"other")
         assert read_whole(self._object(self._uri("yes.bin"))) == data
@@ -103,7 +103,7 @@ class ExtrasContract(ContractStorage):
     def _uploaded(
         self, store: UploadingStore, name: str, data: bytes, part_bytes: int, replaced: ObjectInfo | None
     ) -> Upload:
-        root: str = store.root  # type: ignore[attr-defined]  # of every store
+        root: str = store.root  # type: ignore[attr-defined]  # every store has it
         upload = store.begin_upload(f"{root}/{name}", len(data), part_bytes, replaced)
         for begin in range(0, len(data), part_bytes):
             upload.send(begin, memoryview(data)[begin : begin + part_bytes])

@@ -1,4 +1,4 @@
-"""What can go wrong: missing, denied, replaced, cut short and deleted objects."""
+"""Failures: missing, denied, replaced, truncated and deleted objects."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class FailuresContract(ContractStorage):
 
     @rule
     def test_a_missing_object_is_not_found(self) -> None:
-        """`info` of what is not there raises `ObjectNotFoundError` that names it."""
+        """`info` of a missing object raises `ObjectNotFoundError` that names it."""
         self._put("a.safetensors", b"123")
         store = self._open(self._uri("b.safetensors"))
         with pytest.raises(ObjectNotFoundError, match=r"b\.safetensors"):
@@ -42,7 +42,7 @@ class FailuresContract(ContractStorage):
 
     @rule
     def test_denied_access_says_so(self) -> None:
-        """Other credentials get `AccessDeniedError` or `CredentialsError`, and no bytes."""
+        """Wrong credentials get `AccessDeniedError` or `CredentialsError`, and no bytes."""
         if self.denied_options is None:
             pytest.skip("this storage has no access control")
         uri = self._put("a.safetensors", b"123")
@@ -51,7 +51,7 @@ class FailuresContract(ContractStorage):
 
     @rule
     def test_a_replaced_object_is_never_mixed_with_the_old_one(self) -> None:
-        """Bytes of two versions never meet: a later read of the same size raises, or still gives the old bytes."""
+        """Bytes of two versions are never mixed: a later read of the same size raises, or still gives the old bytes."""
         old, new = pattern(500_000, seed=1), pattern(500_000, seed=2)
         uri = self._put("a.safetensors", old)
         _, pinned = read_ranges([self._object(uri)], [(0, 0, 1000)], settings())
@@ -66,7 +66,7 @@ class FailuresContract(ContractStorage):
 
     @rule
     def test_a_truncated_object_is_an_error(self) -> None:
-        """An object that became shorter raises; it is never taken for whole."""
+        """Reading an object that became shorter raises; it is never taken for complete."""
         old = pattern(500_000)
         source_object = self._object(self._put("a.safetensors", old))
         self._put("a.safetensors", pattern(400_000))
@@ -78,7 +78,7 @@ class FailuresContract(ContractStorage):
 
     @rule
     def test_an_object_deleted_meanwhile_is_an_error(self) -> None:
-        """An object that vanished raises."""
+        """Reading a deleted object raises."""
         old = pattern(500_000)
         source_object = self._object(self._put("a.safetensors", old))
         self.delete(self._names.pop())

@@ -13,7 +13,7 @@ class ListingContract(ContractStorage):
 
     @rule
     def test_listing_gives_the_objects_of_one_folder_sorted_and_with_sizes(self) -> None:
-        """Listing gives exactly the objects directly in a folder."""
+        """Listing returns exactly the objects directly in a folder."""
         self._put("b.safetensors", b"12345")
         self._put("a.safetensors", b"123")
         listed = [(self.name(info), info.size_bytes) for info in self._listed(self._open(self._uri()))]
@@ -21,7 +21,7 @@ class ListingContract(ContractStorage):
 
     @rule
     def test_listing_leaves_out_the_objects_of_sub_folders(self) -> None:
-        """Listing a folder gives none of the objects of its sub-folders: they are other checkpoints."""
+        """Listing a folder returns none of the objects of its sub-folders: they are other checkpoints."""
         self._put("a.safetensors", b"123")
         beside = f"{self._folder}.bin"
         self.put(beside, b"12345")
@@ -48,13 +48,13 @@ class ListingContract(ContractStorage):
 
     @rule
     def test_listing_an_absent_folder_gives_nothing(self) -> None:
-        """An absent folder is an empty one."""
+        """A missing folder has an empty listing."""
         listed = self._listed(self._open(self._uri()))
         assert listed == [], f"find gave {listed}"
 
     @rule
     def test_listed_objects_read_like_named_ones(self) -> None:
-        """What `find` says of an object is enough to read it, whatever its name."""
+        """An object can be read with its description from `find`, whatever its name is."""
         for number, name in enumerate(self.odd_names):
             self._put(name, f"object {number}".encode())
         store = self._open(self._uri())
@@ -66,7 +66,7 @@ class ListingContract(ContractStorage):
 
     @rule
     def test_stat_gives_the_size(self) -> None:
-        """`info` tells the size in bytes, and the URL."""
+        """`info` returns the size in bytes, and the URL."""
         uri = self._put("a.safetensors", bytes(4321))
         store = self._open(uri)
         info = store.info(store.root)
@@ -76,7 +76,7 @@ class ListingContract(ContractStorage):
 
     @rule
     def test_version_stays_until_the_object_is_replaced(self) -> None:
-        """A version is the same when asked again, and another after the object was replaced."""
+        """A version is the same when requested again, and another after the object was replaced."""
         uri = self._put("a.safetensors", b"old")
         store = self._open(uri)
         first, again = store.info(store.root).version, self._open(uri).info(store.root).version

@@ -40,7 +40,7 @@ class ReadingContract(ContractStorage):
 
     @rule
     def test_an_empty_object_has_no_bytes(self) -> None:
-        """An object of no bytes is listed, has size 0 and can be asked for."""
+        """An object without bytes is listed, has size 0 and can be opened."""
         uri = self._put("empty.safetensors", b"")
         assert [info.size_bytes for info in self._listed(self._open(self._uri()))] == [0]
         assert self._object(uri).size_bytes == 0
@@ -55,7 +55,7 @@ class ReadingContract(ContractStorage):
 
     @rule
     def test_sources_outlive_the_store_that_gave_them(self) -> None:
-        """Sources stay valid when their store is closed: bytes are read after that. No other store is closed."""
+        """Sources stay valid after their store is closed: bytes are read afterwards. No other store is closed."""
         data = pattern(200_000)
         uri = self._put("a.safetensors", data)
         store, other = self._open(uri), self._open(uri)

@@ -1,4 +1,4 @@
-"""Rules of the contract: each test of the suite is one, and its failure says which."""
+"""Rules of the contract: each test of the suite checks one rule, and its failure names the rule."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Test = TypeVar("Test", bound=Callable[..., None])
 
 
 def rule(test: Test) -> Test:
-    """Make a test whose failure begins with the rule that was broken: the first line of its docstring."""
+    """Decorate a test, so that its failure begins with the broken rule: the first line of the test's docstring."""
     text = (test.__doc__ or test.__name__).partition("\n")[0]
 
     @wraps(test)

@@ -1,4 +1,4 @@
-"""Options: used by other processes, and shown to nobody."""
+"""Options: other processes can use them, and no text shows their secrets."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class SharingContract(ContractStorage):
     def test_options_can_be_pickled_and_used_by_another_process(self) -> None:
         """Workers get the same options by pickle, and read the same bytes with them."""
         if not self.is_shared:
-            pytest.skip("these objects are this process's own")
+            pytest.skip("these objects exist only in this process")
         uri = self._put("a.safetensors", b"read elsewhere")
         spawn = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(1, mp_context=spawn) as pool:
@@ -35,7 +35,7 @@ class SharingContract(ContractStorage):
 
     @rule
     def test_no_secret_is_shown(self) -> None:
-        """No secret is in the text of a store, an object, a source or an error, causes included."""
+        """No secret is in the text of a store, an object, a source or an error with its causes."""
         uri = self._put("a.safetensors", b"123")
         store = self._open(uri)
         info = store.info(store.root)

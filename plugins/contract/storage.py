@@ -1,4 +1,4 @@
-"""The storage that the contract is run against: what a subclass says of it, and what all its tests share."""
+"""The storage that the contract tests: the attributes that a subclass defines, and the helpers of all tests."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ __all__ = [
     "settings",
 ]
 
-SMALL_BLOCK_BYTES = 64 << 10  # many requests for few bytes
-LARGE_BYTES = 12 * MIB + 12345  # several blocks of any default size, and not a multiple of one
-JOIN_S = 30.0  # for a thread or a process to end; only a suite that fails waits so long
+SMALL_BLOCK_BYTES = 64 << 10  # makes many requests for few bytes
+LARGE_BYTES = 12 * MIB + 12345  # several blocks of any default size, and no multiple of a block
+JOIN_S = 30.0  # for a thread or a process to end; only a failing suite waits as long as this
 
 
 class ContractStorage:
-    """Where the suite finds its storage.
+    """The storage of the suite; a subclass defines the attributes and methods.
 
     Attributes:
-        folder_uri: URL of a folder that is the suite's own; no slash at its end.
-        storage_options: Options with which it may be listed and read.
-        denied_options: Options with which it may not be read, or None: then that is not tested.
+        folder_uri: URL of a folder that only the suite uses; no slash at its end.
+        storage_options: Options that allow listing and reading the folder.
+        denied_options: Options that do not allow reading it, or None to skip this test.
         secrets: Texts that must never be shown: keys, tokens, passwords among the options.
         is_shared: Another process sees the same objects.
-        tells_replacement: A replaced object has another version than the one before it, even at the same size.
-        timeout_s: Longest time that one call of the storage may take; what takes longer fails, and no test hangs.
-        keeps_versions: An open store goes on giving the objects as they were when it was opened, as a commit does.
-        odd_names: Names of objects that need quoting somewhere.
+        tells_replacement: A replaced object has another version than before, even at the same size.
+        timeout_s: Longest time that one call of the storage may take; a longer call fails, so that no test hangs.
+        keeps_versions: An open store still returns the objects as they were when it was opened, as of a commit.
+        odd_names: Names of objects that some part has to quote.
     """
 
     folder_uri: str
@@ -60,24 +60,24 @@ class ContractStorage:
     odd_names: tuple[str, ...] = ("a b.bin", "plus+percent%20.bin", "größe.bin")
 
     def put(self, name: str, data: bytes) -> None:
-        """Write an object at ``folder_uri/name``, replacing what is there; `name` may hold one ``/``."""
+        """Write an object at ``folder_uri/name``, replacing an existing one; `name` may hold one ``/``."""
         raise NotImplementedError
 
     def delete(self, name: str) -> None:
-        """Delete that object. Only called for what was put."""
+        """Delete that object. Only called for objects that `put` wrote."""
         raise NotImplementedError
 
     def uri(self, path: str) -> str:
-        """Give the URL of a path below the folder; override it where that is not ``folder_uri/path``."""
+        """Return the URL of a path below the folder; override it if the URL is not ``folder_uri/path``."""
         return f"{self.folder_uri}/{path}"
 
     def name(self, info: ObjectInfo) -> str:
-        """Give the name of an object as `put` had it; override it where URLs spell names in another way."""
+        """Return the name of an object as passed to `put`; override it if paths spell names in another way."""
         return info.path.rpartition("/")[2]
 
     @pytest.fixture(autouse=True)
     def _own_folder(self) -> Iterator[None]:
-        """Give each test a folder of its own, and empty it afterwards."""
+        """Set a separate folder for each test, and empty it afterwards."""
         self._folder = uuid4().hex[:12]
         self._names: list[str] = []
         yield
@@ -98,9 +98,9 @@ class ContractStorage:
         return open_store(uri, self.storage_options, limits=Limits(block_deadline_s=self.timeout_s))
 
     def _listed(self, store: Store) -> list[ObjectInfo]:
-        """List the folder that a store was opened for, with all sizes, which a listing need not tell."""
+        """List the folder of a store, with all sizes; a listing may leave sizes out."""
         listed = store.find(store.root)
-        own = list(unguarded(store).find(store.root))  # the engine leaves out what does not belong there
+        own = list(unguarded(store).find(store.root))  # the guard removes objects that are not in the folder
         assert [info.path for info in own] == [info.path for info in listed], (
             f"find gave {[info.path for info in own]} in place of {[info.path for info in listed]}"
         )
@@ -111,18 +111,18 @@ class ContractStorage:
 
 
 def settings(**options: Any) -> Settings:
-    """Resolve some options, with blocks so small that few bytes take many requests."""
+    """Resolve some options, with small blocks, so that few bytes take many requests."""
     return resolve(Options(block_bytes=SMALL_BLOCK_BYTES, **options))
 
 
 def opened_object(store: Store) -> SourceObject:
-    """Give the object that a store was opened for, as the engine reads it."""
+    """Return the object that a store was opened for, in the engine's form."""
     return as_object(store, store.info(store.root))
 
 
 def as_object(store: Store, info: ObjectInfo) -> SourceObject:
-    """Give an object of a store as the engine reads it."""
-    if info.size_bytes is None:  # which a listing need not tell
+    """Return an object of a store in the engine's form."""
+    if info.size_bytes is None:  # a listing may leave sizes out
         info = store.info(info.path)
     assert info.size_bytes is not None
     return SourceObject(info.uri, store.source(info), info.size_bytes)
@@ -135,5 +135,5 @@ def read_whole(source_object: SourceObject) -> bytes:
 
 
 def pattern(size_bytes: int, seed: int = 0) -> bytes:
-    """Make bytes of which no two ranges are alike."""
+    """Return random bytes, so that no two ranges are alike."""
     return Random(seed).randbytes(size_bytes)  # noqa: S311 (data, not a secret)

@@ -1,1 +1,1 @@
-"""What stands between a plug-in of another distribution and the engine: every call is timed, every answer checked."""
+"""Guards the engine against plug-ins of other distributions: every call is timed, every answer is checked."""

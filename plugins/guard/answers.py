@@ -1,7 +1,7 @@
-"""Checks what a plug-in's store answers about objects: descriptions, listings, digests. Pure.
+"""Checks the answers of a plug-in's store about objects: descriptions, listings, digests. Pure.
 
-Guarantees: what leaves is of the documented types, and of one folder: an object in a sub-folder is left out, one
-outside of the folder refused. A listing that has no end is refused when it has too many entries.
+Guarantees: results have the documented types, and a listing belongs to one folder: an object in a sub-folder is left
+out, an object outside of the folder is refused. An endless listing is refused when it has too many entries.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ __all__ = ["digest_in", "info_in", "listing_in", "names_in", "number_in", "text_
 
 
 def text_in(value: Any, what: str, *, may_be_none: bool = False) -> Any:
-    """Return a value that is text.
+    """Return a value if it is text.
 
     Raises:
-        BrokenContractError: it is not.
+        BrokenContractError: it is not text.
     """
     if isinstance(value, str) or (value is None and may_be_none):
         return value
@@ -32,10 +32,10 @@ def text_in(value: Any, what: str, *, may_be_none: bool = False) -> Any:
 
 
 def number_in(value: Any, what: str, low: int, high: int) -> int:
-    """Return a value that is a whole number; numpy's are.
+    """Return a value if it is a whole number, which may be of numpy.
 
     Raises:
-        BrokenContractError: it is not, or out of its bounds.
+        BrokenContractError: it is not, or is out of its bounds.
     """
     try:
         number = operator.index(value)
@@ -52,11 +52,11 @@ def info_in(answer: Any, path: str | None = None) -> ObjectInfo:
     """Return the description of one object.
 
     Args:
-        answer: What the store returned.
-        path: The object that it was asked for; None where it lists.
+        answer: The store's return value.
+        path: The requested object; None for an entry of a listing.
 
     Raises:
-        BrokenContractError: it is none, or of another object.
+        BrokenContractError: it is no description, or describes another object.
     """
     if not isinstance(answer, ObjectInfo):
         raise BrokenContractError(f"returned {kind_of(answer)}, not an ObjectInfo")
@@ -76,13 +76,13 @@ def listing_in(answer: Any, folder: str, limits: Limits, uri: str) -> list[Objec
     """Return the objects directly in a folder, sorted.
 
     Args:
-        answer: What the store's `find` returned.
+        answer: The return value of the store's `find`.
         folder: The prefix that it was called with.
-        limits: The most entries to take.
+        limits: Bounds of the number of entries.
         uri: The folder, without secrets.
 
     Raises:
-        BrokenContractError: it is no listing, or not one of this folder.
+        BrokenContractError: it is no listing, or the listing of another folder.
         StorageError: there are too many entries.
     """
     if isinstance(answer, (str, bytes)) or not isinstance(answer, Iterable):
@@ -106,13 +106,13 @@ def names_in(answer: Any, limits: Limits, uri: str | None) -> list[str]:
     """Return the names of the folders in a folder, sorted.
 
     Args:
-        answer: What the store's `folders` returned.
-        limits: The most entries to take.
+        answer: The return value of the store's `folders`.
+        limits: Bounds of the number of entries.
         uri: The folder, without secrets.
 
     Raises:
-        BrokenContractError: these are no names.
-        StorageError: there are too many.
+        BrokenContractError: the value is no list of names.
+        StorageError: there are too many names.
     """
     if isinstance(answer, (str, bytes)) or not isinstance(answer, Iterable):
         raise BrokenContractError(f"returned {kind_of(answer)}, not a list of names")
@@ -124,10 +124,10 @@ def names_in(answer: Any, limits: Limits, uri: str | None) -> list[str]:
 
 
 def is_directly_in(folder: str, path: str) -> bool:
-    """Say whether a listed path is of an object directly in a folder, and not of the folder or a sub-folder.
+    """Say whether a listed path is an object directly in a folder, not the folder itself or in a sub-folder.
 
     Raises:
-        BrokenContractError: it is outside of the folder.
+        BrokenContractError: the path is outside of the folder.
 
     Example:
         >>> [is_directly_in("models/llama", f"models/llama{rest}") for rest in ("/a.safetensors", "/old/b", "/", "")]
@@ -146,10 +146,10 @@ def is_directly_in(folder: str, path: str) -> bool:
 
 
 def digest_in(answer: Any) -> ObjectDigest | NoDigest:
-    """Return the digest of an object; whether it fits the object's size is checked where it is used.
+    """Return the digest of an object; the caller checks whether it fits the object's size.
 
     Raises:
-        BrokenContractError: it is none.
+        BrokenContractError: it is no digest.
     """
     if isinstance(answer, NoDigest):
         text_in(answer.reason, "reason of NoDigest")

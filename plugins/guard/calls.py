@@ -1,8 +1,8 @@
-"""Calls the functions of a plug-in: whatever they raise becomes an error that names it, and every call ends in time.
+"""Calls the functions of a plug-in: an exception becomes an error that names the plug-in, and every call ends in time.
 
-Guarantees: what leaves is an answer, an error of this package, or an interrupt of the user's: that comes to the main
-thread, where a plug-in is not called (`Calls.ask`), and nothing that it raises there by itself is taken for one. No
-error shows a secret of the URL or its options.
+Guarantees: a call returns an answer, or raises an error of this package or the user's interrupt. Python raises the
+interrupt on the main thread. `Calls.ask` does not call a plug-in on that thread, so a KeyboardInterrupt of a plug-in is
+not taken for the user's. No error shows a secret of the URL or its options.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ class Calls:
     """Calls functions of one plug-in, for one URL.
 
     Args:
-        plugin: Whose functions.
+        plugin: The plug-in.
         uri: The URL.
         options: Its storage options.
-        limits: Of the load.
+        limits: Bounds of the load.
 
     Attributes:
-        plugin: Whose functions.
-        limits: Of the load.
+        plugin: The plug-in.
+        limits: Bounds of the load.
         uri: The URL, without secrets.
     """
 
@@ -50,16 +50,16 @@ class Calls:
     def ask(
         self, method: str, function: Callable[[], Answer], uri: str | None = None, *, limit_s: float | None = None
     ) -> Answer:
-        """Call a function on a thread of its own, with the caller's context variables.
+        """Call a function on a separate thread, with the caller's context variables.
 
         Args:
-            method: Its name in errors.
-            function: Called once. What it does with the plug-in's answer is timed, too.
-            uri: What it is called for, without secrets; None: the URL.
-            limit_s: How long it may take; None: `Limits.block_deadline_s`.
+            method: Name of the method in errors.
+            function: Called once. Its checks of the plug-in's answer are timed, too.
+            uri: The object or folder of the call, without secrets; None for the URL.
+            limit_s: How long the call may take; None for `Limits.block_deadline_s`.
 
         Raises:
-            TransferTimeoutError: it did not return in time; its thread is left behind.
+            TransferTimeoutError: the call did not return in time; its thread is abandoned.
             StreamerError: as `call`.
         """
         limit_s = self.limits.block_deadline_s if limit_s is None else limit_s
@@ -87,14 +87,14 @@ class Calls:
         """Call a function on this thread, which is one of the engine's.
 
         Args:
-            method: Its name in errors.
+            method: Name of the method in errors.
             function: Called once, with `arguments`.
-            arguments: For it.
-            uri: What it is called for, without secrets.
+            arguments: Arguments of the function.
+            uri: The object of the call, without secrets.
             byte_range: Half-open range that it reads, or None.
 
         Raises:
-            StreamerError: what it raised itself, or what that becomes (`failures.py`).
+            StreamerError: raised by the function itself, or translated from its exception (`failures.py`).
         """
         with self._secrets.kept_out():
             return self._call(method, partial(function, *arguments), uri, byte_range)
@@ -109,9 +109,9 @@ class Calls:
                 raise
             failure = error_of(error, self.plugin, method, uri, byte_range=byte_range, hides_text=self._hides_causes)
             failure.__cause__ = error if may_be_cause(error) and not self._hides_causes else None
-        raise failure  # out of the block, as it would become the context there
+        raise failure  # outside of the block, where the exception would become its context
 
 
 def _is_of_user(error: BaseException) -> bool:
-    """Say whether it is an interrupt of the user's: Python raises those on the main thread alone."""
+    """Say whether an exception is the user's interrupt, which Python only raises on the main thread."""
     return issubclass(type(error), KeyboardInterrupt) and threading.current_thread() is threading.main_thread()

@@ -1,8 +1,8 @@
-r"""Checks what a plug-in puts into requests: URLs, headers, versions. Pure.
+r"""Checks the values of a plug-in that become part of requests: URLs, headers, versions. Pure.
 
-Guarantees: what leaves is text that is one line of a request, and no more: no CR, LF or NUL, which would end a header
-and begin another, or another request. Refuses headers that decide where a request or its answer ends. No message shows
-a value, which may be a secret.
+Guarantees: every result is text for at most one line of a request: it holds no CR, LF or NUL, which would end a header
+and begin another header or request. Refuses headers that decide where a request or its answer ends. No message shows a
+value, because it may be a secret.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ __all__ = ["checked_http", "line_in", "path_in"]
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110, 5.6.2
 _URL = re.compile(r"https?://[^\s/?#]", re.IGNORECASE)
 _OF_THE_ENGINE = frozenset({"content-length", "if-range", "range", "transfer-encoding"})
-MOST_CHECKSUMMED_BYTES = 1 << 40  # more than any range; Azure's servers checksum 4 MiB at most
+MOST_CHECKSUMMED_BYTES = 1 << 40  # more than any range; Azure's servers send checksums of at most 4 MiB
 
 
 def checked_http(source: HttpSource) -> HttpSource:
-    """Return the source as a plain value of checked parts, its `refresh` unchanged.
+    """Return the source as a plain value of checked parts; `refresh` stays unchanged.
 
     Raises:
-        BrokenContractError: a part is of another type than documented, or cannot be sent.
+        BrokenContractError: a part has another type than documented, or cannot be sent.
     """
     if not _URL.match(line_in(source.url, "url")) or any(letter.isspace() for letter in source.url):
         raise BrokenContractError("gave a url that is no http:// or https:// URL with its spaces quoted")
@@ -58,7 +58,7 @@ def path_in(value: Any, what: str, *, may_be_none: bool = False) -> Any:
     """Return a path as text.
 
     Raises:
-        BrokenContractError: it is none.
+        BrokenContractError: it is no path.
     """
     if value is None and may_be_none:
         return None
@@ -85,10 +85,10 @@ def _headers(headers: Any) -> dict[str, str]:
 
 
 def line_in(value: Any, what: str, *, may_be_none: bool = False) -> Any:
-    """Return text that is one line of a request at most.
+    """Return a text if it fits into one line of a request.
 
     Raises:
-        BrokenContractError: it is none.
+        BrokenContractError: it does not.
     """
     text = text_in(value, what, may_be_none=may_be_none)
     if text is None:

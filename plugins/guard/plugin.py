@@ -1,4 +1,4 @@
-"""Which plug-in is called: its name in errors."""
+"""Identifies a plug-in in errors."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Plugin:
 
     Attributes:
         scheme: The URL scheme that it serves.
-        entry_point: Its entry point, as it is declared.
-        distribution: Name of the distribution that brings it.
+        entry_point: Its entry point, as declared.
+        distribution: Name of the distribution that contains it.
         version: Version of that distribution.
     """
 
@@ -35,12 +35,12 @@ class Plugin:
         return f"{self.distribution} {self.version}".rstrip()
 
     def error(self, what: str, *, method: str | None = None, uri: str | None = None) -> PluginError:
-        """Make the error for what it did wrong.
+        """Make the error for a fault of the plug-in.
 
         Args:
-            what: What it did, beginning with a verb.
-            method: What was called, or None before the first call.
-            uri: What it was about, without secrets.
+            what: The fault, beginning with a verb.
+            method: The method that was called, or None before the first call.
+            uri: The object or folder of the call, without secrets.
         """
         return PluginError(
             f"The backend {self.entry_point} of {self.label} {what}",
@@ -54,10 +54,10 @@ class Plugin:
 
 
 class BrokenContractError(Exception):
-    """An answer of a plug-in is none that docs/write-a-plugin.md allows.
+    """An answer of a plug-in is not allowed by docs/write-a-plugin.md.
 
     Args:
-        what: What it did, beginning with a verb.
+        what: The fault, beginning with a verb.
     """
 
     def __init__(self, what: str) -> None:
@@ -66,7 +66,7 @@ class BrokenContractError(Exception):
 
 
 def kind_of(value: object) -> str:
-    """Name the type of an answer; its class is not asked, as a strange one may answer anything.
+    """Return the name of an answer's type, without the class's own attributes, which a strange class may define.
 
     Example:
         >>> [kind_of(value) for value in (None, 7, [])]

@@ -1,7 +1,7 @@
 """Checks the sources of a plug-in, and wraps the functions in them.
 
-Guarantees: `read_into`, `confirm` and `refresh` raise errors of this package alone, which name the plug-in; what a
-`refresh` returns is checked as the first source was.
+Guarantees: `read_into`, `confirm` and `refresh` only raise errors of this package, which name the plug-in. The result
+of `refresh` is checked like the first source.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from streamer.plugins.guard.plugin import BrokenContractError, kind_of
 
 __all__ = ["guarded_source"]
 
-MOST_THREADS = 256  # as many as `Options` allows
+MOST_THREADS = 256  # the limit of `Options`
 LONGEST_TIMEOUT_S = 1e7  # four months
 
 
 def guarded_source(source: Any, calls: Calls, uri: str, store: object) -> Source:
-    """Return a source that is safe to read.
+    """Return a checked source with wrapped functions.
 
     Args:
-        source: What the plug-in's store returned.
-        calls: Calls its functions.
-        uri: Of the object, without secrets.
-        store: The plug-in's store, which lives as long as the source.
+        source: The return value of the plug-in's store.
+        calls: Calls the functions of the plug-in.
+        uri: URL of the object, without secrets.
+        store: The plug-in's store, which is kept alive as long as the source.
 
     Raises:
-        BrokenContractError: it is no source, or a part of it is of another type than documented.
+        BrokenContractError: it is no source, or a part of it has another type than documented.
     """
     if isinstance(source, HttpSource):
         checked = checked_http(source)
@@ -77,7 +77,7 @@ def _python(source: PythonSource, calls: Calls, uri: str) -> PythonSource:
         raise BrokenContractError("gave a timeout_s that is no positive number of seconds")
 
     def read_into(buffer: memoryview, offset: int) -> int:
-        # The buffer is passed on as an argument: a function that closes over it would keep it.
+        # The buffer is passed on as an argument, because a closure would keep a reference to it.
         byte_range = (offset, offset + buffer.nbytes)
         return calls.call("read_into", _read, source, buffer, offset, uri=uri, byte_range=byte_range)
 

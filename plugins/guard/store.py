@@ -1,7 +1,7 @@
-"""A plug-in's store as the engine uses it: answers are checked, exceptions translated, calls timed.
+"""Wraps a plug-in's store for the engine: answers are checked, exceptions are translated, calls are timed.
 
-Guarantees: a method returns what `streamer.core.store.sources.Store` promises, or raises an error of this package that
-names the plug-in. Stores of this package are not wrapped.
+Guarantees: a method fulfils the contract of `streamer.core.store.sources.Store`, or raises an error of this package
+that names the plug-in. Stores of this package are not wrapped.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ CLOSE_TIMEOUT_S = 10.0  # a load that has all its tensors should not wait longer
 
 
 class GuardedStore:
-    """Any attribute that the contract does not know is the plug-in's own.
+    """A wrapped store. An attribute that is not in the contract is read from the plug-in's store.
 
     Args:
-        store: Of the plug-in.
-        calls: Calls its methods.
+        store: The plug-in's store.
+        calls: Calls the methods of the store.
 
     Attributes:
-        root: Of the plug-in's store, as it was when it was opened.
+        root: The root of the plug-in's store, as it was when it was opened.
     """
 
     root: str
@@ -43,7 +43,7 @@ class GuardedStore:
         self.root, server, optional = calls.ask("streamer_open_store", lambda: _parts_of(store))
         if server is not None:
             self.server: str = server
-        # As attributes of the instance, since Python finds out by these what a store is able to do.
+        # Set as attributes of the instance, because `isinstance` with a protocol checks which attributes exist.
         if "digest" in optional:
             self.digest: Callable[[ObjectInfo], ObjectDigest | NoDigest] = self._digest
         if "folders" in optional:
@@ -65,7 +65,7 @@ class GuardedStore:
         return self._calls.ask("find", lambda: listing_in(self._store.find(prefix), prefix, limits, uri), uri)
 
     def source(self, info: ObjectInfo) -> Source:
-        """Say where the bytes of an object live; raises as `Store.source`."""
+        """Return the source of an object's bytes; raises as `Store.source`."""
         store, calls = self._store, self._calls
         return calls.ask("source", lambda: guarded_source(store.source(info), calls, info.uri, store), info.uri)
 
@@ -73,7 +73,7 @@ class GuardedStore:
         """Close the plug-in's store.
 
         Raises:
-            StreamerError: that failed; the sources stay as they are.
+            StreamerError: closing failed; the sources stay valid.
         """
         limit_s = min(CLOSE_TIMEOUT_S, self._calls.limits.block_deadline_s)
         self._calls.ask("close", self._store.close, limit_s=limit_s)
@@ -97,7 +97,7 @@ class GuardedStore:
         self._calls.ask("remove", lambda: self._store.remove(path), self._uri(path))
 
     def _uri(self, path: str) -> str | None:
-        """Name an object in the words of the user's URL, or None where its path does not continue that."""
+        """Return the URL of an object in the form of the user's URL; None if its path does not continue that URL."""
         shown, root = self._calls.uri, self.root.rstrip("/")
         if path.rstrip("/") == root or not path.startswith(f"{root}/") or not shown.endswith(root) or not root:
             return None
@@ -110,16 +110,16 @@ class GuardedStore:
 
 
 def guarded(store: Any, calls: Calls) -> GuardedStore:
-    """Wrap what a plug-in's hook returned.
+    """Wrap the return value of a plug-in's hook.
 
     Raises:
-        PluginError: it is no store; the message names what it lacks.
+        PluginError: it is no store; the message names the missing methods.
     """
     return GuardedStore(store, calls)
 
 
 def unguarded(store: Any) -> Any:
-    """Return the plug-in's own store, for a suite that looks at what it does."""
+    """Return the plug-in's own store, for a suite that tests it."""
     return store._store if isinstance(store, GuardedStore) else store
 
 

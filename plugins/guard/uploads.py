@@ -1,4 +1,4 @@
-"""A plug-in's upload as its callers use it: exceptions translated, calls timed."""
+"""Wraps a plug-in's upload: exceptions are translated, calls are timed."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class GuardedUpload:
     """See `streamer.core.store.uploads.Upload`.
 
     Args:
-        upload: Of the plug-in.
-        calls: Calls its methods.
-        uri: Of the object, without secrets, or None.
+        upload: The plug-in's upload.
+        calls: Calls the methods of the upload.
+        uri: URL of the object, without secrets, or None.
     """
 
     def __init__(self, upload: Upload, calls: Calls, uri: str | None) -> None:
@@ -32,19 +32,19 @@ class GuardedUpload:
         self._calls.ask("send", lambda: self._upload.send(offset_bytes, part), self._uri)
 
     def finish(self) -> None:
-        """Let the object show up; raises as `Upload.finish`."""
+        """Make the object visible; raises as `Upload.finish`."""
         self._calls.ask("finish", self._upload.finish, self._uri)
 
     def abort(self) -> None:
-        """Remove what was sent; raises as `Upload.abort`."""
+        """Remove the sent parts; raises as `Upload.abort`."""
         self._calls.ask("abort", self._upload.abort, self._uri)
 
 
 def upload_in(answer: Any) -> Upload:
-    """Return an answer that is an upload.
+    """Return an answer if it is an upload.
 
     Raises:
-        BrokenContractError: it is none; the message names what it lacks.
+        BrokenContractError: it is no upload; the message names the missing attributes.
     """
     lacking = [name for name in METHODS if not callable(getattr(answer, name, None))]
     parallel_parts = getattr(answer, "parallel_parts", None)
