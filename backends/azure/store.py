@@ -118,7 +118,7 @@ class AzureStore:
         infos = [_info(f"{container}/{blob.name}", self._url.uri_of(blob.name), blob) for blob in blobs]
         return sorted(infos, key=lambda info: info.path)
 
-    def glance(self, prefix: str) -> list[str]:
+    def peek(self, prefix: str) -> list[str]:
         """Name the blobs and folders of the first page of a folder's listing."""
         container, _, name = prefix.partition("/")
         folder = f"{name.rstrip('/')}/" if name else ""

@@ -145,7 +145,7 @@ class FsspecStore:
         except Exception as error:
             raise_storage_error(error, self._uri(prefix), hides_cause=self._hides_causes)
 
-    def glance(self, prefix: str) -> list[str]:
+    def peek(self, prefix: str) -> list[str]:
         """Name the files and folders directly in a folder."""
         names = []
         for entry in self._fs.ls(str(self._own_path(prefix)), detail=True):
@@ -156,7 +156,7 @@ class FsspecStore:
     def folders(self, prefix: str) -> list[str]:
         """Name the sub-folders of a folder; raises as `find`."""
         try:
-            return folders_among(self.glance(prefix))
+            return folders_among(self.peek(prefix))
         except (FileNotFoundError, NotADirectoryError):
             return []
         except Exception as error:

@@ -131,7 +131,7 @@ class GcsStore:
         refuse_version_of_folder(infos, self._generation_of(prefix), self._uri(prefix), UNPIN)
         return sorted(infos, key=lambda info: info.path)
 
-    def glance(self, prefix: str) -> list[str]:
+    def peek(self, prefix: str) -> list[str]:
         """Name the objects and folders of the first page of a folder's listing."""
         bucket, _, key = prefix.partition("/")
         folder = f"{key.rstrip('/')}/" if key else ""

@@ -120,7 +120,7 @@ class HfStore:
         files = sorted((f"{prefix.rstrip('/')}/{name}", size) for name, size in sizes)
         return [ObjectInfo(path, self._uri(path), size, commit) for path, size in files]
 
-    def glance(self, prefix: str) -> list[str]:
+    def peek(self, prefix: str) -> list[str]:
         """Name the first files and folders in a folder of the commit; offline, return none."""
         if is_offline():
             return []

@@ -139,7 +139,7 @@ class HttpStore:
         infos = in_parallel(partial(answered.once, self._listed), shards, role="info", most=PROBES_AT_A_TIME)
         return sorted([*others, *chain.from_iterable(infos)], key=lambda info: info.path)
 
-    def glance(self, prefix: str) -> list[str]:
+    def peek(self, prefix: str) -> list[str]:
         """Name the files and folders to which the folder's index page links."""
         return [unquote(name) for name in self._names(prefix.rstrip("/"), has_folders=True)]
 

@@ -108,7 +108,7 @@ class NfsStore:
         infos = [self._listed(f"{prefix.rstrip('/')}/{entry.name}", entry.attributes) for entry in entries]
         return sorted((info for info in infos if info is not None), key=lambda info: info.path)
 
-    def glance(self, prefix: str) -> list[str]:
+    def peek(self, prefix: str) -> list[str]:
         """Name the files and folders directly in a folder."""
         entries = self._request(self._client.list, prefix or "/")
         return sorted(entry.name + "/" * entry.attributes.is_folder for entry in entries)

@@ -133,7 +133,7 @@ class PosixStore:
             raise storage_error(error, prefix) from error
         return sorted(infos, key=lambda info: info.path)
 
-    def glance(self, prefix: str) -> list[str]:
+    def peek(self, prefix: str) -> list[str]:
         """Name the files and folders directly in a folder."""
         from streamer.backends.posix.missing_paths import LOOKED_AT  # noqa: PLC0415 (takes 1 ms)
 

@@ -118,7 +118,7 @@ class S3Store:
         refuse_version_of_folder(infos, self._version_of(prefix), self._uri(prefix), UNPIN)
         return sorted(infos, key=lambda info: info.path)
 
-    def glance(self, prefix: str) -> list[str]:
+    def peek(self, prefix: str) -> list[str]:
         """Name the objects and folders of the first page of a folder's listing."""
         bucket, key = split_path(prefix)
         folder = f"{key.rstrip('/')}/" if key else ""

@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from streamer.core.errors import ObjectNotFoundError
 from streamer.core.format.shard_names import INDEX_SUFFIX, USUAL_INDEX
 from streamer.core.quoting import printable
-from streamer.core.store.glances import SHARD_SUFFIX, SHOWN_CHARACTERS, GlancingStore, enumerated, near_names
+from streamer.core.store.glances import SHARD_SUFFIX, SHOWN_CHARACTERS, PeekingStore, enumerated, near_names
 from streamer.core.store.sources import ObjectInfo, RemoteStore, Store
 
 __all__ = ["is_pattern", "no_match", "no_shard", "nothing_there"]
@@ -38,7 +38,7 @@ def nothing_there(error: ObjectNotFoundError, store: Store, label: str, root: st
     if is_pattern(folder):
         error.hint = "Only the last part of a URI may be a pattern: name each folder, in a list of URIs"
         return error
-    names = _glance(store, root)
+    names = _peek(store, root)
     if folders := [each for each in names or () if each.endswith("/")]:
         return _without_shards(label, folders)
     if not isinstance(store, RemoteStore):  # whose message says that a folder is empty
@@ -47,7 +47,7 @@ def nothing_there(error: ObjectNotFoundError, store: Store, label: str, root: st
         error.message += f", and nothing lies below it: neither *{SHARD_SUFFIX} nor {USUAL_INDEX}"
         if (error.hint or "").startswith("Name "):  # an object in a bucket or a folder, which has none
             error.hint = _CHECK_IT
-    beside = [each for each in _glance(store, folder) or [] if each != f"{name}/"] if folder else []
+    beside = [each for each in _peek(store, folder) or [] if each != f"{name}/"] if folder else []
     if near := near_names(name, beside):
         error.hint = f"{error.hint}. {near}" if error.hint else near
     return error
@@ -56,7 +56,7 @@ def nothing_there(error: ObjectNotFoundError, store: Store, label: str, root: st
 def no_match(store: Store, label: str, root: str, listed: Sequence[ObjectInfo]) -> ObjectNotFoundError:
     """Say that a pattern matches none of the listed files, and what it matches, or what there is."""
     folder, _, pattern = root.rpartition("/")
-    names = _glance(store, folder or "/") or list(map(_name, listed))
+    names = _peek(store, folder or "/") or list(map(_name, listed))
     hint = "There is no such folder, or it is empty"
     if matching := [name for name in names if name.endswith("/") and fnmatchcase(name[:-1], pattern)]:
         hint = f"It matches folders ({enumerated(matching)}), not files: name each, in a list of URIs"
@@ -67,7 +67,7 @@ def no_match(store: Store, label: str, root: str, listed: Sequence[ObjectInfo]) 
 
 def no_shard(store: Store, label: str, root: str, listed: Sequence[ObjectInfo]) -> ObjectNotFoundError:
     """Say what a folder holds in place of shards."""
-    return _without_shards(label, _glance(store, root) or list(map(_name, listed)))
+    return _without_shards(label, _peek(store, root) or list(map(_name, listed)))
 
 
 def _without_shards(label: str, names: Sequence[str]) -> ObjectNotFoundError:
@@ -91,12 +91,12 @@ def _shown(name: str) -> str:
     return printable(name[:SHOWN_CHARACTERS])
 
 
-def _glance(store: Store, folder: str) -> list[str] | None:
+def _peek(store: Store, folder: str) -> list[str] | None:
     """Name what is in a folder; None if the store does not say."""
-    if not isinstance(store, GlancingStore):
+    if not isinstance(store, PeekingStore):
         return None
     try:
-        return list(store.glance(folder))
+        return list(store.peek(folder))
     except Exception:  # only the message would have been better
         return None
 

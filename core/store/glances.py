@@ -8,7 +8,7 @@ from typing import Protocol, runtime_checkable
 
 from streamer.core.quoting import printable, quoted
 
-__all__ = ["SHARD_SUFFIX", "SHOWN_CHARACTERS", "GlancingStore", "enumerated", "folders_among", "near_names"]
+__all__ = ["SHARD_SUFFIX", "SHOWN_CHARACTERS", "PeekingStore", "enumerated", "folders_among", "near_names"]
 
 LONGEST_COMPARED = 300  # characters: difflib is quadratic in the length
 MOST_COMPARED = 1000  # names: an error must not take seconds
@@ -18,10 +18,10 @@ SHARD_SUFFIX = ".safetensors"
 
 
 @runtime_checkable
-class GlancingStore(Protocol):
+class PeekingStore(Protocol):
     """A `Store` that can name the files and sub-folders of a folder."""
 
-    def glance(self, prefix: str) -> list[str]:
+    def peek(self, prefix: str) -> list[str]:
         """Name some files and folders directly in a folder, as many as one request returns; folders end in a slash.
 
         Called only for the error that there is no checkpoint; its exceptions are ignored.

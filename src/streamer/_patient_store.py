@@ -69,10 +69,10 @@ class _PatientStore:
         listed: list[ObjectInfo] = self._ask_to_list(lambda: self._store.find(prefix))
         return listed
 
-    def glance(self, prefix: str) -> list[str]:
-        if not hasattr(self._store, "glance"):
+    def peek(self, prefix: str) -> list[str]:
+        if not hasattr(self._store, "peek"):
             raise NotImplementedError  # an empty list would say that there is nothing
-        names: list[str] = self._ask(lambda: self._store.glance(prefix))
+        names: list[str] = self._ask(lambda: self._store.peek(prefix))
         return names
 
     def source(self, info: ObjectInfo) -> Source:

@@ -83,12 +83,12 @@ def test_a_name_that_a_storage_lacks_is_met_with_the_near_one(folder: str) -> No
     assert "Near: 'fp16'" in said(f"{folder}/pf16")
 
 
-def test_what_the_glance_of_a_storage_raises_is_ignored(monkeypatch: pytest.MonkeyPatch, folder: str) -> None:
+def test_what_the_peek_of_a_storage_raises_is_ignored(monkeypatch: pytest.MonkeyPatch, folder: str) -> None:
     def fail(*_: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("streamer.backends.posix.store.PosixStore.glance", fail)
-    monkeypatch.setattr("streamer.backends.fsspec.store.FsspecStore.glance", fail)
+    monkeypatch.setattr("streamer.backends.posix.store.PosixStore.peek", fail)
+    monkeypatch.setattr("streamer.backends.fsspec.store.FsspecStore.peek", fail)
     assert "folder" in said(folder)
 
 
@@ -113,7 +113,7 @@ def test_a_folder_of_hidden_files_alone_says_why_it_holds_no_shard(tmp_path: Pat
 def test_a_folder_without_a_name_is_not_called_one_to_name(monkeypatch: pytest.MonkeyPatch, folder: str) -> None:
     """Object stores have such names: `folder//model.safetensors`."""
     for store in ("posix.store.PosixStore", "fsspec.store.FsspecStore"):
-        monkeypatch.setattr(f"streamer.backends.{store}.glance", lambda *_: ["/"])
+        monkeypatch.setattr(f"streamer.backends.{store}.peek", lambda *_: ["/"])
     assert said(folder).endswith("but /. Names there have two slashes in a row: name the files")
 
 

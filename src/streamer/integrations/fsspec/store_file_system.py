@@ -11,7 +11,7 @@ from streamer._locate import opened_store
 from streamer.core.errors import ObjectNotFoundError
 from streamer.core.options.settings import Settings
 from streamer.core.secrets.urls import hidden_uri
-from streamer.core.store.glances import GlancingStore
+from streamer.core.store.glances import PeekingStore
 from streamer.core.store.sources import ObjectInfo, Store
 from streamer.integrations.fsspec.read_only import ReadOnly
 
@@ -66,7 +66,7 @@ class StoreFileSystem(ReadOnly, AbstractFileSystem):  # type: ignore[misc]  # fs
 
 def _folders(store: Store) -> list[str]:
     try:
-        names = store.glance(store.root) if isinstance(store, GlancingStore) else []
+        names = store.peek(store.root) if isinstance(store, PeekingStore) else []
     except NotImplementedError:  # a plug-in that lists no folders
         names = []
     return [name.rstrip("/") for name in names if name.endswith("/")]
