@@ -109,7 +109,7 @@ class SecretTexts:
         return any(self._is_unfit(text) for each in with_causes(error) for text in _texts_of(each))
 
     @contextmanager
-    def kept_out(self) -> Iterator[None]:
+    def masking_errors(self) -> Iterator[None]:
         """Mask the secrets in an error that leaves the block, and drop its causes if they show a secret.
 
         The local variables of the error's frames are dropped, too, because they may hold answers of servers.

@@ -64,7 +64,7 @@ class Calls:
         """
         limit_s = self.limits.block_deadline_s if limit_s is None else limit_s
         uri = self.uri if uri is None else uri
-        with self._secrets.kept_out():
+        with self._secrets.masking_errors():
             question = partial(copy_context().run, partial(self._call, method, function, uri))
             give_up_at = time.monotonic() + limit_s
             try:
@@ -96,7 +96,7 @@ class Calls:
         Raises:
             StreamerError: raised by the function itself, or translated from its exception (`failures.py`).
         """
-        with self._secrets.kept_out():
+        with self._secrets.masking_errors():
             return self._call(method, partial(function, *arguments), uri, byte_range)
 
     def _call(

@@ -132,7 +132,7 @@ def _opened(
     limits = replace(lookup.settings.limits, is_wanted=lookup.patience.is_wanted)
     if most_entries is not None:
         limits = replace(limits, listing_entries=min(limits.listing_entries, most_entries))
-    with secrets.kept_out():
+    with secrets.masking_errors():
         plain_store = open_checked_store(uri, storage_options, lookup.fs, lookup.backends, limits)
     store = patient(plain_store, uri, options, lookup.patience, secrets)
     try:

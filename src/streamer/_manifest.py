@@ -101,7 +101,7 @@ def write_manifest(
     (uri,) = request.uris
     own_options = request.storage_options if isinstance(request.storage_options, Mapping) else None
     secrets = SecretTexts(uri, getattr(request.fs, "storage_options", own_options))
-    with secrets.kept_out(), ExitStack() as stack:
+    with secrets.masking_errors(), ExitStack() as stack:
         store = plugins.open_store(uri, own_options, fs=request.fs)
         stack.callback(close_store, store)
         writable = _writable(store, uri)

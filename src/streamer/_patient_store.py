@@ -180,7 +180,7 @@ def _guarded(source: Source, secrets: SecretTexts) -> Source:
 def _without_secrets(secrets: SecretTexts, function: Callable[Arguments, Answer]) -> Callable[Arguments, Answer]:
     @wraps(function)
     def guarded(*arguments: Arguments.args, **named: Arguments.kwargs) -> Answer:
-        with secrets.kept_out():
+        with secrets.masking_errors():
             return function(*arguments, **named)
 
     return guarded

@@ -120,11 +120,11 @@ def test_a_login_of_the_netrc_that_comes_back_is_not_shown_regression(
 def test_what_is_noted_belongs_to_the_question_alone() -> None:
     first, second = SecretTexts("s3://bucket/a"), SecretTexts("s3://bucket/b")
     note_credential("nobody asks just now")
-    with first.kept_out():
+    with first.masking_errors():
         note_credential(TOKEN)
         note_credential(TOKEN)
         note_credential(None)
-        with second.kept_out():
+        with second.masking_errors():
             note_credential("another-credential")
     assert first.masked(f"{TOKEN} another-credential") == "*** another-credential"
     assert second.masked(f"{TOKEN} another-credential") == f"{TOKEN} ***"

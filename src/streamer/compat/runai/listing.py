@@ -70,7 +70,7 @@ def _with_fsspec(
     folder: str, scheme: str, options: Mapping[str, object], is_recursive: bool
 ) -> Iterator[tuple[str, int]]:
     uri = hidden_uri(folder)
-    with SecretTexts(uri, options).kept_out():
+    with SecretTexts(uri, options).masking_errors():
         try:
             fs = fsspec.filesystem(scheme, **plain(with_guarded_links(f"{scheme}://", options)))
             root = str(path_of(fs, folder)).rstrip("/")

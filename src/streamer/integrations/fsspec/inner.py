@@ -98,7 +98,7 @@ class Inner:
             check_scheme(self._callers, path, BUILTIN_SCHEMES)
         uri = hidden_uri(str(self.fs.unstrip_protocol(path)))
         options = self._options if self._callers is None else hidden(self._callers.storage_options)
-        with SecretTexts(uri, options).kept_out():
+        with SecretTexts(uri, options).masking_errors():
             try:
                 yield self.fs
             except (StreamerError, NotImplementedError):
