@@ -52,7 +52,7 @@ class SkipsBlanks(Session):  # type: ignore[misc]  # botocore has no types
 
 
 class EnvironmentSession(SkipsBlanks):
-    """A session of this moment's environment and files, which several threads may use."""
+    """A session of the current environment and files, which several threads may use."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         self._lock = RLock()

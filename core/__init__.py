@@ -1,1 +1,1 @@
-"""Tensors, bytes and blocks: formats of checkpoints, plans of reads, errors. It has no code for single storages."""
+"""Tensors, bytes and blocks: formats of checkpoints, plans of reads, errors. No code here depends on one storage."""

@@ -188,7 +188,7 @@ class AzureStore:
         """Begin a blob; raises as `Upload.send` with its first block."""
         from streamer.backends.azure.upload import AzureUpload  # noqa: PLC0415 (a load needs none)
 
-        del size_bytes  # a blob of one block is written as any other
+        del size_bytes  # blobs of one block are uploaded like all others
         return AzureUpload(self._client, path, self._url.uri_of(path.partition("/")[2]), part_bytes, replaced)
 
     def remove(self, path: str) -> None:

@@ -62,7 +62,7 @@ def answer_times(limits: Limits, attempt_s: float | None = None) -> AnswerTimes:
     """Divide the time among attempts.
 
     Args:
-        limits: From `Options`.
+        limits: The bounds of `Options`.
         attempt_s: Time of one attempt in the storage's own options, or None.
     """
     headers_s = limits.first_byte_timeout_s / 2 if attempt_s is None else attempt_s

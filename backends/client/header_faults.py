@@ -1,4 +1,4 @@
-r"""Says which character of a request header cannot be sent; shows only the header's name, and only a usual one. Pure.
+r"""Says which character of a request header cannot be sent; shows at most the header's name, if it is usual. Pure.
 
 A line end would begin another header, or another request; a NUL ends the header for some servers. Other characters that
 RFC 9110 forbids in a value are left to the server, because some clients send bytes of UTF-8 in values.

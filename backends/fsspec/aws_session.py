@@ -10,4 +10,4 @@ __all__ = ["AsyncEnvironmentSession"]
 
 
 class AsyncEnvironmentSession(SkipsBlanks, AioSession):  # type: ignore[misc]  # aiobotocore has no types
-    """A session of this moment's environment and files, for file systems with an event loop."""
+    """A session of the current environment and files, for file systems with an event loop."""

@@ -139,7 +139,8 @@ def _opening_error(error: Exception, scheme: str, uri: str) -> StreamerError:
 
 def _storage_error(error: Exception, uri: str, byte_range: tuple[int, int] | None) -> StreamerError:
     error = _reason(error)
-    if isinstance(error, FileNotFoundError) and "No usable temporary directory" in str(error):  # by Python
+    # Python raises this error if a cache finds no folder for temporary files.
+    if isinstance(error, FileNotFoundError) and "No usable temporary directory" in str(error):
         nowhere = no_temporary_folder(error)
         nowhere.uri = uri
         return nowhere

@@ -2,8 +2,8 @@
 
 Guarantees: a read fills its whole buffer or raises, and keeps no reference to the buffer. Only file systems with their
 own event loop, and the memory file system, are called from several threads at once. All others are read by one thread,
-through one open file, under a lock that all files of the file system share: archives share one file object,
-connections of sftp or libhdfs one socket, a cache one download.
+through one open file, under a lock that all files of the file system share. For example, the files of an archive share
+one file object, connections of sftp or libhdfs share one socket, and readers of a cache share one download.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 Guarantees: options of the user (arguments, fsspec configuration, environment) are never overridden, changed in place or
 written back. A request ends within three attempts and the time of `answer_times`. A refused token is renewed once. The
 engine sends the requests; if the engine cannot use the session's options, gcsfs's own session sends them. gcsfs's
-request methods are not used: they answer from a listing cache, lose the status and Google's reason, retry six times
-over a minute, and renew tokens on the event loop that all file systems share.
+request methods are not used: they answer from a listing cache, and lose the status and Google's reason. They also retry
+six times over a minute, and renew tokens on the event loop that all file systems share.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from streamer.core.secrets.options import SecretOptions
 
 __all__ = ["filled_options"]
 
-# The names that this package uses, and our own; other names are checked against gcsfs's signature.
+# The options that this package reads, including its own `key_file`; others are checked against gcsfs's signature.
 _NAMES = frozenset(
     {"access", "endpoint_url", "key_file", "project", "requester_pays", "requests_timeout", "session_kwargs", "token"}
 )

@@ -1,9 +1,9 @@
 """Lists a folder of a web server by the links of its index page.
 
 Guarantees: only links to files directly in the folder count. A link to another host, scheme, folder or sub-folder, or
-with a query (such as a column to sort by), is ignored, so that no page leads to a host which the user did not name.
-Refuses a page of more than 16 MiB, a page with more links than a folder may have entries, a page that may be truncated,
-and a page that Python's parser does not accept as HTML.
+with a query (such as a column to sort by), is ignored. So no page leads to a host that the user did not name. Refuses a
+page of more than 16 MiB, a page with more links than a folder may have entries, and a page that may be truncated. Also
+refuses a page that Python's parser does not accept as HTML.
 """
 
 from __future__ import annotations

@@ -156,7 +156,7 @@ def _tensor(record: Any) -> SavedTensor | None:
     if isinstance(record, Record) and record.kind == "BytesStorageMetadata":
         return None
     state = _state(record, "TensorStorageMetadata")
-    # In the order of torch's __getstate__: dtype, layout, requires_grad, memory format, pinned, strides (torch 2.15).
+    # In the order of torch's __getstate__: dtype, layout, requires_grad, memory format, pinned; since 2.15, strides.
     properties = _state_of(state.get("properties"), "TensorProperties", tuple)
     if len(properties) not in (5, 6):
         raise FormatError(f"the properties of a tensor are {len(properties)} values, not 5 or 6")

@@ -4,8 +4,8 @@ Guarantees: accepted tensors have distinct names, and together cover every byte 
 Lengths are checked before memory is allocated. The reference implementation (safetensors 0.8) accepts every header that
 is accepted here, with the same meaning. This module is stricter on purpose: it refuses a key that occurs twice, and a
 tensor or a dtype written as another JSON type. It also refuses ranks above `max_rank`, entries of more than 65 536
-characters, and more than 100 000 members of metadata, so that even a malformed header costs at most ten times its size
-in memory.
+characters, and more than 100 000 members of metadata. So even a malformed header costs at most ten times its size in
+memory.
 
 Refuses with HeaderError, or with TruncatedError if the header is valid but the object ends too early; never with
 another error, whatever the bytes are.

@@ -60,7 +60,7 @@ class _Function:
 
 
 def same(kind: type) -> _Function:
-    """Make a function that returns its argument and refuses other types; it replaces constructors of subclasses.
+    """Make a function that returns its argument, of exactly this type; it stands in for the constructor of a subclass.
 
     Example:
         >>> same(tuple)((1, 2))

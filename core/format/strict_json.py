@@ -224,7 +224,7 @@ def _is_deep(text: str, most: int) -> bool:
     skeleton = text.encode()
     if b"\\" in skeleton:  # only escapes of quotes and backslashes matter
         skeleton = skeleton.replace(b"\\\\", b"").replace(b'\\"', b"")
-    # Two adjacent quotes can be dropped: no bracket enters or leaves a string by it.
+    # Two adjacent quotes can be dropped: every bracket stays inside or outside of strings, as before.
     skeleton = skeleton.translate(None, _NOT_STRUCTURE).replace(b'""', b"")
     skeleton = re.sub(rb'"[^"]*"?', b"", skeleton)
     return any(depth > most for depth in accumulate(map(_STEP.__getitem__, skeleton)))

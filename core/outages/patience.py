@@ -197,7 +197,8 @@ def _note_failure(wait: _Wait, error: BaseException) -> float | None:
         Seconds until the request may be retried; 0 if the outage of the server decides; None if it is not retried.
     """
     lookup = wait.lookup
-    if _is_answer(error) or (wait.received.count and isinstance(error, ConnectError)):  # after some answers
+    # If bytes arrived before the connection failed, the server answered an earlier request of this question.
+    if _is_answer(error) or (wait.received.count and isinstance(error, ConnectError)):
         lookup.note_answer()
     may_pass = isinstance(error, Exception) and is_transient(error)
     if not may_pass and not isinstance(error, StorageError):

@@ -47,7 +47,7 @@ def near_names(name: str, names: Sequence[str]) -> str:
         >>> near_names("model-1.safetensors", ["weights.safetensors", "config.json"])
         'The folder holds weights.safetensors'
     """
-    # The suffix would make all shards similar.
+    # The suffix is removed, because it would make all shards similar.
     stems = {each.rstrip("/").removesuffix(SHARD_SUFFIX): each.rstrip("/") for each in reversed(names[:MOST_COMPARED])}
     wanted = name.removesuffix(SHARD_SUFFIX)
     near = get_close_matches(wanted, stems, n=3) if len(wanted) <= LONGEST_COMPARED else []

@@ -44,7 +44,7 @@ def suspect_proxy(error: StorageError, place_on_way: Callable[[], str]) -> None:
         error: The error of an answer.
         place_on_way: Returns host and port of the proxy, or "" for none; called only if the proxy may have sent it.
     """
-    is_of_storage = bool(error.request_id) or (error.code or "").isalpha()  # SlowDown
+    is_of_storage = bool(error.request_id) or (error.code or "").isalpha()  # a code such as SlowDown
     is_of_gateway = isinstance(error, HttpStatusError) and error.status in _STATUSES
     is_denial = isinstance(error, AccessDeniedError) and error.status == 403
     if is_of_storage or error.is_of_proxy or not (is_of_gateway or is_denial) or not (place := place_on_way()):
