@@ -12,7 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from streamer.core.errors import OptionError, UsageError
 
-__all__ = ["PathObject", "is_path_object", "placed", "text_of"]
+__all__ = ["PathObject", "is_path_object", "text_of", "without_path_objects"]
 
 _LOCAL = ("", "file", "local")
 
@@ -56,7 +56,7 @@ def text_of(uri: Any) -> Any:
     return os.fspath(uri) if isinstance(uri, os.PathLike) else uri
 
 
-def placed(uri: Any, storage_options: Any, fs: Any) -> tuple[Any, Any, Any]:
+def without_path_objects(uri: Any, storage_options: Any, fs: Any) -> tuple[Any, Any, Any]:
     """Replace path objects by their URLs, and return their options as if the caller had passed them.
 
     Args:

@@ -23,7 +23,7 @@ from streamer.core.discovery.entry_points import ALLOWED, entry_points_of, is_al
 from streamer.core.errors import OptionError, PluginError, UnknownSchemeError, UsageError
 from streamer.core.options.arguments import check_file_system, check_letters, check_storage_options, check_uri
 from streamer.core.options.limits import Limits
-from streamer.core.path_objects import placed, text_of
+from streamer.core.path_objects import text_of, without_path_objects
 from streamer.core.secrets.environment import variable
 from streamer.core.secrets.options import SecretOptions, hidden, plain
 from streamer.core.secrets.redact import redact
@@ -77,7 +77,7 @@ def open_store(
     check_uri(uri)
     check_storage_options(storage_options)
     check_file_system(fs)
-    uri, storage_options, fs = placed(uri, storage_options, fs)
+    uri, storage_options, fs = without_path_objects(uri, storage_options, fs)
     storage_options = hidden(storage_options)
     uri = text = hidden_uri(text_of(uri))
     return open_checked_store(text, storage_options, fs, enabled(entry_points, [text]), limits)

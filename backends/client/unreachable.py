@@ -13,7 +13,7 @@ from streamer.core.errors import ConnectError
 from streamer.core.outages.transient import UNKNOWN_HOST
 from streamer.core.quoting import quoted
 
-__all__ = ["is_unknown_host", "unknown_host", "where"]
+__all__ = ["address_in", "is_unknown_host", "unknown_host"]
 
 # A name without any address of the requested family counts as unknown, too. Some systems lack some of these constants.
 _UNKNOWN = frozenset(
@@ -34,7 +34,7 @@ def unknown_host(error: BaseException, uri: str | None, hint: str, **facts: Any)
     return ConnectError(f"There is no {what} stands for no address", uri=uri, hint=hint, code=UNKNOWN_HOST, **facts)
 
 
-def where(error: BaseException) -> str:
+def address_in(error: BaseException) -> str:
     """Name the host and port that aiohttp could not connect to, if its exception holds them."""
     host, port = getattr(error, "host", None), getattr(error, "port", None)
     if not isinstance(host, str) or not isinstance(port, int):

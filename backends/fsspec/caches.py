@@ -27,12 +27,12 @@ from streamer.backends.posix.locked_draft import LockedDraft, locked_folder
 from streamer.backends.private_names.fsspec import (
     cached_copy,
     cached_file_name,
-    forget_cut_record,
     make_cache_folder,
     note_new_file,
     path_of,
     record_whole_file,
     reload_record,
+    remove_malformed_record,
     whole_file_name,
 )
 from streamer.core.errors import ChangedError, TruncatedError
@@ -98,7 +98,7 @@ def with_whole_records(make: Callable[[], T], options: Mapping[str, Any]) -> T:
     try:
         return make()
     except (AttributeError, KeyError, TypeError, ValueError):
-        if not [folder for folder in _cache_folders(options) if forget_cut_record(folder)]:
+        if not [folder for folder in _cache_folders(options) if remove_malformed_record(folder)]:
             raise
     return make()
 

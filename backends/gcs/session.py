@@ -20,7 +20,7 @@ from streamer.backends.client.answer_times import HOW_TO_WAIT, AnswerTimes
 from streamer.backends.client.error_rows import ErrorRow, ExceptionTable, row_for
 from streamer.backends.client.exchange import Response
 from streamer.backends.client.proxy import environment_proxy, refusal_of_proxy
-from streamer.backends.client.unreachable import is_unknown_host, unknown_host, where
+from streamer.backends.client.unreachable import address_in, is_unknown_host, unknown_host
 from streamer.backends.fsspec.instances import shared
 from streamer.backends.private_names.gcsfs import open_session, shows_certificate
 from streamer.core.errors import ConnectError, StorageError, TlsError, TransferTimeoutError
@@ -151,7 +151,7 @@ def _failure(error: Exception) -> StorageError:
     row = row_for(error, _FAILURES)
     if row is None:
         return StorageError(f"The session of gcsfs failed with {type(error).__name__}", hint=_CHECK)
-    return (row.after(where(error)) if row.cls is ConnectError else row).error(None)
+    return (row.after(address_in(error)) if row.cls is ConnectError else row).error(None)
 
 
 async def _close(fs: GCSFileSystem) -> None:

@@ -18,7 +18,6 @@ from fsspec import AbstractFileSystem
 __all__ = [
     "cached_copy",
     "cached_file_name",
-    "forget_cut_record",
     "forget_instance",
     "kept_instances",
     "make_cache_folder",
@@ -27,6 +26,7 @@ __all__ = [
     "path_of",
     "record_whole_file",
     "reload_record",
+    "remove_malformed_record",
     "vars_of",
     "whole_file_name",
 ]
@@ -71,7 +71,7 @@ def cached_copy(fs: Any, path: str) -> str | None:
         entry = fs._check_file(path)
     except (AttributeError, KeyError, TypeError, ValueError):
         for folder in fs.storage:
-            forget_cut_record(folder)
+            remove_malformed_record(folder)
         return None
     if not isinstance(entry, tuple):  # a cache without records
         return entry or None
@@ -82,19 +82,19 @@ def cached_copy(fs: Any, path: str) -> str | None:
 def reload_record(fs: Any) -> None:
     """Make a cache read its record again, because another process may have added a file."""
     for folder in fs.storage:
-        forget_cut_record(folder)
+        remove_malformed_record(folder)
     fs.load_cache()
 
 
 def record_whole_file(fs: Any, path: str) -> None:
     """Write into a cache's record that the cache has a whole file."""
     detail = {"original": path, "fn": fs._mapper(path), "blocks": True, "time": time.time(), "uid": fs.fs.ukey(path)}
-    forget_cut_record(fs.storage[-1])
+    remove_malformed_record(fs.storage[-1])
     fs._metadata.update_file(path, detail)
     fs.save_cache()
 
 
-def forget_cut_record(folder: str) -> bool:
+def remove_malformed_record(folder: str) -> bool:
     """Remove a cache's record of its files if the record is malformed; return whether it was removed."""
     name = os.path.join(folder, "cache")
     try:

@@ -214,7 +214,7 @@ class _DocumentReader:
         self._metadata.append(metadata)
 
         def read_text(key: str, begin: int) -> int:
-            strict_json.refuse_twin(metadata, key)
+            strict_json.refuse_duplicate(metadata, key)
             if len(metadata) == MOST_METADATA:
                 raise HeaderError(f"{METADATA_KEY} holds more than {MOST_METADATA} members")
             text, end = self._json.read(begin)

@@ -115,8 +115,10 @@ class _Document:
             raise ShardIndexError("weight_map is empty")
         shard_of = dict(zip(self._tensors, self._shard_of, strict=True))
         if len(shard_of) != len(self._tensors):
-            twin = next(tensor for tensor in self._tensors if shard_of.pop(tensor, None) is None)
-            raise ShardIndexError(f"the index is not acceptable JSON: key {quoted(twin)} occurs twice in one object")
+            key = next(tensor for tensor in self._tensors if shard_of.pop(tensor, None) is None)
+            raise ShardIndexError(
+                f"the index is not acceptable JSON: key {quoted(key)} occurs twice in one object"
+            )
         return shard_of
 
     def _read(self, text: str) -> None:
@@ -127,7 +129,7 @@ class _Document:
             _object(value, "the index")
 
         def read_member(name: str, position: int) -> int:
-            strict_json.refuse_twin(self.others, name)
+            strict_json.refuse_duplicate(self.others, name)
             self.others[name] = None
             if name == "weight_map" and reader.is_object(position):
                 return reader.read_texts(position, self._add)

@@ -20,7 +20,7 @@ from typing import Any
 
 from streamer.core.quoting import quoted
 
-__all__ = ["SEPARATOR", "SPACE", "Reader", "decode_utf8", "loads", "refuse_twin"]
+__all__ = ["SEPARATOR", "SPACE", "Reader", "decode_utf8", "loads", "refuse_duplicate"]
 
 MAX_DEPTH = 127  # the limit of the reference's JSON reader (serde_json)
 
@@ -240,7 +240,7 @@ def _decoder(*, may_hold_odd_numbers: bool) -> json.JSONDecoder:
     )
 
 
-def refuse_twin(members: Mapping[str, object], name: str) -> None:
+def refuse_duplicate(members: Mapping[str, object], name: str) -> None:
     """Refuse a member's name that its object already holds.
 
     Raises:
@@ -255,7 +255,7 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> Mapping[str, Any]:
     if len(members) != len(pairs):
         seen: dict[str, None] = {}
         for key, _ in pairs:
-            refuse_twin(seen, key)
+            refuse_duplicate(seen, key)
             seen[key] = None
     return members
 

@@ -24,7 +24,7 @@ from streamer.core.options.arguments import (
     check_uris,
 )
 from streamer.core.options.options import Options
-from streamer.core.path_objects import placed, text_of
+from streamer.core.path_objects import text_of, without_path_objects
 from streamer.core.request.argument_types import ProgressOption, StorageOptions, UriOption
 from streamer.core.secrets.options import hidden
 from streamer.core.secrets.urls import hidden_uris
@@ -64,7 +64,7 @@ class Request:
         check_file_system(self.fs)
         check_options(self.options, Options)
         check_progress(self.progress)
-        uri, storage_options, fs = placed(passed, self.storage_options, self.fs)
+        uri, storage_options, fs = without_path_objects(passed, self.storage_options, self.fs)
         uri = uri if uri is passed else hidden_uris(uri)  # the URL of a path object may hold a secret
         vars(self).update(  # because `__setattr__` of a frozen value refuses
             uri=[text_of(each) for each in uri] if isinstance(uri, list) else text_of(uri),

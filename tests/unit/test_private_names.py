@@ -219,12 +219,12 @@ def test_of_fsspec_s_record_of_whole_files(tmp_path: Path) -> None:
     of_fsspec.reload_record(other)
     assert of_fsspec.cached_copy(other, path) == of_fsspec.cached_file_name(fs, path)
     assert of_fsspec.cached_copy(fsspec.filesystem("filecache", **named), path) == of_fsspec.cached_file_name(fs, path)
-    assert not of_fsspec.forget_cut_record(folder)
+    assert not of_fsspec.remove_malformed_record(folder)
     for cut in (b"", b"{", b"[]", b'{"a": {}}', b'{"a": 1}'):
         Path(folder, "cache").write_bytes(cut)
-        assert of_fsspec.forget_cut_record(folder)
+        assert of_fsspec.remove_malformed_record(folder)
         assert not Path(folder, "cache").exists()
-    assert not of_fsspec.forget_cut_record(folder)
+    assert not of_fsspec.remove_malformed_record(folder)
     blocks = fsspec.filesystem("blockcache", **named)
     assert of_fsspec.whole_file_name(blocks, path) == f"{of_fsspec.cached_file_name(fs, path)}.whole"
     checked = fsspec.filesystem("blockcache", **named, check_files=True)
