@@ -116,9 +116,7 @@ class _Document:
         shard_of = dict(zip(self._tensors, self._shard_of, strict=True))
         if len(shard_of) != len(self._tensors):
             key = next(tensor for tensor in self._tensors if shard_of.pop(tensor, None) is None)
-            raise ShardIndexError(
-                f"the index is not acceptable JSON: key {quoted(key)} occurs twice in one object"
-            )
+            raise ShardIndexError(f"the index is not acceptable JSON: key {quoted(key)} occurs twice in one object")
         return shard_of
 
     def _read(self, text: str) -> None:
