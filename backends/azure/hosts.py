@@ -1,9 +1,9 @@
 """Decides which hosts may receive Azure credentials: Azure's own, and hosts that the caller names beside the URL. Pure.
 
-A URL may come from an index, a configuration file or a paste. A SAS or a login of the environment gives access to
-everything that its owner can read. So the host of a URL is used only if it is Azure's, in any cloud, or if
-``account_host`` or a connection string names it, too. For any other host nothing is looked up, connected to or signed,
-with or without credentials.
+A URL may come from an index, a configuration file or a paste. A SAS or a login of the environment gives access to all
+data of its owner. So the host of a URL is used only if it is Azure's, in any cloud, or if ``account_host`` or a
+connection string names it, too. For any other host nothing is looked up, connected to or signed, with or without
+credentials.
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ class EngineTransport(HttpTransport[HttpRequest, HttpResponse]):
             response.read(self.most_bytes)
         return response
 
-    # This function has no local secrets and fails in no call: a traceback would show the values of its local names.
+    # A separate function that returns at once, because a traceback would show the values of its local names.
     def _source(self, answer: _Answer) -> HttpSource:
         headers = answer.request.headers
         return HttpSource(

@@ -115,7 +115,7 @@ class HttpStore:
         Raises:
             ObjectNotFoundError: there is no such file.
             CredentialsError: the server demands a login.
-            RedirectError: the server redirects to a place that would leak credentials or reach this machine.
+            RedirectError: the redirect would leak credentials, leave TLS, or reach this machine.
             StorageError: any other error of the server, the network or TLS.
         """
         return self._info_of(path, self._probe(path))

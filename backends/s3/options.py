@@ -33,7 +33,7 @@ OF_SESSION = ("event_hooks", "include_builtin_handlers", "profile", "session_var
 # Options of aiobotocore's own HTTP client, which sends no requests here.
 OF_AIOBOTOCORE = frozenset({"connector_args", "http_session_cls", "warm_up_loader_caches"})
 
-_AMAZON = "https://s3.amazonaws.com"  # stands for all hosts below it: NO_PROXY treats them alike
+_AMAZON = "https://s3.amazonaws.com"  # stands for the hosts of all buckets, which are below it
 
 _KEYS_OF_CLIENT = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
 _KINDS: Kinds = {
