@@ -1,7 +1,7 @@
-"""All tensors of a checkpoint: which shard holds each, and where in it.
+"""All tensors of a checkpoint: which shard holds each tensor, and at which bytes.
 
-Refused here, before any weight byte is read: malformed headers, two shards that hold the same tensor, and an
-index that names a tensor its shard does not hold.
+Refuses, before any weight byte is read: malformed headers, two shards that hold the same tensor, and an index that
+names a tensor its shard does not hold.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from streamer.core.checkpoint.cuts import Cut
 from streamer.core.checkpoint.header_reads import read_headers
-from streamer.core.checkpoint.shard_choice import NO_INDEX, ShardChoice, twin
+from streamer.core.checkpoint.shard_choice import NO_INDEX, ShardChoice, duplicate_tensor
 from streamer.core.collector import collector_paused
 from streamer.core.engine.session import SourceObject
 from streamer.core.errors import ShardIndexError
@@ -26,9 +26,9 @@ class ShardTensor(NamedTuple):
     """One tensor, or a part of one, and the number of the shard that holds it.
 
     Attributes:
-        shard: The number.
-        entry: What is read.
-        cut: How the part is cut out of that; None where what is read is handed out as it is.
+        shard: The number of the shard.
+        entry: The bytes that are read.
+        cut: How the part is cut out of these bytes; None if they are handed out as they are.
     """
 
     shard: int
@@ -37,7 +37,7 @@ class ShardTensor(NamedTuple):
 
     @property
     def kept(self) -> TensorEntry:
-        """What is handed out, with its shape."""
+        """The entry with the shape of the tensor that is handed out."""
         return self.entry if self.cut is None else self.entry._replace(shape=self.cut.kept)
 
     @property
@@ -55,8 +55,8 @@ class Catalog:
         tensors: Name to place, in shard order, then in file order.
         metadata: The ``__metadata__`` of all headers, later shards winning.
         headers: The bytes before the data of each shard, if `read_catalog` keeps them, else empty.
-        overruled: Shards that hold a tensor of a name that the index takes from another shard: who reads such a file
-            by itself gets the wrong one.
+        overruled: Shards that hold a tensor whose name the index takes from another shard. Reading such a file by
+            itself gives the wrong tensor.
     """
 
     shards: Sequence[SourceObject]
@@ -66,7 +66,7 @@ class Catalog:
     overruled: Set[int] = frozenset()
 
     def in_file_order(self, names: set[str] | None = None) -> Iterator[ShardTensor]:
-        """Give the wanted tensors, or all, in the order their bytes lie in storage."""
+        """Yield the wanted tensors, or all, in the order of their bytes in storage."""
         for name, shard_tensor in self.tensors.items():
             if names is None or name in names:
                 yield shard_tensor
@@ -79,12 +79,12 @@ def read_catalog(
     choice: ShardChoice = NO_INDEX,
     keeps_headers: bool = False,
 ) -> Catalog:
-    """Read and check the headers of all shards, and see that they fit together.
+    """Read and check the headers of all shards, and check that they fit together.
 
     Args:
-        shards: In the order their tensors shall have.
+        shards: The shards, in the order that their tensors shall have.
         settings: How to read.
-        choice: Which shard counts for a tensor that several hold.
+        choice: Which shard counts for a tensor that several shards hold.
         keeps_headers: Fill in `Catalog.headers`, for digests of whole objects.
 
     Raises:
@@ -92,7 +92,7 @@ def read_catalog(
         TruncatedError: a shard is shorter than its header says.
         ShardIndexError: the index names a tensor its shard does not hold.
         FormatError: two shards hold a tensor of the same name and no index decides.
-        TransferTimeoutError: the load's own deadline is over.
+        TransferTimeoutError: the load's own deadline has passed.
     """
     headers, beginnings, pinned = read_headers(shards, settings)
     tensors: dict[str, ShardTensor] = {}
@@ -116,26 +116,26 @@ def _add_entries(
     shards: Sequence[SourceObject],
     choice: ShardChoice,
 ) -> int:
-    """Add the tensors of a shard, and return how many the index leaves to it."""
+    """Add the tensors of a shard; return how many of them the index does not take from another shard."""
     new = {entry.name: ShardTensor(shard, entry) for entry in header.entries}
     if choice.shard_of is not None:
         new = {name: tensor for name, tensor in new.items() if not choice.overrules(name, shard)}
     for name in (name for name in new if name in tensors):
-        raise twin(name, shards[tensors[name].shard].uri, shards[shard].uri)
+        raise duplicate_tensor(name, shards[tensors[name].shard].uri, shards[shard].uri)
     tensors.update(new)
     return len(new)
 
 
 def check_index(tensors: Container[str], choice: ShardChoice, shards: Sequence[SourceObject]) -> None:
-    """Check that each tensor of an index is in its shard.
+    """Check that each tensor of an index is in the catalog.
 
     Args:
-        tensors: Names of those that were found.
-        choice: What the index says.
-        shards: All of them.
+        tensors: Names of the tensors in the catalog.
+        choice: The shards that the index names.
+        shards: All shards.
 
     Raises:
-        ShardIndexError: one is not.
+        ShardIndexError: a tensor is not.
     """
     for name, shard in (choice.shard_of or {}).items():
         if name not in tensors:
@@ -143,7 +143,7 @@ def check_index(tensors: Container[str], choice: ShardChoice, shards: Sequence[S
 
 
 def not_held(name: str, uri: str) -> ShardIndexError:
-    """Make the error for a tensor that is not in the shard that the index names, by its URL."""
+    """Return the error for a tensor that is not in the shard that the index names; `uri` is the shard's."""
     return ShardIndexError(
         f"the index promises tensor {name[:80]!r}, which this shard does not hold",
         uri=uri,

@@ -1,4 +1,4 @@
-"""Whether the names of a folder show that a checkpoint is whole: what an index names, and what numbers say."""
+"""Whether a checkpoint is complete, judged by the names in its folder: those in an index, and numbered series."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _log = logging.getLogger("streamer")
 
 
 def check_whole(names: Sequence[str], label: str, *, is_allowed: bool = False) -> tuple[str, ...]:
-    """Check that no shard is missing if no index names them: only their numbers say so.
+    """Check by the numbers in the names that no shard is missing, if there is no index.
 
     Args:
-        names: Of the shards.
+        names: Names of the shards.
         label: The folder, without secrets.
-        is_allowed: Whether some may be missing.
+        is_allowed: Whether shards may be missing.
 
     Returns:
-        A remark for each series that is not whole.
+        A remark for each series that is incomplete.
 
     Raises:
         MissingShardError: a shard is missing.
@@ -44,14 +44,14 @@ def check_whole(names: Sequence[str], label: str, *, is_allowed: bool = False) -
 
 
 def without_second_copies(names: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
-    """Leave out the shards that hold the same model once more; return the others, and a remark for each."""
+    """Drop shards that hold a second copy of the model; return the others, and a remark for each dropped shard."""
     again = second_copies(names)
     remarks = tuple(f"{name} holds the same model once more, and was left out: name it to load it" for name in again)
     return [name for name in names if name not in again], remarks
 
 
 def missing_shard(shard: str, index_uri: str) -> MissingShardError:
-    """Say that a shard which an index names is not there."""
+    """Return the error for a shard that an index names and that does not exist."""
     return MissingShardError(
         f"the index names shard {shard[:80]!r}, which does not exist",
         uri=index_uri,
@@ -60,7 +60,7 @@ def missing_shard(shard: str, index_uri: str) -> MissingShardError:
 
 
 def unfinished(names: Sequence[str], label: str) -> tuple[str, ...]:
-    """Give a remark on files that a download left unfinished beside the shards: one of them may be missing."""
+    """Return a remark if unfinished downloads lie beside the shards: a shard may be missing."""
     begun = sorted(name for name in names if _UNFINISHED.search(name))
     if not begun:
         return ()

@@ -1,4 +1,4 @@
-"""Where each wanted tensor is read to, and which tensor is handed out for it: a new one, or one of the caller's.
+"""The memory that each wanted tensor is read to, and the tensor that is handed out: a new one or the caller's.
 
 Refuses, before any byte is read, a tensor for which the framework has no dtype or shape.
 """
@@ -24,16 +24,16 @@ __all__ = ["Destinations"]
 
 
 class Destinations:
-    """The destinations of one read; its items are numbered as the wanted tensors are.
+    """The destinations of one read; item numbers are positions in `wanted`.
 
     Args:
-        wanted: In file order.
-        framework: Makes tensors.
-        targets: The caller's own tensors; None where all are new.
+        wanted: The tensors to read, in file order.
+        framework: The library that makes the tensors.
+        targets: The caller's own tensors; None if all tensors are new.
 
     Attributes:
-        in_place: Name to tensor, for those of the caller's that the engine fills.
-        device_tensors: Those on accelerators; None where all stay in this machine's memory.
+        in_place: Name to tensor, for the caller's tensors that the engine fills directly.
+        device_tensors: The tensors on accelerators; None if all stay in this machine's memory.
 
     Raises:
         UnsupportedDtypeError: the framework has no such dtype.
@@ -56,17 +56,17 @@ class Destinations:
             self._devices = [targets.devices.get(entry.name, _native.HOST) for entry in entries]
         for item, each in enumerate(wanted):
             if each.cut is not None and self._is_new(each.entry.name):
-                self._devices[item] = _native.HOST  # cut here, as a device has to hold no more than what is kept
+                self._devices[item] = _native.HOST  # cut in host memory: the device holds only the part that is kept
         self.device_tensors: DeviceTensors | None = None
         if any(device != _native.HOST for device in self._devices):
             self.device_tensors = DeviceTensors(entries, self._devices, framework)
 
     def share_lock(self) -> ResizeLock | None:
-        """Lock their memory once more; the caller releases the lock."""
+        """Lock the memory of the targets once more; the caller releases the lock."""
         return self._targets.lock.shared() if self._targets else None
 
     def items(self) -> Iterator[Row]:
-        """Give the items for the engine: what to read, and where to."""
+        """Return the items for the engine: the bytes to read, and their destinations."""
         addresses = self._targets.addresses if self._targets else {}
         entries = [each.entry for each in self._wanted]
         return zip(
@@ -79,20 +79,20 @@ class Destinations:
         )
 
     def bytes_of(self, item: int, memory: _native.Memory | None) -> memoryview | None:
-        """Give the bytes of a finished item; None where it is empty, or not in this machine's memory."""
+        """Return the bytes of a finished item; None if it is empty, or not in this machine's memory."""
         entry = self._wanted[item].entry
         data = bytes_at(self.in_place[entry.name], entry) if entry.name in self.in_place else memory
         return None if data is None else memoryview(data)
 
     def is_on_accelerator(self, item: int) -> bool:
-        """Whether the item was read to memory of `device_tensors`."""
+        """Whether the item was read into memory of `device_tensors`."""
         return self._devices[item] != _native.HOST
 
     @outside_captures
     def tensors(self, items: Sequence[int], memories: Sequence[_native.Memory | None]) -> list[Any]:
-        """Give the tensors of finished items: those `in_place`, or new ones on their devices, in their final dtypes.
+        """Return the tensors of finished items: those `in_place`, or new ones on their devices, in their final dtypes.
 
-        One that is copied to a target has the dtype that is stored, as the copy casts it.
+        A tensor that is copied to a target keeps its stored dtype: the copy casts it.
         """
         with normal_tensors():
             return self._tensors(items, memories)
@@ -108,13 +108,13 @@ class Destinations:
         ]
 
     def device_paths(self) -> set[str]:
-        """List the planned paths of the tensors to their devices, as `Devices.path`."""
+        """Return the planned paths of the tensors to their devices; see `Devices.path`."""
         if self._targets is not None:
             return self._targets.device_paths
         return {path_of_new(each, self._framework) for each in self._wanted}
 
     def remarks(self) -> list[str]:
-        """List why a CUDA device is not filled by the engine."""
+        """Return the reasons why the engine does not fill a CUDA device."""
         return self._framework.devices.remarks()
 
     def _tensor(self, item: int, memory: _native.Memory | None, entry: TensorEntry) -> Any:
@@ -137,7 +137,7 @@ class Destinations:
         return self._targets is None or name in self._targets.fresh
 
     def _cut(self, item: int, tensor: Any) -> Any:
-        """Give the part that is kept of what was read: a view, if it is then copied to a target."""
+        """Return the part of the tensor that is kept: a view if it is copied to a target, else a copy."""
         wanted = self._wanted[item]
         if wanted.cut is None:
             return tensor

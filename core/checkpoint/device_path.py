@@ -9,7 +9,7 @@ from streamer import _native
 
 __all__ = ["device_path", "gpudirect_remarks"]
 
-FIRST_CUFILE_CODE = 5000  # CUFILEOP_BASE_ERR: what is below is of errno
+FIRST_CUFILE_CODE = 5000  # CUFILEOP_BASE_ERR: smaller codes are values of errno
 
 
 def device_path(planned: Iterable[str], stats: Mapping[str, int]) -> str:
@@ -17,7 +17,7 @@ def device_path(planned: Iterable[str], stats: Mapping[str, int]) -> str:
 
     Args:
         planned: ``"ring"``, ``"torch"``, ``"jax"``, or ``""`` for tensors that stay on this machine.
-        stats: Of `ReadSession.stats`.
+        stats: The counters of `ReadSession.stats`.
 
     Example:
         >>> device_path(["ring", ""], {"gpudirect_bytes": 5, "bytes_landed": 5})
@@ -32,7 +32,7 @@ def device_path(planned: Iterable[str], stats: Mapping[str, int]) -> str:
 
 
 def gpudirect_remarks(path: str, stats: Mapping[str, int], *, is_asked: bool) -> list[str]:
-    """Say why GPUDirect Storage was not used although it was asked for."""
+    """Return a remark why GPUDirect Storage was not used although the caller enabled it."""
     if not is_asked or "ring" not in path or "gpudirect" in path:
         return []
     reason = _native.cuda_gpudirect_problem() or _refusal(stats["gpudirect_refusal"])

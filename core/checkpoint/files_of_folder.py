@@ -1,6 +1,6 @@
 """Many shards that the user names one by one, as Run:ai's interface does, and that lie in one folder.
 
-They are found with one store and one listing, where each by itself costs a store and a request: some milliseconds.
+One store and one listing find them all. Found one by one, each would cost a store and a request: some milliseconds.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from streamer.core.store.sources import ObjectInfo, Store
 
 __all__ = ["LISTED_PER_FILE", "are_of_one_folder", "is_named_after", "shards_of_files"]
 
-LEAST_TO_LIST = 16  # as many requests are made at the same time
-# A folder with more entries is not listed to its end: a page has 1000 of them and costs as much as some 30 requests.
+LEAST_TO_LIST = 16  # fewer files are looked up by parallel requests: 16 run at the same time
+# Listing stops if a folder has more entries: one page of 1000 entries costs as much as some 30 requests.
 LISTED_PER_FILE = 32
 
-# Schemes whose stores name an object after the path in its URL, and names that mean only themselves there.
+# Schemes whose stores name an object by the path in its URL; and file names without special characters.
 _OF_PATH = re.compile(r"[^:]*/|/.*/|(?:file|s3a?|gs|gcs|az|abfss?)://.+/")
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\.safetensors", re.ASCII)
 
 
 def are_of_one_folder(uri: str, other: str) -> bool:
-    """Whether both name shards in the same folder, so that one store has both.
+    """Whether both URIs name shards in the same folder, so that one store serves both.
 
     Example:
         >>> are_of_one_folder("s3://bucket/a.safetensors", "s3://bucket/b.safetensors")
@@ -41,19 +41,19 @@ def are_of_one_folder(uri: str, other: str) -> bool:
 
 
 def is_named_after(store: Store, uri: str) -> bool:
-    """Whether the store's name of its object ends as the URI; that of a plug-in may be any."""
+    """Whether the store's root ends with the file name of the URI; a plug-in's store may use any other name."""
     return store.root.endswith(f"/{_name(uri)}")
 
 
 def shards_of_files(store: Store, uris: Sequence[str]) -> list[Shards]:
-    """Find shards in one folder, each for itself.
+    """Locate shards in one folder; return one `Shards` for each URI.
 
     Args:
-        store: Opened for the first, and named after it.
-        uris: Of which each is `are_of_one_folder` with the first.
+        store: The store of the first URI; `is_named_after` holds for both.
+        uris: URIs for which `are_of_one_folder` holds, each with the first.
 
     Raises:
-        ObjectNotFoundError: one is not there.
+        ObjectNotFoundError: a shard does not exist.
         StorageError: and its kinds, from the storage.
     """
     folder = store.root[: len(store.root) - len(_name(uris[0]))]
@@ -68,12 +68,12 @@ def shards_of_files(store: Store, uris: Sequence[str]) -> list[Shards]:
 
 
 def _listed(store: Store, folder: str) -> dict[str, ObjectInfo]:
-    """List the folder, where that is allowed and the folder is not much larger than what is wanted of it."""
+    """List the folder; return nothing if listing is forbidden or has too many entries."""
     try:
         return {info.path: info for info in store.find(folder.rstrip("/") or "/") if info.size_bytes is not None}
-    except (ConnectError, TlsError, TransferTimeoutError):  # nor would the server answer other requests
+    except (ConnectError, TlsError, TransferTimeoutError):  # other requests would fail the same way
         raise
-    except StorageError:  # forbidden, too long, or not known to the server
+    except StorageError:  # listing is forbidden, too long, or not supported by the server
         return {}
 
 

@@ -1,6 +1,6 @@
-"""Refuses to keep more tensors than the memory of this machine, or of this container, can still hold.
+"""Refuses a load whose tensors need more memory than this machine, or this container, has left.
 
-The system only promises memory until it is filled, and ends the process that fills too much, without a word.
+The kernel grants memory before it is filled, and kills a process that fills too much, without a message.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from streamer.core.tensors.frameworks import Framework
 
 __all__ = ["KeptMemory"]
 
-LARGEST_GROWTH = 4  # of a cast: from F16 to F64
+LARGEST_GROWTH = 4  # the most that a cast enlarges a tensor: from F16 to F64
 
 
 class KeptMemory:
-    """The memory of this machine that the new tensors of one load take, all at the same time.
+    """The host memory that all new tensors of one load need together.
 
     Args:
         wanted: The tensors of the load.
-        framework: Makes them; those on a device need none of this memory.
-        targets: The caller's own tensors; None where all are new.
+        framework: The library that makes them; tensors on a device need no host memory.
+        targets: The caller's own tensors; None if all tensors are new.
 
     Attributes:
-        unread_share: Gives the part of its bytes, from 1 to 0, that was not read yet, and so has no memory.
+        unread_share: Returns the share of the bytes (from 1 to 0) that was not read yet, and has no memory yet.
     """
 
     def __init__(self, wanted: Sequence[ShardTensor], framework: Framework, targets: Targets | None) -> None:
@@ -42,38 +42,38 @@ class KeptMemory:
 
     @cached_property
     def stored_bytes(self) -> int:
-        """What the checkpoint stores of them."""
+        """Bytes of the tensors in the checkpoint."""
         return sum(each.entry.end - each.entry.begin for each in self._wanted)
 
     @cached_property
     def needed_bytes(self) -> int:
-        """What they take; in a cast, more or less than is stored."""
+        """Bytes of the new tensors in host memory; a cast makes them more or less than `stored_bytes`."""
         framework, targets = self._framework, self._targets
         new = [each for each in self._wanted if targets is None or each.entry.name in targets.fresh]
         here = [each for each in new if not framework.devices.path(each.entry.name)]
         return sum(_kept_bytes(each, framework) for each in here)
 
     def check_fit(self, uri: str) -> None:
-        """Check that it can be had, beside what other loads of this process have yet to take; until `end`, it counts.
+        """Check that the memory is free, beside what other loads of this process still need; count it until `end`.
 
         Args:
             uri: The checkpoint, for the message.
 
         Raises:
-            OutOfMemoryError: it cannot.
+            OutOfMemoryError: there is too little memory.
         """
         with _checking:
             others = list(_running)
             free_now = free_bytes()
             stored_bytes = self.stored_bytes + sum(each.stored_bytes for each in others)
-            if stored_bytes * LARGEST_GROWTH > free_now:  # rarely, and there may be a million tensors
+            if stored_bytes * LARGEST_GROWTH > free_now:  # rare; `needed_bytes` costs time for a million tensors
                 promised = sum(int(each.needed_bytes * each.unread_share()) for each in others)
                 if self.needed_bytes > free_now - promised:
                     raise _refusal(self.needed_bytes, free_now, promised, uri)
             _running.add(self)
 
     def end(self) -> None:
-        """Count it no longer: the load has ended."""
+        """Stop counting this memory: the load has ended."""
         _running.discard(self)
 
 
@@ -82,7 +82,7 @@ _checking = threading.Lock()
 
 
 def _forget_parents() -> None:
-    """Forget, in a forked child, the loads of its parent, and the lock that one of its threads may hold."""
+    """Reset the loads and the lock in a forked child: a thread of the parent may hold the lock."""
     global _checking  # noqa: PLW0603
     _checking = threading.Lock()
     _running.clear()

@@ -1,4 +1,4 @@
-"""Refuses a folder that ``python -m streamer pull`` has begun to fill, and not finished: shards may be missing."""
+"""Refuses a folder that ``python -m streamer pull`` has not finished: shards may be missing."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ INCOMPLETE = ".streamer-pull-incomplete"  # a file directly in the folder, so th
 
 
 def refuse_half_pulled(infos: Iterable[ObjectInfo], label: str) -> None:
-    """Check that the mark of an unfinished pull is not among the files of a folder.
+    """Check that a folder does not hold the mark of an unfinished pull.
 
     Args:
-        infos: What is directly in the folder.
+        infos: The files directly in the folder.
         label: The URI without secrets.
 
     Raises:
-        ObjectNotFoundError: it is.
+        ObjectNotFoundError: the folder holds it.
     """
     if any(info.path.rpartition("/")[2] == INCOMPLETE for info in infos):
         raise ObjectNotFoundError(

@@ -1,7 +1,7 @@
-"""Reads the headers of all shards, with one ranged read each where the header is small.
+"""Reads the headers of all shards, with one ranged read for each small header.
 
-They are parsed as they arrive, while a network is waited for: a thousand small ones take 20 ms to parse. Where several
-are malformed, the error is that of the first shard among them, whichever was parsed first.
+Headers are parsed as they arrive, while others are still being transferred: a thousand small ones take 20 ms to parse.
+If several headers are malformed, the error is that of the first such shard, in whatever order they were parsed.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from streamer.core.options.settings import Settings
 __all__ = ["HeadersRead", "read_headers"]
 
 
-HEADER_SHARE = 64  # of a shard; usually the header is less than a thousandth of it
+HEADER_SHARE = 64  # the first read is at most this fraction of a shard; headers usually take less than a thousandth
 LEAST_FIRST_BYTES = 16 << 10  # the entries of 120 tensors
 
 
 class HeadersRead(NamedTuple):
-    """What `read_headers` has read of each shard.
+    """The result of `read_headers`, by shard.
 
     Attributes:
         headers: The headers.
-        beginnings: The bytes that they were parsed from, from byte 0 on; others may follow them.
+        beginnings: The bytes that were read, from byte 0 on: the header, and possibly bytes behind it.
         shards: The shards, with the version that was read.
     """
 
@@ -38,12 +38,12 @@ class HeadersRead(NamedTuple):
 
 
 def read_headers(shards: Sequence[SourceObject], settings: Settings) -> HeadersRead:
-    """Read and check the headers of all shards, whose tensors may have the same names.
+    """Read and check the headers of all shards. Duplicate tensor names are not checked here.
 
     Raises:
         HeaderError: a header is malformed.
         TruncatedError: a shard is shorter than its header says.
-        TransferTimeoutError: the load's own deadline is over.
+        TransferTimeoutError: the load's own deadline has passed.
     """
     parser = _Parser(shards, settings)
     first = [(i, 0, _first_bytes(each.size_bytes, settings)) for i, each in enumerate(shards)]
@@ -62,7 +62,7 @@ def read_headers(shards: Sequence[SourceObject], settings: Settings) -> HeadersR
 
 
 def _first_bytes(size_bytes: int, settings: Settings) -> int:
-    """Return how much of a shard to read first: of a thousand of 1 MB, 256 KiB each would be a quarter of all."""
+    """Return how many bytes to read first; 256 KiB of each 1 MB shard would read a quarter of the checkpoint."""
     most = max(size_bytes // HEADER_SHARE, LEAST_FIRST_BYTES)
     return min(size_bytes, settings.header_bytes, most)
 
@@ -71,8 +71,8 @@ class _Parser:
     """Parses the headers of shards.
 
     Attributes:
-        headers: By shard, those that were parsed.
-        sizes: By shard, how many bytes a header ends at.
+        headers: Shard number to header, for those that were parsed.
+        sizes: Shard number to the size of its header in bytes, length field included.
     """
 
     def __init__(self, shards: Sequence[SourceObject], settings: Settings) -> None:
@@ -82,25 +82,25 @@ class _Parser:
         self._shards, self._settings = shards, settings
 
     def parse(self, indexes: Sequence[int], beginnings: Sequence[memoryview]) -> None:
-        """Parse the headers of some shards, of those that are there as a whole.
+        """Parse the headers of some shards, except headers of which only a part was read.
 
         Args:
-            indexes: Of the shards.
+            indexes: Numbers of the shards.
             beginnings: By shard, the bytes from byte 0 on.
 
         Raises:
-            TransferTimeoutError: the deadline is over, at which is looked after each, as the largest takes seconds.
+            TransferTimeoutError: the deadline has passed; checked after each header, as the largest takes seconds.
         """
         deadline = self._settings.deadline
         with collector_paused():
             for index in indexes:
                 try:
                     self._parse(index, beginnings[index])
-                except StreamerError as error:  # that of an earlier shard may follow
+                except StreamerError as error:  # `check` raises it, as an earlier shard may fail later
                     self._errors[index] = error
                 if deadline.is_over:
-                    told = f"{len(self.headers)} of {len(self._shards)} headers were read in time"
-                    raise deadline.error(told, self._shards[index].uri)
+                    progress = f"{len(self.headers)} of {len(self._shards)} headers were read in time"
+                    raise deadline.error(progress, self._shards[index].uri)
 
     def check(self) -> None:
         """Raise the error of the first shard that has one.
@@ -113,7 +113,7 @@ class _Parser:
             raise self._errors[min(self._errors)]
 
     def unfinished(self) -> list[int]:
-        """List the shards whose header is longer than what was read of it, once `check` has found no error."""
+        """Return the shards of whose header only a part was read; call `check` first."""
         return sorted(self.sizes.keys() - self.headers.keys())
 
     def _parse(self, index: int, data: memoryview) -> None:

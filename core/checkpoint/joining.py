@@ -1,8 +1,8 @@
-"""Joins the checkpoints of several URIs to one."""
+"""Joins the checkpoints of several URIs into one."""
 
 from __future__ import annotations
 
-from streamer.core.checkpoint.shard_choice import twin
+from streamer.core.checkpoint.shard_choice import duplicate_tensor
 from streamer.core.checkpoint.shards import Shards
 from streamer.core.engine.session import SourceObject
 
@@ -10,7 +10,7 @@ __all__ = ["joined"]
 
 
 def joined(parts: list[Shards]) -> Shards:
-    """Join several checkpoints to one, in their order.
+    """Join several checkpoints into one, in the order of `parts`.
 
     Raises:
         FormatError: the indexes of two of them name the same tensor.
@@ -22,7 +22,7 @@ def joined(parts: list[Shards]) -> Shards:
     for part in parts:
         for name, shard in (part.shard_of or {}).items():
             if name in shard_of:
-                raise twin(name, objects[shard_of[name]].uri, part.objects[shard].uri)
+                raise duplicate_tensor(name, objects[shard_of[name]].uri, part.objects[shard].uri)
             shard_of[name] = len(objects) + shard
         objects.extend(part.objects)
     infos = [info for part in parts for info in part.infos]

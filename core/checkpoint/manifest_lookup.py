@@ -1,4 +1,4 @@
-"""The manifest of a checkpoint: where it lies, and whether it fits the headers.
+"""Finds the manifest of a checkpoint, and checks that it fits the headers.
 
 Guarantees: a manifest is used only if it fits the checkpoint's headers.
 """
@@ -37,7 +37,7 @@ class ManifestOfShard:
 
 
 def manifest_paths(infos: Sequence[ObjectInfo], index_path: str | None) -> list[str]:
-    """List the paths at which the manifest of these shards may lie; it is written to the first."""
+    """Return the paths at which the manifest of these shards may lie; a new manifest is written to the first."""
     first = infos[0].path
     folder = first[: len(first) - len(first.rpartition("/")[2])]
     if index_path is not None:
@@ -47,7 +47,7 @@ def manifest_paths(infos: Sequence[ObjectInfo], index_path: str | None) -> list[
 
 
 def name_in_manifest(path: str, manifest_path: str) -> str:
-    """Give the path of a shard relative to the folder of its manifest."""
+    """Return the path of a shard relative to the folder of its manifest."""
     return path[len(manifest_path) - len(manifest_path.rpartition("/")[2]) :]
 
 
@@ -55,7 +55,7 @@ class Manifests:
     """The manifests in one store, each read once.
 
     Args:
-        store: To read from.
+        store: The store of the manifests.
         settings: How to read.
     """
 
@@ -67,12 +67,12 @@ class Manifests:
     def of_shards(
         self, infos: Sequence[ObjectInfo], index_path: str | None, *, is_whole: bool
     ) -> list[ManifestOfShard]:
-        """Give the manifest of the shards of one URI.
+        """Return the manifest of the shards of one URI, once for each shard.
 
         Args:
             infos: The shards.
             index_path: The index that named them, or None.
-            is_whole: The shards are all there are: a manifest must name no other.
+            is_whole: The shards are the whole checkpoint: the manifest must not name any other.
 
         Raises:
             ObjectNotFoundError: there is no manifest.
@@ -80,7 +80,7 @@ class Manifests:
             StorageError: and its kinds, from the storage.
         """
         info = _find(self._store, infos, index_path)
-        with self._lock:  # the others that want it wait for the first
+        with self._lock:  # so that several threads read one manifest once
             if info not in self._read:
                 self._read[info] = _parsed(self._store, info, self._settings)
             manifest = self._read[info]
@@ -108,7 +108,7 @@ def _parsed(store: Store, info: ObjectInfo, settings: Settings) -> Manifest:
 
 
 def check_fit(catalog: Catalog, manifests: Sequence[ManifestOfShard]) -> None:
-    """Compare the headers of a checkpoint with the manifests of its shards.
+    """Check that the headers of a checkpoint fit the manifests of its shards.
 
     Raises:
         ManifestError: they do not fit.

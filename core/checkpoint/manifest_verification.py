@@ -1,4 +1,4 @@
-"""``verify="manifest"``: each tensor is compared with the manifest by the engine, before it is handed out."""
+"""``verify="manifest"``: the engine compares each tensor with the manifest before the tensor is handed out."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ __all__ = ["ManifestVerification"]
 
 
 class ManifestVerification:
-    """Compares tensors with their manifest's digests; see `streamer.core.checkpoint.verification.Verification`.
+    """Compares tensors with the digests of their manifest; see `streamer.core.checkpoint.verification.Verification`.
 
     Args:
         catalog: All tensors of the checkpoint; they fit their manifests.
-        wanted: The items to be read: tensors of the catalog, or rows of them, which are not compared.
-        manifests: By shard.
+        wanted: The items to be read: tensors of the catalog, or rows of tensors. Rows are not compared.
+        manifests: The manifest of each shard.
     """
 
     needs_order = False
@@ -39,12 +39,12 @@ class ManifestVerification:
             )
 
     def take(self, item: int, data: memoryview | None, pieces: Callable[[int], Pieces]) -> None:
-        """Count the item: the engine has compared it before it hands it out."""
+        """Count the item; the engine has already compared it."""
         del data, pieces
         self._awaited[self._wanted[item].shard] -= 1
 
     def checks(self, compares_answers: Callable[[int], bool]) -> tuple[ObjectCheck, ...]:
-        """Report for each shard whether its tensors were compared."""
+        """Return for each shard whether its tensors were compared."""
         del compares_answers
         return tuple(self._check(shard, each.uri) for shard, each in enumerate(self._catalog.shards))
 

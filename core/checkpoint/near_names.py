@@ -1,4 +1,4 @@
-"""Why no names match: the target's, or the checkpoint's, begin with something that the other's lack. Pure."""
+"""Explains why no names match: the names of the target or of the checkpoint have a prefix the others lack. Pure."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from itertools import islice
 
 __all__ = ["prefix_hint"]
 
-LOOKED_AT = 1000  # names; all begin alike
-COMPILED = "_orig_mod"  # what torch.compile puts before the names of the module it wraps
-WRAPPERS = (COMPILED, "module", "_checkpoint_wrapped_module")  # and others of torch's
+MOST_COMPARED = 1000  # names; the names of one model usually begin alike
+COMPILED = "_orig_mod"  # the prefix that torch.compile adds to the names of the module it wraps
+WRAPPERS = (COMPILED, "module", "_checkpoint_wrapped_module")  # prefixes of torch's wrappers
 
 
 def prefix_hint(stored: Collection[str], targets: Collection[str]) -> str | None:
-    """Say which prefix stands between the names of a checkpoint and those of its targets; None where none does.
+    """Return a hint at the prefix by which a checkpoint's names differ from its targets'; None if there is none.
 
     Example:
         >>> prefix_hint({"layer.weight"}, {"model.layer.weight"})
@@ -34,8 +34,8 @@ def prefix_hint(stored: Collection[str], targets: Collection[str]) -> str | None
 
 
 def _wrapped_hint(stored: Collection[str], targets: Iterable[str]) -> str | None:
-    """Say that modules inside of the target are wrapped, so that their names have another part."""
-    for name in islice(targets, LOOKED_AT):
+    """Return a hint if modules inside the target are wrapped, which adds a part to their names."""
+    for name in islice(targets, MOST_COMPARED):
         parts = name.split(".")
         wrapper = next((part for part in WRAPPERS if part in parts), None)
         if wrapper and name not in stored and ".".join(part for part in parts if part != wrapper) in stored:
@@ -45,14 +45,14 @@ def _wrapped_hint(stored: Collection[str], targets: Iterable[str]) -> str | None
 
 
 def _prefix(longer: Iterable[str], shorter: Collection[str]) -> str | None:
-    """The prefix that most of the longer names have, if the rest of each is one of the shorter names."""
-    known = set(shorter)
-    looked_at = list(islice(longer, LOOKED_AT))
+    """Return the prefix that turns most of the longer names into one of the shorter names; None if there is none."""
+    short_names = set(shorter)
+    compared = list(islice(longer, MOST_COMPARED))
     counts: Counter[str] = Counter()
-    for name in looked_at:
+    for name in compared:
         prefix, _, rest = name.partition(".")
         while rest:
-            if rest in known:
+            if rest in short_names:
                 counts[prefix] += 1
                 break
             head, _, rest = rest.partition(".")
@@ -60,4 +60,4 @@ def _prefix(longer: Iterable[str], shorter: Collection[str]) -> str | None:
     if not counts:
         return None
     prefix, count = counts.most_common(1)[0]
-    return prefix if 2 * count > len(looked_at) else None
+    return prefix if 2 * count > len(compared) else None

@@ -1,6 +1,6 @@
-"""What to say where no shard was found: a pattern that matches nothing, a folder of folders, weights in another format.
+"""Errors for a URI without shards: a pattern that matches nothing, a folder of folders, weights in another format.
 
-Two more requests at most are made for that, and they may fail: the message then says less.
+At most two more requests are made for the message. If they fail, the message says less.
 """
 
 from __future__ import annotations
@@ -21,42 +21,42 @@ _OTHER_WEIGHTS = (".bin", ".pt", ".pth", ".ckpt", ".gguf", ".h5", ".msgpack", ".
 
 
 def is_pattern(text: str) -> bool:
-    """Whether a part of a path is a pattern as of `fnmatch`, or looks like one."""
+    """Whether a part of a path has characters of an `fnmatch` pattern."""
     return any(mark in text for mark in "*?[")
 
 
 def nothing_there(error: ObjectNotFoundError, store: Store, label: str, root: str) -> ObjectNotFoundError:
-    """Explain why the store has no object of the user's name.
+    """Return an error that explains why the store has no object of the requested name.
 
     Args:
-        error: The store's.
-        store: Of the URI.
+        error: The error of the store.
+        store: The store of the URI.
         label: The URI, without secrets.
-        root: The store's path of it.
+        root: The path of the URI in the store.
     """
     folder, _, name = root.rpartition("/")
     if is_pattern(folder):
         error.hint = "Only the last part of a URI may be a pattern: name each folder, in a list of URIs"
         return error
-    names = _peek(store, root)
+    names = _names_in(store, root)
     if folders := [each for each in names or () if each.endswith("/")]:
         return _without_shards(label, folders)
-    if not isinstance(store, RemoteStore):  # whose message says that a folder is empty
+    if not isinstance(store, RemoteStore):  # other stores' messages already say that a folder is empty
         return error
     if names is not None and not names and not name.endswith((SHARD_SUFFIX, INDEX_SUFFIX)):
         error.message += f", and nothing lies below it: neither *{SHARD_SUFFIX} nor {USUAL_INDEX}"
-        if (error.hint or "").startswith("Name "):  # an object in a bucket or a folder, which has none
+        if (error.hint or "").startswith("Name "):  # it asks to name an object, but there is none
             error.hint = _CHECK_IT
-    beside = [each for each in _peek(store, folder) or [] if each != f"{name}/"] if folder else []
+    beside = [each for each in _names_in(store, folder) or [] if each != f"{name}/"] if folder else []
     if near := near_names(name, beside):
         error.hint = f"{error.hint}. {near}" if error.hint else near
     return error
 
 
 def no_match(store: Store, label: str, root: str, listed: Sequence[ObjectInfo]) -> ObjectNotFoundError:
-    """Say that a pattern matches none of the listed files, and what it matches, or what there is."""
+    """Return the error for a pattern that matches no file; its hint names matching folders, or the files there."""
     folder, _, pattern = root.rpartition("/")
-    names = _peek(store, folder or "/") or list(map(_name, listed))
+    names = _names_in(store, folder or "/") or list(map(_name, listed))
     hint = "There is no such folder, or it is empty"
     if matching := [name for name in names if name.endswith("/") and fnmatchcase(name[:-1], pattern)]:
         hint = f"It matches folders ({enumerated(matching)}), not files: name each, in a list of URIs"
@@ -66,17 +66,17 @@ def no_match(store: Store, label: str, root: str, listed: Sequence[ObjectInfo]) 
 
 
 def no_shard(store: Store, label: str, root: str, listed: Sequence[ObjectInfo]) -> ObjectNotFoundError:
-    """Say what a folder holds in place of shards."""
-    return _without_shards(label, _peek(store, root) or list(map(_name, listed)))
+    """Return the error for a folder without shards; it says what the folder holds."""
+    return _without_shards(label, _names_in(store, root) or list(map(_name, listed)))
 
 
 def _without_shards(label: str, names: Sequence[str]) -> ObjectNotFoundError:
     others = [name for name in names if name.endswith(_OTHER_WEIGHTS)]
     hidden = [name for name in names if name.startswith(".") and name.endswith(SHARD_SUFFIX)]
     steps = ["Name one of its folders"] if any(name.endswith("/") and name != "/" for name in names) else []
-    if {"blobs/", "snapshots/"} <= set(names):  # of the cache of huggingface_hub
+    if {"blobs/", "snapshots/"} <= set(names):  # the layout of the cache of huggingface_hub
         steps = ["Name a folder in its snapshots/, one for each revision"]
-    if "/" in names:  # a folder without a name, which no URI of a folder can end in
+    if "/" in names:  # a folder with an empty name: no URI can name it
         steps.append("Names there have two slashes in a row: name the files")
     if hidden:
         steps.append(f"{_shown(hidden[0])} is hidden, and so no shard of the folder: rename it, or name it itself")
@@ -91,13 +91,13 @@ def _shown(name: str) -> str:
     return printable(name[:SHOWN_CHARACTERS])
 
 
-def _peek(store: Store, folder: str) -> list[str] | None:
-    """Name what is in a folder; None if the store does not say."""
+def _names_in(store: Store, folder: str) -> list[str] | None:
+    """Return the names in a folder; None if the store cannot list it."""
     if not isinstance(store, PeekingStore):
         return None
     try:
         return list(store.peek(folder))
-    except Exception:  # only the message would have been better
+    except Exception:  # the names only improve a message
         return None
 
 

@@ -1,6 +1,6 @@
-"""Pairs the names of a checkpoint with those of its targets, and says what stays alone on either side.
+"""Pairs the names of a checkpoint with those of its targets, and reports names without a partner.
 
-Refuses, when it is strict, a name without its partner; and always a checkpoint none of whose names has one.
+Refuses a name without a partner if `strict`, and in any case a checkpoint without a single pair.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from streamer.core.errors import TargetError
 
 __all__ = ["PairedNames", "pair_names"]
 
-NAMED = 5  # names shown in a message
+MOST_SHOWN = 5  # names shown in a message
 
 
 @dataclass(frozen=True)
@@ -25,9 +25,9 @@ class PairedNames:
 
     Attributes:
         targets: Name in the checkpoint to name of the target, in the checkpoint's order.
-        missing: Targets for which the checkpoint has no tensor. One of several tied targets is enough; those whose
-            tensor the caller left out are not among them.
-        unexpected: Tensors of those chosen, by their names in the checkpoint, for which there is no target.
+        missing: Targets for which the checkpoint has no tensor. One of several tied targets is enough; targets whose
+            tensor the caller left out do not count.
+        unexpected: Chosen tensors without a target, by their names in the checkpoint.
     """
 
     targets: Mapping[str, str]
@@ -38,18 +38,18 @@ class PairedNames:
 def pair_names(
     chosen: Sequence[str], held: Sequence[str], tensors: Mapping[str, Any], renaming: Renaming, *, strict: bool
 ) -> PairedNames:
-    """Pair names.
+    """Pair the names of a checkpoint's tensors with those of the targets.
 
     Args:
         chosen: The names in the checkpoint that the caller wants.
         held: All names in the checkpoint.
         tensors: The targets by name.
         renaming: What the checkpoint's tensors are called among the targets.
-        strict: Each has a partner.
+        strict: Refuse a name without a partner.
 
     Raises:
-        TargetError: names do not match (`strict`), none does, or two tensors would go to one target.
-        UnknownTensorError: the renaming is of names that the checkpoint does not hold.
+        TargetError: names do not match (`strict`), no name matches, or two tensors would go to one target.
+        UnknownTensorError: the renaming has names that the checkpoint does not hold.
     """
     renaming.check_fits(held)
     called = dict(zip(chosen, chosen, strict=True)) if renaming.changes_nothing else renaming.names_of(chosen)
@@ -61,67 +61,67 @@ def pair_names(
         tuple(stored for stored in called if stored not in paired),
     )
     if strict and (names.missing or names.unexpected):
-        raise _alone(names, called, tensors)
+        raise _unpaired_error(names, called, tensors)
     if called and not paired:
         raise TargetError(
-            f"the checkpoint holds no tensor of the target's: it holds {_some(sorted(called.values()))}",
-            hint=_near(called, tensors)
-            or f"The target has {_some(sorted(map(str, tensors))) or 'no tensors'}; see rename=",
+            f"the checkpoint holds no tensor of the target's: it holds {_first_few(sorted(called.values()))}",
+            hint=_prefix_hint(called, tensors)
+            or f"The target has {_first_few(sorted(map(str, tensors))) or 'no tensors'}; see rename=",
         )
     return names
 
 
-def _as_they_are(missing: Sequence[str], tensors: Mapping[str, Any]) -> str:
-    """Say what to do about targets that the checkpoint lacks, and that have no other name there."""
-    lacking = set(missing)  # as texts; the target's own names may be of other types
+def _hint_for_missing(missing: Sequence[str], tensors: Mapping[str, Any]) -> str:
+    """Return the hint for targets that the checkpoint does not hold under any name."""
+    lacking = set(missing)  # strings; the target's own names may be of other types
     if any(str(name) in lacking and getattr(tensor, "is_meta", False) for name, tensor in tensors.items()):
-        # accelerate's init_empty_weights makes two parameters of one that a module has under two names.
+        # accelerate's init_empty_weights makes two parameters out of one parameter with two names.
         return "Tie them first if they are others of the target (its tie_weights()); strict=False leaves them empty"
     return "Pass strict=False to leave them as they are"
 
 
-def _alone(names: PairedNames, called: Mapping[str, str], tensors: Mapping[str, Any]) -> TargetError:
-    near = _near(called, tensors)
+def _unpaired_error(names: PairedNames, called: Mapping[str, str], tensors: Mapping[str, Any]) -> TargetError:
+    near = _prefix_hint(called, tensors)
     shown = [name if called[name] == name else f"{name} as {called[name]}" for name in names.unexpected]
     if names.missing:
-        held = f"It holds {_some(sorted(shown))}, which the target lacks"
+        held = f"It holds {_first_few(sorted(shown))}, which the target lacks"
         pairs = (
             "rename= pairs one with one; of others, as of fused experts, streamer.transformers.from_pretrained knows"
         )
         both = f"{held}: {'rename= pairs them' if len(shown) == len(names.missing) else pairs}" if shown else None
         return TargetError(
-            f"the checkpoint lacks {len(names.missing)} of the target's tensors: {_some(names.missing)}",
-            hint=near or both or _as_they_are(names.missing, tensors),
+            f"the checkpoint lacks {len(names.missing)} of the target's tensors: {_first_few(names.missing)}",
+            hint=near or both or _hint_for_missing(names.missing, tensors),
         )
     return TargetError(
-        f"the target lacks {len(shown)} of the checkpoint's tensors: {_some(sorted(shown))}",
+        f"the target lacks {len(shown)} of the checkpoint's tensors: {_first_few(sorted(shown))}",
         hint=near or "Pass strict=False to skip them, or choose with names=",
     )
 
 
-def _near(called: Mapping[str, str], tensors: Mapping[str, Any]) -> str | None:
+def _prefix_hint(called: Mapping[str, str], tensors: Mapping[str, Any]) -> str | None:
     return prefix_hint(set(called.values()), [name for name in tensors if isinstance(name, str)])
 
 
-def _missing(tensors: Mapping[str, Any], known: set[str]) -> tuple[str, ...]:
-    missing = [name for name in tensors if name not in known]
+def _missing(tensors: Mapping[str, Any], named: set[str]) -> tuple[str, ...]:
+    missing = [name for name in tensors if name not in named]
     if missing:  # one of several tied tensors is enough
-        filled = {_storage(tensors[name]) for name in known if name in tensors}
+        filled = {_storage(tensors[name]) for name in named if name in tensors}
         missing = [name for name in missing if _storage(tensors[name]) not in filled]
     return tuple(map(str, missing))
 
 
 def _storage(tensor: Any) -> object:
-    """Identify the memory that two tied tensors have in common."""
-    with suppress(Exception):  # a target that is no plain tensor is refused later, where it would be filled
+    """Return a key that is equal for two tied tensors: it identifies their memory."""
+    with suppress(Exception):  # a target that is no plain tensor is refused later, before it is filled
         if hasattr(tensor, "untyped_storage") and str(tensor.layout) == "torch.strided" and not tensor.is_meta:
             storage = tensor.untyped_storage().data_ptr()
-            if storage:  # that of an empty tensor, or of a distributed one, tells nothing
+            if storage:  # it is 0 for an empty tensor and for a DTensor
                 return (str(tensor.device), storage, tensor.storage_offset(), tuple(tensor.shape))
     return id(tensor)
 
 
-def _some(names: Iterable[str]) -> str:
+def _first_few(names: Iterable[str]) -> str:
     listed = list(names)
-    shown = ", ".join(repr(str(name)[:80]) for name in listed[:NAMED])
-    return shown + (", …" if len(listed) > NAMED else "")
+    shown = ", ".join(repr(str(name)[:80]) for name in listed[:MOST_SHOWN])
+    return shown + (", …" if len(listed) > MOST_SHOWN else "")

@@ -1,7 +1,7 @@
-"""What the tensors of a checkpoint are called in a target: a prefix is taken off, then modules are renamed. Pure.
+"""The names of a checkpoint's tensors in a target: a prefix is removed, then modules are renamed. Pure.
 
-Refuses a prefix that no name begins with, a new name for something that the checkpoint does not hold, and one new name
-for two tensors: each would fill less than its caller believes.
+Refuses a prefix that no name begins with, a key of `rename` that matches no name, and the same new name for two
+tensors: each would fill fewer targets than the caller expects.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ __all__ = ["RenameOption", "Renaming"]
 
 RenameOption: TypeAlias = Mapping[str, str | None] | Callable[[str], str | None] | None
 
-SHOWN = 5  # names in a message
+SHOWN = 5  # names shown in a message
 
 
 class Renaming:
     """The arguments ``prefix`` and ``rename`` of `streamer.load_into`.
 
     Args:
-        prefix: The module of the checkpoint that is wanted: its names lose the prefix, all others are left out. The dot
-            behind it may be left out. None: all names as they are.
-        rename: What comes after that: a mapping of names to new ones, or a callable that returns the new name; None in
-            place of one leaves the tensor out. A key is the name of a tensor, or of a module (all below it), or ``""``
-            (all that no other key matches); the longest counts, and what it does not match stays behind it.
+        prefix: The module of the checkpoint to load: the prefix is removed from its names, and all other tensors are
+            left out. The dot at its end is optional. None: all names stay as they are.
+        rename: Applied after `prefix`: a mapping of names to new names, or a callable that returns the new name. The
+            new name None leaves the tensor out. A key is the name of a tensor, or of a module (all names below it), or
+            ``""`` (all names that no other key matches). The longest matching key is replaced, the rest stays.
 
     Raises:
-        UsageError: these are of another type.
+        UsageError: an argument is of another type.
 
     Example:
         >>> renaming = Renaming("model", {"layers": "blocks", "norm": None})
@@ -53,11 +53,11 @@ class Renaming:
 
     @property
     def changes_nothing(self) -> bool:
-        """Whether every name stays."""
+        """Whether every name stays as it is."""
         return not self._prefix and self._callable is None and not self._new_by_key
 
     def name_of(self, stored: str) -> str | None:
-        """Give the name that a tensor of the checkpoint has in the target; None where it is left out.
+        """Return the name that a tensor of the checkpoint has in the target; None if it is left out.
 
         Raises:
             UsageError: the callable returned something else, or no name is left.
@@ -73,7 +73,7 @@ class Renaming:
         return new
 
     def names_of(self, stored: Iterable[str]) -> dict[str, str]:
-        """Give the new name of each, without those that are left out.
+        """Return stored name to new name, without the tensors that are left out.
 
         Raises:
             TargetError: two tensors get the same name.
@@ -94,13 +94,13 @@ class Renaming:
         return renamed
 
     def check_fits(self, held: Collection[str]) -> None:
-        """Check that the checkpoint has what is renamed.
+        """Check that the checkpoint has names for the prefix and for each key.
 
         Args:
             held: All names of the checkpoint.
 
         Raises:
-            UnknownTensorError: the prefix, or a key of the mapping, matches none.
+            UnknownTensorError: the prefix, or a key of the mapping, matches no name.
         """
         inside = [name[len(self._prefix) :] for name in held if name.startswith(self._prefix)]
         if held and not inside:

@@ -19,7 +19,7 @@ _READERS: dict[type[Source], str] = {
     NfsSource: "nfs",
     PythonSource: "python",
 }
-# Fields with the names of the engine's counters; fields that a second read adds to; fields of which the larger counts.
+# Fields with the names of the engine's counters. Of two reads, `_SUMMED` are added and `_HIGHEST` keep the maximum.
 _COUNTERS = (
     "retries",
     "rereads",
@@ -57,11 +57,11 @@ class LoadReport:
     Attributes:
         uri: The URI that was loaded, without secrets.
         tensors: Number of tensors delivered.
-        bytes: Bytes of these tensors; for those that ``slices=`` cuts, of what was read for them.
-        bytes_read: Bytes requested from the storage for them, with dropped gaps, without headers.
+        bytes: Bytes of these tensors; for a tensor that ``slices=`` cuts, the bytes that were read for it.
+        bytes_read: Bytes requested from the storage for these tensors, including gaps between them, without headers.
         seconds: From the call to the last tensor.
-        requests: Range requests sent for headers and tensors, including retries, without those that found the
-            checkpoint; 0 without HTTP.
+        requests: Range requests sent for headers and tensors, including retries, without the requests that located
+            the checkpoint; 0 without HTTP.
         retries: Blocks that were retried.
         outages: How often the load waited for a server that failed as a whole, or throttled many requests.
         waited_s: Seconds of waiting in outages, the sum over all servers.
@@ -71,7 +71,7 @@ class LoadReport:
         credential_refreshes: How often an expiring signature was renewed.
         peak_held_bytes: Peak of the bytes that were read or being read, and not yet passed to the consumer.
         device_path: How tensors reached their accelerator: ``"ring"`` through the engine's pinned memory, ``"torch"``
-            or ``"jax"`` by that library's copy after each arrived, ``"gpudirect"`` directly from the disk;
+            or ``"jax"`` by the library's own copy after a tensor arrived, ``"gpudirect"`` directly from the disk;
             ``"ring+torch"`` and similar for several paths, ``""`` if all tensors stayed in this machine's memory.
         peak_pinned_bytes: Peak of the pinned host memory that this load used, all devices together.
         readers: Number of shards per reader: ``file``, ``http`` and ``nfs`` are native, ``python`` is not.
@@ -156,12 +156,12 @@ def load_report(
     Args:
         uri: The URI that was loaded.
         stats: The engine's counters.
-        earlier: The counters of the stages before.
+        earlier: The counters of the earlier stages.
         stages: Seconds by stage.
-        bytes_read: As planned.
-        sources: Of the shards that were read.
-        remarks: On devices; those of the sources come first.
-        verified: By shard.
+        bytes_read: The planned bytes.
+        sources: The sources of the shards that were read.
+        remarks: Remarks on devices; the remarks of the sources are put before them.
+        verified: The checks, by shard.
         device_path: The result of `device_path` in the module of this name.
         is_complete: Whether every tensor was delivered.
     """
@@ -203,6 +203,6 @@ def joined_reports(first: LoadReport, second: LoadReport, read_again: Collection
 
 
 def _remarks_of(sources: Sequence[Source]) -> tuple[str, ...]:
-    """Collect the remarks of the sources, each once."""
+    """Return the distinct remarks of the sources."""
     remarks = [source.remark for source in sources if isinstance(source, PythonSource) and source.remark]
     return tuple(dict.fromkeys(remarks))

@@ -1,7 +1,7 @@
-"""What is saved: tensors in memory, and tensors of other checkpoints that are read when their turn comes.
+"""The tensors to save: tensors in memory, and tensors of other checkpoints, which are read while they are saved.
 
-Guarantees: everything is looked at before a byte is written: names, kinds, dtypes, shared memory. A tensor that is not
-read yet is in memory once, and only while its bytes are sent; a larger one than `MOST_READ_BYTES` by its rows.
+Guarantees: names, kinds, dtypes and shared memory are checked before a byte is written. A tensor of another checkpoint
+is in memory once, and only while its bytes are sent. If it is larger than `MOST_READ_BYTES`, it is read by rows.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from streamer.core.tensors.tensor_bytes import bytes_of, dtype_name, is_array, i
 
 __all__ = ["SavedTensors"]
 
-MOST_READ_BYTES = 256 << 20  # a read at full speed; rows have no digest, so smaller tensors are read whole
+MOST_READ_BYTES = 256 << 20  # enough for full speed; smaller tensors are read whole, as rows have no digest
 
 
 class SavedTensors:
     """Named tensors, in the order in which they are saved.
 
     Args:
-        tensors: Of torch, numpy or `TensorSlice`, by name.
+        tensors: Tensors of torch or numpy, or instances of `TensorSlice`, by name.
 
     Attributes:
-        layouts: What the headers say of them.
+        layouts: The tensors as a header describes them.
 
     Raises:
-        UsageError: a name is no text, a value no tensor, or tensors share memory.
+        UsageError: a name is no string, a value is no tensor, or tensors share memory.
         UnsupportedDtypeError: the format lacks a dtype.
     """
 
@@ -42,7 +42,7 @@ class SavedTensors:
         refuse_shared({name: tensor for name, tensor in self._tensors.items() if is_torch_tensor(tensor)})
 
     def pieces(self, layout: TensorLayout) -> Iterator[memoryview]:
-        """Give the bytes of one tensor, in one piece or several."""
+        """Yield the bytes of one tensor, in one or more pieces."""
         tensor = self._tensors[layout.name]
         if not layout.size_bytes:
             return
@@ -79,7 +79,7 @@ def _layout(name: str, tensor: Any) -> TensorLayout:
 
 
 def _layout_of_slice(name: str, tensor: TensorSlice[Any]) -> TensorLayout:
-    """Describe a tensor that is not read yet, as it is after the cast that `streamer.open` was asked for."""
+    """Describe a tensor that is not read yet, after the cast that was requested from `streamer.open`."""
     dtype = dtype_name(name, tensor.dtype)
     shape = tuple(tensor.get_shape())
     return TensorLayout(name, dtype, shape, byte_length(shape, dtype))

@@ -1,7 +1,7 @@
-"""Which tensors a caller asks for: everything, exact names, patterns, or a predicate.
+"""Selects the tensors that a caller requests: everything, exact names, patterns, or a predicate.
 
-Guarantees: an exact name or a pattern that matches nothing is an error, never a silently smaller result. A
-name that exists is taken literally, whatever characters it holds.
+Guarantees: an exact name or a pattern that matches nothing is an error, never a silently smaller result. A name that
+exists is taken literally, even with the characters of a pattern.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def select(names: NamesOption, available: Sequence[str], uri: str | None = None)
     Args:
         names: None for everything; a string or strings, each an exact name or a pattern as in
             `fnmatch.fnmatchcase`; or a callable that says of each name whether it is wanted.
-        available: The names there are.
+        available: All names of the checkpoint.
         uri: The checkpoint, for messages.
 
     Returns:
@@ -85,11 +85,11 @@ def _matching(pattern: str, available: Sequence[str]) -> set[str]:
 
 
 def unknown_tensor(wanted: str, available: Sequence[str], uri: str | None = None) -> UnknownTensorError:
-    """Make the error for a name or pattern that matches nothing.
+    """Return the error for a name or pattern that matches nothing.
 
     Args:
         wanted: The name or pattern.
-        available: The names there are.
+        available: All names of the checkpoint.
         uri: The checkpoint, without secrets.
     """
     what = "no tensor matches pattern" if _PATTERN_CHARACTERS.search(wanted) else "there is no tensor"
@@ -97,7 +97,7 @@ def unknown_tensor(wanted: str, available: Sequence[str], uri: str | None = None
 
 
 def hint_at_names(wanted: str, available: Sequence[str]) -> str:
-    """Write the hint for a name or pattern that matches nothing: which names are similar."""
+    """Return the hint for a name or pattern that matches nothing: similar names."""
     module = wanted.rstrip(".")
     below = sum(name.startswith(f"{module}.") for name in available) if module else 0
     if below:

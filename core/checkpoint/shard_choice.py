@@ -1,4 +1,4 @@
-"""Which shard counts for a tensor that several shards hold: the one that an index names, within its own checkpoint."""
+"""Which shard counts for a tensor that several shards hold: the shard that the index of their checkpoint names."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 from streamer.core.errors import FormatError
 
-__all__ = ["NO_INDEX", "ShardChoice", "twin"]
+__all__ = ["NO_INDEX", "ShardChoice", "duplicate_tensor"]
 
 
 @dataclass(frozen=True)
 class ShardChoice:
     """The indexes of one checkpoint, or of several that are loaded together.
 
-    An index says nothing of the shards of another checkpoint: a tensor that both hold has two values.
+    An index does not decide about shards of another checkpoint: a tensor in both checkpoints is refused.
 
     Attributes:
         shard_of: Tensor name to the number of its shard; None without an index.
@@ -25,7 +25,7 @@ class ShardChoice:
     checkpoint_of: Sequence[int] = ()
 
     def overrules(self, name: str, shard: int) -> bool:
-        """Tell whether the index takes a tensor of this shard from another shard of the same checkpoint."""
+        """Whether the index takes this tensor from another shard of the same checkpoint."""
         chosen = (self.shard_of or {}).get(name, shard)
         if chosen == shard:
             return False
@@ -35,8 +35,8 @@ class ShardChoice:
 NO_INDEX = ShardChoice()
 
 
-def twin(name: str, first: str, second: str) -> FormatError:
-    """Make the error for a tensor that two shards hold, by their URLs."""
+def duplicate_tensor(name: str, first: str, second: str) -> FormatError:
+    """Return the error for a tensor that two shards hold; `first` and `second` are their URLs."""
     if first == second:
         return FormatError("the same shard is named twice", uri=first, hint="Name each file once")
     return FormatError(

@@ -1,4 +1,4 @@
-"""Divides tensors into shards, and writes their index, with the names and contents that transformers gives them."""
+"""Divides tensors into shards and writes their index; names and contents are those of transformers."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _USUAL = re.compile(r"model(?:-[0-9a-f]{8})?(?:-[0-9]{5,9}-of-[0-9]{5,9})?\.safe
 
 
 def most_shard_bytes(value: int | str) -> int:
-    """Parse the size of a shard: a number of bytes, or one with a unit, as ``"5GB"`` (5 * 10^9).
+    """Parse the maximum size of a shard: a number of bytes, or a text with a unit such as ``"5GB"`` (5 * 10^9).
 
     Raises:
-        OptionError: it is neither, or less than one byte.
+        OptionError: the value is neither, or less than one byte.
     """
     size_bytes = parsed_bytes(value) if isinstance(value, str) else value
     if isinstance(size_bytes, bool) or not isinstance(size_bytes, int) or size_bytes < 1:
@@ -30,7 +30,7 @@ def most_shard_bytes(value: int | str) -> int:
 
 
 def divided(tensors: Sequence[TensorLayout], most_bytes: int) -> list[list[TensorLayout]]:
-    """Divide tensors in their order; a tensor that is larger than a shard may be has one of its own.
+    """Divide tensors into shards, in order; a tensor that is larger than `most_bytes` gets a shard of its own.
 
     Example:
         >>> tensors = [TensorLayout(str(size), "U8", (size,), size) for size in (2, 2, 9, 1)]
@@ -56,9 +56,9 @@ def shard_names(count: int, *, has_index: bool, save_id: str = "") -> list[str]:
     """Name the shards of a checkpoint.
 
     Args:
-        count: How many there are; several need an index.
+        count: Number of shards; several need an index.
         has_index: Whether an index names them.
-        save_id: Eight hexadecimal digits that set them apart from those of an older checkpoint, or an empty text.
+        save_id: Eight hexadecimal digits that distinguish these names from those of an older checkpoint, or "".
 
     Example:
         >>> shard_names(1, has_index=False), shard_names(2, has_index=True)[1]
@@ -71,7 +71,7 @@ def shard_names(count: int, *, has_index: bool, save_id: str = "") -> list[str]:
 
 
 def is_usual_shard(name: str) -> bool:
-    """Whether `shard_names` gives such a name.
+    """Whether `shard_names` can return this name.
 
     Example:
         >>> is_usual_shard("model-0a1b2c3d-00001-of-00002.safetensors"), is_usual_shard("lora.safetensors")
@@ -81,7 +81,7 @@ def is_usual_shard(name: str) -> bool:
 
 
 def index_text(shards: Mapping[str, Sequence[TensorLayout]]) -> bytes:
-    """Write the index of shards, by name.
+    """Return the text of the index.
 
     Example:
         >>> index_text({"a.safetensors": [TensorLayout("w", "U8", (2,), 2)]}).splitlines()[2]

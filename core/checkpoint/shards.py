@@ -1,6 +1,6 @@
-"""The shards of a checkpoint in one store, from what the user named: a file, folder, index or glob.
+"""Finds the shards of a checkpoint in one store; the user names a file, folder, index or glob.
 
-One listing gives all sizes and versions of a folder; where listing is denied, the index or file still works.
+One listing gives all sizes and versions of a folder. If listing is denied, an index or a file can still be loaded.
 No name in a checkpoint can lead out of its folder.
 """
 
@@ -39,15 +39,15 @@ class Shards:
     """Where a checkpoint lies.
 
     Attributes:
-        label: What the user asked for, without secrets.
-        objects: Its shards in order.
+        label: The URI of the user, without secrets.
+        objects: The shards, in order.
         shard_of: Tensor name to position in `objects`, from the index; None without one.
         checkpoint_of: For each shard, the number of the URI that names it, if there are several.
         infos: The store's description of each shard.
-        index_path: The store's own path of the index; None without one, and for a list of URIs.
+        index_path: The path of the index in the store; None without an index, and for a list of URIs.
         kind: What the user's URI names.
-        expected: What the bytes of each shard should be, where they are verified.
-        remarks: What the report shall say of them.
+        expected: The digests or manifests that the shards are compared with, if they are verified.
+        remarks: Remarks on these shards for the report.
     """
 
     label: str
@@ -62,7 +62,7 @@ class Shards:
 
     @property
     def choice(self) -> ShardChoice:
-        """Which shard counts for a tensor that several hold."""
+        """Which shard counts for a tensor that several shards hold."""
         return ShardChoice(self.shard_of, self.checkpoint_of)
 
 
@@ -73,10 +73,10 @@ def shards_in(store: Store, uri: str, settings: Settings, listed: Sequence[Objec
         store: Opened for the URI.
         uri: A file, a folder, an index or a pattern.
         settings: How to read an index, and whether shards may be missing.
-        listed: What the folder of a file or an index has, if the caller has just listed it.
+        listed: The entries of the folder of a file or an index, if the caller has just listed it.
 
     Raises:
-        ObjectNotFoundError: nothing there, or a shard that the index names is missing.
+        ObjectNotFoundError: the URI names nothing, or a shard that the index names is missing.
         ShardIndexError: the index is malformed or leaves its folder.
         FormatError: a folder holds several indexes.
         StorageError: and its kinds, from the storage.
@@ -89,11 +89,11 @@ def shards_in(store: Store, uri: str, settings: Settings, listed: Sequence[Objec
 
 
 def _from_pattern(store: Store, label: str, root: str, settings: Settings) -> Shards:
-    """A name may have the marks of a pattern in it: where nothing matches, it is taken for a name."""
+    """Find the shards of a pattern. If it matches nothing, take it as a name: names may contain these characters."""
     folder, _, pattern = root.rpartition("/")
     listed = store.find(folder or "/")
     refuse_half_pulled(listed, label)
-    brackets_alone = not {"*", "?"} & {*pattern}  # which are part of names, too
+    brackets_alone = not {"*", "?"} & {*pattern}  # file names may contain brackets
     if brackets_alone and any(_name(info) == pattern for info in listed):
         return _from_name(store, label, root, settings)
     matches = [info for info in listed if fnmatchcase(_name(info), pattern) and _is_meant(info, pattern)]
@@ -102,7 +102,7 @@ def _from_pattern(store: Store, label: str, root: str, settings: Settings) -> Sh
     try:
         return _from_name(store, label, root, settings)
     except ObjectNotFoundError as error:
-        if is_pattern(folder):  # which the error says
+        if is_pattern(folder):  # the error already says that a folder cannot be a pattern
             raise
         raise no_match(store, label, root, listed) from error
 
@@ -117,9 +117,9 @@ def _from_name(
     try:
         info = found[0] if found else info_of(store, label, root)
     except ObjectNotFoundError as error:
-        with suppress(ObjectNotFoundError):  # the first one has the name as the user wrote it
+        with suppress(ObjectNotFoundError):  # the first error has the name as the user wrote it
             if any(SHARD_SUFFIX in _name(each) for each in _list_or_nothing(store, root)):
-                return _from_folder(store, label, root, settings)  # a folder called so, as a repository of the Hub
+                return _from_folder(store, label, root, settings)  # a folder with such a name
         raise error
     if name.endswith(SHARD_SUFFIX):
         return shards_of(store, label, [info])
@@ -127,7 +127,7 @@ def _from_name(
 
 
 def info_of(store: Store, label: str, root: str) -> ObjectInfo:
-    """Ask the store for one object; where it is not there, the error says what is.
+    """Ask the store for one object; if it does not exist, the error says what exists in its place.
 
     Raises:
         StorageError: and its kinds, from the storage.
@@ -154,7 +154,7 @@ def _from_folder(store: Store, label: str, root: str, settings: Settings) -> Sha
         )
     if indexes:
         index = (usual or indexes)[0]
-        # An entry that is listed without a size may be no file.
+        # An entry that is listed without a size may not be a file.
         sized = store.info(index.path) if index.size_bytes is None else index
         return _from_index(store, label, sized, infos, settings)
     shards = [info for info in infos if _name(info).endswith(SHARD_SUFFIX) and _is_meant(info)]
@@ -170,12 +170,12 @@ def _from_folder(store: Store, label: str, root: str, settings: Settings) -> Sha
 
 
 def _is_meant(info: ObjectInfo, pattern: str = "") -> bool:
-    """Whether a file is not hidden, as for a shell's patterns: tools leave drafts and notes (``._a.safetensors``)."""
+    """Whether a file is not hidden, as in a shell: tools leave hidden drafts and notes (``._a.safetensors``)."""
     return not _name(info).startswith(".") or pattern.startswith(".")
 
 
 def _listed(store: Store, root: str) -> list[ObjectInfo]:
-    """List a folder; where that is forbidden, try the usual names of a checkpoint."""
+    """List a folder; if listing is forbidden, look up the usual names of a checkpoint."""
     try:
         return store.find(root)
     except AccessDeniedError:
@@ -207,23 +207,23 @@ def read_index(store: Store, index_info: ObjectInfo, settings: Settings) -> Shar
     index_object = source_object(store, index_info)
     check_index_size(index_object.size_bytes, uri=index_object.uri)
     content, _ = read_ranges([index_object], [(0, 0, index_object.size_bytes)], settings, what="indexes")
-    return parse_index(content.pop(), uri=index_object.uri)  # kept no longer than it is read
+    return parse_index(content.pop(), uri=index_object.uri)  # pop: the bytes are freed after parsing
 
 
 def infos_of_shards(
     store: Store, folder: str, index: ShardIndex, listed: list[ObjectInfo], uri: str
 ) -> list[ObjectInfo]:
-    """Describe the shards of an index.
+    """Return the store's description of each shard of an index.
 
     Args:
-        store: To look up those that are not listed with their size.
-        folder: Of the index.
-        index: Which names them.
-        listed: What is known of the folder.
-        uri: Of the index.
+        store: The store, for shards that are not listed or are listed without their size.
+        folder: The folder of the index.
+        index: The index that names the shards.
+        listed: The listed entries of the folder.
+        uri: The URI of the index.
 
     Raises:
-        ObjectNotFoundError: one is not there.
+        ObjectNotFoundError: a shard does not exist.
         StorageError: and its kinds, from the storage.
     """
     listed_by_name = {_name(info): info for info in listed}
@@ -241,7 +241,7 @@ def infos_of_shards(
 
 
 def _list_or_nothing(store: Store, folder: str) -> list[ObjectInfo]:
-    """One listing saves a request per shard, but is not needed and may be forbidden."""
+    """List a folder, or return nothing if listing is forbidden: it only saves one request for each shard."""
     try:
         return store.find(folder)
     except AccessDeniedError:
@@ -249,30 +249,30 @@ def _list_or_nothing(store: Store, folder: str) -> list[ObjectInfo]:
 
 
 def shards_of(store: Store, label: str, infos: list[ObjectInfo], kind: Kind = "file") -> Shards:
-    """Describe shards of which the store's own description is known.
+    """Return the `Shards` of objects that the store has described.
 
     Raises:
-        FormatError: these are more than a checkpoint may have.
+        FormatError: there are more than a checkpoint may have.
         StorageError: as `source_object`.
     """
     if len(infos) > MOST_SHARDS:
         hint = "Name those to load in patterns of fewer, or join them to larger ones"
         raise FormatError(f"these are {len(infos)} shards, more than the {MOST_SHARDS} allowed", uri=label, hint=hint)
-    # Some listings have no sizes, or not all.
+    # Some listings lack sizes, or some of them.
     sized = in_parallel(lambda info: store.info(info.path) if info.size_bytes is None else info, infos, role="info")
     return Shards(label, objects_of(store, sized), None, sized, kind=kind)
 
 
 def objects_of(store: Store, infos: list[ObjectInfo]) -> list[SourceObject]:
-    """Ask the store where the bytes of objects live; raises as `source_object`."""
+    """Return the sources of objects; raises as `source_object`."""
     return in_parallel(lambda info: source_object(store, info), infos, role="source")
 
 
 def source_object(store: Store, info: ObjectInfo) -> SourceObject:
-    """Ask the store where the bytes of an object live.
+    """Return the source of an object, from which its bytes are read.
 
     Raises:
-        StorageError: its size is not known, or impossible; and its kinds, from the storage.
+        StorageError: its size is unknown or impossible; and its kinds, from the storage.
     """
     if info.size_bytes is None:
         raise StorageError(

@@ -1,4 +1,4 @@
-"""Reads whole small files of a folder at once: a model's configuration and tokenizer, beside its shards."""
+"""Reads the small files of a folder: a model's configuration and tokenizer, beside its shards."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = [
     "without_large",
 ]
 
-# Names to ask for if listing is forbidden.
+# File names to look up if listing is forbidden.
 OF_TOKENIZERS = (
     *("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "special_tokens_map.json", "added_tokens.json"),
     *("vocab.json", "vocab.txt", "merges.txt", "spiece.model", "sentencepiece.bpe.model", "preprocessor_config.json"),
@@ -35,16 +35,16 @@ USUAL_FILES = (
     *("config.json", "generation_config.json", "chat_template.jinja", "chat_template.json", "processor_config.json"),
     *("video_preprocessor_config.json", *OF_TOKENIZERS),
 )
-MOST_BYTES = 1 << 30  # of all together: the tokenizer of a large vocabulary has 40 MB
+MOST_BYTES = 1 << 30  # of all files together: the tokenizer of a large vocabulary has 40 MB
 
 _log = logging.getLogger("streamer")
 
 
 def folder_files(store: Store, usual: Sequence[str]) -> dict[str, ObjectInfo]:
-    """List the files directly in the store's root, by name; where that is forbidden, those of usual names.
+    """Return the files directly in the store's root, by name; if listing is forbidden, those of `usual` that exist.
 
     Raises:
-        AccessDeniedError: listing is forbidden, and there is none of the usual names.
+        AccessDeniedError: listing is forbidden, and no file of a usual name exists.
         StorageError: and its kinds.
     """
     try:
@@ -57,7 +57,7 @@ def folder_files(store: Store, usual: Sequence[str]) -> dict[str, ObjectInfo]:
 
 
 def named_files(store: Store, names: Sequence[str]) -> list[ObjectInfo]:
-    """Look up files directly in the store's root, and leave out those that are not there, or forbidden.
+    """Look up files directly in the store's root; leave out files that do not exist or are forbidden.
 
     Raises:
         StorageError: and its kinds.
@@ -73,7 +73,7 @@ def named_files(store: Store, names: Sequence[str]) -> list[ObjectInfo]:
 
 
 def sized(store: Store, infos: Sequence[ObjectInfo]) -> list[ObjectInfo]:
-    """Look up the sizes that a listing does not have.
+    """Look up the sizes that a listing lacks.
 
     Raises:
         StorageError: and its kinds, from the storage.
@@ -82,7 +82,7 @@ def sized(store: Store, infos: Sequence[ObjectInfo]) -> list[ObjectInfo]:
 
 
 def without_large(infos: Mapping[str, ObjectInfo], most_bytes: int) -> dict[str, ObjectInfo]:
-    """Leave out files that are larger than a bound, with a warning for each."""
+    """Return the files without those larger than `most_bytes`; log a warning for each of these."""
     for info in infos.values():
         if (info.size_bytes or 0) > most_bytes:
             _log.warning("%s: not pulled, as it is no small file", printable(info.uri))
@@ -90,11 +90,11 @@ def without_large(infos: Mapping[str, ObjectInfo], most_bytes: int) -> dict[str,
 
 
 def read_files(store: Store, infos: Sequence[ObjectInfo], settings: Settings) -> list[bytes]:
-    """Read files as a whole, in parallel.
+    """Read whole files, in parallel.
 
     Args:
-        store: Theirs.
-        infos: What to read.
+        store: The store of the files.
+        infos: The files to read.
         settings: How to read.
 
     Raises:

@@ -1,9 +1,9 @@
-"""``verify="auto"``: each object that is read whole is compared with the digest its storage keeps of it.
+"""``verify="auto"``: each object that is read whole is compared with the digest that its storage keeps.
 
-Checksums are combined from those that the engine's readers computed, in any order. Hashes (md5, sha1, sha256) take the
-bytes in order: tensors are then handed out in file order, each after the hash was updated with it. An object of which
-only a part is read cannot be compared with its digest; where its server sends a checksum with each answer, the engine's
-readers have compared those.
+Checksums are combined from the checksums of pieces, which the engine's readers compute in any order. Hashes (md5, sha1,
+sha256) need the bytes in order: then tensors are handed out in file order, each after the hash was updated with it. An
+object that is read in part cannot be compared with its digest. If its server sends a checksum with each answer, the
+engine's readers compare the answers.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ __all__ = ["StoreVerification", "mismatch"]
 
 
 class StoreVerification:
-    """Compares objects with their storage's digests; see `streamer.core.checkpoint.verification.Verification`.
+    """Compares objects with the digests of their storage; see `streamer.core.checkpoint.verification.Verification`.
 
     Args:
         catalog: All tensors of the checkpoint, with the bytes of its headers.
         wanted: The items to be read, in file order.
-        digests: By shard, from its storage.
+        digests: The digest of each shard, from its storage.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class StoreVerification:
                 self._objects.append(_ChecksummedObject(source_object, digest, header, items[shard]))
             else:
                 self._objects.append(_HashedObject(source_object, digest, header, items[shard]))
-        self._left = items  # to be taken, of each shard that has any
+        self._left = items  # shard number to its items that were not taken yet
         self.needs_order = any(isinstance(each, _HashedObject) for each in self._objects)
         self.digests = self._plan()
 
@@ -64,7 +64,7 @@ class StoreVerification:
         """Add an item to its object, and compare the object after its last item.
 
         Raises:
-            ChecksumError: the object's digest is not the one that its storage keeps.
+            ChecksumError: the object's digest differs from the one that its storage keeps.
         """
         self._left[self._wanted[item].shard] -= 1
         pending = self._objects[self._wanted[item].shard]
@@ -75,7 +75,7 @@ class StoreVerification:
             pending.add(data, entry.end - entry.begin)
 
     def checks(self, compares_answers: Callable[[int], bool]) -> tuple[ObjectCheck, ...]:
-        """Report for each object whether it was compared."""
+        """Return for each object whether it was compared."""
         return tuple(self._check(shard, compares_answers) for shard in range(len(self._objects)))
 
     def _check(self, shard: int, compares_answers: Callable[[int], bool]) -> ObjectCheck:
@@ -133,14 +133,14 @@ class _PendingObject:
 def mismatch(
     source_object: SourceObject, algorithm: str, byte_range: tuple[int, int], expected: str, found: str
 ) -> ChecksumError:
-    """Make the error for bytes that are not those of which the storage keeps a digest.
+    """Return the error for bytes whose digest differs from the one that the storage keeps.
 
     Args:
-        source_object: That was read.
-        algorithm: Of the digest.
-        byte_range: That it covers.
-        expected: The storage's.
-        found: That of the bytes.
+        source_object: The object that was read.
+        algorithm: The algorithm of the digest.
+        byte_range: The bytes that the digest covers.
+        expected: The digest that the storage keeps.
+        found: The digest of the bytes that were read.
     """
     return ChecksumError(
         f"the {algorithm} mismatches the storage's: {expected} expected, {found} found",
@@ -155,7 +155,7 @@ def mismatch(
 
 
 class _ChecksummedObject(_PendingObject):
-    """An object with checksums of its parts, or one of the whole."""
+    """An object with a checksum of each part, or one checksum of the whole."""
 
     def __init__(self, source_object: SourceObject, digest: ObjectDigest, header: bytes, items: int) -> None:
         super().__init__(source_object, digest, items)
@@ -186,7 +186,7 @@ class _ChecksummedObject(_PendingObject):
 
 
 class _HashedObject(_PendingObject):
-    """An object with a hash of the whole."""
+    """An object with one hash of the whole."""
 
     def __init__(self, source_object: SourceObject, digest: ObjectDigest, header: bytes, items: int) -> None:
         super().__init__(source_object, digest, items)

@@ -1,7 +1,7 @@
-"""How a checkpoint is verified: a strategy, chosen once from the argument ``verify``.
+"""How a checkpoint is verified: a strategy, chosen once by the argument ``verify``.
 
-It decides what is requested from a store before anything is read, whether headers are kept, and what each read
-compares.
+The strategy decides which digests are requested from a store before anything is read, whether headers are kept, and
+what each read compares.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ class Strategy(Protocol):
     """How the bytes of one checkpoint are verified.
 
     Attributes:
-        compares_objects: Objects are compared as a whole, headers included, and so is each answer that has a checksum.
+        compares_objects: Whole objects are compared, headers included, and each answer that has a checksum.
     """
 
     compares_objects: bool
 
     def expected_of(self, store: Store, found: Sequence[Shards], settings: Settings) -> list[list[Expected]]:
-        """Get the expected digests of the shards of each URI; empty where nothing is compared.
+        """Get the expected digests of the shards of each URI; empty if nothing is compared.
 
         Args:
-            store: The shards' own.
+            store: The store of the shards.
             found: The shards of each URI.
             settings: How to read a manifest.
 
@@ -59,10 +59,10 @@ class Strategy(Protocol):
     def verification(
         self, catalog: Catalog, expected: Sequence[Expected], wanted: Sequence[ShardTensor]
     ) -> Verification | None:
-        """Make the verification of one read of some tensors; None where nothing is compared."""
+        """Return the verification of one read of some tensors; None if nothing is compared."""
 
     def check_headers(self, catalog: Catalog, expected: Sequence[Expected]) -> None:
-        """Compare the headers with the expected ones, before any weight byte is read.
+        """Check the headers against what is expected, before any weight byte is read.
 
         Raises:
             ManifestError: they do not fit.
@@ -70,7 +70,7 @@ class Strategy(Protocol):
 
 
 def strategy_of(option: VerifyOption, environment: Mapping[str, str] | None = None) -> Strategy:
-    """Choose between the argument, ``STREAMER_VERIFY`` and ``"off"``, in this order.
+    """Choose the strategy by the argument, else by ``STREAMER_VERIFY``, else ``"off"``.
 
     Raises:
         OptionError: the word names no strategy.
@@ -103,7 +103,7 @@ class Unverified:
 
 
 class ByStore:
-    """``"auto"``: each object that is read whole is compared with the digest its storage keeps, where it keeps one."""
+    """``"auto"``: each object that is read whole is compared with the digest that its storage keeps, if any."""
 
     compares_objects = True
 
@@ -127,7 +127,7 @@ class ByManifest:
     compares_objects = False
 
     def expected_of(self, store: Store, found: Sequence[Shards], settings: Settings) -> list[list[Expected]]:
-        manifests = Manifests(store, settings)  # each is read once, though many shards may have one
+        manifests = Manifests(store, settings)  # reads each manifest once, also if many URIs share it
         return in_parallel(
             lambda shards: [
                 *manifests.of_shards(shards.infos, shards.index_path, is_whole=shards.kind in ("folder", "index"))
@@ -150,10 +150,10 @@ _STRATEGIES: dict[str, Strategy] = {"auto": ByStore(), "manifest": ByManifest(),
 
 
 def digests_of(store: Store, infos: Sequence[ObjectInfo]) -> list[ObjectDigest | NoDigest]:
-    """Get the digests that a storage keeps of objects, each sound, and of the version described.
+    """Get the digests that a storage keeps of objects; each is sound, and belongs to the described version.
 
     Raises:
-        PluginError: a plug-in's digest is none of its object.
+        PluginError: a plug-in's digest does not fit its object.
         StorageError: and its kinds, from the storage.
     """
     if not isinstance(store, DigestingStore):

@@ -1,8 +1,8 @@
 """Matches the tensors of a checkpoint with tensors that the caller already has.
 
-Everything is checked before the first byte is read: shapes, dtypes, and that no two targets share memory. Bytes go
-straight into a target that is contiguous, on the CPU or on a CUDA device. Any other target is filled by a copy once its
-tensor has arrived, on the same device where that is a CUDA device. Of a DTensor only the rows that are here are read.
+Before the first byte is read, it checks shapes, dtypes, and that no two targets share memory. Bytes go directly into a
+contiguous target, on the CPU or on a CUDA device. Any other target is filled by a copy once its tensor has arrived; for
+a target on a CUDA device, the tensor arrives on that device. Only the local part of a DTensor is read.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ class Targets:
     """Where each wanted tensor goes.
 
     Attributes:
-        addresses: Name to address, for those the engine fills in place.
-        devices: Name to device (`streamer.core.engine.plan.Item`), for those on a CUDA device that the engine fills,
-            itself or through a tensor beside them.
-        in_place: Name to tensor, for the same.
-        copies: Name to tensor, for those that are copied into when they arrive.
-        device_paths: How they get to their devices, as `Devices.path`.
-        tied: Name to the other name under which the same memory is filled, and the tensor; compared at the end.
-        fresh: Name to tensor on the meta device, for those that are replaced by loaded ones.
-        fresh_ties: Of these, name to the other name of the same tensor; compared at the end.
-        lock: Keeps the memory of all targets where it is; the caller releases it.
-        states: Of the caller's own tensors, when the load began.
+        addresses: Name to address, for targets that the engine fills in place.
+        devices: Name to device (`streamer.core.engine.plan.Item`), for targets on a CUDA device whose bytes the engine
+            puts there, into the target or into a tensor that is then copied.
+        in_place: Name to tensor, for the targets in `addresses`.
+        copies: Name to tensor, for targets that are filled by a copy when their tensor arrives.
+        device_paths: How the tensors get to their devices, as `Devices.path`.
+        tied: Name to the other name of the same memory, and the target. The values are compared at the end.
+        fresh: Name to tensor on the meta device, for targets that are replaced by loaded tensors.
+        fresh_ties: Name to the other name of the same tensor in `fresh`. The values are compared at the end.
+        lock: Prevents the memory of all targets from being resized; the caller releases it.
+        states: The states of the caller's own tensors when the load began.
     """
 
     lock: ResizeLock
@@ -67,22 +67,22 @@ def match_targets(
     fresh: Mapping[str, Any] = _NONE,
     takes_stored_dtypes: bool = False,
 ) -> tuple[list[ShardTensor], Targets]:
-    """Find out where each tensor goes.
+    """Assign each tensor to its target.
 
     Args:
-        wanted: What is to be read.
-        tensors: A target for each, by the names that they have in the checkpoint.
-        framework: Their library; its devices are those of `fresh`.
-        fresh: Those of the targets that have no memory, and are replaced by loaded tensors.
-        takes_stored_dtypes: Those may be replaced by tensors of another dtype, if it could be cast to theirs.
+        wanted: The tensors to read.
+        tensors: A target for each tensor, by its name in the checkpoint.
+        framework: The library of the targets; tensors in place of `fresh` go to its devices.
+        fresh: The targets that have no memory, and are replaced by loaded tensors.
+        takes_stored_dtypes: Tensors in place of `fresh` may have another dtype, if it could be cast to the target's.
 
     Returns:
-        The tensors to read, or the rows of them, and where they go.
+        The tensors to read, or parts of them, and their targets.
 
     Raises:
         TargetError: a shape or dtype differs, a target cannot be filled, or two targets share a part of their memory.
     """
-    here = [_Here.of(each, tensors[each.entry.name], framework) for each in wanted]
+    here = [_LocalPart.of(each, tensors[each.entry.name], framework) for each in wanted]
     kept = [each for each in here if each.name not in fresh]
     checked = [_checked(each, framework) for each in kept]
     lock = ResizeLock(checked)  # before an address is taken
@@ -99,14 +99,14 @@ def match_targets(
         raise
 
 
-class _Here(NamedTuple):
-    """What one target takes of its tensor: all of it, or of a DTensor what is here.
+class _LocalPart(NamedTuple):
+    """The part of a tensor that one target takes: the whole, or the local part of a DTensor.
 
     Attributes:
-        name: In the checkpoint.
-        wanted: What is read.
-        target: What is filled.
-        shape: Of the target, as it should be.
+        name: The name in the checkpoint.
+        wanted: The tensor, or the part, that is read.
+        target: The tensor that is filled.
+        shape: The shape that the target must have.
     """
 
     name: str
@@ -115,7 +115,7 @@ class _Here(NamedTuple):
     shape: tuple[int, ...]
 
     @classmethod
-    def of(cls, wanted: ShardTensor, target: Any, framework: Framework) -> _Here:
+    def of(cls, wanted: ShardTensor, target: Any, framework: Framework) -> _LocalPart:
         entry, shape = wanted.entry, framework.shape(wanted.kept)
         if not is_sharded(target):
             return cls(entry.name, wanted, target, shape)
@@ -130,19 +130,19 @@ class _Here(NamedTuple):
 
 
 def _stored(slices: tuple[slice, ...], entry: TensorEntry, shape: tuple[int, ...]) -> list[slice]:
-    """Convert slices of torch's tensor to slices of the stored one: torch packs two stored values of F4 into one."""
+    """Convert slices of torch's tensor to slices of the stored tensor: torch packs two F4 values into one element."""
     packed = [stored // size if size else 1 for stored, size in zip(entry.shape, shape, strict=True)]
     return [slice(each.start * count, each.stop * count) for each, count in zip(slices, packed, strict=True)]
 
 
 def path_of_new(wanted: ShardTensor, framework: Framework) -> str:
-    """Say how a new tensor gets to its device, as `Devices.path`; a part that was cut out is copied by torch."""
+    """Return how a new tensor gets to its device, as `Devices.path`; torch copies a part that was cut out."""
     path = framework.devices.path(wanted.entry.name)
     return "torch" if path == "ring" and wanted.cut is not None else path
 
 
 def bytes_at(tensor: Any, entry: TensorEntry) -> memoryview | None:
-    """Give the bytes of a target the engine filled in place; None for an empty one, or one on a device."""
+    """Return the bytes of a target that the engine filled in place; None if it is empty or on a device."""
     address = _address(tensor, is_filled_on_device=False)
     size_bytes = entry.end - entry.begin
     if address is None or not size_bytes:
@@ -150,15 +150,15 @@ def bytes_at(tensor: Any, entry: TensorEntry) -> memoryview | None:
     return memoryview((ctypes.c_char * size_bytes).from_address(address)).cast("B")
 
 
-def _checked(here: _Here, framework: Framework) -> Any:
+def _checked(here: _LocalPart, framework: Framework) -> Any:
     check_kind(here.name, here.target)
     tensor = here.target
-    tensor = tensor.data if hasattr(tensor, "data_ptr") else tensor  # past autograd
+    tensor = tensor.data if hasattr(tensor, "data_ptr") else tensor  # a tensor that autograd does not track
     _check_alike(tensor, here, framework)
     return tensor
 
 
-def _check_alike(tensor: Any, here: _Here, framework: Framework) -> None:
+def _check_alike(tensor: Any, here: _LocalPart, framework: Framework) -> None:
     _check_shape(here.name, here.shape, tensor.shape)
     entry = here.wanted.entry
     dtype = framework.final_dtype(entry)
@@ -166,7 +166,7 @@ def _check_alike(tensor: Any, here: _Here, framework: Framework) -> None:
         hint = 'Pass dtype="target" to cast it' if framework.can_cast(entry, tensor.dtype) else "Cast the target"
         if getattr(tensor, "is_meta", False) and framework.can_cast(entry, tensor.dtype):
             hint = f'{hint}, or dtype="auto" to give the target the dtypes of the checkpoint'
-        if dtype != framework.dtype(entry):  # which the caller wants
+        if dtype != framework.dtype(entry):  # the caller requests a cast
             hint = f'Convert the target to {dtype} first, or pass dtype="target"'
         if str(dtype).removeprefix("torch.") == str(tensor.dtype).removeprefix("torch."):  # of two libraries
             hint = 'Pass framework= as the library of the target: "pt" for torch, "np" for numpy'
@@ -179,7 +179,7 @@ def _check_shape(name: str, shape: tuple[int, ...], found: Any) -> None:
 
 
 def _placed(
-    kept: list[_Here], checked: list[Any], framework: Framework, lock: ResizeLock, ties: Mapping[str, str]
+    kept: list[_LocalPart], checked: list[Any], framework: Framework, lock: ResizeLock, ties: Mapping[str, str]
 ) -> Targets:
     targets = Targets(lock)
     for here, tensor in zip(kept, checked, strict=True):
@@ -189,10 +189,10 @@ def _placed(
             targets.devices[name] = device
         targets.device_paths.add(framework.devices.path_of(tensor))
         entry = here.wanted.entry
-        is_stored_so = framework.dtype(entry) == tensor.dtype and tensor.nbytes == entry.end - entry.begin
-        is_changed = here.wanted.cut is not None or not is_stored_so
+        is_as_stored = framework.dtype(entry) == tensor.dtype and tensor.nbytes == entry.end - entry.begin
+        is_changed = here.wanted.cut is not None or not is_as_stored
         address = None if is_changed else _address(tensor, is_filled_on_device=device != _native.HOST)
-        if name in ties:  # no byte may have two writers
+        if name in ties:  # two threads must not write the same bytes
             targets.tied[name] = ties[name], tensor
         elif address is None:
             targets.copies[name] = tensor
@@ -204,7 +204,7 @@ def _placed(
 
 def _add_fresh(
     targets: Targets,
-    added: list[_Here],
+    added: list[_LocalPart],
     tensors: Mapping[str, Any],
     framework: Framework,
     *,
@@ -226,10 +226,10 @@ def _add_fresh(
 
 
 def _address(tensor: Any, *, is_filled_on_device: bool) -> int | None:
-    """Address of a tensor whose bytes the engine may write in place; None for any other."""
+    """Return the address of a tensor that the engine may fill in place; None for any other."""
     if hasattr(tensor, "data_ptr"):
         in_place = (is_filled_on_device or tensor.device.type == "cpu") and tensor.is_contiguous()
-        is_as_stored = not (tensor.is_conj() or tensor.is_neg())  # a copy takes the sign of each value into account
+        is_as_stored = not (tensor.is_conj() or tensor.is_neg())  # a view whose values torch's copy converts
         return int(tensor.data_ptr()) or None if in_place and is_as_stored else None
     flags = tensor.flags
     return int(tensor.ctypes.data) if flags.c_contiguous and flags.writeable and tensor.size else None

@@ -1,4 +1,4 @@
-"""A tensor that is read when it is indexed: only the leading rows that the index needs are read."""
+"""A tensor that is read when it is indexed; only the rows that the index needs are read."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from streamer.core.tensors.tensor_types import TensorT
 
 __all__ = ["TensorSlice", "narrow"]
 
-_NO_INDEX = (IndexError, OverflowError, TypeError, ValueError)  # as Python, torch and numpy say so
+_INDEX_ERRORS = (IndexError, OverflowError, TypeError, ValueError)  # raised by Python, torch and numpy
 
 
 def narrow(entry: TensorEntry, key: Any) -> tuple[TensorEntry, Any]:
     """Find the byte range that an index needs.
 
-    Leading integers and then one slice with a positive step choose contiguous rows; whatever follows, and
-    every other kind of index, is left to the framework.
+    Leading integers, then one slice with a positive step, select contiguous rows. The framework applies the rest of
+    the index, and every other kind of index.
 
     Returns:
-        The entry of the rows to read, and the index (a tuple, or `key` itself) to apply to the tensor they make.
+        The entry of the rows to read, and the index (a tuple, or `key` itself) to apply to the tensor of these rows.
 
     Raises:
         IndexError: a leading integer is out of range.
@@ -58,7 +58,7 @@ def narrow(entry: TensorEntry, key: Any) -> tuple[TensorEntry, Any]:
 
 
 def _has_whole_bytes(dtype: str, row: tuple[int, ...]) -> bool:
-    """Whether rows of this shape share no byte; those of a dtype of 4 or 6 bits may."""
+    """Whether rows of this shape share no byte; rows of a dtype of 4 or 6 bits may share one."""
     return prod(row) * bits_of(dtype) % 8 == 0
 
 
@@ -73,7 +73,7 @@ def _row(index: int, rows: int) -> int:
 
 
 def _check_kind(part: Any) -> None:
-    """Refuse what no framework takes for an index, before anything is read for it."""
+    """Refuse an index that no framework accepts, before anything is read."""
     is_sequence = hasattr(part, "__len__") and not isinstance(part, (str, bytes, bytearray, Mapping, Set))
     if not (_is_basic(part) or is_sequence or hasattr(part, "__index__")):
         raise TypeError(f"{type(part).__name__} is no index")
@@ -82,14 +82,14 @@ def _check_kind(part: Any) -> None:
 class TensorSlice(Unread, Generic[TensorT]):
     """One tensor of a checkpoint; ``[...]`` reads it. Thread-safe.
 
-    Whatever else a tensor can do is refused with an error that says so.
+    Every other operation of a tensor raises an error that says that the tensor is not read yet.
 
     Args:
-        entry: What the header says of it.
-        read: Gives the tensor of an entry, which may be a part of this one.
-        framework: Of the tensors that `read` gives.
+        entry: The tensor's entry in the header.
+        read: Returns the tensor of an entry, which may be a part of this one.
+        framework: The library of the tensors that `read` returns.
         uri: The checkpoint, for messages.
-        cut: How `read` cuts a part out of what it reads for `entry`; that is then read whole for every index.
+        cut: How `read` cuts a part out of `entry`. With a cut, every index reads all bytes of `entry`.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class TensorSlice(Unread, Generic[TensorT]):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of the whole tensor as it is read: torch packs two F4 values into an element.
+        """The shape of the whole tensor after it is read: torch packs two F4 values into an element.
 
         Raises:
             UnsupportedDtypeError: the framework cannot hold it.
@@ -119,24 +119,24 @@ class TensorSlice(Unread, Generic[TensorT]):
 
     @property
     def dtype(self) -> Any:
-        """The dtype of the tensor as it is read, a ``torch.dtype`` or ``numpy.dtype``.
+        """The dtype of the tensor after it is read, a ``torch.dtype`` or ``numpy.dtype``.
 
         Raises:
-            UnsupportedDtypeError: the framework has none for it.
+            UnsupportedDtypeError: the framework has no such dtype.
         """
         return self._framework.final_dtype(self._entry)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the whole tensor in the checkpoint; of a part of one, its bytes."""
+        """Bytes of the whole tensor in the checkpoint; for a part of a tensor, bytes of the part."""
         return byte_length(self._entry.shape, self._entry.dtype)
 
     def get_shape(self) -> list[int]:
-        """Give the shape in the checkpoint."""
+        """Return the shape in the checkpoint."""
         return list(self._entry.shape)
 
     def get_dtype(self) -> str:
-        """Give the name of the dtype in the checkpoint, as safetensors spells it (``"BF16"``, ``"F8_E4M3"``)."""
+        """Return the name of the dtype in the checkpoint, as safetensors spells it (``"BF16"``, ``"F8_E4M3"``)."""
         return self._entry.dtype
 
     def __repr__(self) -> str:
@@ -144,10 +144,10 @@ class TensorSlice(Unread, Generic[TensorT]):
         return f"<TensorSlice {what} in {printable(self._uri or 'a checkpoint')}>"
 
     def __getitem__(self, key: Any) -> TensorT:
-        """Read what the index needs and apply the rest of it, with the framework's own rules.
+        """Read the rows that the index needs, then apply the rest of the index by the framework's own rules.
 
         Raises:
-            TensorIndexError: there are no such rows, or this is no index; most of these before anything is read.
+            TensorIndexError: there are no such rows, or this is no index; usually raised before anything is read.
             StorageError: and its kinds.
         """
         try:
@@ -156,20 +156,20 @@ class TensorSlice(Unread, Generic[TensorT]):
             entry, rest = narrow(self._entry, key)
             if self._cut is not None:
                 entry, rest = self._read_entry, key if isinstance(key, tuple) else (key,)
-        except _NO_INDEX as error:
+        except _INDEX_ERRORS as error:
             raise self._refused(error) from error
         tensor: TensorT = self._read(entry)
         if isinstance(rest, tuple) and all(part is Ellipsis for part in rest[:1]) and len(rest) < 2:
             return tensor
         try:
             with normal_tensors():
-                indexed: TensorT = tensor[rest]  # type: ignore[index]  # every framework's can be indexed
+                indexed: TensorT = tensor[rest]  # type: ignore[index]  # the tensors of every framework can be indexed
             return indexed
-        except _NO_INDEX as error:
+        except _INDEX_ERRORS as error:
             raise self._refused(error) from error
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
-        """Read the whole tensor for ``numpy.asarray``, which would otherwise hold this object.
+        """Read the whole tensor for ``numpy.asarray``.
 
         Raises:
             ValueError: `copy` is False: bytes that are not read yet cannot be shared.

@@ -1,4 +1,4 @@
-"""What a tensor that is not read yet refuses: to be used as if it were one, and to be pickled."""
+"""Refuses to use a tensor that is not read yet as a tensor, and to pickle it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ def _refuse(self: object, *_: object) -> NoReturn:
 
 
 class Unread:
-    """A base whose operators, attributes of tensors, functions of torch and pickle raise an error that says why."""
+    """A base class: operators, attributes of tensors, functions of torch and pickle raise an error with the reason."""
 
     def __getattr__(self, name: str) -> NoReturn:
-        if name.startswith("_"):  # protocols, which ask whether there is such an attribute
+        if name.startswith("_"):  # Python and libraries test objects for such attributes
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
         raise AttributeError(f"{self!r} has no {name!r}: {HINT}", name=name, obj=self)
 
@@ -25,17 +25,17 @@ class Unread:
         raise TypeError(f"{self!r} cannot be pickled or copied: index it with [...], or pickle its checkpoint")
 
     def __eq__(self, other: object) -> bool:
-        """Whether it is the same one; a tensor or number is not compared with what is not read."""
+        """Whether both are the same object; comparing with a tensor or a number raises."""
         return self is other if other is None or isinstance(other, Unread) else _refuse(self)
 
     __hash__ = object.__hash__
 
     def __bool__(self) -> bool:
-        return True  # as that of any object: ``if checkpoint.get(name):``
+        return True  # the default of objects, for ``if checkpoint.get(name):``; `__len__` raises
 
     @classmethod
     def __torch_function__(cls, function: Any, _types: Any, _arguments: Any = (), _named: Any = None) -> NoReturn:
-        """Refuse what torch is asked to do with one."""
+        """Refuse every function of torch."""
         name = getattr(function, "__name__", "this function")
         raise TypeError(f"torch's {name} got a {cls.__name__} in place of a tensor: {HINT}")
 

@@ -1,7 +1,7 @@
-"""How one read compares its bytes with digests, and reports what was compared.
+"""How one read compares its bytes with digests, and reports the result.
 
-Guarantees: an object counts as verified only when a digest of all its bytes, or of all its tensors that were read, was
-compared and equal; an object that was not compared is reported with the reason. Without ``verify`` nothing is computed.
+Guarantees: an object counts as verified only if a digest of all its bytes, or of all its tensors that were read, was
+compared and equal. An object that was not compared is reported with the reason. Without ``verify`` nothing is computed.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ __all__ = ["Expected", "Pieces", "Verification", "log_unverified"]
 
 _log = logging.getLogger("streamer")
 
-# The digests that the bytes of one shard should have, or why there are none.
+# The expected digest of one shard, or the reason why there is none.
 Expected: TypeAlias = ObjectDigest | NoDigest | ManifestOfShard
 
-# (first byte in the object, bytes, checksum) of the consecutive pieces of an item.
+# (first byte in the object, size in bytes, checksum) of the consecutive pieces of an item.
 Pieces: TypeAlias = list[tuple[int, int, int]]
 
 
@@ -45,8 +45,8 @@ class Verification(Protocol):
         """Add an item before it is handed out.
 
         Args:
-            item: Of the plan.
-            data: Its bytes; None where they are not in host memory.
+            item: Its number in the plan.
+            data: Its bytes; None if they are not in host memory.
             pieces: Returns the checksums of its pieces.
 
         Raises:
@@ -54,19 +54,19 @@ class Verification(Protocol):
         """
 
     def checks(self, compares_answers: Callable[[int], bool]) -> tuple[ObjectCheck, ...]:
-        """Report what was verified so far, object by object.
+        """Return what was verified so far, object by object.
 
         Args:
-            compares_answers: Whether every answer about a shard so far was compared with a checksum of it.
+            compares_answers: Whether every answer for a shard so far was compared with its checksum.
         """
 
 
 def log_unverified(uri: str, checks: Sequence[ObjectCheck]) -> None:
-    """Log which objects were not verified; a verification that compared nothing at all is a warning.
+    """Log which objects were not verified; warn if nothing at all was compared.
 
     Args:
-        uri: What was loaded.
-        checks: Of its objects; empty without ``verify``.
+        uri: The URI that was loaded.
+        checks: The checks of its objects; empty without ``verify``.
     """
     unverified = [check for check in checks if check.verified_by is None]
     for check in unverified:

@@ -18,7 +18,7 @@ from torch.distributed.checkpoint.planner import LoadPlan, ReadItem
 from streamer.core.checkpoint.catalog import check_index
 from streamer.core.checkpoint.header_reads import read_headers
 from streamer.core.checkpoint.report import LoadReport
-from streamer.core.checkpoint.shard_choice import twin
+from streamer.core.checkpoint.shard_choice import duplicate_tensor
 from streamer.core.checkpoint.shards import Shards, shards_in
 from streamer.core.engine.session import SourceObject
 from streamer.core.errors import FormatError
@@ -146,7 +146,7 @@ def _chunks(
             chunks = found.setdefault(entry.name, {})
             twins = [each for at, each in chunks.items() if at == begins or len(at) != len(begins) or offsets is None]
             if twins:
-                raise twin(entry.name, objects[twins[0].shard].uri, uri)
+                raise duplicate_tensor(entry.name, objects[twins[0].shard].uri, uri)
             chunks[begins] = Stored(shard, entry, shape, library.dtype(entry))
     check_index(found, choice, objects)
     return found
