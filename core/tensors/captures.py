@@ -1,9 +1,9 @@
-"""Keeps torch's calls of a load out of the capture of a CUDA graph on another thread.
+"""Keeps a load's calls of torch from breaking the capture of a CUDA graph on another thread.
 
-A capture in torch's default mode ("global") forbids every thread whatever may be unsafe during one, such as
-``cudaMalloc``, and is invalid once a thread does it. Nothing that a load allocates or copies belongs to a capture, so
-its thread says so: ``cuThreadExchangeStreamCaptureMode`` with CU_STREAM_CAPTURE_MODE_RELAXED. The engine does the same
-around its own calls (``native/cuda/relaxed_capture.h``).
+A capture in torch's default mode ("global") forbids potentially unsafe calls, such as ``cudaMalloc``, on every thread;
+such a call invalidates the capture. A load allocates and copies nothing that belongs to a capture. So its thread
+exempts itself: ``cuThreadExchangeStreamCaptureMode`` with CU_STREAM_CAPTURE_MODE_RELAXED. The engine does the same for
+its own calls (``native/cuda/relaxed_capture.h``).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _Result = TypeVar("_Result")
 
 
 def outside_captures(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
-    """Relax this thread's capture mode while `function` runs; without a CUDA driver in use, nothing is changed."""
+    """Relax this thread's capture mode while `function` runs; change nothing if no CUDA driver is in use."""
 
     @wraps(function)
     def relaxed(*arguments: _Arguments.args, **named: _Arguments.kwargs) -> _Result:

@@ -1,4 +1,4 @@
-"""Why torch cannot use a device, in one line: its own words may list sixty backends, or name an absent module."""
+"""Why torch cannot use a device, in one line: torch's own message may list sixty backends, or name an absent module."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ SHOWN_CHARACTERS = 80
 
 _KINDS = "Give 'cpu', 'cuda', 'cuda:0', a torch.device, or a mapping of names to these"
 _BUILD = "Give device='cpu', or install a torch that was built for CUDA"
-# What users write, and what torch calls it; accelerate's words are for the device_map that it makes itself.
-_MEANT = {"cpu": "cpu", "cuda": "cuda", "gpu": "cuda", "nvidia": "cuda", "rocm": "cuda", "mps": "mps", "xpu": "xpu"}
-_OF_ACCELERATE = ("auto", "balanced", "balanced_low_0", "sequential")
+# What users write, and torch's name for it. The words of accelerate are values of its device_map argument.
+_NAMES = {"cpu": "cpu", "cuda": "cuda", "gpu": "cuda", "nvidia": "cuda", "rocm": "cuda", "mps": "mps", "xpu": "xpu"}
+_ACCELERATE_WORDS = ("auto", "balanced", "balanced_low_0", "sequential")
 
 
 def refused_device(torch: Any, device: Any, error: Exception, refusal: _native.ReadError | None) -> UnknownDeviceError:
-    """Make the error for a device that torch cannot use.
+    """Return the error for a device that torch cannot use.
 
     Args:
         torch: The module.
-        device: As the caller wrote it.
-        error: What torch raised.
-        refusal: The answer of NVIDIA's driver, for a CUDA device.
+        device: The device as the caller wrote it.
+        error: The exception of torch.
+        refusal: The error of NVIDIA's driver, for a CUDA device.
     """
     shown = shown_device(device)
     if isinstance(device, bool) or not isinstance(device, (str, int, torch.device)):
@@ -49,8 +49,8 @@ def refused_device(torch: Any, device: Any, error: Exception, refusal: _native.R
 
 
 def shown_device(device: Any) -> str:
-    """Name a device as the caller wrote it, or its type, where that cannot be one: it may hold anything."""
-    if type(device).__name__ == "device":  # torch's
+    """Return the device as the caller wrote it; for an object that cannot be a device, return only its type."""
+    if type(device).__name__ == "device":  # a torch.device
         return repr(str(device))
     is_plain = device is None or isinstance(device, (str, int, float))
     return repr(device)[:SHOWN_CHARACTERS] if is_plain else f"a {type(device).__name__}"
@@ -65,10 +65,10 @@ def _is_kind(torch: Any, kind: str) -> bool:
 
 
 def _hint_for_unknown(kind: str) -> str:
-    if kind in _OF_ACCELERATE:
+    if kind in _ACCELERATE_WORDS:
         return "That is a word of accelerate's device_map: give a device, or a mapping of names to devices"
-    near = get_close_matches(kind.lower(), _MEANT, n=1)
+    near = get_close_matches(kind.lower(), _NAMES, n=1)
     if not near:
         return _KINDS
-    meant = _MEANT[near[0]]
+    meant = _NAMES[near[0]]
     return f"Did you mean {meant!r}?" + (f" One of several is {meant}:0" if meant != "cpu" else "")

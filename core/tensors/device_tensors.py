@@ -1,7 +1,7 @@
-"""The tensors of one load on accelerators: memory is allocated when the engine asks for it, not before.
+"""The tensors of one load on accelerators; memory is allocated only when the engine requests it.
 
-So a load holds no more of a device than its memory limit plus what its consumer keeps. A tensor for which the device
-has no room is a `DeviceError` with the bytes requested and those free.
+So a load takes no more device memory than its memory limit plus the tensors that its consumer keeps. If a device has no
+room for a tensor, a `DeviceError` reports the requested and the free bytes.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ class Provision(NamedTuple):
     """Memory for some items, on one device: the arguments of the engine's ``provide``.
 
     Attributes:
-        device: Its number, or the engine's CONSUMERS_HOST.
-        stream: Copies wait for the work that this stream has by now.
-        items: Of the plan.
-        addresses: Where each of them goes.
+        device: The number of the device, or the engine's CONSUMERS_HOST.
+        stream: Copies wait for the work that is queued on this stream now.
+        items: Their numbers in the plan.
+        addresses: The memory of each item.
     """
 
     device: int
@@ -43,12 +43,12 @@ class _Allocated(NamedTuple):
 
 
 class DeviceTensors:
-    """See the module's docstring.
+    """The tensors of one load on accelerators.
 
     Args:
-        entries: Of all items of the plan.
-        devices: As `streamer.core.engine.plan.Item.device`, of the same.
-        framework: Gives their shapes, dtypes and devices.
+        entries: The entries of all items of the plan.
+        devices: The device of each item, as `streamer.core.engine.plan.Item.device`.
+        framework: Determines shapes, dtypes and devices.
     """
 
     def __init__(self, entries: Sequence[TensorEntry], devices: Sequence[int], framework: Framework) -> None:
@@ -60,7 +60,7 @@ class DeviceTensors:
         self._copies: dict[int, StagedCopy] = {}
 
     def streams(self) -> dict[int, int]:
-        """Give the current stream of every CUDA device of the load."""
+        """Return the current stream of every CUDA device of the load."""
         cuda = {device for device in self._engine_devices if device >= 0}
         return {device: self._devices.cuda.stream(device) for device in cuda}
 
@@ -85,10 +85,10 @@ class DeviceTensors:
 
     @outside_captures
     def start_copies(self, items: Iterable[int]) -> None:
-        """Start torch's copies of these finished items, so that they run while others are consumed.
+        """Start torch's copies of these finished items, so that they run while the caller consumes other items.
 
         Raises:
-            DeviceError: a device has no room, or refused.
+            DeviceError: a device has no room, or the copy failed.
         """
         for item in items:
             if self._engine_devices[item] == _native.CONSUMERS_HOST and item in self._allocated:
@@ -98,8 +98,8 @@ class DeviceTensors:
         """Hand over the tensor of a finished item, after `start_copies`.
 
         Raises:
-            DeviceError: the device refused.
-            LoadCancelledError: it was freed meanwhile.
+            DeviceError: the device has no room, or the copy failed.
+            LoadCancelledError: the tensor was freed meanwhile.
         """
         if self._engine_devices[item] == _native.CONSUMERS_HOST:
             copy = self._copies.pop(item, None)
@@ -119,12 +119,12 @@ class DeviceTensors:
         return allocated.tensor
 
     def free_all(self) -> None:
-        """Free the tensors that were not taken. Only when the engine has stopped."""
+        """Free the tensors that were not taken. Call it only after the engine has stopped."""
         self._allocated.clear()
         self._copies.clear()
 
     def _check_empty(self, item: int) -> None:
-        """Check that an item without memory is empty: the engine asks for none. Memory of any other was freed."""
+        """Check that an item without memory is empty. Other items lose their memory only when the stream is closed."""
         if self._entries[item].end > self._entries[item].begin:
             raise LoadCancelledError("the stream was closed while it was read")
 

@@ -1,4 +1,4 @@
-"""Which device each tensor goes to, and what copies it there: the engine to CUDA devices, torch to all others.
+"""Which device each tensor goes to, and what copies it: the engine copies to CUDA devices, torch to all others.
 
 Refuses a device that the framework does not have or cannot use here.
 """
@@ -22,36 +22,36 @@ class Devices(Protocol):
 
     @property
     def cuda(self) -> torch_cuda.TorchCuda:
-        """The CUDA devices; only where `engine_device` or `engine_device_of` named one."""
+        """The CUDA devices; use it only if `engine_device` or `engine_device_of` returned one."""
 
     @property
     def staging(self) -> TorchStaging:
-        """Copies of torch's own; only where `engine_device` is the engine's CONSUMERS_HOST."""
+        """Copies by torch; use it only if `engine_device` returned the engine's CONSUMERS_HOST."""
 
     def device(self, name: str) -> Any:
-        """The device of a tensor as the library has it."""
+        """Return the device of a tensor, as an object of the library."""
 
     def engine_device(self, name: str) -> int:
-        """As `streamer.core.engine.plan.Item.device`: where the engine shall put its bytes."""
+        """Return where the engine shall put the bytes, as `streamer.core.engine.plan.Item.device`."""
 
     def engine_device_of(self, tensor: Any) -> int:
-        """The same, for a tensor that exists."""
+        """Return `engine_device` of an existing tensor."""
 
     def path(self, name: str) -> str:
-        """How it gets there: "ring" through pinned memory, "torch" or "jax" by their own copy, "" where it stays."""
+        """Return how it gets there: "ring" by pinned memory, "torch" or "jax" by their copy, "" if it stays."""
 
     def path_of(self, tensor: Any) -> str:
-        """The same, for a tensor that exists."""
+        """Return `path` of an existing tensor."""
 
     def moved(self, tensor: Any, name: str) -> Any:
-        """The tensor on its device, from this machine's memory."""
+        """Return the tensor on its device, copied from this machine's memory."""
 
     def remarks(self) -> list[str]:
-        """Why a CUDA device is not filled by the engine."""
+        """Return the reasons why the engine does not fill a CUDA device."""
 
 
 class TorchDevices:
-    """Any device torch knows, or a mapping of names to them; see `Placement`."""
+    """Any device of torch, or a mapping of names to devices; see `Placement`."""
 
     def __init__(self, torch: Any, device: Any) -> None:
         self._torch = torch
@@ -102,7 +102,7 @@ class TorchDevices:
 
 
 class HostOnly:
-    """The devices of numpy: none."""
+    """Host memory only, for numpy."""
 
     def __init__(self, device: Any) -> None:
         if str(device) != "cpu":
@@ -152,11 +152,11 @@ def _usable(torch: Any, device: Any) -> Any:
 
 
 def _cuda_refusal(device: Any) -> _native.ReadError | None:
-    """What NVIDIA's driver answers about a CUDA device that torch cannot use; None for other kinds."""
+    """Return the driver's error for a CUDA device that torch cannot use; None for other kinds of devices."""
     kind, _, index = str(device).partition(":")
     return _native.cuda_open(int(index) if index.isdecimal() else 0) if kind == "cuda" else None
 
 
 def _key(device: Any) -> str:
-    """Identify a device as the caller wrote it: 0 and "0" may be different devices to torch."""
+    """Return a key for a device as the caller wrote it: 0 and "0" may be different devices to torch."""
     return f"{type(device).__name__}:{device}"

@@ -1,6 +1,6 @@
-"""Tensors of torch, numpy and JAX over memory that belongs to them alone.
+"""Tensors of torch, numpy and JAX, each over memory of its own.
 
-A library is imported when the first tensor, device or dtype is asked for, never before.
+A library is imported only when its first tensor, device or dtype is needed.
 """
 
 from __future__ import annotations
@@ -23,11 +23,10 @@ if TYPE_CHECKING:
 
 __all__ = ["AUTO", "DtypesByName", "Framework", "framework_of"]
 
-AUTO = "auto"  # of ``dtype=``: as transformers has it
-
-# A cast between these keeps the values' meaning; smaller dtypes are quantized, and need their scales.
+AUTO = "auto"  # a value of ``dtype=``, as in transformers
+# A cast between these dtypes keeps the meaning of the values. Smaller dtypes are quantized, and need their scales.
 _CAST = ("F64", "F32", "F16", "BF16")
-# The codes and bits of DLPack; torch takes its newer ones only from some version on.
+# The type code and the bits of DLPack. Newer codes of DLPack are absent: only some versions of torch accept them.
 _DLPACK_TYPES = {
     "BOOL": (6, 8),
     "U8": (1, 8),
@@ -51,46 +50,46 @@ _ALIASES = {"pt": "pt", "torch": "pt", "pytorch": "pt", "np": "np", "numpy": "np
 
 
 class DtypesByName(dict[str, Any]):
-    """What each tensor is cast to, by its name, in place of one dtype for all."""
+    """The dtype that each tensor is cast to, by its name, in place of one dtype for all."""
 
 
 class Framework(Protocol):
-    """How to make tensors of one library on its devices."""
+    """Makes tensors of one library on its devices."""
 
     @property
     def devices(self) -> Devices:
         """Which device each tensor goes to."""
 
     def dtype(self, entry: TensorEntry) -> Any:
-        """The library's dtype of this entry.
+        """Return the library's dtype of this entry.
 
         Raises:
             UnsupportedDtypeError: the installed library has none.
         """
 
     def shape(self, entry: TensorEntry) -> tuple[int, ...]:
-        """The shape its tensor will have: packed dtypes hold two values per element of the last dimension."""
+        """Return the shape of the tensor: packed dtypes hold two values per element of the last dimension."""
 
     def tensors(self, memories: Sequence[_native.Memory | None], entries: Sequence[TensorEntry]) -> list[Any]:
-        """A tensor for each, that owns its memory; an empty one where that is None."""
+        """Return a tensor for each entry, which owns its memory; an empty one if the memory is None."""
 
     def final_dtype(self, entry: TensorEntry) -> Any:
-        """The dtype of its tensor after the cast, as it is handed out."""
+        """Return the dtype of the tensor after the cast."""
 
     def can_cast(self, entry: TensorEntry, dtype: Any) -> bool:
-        """Whether its tensor can be cast to this dtype."""
+        """Whether the tensor can be cast to this dtype."""
 
     def cast(self, tensor: Any, entry: TensorEntry) -> Any:
-        """The tensor with its final dtype, on its device."""
+        """Return the tensor in its final dtype, on its device."""
 
 
 class TorchFramework:
-    """torch tensors on any device torch knows."""
+    """torch tensors on any device of torch."""
 
     def __init__(self, device: Any, cast_to: Any, folders: Iterable[str] = ()) -> None:
         if "torch" not in sys.modules:
             refuse_accidental("torch.backends", "torch", folders)
-        import torch  # noqa: PLC0415  costs seconds: only when a tensor is wanted
+        import torch  # noqa: PLC0415  takes seconds: only when a tensor is needed
 
         self._torch = torch
         self._dtypes: dict[str, Any] = {}
@@ -129,7 +128,7 @@ class TorchFramework:
         shape = self.shape(entry)
         if memory is None:
             return self._torch.empty(shape, dtype=dtype, device="cpu")
-        # In place, as a view is a second tensor object: for 100 000 small tensors that costs more than reading them.
+        # Resized in place: a view is a second tensor object, and 100 000 of them cost more than reading small tensors.
         return self._torch.frombuffer(memory, dtype=dtype).resize_(shape)
 
     def final_dtype(self, entry: TensorEntry) -> Any:
@@ -148,18 +147,18 @@ class TorchFramework:
 def framework_of(
     name: str, device: Any = "cpu", cast_to: Any = None, folders: Iterable[str] = (), *, fills_targets: bool = False
 ) -> Framework:
-    """Give the framework of this name, on this device, casting to this dtype unless it is None.
+    """Return the framework of this name, for this device, with a cast to this dtype unless it is None.
 
     Args:
-        name: As users write it.
+        name: The name as users write it.
         device: As for `streamer.load`.
-        cast_to: A dtype, a `DtypesByName`, or None; ``"auto"``, the checkpoint's own dtypes, is None, too.
-        folders: Of the checkpoints that are being loaded: no code in them is run, when torch is imported or later.
-        fills_targets: Whether tensors of the caller's own shall be filled.
+        cast_to: A dtype, a `DtypesByName`, or None; ``"auto"`` (the checkpoint's own dtypes) means the same as None.
+        folders: Folders of the checkpoints to load: importing the library must not run code from them.
+        fills_targets: Whether the caller's own tensors shall be filled.
 
     Raises:
-        OptionError: unknown framework or dtype, one that is not installed, or a cast or targets that it has not.
-        UnknownDeviceError: the library does not know the device, or it is not available.
+        OptionError: the framework or dtype is unknown or not installed, or it supports no cast or no targets.
+        UnknownDeviceError: the library does not know the device, or the device is not available.
     """
     kind = _ALIASES.get(name) if isinstance(name, str) else None
     if kind is None:

@@ -1,7 +1,7 @@
-"""Tensors that are made under ``torch.inference_mode`` as they are made outside of it.
+"""Makes normal tensors also under ``torch.inference_mode``.
 
-A tensor that torch makes under it can never be written outside, nor trained as a parameter. The mode is of a thread, so
-that the same load would give other tensors in a thread of its own (`aload`).
+A tensor that torch makes in this mode can never be written outside of it, nor trained as a parameter. The mode belongs
+to a thread, so the same load would return other tensors in another thread (`aload`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ __all__ = ["normal_tensors"]
 
 
 def normal_tensors() -> AbstractContextManager[object]:
-    """Return a context in which torch makes normal tensors; an empty one if it does so anyway, or is not imported.
+    """Return a context in which torch makes normal tensors; it does nothing if torch already does, or is not imported.
 
     Example:
         >>> with normal_tensors():

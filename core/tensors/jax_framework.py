@@ -1,8 +1,8 @@
-"""Arrays of JAX: numpy's memory, shared by JAX on the CPU, and copied by JAX to any other device or sharding.
+"""Arrays of JAX: on the CPU, JAX shares numpy's memory; to any other device or sharding, JAX copies it.
 
 JAX shares memory that begins at a multiple of 64 bytes, and copies other memory, which small tensors may have. DLPack
-would share it, too, but numpy cannot hand over BF16, FP8 and F4 through it, so `jax.device_put` is asked to alias.
-JAX and its devices start when a framework is made.
+would share all memory, but numpy cannot export BF16, FP8 and F4 through it. So `jax.device_put` is called with
+``may_alias``. JAX and its devices start when a framework is made.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class JaxFramework(NumpyFramework):
 
     Args:
         device: ``"cpu"``, ``"gpu:1"``, a ``jax.Device``, a ``jax.sharding.Sharding``, or a mapping of names to these.
-        folders: Of the checkpoints that are being loaded: no code in them is run.
+        folders: Folders of the checkpoints to load: importing JAX must not run code from them.
     """
 
     def __init__(self, device: Any, folders: Iterable[str] = ()) -> None:
@@ -50,10 +50,10 @@ class JaxFramework(NumpyFramework):
         return self._dtypes[entry.dtype]
 
     def _check_kept(self, dtype: Any, entry: TensorEntry) -> None:
-        """Refuse a dtype that JAX would make a smaller one, or does not have."""
+        """Refuse a dtype that JAX lacks, or replaces by a smaller one."""
         try:
             made = self._jax.device_put(self._np.zeros(1, dtype=dtype), self._jax.devices("cpu")[0]).dtype
-        except Exception as error:  # which, depends on the version of JAX
+        except Exception as error:  # the type depends on the version of JAX
             reason = f"jax {self._jax.__version__} has no such dtype"
             raise unsupported(entry, reason, hint='Use framework="np" or "pt"') from error
         if made != dtype:
@@ -62,13 +62,13 @@ class JaxFramework(NumpyFramework):
 
 
 class JaxDevices(HostOnly):
-    """Devices and shardings of JAX, to which JAX copies."""
+    """Devices and shardings of JAX; JAX itself copies to them."""
 
     def __init__(self, jax: Any, device: Any) -> None:
         super().__init__("cpu")
         self._jax = jax
         self._placement = Placement(device)
-        self._devices_by_id = {id(each): _found(jax, each) for each in self._placement.devices}
+        self._devices_by_id = {id(each): _device_of(jax, each) for each in self._placement.devices}
 
     def device(self, name: str) -> Any:
         return self._devices_by_id[id(self._placement.of(name))]
@@ -77,7 +77,7 @@ class JaxDevices(HostOnly):
         return "" if _is_cpu(self.device(name)) else "jax"
 
     def engine_device(self, name: str) -> int:
-        self._placement.of(name)  # a tensor without a device is refused before anything is read
+        self._placement.of(name)  # raises for a tensor without a device, before anything is read
         return _native.HOST
 
     def moved(self, tensor: Any, name: str) -> Any:
@@ -88,13 +88,13 @@ def _imported(folders: Iterable[str]) -> Any:
     if "jax" not in sys.modules:
         refuse_accidental("jax_plugins", "jax", folders)
     try:
-        import jax  # noqa: PLC0415  takes a second: only when an array is wanted
+        import jax  # noqa: PLC0415  takes a second: only when an array is needed
     except ImportError as error:
         raise OptionError('framework="jax" needs jax', hint="pip install jax") from error
     return jax
 
 
-def _found(jax: Any, device: Any) -> Any:
+def _device_of(jax: Any, device: Any) -> Any:
     if isinstance(device, (jax.Device, jax.sharding.Sharding)):
         return device
     kind, colon, number = str(device).partition(":")
@@ -103,10 +103,10 @@ def _found(jax: Any, device: Any) -> Any:
             raise ValueError("this names no device")
         return jax.devices(kind)[int(number or 0)]
     except (IndexError, RuntimeError, ValueError) as error:
-        known = ", ".join(sorted({"cpu", *(each.platform for each in jax.devices())}))
+        platforms = ", ".join(sorted({"cpu", *(each.platform for each in jax.devices())}))
         raise UnknownDeviceError(
             f"jax has no device {shown_device(device)}",
-            hint=f"Known here: {known}, with :1 for the second; or give a jax.Device or a jax.sharding.Sharding",
+            hint=f"Known here: {platforms}, with :1 for the second; or give a jax.Device or a jax.sharding.Sharding",
         ) from error
 
 

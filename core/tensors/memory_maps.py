@@ -1,7 +1,7 @@
-"""Which memory of this process is read-only, according to the kernel: a write to it would end the process.
+"""Which memory of this process is read-only, according to the kernel: a write to it would kill the process.
 
-torch does not say: a tensor over a file that was mapped for reading looks like any other. Guarantees: where
-`/proc/self/maps` cannot be read, nothing is refused.
+torch does not report it: a tensor over a file that is mapped read-only looks like any other. Guarantees: nothing is
+refused if `/proc/self/maps` cannot be read.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ MAPS = Path("/proc/self/maps")  # proc_pid_maps(5): "begin-end perms …", in th
 
 
 class ReadOnlyMemory:
-    """The mappings that may not be written, at this moment."""
+    """The read-only mappings of this process at the moment of construction."""
 
     def __init__(self) -> None:
         self._begins: list[int] = []
@@ -28,7 +28,7 @@ class ReadOnlyMemory:
                 self._ends.append(int(end, 16))
 
     def holds_part_of(self, begin: int, end: int) -> bool:
-        """Whether any of these bytes is read-only, which the last mapping that begins before their end decides."""
+        """Whether any of these bytes is read-only; the last read-only mapping that begins before `end` decides."""
         before = bisect_left(self._begins, end)
         return before > 0 and self._ends[before - 1] > begin
 

@@ -1,7 +1,7 @@
-"""Tensors of an ``nn.Module`` on the meta device, which have a shape and no memory: loaded ones take their place.
+"""Tensors of an ``nn.Module`` on the meta device, which have no memory: loaded tensors replace them.
 
-Guarantees: a module is changed only by `assign`, which replaces all of them; parameters stay parameters, with their
-``requires_grad`` and their own attributes, and what was one tensor under two names stays one. DTensors stay DTensors.
+Guarantees: only `assign` changes a module. Parameters stay parameters, with their ``requires_grad`` and their own
+attributes. One tensor under two names stays one tensor. DTensors stay DTensors.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from streamer.core.tensors.target_kinds import check_kind
 
 __all__ = ["MetaModule"]
 
-NAMED = 5  # names shown in a remark
+MOST_SHOWN = 5  # names shown in a remark
 
 
 class _Place(NamedTuple):
@@ -33,7 +33,7 @@ class MetaModule:
     """The meta tensors of one target.
 
     Args:
-        target: An ``nn.Module``; a mapping or anything else has none that can be replaced.
+        target: An ``nn.Module``; any other target has no tensors that can be replaced.
     """
 
     def __init__(self, target: Any) -> None:
@@ -42,13 +42,13 @@ class MetaModule:
         self._assigned: set[int] = set()
 
     def replaceable(self, tensors: Mapping[str, Any]) -> dict[str, Any]:
-        """Choose those of the named tensors that are on the meta device and can be replaced.
+        """Return the named tensors that are on the meta device and can be replaced.
 
         Args:
-            tensors: As the module's ``state_dict`` names them.
+            tensors: The tensors, by their names in the module's ``state_dict``.
 
         Raises:
-            TargetError: one is of a class of its own, which nobody else can make.
+            TargetError: a tensor is of another class than torch's own, and cannot be created here.
         """
         replaceable = {id(place.tensor) for place in self._places}
         self._saved = {name: tensor for name, tensor in tensors.items() if id(tensor) in replaceable}
@@ -57,24 +57,24 @@ class MetaModule:
         return dict(self._saved)
 
     def assign(self, loaded: Mapping[str, Any]) -> None:
-        """Put tensors in the place of those on the meta device, under all of their names.
+        """Replace tensors on the meta device by loaded ones, under all of their names.
 
         Args:
-            loaded: By names of what `replaceable` gave; of a DTensor the part that is here.
+            loaded: Loaded tensors by names that `replaceable` returned; for a DTensor, its local part.
         """
-        made: dict[int, Any] = {}
+        new_tensors: dict[int, Any] = {}
         for name, tensor in loaded.items():
             old = self._saved[name]
-            if id(old) not in made:
+            if id(old) not in new_tensors:
                 with normal_tensors():
-                    made[id(old)] = _like(old, tensor)
+                    new_tensors[id(old)] = _like(old, tensor)
         for place in self._places:
-            if id(place.tensor) in made:
-                setattr(place.owner, place.attribute, made[id(place.tensor)])
-        self._assigned.update(made)
+            if id(place.tensor) in new_tensors:
+                setattr(place.owner, place.attribute, new_tensors[id(place.tensor)])
+        self._assigned.update(new_tensors)
 
     def remarks(self) -> list[str]:
-        """Say which were not in the checkpoint: parameters, and buffers that a module makes by itself."""
+        """Return remarks on tensors that stay on the meta device: missing ones, and buffers that are not saved."""
         left = [place for place in self._places if id(place.tensor) not in self._assigned]
         saved = {id(tensor) for tensor in self._saved.values()}
         unsaved = [place.name for place in left if id(place.tensor) not in saved]
@@ -82,11 +82,11 @@ class MetaModule:
         remarks = []
         if unsaved:
             remarks.append(
-                f"these buffers stay on the meta device, as their module does not save them: {_some(unsaved)}. Make the"
+                f"these buffers stay on the meta device, as their module does not save them: {_some_of(unsaved)}. Make the"
                 " module under accelerate.init_empty_weights(), which leaves buffers their values, or set them"
             )
         if lacking:
-            remarks.append(f"these tensors of the target stay on the meta device: {_some(lacking)}")
+            remarks.append(f"these tensors of the target stay on the meta device: {_some_of(lacking)}")
         return remarks
 
 
@@ -99,7 +99,7 @@ def _places_in(module: Any) -> Iterator[_Place]:
 
 
 def _check_class(name: str, tensor: Any) -> None:
-    torch = sys.modules["torch"]  # imported, as the tensor is one of its own
+    torch = sys.modules["torch"]  # imported: `tensor` is a torch tensor
     if is_sharded(tensor):
         return
     check_kind(name, tensor)
@@ -126,5 +126,5 @@ def _like(old: Any, tensor: Any) -> Any:
     return parameter
 
 
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:NAMED]) + (", …" if len(names) > NAMED else "")
+def _some_of(names: list[str]) -> str:
+    return ", ".join(names[:MOST_SHOWN]) + (", …" if len(names) > MOST_SHOWN else "")

@@ -1,7 +1,7 @@
-"""The named tensors of a target: of an ``nn.Module``, or of a mapping.
+"""The named tensors of a target, which is an ``nn.Module`` or a mapping.
 
-Refuses, before anything is asked of a storage, what has no tensors of its own to fill: a class, an optimizer, a module
-whose parameters are kept flat (FSDP1), or one whose ``state_dict`` makes tensors anew, in which values would be lost.
+Refuses, before any request to a storage, a target without tensors to fill: a class, an optimizer, a module with
+flattened parameters (FSDP1), or one whose ``state_dict`` returns newly made tensors: the module would not be filled.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from streamer.core.errors import TargetError
 
 __all__ = ["tensors_of"]
 
-EXTRA_STATE = "_extra_state"  # the last part of the name under which a module saves what are no weights
+EXTRA_STATE = "_extra_state"  # the last part of the name under which a module saves other state than weights
 
 
 def tensors_of(target: Any) -> Mapping[str, Any]:
-    """Give the named tensors of an ``nn.Module`` (parameters and buffers, tied ones included) or of a mapping.
+    """Return the named tensors of an ``nn.Module`` (parameters and buffers, tied ones included) or of a mapping.
 
     Raises:
-        TargetError: `target` is neither, or such a module as this one's docstring names.
+        TargetError: `target` is neither, or has no tensors of its own to fill; see the docstring of this file.
     """
     if isinstance(target, Mapping):
         return target
@@ -65,11 +65,11 @@ def _check_not_flat(module: Any) -> None:
 def _check_kept(module: Any, tensors: Mapping[str, Any]) -> None:
     kept = [*module.parameters(), *module.buffers()]
     ids = set(map(id, kept))
-    strangers = [name for name, tensor in tensors.items() if id(tensor) not in ids and hasattr(tensor, "data_ptr")]
-    if not strangers:
+    copies = [name for name, tensor in tensors.items() if id(tensor) not in ids and hasattr(tensor, "data_ptr")]
+    if not copies:
         return
     memory = {_address(tensor) for tensor in kept}
-    lost = [name for name in strangers if _address(tensors[name]) not in memory]
+    lost = [name for name in copies if _address(tensors[name]) not in memory]
     if lost:
         raise TargetError(
             f"the state_dict of the target makes {lost[0][:80]!r} anew: what is filled would not be the module's",
@@ -78,6 +78,6 @@ def _check_kept(module: Any, tensors: Mapping[str, Any]) -> None:
 
 
 def _address(tensor: Any) -> object:
-    with suppress(Exception):  # some have no memory
+    with suppress(Exception):  # some tensors have no memory
         return tensor.untyped_storage().data_ptr() or id(tensor)
     return id(tensor)

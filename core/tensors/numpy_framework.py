@@ -1,7 +1,7 @@
-"""numpy arrays, with the dtypes of numpy and of ml_dtypes, where that is installed.
+"""numpy arrays, with the dtypes of numpy, and those of ml_dtypes if it is installed.
 
-ml_dtypes gives a value of 4 bits a byte, and a file packs two into one, the first into its low half, as torch does:
-arrays of F4 are unpacked, and take twice the bytes of the file. numpy is imported when a framework is made.
+ml_dtypes stores a 4-bit value in a byte. A file packs two values into a byte, the first into its low half, as torch
+does. So arrays of F4 are unpacked, and take twice the bytes of the file. numpy is imported when a framework is made.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class NumpyFramework:
     """numpy arrays; see `Framework`."""
 
     def __init__(self, device: Any) -> None:
-        import numpy as np  # noqa: PLC0415  as for torch
+        import numpy as np  # noqa: PLC0415  only when an array is needed
 
         self.devices = HostOnly(device)
         self._np = np

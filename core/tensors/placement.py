@@ -1,4 +1,4 @@
-"""Which device each tensor goes to: one for all, or a mapping of names and prefixes, as in accelerate. Pure.
+"""Which device each tensor goes to: one device for all, or a mapping of names and prefixes, as in accelerate. Pure.
 
 Refuses: a mapping that leaves a wanted tensor without a device.
 """
@@ -20,8 +20,8 @@ class Placement:
     """The ``device`` argument of a load.
 
     Args:
-        device: Any device of the framework, or a mapping: a key is the whole name of a tensor, the name
-            of a module (``model.layers.0``: all below it), or ``""`` for all that no other key matches. The longest
+        device: Any device of the framework, or a mapping. A key is the whole name of a tensor, the name of a module
+            (``model.layers.0``: all names below it), or ``""`` for all names that no other key matches. The longest
             matching key counts.
 
     Example:
@@ -47,7 +47,7 @@ class Placement:
         return "" in self._by_key
 
     def of(self, name: str) -> Any:
-        """The device of a tensor.
+        """Return the device of a tensor.
 
         Raises:
             OptionError: no key matches its name.

@@ -1,9 +1,9 @@
-"""Keeps the memory of the caller's tensors where it is while something else writes into it.
+"""Prevents the caller's tensors from being resized while the engine writes into their memory.
 
 Guarantees: until `ResizeLock.release`, `resize_` of a torch tensor or of its storage, and `resize` of a numpy array,
-raise in their caller. Without the lock they would free the memory, and the engine would write into whatever has it
-next. Afterwards they work again. The lock stops neither what replaces memory as a whole (`share_memory_`, ``array.data
-= …``), nor the resizing of an array that torch wraps (`from_numpy`), as torch does not name the memory's owner.
+raise in their caller; afterwards they work again. Without the lock they would free the memory, and the engine would
+write into its next owner's data. The lock does not stop calls that replace the whole memory (`share_memory_`,
+``array.data = …``), nor resizing an array that torch wraps (`from_numpy`), as torch does not expose the memory's owner.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from streamer.core.tensors.torch_private_names import address_of_storage
 
 __all__ = ["ResizeLock"]
 
-# No storage object of torch is smaller, and the flag lies in its first half.
+# Every storage object of torch has at least this size, and the flag lies in its first half.
 INSPECTED_BYTES = 80
 
 _mutex = threading.RLock()  # the garbage collector may release a lock while this thread takes another
-# Number of locks by address of the storage; only of storages that could be resized before.
+# Number of locks by address of the storage; only for storages that were resizable before.
 _locked: dict[int, int] = {}
 
 
 class ResizeLock:
-    """Locks the memory of tensors until it is released, or loses its last reference.
+    """Locks the memory of tensors until `release`, or until the lock is garbage-collected.
 
-    Several may lock the same memory: it can be resized once the last one is released. Any thread may release a lock,
-    any number of times.
+    Several locks may hold the same memory: it can be resized after the last one is released. Any thread may release a
+    lock, any number of times.
     """
 
     def __init__(self, tensors: Iterable[Any]) -> None:
@@ -46,12 +46,12 @@ class ResizeLock:
         return other
 
     def release(self) -> None:
-        """Let the memory be resized again, unless it is locked by others."""
+        """Allow resizing again, unless other locks hold the memory."""
         self._memory = None
 
 
 class _LockedMemory:
-    """Memory that is locked as long as this object has a reference."""
+    """Memory that is locked as long as this object exists."""
 
     def __init__(self, tensors: Iterable[Any]) -> None:
         storages: list[Any] = []
@@ -65,8 +65,8 @@ class _LockedMemory:
 
 
 def _weak_reference_to(array: Any) -> weakref.ref[Any]:
-    """Keep numpy from resizing an array: with a weak reference it never does, whatever `refcheck` says."""
-    while isinstance(array.base, np.ndarray):  # the one that owns the memory
+    """Prevent numpy from resizing an array: it refuses an array that has a weak reference, whatever `refcheck` is."""
+    while isinstance(array.base, np.ndarray):  # up to the array that owns the memory
         array = array.base
     return weakref.ref(array)
 
@@ -86,7 +86,7 @@ def _locked_storage(tensor: Any) -> Any:
             _lock_for_good(tensor, storage)
             return None
         flag = ctypes.c_bool.from_address(address + offset)
-        if not flag.value:  # it cannot be resized anyway: shared memory, a mapped file, another library's
+        if not flag.value:  # it was never resizable: shared memory, a mapped file, memory of another library
             return None
         flag.value = False
         _locked[address] = 1
@@ -105,10 +105,10 @@ def _unlock(storages: list[Any]) -> None:
 
 @cache
 def _flag_offset() -> int | None:
-    """Find the byte of a storage that says whether it may be resized; None where this torch has no such byte.
+    """Return the offset of the byte in a storage that makes it resizable; None if this torch has no such byte.
 
-    `Tensor.numpy` clears that flag; torch has no function that sets it again, and none at all for CUDA. So a storage is
-    compared before and after, and the one byte that changes is the flag.
+    `Tensor.numpy` clears this flag. torch has no function that sets it again, and none that clears it on CUDA. So a
+    storage is compared before and after the call: the one byte that changes is the flag.
     """
     import torch  # noqa: PLC0415  a target is a torch tensor, so torch is imported
 

@@ -1,7 +1,7 @@
-"""DTensors, of which each process holds a part: which part is here, and how a loaded one becomes such a tensor.
+"""DTensors, of which each process holds a part: finds the local part, and makes a DTensor of a loaded part.
 
-Refuses placements of which the part here is no block of the whole tensor (partial sums, rows that are dealt out). What
-a part is, torch says itself, as it does to its own checkpoints.
+Refuses placements whose local part is not one block of the whole tensor (partial sums, interleaved rows). torch itself
+reports the block of a part, by the method that its own checkpoints use.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ __all__ = ["Part", "device_type_of", "is_sharded", "like_sharded", "part_of"]
 
 
 class Part(NamedTuple):
-    """What this process holds of a tensor.
+    """The part of a tensor that this process holds.
 
     Attributes:
-        slices: The elements that are here: a slice for each dimension of the whole tensor.
-        local: The tensor they are in.
+        slices: The block of the part: a slice for each dimension of the whole tensor.
+        local: The tensor that holds the part.
     """
 
     slices: tuple[slice, ...]
@@ -28,16 +28,16 @@ class Part(NamedTuple):
 
 def is_sharded(tensor: Any) -> bool:
     """Whether this is a DTensor: a tensor of which this process holds a part, or a copy."""
-    # Not imported here: nobody has a DTensor who has not imported it.
+    # Not imported here: a caller that has a DTensor has imported it.
     kind = getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", None)
     return kind is not None and isinstance(tensor, kind)
 
 
 def part_of(name: str, tensor: Any) -> Part:
-    """Find the part of a DTensor that is here.
+    """Return the local part of a DTensor.
 
     Raises:
-        TargetError: it is no block of the whole tensor, or this process is none of those that share it.
+        TargetError: the part is not one block of the whole tensor, or this process is not in the tensor's mesh.
     """
     if tensor.device_mesh.get_coordinate() is None:
         raise _refused(name, "is shared by other processes than this one", "Leave it out with names=")
@@ -55,7 +55,7 @@ def part_of(name: str, tensor: Any) -> Part:
 
 
 def like_sharded(old: Any, local: Any) -> Any:
-    """Make the DTensor of which `local` is the part here, placed as an old one; no process asks another."""
+    """Return a DTensor with the local part `local`, placed as `old`, without communication between processes."""
     kind = sys.modules["torch.distributed.tensor"].DTensor
     return kind.from_local(
         local, old.device_mesh, old.placements, run_check=False, shape=old.shape, stride=old.stride()
@@ -63,12 +63,12 @@ def like_sharded(old: Any, local: Any) -> Any:
 
 
 def device_type_of(tensor: Any) -> str:
-    """Say on which kind of device the parts of a DTensor lie."""
+    """Return the kind of device on which the parts of a DTensor lie."""
     return str(tensor.device_mesh.device_type)
 
 
 def _is_cut_first(tensor: Any, dimension: int) -> bool:
-    """Whether a strided placement leaves blocks, as later ones shard what it strides over: FSDP2 over other shards."""
+    """Whether later placements shard what a strided one strides over, so that parts are blocks (FSDP2 with others)."""
     placement = tensor.placements[dimension]
     strides_over = getattr(placement, "split_factor", None)
     if strides_over is None:

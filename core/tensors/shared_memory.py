@@ -1,6 +1,6 @@
-"""Tensors that share memory, and which of them a file keeps: as ``safetensors.torch`` decides both.
+"""Finds tensors that share memory, and chooses which of them a file keeps, as ``safetensors.torch`` does.
 
-Guarantees: the groups and the kept names are those of safetensors 0.8, for contiguous tensors; it refuses others.
+Guarantees: for contiguous tensors, the groups and the kept names are those of safetensors 0.8, which refuses others.
 https://huggingface.co/docs/safetensors/torch_shared_tensors
 """
 
@@ -17,10 +17,10 @@ __all__ = ["names_to_drop", "refuse_shared", "shared_groups"]
 
 
 def shared_groups(tensors: Mapping[str, Any]) -> list[list[str]]:
-    """Return the names of tensors with overlapping memory, group by group, each sorted.
+    """Return the names of tensors with overlapping memory, in groups, sorted.
 
     Args:
-        tensors: Of torch, with memory of their own.
+        tensors: Tensors of torch that have memory.
     """
     by_storage: defaultdict[tuple[Any, int, int], list[str]] = defaultdict(list)
     for name, tensor in tensors.items():
@@ -32,7 +32,7 @@ def shared_groups(tensors: Mapping[str, Any]) -> list[list[str]]:
 
 
 def names_to_drop(tensors: Mapping[str, Any]) -> dict[str, str]:
-    """Choose the tensors that are left out, as others hold their memory: the name of each, and the one that is kept.
+    """Choose the tensors to leave out because another one holds their memory; return dropped name to kept name.
 
     Raises:
         UsageError: no tensor of a group covers the whole of the memory that they share.
@@ -50,10 +50,10 @@ def names_to_drop(tensors: Mapping[str, Any]) -> dict[str, str]:
 
 
 def refuse_shared(tensors: Mapping[str, Any]) -> None:
-    """Refuse tensors that share memory: each would be written in full, and be a tensor of its own when it is loaded.
+    """Refuse tensors that share memory: each would be written in full, and would be separate when loaded again.
 
     Raises:
-        UsageError: two or more share memory; names them.
+        UsageError: two or more share memory; the message names them.
     """
     groups = shared_groups(tensors)
     if groups:
@@ -62,7 +62,7 @@ def refuse_shared(tensors: Mapping[str, Any]) -> None:
 
 
 def _overlapping(names: list[str], tensors: Mapping[str, Any]) -> list[list[str]]:
-    """Divide tensors of one storage where one ends before the next begins."""
+    """Split tensors of one storage into groups: a new group begins behind the end of the tensor before it."""
     areas = sorted((tensors[name].data_ptr(), _end_of(tensors[name]), name) for name in names)
     groups: list[list[str]] = []
     last_end = 0
@@ -71,7 +71,7 @@ def _overlapping(names: list[str], tensors: Mapping[str, Any]) -> list[list[str]
             groups[-1].append(name)
         else:
             groups.append([name])
-        last_end = end  # of this one, as in the reference: what lies behind it may overlap the one before
+        last_end = end  # the end of this tensor, as in safetensors, although an earlier tensor may reach further
     return groups
 
 

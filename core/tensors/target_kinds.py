@@ -1,8 +1,8 @@
-"""Which of the caller's tensors are plain memory, so that they can be filled; decided before their memory is inspected.
+"""Whether a tensor of the caller is plain memory and can be filled; checked before its memory is inspected.
 
-Refuses tensors that keep their values elsewhere than torch's own: subclasses with a ``__torch_dispatch__`` (fake
-and masked tensors among them), tensors inside a transform of ``torch.func``, nested ones, tensors of zeros without
-memory, lazy parameters without a shape; and every object whose attributes raise.
+Refuses tensors that keep their values elsewhere than plain tensors do: subclasses with a ``__torch_dispatch__`` (such
+as fake and masked tensors), tensors inside a transform of ``torch.func``, nested tensors, zero tensors without memory,
+lazy parameters without a shape. Refuses every object whose attributes raise.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def check_kind(name: str, tensor: Any) -> None:
 
 
 def opaque(name: str, tensor: Any) -> TargetError:
-    """Make the error for a tensor whose attributes raise."""
+    """Return the error for a tensor whose attributes raise."""
     return TargetError(
         f"the target of tensor {name[:80]!r} is a {type(tensor).__name__}, which does not tell its memory", hint=_HINT
     )
@@ -68,6 +68,6 @@ def _reason_against_array(array: Any) -> str | None:
 
 @cache
 def _of_torch() -> tuple[object, Callable[[Any], bool], Callable[[Any], bool], Callable[[Any], bool]]:
-    torch = sys.modules["torch"]  # imported, as the target is one of its tensors
+    torch = sys.modules["torch"]  # imported: the target is a torch tensor
     is_wrapped, is_zero = torch_private_names.is_wrapped(torch), torch_private_names.is_without_memory(torch)
     return torch.Tensor.__torch_dispatch__, is_wrapped, is_zero, torch.nn.parameter.is_lazy

@@ -1,7 +1,7 @@
-"""Memory of the caller's tensors: whether each element has bytes of its own, and two tensors none in common.
+"""Checks the memory of the caller's tensors: each element has its own bytes, and no two tensors share bytes.
 
-Refuses, before a byte is written, a tensor with no memory at all or one that is read-only, one whose elements share
-bytes (expanded), and two that share a part. Two names of the same bytes are tied.
+Refuses, before a byte is written: a tensor without memory, read-only memory, elements that share bytes (an expanded
+tensor), and two tensors that share a part of their bytes. Two names of exactly the same bytes are tied, and allowed.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from streamer.core.tensors.target_kinds import opaque
 
 __all__ = ["Extent", "check_all_apart", "check_apart", "extent_of"]
 
-# Steps numpy may take to tell two strided tensors apart; slices of a matrix need tens.
+# Steps that numpy may take to decide whether two strided tensors share bytes; slices of a matrix need tens.
 MAX_WORK = 100_000
 _HINT_META = "Give its nn.Module as the target, in which a loaded tensor can take its place"
 
 
 class Extent(NamedTuple):
-    """The bytes a tensor's elements lie in. A contiguous tensor is one row of bytes, whatever its shape.
+    """The bytes in which a tensor's elements lie. A contiguous tensor is one row of bytes, whatever its shape.
 
     Attributes:
-        name: The tensor's.
-        device: Where the addresses count.
+        name: The name of the tensor.
+        device: The device whose addresses these are.
         begin: Address of the lowest byte.
-        end: Behind the highest.
-        first: Address of the first element, which is not the lowest where a stride is negative.
-        item_bytes: Of one element, or 1.
-        shape: Without dimensions of one element, which have no stride.
-        strides: In bytes, of the same dimensions.
+        end: Address behind the highest byte.
+        first: Address of the first element, which is not the lowest if a stride is negative.
+        item_bytes: Bytes of one element, or 1.
+        shape: The shape without dimensions of one element, whose stride has no meaning.
+        strides: The strides of these dimensions, in bytes.
     """
 
     name: str
@@ -53,7 +53,7 @@ def check_all_apart(names: Sequence[str], tensors: Sequence[Any]) -> dict[str, s
     """Check that tensors can be filled, and share no part of their bytes unless they are tied.
 
     Returns:
-        For each tensor that is the same memory as one before it: its name, and the first one's.
+        Name to name of an earlier tensor, for each tensor that has the same memory.
 
     Raises:
         TargetError: as `extent_of` and `check_apart`.
@@ -65,10 +65,10 @@ def check_all_apart(names: Sequence[str], tensors: Sequence[Any]) -> dict[str, s
 
 
 def extent_of(name: str, tensor: Any) -> Extent | None:
-    """Find the bytes of a torch tensor or a numpy array; None where it is empty or has no address.
+    """Return the extent of a torch tensor or a numpy array; None if it is empty or has no address.
 
     Raises:
-        TargetError: it cannot be filled.
+        TargetError: the tensor cannot be filled.
     """
     if not hasattr(tensor, "data_ptr"):
         return _extent_of_array(name, tensor)
@@ -96,7 +96,7 @@ def check_apart(extents: Iterable[Extent]) -> dict[str, str]:
     """Check that tensors share no part of their bytes unless they are tied.
 
     Returns:
-        For each with the same bytes in the same order as one before it: its name, and the first one's.
+        Name to name of an earlier tensor, for each tensor that has the same bytes in the same order.
 
     Raises:
         TargetError: two share some bytes, and are not the same.
@@ -119,10 +119,10 @@ def check_apart(extents: Iterable[Extent]) -> dict[str, str]:
 
 
 def _span_of(name: str, tensor: Any, index: int) -> tuple[str, int, int, int] | None:
-    """Device, begin, end and number of a tensor.
+    """Return device, begin, end and number of a tensor.
 
-    Python's garbage collector looks once at a plain tuple of text and numbers, and again and again at an `Extent`: of
-    many small tensors no other object is created.
+    For many small tensors, only this tuple is created: Python's garbage collector visits a plain tuple of strings and
+    numbers once, but an `Extent` in every collection.
     """
     if hasattr(tensor, "data_ptr") and not _refusal(tensor) and tensor.is_contiguous():
         try:
@@ -149,13 +149,13 @@ def _check_writable(names: Sequence[str], spans: Iterable[tuple[str, int, int, i
 
 
 def _overlapping(spans: Iterable[tuple[str, int, int, int]]) -> list[int]:
-    """Give the numbers of the spans that overlap another: in a model, at most those of its tied tensors."""
+    """Return the numbers of the spans that overlap another one; in a model, usually only those of tied tensors."""
     ordered = sorted(spans)
     return sorted(ordered[at][3] for begin, end in _runs(ordered) if end - begin > 1 for at in range(begin, end))
 
 
 def _runs(ordered: Sequence[tuple[str, int, int, int]]) -> Iterator[tuple[int, int]]:
-    """Split sorted spans into runs that overlap: each begins behind the end of all before it."""
+    """Split sorted spans into runs of overlapping spans: a run begins behind the end of all spans before it."""
     first = reach = 0
     on = ""
     for at, (device, begin, end, _) in enumerate(ordered):
@@ -177,12 +177,12 @@ def _refusal(tensor: Any) -> str | None:
 
 @cache
 def _text_of(value: Any) -> str:
-    """Cache the text of a device or a layout: there are a handful."""
+    """Return the text of a device or a layout; cached, as there are only a few."""
     return str(value)
 
 
 def _check_unaddressable(name: str, tensor: Any, error: Exception) -> None:
-    """Refuse a tensor without an address on the CPU; on any other device torch copies into it."""
+    """Refuse a CPU tensor without an address; on any other device, torch copies into such a tensor."""
     if tensor.device.type == "cpu":
         raise opaque(name, tensor) from error
 
@@ -206,7 +206,7 @@ def _extent(what: tuple[str, str, int], first: int, shape: Iterable[int], stride
     if 0 in shape:
         return None
     kept = [(size, stride) for size, stride in zip(shape, strides, strict=True) if size > 1]
-    reach_bytes = 0  # of all dimensions with smaller strides
+    reach_bytes = 0  # distance from the lowest to the highest element, for the dimensions so far
     for size, stride in sorted(kept, key=lambda dimension: abs(dimension[1])):
         if abs(stride) < reach_bytes + item_bytes:
             raise TargetError(
@@ -243,7 +243,7 @@ def _is_dense(extent: Extent) -> bool:
 
 
 class _Outline:
-    """An array without data: numpy compares its addresses, and reads nothing."""
+    """A tensor's addresses as an array for `numpy.shares_memory`, which compares addresses and reads no data."""
 
     def __init__(self, extent: Extent) -> None:
         self.__array_interface__ = {

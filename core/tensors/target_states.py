@@ -1,4 +1,4 @@
-"""Address, shape and dtype of the caller's tensors when a load begins, to find those that were replaced meanwhile.
+"""Records address, shape and dtype of the caller's tensors when a load begins, to detect changes during the load.
 
 ``x.data = …``, ``x.set_(…)``, ``x.share_memory_()`` and ``module.half()`` replace a tensor's memory; an array's shape
 and dtype can be set.
@@ -14,7 +14,7 @@ __all__ = ["TargetStates"]
 
 
 class TargetStates:
-    """The states by column: rows of 100 000 of them would keep the garbage collector busy."""
+    """The states of the targets, in four lists: one object for each of 100 000 targets would burden the collector."""
 
     def __init__(self) -> None:
         self._names: list[str] = []
@@ -26,9 +26,9 @@ class TargetStates:
         """Keep the state of one target.
 
         Args:
-            name: The tensor's.
-            tensor: The caller's own.
-            filled: What is filled: the same array, or torch's ``tensor.data``, which keeps shape, dtype and device.
+            name: The name of the tensor.
+            tensor: The caller's own tensor.
+            filled: The same array, or torch's ``tensor.data``, which keeps its shape, dtype and device.
         """
         self._names.append(name)
         self._tensors.append(tensor)
@@ -37,10 +37,10 @@ class TargetStates:
         self._addresses.append(_address(tensor))
 
     def check_unchanged(self) -> None:
-        """Check that every target still has the memory that was filled.
+        """Check that every target still has its memory, shape and dtype.
 
         Raises:
-            TargetError: the bytes of one went to memory that is no longer its own, or it got another shape or dtype.
+            TargetError: a target got other memory, another shape or another dtype during the load.
         """
         for name, tensor, state, address in zip(self._names, self._tensors, self._states, self._addresses, strict=True):
             if _address(tensor) != address or not _is_alike(tensor, state):

@@ -1,8 +1,8 @@
 """The bytes of tensors as a safetensors file holds them: little-endian, row after row, without a copy where possible.
 
-Guarantees: what is returned is the tensor's own memory, unless it is not contiguous, is on another device, or is an
-array of another byte order or of unpacked 4-bit values; then it is a copy of this one tensor. Refuses tensors that
-have no memory of their own (meta, fake, DTensor, sparse), and dtypes that the format lacks.
+Guarantees: the returned memory is the tensor's own. It is a copy of this one tensor only if the tensor is not
+contiguous, on another device, of another byte order, or an array of unpacked 4-bit values. Refuses tensors that have no
+memory of their own (meta, fake, DTensor, sparse), and dtypes that the format lacks.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ _OF_NUMPY = {name: dtype for dtype, name in NUMPY_DTYPES.items()}
 
 
 def is_torch_tensor(value: Any) -> bool:
-    """Whether a value is a ``torch.Tensor``; torch is not imported for it."""
+    """Whether a value is a ``torch.Tensor``; does not import torch."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
 
 
 def is_array(value: Any) -> bool:
-    """Whether a value is a ``numpy.ndarray``; numpy is not imported for it."""
+    """Whether a value is a ``numpy.ndarray``; does not import numpy."""
     numpy = sys.modules.get("numpy")
     return numpy is not None and isinstance(value, numpy.ndarray)
 
 
 def layout_of(name: str, tensor: Any) -> TensorLayout:
-    """Describe a torch tensor or a numpy array as the header does.
+    """Describe a torch tensor or a numpy array as a header does.
 
     Raises:
         UnsupportedDtypeError: the format has no such dtype.
@@ -53,11 +53,11 @@ def layout_of(name: str, tensor: Any) -> TensorLayout:
 
 
 def dtype_name(name: str, dtype: Any) -> str:
-    """Return what the format calls a dtype of torch or numpy.
+    """Return the format's name of a dtype of torch or numpy.
 
     Args:
-        name: Of its tensor, for a message.
-        dtype: Of the library.
+        name: The name of the tensor, for a message.
+        dtype: The dtype of the library.
 
     Raises:
         UnsupportedDtypeError: the format has no such dtype.
@@ -71,7 +71,7 @@ def dtype_name(name: str, dtype: Any) -> str:
 
 
 def bytes_of(tensor: Any) -> memoryview:
-    """Return the bytes of a tensor that `layout_of` has accepted; the view keeps their memory."""
+    """Return the bytes of a tensor that `layout_of` has accepted; the view keeps the memory alive."""
     if not is_torch_tensor(tensor):
         return _bytes_of_array(tensor)
     torch = sys.modules["torch"]
@@ -80,10 +80,10 @@ def bytes_of(tensor: Any) -> memoryview:
 
 
 def _bytes_of_array(array: Any) -> memoryview:
-    import numpy as np  # noqa: PLC0415  an array of it exists
+    import numpy as np  # noqa: PLC0415  already imported: `array` is one of its arrays
 
     plain = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<")).reshape(-1).view("u1")
-    if _dtype_of_array(array.dtype) == "F4":  # ml_dtypes keeps each value in a byte of its own
+    if _dtype_of_array(array.dtype) == "F4":  # ml_dtypes stores each value in a byte
         plain = (plain[0::2] & 0xF) | (plain[1::2] << 4)
     return memoryview(plain.data)
 
@@ -120,5 +120,5 @@ def _check_memory(name: str, tensor: Any) -> None:
 def _has_memory(tensor: Any) -> bool:
     try:
         return bool(tensor.untyped_storage().data_ptr())
-    except (NotImplementedError, RuntimeError, Warning):  # of fake tensors, and of classes that wrap others
+    except (NotImplementedError, RuntimeError, Warning):  # fake tensors, and classes that wrap others
         return False

@@ -1,4 +1,4 @@
-"""Which type of tensor a caller gets, for type checkers: it follows from ``framework=``."""
+"""The type of the returned tensors, for type checkers: it depends on ``framework=``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NumpyName: TypeAlias = Literal["np", "numpy"]
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
-    TensorT = TypeVar("TensorT", default=Any)  # so that the class alone, without a parameter, stays a type
+    TensorT = TypeVar("TensorT", default=Any)  # the default allows a generic class without a parameter as a type
 else:
     from typing import TypeVar
 

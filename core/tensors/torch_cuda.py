@@ -1,7 +1,7 @@
-"""torch's part in copies to CUDA devices: the memory they fill, and the work they wait for.
+"""torch's part in copies to CUDA devices: allocating the memory, and the stream that copies wait for.
 
-The engine copies into tensors of torch's own allocator, on a stream of its own. The allocator reuses memory in the
-order of the stream it was allocated on, so every copy into it waits for that stream's work.
+The engine copies into tensors of torch's allocator, on a stream of its own. The allocator reuses memory in the order of
+the stream on which it was allocated, so every copy waits for the work of this stream.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["TorchCuda", "probe"]
 
 
 def probe(torch: Any, device: Any) -> None:
-    """Use a device once, so that torch raises if it cannot."""
+    """Use a device once, so that torch raises if it cannot use it."""
     torch.empty(0, device=device)
 
 
@@ -32,33 +32,33 @@ class TorchCuda:
         self._opened: dict[int, _native.ReadError | None] = {}
 
     def device_of(self, tensor: Any) -> Any:
-        """The ``torch.device`` a tensor is on."""
+        """Return the ``torch.device`` of a tensor."""
         return tensor.device
 
     def index_of(self, device: Any) -> int:
-        """The number of a ``torch.device`` of type cuda; without one it is the current device."""
+        """Return the number of a ``torch.device`` of type cuda; if it has none, the number of the current device."""
         return int(self._torch.cuda.current_device() if device.index is None else device.index)
 
     def is_filled_by_engine(self, index: int) -> bool:
-        """True where the engine can copy to the device by itself; `refusal` says why not."""
+        """Whether the engine can copy to the device by itself; `refusal` returns why not."""
         return self._is_nvidia and self.refusal(index) is None
 
     def refusal(self, index: int) -> _native.ReadError | None:
-        """The driver's error when the engine opens the device; None where it can."""
+        """Return the driver's error from opening the device in the engine; None if there is none."""
         if index not in self._opened:
             self._opened[index] = _native.cuda_open(index)
         return self._opened[index]
 
     def empty(self, shape: tuple[int, ...], dtype: Any, index: int) -> Any:
-        """A tensor with undefined content, in the allocator's memory for the current stream."""
+        """Return a tensor with undefined content, allocated on the current stream."""
         with normal_tensors():
             return self._torch.empty(shape, dtype=dtype, device=self._torch.device("cuda", index))
 
     def stream(self, index: int) -> int:
-        """The handle of the device's current stream; 0 is the legacy default one."""
+        """Return the handle of the device's current stream; 0 is the legacy default stream."""
         return int(self._torch.cuda.current_stream(index).cuda_stream)
 
     def hand_over(self, tensor: Any, index: int, stream: int) -> None:
-        """Tell the allocator when a tensor allocated on one stream is handed out on another."""
+        """Record the current stream in the allocator if the tensor was allocated on another stream."""
         if self.stream(index) != stream:
             tensor.record_stream(self._torch.cuda.current_stream(index))

@@ -1,7 +1,7 @@
-"""Copies to accelerators that only torch can reach: from torch's pinned memory, on a stream beside the current one.
+"""Copies to accelerators that only torch can reach: from torch's pinned memory, on a separate stream.
 
-So they overlap with reading and with the consumer, whatever the accelerator (ROCm, XPU, ...), as long as torch offers
-streams and events for it under ``torch.<type>``. Not checked on any such device; see docs/gpu.md.
+So copies overlap with reading and with the consumer, on every accelerator (ROCm, XPU, ...) for which torch offers
+streams and events under ``torch.<type>``. Not tested on any such device; see docs/gpu.md.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ def can_stage(torch: Any, device: Any) -> bool:
 
 
 class StagedCopy(NamedTuple):
-    """A copy under way: its tensor is whole once the event fired."""
+    """A copy in progress: its tensor is complete once the event fired."""
 
     tensor: Any
     event: Any
-    source: Any  # kept until then
+    source: Any  # kept alive until then
 
 
 class TorchStaging:
@@ -39,29 +39,29 @@ class TorchStaging:
         self._streams: dict[str, Any] = {}
 
     def pinned(self, shape: tuple[int, ...], dtype: Any) -> Any:
-        """A tensor on this machine, in pinned memory where torch has that for the accelerator."""
+        """Return a tensor in host memory, pinned if torch supports this for the accelerator."""
         try:
             return self._torch.empty(shape, dtype=dtype, device="cpu", pin_memory=True)
-        except RuntimeError:  # some accelerators share this machine's memory and pin nothing
+        except RuntimeError:  # some accelerators share the host's memory, and torch pins nothing for them
             return self._torch.empty(shape, dtype=dtype, device="cpu")
 
     def start(self, source: Any, device: Any) -> StagedCopy:
-        """Copy to the device behind the work that its current stream has by now."""
+        """Start a copy to the device; it waits for the work that is queued on the device's current stream."""
         module = getattr(self._torch, device.type)
         stream = self._streams.get(str(device))
         if stream is None:
             stream = self._streams[str(device)] = module.Stream(device=device)
         with normal_tensors():
             tensor = self._torch.empty(source.shape, dtype=source.dtype, device=device)
-        stream.wait_stream(module.current_stream(device))  # its memory may be in use there
+        stream.wait_stream(module.current_stream(device))  # earlier work there may still use this memory
         with module.stream(stream):
             tensor.copy_(source, non_blocking=True)
             event = module.Event()
             event.record(stream)
-        tensor.record_stream(stream)  # it may be dropped before it is whole
+        tensor.record_stream(stream)  # the caller may drop the tensor before the copy ends
         return StagedCopy(tensor, event, source)
 
     def finish(self, copy: StagedCopy) -> Any:
-        """Wait for a copy; its tensor may then be used on any stream."""
+        """Wait for a copy; return its tensor, which may then be used on any stream."""
         copy.event.synchronize()
         return copy.tensor

@@ -1,4 +1,4 @@
-"""Tensors of a header that a framework cannot hold."""
+"""Errors for tensors of a header that a framework cannot hold."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ LARGEST_STRIDE = 2**63 - 1
 
 
 def check_addressable(entry: TensorEntry) -> None:
-    """Check that strides fit 64 signed bits: an empty tensor may have any dimension beside its zero.
+    """Check that strides fit 64 signed bits: in an empty tensor, one dimension is zero and the others may be huge.
 
     Raises:
-        UnsupportedDtypeError: they do not.
+        UnsupportedDtypeError: the strides do not fit.
     """
     if 0 not in entry.shape:
-        return  # the file's size bounds it
+        return  # the size of the file bounds the shape
     strides = prod(max(1, size) for size in entry.shape)
     if strides * LARGEST_ITEM_BYTES > LARGEST_STRIDE:
         raise unsupported(entry, "the other dimensions of this empty tensor are too large for torch and numpy")
 
 
 def unsupported(entry: TensorEntry, reason: str, hint: str | None = None) -> UnsupportedDtypeError:
-    """Make the error for a tensor that the framework cannot hold."""
+    """Return the error for a tensor that the framework cannot hold."""
     return UnsupportedDtypeError(f"tensor {entry.name[:80]!r} is {entry.dtype}: {reason}", hint=hint)

@@ -1,7 +1,7 @@
-"""Autograd's count of changes: it learns that tensors were filled, which no operation of torch's did.
+"""Increments autograd's version counters of filled tensors: the engine wrote to them without an operation of torch.
 
-Then a backward through what was computed before raises, as it does after ``load_state_dict``, in place of using new
-weights for old activations.
+Then a backward pass through earlier activations raises, as after ``load_state_dict``, in place of combining new weights
+with old activations.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["count_changes"]
 
 
 def count_changes(targets: Iterable[Any]) -> None:
-    """Count a change of each of these; arrays, and tensors made in inference mode, have no count."""
+    """Increment the counter of each tensor; arrays, and tensors made in inference mode, have none."""
     torch = sys.modules.get("torch")
     if torch is None:
         return
