@@ -82,11 +82,11 @@ class MetaModule:
         remarks = []
         if unsaved:
             remarks.append(
-                f"these buffers stay on the meta device, as their module does not save them: {_some_of(unsaved)}. Make the"
-                " module under accelerate.init_empty_weights(), which leaves buffers their values, or set them"
+                f"these buffers stay on the meta device, as their module does not save them: {_first_few(unsaved)}."
+                " Make the module under accelerate.init_empty_weights(), which leaves buffers their values, or set them"
             )
         if lacking:
-            remarks.append(f"these tensors of the target stay on the meta device: {_some_of(lacking)}")
+            remarks.append(f"these tensors of the target stay on the meta device: {_first_few(lacking)}")
         return remarks
 
 
@@ -126,5 +126,5 @@ def _like(old: Any, tensor: Any) -> Any:
     return parameter
 
 
-def _some_of(names: list[str]) -> str:
+def _first_few(names: list[str]) -> str:
     return ", ".join(names[:MOST_SHOWN]) + (", …" if len(names) > MOST_SHOWN else "")

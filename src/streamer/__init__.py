@@ -137,7 +137,7 @@ __all__ = [
     "write_manifest",
 ]
 
-_HOME = {
+_DEFINED_IN = {
     "AsyncStream": "streamer._async",
     "aload": "streamer._async",
     "astream": "streamer._async",
@@ -177,7 +177,7 @@ _MODULES = {
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used (PEP 562)."""
-    home = _MODULES.get(name) or _HOME.get(name)
+    home = _MODULES.get(name) or _DEFINED_IN.get(name)
     if home is None:
         raise AttributeError(f"module 'streamer' has no attribute {name!r}")
     module = _imported(home)
@@ -189,9 +189,9 @@ def __getattr__(name: str) -> Any:
 
 
 def _imported(module: str) -> Any:
-    if module in sys.modules:  # completely, or by another thread at this moment
+    if module in sys.modules:  # imported, or being imported by another thread
         return importlib.import_module(module)
-    from streamer.core.collector import collector_paused  # noqa: PLC0415 (with the first name)
+    from streamer.core.collector import collector_paused  # noqa: PLC0415 (imported with the first name)
 
     with collector_paused():
         return importlib.import_module(module)

@@ -1,7 +1,7 @@
 """``python -m streamer``.
 
-Python puts the working directory first on the path, so that a ``click.py`` in a downloaded folder would be imported
-here: it is removed before any other import, unless this package lies there.
+Python puts the working directory first on the path, so a ``click.py`` in a downloaded folder would be imported in place
+of the library. The working directory is removed from the path before any other import, unless this package lies there.
 """
 
 import sys

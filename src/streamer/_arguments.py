@@ -1,6 +1,6 @@
-"""How public functions take their keyword arguments, which are the fields of a `Request`: by ``**how``.
+"""The keyword arguments of public functions: the fields of a `Request`, passed as ``**how``.
 
-`LoadArguments` is for type checkers, `takes_request` for ``help``. The meaning of each is written at `streamer.load`.
+`LoadArguments` is for type checkers, `takes_request` for ``help``. `streamer.load` documents each argument.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class LoadArguments(TypedDict, total=False):
-    """Of `streamer.load` and `streamer.open`, but for ``framework=``: it decides what is returned."""
+    """The arguments of `streamer.load` and `streamer.open`, except ``framework=``: it determines the returned type."""
 
     device: Any
     names: NamesOption
@@ -51,19 +51,19 @@ class LoadArguments(TypedDict, total=False):
 
 
 class StreamArguments(LoadArguments, total=False):
-    """Of `streamer.stream`, but for ``framework=``."""
+    """The arguments of `streamer.stream`, except ``framework=``."""
 
     order: Order
 
 
 class RequestArguments(LoadArguments, total=False):
-    """All fields of a `Request` but for ``uri``."""
+    """All fields of a `Request` except ``uri``."""
 
     framework: str
 
 
 def takes_request(**defaults: Any) -> Callable[[Function], Function]:
-    """Write the fields of a `Request` into the signature of a function, in place of its ``**how``.
+    """Replace ``**how`` in the signature of a function by the fields of a `Request`.
 
     Args:
         defaults: The defaults that differ from those of `Request`.
@@ -89,12 +89,12 @@ def takes_request(**defaults: Any) -> Callable[[Function], Function]:
 
 
 def hidden_arguments(uri: Any, how: Mapping[str, Any]) -> tuple[Any, Any]:
-    """Wrap what may hold a secret, before anything is raised: a traceback shows the arguments of each function."""
+    """Wrap arguments that may hold secrets, before anything can raise: a traceback may show arguments."""
     return hidden_uris(uri), {**how, "storage_options": hidden(how.get("storage_options"))}
 
 
 def request_of(function: Callable[..., Any], uri: Any, how: Mapping[str, Any]) -> Request:
-    """Make and check the request of a function that `takes_request`, from its hidden arguments.
+    """Return the checked request of a function with `takes_request`, from its hidden arguments.
 
     Raises:
         TypeError: there is no argument of this name.

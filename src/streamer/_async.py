@@ -1,7 +1,7 @@
 """Loads and streams for asyncio: the event loop continues while they wait and read.
 
-Each step runs in its own daemon thread and passes on what is ready. Nothing waits for this thread: a cancelled task
-closes its stream, and the thread closes any result that it still produces.
+Each step runs in its own daemon thread and returns the tensors that are ready. Nothing waits for this thread: a
+cancelled task closes its stream, and the thread closes any result that it still produces.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ __all__ = ["AsyncStream", "aload", "astream"]
 
 Result = TypeVar("Result")
 
-# A step ends with so many bytes or tensors: fewer wait for the consumer, and more steps cost more than they bring.
+# A step ends at this many bytes or tensors. Larger steps keep more tensors waiting; smaller steps cost too much time.
 STEP_BYTES = 16 << 20
 STEP_TENSORS = 256
-# Tensors that are ready are handed out without a pause for so long, then the event loop has its turn.
+# Ready tensors are handed out without a pause for this time; then other tasks of the event loop run.
 TURN_S = 0.0005
 
 
@@ -51,7 +51,7 @@ class AsyncStream(Generic[TensorT]):
     def __init__(self, start: Callable[[], Stream[TensorT]]) -> None:
         self._start = start
         self._stream: Stream[TensorT] | None = None
-        self._ready: list[tuple[str, TensorT]] = []  # in reverse
+        self._ready: list[tuple[str, TensorT]] = []  # in reverse order
         self._turn_began = 0.0
 
     @property
@@ -180,7 +180,7 @@ def _step(tensors: Stream[TensorT]) -> list[tuple[str, TensorT]]:
     size_bytes = 0
     for name, tensor in tensors:
         taken.append((name, tensor))
-        size_bytes += tensor.nbytes  # type: ignore[attr-defined]  # torch's and numpy's have it
+        size_bytes += tensor.nbytes  # type: ignore[attr-defined]  # tensors of torch and numpy have it
         if not tensors.is_next_ready or size_bytes >= STEP_BYTES or len(taken) == STEP_TENSORS:
             break
     return taken

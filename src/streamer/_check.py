@@ -1,7 +1,7 @@
 """Checks a checkpoint without reading its weights: headers, index against shards, and the manifest if there is one.
 
-What this refuses, a load would refuse, with the same error. Bytes of tensors are not read: a manifest's digests are
-compared only by a load with ``verify="manifest"``.
+A load would refuse the same checkpoints, with the same errors. Bytes of tensors are not read: only a load with
+``verify="manifest"`` compares them with the manifest.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class CheckReport:
         tensors: Number of its tensors.
         bytes: Bytes of these tensors.
         has_index: Whether an index named the shards.
-        manifest: ``"fits"``, ``"none"``, or ``"unreadable"`` if access to it is denied, as by S3 to one that is
-            missing if listing is denied.
-        remarks: What a load would remark.
+        manifest: ``"fits"``, ``"none"``, or ``"unreadable"`` if access to it is denied. If listing is denied, S3
+            denies access also to a manifest that does not exist.
+        remarks: The remarks of a load.
         seconds: Duration of the call.
     """
 
@@ -60,7 +60,7 @@ class CheckReport:
 
 
 def check(uri: str, *, storage_options: StorageOptions = None) -> CheckReport:
-    """Check a checkpoint; raises as `streamer.open` does, also with ``verify="manifest"`` if there is a manifest.
+    """Check a checkpoint; raises as `streamer.open` does, and as with ``verify="manifest"`` if there is a manifest.
 
     Args:
         uri: As for `streamer.load`.
@@ -83,7 +83,7 @@ def check(uri: str, *, storage_options: StorageOptions = None) -> CheckReport:
 
 
 def _manifest(request: Request) -> str:
-    """Compare the manifest with the headers, which are right: what is not found now is the manifest."""
+    """Compare the manifest with the headers. The headers were read before, so only the manifest can be missing."""
     try:
         open_checkpoint(replace(request, verify="manifest"))
     except ObjectNotFoundError:

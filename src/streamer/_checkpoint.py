@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Checkpoint", "open"]
 
-LEAST_CHECKED_BYTES = 16 << 20  # of one read: to see what is free takes a tenth of a millisecond
+LEAST_CHECKED_BYTES = 16 << 20  # smaller reads skip the memory check, which takes a tenth of a millisecond
 
 
 class Checkpoint(Mapping[str, TensorSlice[TensorT]]):
@@ -49,13 +49,13 @@ class Checkpoint(Mapping[str, TensorSlice[TensorT]]):
     replaced.
     """
 
-    __eq__, __hash__ = object.__eq__, object.__hash__  # of itself: a comparison of two mappings would read nothing
+    __eq__, __hash__ = object.__eq__, object.__hash__  # by identity: mappings would compare unread tensors
 
     def __init__(self, request: Request, listed: Sequence[ObjectInfo] | None = None) -> None:
         self._request = request
         self._framework = framework_for(request)
         self._checkpoint = open_checkpoint(request, listed)
-        # Each read has the whole deadline, and a report of its own.
+        # Each read gets the whole deadline, and its own report.
         self._checkpoint.settings = replace(self._checkpoint.settings, began=None, earlier=EarlierCounters())
         self._checkpoint.stages = {}
         self._shard_tensors = {each.entry.name: each for each in wanted_tensors(self._checkpoint, request)}
@@ -159,7 +159,7 @@ class Checkpoint(Mapping[str, TensorSlice[TensorT]]):
         return name in self._shard_tensors
 
     def __repr__(self) -> str:
-        if not hasattr(self, "_shard_tensors"):  # in a traceback with locals, of an error while it was opened
+        if not hasattr(self, "_shard_tensors"):  # a traceback with locals shows it if opening failed
             return f"<{type(self).__name__}, not open>"
         kept = [each.kept for each in self._shard_tensors.values()]
         size_bytes = sum(byte_length(each.shape, each.dtype) for each in kept)
@@ -207,7 +207,7 @@ class Checkpoint(Mapping[str, TensorSlice[TensorT]]):
 def _reopened(
     kind: type[Checkpoint[Any]], request: Request, versions: list[tuple[str, int | None, str | None]], is_closed: bool
 ) -> Checkpoint[Any]:
-    """Open a pickled checkpoint again, in a process of its own."""
+    """Open an unpickled checkpoint again."""
     checkpoint = kind.__new__(kind)
     Checkpoint.__init__(checkpoint, request)
     if checkpoint._versions() != versions:
@@ -233,11 +233,11 @@ def open(uri: UriOption, **how: Unpack[RequestArguments]) -> Checkpoint[Any]:
     Args:
         uri: As for `streamer.load`, like the keyword arguments that are not described here.
         names: The returned object contains only these tensors.
-        slices: Tensors of the returned object are these parts: so are their shapes, and what indexing them counts in.
-            A part that is not of rows is read whole for each index.
+        slices: Tensors of the returned object are these parts; shapes and indexes refer to the part. If a part is not
+            a range of rows, each index reads the whole part.
         progress: The default for calls of `Checkpoint.get_tensors`.
-        verify: For each read. Rows of a tensor have no digest. With ``"auto"``, an object that is read in several calls
-            is not compared, except for responses with their own checksum.
+        verify: Applies to each read. Rows of a tensor have no digest. With ``"auto"``, an object that is read in
+            several calls is not compared, except for responses with their own checksum.
 
     Raises:
         StreamerError: as for `streamer.load`.

@@ -20,8 +20,8 @@ import streamer
 from streamer import plugins
 from streamer._check import check
 from streamer._command_line.exit_codes import exit_code_of
-from streamer._command_line.output import tell
-from streamer._pull.command import INTERRUPTED, run_pull, tell_failure
+from streamer._command_line.output import print_line
+from streamer._pull.command import INTERRUPTED, report_failure, run_pull
 from streamer._pull.pull import Wanted
 from streamer.core.quoting import counted, printable, size_text
 from streamer.core.secrets.redact import redact
@@ -32,38 +32,39 @@ _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s')]*")
 
 
 def _fail(error: click.ClickException, words: Sequence[str] = ()) -> NoReturn:
-    """End the program with a usage error, without the secrets of its URLs; one JSON object tells it to a program."""
+    """End the program with a usage error, without the secrets of URLs; with ``--json`` it is also one JSON object."""
     vars(error)["message"] = _URL.sub(lambda url: redact(url[0]), error.message)
     if isinstance(error, click.UsageError) and "--json" in words and words[:1] != ["run"]:
-        told = {"error": "UsageError", "message": printable(error.format_message()), "exit_code": error.exit_code}
-        with suppress(click.ClickException, OSError):  # the exit code tells it, too
-            tell(json.dumps(told))
+        failure = {"error": "UsageError", "message": printable(error.format_message()), "exit_code": error.exit_code}
+        with suppress(click.ClickException, OSError):  # the exit code reports the failure, too
+            print_line(json.dumps(failure))
     error.show()
     sys.exit(error.exit_code)
 
 
 class _Commands(click.Group):
-    """Commands whose errors show no secret of a URL, as an argument in the wrong place may hold one."""
+    """Commands whose usage errors show no secrets: an argument in the wrong place may be a URL with a secret."""
 
     def main(self, *args: Any, **named: Any) -> Any:
-        """Run a command, as the base does."""
+        """Run a command, as the base class does."""
         is_program = named.pop("standalone_mode", True)
-        run: Any = self._told if is_program else super().main
+        run: Any = self._with_safe_errors if is_program else super().main
         status = run(*args, **named, standalone_mode=False)
-        if callable(status):  # a script, whose errors are its own
+        if callable(status):  # a user's script: its errors are not handled here
             status = status()
         if is_program:
             sys.exit(status if isinstance(status, int) else 0)
         return status
 
-    def _told(self, *args: Any, **named: Any) -> Any:
+    def _with_safe_errors(self, *args: Any, **named: Any) -> Any:
         try:
             return super().main(*args, **named)
         except click.ClickException as error:
             _fail(error, list(named.get("args") or (args[0] if args else None) or sys.argv[1:]))
         except click.Abort:
             words = list(named.get("args") or sys.argv[1:])
-            sys.exit(tell_failure("interrupted", INTERRUPTED, None, as_json="--json" in words and words[:1] != ["run"]))
+            is_json = "--json" in words and words[:1] != ["run"]
+            sys.exit(report_failure("interrupted", INTERRUPTED, None, as_json=is_json))
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -84,7 +85,7 @@ def list_plugins(as_json: bool) -> None:
     """
     examined = plugins.examine()
     if as_json:
-        tell(json.dumps([_as_dict(each) for each in examined], indent=2))
+        print_line(json.dumps([_as_dict(each) for each in examined], indent=2))
         return
     rows = [("SCHEME", "DISTRIBUTION", "VERSION", "READS", "STATUS")]
     for each in examined:
@@ -93,7 +94,7 @@ def list_plugins(as_json: bool) -> None:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
     for row in rows:
         cells = [*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]
-        tell(printable("  ".join(cells)))
+        print_line(printable("  ".join(cells)))
 
 
 @main.command("run", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
@@ -134,12 +135,12 @@ def write_manifest(context: click.Context, /, uri: str, *, storage_options: str 
     try:
         report = streamer.write_manifest(uri, storage_options=_options_of(storage_options))
     except streamer.StreamerError as error:
-        context.exit(tell_failure(str(error), exit_code_of(error), type(error).__name__, as_json=as_json))
+        context.exit(report_failure(str(error), exit_code_of(error), type(error).__name__, as_json=as_json))
     if as_json:
-        tell(json.dumps(report.to_dict()))
+        print_line(json.dumps(report.to_dict()))
     else:
         size = size_text(report.bytes)
-        tell(f"{printable(report.uri)}: {counted(report.tensors, 'tensor')}, {size} in {report.seconds:.2f} s")
+        print_line(f"{printable(report.uri)}: {counted(report.tensors, 'tensor')}, {size} in {report.seconds:.2f} s")
 
 
 @main.command("check")
@@ -157,8 +158,8 @@ def check_checkpoint(context: click.Context, /, uri: str, *, storage_options: st
     try:
         report = check(uri, storage_options=_options_of(storage_options))
     except streamer.StreamerError as error:
-        context.exit(tell_failure(str(error), exit_code_of(error), type(error).__name__, as_json=as_json))
-    tell(json.dumps(report.to_dict()) if as_json else printable(str(report)))
+        context.exit(report_failure(str(error), exit_code_of(error), type(error).__name__, as_json=as_json))
+    print_line(json.dumps(report.to_dict()) if as_json else printable(str(report)))
 
 
 @main.command("pull")
@@ -209,7 +210,7 @@ def _run(target: str, *, is_module: bool) -> None:
     with streamer.patched():
         if is_module:
             sys.path.insert(0, os.getcwd())
-            if _is_missing(target):  # which imports the packages above it, and so not before the patches
+            if _is_missing(target):  # imports parent packages, so the patches come first
                 _fail(click.BadParameter(f"there is no module {target!r}", param_hint="TARGET"))
             runpy.run_module(target, run_name="__main__", alter_sys=True)
         else:
@@ -220,7 +221,7 @@ def _run(target: str, *, is_module: bool) -> None:
 def _is_missing(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is None
-    except ModuleNotFoundError as error:  # of a package above it, or of what that package imports
+    except ModuleNotFoundError as error:  # a parent package is missing, or a module that it imports
         parents = [module.rsplit(".", count)[0] for count in range(1, module.count(".") + 1)]
         if error.name in parents:
             return True

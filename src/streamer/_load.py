@@ -45,11 +45,11 @@ def load(uri: UriOption, **how: Unpack[RequestArguments]) -> dict[str, Any]:
             these (``{"model.layers.0": 0, "": "cpu"}``, like accelerate's ``device_map``; ``""`` is for all others).
         names: None for all tensors, or a name, an ``fnmatch`` pattern, a list of these, or a callable
             ``name -> bool``. Only the bytes of the chosen tensors are read.
-        slices: None for whole tensors, or what a rank keeps of each: a mapping of names or ``fnmatch`` patterns to a
-            `Slice`, or to None for whole tensors; a callable ``(name, shape, dtype) -> Slice | None``, with the shape
-            and the dtype (``"BF16"``) that the checkpoint has; or a `TensorParallel`. The first pattern that matches a
-            name counts; tensors that none matches are whole. Of rows (dimension 0) only their bytes are read. For
-            other dimensions, the range of bytes that holds the part is read once, and the part is copied out of it.
+        slices: None for whole tensors, or the part that a rank keeps of each tensor: a mapping of names or ``fnmatch``
+            patterns to a `Slice`, or to None for whole tensors; a callable ``(name, shape, dtype) -> Slice | None``
+            with the checkpoint's shape and dtype (``"BF16"``); or a `TensorParallel`. The first pattern that matches a
+            name counts; tensors without a match are whole. For rows (dimension 0), only their bytes are read. For other
+            dimensions, the range of bytes that holds the part is read once, and the part is copied out of it.
         framework: ``"pt"`` (torch), ``"np"`` (numpy, CPU only) or ``"jax"`` (its devices and shardings, too).
         storage_options: Passed to fsspec unchanged (``{"key": …, "secret": …, "endpoint_url": …}``). For URIs on
             several storages, options under the name of a scheme (``{"s3": {…}, "gs": {…}}``) apply only to its URLs,
@@ -85,7 +85,7 @@ def load(uri: UriOption, **how: Unpack[RequestArguments]) -> dict[str, Any]:
 
 
 def whole_read(request: Request) -> WholeRead:
-    """Begin a load; raises as `load` does."""
+    """Start the read of a load; raises as `load` does."""
     library = framework_for(request)
     checkpoint = open_checkpoint(request)
     return WholeRead(checkpoint, wanted_tensors(checkpoint, request), library, progress=request.progress)
@@ -94,7 +94,7 @@ def whole_read(request: Request) -> WholeRead:
 def collected(read: WholeRead) -> dict[str, Any]:
     """Read to the end; return a mapping of name to tensor, in file order."""
     with read as tensors, collector_spared():
-        loaded: dict[str, Any] = dict.fromkeys(tensors.names)  # fixes the order; every value is replaced, or it raises
+        loaded: dict[str, Any] = dict.fromkeys(tensors.names)  # sets the order; every value is then replaced
         while batch := tensors.next_batch():
             loaded.update(batch)
     return loaded

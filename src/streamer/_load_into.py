@@ -1,4 +1,4 @@
-"""Loads a checkpoint into tensors that the caller already has, or in the place of a module's on the meta device."""
+"""Loads a checkpoint into tensors of the caller, or replaces a module's tensors on the meta device."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = ["load_into"]
 
-TARGET = "target"  # of ``dtype=``
+TARGET = "target"  # a value of ``dtype=``
 
 _log = logging.getLogger("streamer")
 
@@ -120,14 +120,14 @@ def load_into(
 
 
 def _warned(remarks: list[str], label: str) -> list[str]:
-    """Log what stays on the meta device, as the module cannot be used yet."""
+    """Log the remarks on tensors that stay on the meta device: the module cannot be used yet."""
     for remark in remarks:
         _log.warning("%s: %s", printable(label), printable(remark))
     return remarks
 
 
 def _replaceable(meta: MetaModule, own: Mapping[str, Any], device: Any) -> dict[str, Any]:
-    """Give the targets on the meta device, for which alone a device may be given."""
+    """Return the targets on the meta device; without any, refuse ``device=``."""
     fresh = meta.replaceable(own)
     if device is not None and not fresh:
         raise UsageError("device= is for targets on the meta device, and these have memory", hint="Leave it out")
@@ -135,27 +135,27 @@ def _replaceable(meta: MetaModule, own: Mapping[str, Any], device: Any) -> dict[
 
 
 def _library(request: Request, device: Any, dtypes: Mapping[str, Any] | None = None) -> Framework:
-    """Give the targets' library; the dtypes, by the names in the checkpoint, are for ``dtype="target"``."""
-    cast_to = DtypesByName(dtypes or {}) if _is(request.dtype, TARGET) else None
+    """Return the library of the targets; `dtypes`, by the names in the checkpoint, are for ``dtype="target"``."""
+    cast_to = DtypesByName(dtypes or {}) if _is_word(request.dtype, TARGET) else None
     return framework_for(request, "cpu" if device is None else device, cast_to, fills_targets=True)
 
 
-def _is(dtype: Any, word: str) -> bool:
+def _is_word(dtype: Any, word: str) -> bool:
     return isinstance(dtype, str) and dtype == word
 
 
 def _is_by_name(request: Request, new: Mapping[str, Any]) -> bool:
-    """Whether dtypes or devices differ by tensor, so that they are known only after the names are paired."""
+    """Whether dtypes or devices depend on the tensor, and so on the pairs of names."""
     device = request.device
     is_placed = isinstance(device, Mapping) or (device is None and any(map(is_sharded, new.values())))
-    return _is(request.dtype, TARGET) or (bool(new) and is_placed)
+    return _is_word(request.dtype, TARGET) or (bool(new) and is_placed)
 
 
 def _devices(device: Any, targets: Mapping[str, str], new: Mapping[str, Any]) -> Any:
-    """Give the devices of new tensors by their names in the checkpoint; the caller's mapping is of the target's names.
+    """Return the devices of new tensors, by names in the checkpoint; the caller's mapping has names in the target.
 
     Raises:
-        OptionError: the caller's mapping leaves one out.
+        OptionError: the caller's mapping has no device for a tensor.
     """
     if device is None:
         return {"": "cpu"} | {stored: device_type_of(each) for stored, each in new.items() if is_sharded(each)}
@@ -175,9 +175,9 @@ def _read(
     *,
     request: Request,
 ) -> tuple[dict[str, Any], LoadReport]:
-    """Read into tensors, by their names in the checkpoint; return those that replace the new ones."""
+    """Read into `tensors`, by names in the checkpoint; return the tensors that replace those in `new`."""
     reading = [each for each in wanted if each.entry.name in tensors]
-    takes_stored_dtypes = _is(request.dtype, AUTO)
+    takes_stored_dtypes = _is_word(request.dtype, AUTO)
     reading, targets = match_targets(reading, tensors, library, fresh=new, takes_stored_dtypes=takes_stored_dtypes)
     try:
         with (
@@ -194,7 +194,7 @@ def _read(
 
 
 def _fill(tensors: WholeRead, targets: Targets) -> dict[str, Any]:
-    """Fill the targets that the engine does not fill; return new tensors, and those tied to another target."""
+    """Copy into targets that the engine does not fill; return new tensors, and tensors of tied targets."""
     loaded: dict[str, Any] = {}
     for name, tensor in tensors:
         if name in targets.copies:
@@ -205,7 +205,7 @@ def _fill(tensors: WholeRead, targets: Targets) -> dict[str, Any]:
 
 
 def _check_ties(loaded: Mapping[str, Any], targets: Targets) -> None:
-    """Check that the checkpoint has equal bytes under two names of the same memory."""
+    """Check that the checkpoint has equal bytes under all names of the same memory."""
     ties = [(first, name, memory) for name, (first, memory) in targets.tied.items()]
     ties += [(first, name, loaded[first]) for name, first in targets.fresh_ties.items()]
     for first, name, memory in ties:
@@ -227,10 +227,10 @@ def _copy(name: str, source: Any, destination: Any) -> None:
 
 
 def _are_equal(one: Any, other: Any) -> bool:
-    """Whether their bytes are equal; as numbers, NaN is not equal to itself, and 0.0 is to -0.0."""
+    """Whether two tensors have equal bytes; compared as numbers, NaN differs from itself, and 0.0 equals -0.0."""
     if not hasattr(one, "data_ptr"):
         return bool(one.tobytes() == other.tobytes())
     real = [each.resolve_conj().resolve_neg() for each in (one, other)]
     flat = [each.to(other.device).contiguous().reshape(-1) for each in real]
-    torch = sys.modules["torch"]  # imported, as both are its tensors
+    torch = sys.modules["torch"]  # imported: both are torch tensors
     return bool(torch.equal(*(each.view(torch.uint8) for each in flat)))

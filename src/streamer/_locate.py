@@ -39,21 +39,21 @@ _Wanted: TypeAlias = "tuple[str, Mapping[str, Any] | None]"
 def locate(
     request: Request, settings: Settings, strategy: Strategy, listed: Sequence[ObjectInfo] | None = None
 ) -> Shards:
-    """Find the shards, and their expected digests where they are verified; waits for a server that is away.
+    """Find the shards, and their expected digests if they are verified; wait while a server is unavailable.
 
     Args:
-        request: Names the URIs.
+        request: The request with the URIs.
         settings: How to read.
         strategy: How the bytes are verified.
-        listed: As for `shards_in`, of one URI.
+        listed: As for `shards_in`, if there is one URI.
 
     Raises:
-        OptionError: `storage_options` are neither one nor as many as the URIs.
+        OptionError: `storage_options` is a list of another length than the URIs.
         UnknownSchemeError: no backend for the URL.
-        ObjectNotFoundError: nothing there, or a shard that the index names is missing.
+        ObjectNotFoundError: a URI names nothing, or a shard that the index names is missing.
         ShardIndexError: the index is malformed or leaves its folder.
         FormatError: a folder holds several indexes.
-        TransferTimeoutError: the load's own deadline is over.
+        TransferTimeoutError: the load's own deadline has passed.
         StorageError: and its kinds, from the storage.
     """
     uris = request.uris
@@ -69,10 +69,10 @@ class _Lookup:
 
     Attributes:
         settings: How to read.
-        fs: To read from.
+        fs: The fsspec file system to read from, or None.
         strategy: As for `locate`.
-        backends: The entry points of all installed backends: reading them takes long.
-        patience: With servers that are away.
+        backends: The entry points of all installed backends; kept here because reading them takes long.
+        patience: Waits for servers that are unavailable.
         listed: As for `locate`.
     """
 
@@ -84,7 +84,7 @@ class _Lookup:
     listed: Sequence[ObjectInfo] | None = None
 
     def find_all(self, wanted: list[_Wanted]) -> list[Shards]:
-        """Locate all URIs at the same time, until the load's own deadline."""
+        """Locate all URIs in parallel, until the load's own deadline."""
         deadline, patience = self.settings.deadline, self.patience
         groups = [wanted] if len(wanted) == 1 else list(self._groups(wanted))
         try:
@@ -98,7 +98,7 @@ class _Lookup:
             self.settings.earlier.add(patience.stats())
 
     def _groups(self, wanted: list[_Wanted]) -> Iterator[list[_Wanted]]:
-        """Give neighbours that one store has together."""
+        """Yield groups of consecutive URIs that one store can serve."""
         group: list[_Wanted] = []
         for each in wanted:
             if group and not (self.fs is None and each[1] is group[0][1] and are_of_one_folder(group[0][0], each[0])):
@@ -149,14 +149,14 @@ def opened_store(
     settings: Settings,
     backends: list[EntryPoint] | None = None,
 ) -> Iterator[Store]:
-    """Open the store of one URI for the time of a block; its requests wait for a server that is away.
+    """Open the store of one URI for a ``with`` block; its requests wait while the server is unavailable.
 
     Args:
-        uri: As for `streamer.load`, as the next two.
-        storage_options: For the file system.
-        fs: To read from, or None.
-        settings: How to ask.
-        backends: From `enabled`, if the caller has them already; else they are searched for, which takes milliseconds.
+        uri: As for `streamer.load`.
+        storage_options: As for `streamer.load`.
+        fs: As for `streamer.load`.
+        settings: Timeouts and limits.
+        backends: The result of `enabled`, if the caller has it; finding them takes milliseconds.
     """
     request = Request(uri=uri, storage_options=storage_options, fs=fs)
     (uri,), options = request.uris, request.storage_options
@@ -173,7 +173,7 @@ def opened_store(
 
 
 def close_store(store: Store) -> None:
-    """Close a store that is needed no more: a plug-in's that cannot be closed is a line in the log, and no error."""
+    """Close a store; if a plug-in's store cannot be closed, log it and raise no error."""
     try:
         store.close()
     except StreamerError as error:
@@ -198,5 +198,5 @@ def _options_by_uri(storage_options: StorageOptions, uris: Sequence[str]) -> lis
 
 
 def _by_scheme(storage_options: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Keep the options that are under a name: the others are for the URLs beside the files."""
+    """Keep only options under the name of a scheme: the others are for the URLs, not for local files."""
     return SecretOptions({name: each for name, each in storage_options.items() if isinstance(each, Mapping)})

@@ -1,7 +1,7 @@
 """Writes the manifest of a checkpoint: one read of all its bytes, one small file beside it.
 
-Guarantees: the digests are of one version of every shard, the one whose headers were read. Refuses read-only storages
-before anything is read.
+Guarantees: the digests belong to one version of every shard, the version whose headers were read. Refuses read-only
+storages before anything is read.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def write_manifest(
     """
     started = time.perf_counter()
     uri, storage_options = hidden_uris(uri), hidden(storage_options)
-    if isinstance(uri, list):  # of any iterable
+    if isinstance(uri, list):  # `hidden_uris` turns every iterable into a list
         raise UsageError("a manifest is of one checkpoint: one file, folder or index", hint="Call it once for each")
     request = Request(uri=uri, storage_options=storage_options, fs=fs, options=options, progress=progress, verify="off")
     (uri,) = request.uris
@@ -135,7 +135,7 @@ def _check_names(names: list[str], uri: str) -> None:
 
 
 def _digested(checkpoint: OpenedCheckpoint, path: str, progress: ProgressOption) -> tuple[Manifest, int]:
-    """Read every tensor, and keep only its digest."""
+    """Read every tensor; return the digests, and the bytes that were read."""
     wanted = list(checkpoint.catalog.in_file_order())
     plan = plan_reads(
         (Item(each.shard, each.entry.begin, each.entry.end) for each in wanted), checkpoint.settings.coalesce_gap_bytes
@@ -151,7 +151,7 @@ def _digested(checkpoint: OpenedCheckpoint, path: str, progress: ProgressOption)
         with closing(session):
             while items := session.next_items():
                 for item in items:
-                    session.take(item)  # and free it
+                    session.take(item)  # frees its memory
                     entry = wanted[item].entry
                     value = session.digest_pieces(item)[0][2] if entry.end > entry.begin else 0
                     digest = TensorDigest(entry.dtype, tuple(entry.shape), entry.end - entry.begin, value)

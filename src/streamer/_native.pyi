@@ -30,7 +30,7 @@ ErrorCodeName = Literal[
 ]
 
 class ForkedError(RuntimeError):
-    """A child uses its parent's session. Users never see it: `streamer.core.engine.session` raises `EngineError`."""
+    """A forked child used its parent's session. `streamer.core.engine.session` turns it into an `EngineError`."""
 
 class Memory:
     @property
@@ -225,7 +225,7 @@ class NfsEntry:
     @property
     def attributes(self) -> NfsAttributes: ...
 
-class NfsClient:  # only where has_nfs
+class NfsClient:  # only if has_nfs
     def __init__(self, url: str, *, connect_timeout_s: float, stall_timeout_s: float) -> None: ...
     def stat(self, path: bytes) -> NfsAttributes | ReadError: ...
     def list(self, path: bytes) -> list[NfsEntry] | ReadError: ...

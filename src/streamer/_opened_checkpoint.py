@@ -1,4 +1,4 @@
-"""Opens a checkpoint: from the request to its headers, and to the tensors that are wanted of it."""
+"""Opens the checkpoint of a request: locates it, reads its headers, and selects the wanted tensors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["OpenedCheckpoint", "framework_for", "open_checkpoint", "wanted_tenso
 
 
 class OpenedCheckpoint:
-    """A checkpoint whose headers are read; every public function starts from one."""
+    """A checkpoint whose headers were read; all public functions that load use one."""
 
     def __init__(
         self, shards: Shards, catalog: Catalog, settings: Settings, stages: Mapping[str, float], strategy: Strategy
@@ -42,7 +42,7 @@ class OpenedCheckpoint:
         self._expected = shards.expected
 
     def verification(self, wanted: list[ShardTensor]) -> Verification | None:
-        """Make the verification of one read; None where nothing is compared."""
+        """Return the verification of one read; None if nothing is compared."""
         return self._strategy.verification(self.catalog, self._expected, wanted)
 
 
@@ -59,7 +59,7 @@ def _opened(
     started = time.perf_counter()
     shards = locate(request, settings, strategy, listed)
     located = time.perf_counter()
-    # Only then do requests ask for checksums of their answers, and are as small as these require.
+    # Only with `compares_answers` do requests ask for checksums; they are then as small as the checksums require.
     objects = shards.objects
     if strategy.compares_objects:
         objects = [replace(each, compares_answers=True) for each in objects]
@@ -70,7 +70,7 @@ def _opened(
 
 
 def framework_for(request: Request, device: Any = None, dtype: Any = None, *, fills_targets: bool = False) -> Framework:
-    """Give the framework of the tensors, on another device or with another dtype unless these are None.
+    """Return the framework of a request; `device` and `dtype` replace those of the request unless they are None.
 
     Raises:
         OptionError: unknown framework or dtype; and as `framework_of`.
@@ -86,7 +86,7 @@ def framework_for(request: Request, device: Any = None, dtype: Any = None, *, fi
 
 
 def wanted_tensors(checkpoint: OpenedCheckpoint, request: Request) -> list[ShardTensor]:
-    """Choose the tensors, in file order, and the parts of them.
+    """Return the requested tensors, or the requested parts of them, in file order.
 
     Raises:
         UnknownTensorError: a name or pattern matches nothing.

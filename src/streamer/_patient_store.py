@@ -1,4 +1,4 @@
-"""Wraps a store: its requests are retried while its server is away, and its errors hold no secret."""
+"""Wraps a store: requests are retried while the server is unavailable, and errors contain no secrets."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ def patient(
     """Wrap a store, unless it has no server.
 
     Args:
-        store: To wrap.
+        store: The store to wrap.
         uri: The URI for which it was opened.
-        options: With which it was opened; they may name a proxy.
-        patience: Of the load.
-        secrets: Of the URL and its options.
+        options: The storage options with which it was opened; they may name a proxy.
+        patience: The patience of the load.
+        secrets: The secrets of the URL and of its options.
     """
     if scheme_of(uri) == "file" and not isinstance(store, RemoteStore):
         return store
@@ -71,14 +71,14 @@ class _PatientStore:
 
     def peek(self, prefix: str) -> list[str]:
         if not hasattr(self._store, "peek"):
-            raise NotImplementedError  # an empty list would say that there is nothing
+            raise NotImplementedError  # an empty list would mean that the folder is empty
         names: list[str] = self._ask(lambda: self._store.peek(prefix))
         return names
 
     def source(self, info: ObjectInfo) -> Source:
         source: Source = self._ask(lambda: self._store.source(info))
         if isinstance(source, HttpSource) and _is_at(source.url, self.server):
-            # So that the engine waits for this server, too, if its requests take the same way.
+            # So that the engine also waits for this server, if its requests take the same proxy.
             _native.Lookup(source.url.encode(), source.proxy or "").note_answer()
         return _guarded(source, self._secrets)
 
@@ -90,10 +90,10 @@ class _PatientStore:
         return self._patience.ask(self.server, guarded, self._route.lookup())
 
     def _ask_to_list(self, request: Callable[[], Answer]) -> Answer:
-        """Ask; an error says that listing was refused, and what works without it."""
+        """Call `_ask`; if access is denied, add the hint that listing needs a permission, and what works without it."""
         try:
             return self._ask(request)
-        except CredentialsError:  # which no request would accept
+        except CredentialsError:  # the credentials are invalid for every request
             raise
         except AccessDeniedError as error:
             error.hint = f"{UNLISTED}. {error.hint}" if error.hint else UNLISTED
@@ -101,7 +101,7 @@ class _PatientStore:
 
 
 class _PatientUpload:
-    """An upload whose requests are retried, each for itself."""
+    """An upload whose requests are retried, each on its own."""
 
     def __init__(self, upload: Upload, ask: Callable[[Callable[[], None]], None]) -> None:
         self._upload, self._ask = upload, ask
@@ -118,7 +118,7 @@ class _PatientUpload:
 
 
 class _Digests:
-    """What wraps a `DigestingStore`, as the next two wrap others; a wrapper has no method that its store lacks."""
+    """Added to the wrapper of a `DigestingStore`. The next two classes do the same for other protocols of stores."""
 
     _store: Any
     _ask: Callable[..., Any]
@@ -151,7 +151,7 @@ class _Uploads:
 _ABILITIES: dict[Any, type] = {DigestingStore: _Digests, FolderStore: _Folders, UploadingStore: _Uploads}
 
 
-@lru_cache(maxsize=8)  # all there are
+@lru_cache(maxsize=8)  # the number of combinations
 def _patient_class(abilities: tuple[type, ...]) -> type[Any]:
     return type(_PatientStore.__name__, (*abilities, _PatientStore), {})
 
@@ -168,7 +168,7 @@ def _noting(route: Route, request: Callable[[], Answer]) -> Callable[[], Answer]
 
 
 def _guarded(source: Source, secrets: SecretTexts) -> Source:
-    """Keep secrets out of the errors of functions that are called while the bytes are read."""
+    """Wrap the functions of a source that are called during the read, so that their errors contain no secrets."""
     if isinstance(source, HttpSource) and source.refresh is not None:
         return replace(source, refresh=_without_secrets(secrets, source.refresh))
     if isinstance(source, PythonSource):
@@ -187,12 +187,12 @@ def _without_secrets(secrets: SecretTexts, function: Callable[Arguments, Answer]
 
 
 def _server_of(uri: str) -> str:
-    """Give scheme, host and port of the last URL of a chain."""
+    """Return scheme, host and port of the last URL of a chain."""
     parts = urlsplit(uri.rpartition("::")[2])
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
 
 
 def _is_at(url: str, server: str) -> bool:
-    """Whether a URL is of this server, or of a bucket in a sub-domain of it."""
+    """Whether a URL is on this server, or on a sub-domain of it (a bucket)."""
     host, server_host = urlsplit(url).netloc.rpartition("@")[2], urlsplit(server).netloc
     return bool(server_host) and (host == server_host or host.endswith(f".{server_host}"))

@@ -1,8 +1,8 @@
-"""Shows the progress of a load: by a bar, a function of the caller's, or lines of the log.
+"""Shows the progress of a load: by a bar, a function of the caller, or lines in the log.
 
-Guarantees: nothing that goes wrong here ends a load. A bar whose terminal is closed or full is given up, and so is a
-function that raises, with a warning in the log. Only what a caller raises on purpose passes: errors of this package
-(`LoadCancelledError` ends the load) and what is no `Exception`, such as `KeyboardInterrupt`.
+Guarantees: no failure here ends a load. A bar whose terminal is closed or full, and a function that raises, are no
+longer used, with a warning in the log. Two kinds of exceptions pass: errors of this package (`LoadCancelledError` ends
+the load), and those that are no `Exception`, such as `KeyboardInterrupt`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from streamer.core.request.argument_types import ProgressOption
 
 __all__ = ["Progress"]
 
-SHOWN_AFTER_S = 0.5  # a load that is over sooner needs no bar
+SHOWN_AFTER_S = 0.5  # a shorter load needs no bar
 LOGGED_EVERY_S = 10.0
 ENVIRONMENT = "STREAMER_PROGRESS"
 
@@ -33,10 +33,10 @@ class _View(Protocol):
     """One way to show progress."""
 
     def is_due(self) -> bool:
-        """Whether `update` would show anything now."""
+        """Whether `update` would show anything at this moment."""
 
     def update(self, done_bytes: int) -> None:
-        """Show that so many bytes are in place."""
+        """Show the number of bytes that are in place."""
 
     def note(self, text: str) -> None:
         """Show a text in place of the label; an empty one restores the label."""
@@ -49,9 +49,9 @@ class Progress:
     """Shows one load.
 
     Args:
-        option: What the caller asked for.
-        total_bytes: Of the load.
-        label: What is loaded.
+        option: The argument ``progress`` of the caller.
+        total_bytes: All bytes of the load.
+        label: The URI, without secrets.
     """
 
     def __init__(self, option: ProgressOption, total_bytes: int, label: str) -> None:
@@ -64,7 +64,7 @@ class Progress:
         return self._view is not None
 
     def update(self, count_done: Callable[[], int]) -> None:
-        """Show how many bytes are in place; they are only counted where they are shown now."""
+        """Show how many bytes are in place; `count_done` is called only if they are shown at this moment."""
         if self._view is None or not self._view.is_due():
             return
         done_bytes = min(count_done(), self._total_bytes)
@@ -73,7 +73,7 @@ class Progress:
             self._show(self._view.update, done_bytes)
 
     def note(self, text: str) -> None:
-        """Show what a load waits for in place of its label; an empty text restores the label."""
+        """Show a text in place of the label, such as the reason of a wait; an empty text restores the label."""
         if self._view is not None:
             self._show(self._view.note, printable(text))
 
@@ -106,24 +106,24 @@ def _view_of(option: ProgressOption, total_bytes: int, label: str) -> _View | No
     if option or _is_watched():
         try:
             return _Bar(total_bytes, label)
-        except Exception as error:  # a notebook without widgets, a terminal that is gone
+        except Exception as error:  # a notebook without widgets, a closed terminal
             _log.warning("no progress bar can be shown: %s", printable(repr(error)))
     return _LogLines(total_bytes, label)
 
 
 def _is_watched() -> bool:
-    """Whether somebody sees a bar: on a terminal, or in a notebook, where tqdm chooses a widget."""
+    """Whether a bar would be seen: on a terminal, or in a notebook, in which tqdm chooses a widget."""
     try:
         if sys.stderr.isatty():
             return True
-    except (AttributeError, ValueError):  # None, an object of the program's own, a closed file
+    except (AttributeError, ValueError):  # standard error is None, another object, or a closed file
         pass
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return type(shell).__name__ == "ZMQInteractiveShell"
 
 
 class _Function:
-    """The caller's own."""
+    """A function of the caller."""
 
     def __init__(self, call: Callable[[int, int], None], total_bytes: int) -> None:
         self._call, self._total_bytes = call, total_bytes
@@ -142,11 +142,11 @@ class _Function:
 
 
 class _Bar:
-    """One of tqdm's."""
+    """A bar of tqdm."""
 
     def __init__(self, total_bytes: int, label: str) -> None:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # tqdm warns of a notebook without widgets, and shows text there
+            warnings.simplefilter("ignore")  # tqdm warns in a notebook without widgets, and shows text in it
             from tqdm.auto import tqdm  # noqa: PLC0415  only when a bar is shown
 
         self._label, self._shown_bytes = label, 0
@@ -176,7 +176,7 @@ class _Bar:
 
 
 class _LogLines:
-    """A line of the log now and then, where nobody watches: a load of minutes must not look like one that hangs."""
+    """A line in the log at intervals: without a terminal, a load of minutes must not look as if it hangs."""
 
     def __init__(self, total_bytes: int, label: str) -> None:
         self._total_bytes, self._label = total_bytes, label

@@ -1,4 +1,4 @@
-"""Gives back what the process keeps between loads: pinned memory for copies to devices, and connections to servers."""
+"""Frees what the process keeps between loads: pinned memory for copies to devices, and connections to servers."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What leads to a server: the proxies of the options and of the environment.
+"""The route to a server: the proxies that the options and the environment name.
 
-An answer says that the server is there on this way, and nothing of another. A proxy that makes no tunnel is told as
-that by the storages' clients; a proxy of plain HTTP sends a status that the server might have sent as well.
+An answer shows that the server is available on this route, not on another. If a proxy refuses a tunnel, the clients of
+the storages report it. A proxy of plain HTTP sends a status that the server might have sent as well.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from streamer.core.store.proxies import place_of, suspect_proxy
 
 __all__ = ["Route"]
 
-# Under these names, options hold the URL of a proxy of plain HTTP: proxy, proxies={"http": …}, of requests also a host.
+# Options of these names hold the URL of a proxy of plain HTTP: proxy, proxies={"http": …}; in requests also by host.
 _OF_PLAIN_HTTP = re.compile(r"proxy|(http|all)(://.*)?")
 
 
 class Route:
-    """Tells the ways to a server apart, for all requests with the same options.
+    """Identifies the route to a server, for all requests with the same options.
 
     Args:
         server: ``scheme://host:port``.
-        options: Of the storage, which may name proxies.
+        options: The storage options, which may name proxies.
     """
 
     def __init__(self, server: str, options: Mapping[str, Any] | None) -> None:
@@ -36,25 +36,25 @@ class Route:
         self._places = " or ".join(sorted(places))
 
     def lookup(self) -> _native.Lookup:
-        """Return a question to the server, on the way that the options and the environment name at this moment."""
+        """Return a lookup at the server, on the route that the options and the environment name at this moment."""
         named = sorted({value for _, value in _proxies_in(self._options)})
-        return _native.Lookup(self._server.encode("utf-8", "replace"), "\n".join(named))  # a URL may hold no text
+        return _native.Lookup(self._server.encode("utf-8", "replace"), "\n".join(named))  # a URL may be invalid
 
     def note_failure(self, error: StorageError) -> None:
-        """Note in an error that the proxy may have sent it, unless it has a word or a number of the storage."""
+        """Add to an error that the proxy may have sent it, unless it has the storage's error code or request ID."""
         if self._server.startswith("http://"):
             suspect_proxy(error, self._place)
 
     def _place(self) -> str:
-        from streamer.backends.client.proxy import environment_proxy  # noqa: PLC0415 (only after a failure: 20 ms)
+        from streamer.backends.client.proxy import environment_proxy  # noqa: PLC0415 (takes 20 ms: only after a failure)
 
-        with suppress(OptionError):  # SOCKS: it sends no status
+        with suppress(OptionError):  # a SOCKS proxy, which sends no status
             return self._places or place_of(environment_proxy(self._server) or "")
         return ""
 
 
 def _proxies_in(options: Mapping[str, Any], *, are_all: bool = False) -> Iterator[tuple[str, str]]:
-    """Give what is named as a proxy, at any depth, as each storage has its own option: ``proxies``, ``proxy_auth``."""
+    """Yield options that name a proxy, at any depth; each storage has its own names (``proxies``, ``proxy_auth``)."""
     for name, value in options.items():
         is_proxy = are_all or "proxy" in str(name) or "proxies" in str(name)
         if isinstance(value, Mapping):

@@ -15,12 +15,12 @@ from streamer.core.secrets.urls import hidden_uris
 __all__ = ["safe_open"]
 
 
-class safe_open(Checkpoint[Any]):  # noqa: N801  the name to be migrated from
-    """Open a file as ``safetensors.safe_open`` does; the file may be any URL, and may be sharded.
+class safe_open(Checkpoint[Any]):  # noqa: N801  the name in safetensors
+    """Open a checkpoint as ``safetensors.safe_open`` opens a file; it may be any URL, and may be sharded.
 
     Args:
         filename: As ``uri`` of `streamer.load`.
-        framework: ``"pt"`` or ``"np"``, and safetensors' longer names for them.
+        framework: ``"pt"`` or ``"np"``, or one of safetensors' longer names for them.
         device: As for `streamer.load`.
         storage_options: Passed to fsspec unchanged.
         options: How to read; see `streamer.Options`.
@@ -47,6 +47,6 @@ class safe_open(Checkpoint[Any]):  # noqa: N801  the name to be migrated from
             Request(uri=filename, framework=framework, device=device, storage_options=storage_options, options=options)
         )
 
-    def metadata(self) -> dict[str, str] | None:  # type: ignore[override]  # safetensors says None for "none"
-        """The ``__metadata__`` of the file, or None where there is none."""
+    def metadata(self) -> dict[str, str] | None:  # type: ignore[override]  # safetensors returns None for no metadata
+        """The ``__metadata__`` of the file, or None if there is none."""
         return super().metadata() or None

@@ -1,7 +1,7 @@
-"""Reads all tensors, and reads an object again whose digest mismatches; for consumers that keep all tensors to the end.
+"""Reads all tensors, and reads objects with a wrong digest a second time; for consumers that keep all tensors.
 
-The digest of an object is compared with the object's last tensor. A stream has handed out the others by then; here they
-are handed out a second time. An object whose digest mismatches again is an error.
+The digest of an object can be compared only after its last tensor. By then, a stream has handed out the other tensors;
+here, the second read hands them out again. If the digest mismatches again, an error is raised.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["WholeRead"]
 
 
 class WholeRead:
-    """An iterator of ``(name, tensor)`` and a context manager; where a name comes twice, the last tensor counts."""
+    """An iterator of ``(name, tensor)`` and a context manager; if a name comes twice, the last tensor counts."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class WholeRead:
         self._first_stream: Stream | None = None
         try:
             verification = checkpoint.verification(wanted)
-            self._first_verification = _NotingVerification(verification, wanted) if verification else None
+            self._first_verification = _RecordingVerification(verification, wanted) if verification else None
             self._stream = Stream(
                 checkpoint, wanted, framework, self._first_verification, targets=targets, progress=progress
             )
@@ -81,7 +81,7 @@ class WholeRead:
         return next(self._stream)
 
     def next_batch(self) -> list[tuple[str, Any]]:
-        """As `Stream.next_batch`."""
+        """Return the next tensors, as `Stream.next_batch`."""
         batch = self._stream.next_batch()
         return self._stream.next_batch() if not batch and self._begin_again() else batch
 
@@ -96,7 +96,7 @@ class WholeRead:
         return self._first_verification.wrong_shards if self._first_verification else set()
 
     def _begin_again(self) -> bool:
-        """Begin the second read, if there is a mismatch and this was the first."""
+        """Start the second read if the first read is complete and found mismatches; return whether it was started."""
         if self._first_stream is not None or not self._wrong_shards:
             return False
         again = [each for each in self._wanted if each.shard in self._wrong_shards]
@@ -108,11 +108,11 @@ class WholeRead:
         return True
 
 
-class _NotingVerification:
-    """A `Verification` that notes objects whose digest mismatches, and raises no error.
+class _RecordingVerification:
+    """A `Verification` that records objects with a wrong digest, and raises no error.
 
     Attributes:
-        wrong_shards: Numbers of their shards.
+        wrong_shards: Numbers of the shards with a wrong digest.
     """
 
     def __init__(self, verification: Verification, wanted: Sequence[ShardTensor]) -> None:

@@ -1,1 +1,1 @@
-"""What all commands have in common: how they write their output, and how they end."""
+"""Shared by all commands: output and exit codes."""

@@ -1,6 +1,6 @@
-"""Exit codes of the commands, for an init container or a script to act on.
+"""Exit codes of the commands, by which an init container or a script can decide.
 
-They are those of ``sysexits.h`` where it has one that fits.
+They are those of ``sysexits.h`` if it has a fitting one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from streamer.core.no_room import NO_ROOM_NAMES
 
 __all__ = ["DISK", "exit_code_of"]
 
-USAGE = 2  # as click's own
+USAGE = 2  # as in click
 WRONG_DATA = 65
 NOT_FOUND = 66
 UNAVAILABLE = 69
@@ -37,7 +37,7 @@ TRY_AGAIN = 75
 PROTOCOL = 76
 DENIED = 77
 
-# The first that fits counts: a class comes before those it is derived from.
+# The first matching class counts: a subclass stands before its base class.
 _CODES: tuple[tuple[type[BaseException], int], ...] = (
     (UsageError, USAGE),
     (FormatError, WRONG_DATA),
@@ -55,11 +55,11 @@ _CODES: tuple[tuple[type[BaseException], int], ...] = (
     (StreamerError, INTERNAL),
     (OSError, DISK),
 )
-_SCARCE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)  # of this machine, at this moment
+_SCARCE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)  # this machine lacks a resource at this moment
 
 
 def exit_code_of(error: BaseException) -> int:
-    """Choose the code for an error.
+    """Return the exit code for an error.
 
     Example:
         >>> [exit_code_of(error) for error in (ObjectNotFoundError("gone"), OSError(28, "No space left on device"))]
@@ -67,6 +67,6 @@ def exit_code_of(error: BaseException) -> int:
     """
     if isinstance(error, OSError) and error.errno in _SCARCE:
         return TRY_AGAIN
-    if isinstance(error, StorageError) and error.code in NO_ROOM_NAMES:  # where a manifest was to be written
+    if isinstance(error, StorageError) and error.code in NO_ROOM_NAMES:  # a manifest could not be written
         return DISK
     return next((code for kind, code in _CODES if isinstance(error, kind)), INTERNAL)

@@ -1,1 +1,1 @@
-"""Copies a folder of any storage to a disk: resumed, verified, and complete under its final names or not there."""
+"""Copies a folder of any storage to a disk: resumable, verified, and with final names only when it is complete."""

@@ -1,15 +1,15 @@
-"""How far a pull reads ahead: about what arrives in a second, so that a pull that is stopped loses little more. Pure.
+"""How far a pull reads ahead: about the bytes of one second, so that a stopped pull loses little more. Pure.
 
-A pull begins with little under way. What arrives sooner than in a second lets more be under way, eight times as much at
-once; a fast line has all that it can use after three or four answers.
+A pull begins with few bytes in flight. If they arrive in less than a second, more bytes may be in flight, at most eight
+times as many in one step. A fast line is fully used after three or four answers.
 """
 
 from __future__ import annotations
 
 __all__ = ["FIRST_BYTES", "Ahead"]
 
-FIRST_BYTES = 256 << 10  # a line of 64 kB/s, stopped every five seconds, still brings as much
-GROWTH = 8  # not more: the first bytes may come from a buffer, faster than the line
+FIRST_BYTES = 256 << 10  # a line of 64 kB/s delivers as much in four seconds, so a pull stopped every five advances
+GROWTH = 8  # at most: the first bytes may come from a buffer, faster than the line
 AHEAD_S = 1.0
 
 
@@ -17,11 +17,11 @@ class Ahead:
     """Measures how fast bytes arrive.
 
     Args:
-        most_bytes: The most to have under way.
+        most_bytes: The maximum in flight.
         now: Time in seconds at which reading begins.
 
     Attributes:
-        bytes: To have under way now.
+        bytes: How many bytes may be in flight now.
     """
 
     def __init__(self, most_bytes: int, now: float) -> None:
@@ -30,7 +30,7 @@ class Ahead:
         self._arrived_bytes, self._since = 0, now
 
     def count(self, size_bytes: int, now: float) -> bool:
-        """Count bytes that arrived; True when `bytes` is another number from here on.
+        """Count bytes that arrived; return whether `bytes` has changed.
 
         Example:
             >>> ahead = Ahead(1 << 30, 0.0)
@@ -38,7 +38,7 @@ class Ahead:
             (True, True)
         """
         self._arrived_bytes += size_bytes
-        if self._arrived_bytes < self.bytes:  # what was under way is not all there
+        if self._arrived_bytes < self.bytes:  # bytes are still in flight
             return False
         in_a_second = self._arrived_bytes * AHEAD_S / max(now - self._since, 1e-6)
         before, most_bytes = self.bytes, min(self.bytes * GROWTH, self._most_bytes)

@@ -1,7 +1,7 @@
-"""Checks the checkpoints of a pull: that every index has its shards, and every shard the bytes of its header.
+"""Checks the checkpoints of a pull: every index has its shards, and every shard the bytes that its header names.
 
-Guarantees: what this refuses, `streamer.load` would refuse, with the same error. Files that the user left out are not
-missed. Headers and indexes are read from the disk.
+Guarantees: `streamer.load` would refuse the same files, with the same error. Files that the user left out do not count
+as missing. Headers and indexes are read from the disk.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ WEIGHTS_INDEX_SUFFIX = SHARD_SUFFIX + INDEX_SUFFIX
 
 @dataclass(frozen=True)
 class Copied:
-    """What a pull has brought to the disk.
+    """The files that a pull has copied to the disk.
 
     Attributes:
-        infos: Of the files, by their names.
-        there: Names of all files that are there, also of earlier pulls, or in the storage.
+        infos: The storage's description of each file, by name.
+        there: Names of all files on the disk, also from earlier pulls, or in the storage.
         is_wanted: Whether the user's patterns choose a name.
         opened: Opens one of the files on the disk, and returns its descriptor.
     """
@@ -41,12 +41,12 @@ class Copied:
 
 
 def check_series(listed: Collection[str], chosen: Collection[str], label: str) -> None:
-    """Check that no numbered shard is missing in the storage, in folders of which no index is pulled.
+    """Check that no numbered shard is missing in the storage, for folders without an index among the chosen files.
 
     Args:
         listed: Names of all files, relative to the folder that is pulled.
-        chosen: Those that are pulled; a series without any of them may have gaps.
-        label: The folder's URL, without secrets.
+        chosen: The files to pull; a series without any of them may have gaps.
+        label: The URL of the folder, without secrets.
 
     Raises:
         ObjectNotFoundError: a shard is missing.
@@ -63,12 +63,12 @@ def check_checkpoints(copied: Copied, settings: Settings) -> None:
 
     Args:
         copied: The files.
-        settings: How much a header may hold.
+        settings: Limits for headers.
 
     Raises:
         HeaderError: a header is malformed.
         TruncatedError: a shard is shorter than its header says.
-        ObjectNotFoundError: an index names a shard that is not there.
+        ObjectNotFoundError: an index names a shard that does not exist.
         ShardIndexError: an index is malformed, or names a tensor that its shard does not hold.
         OSError: a file cannot be read.
     """
@@ -100,7 +100,7 @@ def _check_index(name: str, copied: Copied, tensors: Mapping[str, set[str]]) -> 
         if path not in copied.there and copied.is_wanted(path):
             raise missing_shard(shard, uri)
     for tensor, shard in index.weight_map.items():
-        if tensor not in tensors.get(path_of[shard], {tensor}):  # one that was left out may hold it
+        if tensor not in tensors.get(path_of[shard], {tensor}):  # a shard that was left out may hold it
             raise not_held(tensor, copied.infos[path_of[shard]].uri)
 
 
@@ -110,5 +110,5 @@ def _is_of(name: str, suffix: str) -> bool:
 
 
 def _folder_of(name: str) -> str:
-    """Give the folder with its slash; empty for the folder that is pulled."""
+    """Return the folder of a file, with a slash at the end; empty for the folder that is pulled."""
     return name[: name.rfind("/") + 1]

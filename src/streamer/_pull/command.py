@@ -1,4 +1,4 @@
-"""``python -m streamer pull``: what it was asked, what it shows, and how it ends."""
+"""The command ``python -m streamer pull``: its progress, its output and its exit code."""
 
 from __future__ import annotations
 
@@ -15,69 +15,69 @@ from typing import Any
 import click
 
 from streamer._command_line.exit_codes import exit_code_of
-from streamer._command_line.output import tell
+from streamer._command_line.output import print_line
 from streamer._pull.pull import PullReport, Wanted, pull
 from streamer.core.errors import StreamerError
 from streamer.core.quoting import counted, printable, size_text
 from streamer.core.request.argument_types import ProgressOption
 
-__all__ = ["INTERRUPTED", "run_pull", "tell_failure"]
+__all__ = ["INTERRUPTED", "run_pull", "report_failure"]
 
 INTERRUPTED, TERMINATED = 130, 143
-SHOWN_EVERY_S = 10.0  # a line where nobody watches: a container's log
+SHOWN_EVERY_S = 10.0  # one line of progress in the log of a container
 
 
 class _TerminatedError(BaseException):
-    """SIGTERM: kubectl and Docker send it, and SIGKILL later."""
+    """SIGTERM was received: kubectl and Docker send it first, and SIGKILL later."""
 
 
 def run_pull(uri: str, folder: str, wanted: Wanted, *, as_json: bool, is_quiet: bool) -> int:
-    """Pull, tell the result, and return the exit code.
+    """Pull, print the result, and return the exit code.
 
     Args:
         uri: As for `pull`.
         folder: As for `pull`.
         wanted: As for `pull`.
-        as_json: The result is one JSON object on standard output.
-        is_quiet: Nothing is shown but errors and that object.
+        as_json: Print the result as one JSON object on standard output.
+        is_quiet: Show only errors and this object.
     """
-    say = _nothing if is_quiet else _say
+    say = _ignore if is_quiet else _say
     try:
         with _terminable():
             report = pull(uri, folder, wanted, progress=_progress(say, is_quiet=is_quiet), on_wait=say)
     except KeyboardInterrupt:
-        return tell_failure("interrupted; run it again to go on", INTERRUPTED, None, as_json=as_json)
+        return report_failure("interrupted; run it again to go on", INTERRUPTED, None, as_json=as_json)
     except _TerminatedError:
-        return tell_failure("terminated; run it again to go on", TERMINATED, None, as_json=as_json)
+        return report_failure("terminated; run it again to go on", TERMINATED, None, as_json=as_json)
     except (StreamerError, OSError) as error:
-        return tell_failure(_text_of(error), exit_code_of(error), type(error).__name__, as_json=as_json)
+        return report_failure(_text_of(error), exit_code_of(error), type(error).__name__, as_json=as_json)
     if as_json:
-        tell(json.dumps(report.to_dict()))
+        print_line(json.dumps(report.to_dict()))
     elif not is_quiet:
-        tell(_summary(report))
+        print_line(_summary(report))
     return 0
 
 
-def tell_failure(message: str, code: int, kind: str | None, *, as_json: bool) -> int:
-    """Tell why a command failed, to people and, as one JSON object on standard output, to programs.
+def report_failure(message: str, code: int, kind: str | None, *, as_json: bool) -> int:
+    """Print why a command failed: a line on standard error, and for programs one JSON object on standard output.
 
     Args:
         message: One line.
         code: The exit code, which is returned.
-        kind: The class of the error; None where there is none.
-        as_json: Whether programs are told.
+        kind: The class of the error; None if there is none.
+        as_json: Whether to print the JSON object.
     """
     if as_json:
-        told: dict[str, Any] = {"error": kind, "message": printable(message), "exit_code": code}
-        tell(json.dumps(told))
-    with suppress(OSError):  # nobody can be told, and the exit code tells
+        failure: dict[str, Any] = {"error": kind, "message": printable(message), "exit_code": code}
+        print_line(json.dumps(failure))
+    with suppress(OSError):  # standard error cannot be written; the exit code still reports the failure
         click.echo(f"Error: {printable(message)}", err=True)
     return code
 
 
 @contextmanager
 def _terminable() -> Iterator[None]:
-    """Let SIGTERM end the block as Ctrl-C does; process 1 of a container would ignore it otherwise."""
+    """Let SIGTERM end the block as Ctrl-C does; by default, process 1 of a container ignores it."""
 
     def terminate(_number: int, _frame: FrameType | None) -> None:
         raise _TerminatedError
@@ -90,8 +90,8 @@ def _terminable() -> Iterator[None]:
 
 
 def _progress(say: Callable[[str], None], *, is_quiet: bool) -> ProgressOption:
-    """Choose a bar on a terminal, and a line now and then elsewhere."""
-    if is_quiet or sys.stderr is None:  # closed by whoever started this
+    """Return a bar on a terminal; elsewhere, a function that prints a line at intervals."""
+    if is_quiet or sys.stderr is None:  # None: the parent process closed it
         return False
     if sys.stderr.isatty():
         return True
@@ -125,5 +125,5 @@ def _say(text: str) -> None:
     click.echo(printable(text), err=True)
 
 
-def _nothing(_text: str) -> None:
+def _ignore(_text: str) -> None:
     pass

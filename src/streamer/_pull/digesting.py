@@ -1,4 +1,4 @@
-"""The digests of one file, updated with its bytes in order: a CRC-32C of our own, and that of its storage."""
+"""The digests of one file, updated with its bytes in order: a CRC-32C for the record, and the storage's digest."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from streamer.core.store.digests import CHECKSUMS, HASHES, NoDigest, ObjectDiges
 
 __all__ = ["OWN", "FileDigests", "hash_of"]
 
-OWN = "crc32c"  # computed by an instruction of the processor
+OWN = "crc32c"  # the algorithm of the record; processors have an instruction for it
 
 
 class FileDigests:
-    """Of one file.
+    """The digests of one file.
 
     Args:
-        source_object: That is read.
-        expected: By its storage.
+        source_object: The file that is read.
+        expected: The digest that its storage keeps.
 
     Attributes:
         verified_by: The algorithm of the storage's digest, or None.
@@ -37,19 +37,19 @@ class FileDigests:
 
     @property
     def crc32c(self) -> str:
-        """Of the bytes so far."""
+        """The CRC-32C of the bytes so far, in hexadecimal digits."""
         return f"{self._own:08x}"
 
     @property
     def position_bytes(self) -> int:
-        """How many bytes were added."""
+        """Number of bytes that were added."""
         return self._position
 
     def update(self, data: memoryview) -> None:
         """Add the next bytes.
 
         Raises:
-            ChecksumError: a part is complete, and is not what the storage keeps a digest of.
+            ChecksumError: a part is complete, and its digest differs from the storage's.
         """
         self._own = _native.crc(OWN, data, self._own)
         if self._hash is not None:
@@ -59,7 +59,7 @@ class FileDigests:
         self._position += data.nbytes
 
     def finish(self) -> None:
-        """Compare what no update could: the hash of a file, the checksum of an empty one; raises as `update`."""
+        """Compare digests that `update` cannot compare: a hash, the checksum of an empty file; raises as `update`."""
         if self._expected is None:
             return
         if self._hash is not None:
@@ -88,7 +88,7 @@ class FileDigests:
 
 
 def hash_of(digest: ObjectDigest | NoDigest) -> str | None:
-    """Name the content of a file by the hash that its storage keeps, or None: a checksum names none.
+    """Return the hash that identifies the content of a file, or None; a checksum is too weak to identify content.
 
     Example:
         >>> from streamer.core.store.digests import PartDigest

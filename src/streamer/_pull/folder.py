@@ -1,7 +1,7 @@
-"""The folder that is filled: who fills it, what is in it, and whether that is whole.
+"""The folder that a pull fills: its lock, its files, and whether they are complete.
 
-In ``.streamer-pull/`` are the lock, the parts that are not whole, and ``complete.json``, the record of a whole pull.
-``.streamer-pull-incomplete`` lies beside the files while some of them may be missing.
+``.streamer-pull/`` holds the lock, the parts of unfinished files, and ``complete.json``, the record of a complete pull.
+The file ``.streamer-pull-incomplete`` lies in the folder while files may be missing.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ _log = logging.getLogger("streamer")
 
 
 class Folder:
-    """An open folder on a disk, to which all names are relative, and its folders of the pull's state and of parts.
+    """An open folder on a disk, with its sub-folders for the pull's state and for parts; names are relative to it.
 
     Args:
-        path: Of the folder; links are followed.
+        path: The path of the folder; links are followed.
 
     Attributes:
-        path: As given.
-        parts: Where parts lie.
+        path: The path that the caller passed.
+        parts: The sub-folder of parts.
 
     Raises:
-        OSError: it cannot be opened, or written.
+        OSError: the folder cannot be opened, or written.
     """
 
     def __init__(self, path: str) -> None:
@@ -51,22 +51,22 @@ class Folder:
             self._opened = opened.pop_all()
 
     def close(self) -> None:
-        """Close what is open."""
+        """Close the folder and its sub-folders."""
         self._opened.close()
 
     def lock_file(self) -> int:
-        """Open the file that is locked, and return its descriptor."""
+        """Open the lock file; return its descriptor."""
         return self._state.open("lock", os.O_RDWR | os.O_CREAT)
 
     def record(self, name: str = "complete") -> PulledFolder | None:
-        """Read the record of a whole pull, or another one; None where there is none."""
+        """Read the record of a complete pull, or another record; return None if there is none."""
         try:
             return parse_record(self._state.read(f"{name}.json"))
         except FileNotFoundError:
             return None
 
     def write_record(self, record: PulledFolder, name: str = "complete") -> None:
-        """Write a record, flushed to the disk."""
+        """Write a record, and flush it to the disk."""
         self._state.write_atomically(f"{name}.json", render_record(record))
 
     def forget_record(self, name: str) -> None:
@@ -75,29 +75,29 @@ class Folder:
 
     @property
     def is_marked(self) -> bool:
-        """Whether the folder says that files may be missing."""
+        """Whether the folder has the mark that files may be missing."""
         return self._root.status(INCOMPLETE) is not None
 
     def mark(self) -> None:
-        """Say that files may be missing."""
+        """Add the mark that files may be missing."""
         if not self.is_marked:
             self._root.write_atomically(INCOMPLETE, NOTE)
 
     def unmark(self) -> None:
-        """Say that no file is missing."""
+        """Remove the mark that files may be missing."""
         self._root.remove(INCOMPLETE)
 
     @contextmanager
     def folder_of(self, name: str, *, is_made: bool = False) -> Iterator[tuple[OpenFolder, str]]:
-        """Open the folder that a file lies in; give it, and the name that the file has there.
+        """Open the folder of a file; yield it with the file's own name.
 
         Args:
-            name: Of the file, relative to this folder.
-            is_made: Whether folders on the way are made if they are missing.
+            name: The name of the file, relative to this folder.
+            is_made: Whether missing folders on the path are created.
 
         Raises:
-            NotADirectoryError: a folder on the way is a link, which may lead anywhere, or a file.
-            OSError: it is not there, or cannot be opened.
+            NotADirectoryError: a folder on the path is a link, which may lead anywhere, or a file.
+            OSError: the folder does not exist, or cannot be opened.
         """
         *folders, own_name = name.split("/")
         with ExitStack() as opened:
@@ -106,13 +106,13 @@ class Folder:
                 folder = opened.enter_context(folder.inner(each, is_made=is_made))
             yield folder, own_name
 
-    def check_way(self, name: str) -> None:
-        """Check that no folder on the way to a file is a link; raises as `folder_of`, but not if one is missing."""
+    def check_path(self, name: str) -> None:
+        """Check that no folder on the path to a file is a link; raises as `folder_of`, except for a missing folder."""
         with suppress(FileNotFoundError), self.folder_of(name):
             pass
 
     def remove(self, name: str) -> None:
-        """Remove a file, or nothing if it is not there; raises as `folder_of`."""
+        """Remove a file if it exists; raises as `folder_of`."""
         with suppress(FileNotFoundError), self.folder_of(name) as (folder, own_name):
             folder.remove(own_name)
 
@@ -131,28 +131,28 @@ class Folder:
         return status is not None and stat.S_ISREG(status.st_mode) and status.st_size == size_bytes
 
     def check_space(self, needed_bytes: int) -> None:
-        """Check that so many bytes more have room.
+        """Check that the file system has room for this many more bytes.
 
         Raises:
-            OSError: they do not.
+            OSError: it has too little room.
         """
         status = os.statvfs(self._root.descriptor)
         free_bytes = status.f_bavail * status.f_frsize
-        if status.f_blocks and needed_bytes > free_bytes:  # without blocks, the file system does not tell
+        if status.f_blocks and needed_bytes > free_bytes:  # without blocks, the file system reports no sizes
             message = f"No space: {size_text(needed_bytes)} are needed, and {size_text(free_bytes)} free"
             raise OSError(errno.ENOSPC, message, self.path)
 
 
 @contextmanager
 def open_folder(path: str, on_wait: Callable[[str], None]) -> Iterator[Folder]:
-    """Make a folder where it is missing, and keep other pulls out of it for the time of a block.
+    """Create a folder if it is missing, and lock it against other pulls for a ``with`` block.
 
     Args:
-        path: Of the folder; links are followed.
-        on_wait: Called with a line where another pull is waited for.
+        path: The path of the folder; links are followed.
+        on_wait: Called with a message before waiting for another pull.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the folder cannot be written.
     """
     os.makedirs(path, exist_ok=True)
     with closing(Folder(path)) as folder:

@@ -1,4 +1,4 @@
-"""Lists all files below a URL, those of sub-folders included; if listing is forbidden, those that can be named."""
+"""Lists all files below a URL, including sub-folders; if listing is forbidden, looks up files of usual names."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from streamer.core.store.sources import FolderStore, ObjectInfo, Store
 
 __all__ = ["Listing", "files_below"]
 
-# A server that makes up sub-folders, or a link that leads to a folder above it, must come to an end.
+# Limits, because a server may invent sub-folders, and a link may lead to a parent folder.
 MOST_FOLDERS = 10_000
 DEEPEST = 32
 
@@ -35,8 +35,8 @@ class Listing:
     """The files below a URL.
 
     Attributes:
-        files: By their names relative to it; a URL of one file has that alone.
-        is_whole: Whether there are no others: listing was not forbidden.
+        files: The files, by their names relative to the URL; for the URL of one file, only this file.
+        is_whole: Whether these are all files; False if listing was forbidden.
     """
 
     files: dict[str, ObjectInfo]
@@ -44,20 +44,20 @@ class Listing:
 
 
 def files_below(store: Store, uri: str, settings: Settings) -> Listing:
-    """Describe the files below a URL.
+    """Return the files below a URL.
 
     Args:
-        store: Opened for the URL.
+        store: The store of the URL.
         uri: The URL.
-        settings: How to read an index, if that names the files.
+        settings: How to read an index, if it is needed to find the files.
 
     Raises:
-        ObjectNotFoundError: there is nothing, or the folder is half pulled itself; or a shard of the index.
-        AccessDeniedError: the folder may not be listed, and has neither an index nor a shard of the usual name.
-        StorageError: it is too deep; and its kinds, from the storage.
+        ObjectNotFoundError: there are no files, the folder is itself half pulled, or a shard of the index is missing.
+        AccessDeniedError: listing is forbidden, and there is neither an index nor a shard of the usual name.
+        StorageError: and its kinds, from the storage.
     """
     label, root = redact(uri), store.root.rstrip("/")
-    # The links of a web page are quoted; names of other storages are literal.
+    # Links of a web page are percent-encoded; names of other storages are literal.
     is_quoted = uri.rpartition("::")[2].lower().startswith(("http://", "https://"))
     try:
         found = _Walk(store, label, is_quoted=is_quoted).files(root)
@@ -74,7 +74,7 @@ def files_below(store: Store, uri: str, settings: Settings) -> Listing:
 
 
 def _named_files(store: Store, label: str, settings: Settings, refusal: AccessDeniedError) -> dict[str, ObjectInfo]:
-    """Look up files by their usual names, and those that the index names; their folders have others, too, perhaps."""
+    """Look up files of usual names, and the shards that the index names; there may be other files."""
     usual = named_files(store, (USUAL_INDEX, USUAL_SHARD, *USUAL_FILES))
     found = {info.path.rpartition("/")[2]: info for info in usual}
     if USUAL_INDEX in found:
@@ -101,13 +101,13 @@ def _one_file(store: Store, uri: str, *, is_quoted: bool) -> dict[str, ObjectInf
 
 
 def _name_of(info: ObjectInfo, *, is_quoted: bool) -> str:
-    path = info.path.partition("?")[0] if is_quoted else info.path  # a query may be a signature
+    path = info.path.partition("?")[0] if is_quoted else info.path  # without a query, which may be a signature
     name = path.rpartition("/")[2]
     return unquote(name) if is_quoted else name
 
 
 class _Walk:
-    """Level by level, the folders of each level at the same time."""
+    """Lists sub-folders level by level; the folders of one level are listed in parallel."""
 
     def __init__(self, store: Store, label: str, *, is_quoted: bool) -> None:
         self._store, self._label, self._is_quoted = store, label, is_quoted

@@ -1,7 +1,7 @@
-"""The names of the files of a folder, relative to it: which of them are wanted, and whether a disk may have them. Pure.
+"""Checks the relative names of files: which of them are wanted, and which may be written to a disk. Pure.
 
-A storage may list anything. Refused: a name that leaves the folder, one that no disk can have, one that is a file and
-a folder at the same time, and those under which a pull keeps its own state.
+A storage may list any name. Refused are names that leave the folder, names that a disk cannot store, a name that is
+both a file and a folder, and names under which a pull keeps its own state.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from streamer.core.quoting import quoted
 
 __all__ = ["STATE", "check_names", "is_safe", "is_selected"]
 
-STATE = ".streamer-pull"  # the folder of a pull's own state, in the folder that it fills
+STATE = ".streamer-pull"  # the sub-folder with the pull's own state
 LONGEST_SEGMENT_BYTES = 255  # NAME_MAX of Linux
 
 
 def is_selected(name: str, include: Sequence[str], exclude: Sequence[str]) -> bool:
-    """Whether a file is wanted: it matches one of `include`, if there are any, and none of `exclude`.
+    """Whether a file is wanted: it matches a pattern of `include`, if there are any, and none of `exclude`.
 
-    Patterns are those of ``hf download``: of the whole relative name, ``*`` matches slashes, too, and a slash at the
-    end means all that is below.
+    Patterns are those of ``hf download``: they match the whole relative name, ``*`` also matches slashes, and a slash
+    at the end means all files below.
 
     Example:
         >>> [is_selected(name, ["*.json", "vae/"], ["vae/b*"]) for name in ("a.json", "vae/c.bin", "vae/b.json", "d")]
@@ -34,7 +34,7 @@ def is_selected(name: str, include: Sequence[str], exclude: Sequence[str]) -> bo
 
 
 def is_safe(name: str) -> bool:
-    r"""Whether a relative name stays in its folder, and a disk can have it.
+    r"""Whether a relative name stays in its folder, and a disk can store it.
 
     Example:
         >>> [is_safe(name) for name in ("vae/model.bin", "../a", "/a", "a//b", "", "a/.", "a\0", ".streamer-pull/b")]
@@ -54,11 +54,11 @@ def check_names(names: Iterable[str], uri: str) -> None:
     """Check names before anything is written.
 
     Args:
-        names: Relative to the folder.
-        uri: Of the folder, without secrets.
+        names: Names relative to the folder.
+        uri: The URI of the folder, without secrets.
 
     Raises:
-        FormatError: one of them cannot be the name of a file in the folder.
+        FormatError: a name cannot be the name of a file in the folder.
     """
     files = set(names)
     for name in sorted(files):

@@ -1,7 +1,7 @@
-"""One file on its way: its first bytes under a name of its own, with a note of which version of which file they are.
+"""The first bytes of a file that is being pulled, under a temporary name, with a note of their file and version.
 
-Guarantees: it is continued only where URI, version and size are the same. After a crash of the machine, only bytes
-count that were flushed to the disk before; after the death of this process alone, all that were written.
+Guarantees: a part is continued only if URI, version and size are the same. After a crash of the machine, only bytes
+that were flushed to the disk count. If only this process died, all written bytes count.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from streamer.core.store.sources import ObjectInfo
 
 __all__ = ["Part", "name_of_part"]
 
-SYNC_EVERY_BYTES = 256 << 20  # what a crash of the machine may cost, of each file that is being written
+SYNC_EVERY_BYTES = 256 << 20  # the most that a crash of the machine may lose, per file
 READ_BYTES = 8 << 20
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Part:
-    """Holds a file until it is whole, and then until all others are.
+    """Holds a file until all files are complete.
 
     Args:
-        folder: Of all parts, open.
-        name: The file's own.
-        info: Of the file that is wanted.
+        folder: The open folder of all parts.
+        name: The name of the file.
+        info: The storage's description of the file.
 
     Attributes:
-        name: In the folder of all parts.
-        offset: Bytes that are here.
-        crc32c: Of the whole file, once it is verified.
+        name: The name of the part in the folder of parts.
+        offset: Number of bytes on the disk.
+        crc32c: The CRC-32C of the whole file, once it is verified.
 
     Raises:
         OSError: the folder cannot be read.
@@ -57,15 +57,15 @@ class Part:
         self.offset = self._bytes_here(note)
 
     def is_whole(self, expected: ObjectDigest | NoDigest) -> bool:
-        """Whether all bytes are here, and were compared with the digest of their storage where it has one."""
+        """Whether all bytes are on the disk, and were compared with the storage's digest if there is one."""
         is_compared = isinstance(expected, NoDigest) or self._verified_by is not None
         return self.crc32c is not None and self.offset == self._info.size_bytes and is_compared
 
     def write(self, data: memoryview, digests: FileDigests) -> None:
-        """Write the next bytes; what was here before is read for the digests.
+        """Write the next bytes; the first call also reads the bytes of an earlier run, for the digests.
 
         Raises:
-            ChecksumError: the bytes are not what the storage keeps a digest of; they are removed.
+            ChecksumError: the bytes do not match the storage's digest; they are removed.
             OSError: the file cannot be written.
         """
         self._open(digests)
@@ -94,7 +94,7 @@ class Part:
             self._write_note()
 
     def close(self) -> None:
-        """Close the file; it stays."""
+        """Close the file and keep it."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
         self._descriptor = -1
@@ -107,13 +107,13 @@ class Part:
             self._folder.remove(name)
 
     def pulled(self, digest: str | None) -> PulledFile:
-        """Describe the whole file for the record, with the hash that its storage keeps."""
+        """Return the description of the complete file for the record, with the hash that its storage keeps."""
         assert self.crc32c is not None
         return PulledFile(self.offset, self._info.version, self.crc32c, digest, self._verified_by)
 
     @contextmanager
     def _naming(self) -> Iterator[None]:
-        """Say in an error which file it is of: calls on a descriptor do not."""
+        """Add the name of the file to an error: errors of calls on a descriptor lack it."""
         try:
             yield
         except OSError as error:
@@ -151,7 +151,7 @@ class Part:
         return min(here, self._info.size_bytes or 0) if note else 0
 
     def _note(self) -> dict[str, Any]:
-        """Read what is known of the bytes here; nothing, if they are not of this version or of no known one."""
+        """Read the note on the bytes on the disk; return an empty one if their version differs or is unknown."""
         try:
             note = json.loads(self._folder.read(self._note_name))
             if self._info.version is not None and note["identity"] == self._identity and int(note["synced_bytes"]) >= 0:
@@ -168,12 +168,12 @@ class Part:
             "crc32c": self.crc32c,
             "verified_by": self._verified_by,
         }
-        # Not flushed: it claims no more of the file than what is, and a crash that loses it costs a read.
+        # Not flushed: the note never claims more bytes than were flushed. If a crash loses it, they are read again.
         self._folder.write_atomically(self._note_name, json.dumps(note).encode(), is_flushed=False)
 
 
 def name_of_part(name: str) -> str:
-    """Name the part of a file, whatever the file is called."""
+    """Return the name of a file's part, which is valid whatever the name of the file is."""
     return hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()[:40]
 
 

@@ -1,7 +1,7 @@
 """Cuts the missing bytes of files into pieces. A piece is written to the disk when all of it has arrived. Pure.
 
-Guarantees: a piece has at most an eighth of the bytes before it, or 64 KiB. So whenever a pull is stopped, the piece
-that is under way is a small part of what this run has read, on a slow line as on a fast one.
+Guarantees: a piece has at most an eighth of the bytes before it, or 64 KiB. So if a pull is stopped, the incomplete
+piece is a small part of the bytes that this run has read, on a slow line as on a fast one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SHARE = 8
 
 
 def cut(missing: Iterable[tuple[int, int]]) -> list[Item]:
-    """Cut into pieces; their sizes are powers of two, and they end at multiples of these, as blocks do.
+    """Cut files into pieces; sizes are powers of two, and a piece ends at a multiple of its size, as blocks do.
 
     Args:
         missing: First byte and size of each file.

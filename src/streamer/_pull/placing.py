@@ -1,8 +1,8 @@
-"""Gives all files of a pull their final names in one pass, when each of them is whole.
+"""Gives all files of a pull their final names in one pass, after all files are complete.
 
-While it lasts, the folder says that it is incomplete. For readers that do not look there, the files that models are
-found by (configurations, indexes) go first and come last. A pass that was interrupted is finished by the next pull: no
-byte of the storage is needed for it.
+During the pass, the folder has the mark that it is incomplete. For readers that do not check the mark, the files by
+which models are found (configurations, indexes) are removed first and placed last. The next pull finishes an
+interrupted pass, and needs no byte of the storage for it.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from streamer._pull.record import PulledFolder
 
 __all__ = ["finish_placing", "place"]
 
-FOUND_BY = ("config.json", "model_index.json", ".index.json")
+FOUND_BY = ("config.json", "model_index.json", ".index.json")  # suffixes of the files by which models are found
 
 
 def place(folder: Folder, record: PulledFolder, gone: Iterable[str], parts: Iterable[Part]) -> None:
-    """Move whole parts to their final names, and remove files that an older pull left.
+    """Move complete parts to their final names, and remove files that an older pull left.
 
     Args:
-        folder: That is filled.
-        record: All files that shall be there.
-        gone: Files that shall not.
-        parts: Those that are whole.
+        folder: The folder that is filled.
+        record: All files that shall be in the folder.
+        gone: Files to remove.
+        parts: The complete parts.
 
     Raises:
         OSError: the folder cannot be written.
     """
     folder.mark()
     whole = {part.name for part in parts}
-    for name in set(folder.parts.names()) - whole:  # of another version: it must not replace a file
+    for name in set(folder.parts.names()) - whole:  # a part of another version must not replace a file
         folder.parts.remove(name)
     for name in gone:
         folder.remove(name)
@@ -41,7 +41,7 @@ def place(folder: Folder, record: PulledFolder, gone: Iterable[str], parts: Iter
 
 
 def finish_placing(folder: Folder) -> None:
-    """Do the rest of a pass, if there is one; raises as `place`."""
+    """Finish an interrupted pass, if there is one; raises as `place`."""
     record = folder.record("placing")
     if record is None:
         return
@@ -53,7 +53,7 @@ def finish_placing(folder: Folder) -> None:
     for name in [*sorted(set(moved) - set(last)), *sorted(last)]:
         with folder.folder_of(name, is_made=True) as (target, own_name):
             folder.parts.move(name_of_part(name), target, own_name)
-    for name in {name.rpartition("/")[0]: name for name in record.files}.values():  # one of each folder
+    for name in {name.rpartition("/")[0]: name for name in record.files}.values():  # one file of each folder
         with folder.folder_of(name) as (target, _):
             target.flush()
     folder.write_record(record)

@@ -1,9 +1,9 @@
 """Copies a folder of any storage, or one file, into a folder on a disk.
 
-Guarantees: no file has its final name before every file is whole, verified and flushed to the disk, and each checkpoint
-among them has its shards. Run again, it reads only what is missing, or nothing. Nothing that is pulled is executed.
-Refuses names that leave the folder, a folder that holds another pull, and a disk without enough room, before it reads
-a byte.
+Guarantees: no file gets its final name before every file is complete, verified and flushed to the disk, and each
+checkpoint among them has its shards. A second run reads only the missing bytes. Nothing that is pulled is executed.
+Refuses, before it reads a byte: names that leave the folder, a folder that holds another pull, and a disk without
+enough room.
 """
 
 from __future__ import annotations
@@ -49,24 +49,24 @@ __all__ = ["PullReport", "Wanted", "pull"]
 
 _log = logging.getLogger("streamer")
 
-_UNVERIFIED = NoDigest("digests were not asked for")
+_UNVERIFIED = NoDigest("digests were not requested")
 
 
 def pull(
     uri: str, path: str, wanted: Wanted, *, progress: ProgressOption, on_wait: Callable[[str], None]
 ) -> PullReport:
-    """Pull what is wanted; wait while another process pulls into the same folder.
+    """Pull the wanted files; wait while another process pulls into the same folder.
 
     Args:
-        uri: Of a folder, or of one file.
-        path: The folder to fill; it is made where it is missing.
-        wanted: Of the files there.
+        uri: The URI of a folder, or of one file.
+        path: The folder to fill; it is created if it is missing.
+        wanted: Which files to pull, and how.
         progress: As for `streamer.load`.
-        on_wait: Called with a line where another pull is waited for.
+        on_wait: Called with a message before waiting for another pull.
 
     Raises:
         UsageError: the folder holds another pull; and as `streamer.load`.
-        ObjectNotFoundError: there is nothing, or nothing that is wanted.
+        ObjectNotFoundError: there are no files, or none is wanted.
         FormatError: a name leaves the folder.
         ChangedError: a file was replaced meanwhile.
         ChecksumError: the bytes mismatch the storage's digest.
@@ -79,7 +79,7 @@ def pull(
     settings = resolve(wanted.options)
     with opened_store(uri, storage_options, None, settings) as store:
         _check_apart(uri, store, path)
-        # A URI that leads nowhere leaves no new folder behind.
+        # Listed before the folder is created, so that a wrong URI leaves no empty folder.
         listing = None if os.path.exists(path) else files_below(store, uri, settings)
         with open_folder(path, on_wait) as folder:
             finish_placing(folder)
@@ -126,7 +126,7 @@ class _Pull:
     def _check(
         self, chosen: Mapping[str, ObjectInfo], there: Collection[str], pulled: Mapping[str, PulledFile]
     ) -> None:
-        """Check that shards are whole, before any file has its final name; raises as `check_checkpoints`."""
+        """Check that checkpoints are complete, before any file gets its final name; raises as `check_checkpoints`."""
         folder = self._folder
 
         def opened(name: str) -> int:
@@ -144,7 +144,7 @@ class _Pull:
         return is_selected(name, self._wanted.include, self._wanted.exclude)
 
     def _chosen(self, listed: Mapping[str, ObjectInfo]) -> dict[str, ObjectInfo]:
-        """Select files, check their names, and look up the sizes that a listing has not."""
+        """Select files, check their names, and look up sizes that the listing lacks."""
         names = [name for name in sorted(listed) if self._is_selected(name)]
         if not names:
             raise ObjectNotFoundError(
@@ -158,7 +158,7 @@ class _Pull:
         return infos
 
     def _kept(self, chosen: Mapping[str, ObjectInfo]) -> dict[str, PulledFile]:
-        """Find the files that are in the folder already, in the version that the storage has now."""
+        """Return the files that are already in the folder, in the version that the storage has now."""
         recorded = self._record.files if self._record else {}
         here = {
             name: recorded[name]
@@ -170,7 +170,7 @@ class _Pull:
         kept = {name: each for name, each in here.items() if each.version and each.version == chosen[name].version}
         doubted = [name for name, each in here.items() if name not in kept and each.digest]
         for name, digest in zip(doubted, digests_of(self._store, [chosen[name] for name in doubted]), strict=True):
-            if hash_of(digest) == here[name].digest:  # another commit or upload of the same bytes
+            if hash_of(digest) == here[name].digest:  # a new commit or upload of the same bytes
                 kept[name] = replace(here[name], version=chosen[name].version)
         if self._wanted.is_checked:
             intact = in_parallel(
@@ -187,11 +187,11 @@ class _Pull:
         return f"{value:08x}" == pulled.crc32c
 
     def _others(self, listing: Listing, chosen: Mapping[str, ObjectInfo]) -> tuple[list[str], dict[str, PulledFile]]:
-        """Sort what earlier pulls left beside this selection: gone or replaced in the storage, or still the same."""
+        """Divide files of earlier pulls outside of this selection: removed or replaced in the storage, or unchanged."""
         recorded = self._record.files if self._record else {}
         rest = {name: each for name, each in recorded.items() if name not in chosen}
         listed = listing.files
-        if not listing.is_whole:  # so it does not show which files are gone
+        if not listing.is_whole:  # it does not show which files were removed
             return [], {name: each for name, each in rest.items() if name not in listed}
         others = {name: each for name, each in rest.items() if name in listed and listed[name].version == each.version}
         return sorted(set(rest) - set(others)), others
@@ -203,7 +203,7 @@ class _Pull:
             return {}, [], 0
         parts = {name: Part(self._folder.parts, name, info) for name, info in missing.items()}
         for name in missing:
-            self._folder.check_way(name)
+            self._folder.check_path(name)
         needed_bytes = sum((info.size_bytes or 0) - parts[name].offset for name, info in missing.items())
         self._folder.check_space(needed_bytes)
         if self._record is None:
@@ -213,7 +213,7 @@ class _Pull:
         expected = dict(zip(missing, digests, strict=True))
         try:
             read_bytes = self._transfer(missing, parts, expected, progress)
-        except ChecksumError as error:  # a bit may have flipped on the way; in the storage, it will be wrong again
+        except ChecksumError as error:  # an error of the transfer does not come twice
             _log.warning("%s: %s; it is read again", error.uri, error.message)
             read_bytes = self._transfer(missing, parts, expected, progress)
         pulled = {name: part.pulled(hash_of(expected[name])) for name, part in parts.items()}
@@ -226,7 +226,7 @@ class _Pull:
         expected: Mapping[str, ObjectDigest | NoDigest],
         progress: ProgressOption,
     ) -> int:
-        """Read what is missing, and return how many bytes that was."""
+        """Read the missing bytes; return their number."""
         incoming = self._incoming(missing, parts, expected)
         read_bytes = sum(each.source_object.size_bytes - each.part.offset for each in incoming)
         kept_bytes = sum(each.kept_bytes for each in incoming)
@@ -240,10 +240,10 @@ class _Pull:
         parts: Mapping[str, Part],
         expected: Mapping[str, ObjectDigest | NoDigest],
     ) -> list[Incoming]:
-        """Find out where the bytes of the files are that are not whole; the others wait for them."""
+        """Return the sources of files that are not complete."""
         names = [name for name in missing if not parts[name].is_whole(expected[name])]
         objects = in_parallel(partial(source_object, self._store), [missing[name] for name in names], role="source")
-        # Only then do requests ask for checksums of their answers, and are as small as these require.
+        # Only with `compares_answers` do requests ask for checksums; they are then as small as the checksums require.
         objects = [replace(each, compares_answers=self._wanted.is_verified) for each in objects]
         return [
             Incoming(missing[name], each, parts[name], FileDigests(each, expected[name]), parts[name].offset)
@@ -252,7 +252,7 @@ class _Pull:
 
 
 def _check_apart(uri: str, store: Store, path: str) -> None:
-    """Refuse to fill a folder that is pulled, lies in it, or holds it: a pull would find its own files."""
+    """Refuse a folder that is the pulled one, lies in it, or contains it: the pull would list its own files."""
     if scheme_of(uri) != "file":
         return
     if are_in_one_another(disk_name(store.root), path):

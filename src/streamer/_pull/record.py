@@ -1,6 +1,6 @@
-"""What a pull has put into a folder, as written there: ``.streamer-pull/complete.json``. Pure.
+"""The record of the files that a pull has put into a folder: ``.streamer-pull/complete.json``. Pure.
 
-A record that cannot be read is none: the files are then pulled again.
+If a record cannot be parsed, the files are pulled again.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class PulledFile:
-    """One file.
+    """One file of a record.
 
     Attributes:
         size_bytes: Its size.
-        version: As its storage gave it, or None.
-        crc32c: Of its bytes, in hexadecimal digits.
+        version: The version that its storage reported, or None.
+        crc32c: The CRC-32C of its bytes, in hexadecimal digits.
         digest: The hash that its storage keeps, as ``sha256:…``, or None.
         verified_by: The algorithm of the storage's digest that it was compared with, or None.
     """
@@ -42,8 +42,8 @@ class PulledFolder:
     """All files of a pull, by their relative names.
 
     Attributes:
-        uri: Where they come from, without secrets.
-        files: By name.
+        uri: The URI from which they were pulled, without secrets.
+        files: The files, by name.
     """
 
     uri: str
@@ -51,13 +51,13 @@ class PulledFolder:
 
 
 def render_record(record: PulledFolder) -> bytes:
-    """Write a record as JSON."""
+    """Return a record as JSON."""
     files = {name: asdict(each) for name, each in sorted(record.files.items())}
     return json.dumps({"format": FORMAT, "uri": record.uri, "files": files}, indent=1).encode()
 
 
 def parse_record(content: bytes) -> PulledFolder | None:
-    """Read a record; None where it is none of this format, or names files outside of the folder.
+    """Parse a record; return None if it has another format, or names files outside of the folder.
 
     Example:
         >>> parse_record(render_record(PulledFolder("s3://b/m", {"a": PulledFile(3, None, "0a")}))).files

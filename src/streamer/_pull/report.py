@@ -1,4 +1,4 @@
-"""What is asked of a pull, and what it did."""
+"""The request and the report of a pull."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Wanted:
         exclude: Patterns of files that are left out.
         largest_bytes: Larger files are left out, with a warning; None: no file is too large.
         is_verified: Files are compared with the digests that their storage keeps.
-        is_checked: Files that are there already are read, and compared with the record.
+        is_checked: Files that are already in the folder are read, and compared with the record.
         storage_options: As for `streamer.load`.
         options: As for `streamer.load`.
     """
@@ -36,17 +36,17 @@ class Wanted:
 
 @dataclass(frozen=True)
 class PullReport:
-    """What a pull did.
+    """The result of a pull.
 
     Attributes:
-        uri: Where the files come from, without secrets.
-        folder: Where they are.
-        files: Number of files that are there now.
-        bytes: Their bytes.
+        uri: The URI from which the files were pulled, without secrets.
+        folder: The folder on the disk.
+        files: Number of files that are in the folder now.
+        bytes: Bytes of these files.
         read_bytes: Bytes that were read from the storage.
-        kept_files: Files that were there already.
-        verified_files: Files that were compared with a digest of their storage, now or earlier.
-        removed: Files of an earlier pull that the storage has no more.
+        kept_files: Number of files that were already in the folder.
+        verified_files: Number of files that were compared with a digest of their storage, now or earlier.
+        removed: Files of an earlier pull that the storage no longer has.
         seconds: Duration.
     """
 

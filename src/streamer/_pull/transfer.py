@@ -1,7 +1,7 @@
-"""Reads the missing bytes of many files in one session of the engine, and has them written while it reads on.
+"""Reads the missing bytes of many files in one session of the engine, while threads write them.
 
-Guarantees: memory is bounded, however many and large the files are. Each file is of one version, and compared with its
-storage's digest where there is one.
+Guarantees: memory is bounded, however many and large the files are. Each file has the bytes of one version, and is
+compared with its storage's digest if there is one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from streamer.core.store.sources import FileSource, NfsSource, ObjectInfo, Store
 
 __all__ = ["Incoming", "transfer"]
 
-AHEAD_BYTES = 256 << 20  # read and not yet written; the pieces that wait for a thread come on top: 64 MiB
+AHEAD_BYTES = 256 << 20  # in flight in the engine; pieces that wait for a writer thread add up to 64 MiB
 
 
 @dataclass(frozen=True)
@@ -33,11 +33,11 @@ class Incoming:
     """One file to read.
 
     Attributes:
-        info: As its storage describes it.
-        source_object: Where its bytes are.
-        part: Where they go.
-        digests: Of its bytes.
-        kept_bytes: How many an earlier run has left, which are read again for the digests.
+        info: The storage's description of the file.
+        source_object: The source of its bytes.
+        part: The part that they are written to.
+        digests: The digests of its bytes.
+        kept_bytes: Bytes from an earlier run, which are read again for the digests.
     """
 
     info: ObjectInfo
@@ -48,7 +48,7 @@ class Incoming:
 
     @property
     def checked_bytes(self) -> int:
-        """How many of the kept bytes have been read again."""
+        """Number of kept bytes that were read again."""
         return min(self.digests.position_bytes, self.kept_bytes)
 
     def write(self, data: memoryview) -> None:
@@ -71,13 +71,13 @@ def transfer(
     on_progress: Callable[[Callable[[], int]], None],
     on_wait: Callable[[str], None],
 ) -> None:
-    """Read all bytes that are missing, and finish all files.
+    """Read all missing bytes, and finish all files.
 
     Args:
-        files: To read.
-        store: Of the files.
+        files: The files to read.
+        store: The store of the files.
         settings: How to read.
-        on_progress: As for `ReadSession`; kept bytes count once they are read again.
+        on_progress: As for `ReadSession`; kept bytes are counted once they are read again.
         on_wait: As for `ReadSession`.
 
     Raises:
@@ -91,10 +91,10 @@ def transfer(
     most_bytes = min(settings.memory_limit_bytes, AHEAD_BYTES)
     ahead = Ahead(most_bytes, time.monotonic())
     own = replace(settings, memory_limit_bytes=most_bytes, first_memory_limit_bytes=ahead.bytes)
-    shown = _Shown(files, on_progress)
-    with Writers(files, shown.again) as writers:
+    shown = _FileProgress(files, on_progress)
+    with Writers(files, shown.show) as writers:
         for number, each in enumerate(files):
-            if each.part.offset == each.source_object.size_bytes:  # empty, or only its end was not seen
+            if each.part.offset == each.source_object.size_bytes:  # empty, or an earlier run did not finish it
                 writers.put(number, None)
         if items:
             plan = plan_reads(items, 0)
@@ -108,8 +108,8 @@ def transfer(
     _check_unchanged(files, store)
 
 
-class _Shown:
-    """Shows what is done while bytes are read, and while nothing is: a part of many gigabytes takes its time."""
+class _FileProgress:
+    """Shows progress during the read, and while only kept bytes are read again, which takes long for a large part."""
 
     def __init__(self, files: Sequence[Incoming], on_progress: Callable[[Callable[[], int]], None]) -> None:
         self._files, self._on_progress = files, on_progress
@@ -117,9 +117,9 @@ class _Shown:
 
     def update(self, count_read: Callable[[], int]) -> None:
         self._count_read = count_read
-        self.again()
+        self.show()
 
-    def again(self) -> None:
+    def show(self) -> None:
         self._on_progress(lambda: self._count_read() + sum(each.checked_bytes for each in self._files))
 
 
@@ -137,13 +137,13 @@ def _write(session: ReadSession, writers: Writers, files: Sequence[Incoming], it
 
 
 def _check_unchanged(files: Sequence[Incoming], store: Store) -> None:
-    """Look again at files of a disk: what was read is of the time between the two looks.
+    """Compare the versions of files on a disk again: the bytes were read between the two comparisons.
 
-    A server compares the version itself, and a source in Python confirms its own.
+    Servers compare the version in each request, and a source in Python confirms its own version.
     """
-    looked_at = [each for each in files if isinstance(each.source_object.source, (FileSource, NfsSource))]
+    on_disk = [each for each in files if isinstance(each.source_object.source, (FileSource, NfsSource))]
 
-    def look(each: Incoming) -> None:
+    def check(each: Incoming) -> None:
         now = store.info(each.info.path)
         if (now.version, now.size_bytes) != (each.info.version, each.info.size_bytes):
             each.part.discard()
@@ -153,4 +153,4 @@ def _check_unchanged(files: Sequence[Incoming], store: Store) -> None:
                 hint="Pull again",
             )
 
-    in_parallel(look, looked_at, role="look")
+    in_parallel(check, on_disk, role="look")

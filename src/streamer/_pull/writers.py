@@ -1,7 +1,7 @@
-"""Threads that write files while the engine reads on: each file by one of them, in order.
+"""Threads that write files while the engine reads: one thread writes a file, in order.
 
-Guarantees: the first failure ends all, and is raised by `put` or `finish`. Closing waits a second at most for a disk
-that hangs; such a thread does not delay the interpreter's exit.
+Guarantees: the first failure stops all writing, and is raised by `put` or `finish`. `close` waits at most a second for
+a disk that hangs. A hanging thread does not delay the exit of the interpreter.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Protocol, TypeAlias
 
 __all__ = ["Destination", "Writers"]
 
-THREADS = 4  # while one waits for a flush, others write
-WAITING = 2  # pieces of 8 MiB for each
+THREADS = 4  # while one thread waits for a flush, others write
+WAITING = 2  # pieces of at most 8 MiB in the queue of each thread
 CLOSE_TIMEOUT_S = 1.0
-TOLD_EVERY_S = 0.2  # as often as a bar can be followed
+SHOWN_EVERY_S = 0.2  # the interval at which progress is shown
 
 
 class Destination(Protocol):
@@ -28,10 +28,10 @@ class Destination(Protocol):
         """Write the next bytes."""
 
     def finish(self) -> None:
-        """All bytes are written."""
+        """Finish the file: all bytes are written."""
 
     def close(self) -> None:
-        """Nothing more is written now."""
+        """Close the file."""
 
 
 _Task: TypeAlias = tuple[Destination, memoryview | None] | None  # None ends the thread
@@ -41,8 +41,8 @@ class Writers:
     """Writes pieces in the order of `put`, those of one file by one thread.
 
     Args:
-        files: All of them; closed at the end, but for those that a hanging thread may still write to.
-        on_wait: Called now and then while `put` or `finish` waits for a thread.
+        files: The files; closed at the end, unless a hanging thread may still write to one.
+        on_wait: Called at intervals while `put` or `finish` waits for a thread.
     """
 
     def __init__(self, files: Sequence[Destination], on_wait: Callable[[], None]) -> None:
@@ -64,36 +64,36 @@ class Writers:
         self.close()
 
     def put(self, number: int, data: memoryview | None) -> None:
-        """Have a piece written, or with None the file finished.
+        """Queue a piece for writing, or with None the end of the file.
 
         Args:
-            number: Of the file.
-            data: The bytes after those put before.
+            number: The number of the file.
+            data: The bytes that follow the bytes of the previous call.
 
         Raises:
             OSError: a file cannot be written.
-            ChecksumError: one has wrong bytes.
+            ChecksumError: a file has wrong bytes.
         """
         self._check()
         self._put(self._queues[number % THREADS], (self._files[number], data))
 
     def finish(self) -> None:
-        """Wait until all is written; raises as `put`."""
+        """Wait until everything is written; raises as `put`."""
         for each in self._queues:
             self._put(each, None)
         for thread in self._threads:
             while thread.is_alive():
-                thread.join(TOLD_EVERY_S)
+                thread.join(SHOWN_EVERY_S)
                 self._on_wait()
         self._check()
 
     def close(self) -> None:
-        """Stop."""
+        """Stop the threads, and close the files."""
         self._is_stopped = True
         for each in self._queues:
             try:
                 each.put_nowait(None)
-            except queue.Full:  # the thread is at work, and looks afterwards whether it is stopped
+            except queue.Full:  # the thread is busy, and checks `_is_stopped` afterwards
                 continue
         end = time.monotonic() + CLOSE_TIMEOUT_S
         for thread in self._threads:
@@ -103,10 +103,10 @@ class Writers:
                 file.close()
 
     def _put(self, tasks: queue.Queue[_Task], task: _Task) -> None:
-        """Wait for room: for long if a thread reads what an earlier run has kept; after a failure, all is dropped."""
+        """Put a task into a queue; wait for room, which takes long while a thread reads kept bytes."""
         while True:
             try:
-                tasks.put(task, timeout=TOLD_EVERY_S)
+                tasks.put(task, timeout=SHOWN_EVERY_S)
             except queue.Full:
                 self._on_wait()
             else:
