@@ -11,7 +11,7 @@ from safetensors import SafetensorError
 from streamer.compat import hooks
 from streamer.compat.hooks import Hook
 from streamer.core.errors import ObjectNotFoundError
-from streamer.integrations.routed_call import Route, called
+from streamer.integrations.routed_call import Route, call_routed
 
 
 class Folder:
@@ -50,7 +50,7 @@ def library(route, calls, failure=None, *, reads=False):
 
 def test_one_that_reads_through_the_hook_is_called_once(route, caplog):
     calls = []
-    assert called(library(route, calls, reads=True), [route]) == "model"
+    assert call_routed(library(route, calls, reads=True), [route]) == "model"
     assert (len(calls), route.folder.is_written, caplog.messages) == (1, False, [])
 
 
@@ -61,12 +61,12 @@ def test_one_that_reads_through_the_hook_is_called_once(route, caplog):
 )
 def test_one_that_passes_by_is_called_again_with_real_files(route, caplog, failure):
     calls = []
-    assert called(library(route, calls, failure), [route]) == "model"
+    assert call_routed(library(route, calls, failure), [route]) == "model"
     assert (len(calls), route.folder.is_written) == (2, True)
     (line,) = caplog.messages
     assert "weights were not read through it" in line
     other = Route(Folder(), {}, route.hook)
-    assert called(library(other, calls), [other]) == "model"  # and from then on with real files at once
+    assert call_routed(library(other, calls), [other]) == "model"  # and from then on with real files at once
     assert (len(calls), other.folder.is_written) == (3, True)
 
 
@@ -76,5 +76,5 @@ def test_one_that_passes_by_is_called_again_with_real_files(route, caplog, failu
 def test_other_errors_are_the_caller_s(route, failure):
     calls = []
     with pytest.raises(type(failure)):
-        called(library(route, calls, failure), [route])
+        call_routed(library(route, calls, failure), [route])
     assert (len(calls), route.folder.is_written) == (1, False)

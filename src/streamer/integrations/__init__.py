@@ -1,1 +1,1 @@
-"""Libraries that load models themselves, from any URL: a module for each library."""
+"""Lets libraries that load models by themselves load them from any URL: a module for each library."""

@@ -1,8 +1,8 @@
 """``load_checkpoint_in_model`` and ``load_checkpoint_and_dispatch`` of accelerate, from any URL.
 
-The unmodified functions load from a private folder that has nothing but an index. They read the weights from the URL,
-through one read plan of all shards: meanwhile the names that ``accelerate.utils.modeling`` has for safetensors' readers
-are ours for that folder. In a version of accelerate where this does not work, the weights are files in the folder, too.
+The unmodified functions load from a private folder that holds only an index. They read the weights from the URL,
+through one read plan of all shards: during the call, the safetensors readers in ``accelerate.utils.modeling`` are
+replaced for files of this folder. If a version of accelerate does not allow this, the weights are written into it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from streamer.core.secrets.urls import hidden_uri
 from streamer.integrations.folder_weights import FolderWeights
 from streamer.integrations.location import Location
 from streamer.integrations.naming import TRANSFORMERS
-from streamer.integrations.routed_call import Route, called
+from streamer.integrations.routed_call import Route, call_routed
 from streamer.integrations.routed_names import Reader, RoutedName, routed
 from streamer.integrations.small_checkpoint import small_checkpoint
 
@@ -52,18 +52,18 @@ def load_checkpoint_in_model(
 ) -> None:
     """Call ``accelerate.load_checkpoint_in_model`` for a checkpoint at any URL.
 
-    Nothing of the weights is written to a disk, but what `device_map` sends to ``"disk"`` and what
-    ``offload_state_dict`` does. If a version of accelerate cannot be made to read from the URL, a line in the log says
-    so, and the weights are written into a private folder that is removed afterwards.
+    No weights are written to a disk, except those that `device_map` sends to ``"disk"`` or ``offload_state_dict``
+    writes. If a version of accelerate cannot be made to read from the URL, a line in the log says so, and the weights
+    are written into a private folder that is removed afterwards.
 
     Args:
-        model: What to fill, for instance of ``init_empty_weights``.
+        model: The model to fill, for instance one of ``init_empty_weights``.
         uri: A file, a folder or an index.
         arguments: Passed on.
         storage_options: As for `streamer.load`.
         fs: As for `streamer.load`.
-        options: How to read; see `streamer.Options`. Its ``memory_limit_bytes`` bounds what was read beyond the shard
-            that is being filled in: twice as many at most.
+        options: How to read; see `streamer.Options`. Bytes that were read ahead of the current shard take at most
+            twice its ``memory_limit_bytes``.
         kwargs: Passed on: ``device_map``, ``offload_folder``, ``dtype``, ``strict``, …
 
     Raises:
@@ -96,7 +96,7 @@ def load_checkpoint_and_dispatch(
     """Call ``accelerate.load_checkpoint_and_dispatch`` for a checkpoint at any URL.
 
     Args:
-        model: What to fill, for instance of ``init_empty_weights``.
+        model: The model to fill, for instance one of ``init_empty_weights``.
         uri: A file, a folder or an index.
         arguments: Passed on.
         storage_options: As for `streamer.load`.
@@ -105,7 +105,7 @@ def load_checkpoint_and_dispatch(
         kwargs: Passed on: ``device_map``, ``max_memory``, ``offload_folder``, ``no_split_module_classes``, …
 
     Returns:
-        What ``accelerate.load_checkpoint_and_dispatch`` returns: the model.
+        The model, as ``accelerate.load_checkpoint_and_dispatch`` returns it.
 
     Raises:
         StreamerError: as for `load_checkpoint_in_model`.
@@ -123,12 +123,12 @@ def load_checkpoint_and_dispatch(
 
 
 def _with_folder(location: Location, call: Callable[[str], _Result]) -> _Result:
-    """Call accelerate with a folder that has the index of a checkpoint."""
+    """Call accelerate with a folder that holds only the index of a checkpoint."""
     with ExitStack() as stack:
         stack.enter_context(past_frozen())
         weights = _private_weights(_chosen(location), stack)
         readers = _readers(weights) | _placing_readers(weights)
-        return called(lambda: call(weights.path), [Route(weights, readers, HOOK)])
+        return call_routed(lambda: call(weights.path), [Route(weights, readers, HOOK)])
 
 
 def _private_weights(location: Location, stack: ExitStack) -> FolderWeights:
@@ -144,7 +144,7 @@ def _readers(weights: FolderWeights) -> dict[RoutedName, Reader]:
 
 
 def _placing_readers(weights: FolderWeights) -> dict[RoutedName, Reader]:
-    """Let accelerate's reader of a shard say where tensors go, before it opens the file once for each device."""
+    """Return a wrapper of accelerate's shard reader that records the devices of tensors before the file is opened."""
 
     def placed(_path: str, device_map: Mapping[str, Any] | None = None, **_others: Any) -> None:
         weights.place(device_map or {})
@@ -153,7 +153,7 @@ def _placing_readers(weights: FolderWeights) -> dict[RoutedName, Reader]:
 
 
 def _reads_small_files() -> bool:
-    """Let accelerate read two tensors, with and without a ``device_map``, from a URL and from files; compare these."""
+    """Whether accelerate reads equal tensors from a URL and from files, with and without a ``device_map``."""
     read = imported("accelerate.utils.modeling").load_state_dict
     for device_map in ({"": "cpu"}, None):
         with ExitStack() as stack:
@@ -185,7 +185,7 @@ PLACEMENT = Hook(
 
 
 def _chosen(location: Location) -> Location:
-    """Choose in a folder as accelerate does: one file before an index."""
+    """Return the location that accelerate would choose in a folder: one file is preferred to an index."""
     name = location.uri.partition("?")[0].rstrip("/").rpartition("/")[2]
     if name.endswith((".bin", ".pt", ".pth", ".ckpt")):
         raise OptionError("only safetensors are read from a URL", uri=location.label, hint="Convert it, or download it")

@@ -1,9 +1,9 @@
 """``from_pretrained`` and ``from_single_file`` of diffusers, from any URL.
 
-Small files are pulled into a private folder, and the unmodified functions load from that. They read the weights from
-the URL, each component through one read plan: meanwhile what diffusers calls to read a file of weights, and the
-``safe_open`` of transformers for the text encoders, are ours for that folder. In a version of either library where this
-does not work, the weights are files in the folder, too.
+Small files are pulled into a private folder, and the unmodified functions load from this folder. They read the weights
+from the URL, each component through one read plan: during the call, diffusers' reader of weight files, and for text
+encoders the ``safe_open`` of transformers, are replaced for files of this folder. If this does not work with a version
+of either library, the weights are written into the folder.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from streamer.integrations.location import Location
 from streamer.integrations.model_folder import ModelFolder
 from streamer.integrations.naming import CONFIG, DIFFUSERS, PIPELINE
 from streamer.integrations.pipeline_folder import PipelineFolder
-from streamer.integrations.routed_call import called
+from streamer.integrations.routed_call import call_routed
 from streamer.integrations.single_file import SingleFile
 
 if TYPE_CHECKING:
@@ -48,8 +48,8 @@ def from_pretrained(
     """Call ``cls.from_pretrained`` for a pipeline, or for one component of it, in a folder at any URL.
 
     Configurations, tokenizers and other small files are pulled in parallel, ``*.py`` only with ``trust_remote_code``.
-    Weights are read from the URL while the models are filled; nothing of them is written to a disk, unless a
-    ``device_map`` says so. Components that are given are not read. If a version of diffusers or transformers cannot be
+    Weights are read from the URL while the models are filled; they are not written to a disk, unless a ``device_map``
+    requests it. Components that the caller passes are not read. If a version of diffusers or transformers cannot be
     made to read from the URL, a line in the log says so, and the weights are written into a private folder that is
     removed afterwards.
 
@@ -58,17 +58,17 @@ def from_pretrained(
         uri: A folder.
         storage_options: As for `streamer.load`.
         fs: As for `streamer.load`.
-        options: How to read; see `streamer.Options`. Its ``memory_limit_bytes`` bounds what was read beyond the file
-            that is being filled in: twice as many at most.
+        options: How to read; see `streamer.Options`. Bytes that were read ahead of the current file take at most twice
+            its ``memory_limit_bytes``.
         kwargs: Passed on: ``torch_dtype``, ``variant``, ``subfolder`` (of the URL), ``safety_checker=None``, …
 
     Returns:
-        What ``cls.from_pretrained`` returns.
+        The result of ``cls.from_pretrained``.
 
     Raises:
         UsageError: `cls` is no such class, the import of diffusers fails, or the weights must be written to a disk that
             has too little room.
-        OptionError: an argument asks for what is not read here: another format, or slices for several ranks.
+        OptionError: an argument requests something that is not supported: another format, or slices for ranks.
         ObjectNotFoundError: the folder has no checkpoint or configuration, a component is missing, or an index names
             an absent shard.
         FormatError: ``model_index.json`` is no index of a pipeline.
@@ -114,7 +114,7 @@ def from_single_file(
             of a folder whose configurations are pulled.
 
     Returns:
-        What ``cls.from_single_file`` returns.
+        The result of ``cls.from_single_file``.
 
     Raises:
         OptionError: the file has another suffix.
@@ -182,12 +182,12 @@ def _folder_for(cls: Any, location: Location, kwargs: Mapping[str, Any], *, need
 def _loaded(
     cls: Any, folder: _Folder | SingleFile, call: Callable[[], Any], kwargs: Mapping[str, Any] | None = None
 ) -> Any:
-    """Call a function of diffusers, with these arguments, while the weights of a folder are read from the URL."""
+    """Call a function of diffusers while the weights of a folder are read from the URL; `kwargs` are its arguments."""
     package, models = package_of(cls), [] if isinstance(folder, SingleFile) else _models(folder)
     parts = [folder] if isinstance(folder, SingleFile) else models
     try:
         with library_call(folder.labels, loads_model=True), placed_models(models, kwargs or {}):
-            return called(call, [route_of(part, package) for part in parts if part.shards])
+            return call_routed(call, [route_of(part, package) for part in parts if part.shards])
     finally:
         folder.stop()
 

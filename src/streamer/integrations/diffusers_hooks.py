@@ -1,6 +1,6 @@
-"""What `streamer.diffusers` replaces in diffusers, and the dry runs that show whether it can.
+"""The names that `streamer.diffusers` replaces in diffusers, and dry runs that test whether this works.
 
-A copy of diffusers inside of another package has hooks of its own. Text encoders are read by transformers.
+A copy of diffusers inside another package has its own hooks. transformers reads the text encoders.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from streamer.integrations.small_checkpoint import small_checkpoint, without_pro
 __all__ = ["file_hook", "is_of_transformers", "package_of", "route_of", "weights_hook"]
 
 _OTHERWISE = "weights are written to a private folder on a disk before they are loaded, which is slower"
-_OF_TRANSFORMERS = "model"  # what the names of its files begin with
+_TRANSFORMERS_STEM = "model"  # the beginning of the names of its files
 
 package_of = partial(package_with, "diffusers")
 
 
 def route_of(part: ModelFolder | SingleFile, package: str) -> Route:
-    """Say how the weights of a component, or of a single file, are read.
+    """Return the route by which the weights of a component, or of a single file, are read.
 
     Args:
-        part: With weights.
-        package: Of diffusers.
+        part: The component or file; it has weights.
+        package: The package of diffusers.
     """
     if isinstance(part, SingleFile):
         return Route(part, dict.fromkeys(_readers(package), part.loaded), file_hook(package))
@@ -46,20 +46,20 @@ def route_of(part: ModelFolder | SingleFile, package: str) -> Route:
 
 
 def is_of_transformers(part: ModelFolder) -> bool:
-    """Whether transformers loads a component, as a text encoder."""
-    return any(name.startswith(_OF_TRANSFORMERS) for name in part.shards)
+    """Whether transformers loads a component (a text encoder)."""
+    return any(name.startswith(_TRANSFORMERS_STEM) for name in part.shards)
 
 
 @cache
 def _readers(package: str) -> tuple[RoutedName, ...]:
-    """Give the names of the one function that reads a file: each module has its own."""
+    """Return all names of the function that reads a file: several modules import it."""
     modules = ("models.model_loading_utils", "models.modeling_utils", "loaders.single_file_utils")
     return tuple(RoutedName(f"{package}.{module}", "load_state_dict") for module in modules)
 
 
 @cache
 def weights_hook(package: str) -> Hook:
-    """Describe the reader that ``from_pretrained`` uses."""
+    """Return the hook for the reader that ``from_pretrained`` uses."""
     return Hook(
         f"{package}.models.modeling_utils",
         "load_state_dict",
@@ -70,7 +70,7 @@ def weights_hook(package: str) -> Hook:
 
 @cache
 def file_hook(package: str) -> Hook:
-    """Describe the reader that ``from_single_file`` uses."""
+    """Return the hook for the reader that ``from_single_file`` uses."""
     return Hook(
         f"{package}.loaders.single_file_utils",
         "load_state_dict",
@@ -80,7 +80,7 @@ def file_hook(package: str) -> Hook:
 
 
 def _loads_a_small_model(package: str) -> bool:
-    """Load a model of two tensors from a URL and, with the library's own reader, from files; compare the two."""
+    """Whether a model of two tensors is loaded equally from a URL and, by the library's own reader, from files."""
     host, register = imported(package), imported(f"{package}.configuration_utils").register_to_config
 
     class SmallModel(host.ModelMixin, host.ConfigMixin):  # type: ignore[misc, name-defined]
@@ -102,7 +102,7 @@ def _loads_a_small_model(package: str) -> bool:
 
 
 def _loads_a_small_file(package: str) -> bool:
-    """Read the files of two tensors from a URL and with the library's own reader; compare the two."""
+    """Whether the files of two tensors are read equally from a URL and by the library's own reader."""
     read = imported(f"{package}.loaders.single_file_utils").load_single_file_checkpoint
     ours: dict[str, Any] = {}
     theirs: dict[str, Any] = {}

@@ -1,10 +1,9 @@
 """Lets the engine read the models of diffusers to the devices that ``device_map`` names.
 
-diffusers reads each file to this machine's memory, and then moves each tensor to its device. If ``device_map`` states
-the devices, one for all or one for each module, the tensors that it gets from us are there already. The rest still goes
-through this machine's memory: quantised models, as some quantisers do their work when a tensor leaves that memory, and
-what a strategy (``"auto"``, ``"balanced"``) decides after the files were read. Text encoders are placed as transformers
-places them.
+diffusers reads each file into host memory, and then moves each tensor to its device. If ``device_map`` names the
+devices, one for all or one for each module, it receives tensors that are already on their device. Other tensors still
+go through host memory: those of quantised models, as some quantisers work when a tensor leaves host memory, and those
+that a strategy (``"auto"``, ``"balanced"``) places after the read. Text encoders are placed as in transformers.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
-from streamer.integrations.device_maps import goes_to_devices, stated
+from streamer.integrations.device_maps import explicit_devices, goes_to_devices
 from streamer.integrations.diffusers_hooks import is_of_transformers
 from streamer.integrations.model_folder import ModelFolder
 from streamer.integrations.naming import CONFIG
@@ -28,25 +27,25 @@ _QUANTISATION = "quantization_config"
 
 
 def is_placed_by(kwargs: Mapping[str, Any]) -> bool:
-    """Whether the arguments of ``from_pretrained`` state an accelerator, and no quantisation."""
+    """Whether the arguments of ``from_pretrained`` name an accelerator, and no quantisation."""
     device_map = kwargs.get("device_map")
-    return kwargs.get(_QUANTISATION) is None and bool(stated(device_map)) and goes_to_devices(device_map)
+    return kwargs.get(_QUANTISATION) is None and bool(explicit_devices(device_map)) and goes_to_devices(device_map)
 
 
 @contextmanager
 def placed_models(folders: Sequence[ModelFolder], kwargs: Mapping[str, Any]) -> Iterator[None]:
-    """Read tensors of these models to their devices inside of the block; one thread at a time enters it.
+    """Read tensors of these models directly to their devices inside the block; only one thread may be in it.
 
     Args:
         folders: The private folder of each model.
-        kwargs: Of ``from_pretrained``.
+        kwargs: The arguments of ``from_pretrained``.
     """
     if not is_placed_by(kwargs):
         yield
         return
     for folder in folders:
         if not _is_quantised(folder):
-            folder.place(stated(kwargs["device_map"]))
+            folder.place(explicit_devices(kwargs["device_map"]))
     has_text = any(map(is_of_transformers, folders))
     with placed_tensors(LIBRARY) if has_text and placement_hook(LIBRARY).fits() else nullcontext():
         yield

@@ -1,7 +1,7 @@
-"""The weights of a private folder, which holds none of them: its shards lie where they are, and are read from there.
+"""The weights of a private folder that holds no weights: its shards stay at the URL, and are read from there.
 
-An index in the folder names the shards; an empty file takes the place of each where a library looks whether it exists.
-Whoever reads one of these files through `FolderWeights` gets the tensors of the URL, from one read plan of all shards.
+An index in the folder names the shards. If a library checks whether the shards exist, empty files stand for them.
+Reading one of these files through `FolderWeights` gives the tensors of the URL, from one read plan of all shards.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ class FolderWeights:
 
     Args:
         folder: The absolute path of the private folder.
-        location: Of the checkpoint: whatever `streamer.load` reads.
+        location: The checkpoint: any URI that `streamer.load` accepts.
         listed: As for `shards_in`.
-        takes_parts: Rows of tensors will be asked for, and not whole ones.
-        goes_to_devices: Most tensors go to accelerators, so that the engine reads files of this machine, too.
+        takes_parts: The library will request rows of tensors, not whole tensors.
+        goes_to_devices: Most tensors go to accelerators, so the engine also reads local files.
 
     Attributes:
-        path: Of the private folder.
+        path: The path of the private folder.
         shards: The names of the files, sorted.
         shard_of_tensor: The file of each tensor.
-        is_read: Whether somebody has opened one of them here.
+        is_read: Whether one of the files was opened through this object.
 
     Raises:
         StreamerError: as `streamer.load`.
@@ -73,22 +73,22 @@ class FolderWeights:
         self._lock = threading.Lock()
 
     def write_index(self, name: str, *, without: str | None = None) -> None:
-        """Write which shard holds which tensor; with the metadata of the checkpoint's own index.
+        """Write an index of the shards, with the metadata of the checkpoint's own index.
 
         Args:
-            name: Of the index; one of the checkpoint's may be there, and is replaced.
-            without: A file that is none of the model's.
+            name: The name of the index; a file of this name in the folder is the checkpoint's own, and is replaced.
+            without: A file that does not belong to the model.
 
         Raises:
-            ObjectNotFoundError: the index that was there names a shard that is not.
-            ShardIndexError: that index is malformed.
+            ObjectNotFoundError: the checkpoint's own index names a shard that does not exist.
+            ShardIndexError: the checkpoint's own index is malformed.
         """
         if len(self.shards) > 1:
             self.shard_of_tensor = {tensor: shard for tensor, shard in self.shard_of_tensor.items() if shard != without}
             self.shards = [shard for shard in self.shards if shard != without]
         path = Path(self.path, name)
         metadata: dict[str, Any] = {}
-        if path.exists() and not self._checkpoint.is_one_file:  # which needs no index, whatever that says
+        if path.exists() and not self._checkpoint.is_one_file:  # one file needs no index
             own = parse_index(path.read_bytes(), uri=self._location.label)
             metadata = dict(own.metadata)
             absent = [shard for shard in own.shards if shard not in self.shards]
@@ -102,7 +102,7 @@ class FolderWeights:
             path.write_bytes(json.dumps({"metadata": metadata, "weight_map": self.shard_of_tensor}).encode())
 
     def write_empty_files(self) -> None:
-        """Put an empty file in the place of each shard."""
+        """Create an empty file for each shard."""
         with room_in(self.path):
             for shard in self.shards:
                 path = Path(self.path, shard)
@@ -110,22 +110,22 @@ class FolderWeights:
                 path.touch()
 
     def write_weights(self) -> None:
-        """Write each shard as a real file, for a library whose reader is not ours; raises as `write_weight_files`."""
+        """Write each shard as a real file, for a reader that cannot be replaced; raises as `write_weight_files`."""
         self.stop()
         with room_in(self.path):
             write_weight_files(self._checkpoint, self.path, self.shards)
 
     def remove_weights(self) -> None:
-        """Remove what `write_weights` or `write_empty_files` wrote; what is mapped of a file stays mapped."""
+        """Remove the files of `write_weights` or `write_empty_files`; existing memory maps of them stay valid."""
         for shard in self.shards:
             with suppress(FileNotFoundError):
                 os.unlink(os.path.join(self.path, shard))
 
     def place(self, device_map: Mapping[str, Any]) -> None:
-        """Read tensors of shards that are taken as a whole to their devices; to be called before one is taken.
+        """Read tensors of whole shards directly to their devices; call it before the first shard is taken.
 
         Args:
-            device_map: By the names of tensors or modules; the longest that matches counts. ``""`` matches all.
+            device_map: Name of a tensor or module to device; the longest matching name counts. ``""`` matches all.
         """
         placement = Placement({"": "cpu", **device_map})
         with self._lock:
@@ -134,15 +134,15 @@ class FolderWeights:
                 self._devices = {name: device for name, device in devices.items() if is_accelerator(device)}
 
     def opened(self, path: str, framework: str = "pt", device: Any = "cpu", **others: Any) -> Any:
-        """Open a shard as ``safe_open`` does; None for what is none of these.
+        """Open a shard as ``safe_open`` does; return None for any other file.
 
-        A file in the page cache is mapped by safetensors itself, which copies nothing, unless there are options.
+        Without options, safetensors itself maps a file that is in the page cache, which copies nothing.
 
         Args:
-            path: Below the folder.
-            framework: Of the tensors.
-            device: Of the tensors.
-            others: Of safetensors' own handle.
+            path: A path below the folder.
+            framework: The framework of the tensors.
+            device: The device of the tensors.
+            others: Other arguments of safetensors' own handle.
         """
         name = self._name_of(path)
         if name is None or framework not in PYTORCH:
@@ -153,7 +153,7 @@ class FolderWeights:
         return self._checkpoint.opened_shard(name, device, self._plan)
 
     def opened_whole(self, path: str, framework: str = "pt", device: Any = "cpu", **others: Any) -> Any:
-        """Open a shard of which every tensor will be taken, for one device or another; as `opened`."""
+        """Open a shard whose tensors will all be taken, possibly for different devices; otherwise as `opened`."""
         name = self._name_of(path)
         if name is None or framework not in PYTORCH:
             return None
@@ -163,11 +163,11 @@ class FolderWeights:
         return self._checkpoint.opened_whole_shard(name, device, self._shards_ahead("cpu"))
 
     def loaded(self, path: str, device: Any = "cpu", **_others: Any) -> dict[str, Any] | None:
-        """Load a shard as ``load_file`` of safetensors does; None for what is none of these.
+        """Load a shard as ``load_file`` of safetensors does; return None for any other file.
 
         Args:
-            path: Below the folder.
-            device: Of the tensors.
+            path: A path below the folder.
+            device: The device of the tensors.
         """
         name = self._name_of(path)
         if name is None:
@@ -178,14 +178,14 @@ class FolderWeights:
         return self._checkpoint.whole_shard(name, device, self._shards_ahead(device))
 
     def stop(self) -> None:
-        """Read nothing more in the background; what is still asked for is read on its own."""
+        """Stop reading in the background; tensors that are requested later are read one by one."""
         with self._lock:
             plans = [*self._plans_of_shards.values(), self._plan]
         for plan in plans:
             plan.stop()
 
     def cancel(self) -> None:
-        """Read nothing more at all: who still asks gets an error, as a thread may that outlives a failed load."""
+        """Stop all reads: later requests raise, for instance those of a thread that outlives a failed load."""
         self.stop()
         self._checkpoint.cancel()
 

@@ -1,4 +1,4 @@
-"""A private folder exists as long as what was loaded from it, which may copy its files when it is saved."""
+"""Keeps a private folder as long as the objects that were loaded from it: saving them may copy its files."""
 
 from __future__ import annotations
 
@@ -39,20 +39,20 @@ class _Part(Protocol):
 def keep(
     folder: _Folder, parts: Iterable[_Part], objects: Sequence[Any], late_readers: Iterable[RoutedName] = ()
 ) -> None:
-    """Close a folder when the last of some objects is gone.
+    """Close a folder when the last of some objects is garbage-collected.
 
-    Until then, what a ``device_map`` of theirs left on ``"disk"`` is read from the URL whenever it is used.
+    Until then, weights that a ``device_map`` left on ``"disk"`` are read from the URL whenever they are used.
 
     Args:
-        folder: What to close.
-        parts: The folders of models in it, or itself.
-        objects: That were loaded from it; those of a kind that cannot be watched do not keep it.
-        late_readers: Read more weights of it after the load.
+        folder: The folder to close.
+        parts: The folders of models in it, or the folder itself.
+        objects: The loaded objects; those without support for weak references do not keep the folder.
+        late_readers: Names that read more weights of it after the load.
     """
     routes = _routes_after_the_load(list(parts), objects, list(late_readers))
-    alive = [None]  # until all are watched
+    alive = [None]  # one extra until all objects are watched
 
-    def one_is_gone() -> None:
+    def count_down() -> None:
         alive.pop()
         if not alive:
             for reader, part in routes:
@@ -61,17 +61,17 @@ def keep(
 
     for each in objects:
         try:
-            weakref.finalize(each, one_is_gone)
+            weakref.finalize(each, count_down)
         except TypeError:
             continue
         alive.append(None)
-    one_is_gone()
+    count_down()
 
 
 def _routes_after_the_load(
     parts: Sequence[_Part], objects: Sequence[Any], late_readers: Sequence[RoutedName]
 ) -> list[tuple[RoutedName, _Part]]:
-    """Have the weights that a library reads after the load read from the URL; return what reads which folder."""
+    """Route reads after the load to the URL; return which reader reads which folder."""
     is_on_disk = any(map(_is_on_disk, objects))
     if not is_on_disk and not late_readers:
         for part in parts:
@@ -89,7 +89,7 @@ def _routes_after_the_load(
 
 
 def _reads_what_is_offloaded() -> bool:
-    """Let accelerate read two tensors as those that were left on a disk."""
+    """Whether accelerate reads two tensors correctly as weights that were left on a disk."""
     with small_checkpoint() as (location, expected), private_folder() as path:
         weights = FolderWeights(path, location)
         index = {
@@ -115,16 +115,16 @@ def _is_on_disk(loaded: Any) -> bool:
 
 
 def name_after(objects: Iterable[Any], path: str, location: Location) -> None:
-    """Let objects that name the private folder they come from name the URL, without its secrets.
+    """Replace the name of the private folder in loaded objects by the URL, without its secrets.
 
     Args:
-        objects: That were loaded.
-        path: Of the private folder.
-        location: What it stands for.
+        objects: The loaded objects.
+        path: The path of the private folder.
+        location: The URL that it stands for.
     """
     for each in objects:
         config = getattr(each, "config", None)
-        if hasattr(each, "register_to_config"):  # of diffusers: an entry of its configuration says where it comes from
+        if hasattr(each, "register_to_config"):  # an object of diffusers, whose configuration names its origin
             labels = {name: _label(value, path, location) for name, value in dict(config or {}).items()}
             each.register_to_config(**{name: label for name, label in labels.items() if label is not None})
             continue

@@ -1,7 +1,7 @@
-"""A call of a library's ``from_pretrained`` for a private folder.
+"""Calls ``from_pretrained`` of a library for a private folder.
 
-Models are loaded one after the other in a process: transformers and diffusers switch torch's default dtype, and what
-initialises and ties weights, for all threads while they load. And what the call says names the URL, not the folder.
+A process loads one model at a time: transformers and diffusers change torch's default dtype, and the functions that
+initialise and tie weights, for all threads while they load. Messages of the call name the URL, not the folder.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def library_call(labels: Mapping[str, str], *, loads_model: bool) -> Iterator[No
     """Call a library inside of the block.
 
     Args:
-        labels: For each private folder, the URL it stands for, without secrets.
-        loads_model: Whether another one must be waited for.
+        labels: Path of each private folder to the URL that it stands for, without secrets.
+        loads_model: Whether to wait for a model that another thread loads.
     """
     with _ONE_MODEL if loads_model else nullcontext(), _labelled_messages(labels):
         try:
@@ -37,10 +37,10 @@ def library_call(labels: Mapping[str, str], *, loads_model: bool) -> Iterator[No
 
 
 def check_class(cls: Any, method: str) -> None:
-    """Refuse what is no class of a library, for instance the URL.
+    """Refuse a first argument that is no class of a library, for instance the URL.
 
     Raises:
-        UsageError: it lacks the method.
+        UsageError: the argument lacks the method.
     """
     if not callable(getattr(cls, method, None)):
         raise UsageError(

@@ -1,4 +1,4 @@
-"""Where a model lies: the URL of its folder, and how it is read, as a request."""
+"""The URL of a model's folder and how it is read, as a request."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ __all__ = ["Location"]
 
 @dataclass(frozen=True, repr=False, kw_only=True)
 class Location(Request):
-    """A folder, or what it holds, and how it is read: a request with one URI.
+    """A folder, or an object in it, and how it is read: a request with one URI.
 
     Raises:
         UsageError: as `Request`; or `uri` is a list.
     """
 
-    uri: Any = field(repr=False)  # text, once it is checked
+    uri: Any = field(repr=False)  # a string, after it was checked
     storage_options: Mapping[str, Any] | None = None
     progress: ProgressOption = False
 
@@ -44,19 +44,19 @@ class Location(Request):
         return redact(self.uri)
 
     def inside(self, name: str) -> Location:
-        """Give a file or folder in it."""
+        """Return the location of a file or folder in this folder."""
         path, mark, query = self.uri.partition("?") if self.uri.lower().startswith("http") else (self.uri, "", "")
         return replace(self, uri=hidden_uri(f"{path.rstrip('/')}/{name}{mark}{query}"))
 
     def checkpoint(self, listed: Sequence[ObjectInfo] | None = None) -> WholeCheckpoint:
-        """Open the checkpoint there, with `listed` as for `shards_in`; raises as `streamer.load`."""
-        # It needs safetensors, which only hosts bring.
+        """Open the checkpoint at this location, with `listed` as for `shards_in`; raises as `streamer.load`."""
+        # It needs safetensors, which only the host libraries install.
         from streamer.integrations.shard_handles import WholeCheckpoint  # noqa: PLC0415
 
         return WholeCheckpoint(self, listed)
 
     @contextmanager
     def store(self, settings: Settings) -> Iterator[Store]:
-        """Open the store for the time of a block."""
+        """Open the store for a ``with`` block."""
         with opened_store(self.uri, self.storage_options, self.fs, settings) as store:
             yield store

@@ -1,7 +1,7 @@
-"""A private folder that stands for a model's folder at a URL: it has all of its small files, and none of its weights.
+"""A private folder that stands for a model's folder at a URL: it has its small files, but not its weights.
 
-Libraries that load from folders alone read configuration and tokenizer there. The weights stay where they are
-(`FolderWeights`). Refused before anything is loaded: a folder without a checkpoint or configuration, an index that
+Libraries that load only from folders read configuration and tokenizer from it. The weights stay at the URL
+(`FolderWeights`). Refuses, before anything is loaded: a folder without a checkpoint or configuration, an index that
 names an absent shard, an adapter without weights.
 """
 
@@ -36,19 +36,19 @@ class ModelFolder:
     """The folder; it exists until `close`.
 
     Args:
-        location: Of the model.
-        naming: Of the library that loads from it.
-        path: A folder to fill that exists already, and is another's; None: one of its own.
-        variant: Which weights: ``"fp16"`` for ``model.fp16.safetensors``.
-        needs: A file that must be there: a configuration; None: none.
-        needs_weights: Whether a model is loaded from it; None: if it has a model's configuration, and no tokenizer.
-        takes_code: Whether the user trusts the folder's code, which is pulled, too.
-        takes_parts: Rows of tensors will be asked for, and not whole ones.
+        location: The location of the model.
+        naming: The file names of the library that loads from the folder.
+        path: An existing folder to fill, which is not removed here; None creates a temporary one.
+        variant: The variant of the weights: ``"fp16"`` for ``model.fp16.safetensors``.
+        needs: The configuration file that must exist; None if none is needed.
+        needs_weights: Whether a model is loaded from it; None: only if it has a model's configuration and no tokenizer.
+        takes_code: Whether the user trusts the folder's code; the code is then pulled, too.
+        takes_parts: The library will request rows of tensors, not whole tensors.
         goes_to_devices: As for `FolderWeights`.
 
     Attributes:
         path: Its absolute path.
-        base: The folder of the model to which an adapter belongs, where that model is at a URL.
+        base: The folder of the base model of an adapter, if this model is at a URL.
 
     Raises:
         StreamerError: see above; and as `streamer.load`.
@@ -99,13 +99,13 @@ class ModelFolder:
         return {self.path: self._location.label, **({} if self.base is None else self.base.labels)}
 
     def opened(self, path: str, framework: str = "pt", device: Any = "cpu", **others: Any) -> Any:
-        """Open a shard as ``safe_open`` does; None for a file that is really in the folder.
+        """Open a shard as ``safe_open`` does; return None for a file that exists in the folder.
 
         Args:
-            path: Below the folder.
-            framework: Of the tensors.
-            device: Of the tensors.
-            others: Of safetensors' own handle.
+            path: A path below the folder.
+            framework: The framework of the tensors.
+            device: The device of the tensors.
+            others: Other arguments of safetensors' own handle.
         """
         handle = None if self._weights is None else self._weights.opened(path, framework, device, **others)
         if handle is not None or os.path.exists(path):
@@ -120,7 +120,7 @@ class ModelFolder:
         return self._weights.loaded(path, *arguments, **named) if self._weights is not None else None
 
     def place(self, device_map: Mapping[str, Any]) -> None:
-        """Read the tensors of shards that are taken as a whole to their devices; as `FolderWeights.place`."""
+        """Read tensors of whole shards directly to their devices; as `FolderWeights.place`."""
         if self._weights is not None:
             self._weights.place(device_map)
 
@@ -131,11 +131,11 @@ class ModelFolder:
 
     @property
     def is_written(self) -> bool:
-        """Whether the weights are real files."""
+        """Whether the weights were written as real files."""
         return bool(self._written)
 
     def write_weights(self) -> None:
-        """Write all weights as real files, also an adapter's and its model's; raises as `write_weight_files`."""
+        """Write all weights as real files, also those of an adapter and its base; raises as `write_weight_files`."""
         if self._has_adapter:
             self._others.append(FolderWeights(self.path, self._location.inside(ADAPTER)))
         for each in filter(None, (self._weights, *self._others)):
@@ -145,20 +145,20 @@ class ModelFolder:
             self.base.write_weights()
 
     def remove_weights(self) -> None:
-        """Remove what `write_weights` wrote; what is mapped of a file stays mapped."""
+        """Remove the files of `write_weights`; existing memory maps of them stay valid."""
         while self._written:
             self._written.pop().remove_weights()
         if self.base is not None:
             self.base.remove_weights()
 
     def stop(self) -> None:
-        """Read nothing more in the background; what is still asked for is read on its own."""
+        """Stop reading in the background; tensors that are requested later are read one by one."""
         for each in (self._weights, *self._others, self.base):
             if each is not None:
                 each.stop()
 
     def close(self) -> None:
-        """Remove the folder, and end the reads of threads that still ask for weights."""
+        """Remove the folder, and end the reads of threads that still request weights."""
         for each in (self._weights, *self._others):
             if each is not None:
                 each.cancel()
@@ -168,7 +168,7 @@ class ModelFolder:
             self.base.close()
 
     def _pull(self, *, takes_code: bool) -> bool:
-        """Fill the folder and open the checkpoint, at the same time; tell whether it is an adapter alone."""
+        """Fill the folder and open the checkpoint in parallel; return whether it is an adapter without its model."""
         location, settings = self._location, resolve(self._location.options)
         with location.store(settings) as store:
             listed = folder_files(store, self._naming.usual)
@@ -189,7 +189,7 @@ class ModelFolder:
         return is_adapter and needs_weights
 
     def _checked(self, listed: Mapping[str, ObjectInfo]) -> tuple[bool, bool]:
-        """Tell whether there should be weights, and whether they are an adapter's."""
+        """Return whether weights are needed, and whether they are an adapter's."""
         location, needs_weights = self._location, self._needs_weights
         if not listed:
             raise without(CONFIG, listed, location, "")
@@ -213,12 +213,12 @@ class ModelFolder:
         )
 
     def _find_base(self, *, takes_code: bool, takes_parts: bool) -> None:
-        """Make a folder for the model of an adapter, too, if that is at a URL."""
+        """Create a folder for the base model of an adapter, if it is at a URL."""
         path = Path(self.path, ADAPTER_CONFIG)
         config = _adapter_config(path, self._location)
         base = config["base_model_name_or_path"]
         if "://" not in base:
-            return  # a path or a name of the Hub, which libraries find themselves
+            return  # a path or a name of the Hub: libraries find it by themselves
         self.base = ModelFolder(replace(self._location, uri=base), takes_code=takes_code, takes_parts=takes_parts)
         path.write_text(json.dumps({**config, "base_model_name_or_path": self.base.path}))
 
@@ -228,7 +228,7 @@ def _check_adapter(listed: Mapping[str, ObjectInfo], location: Location) -> None
         return
     if find_spec("peft") is None:
         if CONFIG in listed:
-            return  # libraries load the model without it
+            return  # libraries load the model without the adapter
         raise UsageError("this is an adapter, which needs peft", uri=location.label, hint="pip install peft")
     if ADAPTER not in listed:
         raise without(ADAPTER, listed, location, "Save the adapter again, as safetensors")

@@ -1,4 +1,4 @@
-"""How libraries name the files of a model: which are its weights, and which index tells of them."""
+"""How libraries name the files of a model: its weights, and the index of its weights."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _STEMS = ("diffusion_pytorch_model", "model")  # a component of a pipeline may b
 
 @dataclass(frozen=True)
 class ChosenWeights:
-    """Which weights of a folder a library would load.
+    """The weights of a folder that a library would load.
 
     Attributes:
-        location: What `streamer.load` reads for them.
-        index: The index that the library looks for; None: it looks for the file itself.
-        has_files: Whether the library looks if the shards exist.
+        location: The URI of these weights for `streamer.load`.
+        index: The index that the library looks for; None if it looks for the file itself.
+        has_files: Whether the library checks that the shards exist.
     """
 
     location: Location
@@ -35,11 +35,11 @@ class ChosenWeights:
 
 @dataclass(frozen=True)
 class Naming:
-    """What a library looks for.
+    """The file names of a library.
 
     Attributes:
-        choose: Chooses weights among the names in a folder. Arguments: these, the variant or None, the folder.
-        usual: Names to ask for where listing is forbidden.
+        choose: Chooses weights; arguments: the names in a folder, the variant or None, the folder.
+        usual: Names to look up if listing is forbidden.
     """
 
     choose: Callable[[Collection[str], str | None, Location], ChosenWeights]
@@ -47,7 +47,7 @@ class Naming:
 
 
 def without(name: str, listed: Collection[str], location: Location, hint: str) -> ObjectNotFoundError:
-    """Make the error that a folder has no such file."""
+    """Return the error for a folder without a file of this name."""
     if not listed:
         return ObjectNotFoundError("there is no such folder, or it is empty", uri=location.label, hint="Check its name")
     message = f"the folder holds no {name}, but {enumerated(sorted(listed))}"
@@ -55,7 +55,7 @@ def without(name: str, listed: Collection[str], location: Location, hint: str) -
 
 
 def _of_transformers(listed: Collection[str], variant: str | None, location: Location) -> ChosenWeights:
-    """One file before an index, and these before other names."""
+    """Choose as transformers: one file, else an index, else other names."""
     index = _with_variant("model.safetensors.index.json", variant)
     stem = _with_variant("model.safetensors", variant).removesuffix(SHARD_SUFFIX)
     if f"{stem}.safetensors" in listed:
@@ -70,12 +70,12 @@ def _of_transformers(listed: Collection[str], variant: str | None, location: Loc
 def _of_diffusers(
     listed: Collection[str], variant: str | None, location: Location, *, may_lack_variant: bool = False
 ) -> ChosenWeights:
-    """An index before one file."""
+    """Choose as diffusers: an index, else one file."""
     for wanted in dict.fromkeys((variant, None) if may_lack_variant else (variant,)):
         for stem in _STEMS:
             file, index = (_with_variant(f"{stem}.safetensors{end}", wanted) for end in ("", ".index.json"))
             if index in listed and (file not in listed or stem == _STEMS[0]):
-                # The name of a variant's index is none of an index anywhere else.
+                # Only diffusers knows the name of a variant's index, so the shards are named by a pattern.
                 shards = location.inside(f"{stem}.{wanted}-*-of-*.safetensors" if wanted else index)
                 return ChosenWeights(shards, index, has_files=True)
             if file in listed:
@@ -83,7 +83,7 @@ def _of_diffusers(
     if any(name.endswith(SHARD_SUFFIX) for name in listed):
         hint = "Save the model with save_pretrained; for a file of another kind, use from_single_file"
         raise without(_with_variant(f"{_STEMS[0]}.safetensors", variant), listed, location, hint)
-    return ChosenWeights(location, None, has_files=True)  # which is an error that says what is there
+    return ChosenWeights(location, None, has_files=True)  # opening it raises the error
 
 
 def _with_variant(name: str, variant: str | None) -> str:
@@ -103,4 +103,4 @@ _USUAL_OF_DIFFUSERS = (
     *(f"{stem}.safetensors{end}" for stem in _STEMS for end in ("", ".index.json")),
 )
 DIFFUSERS = Naming(_of_diffusers, _USUAL_OF_DIFFUSERS)
-COMPONENT = Naming(partial(_of_diffusers, may_lack_variant=True), _USUAL_OF_DIFFUSERS)  # some have only other weights
+COMPONENT = Naming(partial(_of_diffusers, may_lack_variant=True), _USUAL_OF_DIFFUSERS)  # some lack the variant

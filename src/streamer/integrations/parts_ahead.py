@@ -1,8 +1,8 @@
-"""One read plan for the parts of tensors that a rank takes, which nobody says in advance.
+"""One read plan for the parts of tensors that a rank takes, although the library does not announce these parts.
 
-The layers of a model are alike, and so are the parts that a rank takes of them: the first layer shows which rows of a
-tensor are wanted, and from the second on the same rows of all other layers are read ahead. Guarantees: what was learned
-wrong is read and not used, and what is asked for instead is left to a read of its own.
+The layers of a model are alike, and a rank takes the same part of each. The first layer shows which rows of a tensor
+are taken; from the second layer on, the same rows of all other layers are read ahead. Guarantees: a wrong guess costs
+only a read that is not used; the part that the library requests is then read on its own.
 """
 
 from __future__ import annotations
@@ -17,44 +17,44 @@ from streamer.integrations.read_ahead import ReadAhead
 
 __all__ = ["PartsAhead"]
 
-# How many tensors of a second layer are read on their own before the plan starts: by then no thread is still about to
-# ask for the first one of a kind in the first layer.
+# The plan starts after this many tensors of a second layer were read on their own. By then, all threads have requested
+# their tensors of the first layer.
 LEARNED_AFTER = 8
 _FIRST_NUMBER = re.compile(r"(?<![^.])[0-9]+(?![^.])")
 
 
 class PartsAhead:
-    """Parts of tensors of one checkpoint that are read before they are taken. Thread-safe.
+    """Reads parts of tensors of one checkpoint before they are taken. Thread-safe.
 
     Args:
-        ahead: Reads them; of no tensor yet.
+        ahead: A plan that reads the parts; it has no tensors yet.
     """
 
     def __init__(self, ahead: ReadAhead) -> None:
         self._ahead = ahead
         self._guard = threading.Lock()
         self._expected: dict[str, ShardTensor] = {}
-        self._parts: dict[str, _Part | None] = {}  # by kind; None where two of a kind differ
+        self._parts: dict[str, _Part | None] = {}  # by kind; None if two tensors of a kind differ
         self._repeated = 0
         self._planned: dict[str, ShardTensor] | None = None
 
     def expect(self, tensor: ShardTensor) -> None:
-        """Note that a tensor, or a part of it, may be taken."""
+        """Record that a tensor, or a part of it, may be taken."""
         with self._guard:
             self._expected[tensor.entry.name] = tensor
 
     def forget(self, names: Iterable[str]) -> None:
-        """Note that tensors will not be taken, unless reading has begun."""
+        """Record that tensors will not be taken, unless reading has begun."""
         with self._guard:
             for name in names:
                 self._expected.pop(name, None)
 
     def stop(self) -> None:
-        """Read nothing more."""
+        """Stop reading."""
         self._ahead.stop()
 
     def take_part(self, wanted: ShardTensor) -> Any:
-        """Wait for rows of a tensor and take them; None: they are to be read on their own.
+        """Wait for rows of a tensor and return them; None if the caller has to read them.
 
         Raises:
             StreamerError: as `streamer.load`.
@@ -67,9 +67,9 @@ class PartsAhead:
         return self._ahead.take(name) if planned == wanted else None
 
     def _learn(self, wanted: ShardTensor) -> bool:
-        """Note what is taken of a kind of tensor; tell whether enough is known."""
+        """Record the part that is taken of a kind of tensor; return whether the plan can start."""
         kind, whole = _kind_of(wanted.entry.name), self._expected.pop(wanted.entry.name, None)
-        part = None if whole is None else _Part.of(whole, wanted)  # None: it is a second part of that tensor
+        part = None if whole is None else _Part.of(whole, wanted)  # None for a second part of the same tensor
         if kind not in self._parts and part is not None:
             self._parts[kind] = part
             return False
@@ -89,14 +89,14 @@ class PartsAhead:
 
 
 class _Part(NamedTuple):
-    """What is taken of a tensor.
+    """The part that is taken of a tensor.
 
     Attributes:
-        dtype: Of the tensor, as the file names it.
-        shape: Of the tensor.
-        rows: The shape of what is taken.
-        offset_bytes: Where that begins in the tensor.
-        size_bytes: How long it is.
+        dtype: The dtype of the tensor, as the file names it.
+        shape: The shape of the tensor.
+        rows: The shape of the part.
+        offset_bytes: The first byte of the part in the tensor.
+        size_bytes: The size of the part.
     """
 
     dtype: str
@@ -120,5 +120,5 @@ class _Part(NamedTuple):
 
 
 def _kind_of(name: str) -> str:
-    """Name what a tensor is in its layer; experts of a layer are of different kinds, as a rank may have only some."""
+    """Return a tensor's name without the number of its layer; experts stay apart, as a rank may have only some."""
     return _FIRST_NUMBER.sub("*", name, count=1)

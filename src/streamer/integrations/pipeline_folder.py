@@ -1,8 +1,8 @@
-"""A private folder that stands for a pipeline's folder at a URL: a `ModelFolder` inside it for each component.
+"""A private folder that stands for a pipeline's folder at a URL, with a `ModelFolder` in it for each component.
 
-``model_index.json`` names the components; each lies in a sub-folder of its name. Those that the caller has are not
-looked at. Refused before anything is loaded: a component that is named and not there, a name that is none of a folder,
-and what `ModelFolder` refuses.
+``model_index.json`` names the components; each lies in a sub-folder of its name. Components that the caller passes are
+ignored. Refuses, before anything is loaded: a component that does not exist, a name that cannot be a folder's, and
+everything that `ModelFolder` refuses.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class PipelineFolder:
     """The folder; it exists until `close`.
 
     Args:
-        location: Of the pipeline.
-        given: Names of the components that the caller has, or does not want.
-        variant: Which weights, for the components that have them.
-        needs_weights: Whether models are loaded from it; else it is read for its configurations.
-        takes_code: Whether the user trusts the folder's code, which is pulled, too.
+        location: The location of the pipeline.
+        given: Names of the components that the caller passes, or does not want.
+        variant: The variant of the weights, for components that have this variant.
+        needs_weights: Whether models are loaded from it; if not, only its configurations are read.
+        takes_code: Whether the user trusts the folder's code; the code is then pulled, too.
         goes_to_devices: As for `FolderWeights`.
 
     Attributes:
@@ -74,18 +74,18 @@ class PipelineFolder:
         return {self.path: self._location.label}
 
     def stop(self) -> None:
-        """Read nothing more in the background."""
+        """Stop reading in the background."""
         for each in self.components.values():
             each.stop()
 
     def close(self) -> None:
-        """Remove the folder, and end the reads of threads that still ask for weights."""
+        """Remove the folder, and end the reads of threads that still request weights."""
         for each in self.components.values():
             each.close()
         self._folder.cleanup()
 
     def _pull(self) -> list[str]:
-        """Pull the small files beside the components, and name these."""
+        """Pull the small files beside the components; return the names of the components."""
         location, settings = self._location, resolve(self._location.options)
         with location.store(settings) as store:
             listed = folder_files(store, (PIPELINE,))
@@ -121,7 +121,7 @@ class PipelineFolder:
 
 
 def _components(content: bytes, location: Location) -> list[str]:
-    """Name the components that a ``model_index.json`` lists, but for those that are null."""
+    """Return the names of the components in a ``model_index.json``, except those that are null."""
     label = location.inside(PIPELINE).label
     try:
         index: Any = strict_json.loads(strict_json.decode_utf8(content))
@@ -135,7 +135,7 @@ def _components(content: bytes, location: Location) -> list[str]:
         if not name.startswith("_") and isinstance(library_and_class, list) and library_and_class[:1] != [None]
     ]
     for name in names:
-        if not name.isidentifier():  # it is an argument of the pipeline's class, and never leaves its folder
+        if not name.isidentifier():  # component names are also argument names; so none leaves its folder
             raise FormatError(
                 f"{printable(name[:80])!r} is no name of a component", uri=label, hint="Save the pipeline again"
             )

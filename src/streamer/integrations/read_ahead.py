@@ -1,11 +1,10 @@
-"""One read plan for the tensors that a library asks for one by one, from several threads.
+"""One read plan for tensors that a library requests one by one, from several threads.
 
-The library says first which tensors it will want, or takes one shard after the other; the first that it takes starts
-one stream of all of them, in the order in which it is likely to go on. Guarantees: `ReadAhead.take` never waits for a
-tensor that is not on its way: one that is taken twice, out of order, or was let go of is left to a read of its own.
-Tensors that have arrived and are not taken yet may use the memory limit of the load a second time. If the library takes
-whole shards, the tensors of the current shard do not count, as the library keeps them. A tensor that was taken is not
-kept here.
+The library first names the tensors it will want, or takes one shard after the other. The first request starts one
+stream of all these tensors, in the order in which the library will probably request them. Guarantees: `ReadAhead.take`
+only waits for a tensor that is being read. A tensor that is requested twice or out of order, or that was dropped, is
+left to the caller. Tensors that arrived and are not taken yet may use the memory limit of the load a second time. If
+the library takes whole shards, the current shard does not count, as the library keeps it. Taken tensors are not kept.
 """
 
 from __future__ import annotations
@@ -23,18 +22,18 @@ from streamer.core.tensors.frameworks import Framework, framework_of
 
 __all__ = ["ReadAhead", "in_order_of_names"]
 
-WINDOW_BYTES = 64 << 20  # several blocks: what is wanted this close to each other is read as it lies in the file
-AT_A_TIME = 16  # tensors; threads that take them in order are a few apart
+WINDOW_BYTES = 64 << 20  # several blocks: tensors that are wanted within this distance are read in file order
+AT_A_TIME = 16  # tensors; threads that take tensors in order differ by a few
 _NUMBER = re.compile(r"[0-9]{1,18}")
 
 
 class ReadAhead:
-    """Tensors of one checkpoint that are read before they are taken. Thread-safe.
+    """Reads tensors of one checkpoint before they are taken. Thread-safe.
 
     Args:
-        checkpoint: Theirs.
-        library: Makes the tensors.
-        in_this_order: All that will be taken; None: what `expect` names, by name.
+        checkpoint: The checkpoint of the tensors.
+        library: The framework that makes the tensors.
+        in_this_order: All tensors that will be taken, in order; None: those of `expect`, in the order of their names.
     """
 
     def __init__(
@@ -47,36 +46,36 @@ class ReadAhead:
         self._expected = {each.entry.name: each for each in in_this_order or ()}
         self._stream: Stream[Any] | None = None
         self._is_stopped = False
-        self._is_pulling = False  # by one thread, which waits for the engine; the others wait for `_changed`
+        self._is_pulling = False  # one thread waits for the engine; the others wait for `_changed`
         self._failure: BaseException | None = None
         self._wanted: list[ShardTensor] = []
-        self._left: dict[str, tuple[int, int]] = {}  # with tensors and bytes before it in the plan
+        self._left: dict[str, tuple[int, int]] = {}  # name to the number of tensors and bytes before it in the plan
         self._awaited: set[str] = set()
         self._arrived: dict[str, Any] = {}
         self._held_bytes = self._pulled_bytes = self._pulled_tensors = 0
         self._limit_bytes: float = checkpoint.settings.memory_limit_bytes
 
     def expect(self, tensor: ShardTensor) -> None:
-        """Note that a tensor will be taken, unless reading has begun."""
+        """Record that a tensor will be taken, unless reading has begun."""
         with self._changed:
             if self._stream is None:
                 self._expected[tensor.entry.name] = tensor
 
     def place(self, name: str, device: Any) -> None:
-        """Note to which device a tensor is to be read, unless reading has begun: then it comes as all others."""
+        """Set the device to which a tensor is read, unless reading has begun; then the device is ignored."""
         with self._changed:
             if self._stream is None:
                 self._devices[name] = device
 
     def forget(self, names: Iterable[str]) -> None:
-        """Note that tensors will not be taken, unless reading has begun or all were named at first."""
+        """Record that tensors will not be taken, unless reading has begun or the order was given."""
         with self._changed:
             if self._stream is None and not self._has_order:
                 for name in names:
                     self._expected.pop(name, None)
 
     def stop(self) -> None:
-        """Read nothing more, and let go of what was not taken; it is left to reads of its own."""
+        """Stop reading, and drop tensors that were not taken; callers then read tensors on their own."""
         with self._changed:
             self._is_stopped = True
             self._left.clear()
@@ -88,10 +87,10 @@ class ReadAhead:
             stream.close()
 
     def take(self, name: str) -> Any:
-        """Wait for a tensor and take it; None: it is to be read on its own.
+        """Wait for a tensor and return it; None if the caller has to read it.
 
         Raises:
-            StreamerError: as `streamer.load`; all that wait get the same.
+            StreamerError: as `streamer.load`; all waiting threads get the same error.
         """
         with self._changed:
             if self._failure is not None and not self._is_stopped:
@@ -102,7 +101,7 @@ class ReadAhead:
                 return None
             if self._is_far(name):
                 if self._awaited or self._is_pulling:
-                    del self._left[name]  # it will be dropped when it arrives
+                    del self._left[name]  # so that it is dropped when it arrives
                     return None
                 self._skip_to(name)
             self._awaited.add(name)
@@ -112,7 +111,7 @@ class ReadAhead:
                 self._awaited.discard(name)
 
     def take_part(self, wanted: ShardTensor) -> Any:
-        """Take a tensor of which all is wanted. Who wants a part of one will not want others whole: the plan ends."""
+        """Take a tensor if the caller wants all of it. If it wants a part, stop: it rarely takes others as a whole."""
         name = wanted.entry.name
         if self._expected.get(name, wanted) == wanted:
             return self.take(name)
@@ -124,7 +123,7 @@ class ReadAhead:
         if self._devices:
             self._library = framework_of("pt", {"": "cpu", **self._devices}, None)
         verification = self._checkpoint.verification(expected)
-        if verification is not None and verification.needs_order:  # an object's digest is of its bytes in their order
+        if verification is not None and verification.needs_order:  # the hash of an object needs its bytes in order
             expected.sort(key=lambda each: (each.shard, each.entry.begin))
             self._limit_bytes = float("inf")
         elif not self._has_order:
@@ -134,7 +133,7 @@ class ReadAhead:
 
     def _read(self, wanted: list[ShardTensor]) -> None:
         verification = self._checkpoint.verification(wanted)
-        # In the order of the plan: what completes before it would have to be let go of where memory is little.
+        # In the order of the plan: with little memory, tensors that arrive too early would have to be dropped.
         self._stream = Stream(self._checkpoint, wanted, self._library, verification, order="file", progress=False)
         self._wanted = wanted
         self._pulled_bytes = self._pulled_tensors = 0
@@ -143,7 +142,7 @@ class ReadAhead:
         starts: dict[int, tuple[int, int]] = {}
         for number, each in enumerate(wanted):
             place = number, position_bytes
-            # Of a shard that is taken as a whole, tensors may come in any order, as one device's after another's.
+            # Tensors of a whole shard may be taken in any order, for instance device by device.
             self._left[each.entry.name] = starts.setdefault(each.shard, place) if self._has_order else place
             position_bytes += _size_bytes(each)
 
@@ -153,7 +152,7 @@ class ReadAhead:
         return name not in self._arrived and is_many and position_bytes - self._pulled_bytes > self._limit_bytes
 
     def _skip_to(self, name: str) -> None:
-        """Read on from a tensor: what lies before it was not wanted, or is left to reads of its own."""
+        """Restart the read at a tensor; earlier tensors are left to their callers."""
         assert self._stream is not None
         self._stream.close()
         first, _ = self._left[name]
@@ -174,7 +173,7 @@ class ReadAhead:
         return self._arrived.pop(name)
 
     def _pull(self) -> None:
-        """Get the next tensor from the engine; the lock is not held meanwhile."""
+        """Get the next tensor from the engine, without holding the lock."""
         assert self._stream is not None
         self._is_pulling = True
         pair, failure = None, None
@@ -182,8 +181,8 @@ class ReadAhead:
         try:
             pair = next(self._stream)
             if self._pulled_tensors + 1 == len(self._stream.names):
-                next(self._stream, None)  # which ends it
-        except BaseException as error:  # raised by every thread that waits
+                next(self._stream, None)  # ends the stream
+        except BaseException as error:  # every waiting thread raises it
             failure = error
         finally:
             self._changed.acquire()
@@ -209,16 +208,16 @@ class ReadAhead:
             del self._arrived[oldest], self._left[oldest]
 
     def _is_collected(self, name: str, arriving: str) -> bool:
-        """Whether a tensor is of the shard that a library collects now, of which the last tensor arrived."""
+        """Whether a tensor is in the shard that the library takes now: the shard of the tensor that just arrived."""
         return self._has_order and self._expected[name].shard == self._expected[arriving].shard
 
 
 def in_order_of_names(tensors: Iterable[ShardTensor], window_bytes: int) -> list[ShardTensor]:
-    """Sort tensors as libraries load them, numbers in their names by value; those wanted together as they lie.
+    """Sort tensors by name as libraries load them, with numbers by value; within a window, sort by file offset.
 
     Args:
-        tensors: To sort.
-        window_bytes: How close to each other they are wanted together.
+        tensors: The tensors to sort.
+        window_bytes: The size of a window.
 
     Example:
         >>> from streamer.core.format.header import TensorEntry

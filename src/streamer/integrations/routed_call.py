@@ -1,8 +1,8 @@
-"""Calls a library for private folders, whose weights it reads from the URL if its reader can be replaced.
+"""Calls a library for private folders; it reads their weights from the URL if its reader can be replaced.
 
-Guarantees: the library finds the weights, whatever its version reads them with. If a hook does not fit, the files are
-written into the private folder before the call. If a library passes by a hook that fits, they are written after it,
-and the library is called once more.
+Guarantees: every version of the library finds the weights. If a hook does not fit, the weights are written into the
+private folder before the call. If a hook fits and the library does not use it, they are written after the call, and the
+library is called a second time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from streamer.compat.hooks import Hook
 from streamer.core.errors import StreamerError
 from streamer.integrations.routed_names import Reader, RoutedName, routed
 
-__all__ = ["Route", "Routed", "called"]
+__all__ = ["Route", "Routed", "call_routed"]
 
 _Result = TypeVar("_Result")
 
@@ -34,7 +34,7 @@ class Routed(Protocol):
 
     @property
     def is_read(self) -> bool:
-        """Whether weights were opened through a reader of ours, or there are none."""
+        """Whether weights were opened through a replaced reader, or there are none."""
 
     def write_weights(self) -> None:
         """Write all files of weights."""
@@ -45,9 +45,9 @@ class Route:
     """How the weights of one folder are read.
 
     Attributes:
-        folder: That has none.
-        readers: What reads for each name of the library.
-        hook: Whether they can be replaced.
+        folder: The private folder.
+        readers: Name in the library to the reader that replaces it.
+        hook: Decides whether the names can be replaced.
     """
 
     folder: Routed
@@ -55,12 +55,12 @@ class Route:
     hook: Hook
 
 
-def called(call: Callable[[], _Result], routes: Sequence[Route]) -> _Result:
+def call_routed(call: Callable[[], _Result], routes: Sequence[Route]) -> _Result:
     """Call a library while its readers are replaced.
 
     Args:
-        call: Calls it; a second call must do the same.
-        routes: One for each folder with weights.
+        call: Calls the library; a second call must do the same.
+        routes: One route for each folder with weights.
 
     Raises:
         StreamerError: as `streamer.load`.
@@ -72,18 +72,18 @@ def called(call: Callable[[], _Result], routes: Sequence[Route]) -> _Result:
     try:
         result = _routed_call(call, fitting)
         used = {route.hook for route in fitting if route.folder.is_read}
-        passed_by = [route for route in fitting if route.hook not in used]
-        if not passed_by:
+        unused = [route for route in fitting if route.hook not in used]
+        if not unused:
             return result
-        del result  # before its like is made
+        del result  # frees the memory before the second call
     except Exception as error:
-        passed_by = [route for route in fitting if not route.folder.is_read and _is_of(error, route.folder)]
-        if not passed_by:
+        unused = [route for route in fitting if not route.folder.is_read and _is_about(error, route.folder)]
+        if not unused:
             raise
-    for route in fitting:  # a tensor is read ahead once
+    for route in fitting:  # all of them: a read plan serves a tensor only once
         route.folder.write_weights()
     result = call()  # if it fails again, the weights were not the reason
-    for route in passed_by:
+    for route in unused:
         route.hook.reject("weights were not read through it")
     return result
 
@@ -95,8 +95,8 @@ def _routed_call(call: Callable[[], _Result], routes: Sequence[Route]) -> _Resul
         return call()
 
 
-def _is_of(error: BaseException, folder: Routed) -> bool:
-    """Whether a library failed because a file of weights is not in the folder, or is empty there."""
+def _is_about(error: BaseException, folder: Routed) -> bool:
+    """Whether a library failed because a file of weights is missing or empty in the folder."""
     chain = list(_chain(error))
     if any(isinstance(each, StreamerError) or CONFIGURATION in str(each) for each in chain):
         return False

@@ -1,7 +1,7 @@
-"""Replaces a reader's name in one module while files of certain folders are read by us; other files go on as before.
+"""Replaces a reader's name in a module, so that files of certain folders are read here; other files are not affected.
 
-Thread-safe. The name is ours while at least one folder is routed; then it is again what it was, or what
-`streamer.patch` has made of it meanwhile. One that somebody else has changed stays as it is.
+Thread-safe. The name is replaced while at least one folder is routed. Afterwards it is what it was before, or what
+`streamer.patch` or its undoing has set meanwhile. If other code has changed the name, it stays as it is.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from typing import Any
 
 __all__ = ["Reader", "RoutedName", "routed"]
 
-Reader = Callable[..., Any]  # of a path in the folder, and what else the name takes
+Reader = Callable[..., Any]  # takes a path in the folder, and the other arguments of the replaced name
 
 
 class RoutedName:
     """A name of a module that reads one file.
 
     Args:
-        module: Its name; it is imported when a folder is routed first. A version of its library may be without it.
-        name: What it calls the reader, if it does.
-        origin: Module and name that the reader was imported from, if it is one that `streamer.patch` replaces.
+        module: The name of the module, which is imported with the first folder. It may be absent in a version.
+        name: The name of the reader in the module, which may be absent.
+        origin: Module and name from which the reader was imported, if `streamer.patch` replaces it.
 
     Attributes:
-        module: As given.
+        module: The name of the module.
     """
 
     def __init__(self, module: str, name: str = "safe_open", origin: tuple[str, str] | None = None) -> None:
@@ -35,26 +35,26 @@ class RoutedName:
         self._lock = threading.Lock()
         self._readers: dict[str, Reader] = {}
         self._theirs: Any = None
-        self._route = self._read  # one object: a method is another one each time
+        self._route = self._read  # kept, because each access of a method creates another object
 
     def add(self, folder: str, reader: Reader) -> None:
-        """Read the files of a folder so from now on.
+        """Route the files of a folder to a reader from now on.
 
         Args:
-            folder: Its absolute path.
-            reader: Reads a path below it, or gives None for one that is to be read as before.
+            folder: The absolute path of the folder.
+            reader: Reads a path below it, or returns None for a path that shall be read as before.
         """
         names = self._names()
         with self._lock:
             if not self._readers and self._name in names:
                 held = names[self._name]
-                # What is safetensors' own may be patched until then, or no longer.
+                # A reader of safetensors is looked up again at each call: `streamer.patch` may replace or restore it.
                 self._theirs = None if self._origin is not None and held is self._original() else held
                 names[self._name] = self._route
             self._readers[folder] = reader
 
     def discard(self, folder: str) -> None:
-        """End what `add` began; a folder that is not routed is no error."""
+        """Undo `add`; does nothing for a folder that is not routed."""
         with self._lock:
             if self._readers.pop(folder, None) is None:
                 return
@@ -88,11 +88,11 @@ class RoutedName:
 
 @contextmanager
 def routed(folder: str, readers: Mapping[RoutedName, Reader]) -> Iterator[None]:
-    """Route several names inside of a block.
+    """Route several names inside a ``with`` block.
 
     Args:
         folder: As for `RoutedName.add`.
-        readers: What reads for each name.
+        readers: Name to the reader that replaces it.
     """
     with ExitStack() as stack:
         for name, reader in readers.items():

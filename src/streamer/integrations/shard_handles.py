@@ -1,7 +1,7 @@
-"""The shards of an open checkpoint as files of their own, which one read plan fills.
+"""The shards of an open checkpoint as separate files, which one read plan serves.
 
-A library that opens shard by shard, asks each for its slices, and indexes those later gets the tensors from one
-`ReadAhead` over all shards, or their rows from one `PartsAhead`. An index that leaves rows out reads those rows alone.
+A library may open shard after shard, get slices of each, and index these later. It then gets the tensors from one
+`ReadAhead` over all shards, or rows from one `PartsAhead`. An index that selects rows reads only these rows.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from streamer.integrations.read_ahead import ReadAhead
 
 __all__ = ["PlannedSlice", "WholeCheckpoint"]
 
-MOSTLY = 0.9  # of a file's samples; the rest is read while it is used
+MOSTLY_CACHED = 0.9  # the cached share of a file's samples; the rest is read from the disk when it is used
 
 
 class _OwnReads:
-    """The reads of single tensors that run; those of all handles of a checkpoint. Thread-safe."""
+    """The running reads of single tensors, of all handles of a checkpoint. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -53,42 +53,42 @@ class _OwnReads:
 
 
 class WholeCheckpoint(Checkpoint[Any]):
-    """All shards."""
+    """An open checkpoint with access to its shards."""
 
     def __init__(self, request: Request, listed: Sequence[ObjectInfo] | None = None) -> None:
         super().__init__(request, listed)
         self._own_reads = _OwnReads()
 
     def cancel(self) -> None:
-        """End all reads of single tensors with an error, those that begin later too: nobody waits for them."""
+        """End all reads of single tensors with an error, also later ones: their results are no longer needed."""
         self._own_reads.cancel()
 
     @property
     def label(self) -> str:
-        """What was opened, without secrets."""
+        """The URI that was opened, without secrets."""
         return self._checkpoint.label
 
     @property
     def is_one_file(self) -> bool:
-        """Whether one file was named, and neither an index, a folder nor a pattern."""
+        """Whether the URI names one file, not an index, a folder or a pattern."""
         return self._checkpoint.kind == "file"
 
     def shard_of_tensor(self) -> dict[str, str]:
-        """Give the file of each tensor, by its path in the checkpoint's folder, tensors in file order."""
+        """Return name of each tensor to the path of its file in the checkpoint's folder; tensors in file order."""
         names = self._shard_names()
         return {name: names[each.shard] for name, each in self._shard_tensors.items()}
 
     def read_ahead(self, *, takes_parts: bool = False) -> ReadAhead | PartsAhead:
-        """Make a plan, of no tensor yet.
+        """Return a plan without tensors.
 
         Args:
-            takes_parts: Rows of tensors will be asked for, and not whole ones.
+            takes_parts: The library will request rows of tensors, not whole tensors.
         """
         ahead = ReadAhead(self._checkpoint, self._framework)
         return PartsAhead(ahead) if takes_parts else ahead
 
     def read_shards_ahead(self, device: Any) -> ReadAhead:
-        """Make a plan of all shards, for a library that takes them as a whole, in the order of their names."""
+        """Return a plan of all shards, for a library that takes whole shards in the order of their names."""
         names = self._shard_names()
         tensors = sorted(self._shard_tensors.values(), key=lambda each: (names[each.shard], each.entry.begin))
         return ReadAhead(self._checkpoint, self._library(device, None), tensors)
@@ -97,9 +97,9 @@ class WholeCheckpoint(Checkpoint[Any]):
         """Take all tensors of one shard.
 
         Args:
-            name: As `shard_of_tensor` gives it.
-            device: That of the plan.
-            plan: As `read_shards_ahead` makes it.
+            name: A name that `shard_of_tensor` returned.
+            device: The device of the plan.
+            plan: The result of `read_shards_ahead`.
         """
         taken: dict[str, Any] = {}
         for each in self.tensors_of(self._shard_names().index(name)):
@@ -111,52 +111,52 @@ class WholeCheckpoint(Checkpoint[Any]):
         """Open one shard.
 
         Args:
-            name: As `shard_of_tensor` gives it.
-            device: Of its tensors; those for another one than the CPU are not planned.
-            plan: Reads its tensors; as `read_ahead` makes it.
+            name: A name that `shard_of_tensor` returned.
+            device: The device of its tensors; only tensors for the CPU are planned.
+            plan: The result of `read_ahead`, which reads its tensors.
         """
         return _ShardHandle(self, self._shard_names().index(name), device, plan)
 
     def opened_whole_shard(self, name: str, device: Any, plan: ReadAhead) -> EngineHandle:
         """Open one shard whose tensors go to different devices; arguments as for `opened_shard`.
 
-        The plan is of all devices' tensors, for the CPU: what is asked for another device is copied there.
+        The plan reads all tensors to the CPU; tensors that are requested for another device are copied there.
         """
         return _CopyingHandle(self, self._shard_names().index(name), device, plan)
 
     def tensors_of_file(self, name: str) -> dict[str, ShardTensor]:
-        """Give the tensors of a shard in file order; arguments as for `local_file`."""
+        """Return the tensors of a shard in file order; arguments as for `local_file`."""
         return self.tensors_of(self._shard_names().index(name))
 
     def stream(self, wanted: list[ShardTensor], library: Framework) -> Stream[Any]:
-        """Read tensors, in their order, as `library` makes them."""
+        """Return a stream of tensors, in this order, made by `library`."""
         return Stream(
             self._checkpoint, wanted, library, self._checkpoint.verification(wanted), order="file", progress=False
         )
 
     def local_file(self, name: str) -> str | None:
-        """Give the path of a shard that is a file of this machine; None for any other, or to verify it.
+        """Return the path of a shard that is a local file; None for any other shard, and for one that is verified.
 
         Args:
-            name: As `shard_of_tensor` gives it.
+            name: A name that `shard_of_tensor` returned.
         """
         return self._local_path(self._shard_names().index(name))
 
     def warm_file(self, name: str) -> str | None:
-        """Give the path of a shard that is a file in this machine's page cache, and may be read by itself.
+        """Return the path of a shard that is a local file in the page cache, and may be read without this package.
 
-        None for any other, one that is to be verified, and one with tensors that the index takes from another shard.
+        None for any other shard, one that is verified, and one with tensors that the index takes from another shard.
         """
         number = self._shard_names().index(name)
         return None if number in self._checkpoint.catalog.overruled else self._warm_path(number)
 
     def warm_shards(self) -> dict[str, list[str]] | None:
-        """Give the tensors of each file by its path, in file order; None unless all are as `warm_file` asks."""
+        """Return path to names of tensors in file order, if all shards are local files in the page cache; else None."""
         held = {self._warm_path(number): [*self.tensors_of(number)] for number in range(len(self._checkpoint.infos))}
         return None if None in held else {str(path): names for path, names in held.items()}
 
     def tensors_of(self, shard: int) -> dict[str, ShardTensor]:
-        """Give the tensors of one shard, in file order."""
+        """Return the tensors of one shard, in file order."""
         return {name: each for name, each in self._shard_tensors.items() if each.shard == shard}
 
     def _stream_of(self, wanted: ShardTensor, library: Framework) -> Stream[Any]:
@@ -164,7 +164,7 @@ class WholeCheckpoint(Checkpoint[Any]):
 
     def _warm_path(self, number: int) -> str | None:
         shard, path = self._checkpoint.catalog.shards[number], self._local_path(number)
-        return path if path is not None and cached_fraction(path, shard.size_bytes) > MOSTLY else None
+        return path if path is not None and cached_fraction(path, shard.size_bytes) > MOSTLY_CACHED else None
 
     def _local_path(self, number: int) -> str | None:
         shard = self._checkpoint.catalog.shards[number]
@@ -180,14 +180,14 @@ class WholeCheckpoint(Checkpoint[Any]):
 
 
 class PlannedSlice(HandleSlice):
-    """A tensor of a plan, which may learn where it goes before it is read."""
+    """A tensor of a plan whose device may be set before the tensor is read."""
 
     def __init__(self, part: TensorSlice[Any], plan: ReadAhead, name: str) -> None:
         super().__init__(part, is_numpy=False)
         self._plan, self._name = plan, name
 
     def place(self, device: Any) -> None:
-        """Read the tensor to this device, unless reading has begun; its owner moves it in any case."""
+        """Read the tensor to this device, unless reading has begun; the library then moves it by itself."""
         self._plan.place(self._name, device)
 
 
@@ -200,7 +200,7 @@ class _ShardHandle(EngineHandle):
         self._plan = plan if self._device is None else None
 
     def get_slice(self, name: str, **named: Any) -> TensorSlice[Any]:
-        """Return a tensor that is read when it is indexed; that it will be is expected from now on."""
+        """Return a tensor that is read when it is indexed, and add it to the plan."""
         if self._plan is not None and not named:
             self._check_holds(name)
             self._plan.expect(self._shard_tensors[name])
@@ -208,7 +208,7 @@ class _ShardHandle(EngineHandle):
         return PlannedSlice(part, self._plan, name) if isinstance(self._plan, ReadAhead) and not named else part
 
     def close(self) -> None:
-        """Refuse further slices; what nobody has begun to read is no longer expected."""
+        """Refuse further slices; remove this shard's tensors from the plan if reading has not begun."""
         super().close()
         if self._plan is not None:
             self._plan.forget(self._shard_tensors)
@@ -229,5 +229,5 @@ class _CopyingHandle(_ShardHandle):
         self._copies_to = device
 
     def get_tensor(self, name: str, **named: Any) -> Any:
-        """Take one tensor from the plan."""
+        """Take one tensor from the plan, and copy it to the device of this handle."""
         return super().get_tensor(name, **named).to(self._copies_to)

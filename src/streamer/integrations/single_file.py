@@ -1,4 +1,4 @@
-"""A private folder that has an empty file in the place of one ``.safetensors`` file at a URL."""
+"""A private folder with an empty file that stands for one ``.safetensors`` file at a URL."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class SingleFile:
     """The folder; it exists until `close`.
 
     Args:
-        location: Of the file.
+        location: The location of the file.
 
     Attributes:
-        path: Its absolute path.
-        file_path: That of the file.
-        shards: The name of the file.
+        path: The absolute path of the folder.
+        file_path: The path of the file in it.
+        shards: The name of the file, as a list.
 
     Raises:
         OptionError: the file has another suffix.
@@ -60,15 +60,15 @@ class SingleFile:
         self._weights.write_weights()
 
     def opened(self, path: str, *arguments: Any, **named: Any) -> Any:
-        """Open the file as ``safe_open`` does; None for any other."""
+        """Open the file as ``safe_open`` does; return None for any other file."""
         return self._weights.opened(path, *arguments, **named)
 
     def loaded(self, path: str, *arguments: Any, **named: Any) -> dict[str, Any] | None:
-        """Load the file as ``load_file`` of safetensors does; None for any other."""
+        """Load the file as ``load_file`` of safetensors does; return None for any other file."""
         return self._weights.loaded(path, *arguments, **named)
 
     def stop(self) -> None:
-        """Read nothing more in the background."""
+        """Stop reading in the background."""
         self._weights.stop()
 
     def close(self) -> None:

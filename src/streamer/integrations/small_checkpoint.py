@@ -23,13 +23,13 @@ _log = logging.getLogger("streamer")
 
 @contextmanager
 def small_checkpoint(stem: str = "model") -> Iterator[tuple[Location, dict[str, torch.Tensor]]]:
-    """Give, inside of the block, the folder of the checkpoint, which the engine reads, and its tensors.
+    """Create the checkpoint for a ``with`` block; yield its location, from which the engine reads, and its tensors.
 
-    They are the state of a module whose ``layer`` is a ``torch.nn.Linear(3, 2)``. Torch's default device is the CPU,
-    whatever the caller's defaults are; the dtype is float32.
+    The tensors are the state of a module whose ``layer`` is a ``torch.nn.Linear(3, 2)``. In the block, torch's default
+    device is the CPU, whatever the caller's defaults are; the dtype is float32.
 
     Args:
-        stem: With which the names of the files begin.
+        stem: The beginning of the names of the files.
     """
     with tempfile.TemporaryDirectory(prefix="streamer-") as path, torch.device("cpu"):
         weight = torch.arange(6, dtype=torch.float32).reshape(2, 3) + 0.5
@@ -44,7 +44,7 @@ def small_checkpoint(stem: str = "model") -> Iterator[tuple[Location, dict[str, 
 
 @contextmanager
 def without_progress_bars(package: str) -> Iterator[None]:
-    """Hide the bars of transformers or diffusers inside of the block."""
+    """Hide the progress bars of transformers or diffusers inside the block."""
     bars = imported(f"{package}.utils.logging")
     was_shown = bars.is_progress_bar_enabled()
     if was_shown:
@@ -58,7 +58,7 @@ def without_progress_bars(package: str) -> Iterator[None]:
 
 @contextmanager
 def _without_reports(path: str) -> Iterator[None]:
-    """Log no report of what is read below a path: nobody has asked for these loads."""
+    """Suppress log lines about loads below a path, which the user did not start."""
 
     def is_of_others(record: logging.LogRecord) -> bool:
         return path not in record.getMessage()

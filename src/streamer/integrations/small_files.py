@@ -1,9 +1,9 @@
-"""Which files of a model are brought along, while its weights stay where they are: one rule for every library.
+"""Which files of a model are pulled while its weights stay at the URL: one rule for every library.
 
-Everything is, whatever its name: a tokenizer may have ``bpe.codes`` or ``source.spm``, and code may read a ``.yaml``.
-Left where they are: weights, in any format; code, and pickles, which run code when they are loaded, unless the user
-trusts them; hidden files, which are notes of tools; and large files, with a warning. A tokenizer or processor also gets
-its sub-folders (``additional_chat_templates``, ``qformer_tokenizer``), but not those of other checkpoints.
+All files are pulled, with few exceptions: a tokenizer may have ``bpe.codes`` or ``source.spm``, and code may read a
+``.yaml``. The exceptions: weights in any format; code and pickles (which run code when they are loaded), unless the
+user trusts them; hidden files, which are notes of tools; and large files, with a warning. For a tokenizer or processor,
+sub-folders are pulled too (``additional_chat_templates``, ``qformer_tokenizer``), but not those of other checkpoints.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from streamer.core.store.sources import FolderStore, ObjectInfo, Store
 
 __all__ = ["LARGEST_BYTES", "files_of_sub_folders", "left_behind", "write_small_files"]
 
-MOST_FOLDERS = 64  # a folder of many models has more, and a tokenizer one or two
-LARGEST_BYTES = 128 << 20  # of a file: a tokenizer.json has 40 MB; data that lies beside has more
+MOST_FOLDERS = 64  # a folder of many models has more; a tokenizer has one or two
+LARGEST_BYTES = 128 << 20  # the limit of one file: a tokenizer.json has 40 MB; unrelated data are larger
 
 _WEIGHTS = (
     *("*.safetensors", "*.bin", "*.pt", "*.pth", "*.ckpt", "*.gguf", "*.ggml", "*.h5", "*.keras", "*.msgpack", "*.ot"),
     *("*.onnx", "*.onnx_data", "*.onnx.data", "*.tflite", "*.mlmodel", "*.tensors", "*.npz", "*.distcp", "*.nemo"),
-    *("*.pdparams", "*.engine", "original/*"),  # of Llama's original format, beside that of Hugging Face
+    *("*.pdparams", "*.engine", "original/*"),  # original/ has Llama's format beside that of Hugging Face
 )
 _CODE = ("*.py", "*.pyc", "*.so", "*.pkl", "*.pickle", "*.joblib")
 _HIDDEN = (".*", "*/.*")
-# Libraries name these files themselves: one of them is never left out because of others, or because it may not be read.
+# Libraries look for files of these names. Such a file is never left out for lack of room or permission.
 _USUAL = ("*.json", "*.jinja", "*.model", "*.tiktoken", "*.txt")
 
 _log = logging.getLogger("streamer")
@@ -44,7 +44,7 @@ def left_behind(*, takes_code: bool) -> tuple[str, ...]:
     """Return patterns of the files that stay where they are, as for ``pull --exclude``.
 
     Args:
-        takes_code: The user trusts the code in the folder.
+        takes_code: Whether the user trusts the code in the folder.
 
     Example:
         >>> [is_selected(name, (), left_behind(takes_code=False)) for name in ("bpe.codes", "a.gguf", "a.py")]
@@ -57,8 +57,8 @@ def files_of_sub_folders(store: Store, label: str) -> dict[str, ObjectInfo]:
     """List the files one level below the store's root, by relative name, without the folders that hold weights.
 
     Args:
-        store: Of the folder.
-        label: Of the folder, for a message.
+        store: The store of the folder.
+        label: The URL of the folder, for a message.
 
     Raises:
         StorageError: and its kinds, from the storage. Folders that may not be listed are left out.
@@ -80,7 +80,7 @@ def files_of_sub_folders(store: Store, label: str) -> dict[str, ObjectInfo]:
         return {}
     found: dict[str, ObjectInfo] = {}
     for files in in_parallel(listed, folders, role="list"):
-        if not any(is_selected(name, _WEIGHTS, ()) for name in files):  # another checkpoint, as of a training
+        if not any(is_selected(name, _WEIGHTS, ()) for name in files):  # another checkpoint, as in training
             found.update(files)
     return found
 
@@ -91,11 +91,11 @@ def write_small_files(
     """Write the small files of a folder into another one.
 
     Args:
-        path: Of the other folder.
-        store: Of the files.
-        listed: What is there, by relative name.
+        path: The path of the other folder.
+        store: The store of the files.
+        listed: The files, by relative name.
         settings: How to read.
-        takes_code: As of `left_behind`.
+        takes_code: As for `left_behind`.
 
     Raises:
         StorageError: files of usual names are too large together, or the other folder is full; and its kinds, from
@@ -112,7 +112,7 @@ def write_small_files(
 
 
 def _contents(store: Store, wanted: Mapping[str, ObjectInfo], settings: Settings) -> dict[str, bytes]:
-    """Read files; those of unusual names that may not be read are left out, with a warning."""
+    """Read files; leave out, with a warning, files of unusual names that may not be read."""
     try:
         infos = dict(zip(wanted, sized(store, list(wanted.values())), strict=True))
         infos = _fitting(without_large(infos, LARGEST_BYTES))
@@ -126,7 +126,7 @@ def _contents(store: Store, wanted: Mapping[str, ObjectInfo], settings: Settings
 
 
 def _fitting(infos: Mapping[str, ObjectInfo]) -> dict[str, ObjectInfo]:
-    """Leave out unusual files that have no room beside the usual ones, the largest first."""
+    """Leave out the largest files of unusual names until the rest fits into `MOST_BYTES`."""
     unusual = {name: info for name, info in infos.items() if not _is_usual(name)}
     room_bytes = MOST_BYTES - sum(_size(info) for name, info in infos.items() if name not in unusual)
     left = {}

@@ -1,8 +1,8 @@
 """``from_pretrained`` of transformers, from any URL.
 
-Small files are pulled into a private folder, and the unmodified ``from_pretrained`` loads from that. It reads the
-weights from the URL, through one read plan: meanwhile the names that transformers has for ``safe_open`` are ours for
-that folder. In a version of transformers where this does not work, the weights are files in the folder, too.
+Small files are pulled into a private folder, and the unmodified ``from_pretrained`` loads from this folder. It reads
+the weights from the URL, through one read plan: during the call, ``safe_open`` in modules of transformers is replaced
+for files of this folder. If a version of transformers does not allow this, the weights are written into the folder.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from streamer.integrations.library_calls import check_class, library_call
 from streamer.integrations.location import Location
 from streamer.integrations.model_folder import ModelFolder
 from streamer.integrations.naming import CONFIG
-from streamer.integrations.routed_call import Route, called
+from streamer.integrations.routed_call import Route, call_routed
 from streamer.integrations.transformers_hooks import late_readers, package_of, readers, weights_hook
 from streamer.integrations.transformers_placement import placed_tensors, placement_hook
 
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 __all__ = ["from_pretrained"]
 
-# With these, each rank reads parts of tensors.
-_OF_RANKS = ("tp_plan", "tp_size", "device_mesh", "distributed_config")
+# With one of these arguments, each rank reads parts of tensors.
+_RANK_ARGUMENTS = ("tp_plan", "tp_size", "device_mesh", "distributed_config")
 
 
 def from_pretrained(
@@ -48,7 +48,7 @@ def from_pretrained(
     """Call ``cls.from_pretrained`` for a model, tokenizer, processor or configuration in a folder at any URL.
 
     Configuration, tokenizer and other small files are pulled in parallel, ``*.py`` only with ``trust_remote_code``.
-    Weights are read from the URL while the model is filled; nothing of them is written to a disk. An adapter (PEFT) is
+    Weights are read from the URL while the model is filled; they are not written to a disk. An adapter (PEFT) is
     loaded with the model that it names. One model is loaded at a time in a process: other threads wait. If a version of
     transformers cannot be made to read from the URL, a line in the log says so, and the weights are written into a
     private folder that is removed afterwards.
@@ -59,17 +59,17 @@ def from_pretrained(
         model_args: Passed on.
         storage_options: As for `streamer.load`.
         fs: As for `streamer.load`.
-        options: How to read; see `streamer.Options`. Its ``memory_limit_bytes`` bounds the tensors that were read and
-            are not in the model yet: twice as many at most.
+        options: How to read; see `streamer.Options`. Tensors that were read and are not in the model yet take at most
+            twice its ``memory_limit_bytes``.
         kwargs: Passed on: ``dtype``, ``device_map``, ``variant``, ``subfolder`` (of the URL), …
 
     Returns:
-        What ``cls.from_pretrained`` returns.
+        The result of ``cls.from_pretrained``.
 
     Raises:
         UsageError: `cls` is no such class, the import of transformers fails, or the weights must be written to a disk
             that has too little room.
-        OptionError: an argument asks for another format, which is not read here.
+        OptionError: an argument requests another format, which is not supported.
         ObjectNotFoundError: the folder has no checkpoint, configuration or adapter, or its index names an absent shard.
         StreamerError: as for `streamer.load`.
 
@@ -97,13 +97,13 @@ def _loaded(cls: Any, location: Location, model_args: tuple[Any, ...], kwargs: d
         needs=CONFIG if is_model and kwargs.get("config") is None else None,
         needs_weights=is_model,
         takes_code=bool(kwargs.get("trust_remote_code")),
-        takes_parts=any(kwargs.get(name) for name in _OF_RANKS),
+        takes_parts=any(kwargs.get(name) for name in _RANK_ARGUMENTS),
         goes_to_devices=is_placed,
     )
     try:
         with library_call(folder.labels, loads_model=is_model), placed_tensors(package) if is_placed else nullcontext():
             try:
-                loaded = called(
+                loaded = call_routed(
                     lambda: cls.from_pretrained(folder.path, *model_args, **kwargs),
                     _routes(folder, package) if is_model else [],
                 )
@@ -137,6 +137,6 @@ def _keep(folder: ModelFolder, loaded: Any, location: Location, package: str) ->
     first = loaded[0] if isinstance(loaded, tuple) and loaded else loaded
     name_after([first], folder.path, location)
     late = late_readers(package, first)
-    if late:  # they find the checkpoint by this name
+    if late:  # these readers find the checkpoint by this name
         first.config.name_or_path = folder.path
     keep(folder, filter(None, (folder, folder.base)), [first], late)

@@ -1,6 +1,6 @@
-"""What `streamer.transformers` replaces in transformers, and the dry run that shows whether it can.
+"""The names that `streamer.transformers` replaces in transformers, and the dry run that tests whether this works.
 
-A copy of transformers inside of another package has hooks of its own.
+A copy of transformers inside another package has its own hooks.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ package_of = partial(package_with, LIBRARY)
 
 @cache
 def readers(package: str) -> tuple[RoutedName, ...]:
-    """Give the names under which a package of transformers opens files of weights."""
+    """Return the names by which a package of transformers opens files of weights."""
     modules = ("modeling_utils", "integrations.accelerate", "modeling_layers", "quantizers.quantizer_torchao")
     return tuple(RoutedName(f"{package}.{module}", origin=("safetensors", "safe_open")) for module in modules)
 
 
 def late_readers(package: str, model: Any) -> list[RoutedName]:
-    """Give the names that read more weights of a model after its load.
+    """Return the names that read more weights of a model after its load.
 
     ``generate(use_mtp=True)`` of transformers 5.24 opens the checkpoint that ``config.name_or_path`` names, and reads
     the layers that predict several tokens.
 
     Args:
-        package: Of transformers.
-        model: That was loaded.
+        package: The package of transformers.
+        model: The loaded model.
     """
     text_config: Any = getattr(getattr(model, "config", None), "get_text_config", dict)()
     has_late_layers = isinstance(model, torch.nn.Module) and getattr(text_config, "num_mtp_layers", None)
@@ -47,7 +47,7 @@ def late_readers(package: str, model: Any) -> list[RoutedName]:
 
 @cache
 def weights_hook(package: str) -> Hook:
-    """Describe the reader that ``from_pretrained`` uses."""
+    """Return the hook for the reader that ``from_pretrained`` uses."""
     return Hook(
         f"{package}.modeling_utils",
         "safe_open",
@@ -57,7 +57,7 @@ def weights_hook(package: str) -> Hook:
 
 
 def _loads_a_small_model(package: str) -> bool:
-    """Load a model of two tensors from a URL and, with the library's own reader, from files; compare the two."""
+    """Whether a model of two tensors is loaded equally from a URL and, by the library's own reader, from files."""
     host = imported(package)
 
     class SmallConfig(host.PretrainedConfig):  # type: ignore[misc, name-defined]

@@ -1,11 +1,10 @@
-"""Lets transformers name the device of each tensor before the tensor is read, so that the engine copies it there.
+"""Records the device of each tensor of transformers before the tensor is read, so that the engine copies it there.
 
-transformers hands a slice of each tensor to ``spawn_materialize``, with its device, and reads it in a thread or later.
-Inside of the block of `placed_tensors` it reads slices of ours later, when all devices are known: then one plan reads
-each tensor through pinned memory to its device. transformers converts it there: casts, fusing of experts, quantisation.
-
-As before, through this machine's memory: tensors of ranks, and those of loads in which transformers reads one tensor at
-a time to save memory (it quantises while it loads, or leaves weights on a disk).
+transformers passes a slice of each tensor to ``spawn_materialize``, with its device, and reads it in a thread or later.
+Inside the block of `placed_tensors`, it reads planned slices later, after all devices are recorded: one plan reads each
+tensor through pinned memory to its device. transformers converts it there: casts, fusing of experts, quantisation.
+Other tensors still go through host memory: parts for ranks, and loads in which transformers reads one tensor at a time
+to save memory (it quantises while it loads, or leaves weights on a disk).
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ __all__ = ["placed_tensors", "placement_hook"]
 
 @cache
 def placement_hook(package: str) -> Hook:
-    """Describe what a package of transformers reads each tensor with."""
+    """Return the hook for the function by which a package of transformers reads each tensor."""
     return Hook(
         f"{package}.core_model_loading",
         "spawn_materialize",
@@ -39,7 +38,7 @@ def placement_hook(package: str) -> Hook:
 
 @contextmanager
 def placed_tensors(package: str) -> Iterator[None]:
-    """Read tensors of plans to their devices inside of the block; one thread at a time enters it."""
+    """Read planned tensors directly to their devices inside the block; only one thread may be in it."""
     module: Any = imported(f"{package}.core_model_loading")
     theirs = module.spawn_materialize
     ours = partial(_spawned, theirs)
@@ -54,7 +53,7 @@ def placed_tensors(package: str) -> Iterator[None]:
 def _spawned(
     theirs: Callable[..., Any], pool: Any, tensor: Any, device: Any = None, dtype: Any = None, **others: Any
 ) -> Any:
-    """Return what reads a tensor, and note where the tensor goes."""
+    """Return the job that reads a tensor, and record the device of the tensor."""
     is_planned = isinstance(tensor, PlannedSlice) and pool is not None and others.get("sharding_op") is None
     if not is_planned:
         return theirs(pool, tensor, device, dtype, **others)
@@ -64,7 +63,7 @@ def _spawned(
 
 
 def _reads_a_tensor_later(package: str) -> bool:
-    """Let transformers, which has a pool of threads, read two tensors when it is asked for them, and compare these."""
+    """Whether transformers, with a pool of threads, reads two tensors later and correctly."""
     spawn = placement_hook(package).found()
     with small_checkpoint() as (location, expected):
         whole = location.checkpoint()

@@ -1,7 +1,7 @@
-"""Writes the shards of a checkpoint at any URL as real files, for a library that reads nothing but files.
+"""Writes the shards of a checkpoint at any URL as real files, for a library that reads only files.
 
-Guarantees: every tensor is read and verified as by `streamer.load`, and memory is bounded as there. A file of this
-machine is linked, not copied. Refuses to begin if the disk has too little room.
+Guarantees: every tensor is read and verified as by `streamer.load`, with the same bound on memory. A local file is
+linked, not copied. Refuses to begin if the disk has too little room.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ def write_weight_files(checkpoint: WholeCheckpoint, folder: str, shards: Collect
     """Write shards into a folder.
 
     Args:
-        checkpoint: That has them.
-        folder: The private folder; an empty file of a shard's name is replaced.
-        shards: Their names, as `WholeCheckpoint.shard_of_tensor` gives them.
+        checkpoint: The checkpoint of the shards.
+        folder: The private folder; an existing file of a shard's name is replaced.
+        shards: Names that `WholeCheckpoint.shard_of_tensor` returned.
 
     Raises:
         UsageError: the disk has too little room.
@@ -59,7 +59,7 @@ def write_weight_files(checkpoint: WholeCheckpoint, folder: str, shards: Collect
 
 
 def _copy(checkpoint: WholeCheckpoint, copied: Mapping[str, Mapping[str, ShardTensor]]) -> None:
-    """Read all shards in one plan, as bytes, and write each tensor to its place."""
+    """Read all shards as bytes in one plan, and write each tensor at its offset."""
     with ExitStack() as stack:
         places: dict[str, tuple[int, int]] = {}
         wanted: list[ShardTensor] = []
@@ -77,7 +77,7 @@ def _copy(checkpoint: WholeCheckpoint, copied: Mapping[str, Mapping[str, ShardTe
 
 
 def _header(tensors: Mapping[str, ShardTensor], metadata: Mapping[str, str]) -> bytes:
-    """Give the bytes before the tensors, which lie in the order and at the distances of the original."""
+    """Return the header of a file whose tensors keep the order and the distances of the original."""
     first = min((each.entry.begin for each in tensors.values()), default=0)
     entries: dict[str, object] = {"__metadata__": dict(metadata)} if metadata else {}
     for name, entry in ((name, each.entry) for name, each in tensors.items()):
