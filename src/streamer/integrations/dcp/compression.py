@@ -1,7 +1,7 @@
-"""Undoes the compression of an item: zstd, which torch has as an extension of ``FileSystemWriter``.
+"""Decompresses an item: zstd, which torch offers as an extension of ``FileSystemWriter``.
 
-The library is one of those that torch itself uses, or Python's own from 3.14 on. Refused: any other transformation, and
-an item that unpacks to more than its tensor needs.
+The library is one that torch itself uses, or Python's own from 3.14 on. Refuses any other transformation, and an item
+that unpacks to more bytes than its tensor needs.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ __all__ = ["MOST_OBJECT_BYTES", "check_transforms", "decompressed"]
 
 ZSTD = "stream.zstd"
 LIBRARIES = ("zstandard", "pyzstd", "compression.zstd")
-MOST_OBJECT_BYTES = 1 << 30  # of a value that is no tensor: the metadata do not tell its size
+MOST_OBJECT_BYTES = 1 << 30  # the limit of a value that is no tensor: the metadata do not contain its size
 
 
 def check_transforms(name: str, transforms: tuple[str, ...], uri: str) -> None:
-    """Check that what an item went through can be undone.
+    """Check that the transformations of an item can be undone.
 
     Args:
-        name: Of the item.
-        transforms: As its metadata name them.
-        uri: Of its file.
+        name: The name of the item.
+        transforms: The transformations that its metadata name.
+        uri: The URI of its file.
 
     Raises:
-        FormatError: it cannot.
+        FormatError: a transformation cannot be undone.
     """
     others = [each for each in transforms if not each.startswith(f"{ZSTD}/1")]
     if others:
@@ -48,22 +48,22 @@ def check_transforms(name: str, transforms: tuple[str, ...], uri: str) -> None:
 
 
 def decompressed(data: bytes, name: str, transforms: tuple[str, ...], most_bytes: int, label: str) -> bytes:
-    """Undo what `check_transforms` allowed.
+    """Undo the transformations that `check_transforms` has accepted.
 
     Args:
-        data: The item's bytes.
-        name: Of the item.
-        transforms: What it went through; none: the bytes are returned as they are.
-        most_bytes: That it may unpack to.
+        data: The bytes of the item.
+        name: The name of the item.
+        transforms: Its transformations; if there are none, the bytes are returned as they are.
+        most_bytes: The maximum size after decompression.
         label: The checkpoint, for messages.
 
     Raises:
-        FormatError: it is damaged, or larger than that.
+        FormatError: the item is damaged, or larger than `most_bytes`.
     """
     for _ in transforms:
         try:
             data = _reader(data).read(most_bytes + 1)
-        except Exception as error:  # each library has its own
+        except Exception as error:  # each library has its own exception classes
             raise FormatError(
                 f"item {quoted(name)} cannot be decompressed: {error}",
                 uri=label,
@@ -89,7 +89,7 @@ def _is_installed(name: str) -> bool:
 
 def _reader(data: bytes) -> Any:
     name = _library()
-    assert name is not None  # as checked before anything was read
+    assert name is not None  # `check_transforms` has checked it
     module, file = import_module(name), io.BytesIO(data)
     if name == "zstandard":
         return module.ZstdDecompressor().stream_reader(file, read_across_frames=True)

@@ -1,4 +1,4 @@
-"""Where the values of a load plan go: the planner of torch decides, and is only ever asked by the caller's thread."""
+"""Delivers the values of a load plan: torch's planner chooses the targets, and only the caller's thread calls it."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ class Destination:
     """The planner of one load.
 
     Args:
-        planner: Of torch.
+        planner: The planner of torch.
         label: The checkpoint, for messages.
     """
 
     def __init__(self, planner: LoadPlanner, label: str) -> None:
         self._planner, self._label = planner, label
         kind = type(planner)
-        # Such a planner gives the caller's own tensors. Any other may make one for each request, and must not be asked
-        # for all of them beforehand.
+        # A plain planner returns the caller's own tensors. Any other may create a tensor for each request, so it must
+        # not be called for all of them in advance.
         self._is_plain = isinstance(planner, DefaultLoadPlanner) and all(
             getattr(kind, name) is getattr(DefaultLoadPlanner, name) for name in _LOOKUPS
         )
 
     def in_place(self, request: ReadItem, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor | None:
-        """Give the tensor of a request if bytes of this shape and dtype can be read straight into it."""
+        """Return the tensor of a request if bytes of this shape and dtype can be read directly into it."""
         if not self._is_plain:
             return None
         target = self._target(request)
@@ -49,7 +49,7 @@ class Destination:
         return target if is_as_stored and target.device.type in ("cpu", "cuda") else None
 
     def fill(self, request: ReadItem, tensor: torch.Tensor) -> None:
-        """Copy what a request asked for to where it belongs.
+        """Copy a tensor into the target of its request.
 
         Raises:
             TargetError: the planner's tensor has another shape.
@@ -65,17 +65,17 @@ class Destination:
         self._planner.commit_tensor(request, target)
 
     def commit(self, request: ReadItem, target: torch.Tensor) -> None:
-        """Tell that the tensor that `in_place` gave is filled."""
+        """Tell the planner that the tensor of `in_place` is filled."""
         self._planner.commit_tensor(request, target)
 
     def load_bytes(self, request: ReadItem, data: bytes) -> None:
-        """Hand over what is no tensor.
+        """Deliver a value that is no tensor.
 
-        torch's own planner unpickles it with all that pickles can do; so it gets what ``torch.load`` takes under
-        ``weights_only=True`` alone.
+        torch's own planner unpickles it without restrictions; so it gets only values that ``torch.load`` accepts under
+        ``weights_only=True``.
 
         Raises:
-            FormatError: it holds something else, or is malformed.
+            FormatError: the value needs code to load, or is malformed.
         """
         if isinstance(self._planner, DefaultLoadPlanner):
             loaded(data, request.storage_index.fqn, self._label)
@@ -86,14 +86,14 @@ class Destination:
 
 
 def loaded(data: Any, name: str, label: str) -> Any:
-    """Read what ``torch.save`` wrote, and run nothing of it.
+    """Load what ``torch.save`` wrote, without running any code in it.
 
     Raises:
-        FormatError: it holds what only code can make, or is malformed.
+        FormatError: the value needs code to load, or is malformed.
     """
     try:
         return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
-    except Exception as error:  # of pickle, zip and torch: for malformed bytes it may be any
+    except Exception as error:  # pickle, zip and torch may raise any for malformed bytes
         foreign = _FOREIGN.search(str(error))
         message = f"is damaged, or was not written by torch.save: {type(error).__name__}"
         hint = "Save or upload the checkpoint again"

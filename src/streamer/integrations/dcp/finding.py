@@ -1,6 +1,6 @@
-"""What lies at a URL: a checkpoint of DCP, or one of safetensors.
+"""Finds the checkpoint at a URL: one of DCP, or one of safetensors.
 
-Refused: a folder with neither, and one whose save was not finished, as ``.metadata`` is written last.
+Refuses a folder with neither, and a folder without ``.metadata``, whose save was not finished: it is written last.
 """
 
 from __future__ import annotations
@@ -31,27 +31,27 @@ DATA_SUFFIX = ".distcp"
 
 
 class Found(Protocol):
-    """A checkpoint whose metadata are read."""
+    """A checkpoint whose metadata were read."""
 
     def metadata(self, load_id: str) -> Metadata:
-        """Give them as torch wants them."""
+        """Return the metadata in torch's classes."""
 
     def read(self, plan: LoadPlan, destination: Destination, location: Location, settings: Settings) -> LoadReport:
-        """Read what a plan wants."""
+        """Read the items of a plan."""
 
 
 def checkpoint_in(store: Store, location: Location, settings: Settings, rank: int | None = None) -> Found:
     """Find the checkpoint.
 
     Args:
-        store: Opened for the location.
-        location: Of the checkpoint.
+        store: The store of the location.
+        location: The location of the checkpoint.
         settings: How to read.
-        rank: Whose metadata are read, where each process has saved its own; None: those of all. torch asks for a
-            rank's after an error in those of all: where these exist, they are read again, and tell what is wrong.
+        rank: The rank whose own metadata are read; None for the metadata of all ranks. torch passes a rank after an
+            error in the metadata of all ranks: if these exist, they are read again, and raise the same error.
 
     Raises:
-        ObjectNotFoundError: there is none.
+        ObjectNotFoundError: there is no checkpoint.
         FormatError: its metadata are malformed.
         StorageError: and its kinds.
     """
@@ -70,7 +70,7 @@ def checkpoint_in(store: Store, location: Location, settings: Settings, rank: in
 
 
 def _listed(store: Store, root: str, names: list[str]) -> dict[str, ObjectInfo]:
-    """List the folder; where that is forbidden, look for the metadata alone."""
+    """List the folder; if listing is forbidden, look up only the metadata."""
     try:
         return {info.path.rpartition("/")[2]: info for info in store.find(root or "/")}
     except AccessDeniedError:

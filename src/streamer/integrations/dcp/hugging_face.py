@@ -1,6 +1,6 @@
-"""The readers of torch for checkpoints of Hugging Face, under their names and with their arguments, for any URL.
+"""Replacements for torch's readers of Hugging Face checkpoints, with the same names and arguments, for any URL.
 
-A program that makes one of torch's, as torchtitan's ``get_hf_storage_reader`` does, can make one of these in its place.
+A program that creates one of torch's readers (as torchtitan's ``get_hf_storage_reader``) can create one of these.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class HuggingFaceStorageReader(StorageReader):
 
     Args:
         path: The path or URL of a folder, an index or a file.
-        thread_count: As torch's; the engine chooses by itself how much it reads at a time, see `streamer.Options`.
+        thread_count: Accepted as in torch, and not used: the engine chooses the parallelism, see `streamer.Options`.
         storage_options: As for `streamer.load`.
         fs: As for `streamer.load`.
         options: As for `StorageReader`.
@@ -60,15 +60,16 @@ class HuggingFaceStorageReader(StorageReader):
 
 
 class QuantizedHuggingFaceStorageReader(HuggingFaceStorageReader):
-    """Reads a checkpoint with quantised weights, and gives them dequantised, as torch's class of this name.
+    """Reads a checkpoint with quantised weights and dequantises them, as torch's class of this name.
 
-    Quantised are ``X.weight`` with ``X.weight_scale_inv``, a factor for each square of `block_size` elements
-    (DeepSeek), and ``X_blocks`` with ``X_scales`` (MXFP4, gpt-oss). Only the rows and scales of the load plan are read.
+    Two forms of quantised weights are read: ``X.weight`` with ``X.weight_scale_inv``, a factor for each square of
+    `block_size` rows and columns (DeepSeek), and ``X_blocks`` with ``X_scales`` (MXFP4, gpt-oss). Only the rows and
+    scales of the load plan are read.
 
     Args:
         path: As for `HuggingFaceStorageReader`.
         thread_count: As for `HuggingFaceStorageReader`.
-        target_dtype: What quantised weights become.
+        target_dtype: The dtype of dequantised weights.
         block_size: Rows and columns of a square.
         storage_options: As for `streamer.load`.
         fs: As for `streamer.load`.

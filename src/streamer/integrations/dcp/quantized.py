@@ -1,6 +1,6 @@
-"""Quantised weights in safetensors, given to torch.distributed.checkpoint dequantised: only the part that is wanted.
+"""Dequantises weights in safetensors for torch.distributed.checkpoint, and reads only the requested part.
 
-Two forms, as torch's own reader knows them. Squares: ``X.weight``, a matrix, is multiplied by ``X.weight_scale_inv``,
+Two forms, as in torch's own reader. Squares: ``X.weight``, a matrix, is multiplied by ``X.weight_scale_inv``,
 one factor for each square of elements (DeepSeek-V3, https://huggingface.co/deepseek-ai/DeepSeek-V3). MXFP4:
 ``X_blocks`` holds two 4-bit values in a byte, in groups that share the power of two in ``X_scales`` (Open Compute
 Project, *Microscaling Formats Specification*, 2023, §5.3).
@@ -30,16 +30,16 @@ from streamer.integrations.location import Location
 
 __all__ = ["QuantizedTensorFiles"]
 
-SCALE_BIAS = 127  # of the exponents in MXFP4
+SCALE_BIAS = 127  # the bias of the exponents in MXFP4
 E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)  # the 4-bit values; the highest bit is the sign
 
 
 class QuantizedTensorFiles:
-    """The checkpoint with its weights dequantised.
+    """A checkpoint whose weights are dequantised.
 
     Args:
-        files: As it is stored.
-        dtype: What the weights become.
+        files: The stored checkpoint.
+        dtype: The dtype of dequantised weights.
         block_size: Rows and columns of a square.
     """
 
@@ -48,7 +48,7 @@ class QuantizedTensorFiles:
         self._scales = {name: scale for name in files.chunks if (scale := _scale_of(name)) in files.chunks}
 
     def metadata(self, load_id: str) -> Metadata:
-        """Give the checkpoint's metadata, of tensors as they are after dequantisation."""
+        """Return the checkpoint's metadata; they describe the dequantised tensors."""
         tensors = self._files.tensors()
         for name in self._scales:
             shape = self._shape(name)
@@ -56,17 +56,17 @@ class QuantizedTensorFiles:
         return metadata_of_tensors(tensors, load_id, self._files.label)
 
     def read(self, plan: LoadPlan, destination: Destination, location: Location, settings: Settings) -> LoadReport:  # noqa: ARG002  of `Found`
-        """Read what a plan wants, with its scales."""
+        """Read the tensors of a plan, with their scales."""
         plain = [request for request in plan.items if request.storage_index.fqn not in self._scales]
         jobs = self._files.jobs(plain, destination)
         jobs += [self._job(each, destination) for each in plan.items if each.storage_index.fqn in self._scales]
         return self._files.read_jobs(jobs, settings)
 
     def _shape(self, name: str) -> tuple[int, ...]:
-        """Give the shape of a weight after dequantisation.
+        """Return the shape of a weight after dequantisation.
 
         Raises:
-            FormatError: it and its scales do not fit.
+            FormatError: the shapes of the weight and its scales do not fit.
         """
         weight, scale = self._whole(name).shape, self._whole(self._scales[name]).shape
         if name.endswith("_blocks"):
@@ -97,7 +97,7 @@ class QuantizedTensorFiles:
         self._shape(name)
         weight, scale = self._whole(name), self._whole(self._scales[name])
         kind = _Mxfp4 if name.endswith("_blocks") else _Squares
-        return kind(request, weight, scale, _How(destination, self._dtype, self._block_size))
+        return kind(request, weight, scale, _Context(destination, self._dtype, self._block_size))
 
 
 def _scale_of(name: str) -> str:
@@ -106,16 +106,16 @@ def _scale_of(name: str) -> str:
     return f"{name}_scale_inv" if name.endswith(".weight") else ""
 
 
-class _How(NamedTuple):
+class _Context(NamedTuple):
     destination: Destination
     dtype: torch.dtype
     block_size: int
 
 
 class _Dequantization:
-    """Rows of a weight, and those of its scales."""
+    """Rows of a weight, and the rows of its scales."""
 
-    def __init__(self, request: ReadItem, weight: Stored, scale: Stored, how: _How) -> None:
+    def __init__(self, request: ReadItem, weight: Stored, scale: Stored, how: _Context) -> None:
         self._request, self._how = request, how
         first, count = request.storage_offsets[0], request.lengths[0]
         rows = slice(first, first + count)
@@ -125,7 +125,7 @@ class _Dequantization:
         self.parts = [part for _, part in by_place]
 
     def finish(self, tensors: list[Any]) -> None:
-        """Dequantise and deliver."""
+        """Dequantise the rows, and deliver them."""
         named = dict(zip(self._roles, tensors, strict=True))
         result = torch.empty(tuple(self._request.lengths), dtype=self._how.dtype, device="cpu")
         self._fill(result, named["weight"], named["scale"])
@@ -148,7 +148,7 @@ class _Squares(_Dequantization):
         factor_of_column = torch.arange(left, left + width, device="cpu") // size
         above = first // size
         begin = 0
-        while begin < count:  # row by row of squares, as float32 takes four times the memory
+        while begin < count:  # one row of squares at a time: float32 takes four times the memory
             row_of_squares = (first + begin) // size
             end = min(count, (row_of_squares + 1) * size - first)
             factors = scale[row_of_squares - above].to(torch.float32)[factor_of_column]
@@ -167,7 +167,7 @@ class _Mxfp4(_Dequantization):
         cut = (*between, groups)
         signed = torch.tensor([*E2M1, *(-value for value in E2M1)], dtype=self._how.dtype, device="cpu")
         pairs = torch.stack([signed.repeat(16), signed.repeat_interleave(16)], dim=1)  # the low 4 bits come first
-        for row in range(len(result)):  # one by one, as indices take eight times the memory
+        for row in range(len(result)):  # one row at a time: indices take eight times the memory
             blocks, exponents = (each[row][cut] for each in (weight, scale))
             values = pairs[blocks.to(torch.int32)].flatten(-2)
             powers = (exponents.to(torch.int32) - SCALE_BIAS).unsqueeze(-1)

@@ -1,7 +1,7 @@
-"""A storage reader for torch.distributed.checkpoint: DCP checkpoints, and those of safetensors, at any URL.
+"""A storage reader for torch.distributed.checkpoint: reads checkpoints of DCP, and of safetensors, at any URL.
 
-Only what the load plan of this process wants is read, in one go, through the engine. The planner is called by one
-thread, that of the caller. Nothing in a checkpoint is run: the ``.metadata`` of DCP and its items are read as data.
+The engine reads, in one session, only the items in the load plan of this process. Only the caller's thread calls the
+planner. No code in a checkpoint is run: the ``.metadata`` of DCP and its items are read as data.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ class StorageReader(TorchStorageReader):
     file, an index or a folder, also with the shards that ``HuggingFaceStorageWriter`` writes by rank.
 
     Args:
-        uri: Its path or URL.
+        uri: The path or URL of the checkpoint.
         storage_options: As for `streamer.load`.
         fs: As for `streamer.load`.
-        options: How to read; see `streamer.Options`. ``memory_limit_bytes`` bounds what arrived and is not yet copied.
+        options: How to read; see `streamer.Options`. ``memory_limit_bytes`` bounds bytes that are not copied yet.
 
     Attributes:
-        report: Of the last read; None before.
+        report: The report of the last read; None before the first read.
 
     Raises:
         UsageError: an argument has a wrong type. Other errors come from the methods that torch calls; ``dcp.load``
@@ -72,12 +72,12 @@ class StorageReader(TorchStorageReader):
         super().__init__()
         self._location = Location(uri=uri, storage_options=storage_options, fs=fs, options=options)
         self._found: Found | None = None
-        self._failure: StreamerError | None = None  # of the metadata of all
+        self._failure: StreamerError | None = None  # of the metadata of all ranks
         self._load_id = str(uuid.uuid4())
         self.report: LoadReport | None = None
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
-        """Begin another load, of the checkpoint at another URL if one is given."""
+        """Prepare for another load; `checkpoint_id` is the URL of another checkpoint, or None."""
         checkpoint_id = hidden_uri(checkpoint_id) if checkpoint_id is not None else None
         if checkpoint_id:
             check_uri(checkpoint_id)
@@ -87,26 +87,26 @@ class StorageReader(TorchStorageReader):
         self._found = self._failure = None
         self._load_id = str(uuid.uuid4())
 
-    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:  # noqa: ARG002  torch's own
-        """Find the checkpoint, and read what it holds.
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:  # noqa: ARG002  torch's signature
+        """Find the checkpoint, and read its metadata.
 
         Args:
-            args: None.
-            kwargs: ``rank=`` for the metadata that a rank saved alone.
+            args: Not used.
+            kwargs: ``rank=`` for the metadata that one rank saved.
 
         Returns:
-            The metadata. None for those of a rank that has saved none alone, after an error of those of all: torch
-            asks for them then, and would put the same error into its message a second time.
+            The metadata. None for a rank without its own metadata, after an error with the metadata of all ranks: torch
+            tries a rank then, and would put the same error into its message twice.
 
         Raises:
-            ObjectNotFoundError: there is no checkpoint, or no shard that its index names.
-            FormatError: its metadata are malformed, or name what does not belong there.
+            ObjectNotFoundError: there is no checkpoint, or a shard that its index names is missing.
+            FormatError: its metadata are malformed, or name classes that are not allowed.
             StorageError: and its kinds.
         """
         rank, failure = kwargs.get("rank"), self._failure
         is_second = rank is not None and failure is not None
         if is_second and not isinstance(failure, ObjectNotFoundError):
-            return None  # type: ignore[return-value]  # torch takes it
+            return None  # type: ignore[return-value]  # torch accepts None
         try:
             metadata = self._read_metadata(rank)
         except StreamerError as error:
@@ -126,23 +126,23 @@ class StorageReader(TorchStorageReader):
         return metadata
 
     def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
-        """Take note of the metadata, which are those of `read_metadata`."""
+        """Do nothing: `read_metadata` has already kept the metadata."""
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
-        """Give the plan as it is."""
+        """Return the plan unchanged."""
         return plan
 
     def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
-        """Give the plans as they are: each process reads its own part."""
+        """Return the plans unchanged: each process reads its own part."""
         return plans
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
-        """Read what the plan wants, and give it to the planner; all is done when this returns.
+        """Read the items of the plan into the planner's targets; the returned future is already done.
 
         Raises:
             UsageError: the metadata were not read.
             TargetError: a tensor of the caller cannot be filled.
-            FormatError: an item is damaged, or names what might run code.
+            FormatError: an item is damaged, or needs code to load.
             StorageError: and its kinds.
         """
         if self._found is None:

@@ -1,8 +1,8 @@
-"""Reads what a load plan needs of some objects in one go, and hands it out job by job.
+"""Reads the ranges of a load plan in one session of the engine, and delivers them job by job.
 
-A job is what one item of the checkpoint takes: ranges that are read together and finished together. Guarantees: all
-ranges of all jobs are one read of the engine, neighbours joined; they arrive in the order of the jobs, so that beside
-what the engine holds only the ranges of one job are held; and a job is finished on the caller's thread.
+A job has the ranges of one item of the checkpoint, which are read together and finished together. Guarantees: all
+ranges of all jobs are one read of the engine, and neighbours are joined. Ranges arrive in the order of the jobs, so
+only one job is in memory beside the engine's own buffers. Jobs are finished on the caller's thread.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ __all__ = ["Job", "Objects", "Part", "read_jobs"]
 
 @dataclass(frozen=True)
 class Objects:
-    """What is read from.
+    """The objects to read from.
 
     Attributes:
         label: The checkpoint, for messages.
-        objects: Its files, as `Part.shard` numbers them.
+        objects: Its files; `Part.shard` is an index of this list.
         settings: How to read.
     """
 
@@ -46,12 +46,12 @@ class Objects:
 
 @dataclass
 class Part:
-    """One range.
+    """One range of an object.
 
     Attributes:
         shard: Number of the object.
-        entry: The bytes, and the tensor that they make.
-        target: A plain contiguous tensor of the same shape and dtype, which the engine fills; None: it makes one.
+        entry: The bytes, and the tensor that they form.
+        target: A plain contiguous tensor of the same shape and dtype, which the engine fills; None for a new tensor.
     """
 
     shard: int
@@ -63,7 +63,7 @@ class Job(Protocol):
     """Ranges of one item of the checkpoint.
 
     Attributes:
-        parts: At least one.
+        parts: The ranges; at least one.
     """
 
     @property
@@ -71,7 +71,7 @@ class Job(Protocol):
         """The ranges, in the order in which they are read."""
 
     def finish(self, tensors: list[Any]) -> None:
-        """Take the tensors of the parts, in their order; they are kept no longer than this call."""
+        """Deliver the tensors of the parts, in their order; the tensors are freed after this call."""
 
 
 def read_jobs(jobs: Iterable[Job], where: Objects) -> LoadReport:
@@ -93,7 +93,7 @@ def read_jobs(jobs: Iterable[Job], where: Objects) -> LoadReport:
         with Stream(opened, wanted, library, None, targets=targets, order="file", progress=False) as stream:
             for job in ordered:
                 job.finish([_filled(next(stream)[1], part.target) for part in job.parts])
-            next(stream, None)  # which ends it, and checks that all was there
+            next(stream, None)  # ends the stream, and checks that everything was delivered
         targets.states.check_unchanged()
     finally:
         targets.lock.release()
@@ -106,7 +106,7 @@ def _position(job: Job) -> tuple[int, int]:
 
 
 def _filled(tensor: torch.Tensor, target: torch.Tensor | None) -> torch.Tensor:
-    """Give the target; copy to it where the engine has not filled it itself."""
+    """Return the target, or the tensor if there is no target; copy into a target that the engine has not filled."""
     if target is None:
         return tensor
     if tensor.data_ptr() != target.data_ptr():
@@ -115,10 +115,10 @@ def _filled(tensor: torch.Tensor, target: torch.Tensor | None) -> torch.Tensor:
 
 
 def _keep_apart(parts: Sequence[Part]) -> None:
-    """Let the engine fill no byte twice: of targets that share memory, the first is filled by it."""
+    """Prevent the engine from filling bytes twice: of targets that share memory, it fills only the first."""
     reach: dict[torch.device, int] = {}
     placed = [part for part in parts if part.target is not None and part.target.nbytes]
-    for part in sorted(placed, key=lambda part: part.target.data_ptr()):  # type: ignore[union-attr]  # as chosen above
+    for part in sorted(placed, key=lambda part: part.target.data_ptr()):  # type: ignore[union-attr]  # filtered above
         target = part.target
         assert target is not None
         begin = target.data_ptr()
@@ -129,7 +129,7 @@ def _keep_apart(parts: Sequence[Part]) -> None:
 
 
 def _uniquely_named(parts: Sequence[Part]) -> list[TensorEntry]:
-    """Number the ranges of a tensor, as the engine's results are told apart by their names."""
+    """Return entries with unique names: the engine's results are identified by name, and a tensor may have several."""
     taken = {part.entry.name for part in parts}
     counts: dict[str, int] = {}
     entries = []

@@ -1,4 +1,4 @@
-"""A checkpoint that ``dcp.save`` wrote: its ``.metadata`` says where each item lies in which file."""
+"""A checkpoint that ``dcp.save`` wrote: its ``.metadata`` has the file and the offset of each item."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ class SavedCheckpoint:
     """The checkpoint.
 
     Args:
-        saved: Its metadata.
-        listed: The files of its folder, by name, as far as they are known.
-        label: Its URL, without secrets.
+        saved: The metadata of the checkpoint.
+        listed: The listed files of its folder, by name; may be incomplete.
+        label: The URL of the checkpoint, without secrets.
     """
 
     def __init__(self, saved: DcpMetadata, listed: Mapping[str, ObjectInfo], label: str) -> None:
         self._saved, self._listed, self._label = saved, listed, label
 
     def metadata(self, load_id: str) -> Metadata:
-        """Give its metadata as torch wants them."""
+        """Return the metadata in torch's classes."""
         return metadata_of_dcp(self._saved, load_id, self._label)
 
     def read(self, plan: LoadPlan, destination: Destination, location: Location, settings: Settings) -> LoadReport:

@@ -1,8 +1,8 @@
-"""The items of a DCP checkpoint: each is what ``torch.save`` wrote of one chunk of a tensor, or of any other value.
+"""The items of a DCP checkpoint: each is an archive of ``torch.save`` with a chunk of a tensor, or another value.
 
-Large tensors are read straight to their place: where their bytes lie in an item is learnt from the beginning of one
-item of each kind, and checked with what lies around them as soon as they are there. What is not as it was expected is
-read again as a whole, and left to ``torch.load``. Small items are read as a whole, and looked at in the same way.
+Large tensors are read directly into their targets. The offset of a tensor in its item is taken from the beginning of
+one item of each kind. When an item has arrived, the bytes around the tensor are checked; if they differ from what was
+expected, the whole item is read again and passed to ``torch.load``. Small items are read as a whole, and checked alike.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from streamer.integrations.dcp.tensor_rows import Stored, block_of, rows_of
 
 __all__ = ["grouped", "read_items"]
 
-SMALL_BYTES = 256 << 10  # below, three ranges and the check cost more than one copy
-MOST_AROUND_BYTES = 64 << 10  # of an archive without its tensor; torch writes 1.6 KB
-HEAD_BYTES = 4096  # the tensor's bytes begin before; torch pads to 64 bytes after some 700
+SMALL_BYTES = 256 << 10  # for smaller tensors, three ranges and the check cost more than one copy
+MOST_AROUND_BYTES = 64 << 10  # the limit of an archive without its tensor; torch writes 1.6 KB
+HEAD_BYTES = 4096  # the tensor begins within these bytes; torch pads to 64 bytes after some 700
 
 _DTYPES = {torch_name: name for name, torch_name in TORCH_DTYPES.items() if bits_of(name) >= 8}
 
 
 def grouped(requests: Iterable[ReadItem], metadata: DcpMetadata, label: str) -> dict[SavedItem, list[ReadItem]]:
-    """Find the items that requests are for.
+    """Group requests by the item that they need.
 
     Raises:
-        FormatError: the metadata name no place of one.
+        FormatError: the metadata have no item for a request.
     """
     wanted: dict[SavedItem, list[ReadItem]] = {}
     for request in requests:
@@ -62,18 +62,18 @@ def read_items(
     where: Objects,
     to: Destination,
 ) -> LoadReport:
-    """Read items.
+    """Read items, and deliver their values.
 
     Args:
         wanted: The items, and the requests for each.
-        metadata: Of the checkpoint.
-        shards: Number of each file in `where`.
+        metadata: The metadata of the checkpoint.
+        shards: Path of each file to its number in `where`.
         where: The files.
-        to: Where the values go.
+        to: The destination of the values.
 
     Raises:
-        FormatError: an item is damaged, or was written in a way that is not read here.
-        TruncatedError: an item ends behind its file.
+        FormatError: an item is damaged, or has an unsupported form.
+        TruncatedError: an item ends behind the end of its file.
         TargetError: a tensor of the caller does not fit.
         StorageError: and its kinds.
     """
@@ -82,26 +82,26 @@ def read_items(
     for item in items:
         _check(item, where)
     begins, where = _begins([item for item in items if item.is_large], where)
-    how = _How(where.label, to, Archives(), [])
+    how = _Context(where.label, to, Archives(), [])
     jobs: list[Job] = []
     for item in items:
         begin = begins.get(item.kind) if item.is_large else None
-        jobs.append(_Whole(item, how) if begin is None else _Spread(item, begin, how))
+        jobs.append(_WholeItem(item, how) if begin is None else _TensorInItem(item, begin, how))
     report = read_jobs(jobs, where)
     if not how.again:
         return report
-    return joined_reports(report, read_jobs([_Whole(item, how) for item in how.again], where), ())
+    return joined_reports(report, read_jobs([_WholeItem(item, how) for item in how.again], where), ())
 
 
 class _Sizes:
-    """Shapes of chunks by their offsets; a tensor may have thousands."""
+    """Shapes of chunks by their offsets; cached, as a tensor may have thousands of chunks."""
 
     def __init__(self, metadata: DcpMetadata) -> None:
         self._metadata = metadata
         self._by_name: dict[str, dict[tuple[int, ...], tuple[int, ...]]] = {}
 
     def of(self, name: str, offset: Sequence[int] | None) -> tuple[str, tuple[int, ...]] | None:
-        """Give dtype and shape of a chunk; None for what is no tensor, or one that is left to torch."""
+        """Return dtype and shape of a chunk; None for other values, and for tensors that ``torch.load`` must read."""
         tensor = self._metadata.entries.get(name)
         dtype = _DTYPES.get(tensor.dtype) if tensor is not None else None
         if tensor is None or dtype is None or offset is None:
@@ -114,15 +114,15 @@ class _Sizes:
 
 @dataclass(frozen=True)
 class _Item:
-    """One item and what is wanted of it.
+    """One item, and the requests for it.
 
     Attributes:
         shard: Number of its file.
-        saved: Where it lies.
-        name: Of the value.
-        requests: For it.
-        dtype: As a header of safetensors calls it; None: no tensor, or one that is left to torch.
-        shape: Of the chunk.
+        saved: The range of the item in the file.
+        name: The name of the value.
+        requests: The requests for the item.
+        dtype: The dtype as in safetensors; None for other values, and for tensors that ``torch.load`` must read.
+        shape: The shape of the chunk.
     """
 
     shard: int
@@ -141,12 +141,12 @@ class _Item:
 
     @property
     def data_bytes(self) -> int:
-        """Of the tensor alone."""
+        """Bytes of the tensor, without the archive around it."""
         return prod(self.shape) * bits_of(self.dtype) // 8 if self.dtype else 0
 
     @property
     def is_large(self) -> bool:
-        """Whether its tensor is read apart from what is around it."""
+        """Whether the tensor is read apart from the archive around it."""
         around = self.saved.length - self.data_bytes
         return (
             not self.saved.transforms
@@ -156,11 +156,11 @@ class _Item:
 
     @property
     def kind(self) -> _Kind:
-        """What items of the same layout have in common: members behind the tensor are aligned, too."""
+        """The key of items with the same layout; the alignment of members behind the tensor depends on its size."""
         return _Kind(self.saved.length - self.data_bytes, self.data_bytes % 64)
 
     def entry(self, begin: int, end: int, dtype: str = "U8", shape: Sequence[int] | None = None) -> TensorEntry:
-        """Give a range of it, as a tensor."""
+        """Return an entry for a range of the item, as a tensor."""
         first, sizes = self.saved.offset, (end - begin,) if shape is None else tuple(shape)
         return TensorEntry(self.name, dtype, sizes, first + begin, first + end)
 
@@ -170,8 +170,8 @@ class _Kind(NamedTuple):
     over_bytes: int
 
 
-class _How(NamedTuple):
-    """What the jobs of one read have in common; `again` are the items to be read again."""
+class _Context(NamedTuple):
+    """Shared by the jobs of one read; `again` collects the items that must be read again."""
 
     label: str
     destination: Destination
@@ -179,15 +179,15 @@ class _How(NamedTuple):
     again: list[_Item]
 
 
-class _Whole:
+class _WholeItem:
     """An item that is read as a whole."""
 
-    def __init__(self, item: _Item, how: _How) -> None:
+    def __init__(self, item: _Item, how: _Context) -> None:
         self._item, self._how = item, how
         self.parts = [Part(item.shard, item.entry(0, item.saved.length))]
 
     def finish(self, tensors: list[Any]) -> None:
-        """Let torch load it, unless it is plain to see what it would give."""
+        """Deliver the value; ``torch.load`` is called only if the bytes are not a plain tensor of the expected form."""
         data = _plain(tensors.pop(), self._item, self._how.label)
         value = _tensor_in(data, self._item, self._how.archives)
         for request in self._item.requests:
@@ -199,10 +199,10 @@ class _Whole:
             self._how.destination.fill(request, block_of(value, request))
 
 
-class _Spread:
-    """A tensor's rows, with what is before and behind the tensor to check that these were its bytes."""
+class _TensorInItem:
+    """Rows of a tensor, and the archive's bytes around the tensor to check that these were the tensor's bytes."""
 
-    def __init__(self, item: _Item, begin: int, how: _How) -> None:
+    def __init__(self, item: _Item, begin: int, how: _Context) -> None:
         assert item.dtype is not None
         self._item, self._how = item, how
         end = begin + item.data_bytes
@@ -214,7 +214,7 @@ class _Spread:
         self.parts = [Part(item.shard, head), *self._rows, Part(item.shard, tail)]
 
     def finish(self, tensors: list[Any]) -> None:
-        """Deliver the rows, or leave the item to be read again."""
+        """Deliver the rows, or add the item to those that are read again."""
         head, *rows, tail = tensors
         archive = SavedArchive(head.numpy().tobytes(), tail.numpy().tobytes(), self._item.saved.length)
         if self._how.archives.stored_tensor(archive) != self._stored:
@@ -225,7 +225,7 @@ class _Spread:
 
 
 def _plain(data: torch.Tensor, item: _Item, label: str) -> torch.Tensor:
-    """Give the bytes as ``torch.save`` wrote them."""
+    """Return the bytes as ``torch.save`` wrote them, decompressed if necessary."""
     transforms = item.saved.transforms
     if not transforms:
         return data
@@ -235,7 +235,7 @@ def _plain(data: torch.Tensor, item: _Item, label: str) -> torch.Tensor:
 
 
 def _tensor_in(data: torch.Tensor, item: _Item, archives: Archives) -> torch.Tensor | None:
-    """Give the tensor in the bytes of an item, without a copy; None where torch must load it."""
+    """Return the tensor in the bytes of an item, without a copy; None if ``torch.load`` must read it."""
     if item.dtype is None or not item.data_bytes:
         return None
     begin = begin_of_data(data[:HEAD_BYTES].numpy().tobytes())
@@ -272,10 +272,10 @@ def _check_tensor(value: Any, request: ReadItem, label: str) -> None:
 
 
 def _begins(items: Sequence[_Item], where: Objects) -> tuple[dict[_Kind, int], Objects]:
-    """Read the beginning of one item of each kind, and learn where its tensor begins; and of one in each file.
+    """Read the beginning of one item of each kind and of each file, to find where the tensors begin.
 
     Returns:
-        Where tensors begin, and the files with the versions that were read: later reads are of the same.
+        The offset of the tensor for each kind; and the files, pinned to the version that was read.
     """
     by_kind, by_file = {item.kind: item for item in items}, {item.shard: item for item in items}
     samples = {(each.shard, each.saved.offset): each for each in (*by_kind.values(), *by_file.values())}

@@ -1,8 +1,8 @@
-"""A checkpoint of safetensors as torch.distributed.checkpoint sees it: tensors in chunks, each in some shard.
+"""A checkpoint of safetensors in the form of torch.distributed.checkpoint: tensors in chunks, each in a shard.
 
-A shard that `HuggingFaceStorageWriter` of torch wrote by rank says in its header which part of each tensor it holds; of
-any other, each tensor is whole. Refuses parts that do not fill their tensor: a shard is missing then, and torch would
-leave the rest of the tensor as it was.
+If torch's `HuggingFaceStorageWriter` wrote the shards by rank, their headers say which part of each tensor they hold.
+In any other shard, tensors are whole. Refuses parts that do not fill their tensor: then a shard is missing, and torch
+would leave the rest of the tensor as it was.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from streamer.integrations.location import Location
 
 __all__ = ["TensorFiles", "tensor_files_in"]
 
-SHARDING_INFO, SAVED_OFFSETS = "DCP_SHARDING_INFO", "saved_offsets"  # as torch writes them
+SHARDING_INFO, SAVED_OFFSETS = "DCP_SHARDING_INFO", "saved_offsets"  # names that torch writes
 
 
 def tensor_files_in(store: Store, location: Location, settings: Settings) -> TensorFiles:
@@ -51,16 +51,16 @@ def tensor_files_in(store: Store, location: Location, settings: Settings) -> Ten
 
 
 class TensorFiles:
-    """The checkpoint.
+    """A checkpoint of safetensors.
 
     Args:
-        chunks: Of each tensor, by its name and their offsets.
+        chunks: The chunks of each tensor, by name and offsets.
         objects: The files.
-        label: Its URL, without secrets.
+        label: The URL of the checkpoint, without secrets.
 
     Attributes:
-        chunks: The same.
-        label: The same.
+        chunks: The argument `chunks`.
+        label: The argument `label`.
     """
 
     def __init__(
@@ -69,23 +69,23 @@ class TensorFiles:
         self.chunks, self._objects, self.label = chunks, objects, label
 
     def tensors(self) -> dict[str, TensorStorageMetadata]:
-        """Give what torch wants to know of each tensor.
+        """Return torch's metadata of each tensor.
 
         Raises:
-            FormatError: its parts do not fill it.
+            FormatError: the parts of a tensor do not fill it.
         """
         return {name: self._tensor(name, stored) for name, stored in self.chunks.items()}
 
     def metadata(self, load_id: str) -> Metadata:
-        """Give the checkpoint's metadata."""
+        """Return the checkpoint's metadata."""
         return metadata_of_tensors(self.tensors(), load_id, self.label)
 
     def read(self, plan: LoadPlan, destination: Destination, location: Location, settings: Settings) -> LoadReport:  # noqa: ARG002  of `Found`
-        """Read the rows that a plan wants."""
+        """Read the rows of a plan."""
         return self.read_jobs(self.jobs(plan.items, destination), settings)
 
     def jobs(self, requests: Iterable[ReadItem], destination: Destination) -> list[Job]:
-        """Plan the reads of some requests."""
+        """Return the jobs of some requests."""
         grouped: dict[tuple[str, tuple[int, ...]], list[ReadItem]] = {}
         for request in requests:
             offset = tuple(request.storage_index.offset or ())
@@ -98,10 +98,10 @@ class TensorFiles:
         return jobs
 
     def stored(self, name: str, offset: tuple[int, ...]) -> Stored:
-        """Find a chunk.
+        """Return a chunk.
 
         Raises:
-            FormatError: there is none.
+            FormatError: there is no such chunk.
         """
         chunk = self.chunks.get(name, {}).get(offset)
         if chunk is None:
@@ -113,7 +113,7 @@ class TensorFiles:
         return chunk
 
     def read_jobs(self, jobs: Iterable[Job], settings: Settings) -> LoadReport:
-        """Read from the files."""
+        """Read and finish jobs."""
         return read_jobs(jobs, Objects(self.label, self._objects, settings))
 
     def _tensor(self, name: str, stored: Mapping[tuple[int, ...], Stored]) -> TensorStorageMetadata:
@@ -144,31 +144,31 @@ def _chunks(
             shape = library.shape(entry)
             begins = (0,) * len(shape) if offsets is None else _offsets_of(entry, len(shape), offsets, uri)
             chunks = found.setdefault(entry.name, {})
-            twins = [each for at, each in chunks.items() if at == begins or len(at) != len(begins) or offsets is None]
-            if twins:
-                raise duplicate_tensor(entry.name, objects[twins[0].shard].uri, uri)
+            same = [each for at, each in chunks.items() if at == begins or len(at) != len(begins) or offsets is None]
+            if same:
+                raise duplicate_tensor(entry.name, objects[same[0].shard].uri, uri)
             chunks[begins] = Stored(shard, entry, shape, library.dtype(entry))
     check_index(found, choice, objects)
     return found
 
 
 def _saved_offsets(header: Header, uri: str) -> Mapping[str, Any] | None:
-    """Give what torch's writer says of the parts in a shard; None of any other shard."""
+    """Return the sharding information of torch's writer in a header; None for any other shard."""
     text = (header.metadata or {}).get(SHARDING_INFO)
     if text is None:
         return None
     try:
-        told = json.loads(text)
+        sharding_info = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise FormatError(f"{SHARDING_INFO} in the header is no JSON", uri=uri, hint="Save it again") from error
-    if not isinstance(told, dict):
+    if not isinstance(sharding_info, dict):
         raise FormatError(f"{SHARDING_INFO} in the header is no JSON object", uri=uri, hint="Save it again")
-    return told
+    return sharding_info
 
 
-def _offsets_of(entry: TensorEntry, rank: int, told: Mapping[str, Any], uri: str) -> tuple[int, ...]:
-    said = told.get(entry.name)
-    offsets = said.get(SAVED_OFFSETS) if isinstance(said, dict) else None
+def _offsets_of(entry: TensorEntry, rank: int, sharding_info: Mapping[str, Any], uri: str) -> tuple[int, ...]:
+    part = sharding_info.get(entry.name)
+    offsets = part.get(SAVED_OFFSETS) if isinstance(part, dict) else None
     is_list = isinstance(offsets, list) and len(offsets) == rank
     if not is_list or not all(type(each) is int and 0 <= each < 1 << 63 for each in offsets or ()):
         raise FormatError(

@@ -1,7 +1,7 @@
 """Requests for blocks of one stored tensor, and the rows that are read for them: a range of bytes for each.
 
-Rows that two requests share are read once. A request for whole rows, whose destination is plain memory, has them read
-straight there; of any other, its block is copied from the rows.
+Rows that two requests share are read once. If a request is for whole rows and its destination is plain memory, they are
+read directly into it. For any other request, its block is copied out of the rows.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class Stored(NamedTuple):
 
     Attributes:
         shard: Number of the file.
-        entry: Its bytes there.
-        shape: Of the tensor they make, which is not that of the entry where elements are packed.
-        dtype: Of the same.
+        entry: Its bytes in the file.
+        shape: The shape of torch's tensor; it differs from the entry's if elements are packed.
+        dtype: The dtype of torch's tensor.
     """
 
     shard: int
@@ -44,15 +44,15 @@ class Rows(Part):
     """Rows of a tensor.
 
     Attributes:
-        first: The first of them.
-        requests: Whose blocks lie in them.
+        first: The number of the first row.
+        requests: The requests whose blocks lie in these rows.
     """
 
     first: int = 0
     requests: list[ReadItem] = field(default_factory=list)
 
     def deliver(self, tensor: torch.Tensor, destination: Destination) -> None:
-        """Copy the blocks to where they belong, unless they were read there."""
+        """Copy the blocks of the requests to their destinations, unless they were read in place."""
         for request in self.requests:
             if self.target is not None:
                 destination.commit(request, self.target)
@@ -61,22 +61,22 @@ class Rows(Part):
 
 
 class TensorJob:
-    """All that a plan wants of one tensor whose place is known."""
+    """All rows that a plan needs of one tensor in a safetensors file."""
 
     def __init__(self, rows: Sequence[Rows], destination: Destination) -> None:
         self.parts, self._destination = rows, destination
 
     def finish(self, tensors: list[Any]) -> None:
-        """Deliver them."""
+        """Deliver the rows."""
         for rows, tensor in zip(self.parts, tensors, strict=True):
             rows.deliver(tensor, self._destination)
 
 
 def rows_of(stored: Stored, requests: Sequence[ReadItem], destination: Destination) -> list[Rows]:
-    """Find the rows that requests need of one stored tensor.
+    """Return the rows that requests need of one stored tensor.
 
     Raises:
-        FormatError: a request is for more than there is.
+        FormatError: a request exceeds the tensor.
     """
     groups: list[tuple[int, int, list[ReadItem]]] = []
     for request in sorted(requests, key=_first_row):
@@ -92,7 +92,7 @@ def rows_of(stored: Stored, requests: Sequence[ReadItem], destination: Destinati
 
 
 def block_of(tensor: torch.Tensor, request: ReadItem, first_row: int = 0) -> torch.Tensor:
-    """Cut the block of a request from the rows of a tensor."""
+    """Return the block of a request, as a view of the rows of a tensor."""
     begins = list(request.storage_offsets)
     if begins:
         begins[0] -= first_row
@@ -106,7 +106,7 @@ def _first_row(request: ReadItem) -> int:
 def _rows(stored: Stored, first: int, end: int, requests: list[ReadItem], destination: Destination) -> Rows:
     entry, shape = stored.entry, stored.shape
     cut = narrow(entry, (slice(first, end),))[0] if shape else entry
-    if cut.shape == entry.shape:  # all rows, or elements share bytes and cannot be read apart
+    if cut.shape == entry.shape:  # all rows are read: they are wanted, or rows share bytes
         first, there = 0, shape
     else:
         there = (end - first, *shape[1:])

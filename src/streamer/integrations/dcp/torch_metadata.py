@@ -1,4 +1,4 @@
-"""The metadata of a checkpoint as torch's planners want them."""
+"""Converts the metadata of a checkpoint into torch's classes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MEMORY_FORMATS = (torch.contiguous_format, torch.channels_last, torch.preserve_
 
 
 def metadata_of_dcp(saved: DcpMetadata, load_id: str, label: str) -> Metadata:
-    """Give the metadata of a DCP checkpoint."""
+    """Return the metadata of a DCP checkpoint."""
     entries: dict[str, Any] = {
         name: BytesStorageMetadata() if tensor is None else _tensor(name, tensor, label)
         for name, tensor in saved.entries.items()
@@ -45,7 +45,7 @@ def metadata_of_dcp(saved: DcpMetadata, load_id: str, label: str) -> Metadata:
 
 
 def metadata_of_tensors(tensors: Mapping[str, TensorStorageMetadata], load_id: str, label: str) -> Metadata:
-    """Give the metadata of tensors that say themselves where they lie; a reader knows."""
+    """Return the metadata of tensors whose places only the reader knows."""
     storage_data = {
         MetadataIndex(name, chunk.offsets): None for name, tensor in tensors.items() for chunk in tensor.chunks
     }
@@ -53,7 +53,7 @@ def metadata_of_tensors(tensors: Mapping[str, TensorStorageMetadata], load_id: s
 
 
 def metadata_of_tensor(chunks: Sequence[SavedChunk], dtype: torch.dtype) -> TensorStorageMetadata:
-    """Give that of one tensor, which ends where its chunks do."""
+    """Return the metadata of one tensor; its size follows from its chunks."""
     ends = [[sum(pair) for pair in zip(each.offsets, each.sizes, strict=True)] for each in chunks]
     parts = [ChunkStorageMetadata(torch.Size(each.offsets), torch.Size(each.sizes)) for each in chunks]
     size = torch.Size(max(column) for column in zip(*ends, strict=True))
@@ -72,7 +72,7 @@ def _tensor(name: str, saved: SavedTensor, label: str) -> TensorStorageMetadata:
         layout=layout,
         requires_grad=saved.requires_grad,
         memory_format=_MEMORY_FORMATS[saved.memory_format],
-        **_known(TensorProperties, {"strides": saved.strides}),
+        **_supported(TensorProperties, {"strides": saved.strides}),
     )
     chunks = [ChunkStorageMetadata(torch.Size(each.offsets), torch.Size(each.sizes)) for each in saved.chunks]
     return TensorStorageMetadata(properties, torch.Size(saved.size), chunks)
@@ -81,16 +81,16 @@ def _tensor(name: str, saved: SavedTensor, label: str) -> TensorStorageMetadata:
 def _metadata(
     entries: dict[str, Any], storage_data: dict[MetadataIndex, Any], others: dict[str, Any], ids: dict[str, Any]
 ) -> Metadata:
-    """Make one of whatever fields this torch has."""
-    meta = StorageMeta(**_known(StorageMeta, ids))
-    return Metadata(entries, **_known(Metadata, {**others, "storage_data": storage_data, "storage_meta": meta}))
+    """Return a `Metadata` with the fields that this version of torch has."""
+    meta = StorageMeta(**_supported(StorageMeta, ids))
+    return Metadata(entries, **_supported(Metadata, {**others, "storage_data": storage_data, "storage_meta": meta}))
 
 
-def _known(kind: Any, values: dict[str, Any]) -> dict[str, Any]:
-    """Give the values for which this torch has a field."""
+def _supported(kind: Any, values: dict[str, Any]) -> dict[str, Any]:
+    """Return the values for which this version of torch has a field."""
     return {name: value for name, value in values.items() if name in _names(kind)}
 
 
-@cache  # asked for each tensor
+@cache  # called for each tensor
 def _names(kind: Any) -> frozenset[str]:
     return frozenset(field.name for field in fields(kind))

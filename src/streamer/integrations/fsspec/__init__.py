@@ -1,4 +1,4 @@
-"""The file system ``streamer::…`` for fsspec; its entry point in the group ``fsspec.specs`` leads here."""
+"""The file system ``streamer::…`` for fsspec; the entry point in the group ``fsspec.specs`` names this package."""
 
 from streamer.integrations.fsspec.file_system import StreamerFileSystem
 

@@ -1,8 +1,8 @@
-"""Objects as files on a disk: whole under their names, or not there.
+"""Downloads objects to files on a disk, which get their names only when they are complete.
 
-Guarantees: a file gets its name when all its bytes are in it; a download that fails leaves nothing. What is no regular
-file (a pipe, a device) is written to as it is. Of a link, the file that it leads to is replaced, or
-written to where only the kernel can follow the link (``/proc/PID/fd/3``).
+Guarantees: a file gets its name after all its bytes are written; a failed download leaves nothing. A pipe or a device
+is written to directly. If the path is a link, the file that it leads to is replaced; it is written to directly if only
+the kernel can follow the link (``/proc/PID/fd/3``).
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 __all__ = ["download", "download_small", "is_small", "write_to"]
 
-AT_A_TIME = 32  # small objects: 128 MiB at most
-SMALL_BYTES = 4 << 20  # larger ones are worth a session of their own
+AT_A_TIME = 32  # small objects in one session: 128 MiB at most
+SMALL_BYTES = 4 << 20  # larger objects get a session of their own
 
 
 def download(pinned: PinnedObject, path: str, callback: Callback) -> None:
-    """Write an object to a file; its folder is made where it is missing.
+    """Write an object to a file; create its folder if it is missing.
 
     Raises:
         ChangedError: the object was replaced meanwhile.
@@ -46,15 +46,15 @@ def download(pinned: PinnedObject, path: str, callback: Callback) -> None:
 
 
 def is_small(pinned: PinnedObject) -> bool:
-    """Whether an object is better read together with others."""
+    """Whether an object is read together with others."""
     return pinned.size_bytes <= SMALL_BYTES
 
 
 def download_small(objects: Mapping[str, PinnedObject]) -> Iterator[str]:
-    """Write small objects to files, some of them in each session of the engine; give each path when it is written.
+    """Write small objects to files, several in each session of the engine; yield each path when it is written.
 
     Args:
-        objects: By the paths of their files.
+        objects: Path of a file to its object.
 
     Raises:
         StorageError: and its kinds, from the storage.
@@ -75,7 +75,7 @@ def write_to(pinned: PinnedObject, file: Any, callback: Callback) -> None:
     callback.set_size(pinned.size_bytes)
     with closing(pinned.stream(0)) as stream:
         for _, piece in stream.pieces():
-            file.write(bytes(piece))  # a file of somebody's own may keep what it gets
+            file.write(bytes(piece))  # another class of file may keep the object it gets
             callback.relative_update(piece.nbytes)
 
 
@@ -92,5 +92,5 @@ def _destination(path: str) -> Iterator[str]:
 
 
 def _write(file: Any, piece: memoryview) -> None:
-    while piece.nbytes:  # a system call writes 2 GiB at most, and what there is room for
+    while piece.nbytes:  # a system call writes at most 2 GiB, and may write less
         piece = piece[file.write(piece) :]

@@ -1,9 +1,9 @@
-"""A file system for fsspec over another one: ``streamer::s3://bucket/key``.
+"""A file system for fsspec that wraps another one: ``streamer::s3://bucket/key``.
 
-The engine reads the bytes; the file system inside lists, with its own arguments (``s3={…}``), configuration and
-environment. Guarantees: an open object is of one version, or raises `streamer.ChangedError`. Answers are requested each
-time, never taken from a listing cache. What writes is refused. Errors are those of `streamer`, each of them also the
-builtin that users of fsspec expect; none shows a secret.
+The engine reads the bytes. The wrapped file system lists, with its own arguments (``s3={…}``), configuration and
+environment. Guarantees: all reads of an open object give the same version, or raise `streamer.ChangedError`. Listings
+are requested each time, never taken from a cache. Writing is refused. Errors are those of `streamer`; each is also the
+builtin exception that users of fsspec expect, and none shows a secret.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ from streamer.integrations.fsspec.remote_file import CachedFile, RemoteFile
 
 __all__ = ["StreamerFileSystem"]
 
-# What fsspec itself gives to any file system.
+# Arguments that fsspec accepts for every file system.
 _COMMON = frozenset({"use_listings_cache", "listings_expiry_time", "max_paths", "skip_instance_cache"})
-_OF_OPEN = frozenset({"autocommit", "cache_options", "cache_type", "fill_cache", "size"})
+_OPEN_ARGUMENTS = frozenset({"autocommit", "cache_options", "cache_type", "fill_cache", "size"})
 
 
 class StreamerFileSystem(ListedInside):
-    """Reads what another file system lists; see the module's docstring.
+    """Reads files that another file system lists.
 
     Args:
-        fs: The file system to read from, instead of the two that follow.
-        target_protocol: Its protocol; one that only `streamer` knows (``nfs``, those of plug-ins) is possible, too.
-        target_options: Its arguments.
-        fo: From fsspec: the path of the URL.
+        fs: The file system to read from, in place of `target_protocol` and `target_options`.
+        target_protocol: The protocol of the file system; protocols of `streamer` work, too (``nfs``, plug-ins).
+        target_options: The arguments of the file system.
+        fo: The path of the URL; fsspec passes it.
         options: How to read; see `streamer.Options`.
         named: Single options, by their names: ``memory_limit_bytes=…``.
 
     Raises:
         OptionError: an argument is unknown or out of its bounds, or names no file system.
-        StreamerError: the file system inside cannot be made.
+        StreamerError: the wrapped file system cannot be created.
 
     Example:
         >>> import fsspec
@@ -94,20 +94,20 @@ class StreamerFileSystem(ListedInside):
         return PinnedObject(self._inner.opened, self._path_of(path), self._settings, expected)
 
     def ukey(self, path: str) -> str:
-        """Give a text that changes with the content, from one fresh request; raises as `info`."""
+        """Return a text that changes with the content, from one fresh request; raises as `info`."""
         pinned = self.pinned(path)
         version = pinned.version or str(self.info(path))
         return hashlib.sha256(f"{self._path_of(path)} {pinned.size_bytes} {version}".encode()).hexdigest()
 
     def checksum(self, path: str) -> int:
-        """Give `ukey` as a number."""
+        """Return `ukey` as a number."""
         return int(self.ukey(path), 16)
 
     def cat_file(self, path: str, start: int | None = None, end: int | None = None, **named: Any) -> bytes:
         """Read a file, or a slice of it.
 
         Raises:
-            ChangedError: it was replaced meanwhile.
+            ChangedError: the file was replaced meanwhile.
             StorageError: and its kinds.
         """
         _check_names("cat_file", named, frozenset())
@@ -125,12 +125,12 @@ class StreamerFileSystem(ListedInside):
         on_error: str = "return",
         **named: Any,
     ) -> list[Any]:
-        """Read slices of files at the same time; gaps of up to `max_gap` bytes are read and dropped.
+        """Read slices of files in parallel; gaps of up to `max_gap` bytes are read and dropped.
 
         Raises:
             TypeError: `paths` is no list.
-            ValueError: there are not as many starts and ends as paths.
-            StorageError: and its kinds, unless `on_error` is ``"return"``, which gives them in place of the bytes.
+            ValueError: `starts` or `ends` has another length than `paths`.
+            StorageError: and its kinds, unless `on_error` is ``"return"``, which returns errors in place of the bytes.
         """
         _check_names("cat_ranges", named, {"batch_size"})
         if not isinstance(paths, list):
@@ -146,13 +146,13 @@ class StreamerFileSystem(ListedInside):
         return results
 
     def cat(self, path: Any, recursive: bool = False, on_error: str = "raise", **named: Any) -> Any:
-        """Read files as a whole, at the same time: of one path its bytes, of several or a pattern a dictionary.
+        """Read whole files in parallel; return the bytes for one path, a dictionary for several paths or a pattern.
 
         Raises:
             StorageError: and its kinds, unless `on_error` is ``"return"`` or ``"omit"``.
         """
         paths = self.expand_path(path, **named)
-        if recursive:  # fsspec's own expansion has the folders, too
+        if recursive:  # the expansion of fsspec contains folders, too
             paths = list(dict.fromkeys(each for root in paths for each in self.find(root)))
         if not recursive and len(paths) == 1 and not isinstance(path, list) and paths[0] == self._path_of(path):
             return self.cat_file(paths[0])
@@ -166,10 +166,10 @@ class StreamerFileSystem(ListedInside):
     def get_file(
         self, rpath: str, lpath: Any = None, callback: Callback | None = None, outfile: Any = None, **named: Any
     ) -> None:
-        """Copy a file to a local one, which has its name only when it is whole; of a folder, make the folder.
+        """Copy a file to a local file, which gets its name when it is complete; for a folder, create the folder.
 
         Raises:
-            ChangedError: it was replaced meanwhile.
+            ChangedError: the file was replaced meanwhile.
             StorageError: and its kinds, from the storage.
             OSError: the local file cannot be written.
         """
@@ -188,16 +188,16 @@ class StreamerFileSystem(ListedInside):
             download(pinned, os.fspath(lpath), callback or NoOpCallback())
 
     def get(self, rpath: Any, lpath: Any, *how: Any, callback: Callback | None = None, **named: Any) -> None:
-        """Copy files to local ones, as fsspec names these; small ones at the same time.
+        """Copy files to local files with the names that fsspec gives them; small files share a session.
 
         Raises:
-            ChangedError: one was replaced meanwhile.
+            ChangedError: a file was replaced meanwhile.
             StorageError: and its kinds, from the storage.
             OSError: a local file cannot be written.
         """
-        told, wanted = callback or NoOpCallback(), _Wanted(self)
+        progress, wanted = callback or NoOpCallback(), _CopyRecorder(self)
         AbstractFileSystem.get(wanted, rpath, lpath, *how, **named)
-        told.set_size(len(wanted.files))
+        progress.set_size(len(wanted.files))
         found = opened_objects((path for path, _ in wanted.files), self.pinned)
         small = {}
         for path, target in wanted.files:
@@ -205,16 +205,16 @@ class StreamerFileSystem(ListedInside):
             if isinstance(each, PinnedObject) and is_small(each) and isinstance(target, str):
                 small[target] = each
                 continue
-            with told.branched(path, target) as child:
+            with progress.branched(path, target) as child:
                 self.get_file(path, target, callback=child)
-            told.relative_update()
+            progress.relative_update()
         for _ in download_small(small):
-            told.relative_update()
+            progress.relative_update()
 
     def _open(self, path: str, mode: str = "rb", block_size: Any = None, **named: Any) -> RemoteFile | CachedFile:
         if mode != "rb":
             raise refusal()
-        _check_names("open", named, _OF_OPEN)
+        _check_names("open", named, _OPEN_ARGUMENTS)
         size = None if block_size == "default" else block_size
         pinned = self.pinned(path)
         if named.get("cache_type"):
@@ -223,8 +223,8 @@ class StreamerFileSystem(ListedInside):
         return RemoteFile(self, self._path_of(path), pinned, size)
 
 
-class _Wanted:
-    """Stands for a file system that is asked to copy files, and notes which, and where to."""
+class _CopyRecorder:
+    """Passed to fsspec in place of the file system; records the files that fsspec wants to copy, and their targets."""
 
     def __init__(self, fs: StreamerFileSystem) -> None:
         self._fs = fs

@@ -1,4 +1,4 @@
-"""The file system inside of ``streamer::``, which lists, and the storage behind it, which says where bytes live."""
+"""The file system that ``streamer::`` wraps: it lists files, and its store names the source of their bytes."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ class Inner:
     """Finds and lists objects.
 
     Args:
-        protocol: Of the file system; None with `fs`.
-        options: Its arguments, or None.
-        fs: A file system of the caller's, or None.
+        protocol: The protocol of the file system; None with `fs`.
+        options: The arguments of the file system, or None.
+        fs: The caller's own file system, or None.
         settings: How requests are made.
 
     Raises:
-        OptionError: there is no file system, or too much of it.
-        StreamerError: the file system cannot be made.
+        OptionError: neither `protocol` nor `fs` is passed, or both are.
+        StreamerError: the file system cannot be created.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Inner:
 
     @property
     def fs(self) -> AbstractFileSystem:
-        """The file system; in a forked child another one, as event loops run in the parent alone."""
+        """The file system; a forked child gets a new one, as event loops run only in the parent."""
         if self._process != os.getpid():
             callers = self._callers
             self._fs = (
@@ -78,7 +78,7 @@ class Inner:
         """Look up an object.
 
         Raises:
-            ObjectNotFoundError: there is none; a folder is not an object.
+            ObjectNotFoundError: there is no such object; a folder is not an object.
             StorageError: and its kinds.
         """
         uri, options, fs = (self._uri(path), self._options, None) if self._has_backend else (path, None, self.fs)
@@ -87,8 +87,8 @@ class Inner:
             return Opened(info, source_object(store, info))
 
     @contextmanager
-    def asked(self, path: str) -> Iterator[AbstractFileSystem]:
-        """Ask the file system within a block: its exceptions become errors of this package, without secrets.
+    def with_own_errors(self, path: str) -> Iterator[AbstractFileSystem]:
+        """Yield the file system; exceptions in the block become errors of this package, without secrets.
 
         Raises:
             OptionError: the path is a URL of another storage than the caller's file system.

@@ -1,4 +1,4 @@
-"""The half of ``streamer::`` that the file system inside does: paths, descriptions and listings."""
+"""The part of ``streamer::`` that the wrapped file system does: paths, descriptions and listings."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ from streamer.integrations.fsspec.read_only import ReadOnly
 
 try:
     from fsspec.implementations.chained import ChainedFileSystem
-except ImportError:  # older than 2025.10: the path of a chain is in `fo` alone
+except ImportError:  # before 2025.10, only `fo` has the path of a chain
     ChainedFileSystem = AbstractFileSystem
 
 __all__ = ["ListedInside"]
 
 
 class ListedInside(ReadOnly, ChainedFileSystem):  # type: ignore[misc]  # fsspec has no types
-    """A file system whose paths are those of another one. Answers are requested each time, never taken from a cache."""
+    """A file system with the paths of another one. Listings are requested each time, never taken from a cache."""
 
     @property
     def fs(self) -> AbstractFileSystem:
-        """The file system inside."""
+        """The wrapped file system."""
         return self._inner.fs
 
     def info(self, path: str, **named: Any) -> dict[str, Any]:
-        """Describe a file or folder as the file system inside does.
+        """Describe a file or folder as the wrapped file system does.
 
         Raises:
-            ObjectNotFoundError: there is none.
+            ObjectNotFoundError: it does not exist.
             StorageError: and its kinds.
         """
         path = self._path_of(path)
-        with self._inner.asked(path) as fs:
+        with self._inner.with_own_errors(path) as fs:
             origin = origin_of(fs)
             origin.invalidate_cache(parent_of(origin, path))
             description: dict[str, Any] = origin.info(path, **named)
             return description
 
     def exists(self, path: str, **named: Any) -> bool:
-        """Whether there is a file or folder; a storage that does not tell raises, as it may be there."""
+        """Whether a file or folder exists; raises if the storage does not answer, as it may exist."""
         try:
             self.info(path, **named)
         except FileNotFoundError:
@@ -59,39 +59,39 @@ class ListedInside(ReadOnly, ChainedFileSystem):  # type: ignore[misc]  # fsspec
         return self._listed("find", path, **named)
 
     def glob(self, path: str, **named: Any) -> Any:
-        """List what matches a pattern; raises as `info`."""
+        """List the files that match a pattern; raises as `info`."""
         return self._listed("glob", path, **named)
 
     def created(self, path: str) -> Any:
-        """Ask the file system inside; raises as `info`."""
+        """Return the result of the wrapped file system; raises as `info`."""
         return self._listed("created", path)
 
     def modified(self, path: str) -> Any:
-        """Ask the file system inside; raises as `info`."""
+        """Return the result of the wrapped file system; raises as `info`."""
         return self._listed("modified", path)
 
     def sign(self, path: str, expiration: int = 100, **named: Any) -> Any:
-        """Ask the file system inside; raises as `info`."""
-        with self._inner.asked(self._path_of(path)) as fs:
+        """Return the result of the wrapped file system; raises as `info`."""
+        with self._inner.with_own_errors(self._path_of(path)) as fs:
             return fs.sign(self._path_of(path), expiration=expiration, **named)
 
     def invalidate_cache(self, path: str | None = None) -> None:
-        """Have the file system inside forget its listings."""
+        """Clear the listing cache of the wrapped file system."""
         self.fs.invalidate_cache(None if path is None else self._path_of(path))
 
     def unstrip_protocol(self, name: str) -> str:
-        """Give the URL of a path."""
+        """Return the URL of a path."""
         return f"streamer::{self.fs.unstrip_protocol(self._path_of(name))}"
 
     def _list_with(self, inner: Inner, path_of_chain: str) -> None:
         self._inner = inner
         self._path_of_chain = "" if ChainedFileSystem is not AbstractFileSystem else path_of_chain
         self.root_marker, self.sep = inner.fs.root_marker, inner.fs.sep
-        self._strip_protocol = self._path_of  # type: ignore[method-assign]  # an instance knows the file system inside
+        self._strip_protocol = self._path_of  # type: ignore[method-assign]  # an instance knows the wrapped file system
 
     def _listed(self, question: str, path: str, **named: Any) -> Any:
         path = self._path_of(path)
-        with self._inner.asked(path) as fs:
+        with self._inner.with_own_errors(path) as fs:
             fs.invalidate_cache(None if question == "glob" else path)
             return getattr(fs, question)(path, **named)
 
@@ -105,12 +105,12 @@ class ListedInside(ReadOnly, ChainedFileSystem):  # type: ignore[misc]  # fsspec
 
     @classmethod
     def _strip_protocol(cls, path: Any) -> Any:
-        """Give the URL inside: which file system that is of, the class does not know."""
+        """Return the URL without ``streamer::``; the class does not know the wrapped file system."""
         return [cls._strip_protocol(each) for each in path] if isinstance(path, list) else _without_own(path)
 
     @staticmethod
     def _get_kwargs_from_urls(path: str) -> dict[str, Any]:
-        """Take the protocol from ``streamer://nfs://server/path``: a chain has none that fsspec does not know."""
+        """Return the protocol of ``streamer://nfs://server/path``: fsspec refuses chains with unknown protocols."""
         protocol, mark, _ = _without_own(path).partition("://")
         return {"target_protocol": protocol} if mark else {}
 

@@ -1,7 +1,7 @@
-"""One version of one object: every read of it gives bytes of this version, or raises.
+"""One version of one object: every read returns bytes of this version, or raises.
 
-It stays readable in a forked child, and can be pinned again in another process. There it is looked up again, and
-must have the version that it had here.
+It stays readable in a forked child, and can be pinned again in another process. There, the object is looked up again,
+and must have the same version.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ class Opened:
     source_object: SourceObject
 
 
-LookUp = Callable[[str], Opened]  # of a path
+LookUp = Callable[[str], Opened]  # takes a path
 
 
 class PinnedObject:
     """Reads one object.
 
     Args:
-        look_up: Finds it, here or in another process.
-        path: The file system's own path of it.
+        look_up: Looks up the object, in this or another process.
+        path: The path of the object in the file system.
         settings: How to read.
-        expected: Of an object that was pinned in another process, its version and size there.
+        expected: Version and size that the object had in another process, or None.
 
     Attributes:
-        uri: Of the object, without secrets.
+        uri: The URI of the object, without secrets.
         settings: How to read.
         size_bytes: Its size.
-        version: As the storage gives it, or None.
+        version: Its version as the storage reports it, or None.
 
     Raises:
-        ChangedError: it is not the one that is expected.
+        ChangedError: version or size differ from `expected`.
         StorageError: and its kinds.
     """
 
@@ -64,7 +64,7 @@ class PinnedObject:
         self._is_confirmed = isinstance(opened.source_object.source, HttpSource)
 
     def read(self, begin: int, end: int) -> bytes:
-        """Read a range inside of the object.
+        """Read a range of the object.
 
         Raises:
             ChangedError: the object was replaced.
@@ -79,26 +79,26 @@ class PinnedObject:
         self.pin(read_into(self.source_object(), begin, buffer, self.fresh_settings()))
 
     def stream(self, begin: int, *, in_order: bool = True) -> ByteStream:
-        """Read from an offset to the end; raises as `read`."""
+        """Return a stream from an offset to the end; raises as `read`."""
         return ByteStream(self.source_object(), begin, self.fresh_settings(), in_order=in_order)
 
     def source_object(self) -> SourceObject:
-        """Give the object for a read."""
-        if self._process != os.getpid():  # connections and event loops of the parent are of no use here
+        """Return the object for a read."""
+        if self._process != os.getpid():  # a child cannot use the parent's connections and event loops
             self._object, self._process = self._looked_up_again(), os.getpid()
         return self._object
 
     def pin(self, pinned: SourceObject) -> None:
-        """Keep the version of a read: later ones must have it, too."""
+        """Keep the version of a read, which later reads must have, too."""
         if not self._is_confirmed:
-            # A server compares the version of the look-up itself. Others are compared from their first read on: whether
-            # that was of the object looked up, only another look tells.
+            # Servers compare the version in each request. Other sources compare versions only from their first read on,
+            # so another look-up checks that the first read had the looked-up version.
             self._looked_up_again()
             self._is_confirmed = True
         self._object = pinned
 
     def fresh_settings(self) -> Settings:
-        """Give each read the whole deadline."""
+        """Return settings in which a read has the whole deadline."""
         return replace(self.settings, began=None, earlier=EarlierCounters())
 
     def _looked_up_again(self) -> SourceObject:

@@ -1,4 +1,4 @@
-"""Ranges of many objects in one read of the engine, as ``cat_ranges`` of fsspec asks for them."""
+"""Reads ranges of many objects in one session of the engine, for ``cat_ranges`` of fsspec."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from streamer.integrations.fsspec.pinned_object import PinnedObject
 
 __all__ = ["bounds", "opened_objects", "read_ranges"]
 
-# These are of one object; the next would most likely meet any other as well, and wait for it.
+# Errors of one object. Any other error would probably also occur for the next object, after another wait.
 _OF_ONE_OBJECT = (AccessDeniedError, ChangedError, ObjectNotFoundError, RangeResponseError, TruncatedError)
 
 
 def bounds(size_bytes: int, start: int | None, end: int | None) -> tuple[int, int]:
-    """Give the range that a slice of so many bytes has.
+    """Return the range of a slice of an object of this size.
 
     Example:
         >>> [bounds(10, *each) for each in ((None, None), (-3, None), (2, -1), (4, 99), (7, 5))]
@@ -37,7 +37,7 @@ def bounds(size_bytes: int, start: int | None, end: int | None) -> tuple[int, in
 def opened_objects(
     paths: Iterable[str], opened: Callable[[str], PinnedObject]
 ) -> dict[str, PinnedObject | StreamerError]:
-    """Look up objects at the same time, or the error of each that cannot be."""
+    """Look up objects in parallel; return the object, or the error, for each path."""
 
     def one(path: str) -> PinnedObject | StreamerError:
         try:
@@ -57,13 +57,13 @@ def read_ranges(
     """Read ranges of objects, all in one session of the engine.
 
     Args:
-        objects: By their paths, from `opened_objects`.
-        wanted: Path, start and end of each range, as of a slice.
-        max_gap: Most bytes between two ranges that are read and dropped; None: the option's.
+        objects: The result of `opened_objects`.
+        wanted: Path, start and end of each range, as in a slice.
+        max_gap: The largest gap between two ranges that is read and dropped, in bytes; None uses the option.
 
     Returns:
-        The bytes of each range, or the error of its object. An error that is not of one object is that of all ranges
-        that are not read yet.
+        The bytes of each range, or the error of its object. An error that does not concern a single object is returned
+        for all ranges that are not read yet.
     """
     found: dict[str, PinnedObject | StreamerError] = dict(objects)
     while True:

@@ -1,4 +1,4 @@
-"""What writes, and is refused: these bytes are read alone."""
+"""Refuses the writing methods of a file system."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ __all__ = ["ReadOnly", "refusal"]
 
 
 def refusal() -> io.UnsupportedOperation:
-    """Make the error, which is an `OSError` and a `ValueError`."""
+    """Return the error, which is an `OSError` and a `ValueError`."""
     return io.UnsupportedOperation(
         "streamer:: only reads. Write through the file system inside: the URL without streamer::, or its attribute fs"
     )
 
 
 class ReadOnly:
-    """The writing methods of a file system; fsspec's own do nothing where they are not overridden."""
+    """The writing methods of a file system, which raise; some of fsspec's defaults would silently do nothing."""
 
     def _refuse(self, *_arguments: Any, **_named: Any) -> NoReturn:
         raise refusal()

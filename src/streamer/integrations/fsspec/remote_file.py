@@ -1,8 +1,8 @@
-"""Files that are read by the engine: a buffer of the standard library over ranges, or over one stream.
+"""Files that the engine reads: a buffer of the standard library over ranges, or over one stream.
 
-A read that jumps fetches what is asked for, and no more than what a request is worth anyway. Whoever reads on in order
-gets ever more, then a `ByteStream` to the end. Large reads go straight into the memory of the caller. Thread-safe, as
-every `io.BufferedReader`.
+A read after a jump fetches the requested bytes, or a little more so that the request is worth its cost. Sequential
+reads fetch more and more, and then use a `ByteStream` to the end. Large reads go directly into the caller's memory.
+Thread-safe, as every `io.BufferedReader`.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 __all__ = ["CachedFile", "RemoteFile"]
 
-BUFFER_BYTES = 128 << 10  # between lines and records, and the reads of ranges
-DIRECT_BYTES = 32 << 20  # so much is worth connections of its own, and saves a copy
-STREAM_AFTER_BYTES = 8 << 20  # who has read so much in order is likely to go on
-GROWTH = 4  # of what is read ahead: three reads, and so three connections, to a stream
-SKIPPED_BYTES = 8 << 20  # a jump ahead by so much costs less than new connections
+BUFFER_BYTES = 128 << 10  # collects small reads (lines, records) into reads of ranges
+DIRECT_BYTES = 32 << 20  # a read of this size is worth its own connections, and saves a copy
+STREAM_AFTER_BYTES = 8 << 20  # after this many bytes in order, the caller will probably go on
+GROWTH = 4  # the growth of the read-ahead: three reads, with three connections, until a stream starts
+SKIPPED_BYTES = 8 << 20  # reading over a jump of this size costs less than new connections
 
 
 class _RawFile(PositionedFile):
@@ -38,11 +38,11 @@ class _RawFile(PositionedFile):
     def __init__(self, pinned: PinnedObject, ahead_bytes: int) -> None:
         super().__init__(pinned.size_bytes)
         self._pinned, self._ahead_bytes = pinned, ahead_bytes
-        self._in_order_bytes = 0  # read without a jump until here
-        self._expected = 0  # where a read goes on without a jump
+        self._in_order_bytes = 0  # bytes read since the last jump
+        self._expected = 0  # the position of the next read if there is no jump
         self._window, self._window_begin = memoryview(b""), 0
         self._stream: ByteStream | None = None
-        self._process = 0  # that began the stream
+        self._process = 0  # the process that started the stream
 
     def readinto(self, buffer: Buffer) -> int:
         target = memoryview(buffer).cast("B")
@@ -94,7 +94,7 @@ class _RawFile(PositionedFile):
         return self._read_into(target)
 
     def _may_stream(self) -> bool:
-        if self._stream is None or self._process != os.getpid():  # a child cannot read what its parent has begun
+        if self._stream is None or self._process != os.getpid():  # a child cannot use a stream of its parent
             return False
         return 0 <= self._position - self._stream.position <= SKIPPED_BYTES
 
@@ -120,10 +120,10 @@ class RemoteFile(io.BufferedReader):
     """An object, open for reading, with the attributes of files of fsspec.
 
     Args:
-        fs: Its file system.
-        path: Its path there.
-        pinned: Its version.
-        block_size: Bytes that a read fetches at least; None: as many as a request is worth.
+        fs: The file system of the object.
+        path: The path of the object in the file system.
+        pinned: The version of the object.
+        block_size: The least bytes that a read fetches; None for as many as a request is worth.
     """
 
     def __init__(self, fs: StreamerFileSystem, path: str, pinned: PinnedObject, block_size: int | None) -> None:
@@ -134,28 +134,28 @@ class RemoteFile(io.BufferedReader):
 
     @property
     def size(self) -> int:
-        """Its size in bytes."""
+        """The size in bytes."""
         return self._pinned.size_bytes
 
     @property
     def full_name(self) -> str:
-        """Its URL."""
+        """The URL."""
         return str(self.fs.unstrip_protocol(self.path))
 
     @property
     def details(self) -> Mapping[str, Any]:
-        """Its description, without a request."""
+        """The description, without a request."""
         return {"name": self.path, "size": self.size, "type": "file", "version": self._pinned.version}
 
     def info(self) -> Mapping[str, Any]:
-        """Give `details`."""
+        """Return `details`."""
         return self.details
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._pinned.uri}>"
 
     def __reduce_ex__(self, _protocol: SupportsIndex) -> tuple[Any, ...]:
-        # `io.BufferedReader` has this one, too, since Python 3.13: it refuses.
+        # Since Python 3.13, `io.BufferedReader` overrides this method, too, and refuses to be pickled.
         pin = (self._pinned.version, self._pinned.size_bytes)
         return _reopened, (self.fs, self.path, pin, self._block_size, None if self.closed else self.tell())
 
@@ -172,7 +172,7 @@ def _reopened(
 
 
 class CachedFile(AbstractBufferedFile):  # type: ignore[misc]  # fsspec has no types
-    """An object behind one of fsspec's own caches, each of whose reads is one of the engine."""
+    """An object behind one of fsspec's own caches; the engine performs each read of the cache."""
 
     def __init__(self, fs: StreamerFileSystem, path: str, pinned: PinnedObject, **how: Any) -> None:
         self._pinned, self._how = pinned, how

@@ -1,4 +1,4 @@
-"""Storages that fsspec does not know (``nfs://``, those of plug-ins) as a file system that lists."""
+"""A listing file system for storages that fsspec does not know (``nfs://``, plug-ins)."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ __all__ = ["StoreFileSystem"]
 
 
 class StoreFileSystem(ReadOnly, AbstractFileSystem):  # type: ignore[misc]  # fsspec has no types
-    """Lists files, and the folders that their store names; paths are URLs without their scheme.
+    """Lists the files and folders of a store; paths are URLs without their scheme.
 
     Args:
-        scheme: Of the URLs.
-        options: Their storage options.
+        scheme: The scheme of the URLs.
+        options: The storage options.
         settings: How requests are made.
     """
 
@@ -46,7 +46,7 @@ class StoreFileSystem(ReadOnly, AbstractFileSystem):  # type: ignore[misc]  # fs
                 raise
 
     def ls(self, path: str, detail: bool = True, **_named: Any) -> list[Any]:
-        """List what is directly in a folder; a file lists itself."""
+        """List the entries directly in a folder; a file lists itself."""
         path = self._strip_protocol(path)
         with self._store(path) as store:
             files = [_entry(f"{path}/{each.path.rpartition('/')[2]}", each) for each in store.find(store.root)]
@@ -67,7 +67,7 @@ class StoreFileSystem(ReadOnly, AbstractFileSystem):  # type: ignore[misc]  # fs
 def _folders(store: Store) -> list[str]:
     try:
         names = store.peek(store.root) if isinstance(store, PeekingStore) else []
-    except NotImplementedError:  # a plug-in that lists no folders
+    except NotImplementedError:  # the plug-in cannot list folders
         names = []
     return [name.rstrip("/") for name in names if name.endswith("/")]
 

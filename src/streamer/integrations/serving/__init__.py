@@ -1,1 +1,1 @@
-"""What the plug-ins of serving engines share: where weights lie, what their loaders are told, and small files."""
+"""Shared by the plug-ins of serving engines: locating weights, configuration of loaders, and small files."""

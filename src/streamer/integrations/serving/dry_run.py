@@ -1,8 +1,8 @@
-"""A dry run of two small tensors through the loader of an engine, beside the engine's own loader.
+"""A dry run of two small tensors through our loader and through the engine's own loader.
 
-It shows whether the engine still takes tensors in the way that our loader gives them: a later version may convert them
-in its own reader, and would get unconverted ones from ours. If the engine's own loader cannot fill the small model, the
-dry run shows nothing, and our loader is used: each load checks in any case that the engine asks for tensors.
+It tests whether the engine still accepts tensors as our loader yields them: a later version may convert tensors in its
+own reader, and would then get unconverted ones from ours. If the engine's own loader cannot fill the small model, the
+dry run decides nothing, and our loader is used: each load still checks that the engine requests tensors.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ __all__ = ["SmallModel", "both_loaders", "changed", "is_filled_alike", "without_
 
 _log = logging.getLogger("streamer")
 
-_READ_BY_ENGINE: dict[str, Any] = {"storage_options": {}}  # else files in the page cache are mapped
+_READ_BY_ENGINE: dict[str, Any] = {"storage_options": {}}  # without it, files in the page cache are mapped
 
 
 class SmallModel(torch.nn.Module):
-    """What an engine fills: two parameters, which become what it gives."""
+    """A model for an engine to fill: its two parameters are replaced by the tensors that they get."""
 
     def __init__(self) -> None:
         super().__init__()
         self.layer = torch.nn.Linear(3, 2, dtype=torch.float32, device="cpu")
 
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> set[str]:
-        """Take all of them, as models of engines do; give their names."""
+        """Take all tensors, as models of engines do; return their names."""
         own = dict(self.named_parameters())
         taken = {name: tensor.detach().clone() for name, tensor in weights}
         for name, tensor in taken.items():
@@ -43,12 +43,12 @@ class SmallModel(torch.nn.Module):
 def is_filled_alike(
     ours: Callable[[SmallModel], object], theirs: Callable[[SmallModel], object], expected: Mapping[str, torch.Tensor]
 ) -> bool:
-    """Whether our loader and the engine's own both fill a model with what was written.
+    """Whether our loader and the engine's own loader both fill a model with the written tensors.
 
     Args:
-        ours: Fills the model; what it raises is raised.
-        theirs: Fills it from the files, without this package.
-        expected: What was written.
+        ours: Fills the model; its exceptions pass.
+        theirs: Fills the model from the files, without this package.
+        expected: The written tensors.
     """
     own, other = SmallModel(), SmallModel()
     try:
@@ -61,13 +61,13 @@ def is_filled_alike(
 
 
 def both_loaders(loader: Any, base: type, base_format: str, **fields: Any) -> tuple[Any, Any]:
-    """Make a loader of ours that reads, and one of the engine's, for equal configurations.
+    """Return one of our loaders that uses this package's engine, and one of the serving engine's, equally configured.
 
     Args:
-        loader: Ours, as the engine made it; it is left as it is.
-        base: The engine's class that ours derives from.
-        base_format: Its ``load_format``.
-        fields: Of the configuration, for both.
+        loader: Our loader, as the serving engine created it; it is not changed.
+        base: The serving engine's class from which our loader derives.
+        base_format: The ``load_format`` of this class.
+        fields: Fields of the configuration, for both.
     """
     plain = changed(loader.load_config, ignore_patterns=[], **fields)
     ours = type(loader)(changed(plain, model_loader_extra_config=_READ_BY_ENGINE))
@@ -75,12 +75,12 @@ def both_loaders(loader: Any, base: type, base_format: str, **fields: Any) -> tu
 
 
 def changed(config: Any, **fields: Any) -> Any:
-    """Give a copy of an engine's configuration with other values; a field that it does not have is left out."""
-    made = copy.copy(config)
+    """Return a copy of an engine's configuration with other values; fields that it does not have are ignored."""
+    copied = copy.copy(config)
     for name, value in fields.items():
-        if hasattr(made, name):
-            setattr(made, name, value)
-    return made
+        if hasattr(copied, name):
+            setattr(copied, name, value)
+    return copied
 
 
 @contextmanager

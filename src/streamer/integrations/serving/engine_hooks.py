@@ -1,4 +1,4 @@
-"""The names of an engine that a load format stands on: all of a list fit, or the format says what to do instead."""
+"""The names of an engine that a load format needs: if one does not fit, the format raises an error with a way out."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["all_fit", "first_misfit", "refusal", "without_url"]
 
 
 def without_url(engine: str, format_name: str) -> str:
-    """Say what happens if a hook does not fit, and which commands work with any version of an engine.
+    """Return the text for a hook that does not fit: the consequence, and the commands that work with any version.
 
     Args:
         engine: The beginning of its command: ``"vllm serve"``.
@@ -21,17 +21,17 @@ def without_url(engine: str, format_name: str) -> str:
 
 
 def all_fit(hooks: Iterable[Hook]) -> bool:
-    """Whether all may be used; each that may not is a line in the log, once per process.
+    """Whether all hooks fit; each hook that does not is logged, once per process.
 
     Raises:
         UsageError: the import of the engine fails.
     """
-    fitting = [hook.fits() for hook in hooks]  # all of them, so that each is told
+    fitting = [hook.fits() for hook in hooks]  # a list, so that each misfit is logged
     return all(fitting)
 
 
 def first_misfit(hooks: Iterable[Hook]) -> str | None:
-    """Name the first hook that does not fit, and why; None: all do.
+    """Return the first hook that does not fit, with the reason; None if all fit.
 
     Raises:
         UsageError: as for `all_fit`.
@@ -41,6 +41,6 @@ def first_misfit(hooks: Iterable[Hook]) -> str | None:
 
 
 def refusal(reason: str, engine: str, format_name: str) -> UsageError:
-    """Make the error of a load format that cannot be used."""
+    """Return the error of a load format that cannot be used."""
     hint = f"Use: python -m streamer pull URI DIR, then {engine} DIR. It needs nothing of the engine"
     return UsageError(f"the load format {format_name!r} does not fit this version of the engine: {reason}", hint=hint)

@@ -1,4 +1,4 @@
-"""What ``--model-loader-extra-config`` may hold: the fields of `streamer.Options`, and a few names beside them."""
+"""The content of ``--model-loader-extra-config``: fields of `streamer.Options`, and a few other names."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ URL_AHEAD_OF_MEMORY = 64
 
 @dataclass(frozen=True)
 class ExtraConfig:
-    """How to read.
+    """How to read the weights.
 
     Attributes:
-        options: As for `streamer.load`; None: the defaults, and what the environment says.
+        options: As for `streamer.load`; None for the defaults and the environment.
         storage_options: As for `streamer.load`.
         verify: As for `streamer.load`.
-        of_engine: What its own loader knows.
+        of_engine: The keys of the engine's own loader.
     """
 
     options: Options | None
@@ -38,14 +38,14 @@ class ExtraConfig:
 
 
 def parsed(given: Any, of_engine: tuple[str, ...]) -> ExtraConfig:
-    """Check what was given.
+    """Check and divide the dictionary of the user.
 
     Args:
         given: The dictionary.
-        of_engine: Keys that the loader of the engine knows.
+        of_engine: The keys of the engine's own loader.
 
     Raises:
-        OptionError: it is no dictionary, has an unknown key, or a value that `streamer.Options` does not take.
+        OptionError: `given` is no dictionary, has an unknown key, or a value that `streamer.Options` does not accept.
     """
     if not isinstance(given or {}, dict):
         raise OptionError(f"model_loader_extra_config is a dict, and not {type(given).__name__}")
@@ -56,10 +56,11 @@ def parsed(given: Any, of_engine: tuple[str, ...]) -> ExtraConfig:
 
 
 def for_place(options: Options | None, place: str) -> Options | None:
-    """Hold less ahead than for others, unless somebody has said how much.
+    """Return options with a smaller memory limit than other loads have, unless the user has set one.
 
-    An engine takes each tensor at once, so more is only more memory: a Llama of 1 GiB in the page cache took as long
-    with 128 MiB as with the default, which held it whole. Of a URL, as much is held as a large machine's link needs.
+    An engine takes each tensor immediately, so a larger limit only costs memory: a Llama of 1 GiB in the page cache
+    took as long with 128 MiB as with the default, which held all of it. For a URL, the limit is what the network of a
+    large machine needs.
     """
     if variable("STREAMER_MEMORY_LIMIT_BYTES") is not None or (options and options.memory_limit_bytes is not None):
         return options

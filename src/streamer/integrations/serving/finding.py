@@ -1,4 +1,4 @@
-"""Where the weights of a model lie that an engine names: a URL, a folder on a disk, or a repository of the Hub."""
+"""Locates the weights of the model that an engine names: a URL, a folder on a disk, or a repository of the Hub."""
 
 from __future__ import annotations
 
@@ -21,24 +21,23 @@ __all__ = ["is_url", "weights_of", "without_ignored"]
 
 
 def is_url(name: Any) -> bool:
-    """Say whether an engine was given a URL."""
+    """Whether an engine's name of a model is a URL."""
     return isinstance(name, str) and "://" in name
 
 
 def weights_of(name: str, subfolder: str | None, revision: str | None, download_dir: str | None) -> str:
-    """Give the path or URL of a model's folder.
+    """Return the path or URL of a model's folder.
 
-    A repository of the Hub is read from the Hub, without a copy on the disk, unless the whole of it was downloaded
-    before.
+    A repository of the Hub is read from the Hub, without a copy on the disk, unless all of it was downloaded before.
 
     Args:
-        name: As the engine has it.
-        subfolder: In it.
-        revision: Of a repository.
-        download_dir: Where the engine keeps repositories; None: where the Hub's library does.
+        name: The engine's name of the model.
+        subfolder: A sub-folder of the model, or None.
+        revision: The revision of a repository, or None.
+        download_dir: The engine's folder of repositories; None for that of the Hub's library.
 
     Raises:
-        UsageError: a revision of a URL, whose storage would overlook it.
+        UsageError: a revision is set for a URL, whose storage would ignore it.
     """
     if is_url(name) and revision:
         scheme = name.partition("://")[0].lower()
@@ -46,7 +45,7 @@ def weights_of(name: str, subfolder: str | None, revision: str | None, download_
         raise UsageError(
             f"a revision is of a repository of the Hub, and not of {scheme}://", uri=redact(name), hint=hint
         )
-    if is_url(name) or os.path.isdir(name) or name.startswith(("/", "./", "../")):  # names of the Hub do not
+    if is_url(name) or os.path.isdir(name) or name.startswith(("/", "./", "../")):  # names of the Hub do not begin so
         return _inside(name, subfolder)
     downloaded = _downloaded(name, subfolder, revision, download_dir)
     if downloaded is not None:
@@ -57,11 +56,11 @@ def weights_of(name: str, subfolder: str | None, revision: str | None, download_
 def without_ignored(
     folder: str, patterns: Sequence[str] | str | None, storage_options: Any, options: Options | None
 ) -> str | list[str]:
-    """Give the shards of a folder without those that ``ignore_patterns`` names, or the folder if it names none.
+    """Return the shards of a folder without those that match ``ignore_patterns``, or the folder if none match.
 
     Args:
-        folder: As `weights_of` gives it.
-        patterns: Of the engine; the default names files of a sub-folder alone, which are never read.
+        folder: The result of `weights_of`.
+        patterns: The engine's patterns; its default matches only files in a sub-folder, which are never read.
         storage_options: As for `streamer.load`.
         options: As for `streamer.load`.
     """
@@ -82,7 +81,7 @@ def _downloaded(name: str, subfolder: str | None, revision: str | None, download
     with suppress(LocalEntryNotFoundError, HfHubHTTPError, OSError, ValueError, StreamerError):
         folder = snapshot_download(name, revision=revision, cache_dir=download_dir, local_files_only=True)
         folder = _inside(folder, subfolder)
-        open_checkpoint(Request(uri=folder))  # which finds out whether a shard is missing
+        open_checkpoint(Request(uri=folder))  # raises if a shard is missing
         return folder
     return None
 

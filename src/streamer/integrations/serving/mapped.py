@@ -1,7 +1,7 @@
-"""Weights that this machine's page cache holds: mapped, not copied, as an engine takes each tensor at once.
+"""Maps weights that are in the page cache, without a copy, as an engine takes each tensor immediately.
 
-Guarantees: these are files of a disk, of which nothing is to be verified. Pages are mapped as the engine's own loader
-does it, when they are used: a thread that mapped them ahead (``MADV_POPULATE_READ``) made nothing faster.
+Guarantees: these are files on a disk, and no digests are to be compared. Pages are mapped when they are used, as in
+the engine's own loader: a thread that mapped them ahead (``MADV_POPULATE_READ``) made nothing faster.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _log = logging.getLogger("streamer")
 def mapped_weights(
     place: str | list[str], names: Callable[[str], bool], progress: ProgressOption
 ) -> Generator[tuple[str, torch.Tensor], None, None] | None:
-    """Map the shards of a checkpoint; None where a part of it is not in the page cache.
+    """Map the shards of a checkpoint; return None if a part of it is not in the page cache.
 
     Args:
         place: A folder or shards, as paths or URLs.
-        names: Says which tensors are needed.
+        names: Returns whether a tensor of this name is needed.
         progress: As for `streamer.load`.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Begins to read the weights of a model, with what the engine says of files and of tensors."""
+"""Starts reading the weights of a model, with the engine's choice of files and tensors."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ def stream_weights(
     ignored: Sequence[str] | str | None,
     progress: ProgressOption,
 ) -> AbstractContextManager[Iterable[tuple[str, torch.Tensor]]]:
-    """Stream them in the order of the file: tensors of a layer together, as a model may convert it when it is complete.
+    """Stream tensors in file order: a model may convert a layer when all its tensors have arrived.
 
-    Files in the page cache are mapped, unless something is said of how to read them.
+    Files in the page cache are mapped, unless the user has set how to read them.
 
     Args:
-        folder: As `weights_of` gives it.
-        how: What ``--model-loader-extra-config`` says.
-        names: Says which tensors are needed.
-        patterns: Of files in the folder; the first one that names any counts. None: the checkpoint.
+        folder: The result of `weights_of`.
+        how: The parsed ``--model-loader-extra-config``.
+        names: Returns whether a tensor of this name is needed.
+        patterns: Patterns of files in the folder; the first one that matches any file counts. None: the checkpoint.
         ignored: Patterns of files that are not read.
         progress: As for `streamer.load`.
 

@@ -1,4 +1,4 @@
-"""The small files of a model that an engine was given as a URL: all but its weights."""
+"""Pulls the small files of a model whose name is a URL: all files except its weights."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ __all__ = ["pull_small_files"]
 
 
 def pull_small_files(url: str, folder: str, log: logging.Logger, *, takes_code: bool) -> None:
-    """Pull them into a folder, once per node.
+    """Pull the small files of a model into a folder, once per node.
 
     Args:
-        url: Of the model.
-        folder: To fill.
-        log: Gets a line about what was pulled.
-        takes_code: The user trusts the code in the model's folder.
+        url: The URL of the model.
+        folder: The folder to fill.
+        log: The logger for a line on the pulled files.
+        takes_code: Whether the user trusts the code in the model's folder.
 
     Raises:
         StreamerError: as for ``python -m streamer pull``.

@@ -1,7 +1,7 @@
 """``sglang serve --model-path s3://bucket/model --load-format streamer``: a plug-in of SGLang.
 
-SGLang finds `register` by its entry point and calls it in every process. Nothing is done here but to add a choice
-and to register hooks, which SGLang applies.
+SGLang finds `register` by its entry point and calls it in every process. It only adds a choice for ``--load-format``
+and registers hooks, which SGLang applies.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ __all__ = ["register"]
 
 @cache
 def register() -> None:
-    """Register the load format ``streamer``, and let SGLang know every URL.
+    """Register the load format ``streamer``, and make SGLang accept every URL.
 
-    If a name of SGLang does not fit, whatever its version, a line in the log says which, and what to use instead.
+    If a name in this version of SGLang does not fit, a line in the log names it, and what to use instead.
     """
     if not all_fit(NAMES):
         return

@@ -1,4 +1,4 @@
-"""A dry run of SGLang's loader that ours derives from. It needs the configuration of a model: the first one's."""
+"""A dry run of our loader and of SGLang's loader from which it derives. It needs the first model's configuration."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ __all__ = ["TENSORS"]
 
 
 def _is_filled_alike(loader: Any, model_config: Any) -> bool:
-    """Fill a small model with the tensors of our loader, and with those of the one that it derives from.
+    """Whether our loader and SGLang's loader from which it derives fill a small model equally.
 
     Args:
-        loader: Ours, as SGLang made it; it is left as it is.
-        model_config: Of the model that is loaded.
+        loader: Our loader, as SGLang created it; it is not changed.
+        model_config: The configuration of the model that is loaded.
     """
     with small_checkpoint() as (location, expected), without_lines(DefaultModelLoader.__module__):
         small = changed(model_config, model_path=location.uri, model_weights="", revision=None)
@@ -32,7 +32,7 @@ def _is_filled_alike(loader: Any, model_config: Any) -> bool:
 
 
 def _filling(loader: Any, model_config: Any) -> Callable[[SmallModel], None]:
-    """Do what ``DefaultModelLoader.load_model`` does with a model that it has made."""
+    """Return a function that fills a model as ``DefaultModelLoader.load_model`` does."""
 
     def fill(model: SmallModel) -> None:
         loader.load_weights_and_postprocess(model, all_weights(loader, model_config, model), torch.device("cpu"))

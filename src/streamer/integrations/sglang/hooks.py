@@ -1,7 +1,7 @@
-"""What SGLang is told: the load format, and that any URL may name a model.
+"""Registers hooks in SGLang: for the load format, and so that any URL may name a model.
 
-It knows URLs of three schemes, by ``is_runai_obj_uri``; it pulls their small files once per node, before it starts
-processes, and finds the folder in each of them by the URL. The hooks let that be so for every URL.
+SGLang accepts URLs of three schemes, by ``is_runai_obj_uri``. It pulls their small files once per node, before it
+starts processes; each process finds the folder by the URL. The hooks extend this to every URL.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ __all__ = ["FORMAT", "register_hooks"]
 
 FORMAT = "streamer"
 
-_OWN_SCHEMES = ("redis://", "instance://")  # of SGLang: no storages, but other processes
-_KEPT = (FORMAT, "remote", "dummy")  # load formats that a URL leaves as they were given
+_OWN_SCHEMES = ("redis://", "instance://")  # schemes of SGLang for other processes, not for storages
+_KEPT = (FORMAT, "remote", "dummy")  # load formats that are not replaced for URLs
 
 _log = logging.getLogger("streamer")
 
 
 def register_hooks() -> None:
-    """Register them; SGLang applies them afterwards, wherever a module has imported what they wrap."""
+    """Register the hooks; SGLang applies them afterwards, also in modules that have imported the wrapped names."""
     if FORMAT not in LOAD_FORMAT_CHOICES:
         add_load_format_choices([FORMAT])
     hooks = {
@@ -53,20 +53,21 @@ def _is_pulled(theirs: Callable[..., bool], name: Any) -> bool:
 def _pulled(theirs: Callable[..., str], owner: Any, url: str) -> str:  # noqa: ARG001
     """Pull the small files of a model, once per node."""
     folder = str(owner.get_path(url))
-    # SGLang does not tell here whether the code is trusted; it asks for that before it runs any.
+    # SGLang does not pass here whether the user trusts the code; it checks this before it runs any.
     pull_small_files(url, folder, _log, takes_code=True)
     return folder
 
 
 def _choose_format(theirs: Callable[..., None], server_args: Any) -> None:
-    """Keep this load format, which SGLang replaces for URLs; choose it for URLs that no other one reads."""
+    """Keep this load format, which SGLang would replace for URLs; choose it for URLs that no other format reads."""
     view = resolving_view(server_args)
-    asked, draft, draft_asked = view.load_format, view.speculative_draft_model_path, view.speculative_draft_load_format
+    requested, draft = view.load_format, view.speculative_draft_model_path
+    requested_for_draft = view.speculative_draft_load_format
     theirs(server_args)
     chosen = {}
-    if asked == FORMAT or _is_ours(view.model_path):
-        chosen["load_format"] = asked if asked in _KEPT else FORMAT
-    if draft_asked is None and is_url(draft) and (asked == FORMAT or _is_ours(draft)):
+    if requested == FORMAT or _is_ours(view.model_path):
+        chosen["load_format"] = requested if requested in _KEPT else FORMAT
+    if requested_for_draft is None and is_url(draft) and (requested == FORMAT or _is_ours(draft)):
         chosen["speculative_draft_load_format"] = FORMAT
     if chosen:
         _log.info("The load formats of %s: %s", redact(str(view.model_path)), chosen)

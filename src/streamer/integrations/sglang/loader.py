@@ -1,7 +1,7 @@
-"""The load format ``streamer``: SGLang's own loader, whose weights are read by this package.
+"""The load format ``streamer``: SGLang's own loader, with weights that this package reads.
 
-Each process reads what it needs, and waits for no other one: `LoadConfig.load_group` says which processes may wait for
-each other, and none does, be it first start, or a reload that the stages of a pipeline do one after another.
+Each process reads the tensors that it needs, and does not wait for others. `LoadConfig.load_group` names processes that
+may wait for each other; none does, neither at the first start nor when the stages of a pipeline reload one by one.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ __all__ = ["StreamerModelLoader"]
 
 
 class StreamerModelLoader(DefaultModelLoader):  # type: ignore[misc]
-    """Loads safetensors from any path or URL, or from the Hub; again, too, by ``update_weights_from_disk``.
+    """Loads safetensors from any path or URL, or from the Hub; also for ``update_weights_from_disk``.
 
     Args:
         load_config: Its ``model_loader_extra_config`` holds fields of `streamer.Options`, ``storage_options`` and
-            ``verify``. Where it has none, as for a reload, that of the command line counts.
+            ``verify``. If it is empty, as for a reload, the one of the command line counts.
 
     Raises:
         OptionError: there is an unknown key, or a wrong value.
-        UsageError: ModelOpt shall quantize, which needs another loader.
+        UsageError: ModelOpt is to quantize the model, which needs another loader.
     """
 
     def __init__(self, load_config: Any) -> None:
@@ -58,7 +58,7 @@ class StreamerModelLoader(DefaultModelLoader):  # type: ignore[misc]
         """Download nothing: the weights are read where they are."""
 
     def load_model(self, **named: Any) -> Any:
-        """Make and fill a model, as SGLang's own loader does with the tensors that `_get_weights_iterator` gives.
+        """Create and fill a model: SGLang's own loader does it, with the tensors of `_get_weights_iterator`.
 
         Raises:
             UsageError: SGLang takes tensors in another way, or asked for none, and the model is not filled.
@@ -74,14 +74,14 @@ class StreamerModelLoader(DefaultModelLoader):  # type: ignore[misc]
         return model
 
     def _get_weights_iterator(self, source: Any, **_: Any) -> Iterator[tuple[str, torch.Tensor]]:
-        """Give the tensors of one place; SGLang calls it for the first load and for each reload."""
+        """Return the tensors of one source; SGLang calls it for the first load and for each reload."""
         folder = weights_of(_remote(source), None, source.revision, self.load_config.download_dir)
         _compare_checksums(folder)
         if self._began is None:
             self._began = self.counter_before_loading_weights = time.perf_counter()  # for a line in SGLang's log
         draft = self.load_config.draft_model_idx
         stream = (
-            stream_weights(  # now, and not with the first tensor: an update that finds nothing shall change nothing
+            stream_weights(  # opened now, not with the first tensor: an update that fails to open must change nothing
                 folder,
                 self._how,
                 lambda name: not is_of_another_draft(name, draft),
@@ -108,12 +108,12 @@ def _of_command_line() -> Any:
 def _is_serving() -> bool:
     try:
         return get_server_args() is not None
-    except ValueError:  # nothing was published in this process
+    except ValueError:  # this process has no server arguments
         return False
 
 
 def _remote(source: Any) -> str:
-    """Where the weights are: SGLang names the folder of the small files that it pulled."""
+    """Return the URL of the weights: SGLang's source may name the folder of the pulled small files."""
     weights = getattr(source.model_config, "model_weights", None)
     if weights and source.model_or_path == ObjectStorageModel.get_path(weights):
         return str(weights)

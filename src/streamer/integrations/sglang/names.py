@@ -1,7 +1,7 @@
-"""The names of SGLang that the plug-in stands on; each is tried by itself, whatever the version.
+"""The names of SGLang that the plug-in needs; each is tested on its own, whatever the version.
 
-The loader's base class imports models, so its names are tried with the first model, see `LOADER`; so are tensors, see
-`dry_runs.py`. That SGLang asks for tensors is checked by each load.
+The loader's base class imports models, so its names are tested with the first model, see `LOADER`; so are tensors, see
+`dry_runs.py`. Each load checks that SGLang requests tensors.
 """
 
 from __future__ import annotations

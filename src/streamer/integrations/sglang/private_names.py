@@ -1,4 +1,4 @@
-"""The private names of SGLang that the loader needs, of a base class. `names.py` and `dry_runs.py` try them."""
+"""The private names of SGLang that the loader needs, all of its base class. `names.py` and `dry_runs.py` test them."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ __all__ = ["all_weights", "is_of_another_draft", "named_for_draft"]
 
 
 def all_weights(loader: Any, model_config: Any, model: Any) -> Iterator[tuple[str, Any]]:
-    """Give all tensors of a model, as ``load_model`` of a loader asks for them."""
+    """Yield all tensors of a model, as ``load_model`` of a loader requests them."""
     yield from loader._get_all_weights(model_config, model)
 
 
 def is_of_another_draft(name: str, draft: int | None) -> bool:
-    """Say whether a tensor belongs to another draft than the one that is loaded.
+    """Whether a tensor belongs to another draft than the one that is loaded.
 
     Args:
-        name: Of the tensor.
-        draft: The number of the draft; None: no draft of several is loaded.
+        name: The name of the tensor.
+        draft: The number of the draft; None if the model is not one of several drafts.
     """
     match = None if draft is None else DefaultModelLoader._MTP_PATTERN.match(name)
     return match is not None and int(match.group(1)) != draft
 
 
 def named_for_draft(tensors: Iterator[tuple[str, Any]], prefix: str, draft: int) -> Iterator[tuple[str, Any]]:
-    """Give each tensor the name that the model of one draft has for it."""
+    """Yield tensors under the names that the model of one draft uses."""
     yield from DefaultModelLoader._filter_mtp_weights(tensors, prefix, draft)

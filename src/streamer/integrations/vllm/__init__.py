@@ -1,7 +1,7 @@
 """``vllm serve s3://bucket/model --load-format streamer``: a plug-in of vLLM.
 
-vLLM finds `register` by its entry point and calls it in every process, before it forks others. So nothing is done here
-but to register loaders and to wrap methods: no thread is started, and no device is touched.
+vLLM finds `register` by its entry point and calls it in every process, before it forks others. So it only registers
+loaders and wraps methods: it starts no thread and uses no device.
 """
 
 from __future__ import annotations
@@ -16,16 +16,15 @@ __all__ = ["register"]
 
 @cache  # vLLM may call it several times
 def register() -> None:
-    """Register the load formats ``streamer`` and ``streamer_sharded``, and let vLLM know every URL.
+    """Register the load formats ``streamer`` and ``streamer_sharded``, and make vLLM accept every URL.
 
-    With ``STREAMER_TAKE_OVER_RUNAI=1``, the formats ``runai_streamer`` and ``runai_streamer_sharded`` as well.
-
-    If a name of vLLM does not fit, whatever its version, a line in the log says which, and a load format that needs
-    it raises a `UsageError` that names the commands to use instead.
+    With ``STREAMER_TAKE_OVER_RUNAI=1``, also register ``runai_streamer`` and ``runai_streamer_sharded``.
+    If a name in this version of vLLM does not fit, a line in the log names it, and a load format that needs it raises
+    a `UsageError` with the commands to use instead.
     """
     if not all_fit(hooks.REGISTRATION):
         return
-    from streamer.integrations.vllm.takeover import is_taken_over  # noqa: PLC0415 (with vLLM alone)
+    from streamer.integrations.vllm.takeover import is_taken_over  # noqa: PLC0415 (it needs vLLM)
 
     for prefix in ("", "runai_") if is_taken_over() else ("",):
         for name in hooks.LOADERS:

@@ -1,10 +1,10 @@
-"""Lets vLLM's configuration take any URL for a model: its small files are pulled once per node, into a folder.
+"""Makes vLLM's configuration accept any URL as a model: its small files are pulled once per node, into a folder.
 
-Four functions are wrapped. ``ModelConfig.maybe_pull_model_tokenizer_for_runai`` pulls with another library, of three
-schemes. ``VllmConfig.try_verify_and_update_config`` refuses load formats that it does not know for object storage.
-``is_cloud_storage`` keeps the command line from looking for a URL in the Hub.
-``ModelConfig.maybe_untie_word_embeddings`` looks into checkpoints, and knows by vLLM's own load formats alone that the
-state of a rank is none.
+Four functions are wrapped. ``ModelConfig.maybe_pull_model_tokenizer_for_runai`` pulls with another library, for three
+schemes. ``VllmConfig.try_verify_and_update_config`` refuses unknown load formats for object storage.
+``is_cloud_storage`` prevents the command line from looking for a URL in the Hub.
+``ModelConfig.maybe_untie_word_embeddings`` reads checkpoints, and skips the saved state of a rank only for vLLM's own
+load formats.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ __all__ = ["FORMATS", "wrap"]
 
 FORMATS = ("streamer", "streamer_sharded")
 
-OF_FILES = ("hf", "safetensors", "fastsafetensors", "instanttensor", "pt", "npcache", "mistral")  # on a disk
-RANK_FILES = "model-*-part-*.safetensors"  # by the default names of vLLM's sharded state
+OF_FILES = ("hf", "safetensors", "fastsafetensors", "instanttensor", "pt", "npcache", "mistral")  # need local files
+RANK_FILES = "model-*-part-*.safetensors"  # the default names of vLLM's sharded state
 
 _log = logging.getLogger(LOGGER)
 
@@ -71,7 +71,7 @@ def _pulling(theirs: Callable[..., None], config: Any, model: str, tokenizer: st
         takes_code = bool(config.trust_remote_code)
         urls = [each for each in dict.fromkeys((model, tokenizer)) if is_url(each)]
         folders = {url: pulled(url, takes_code=takes_code) for url in urls}
-    except UsageError as error:  # as where streamer[s3] is not installed
+    except UsageError as error:  # for instance, streamer[s3] is not installed
         if find_spec("runai_model_streamer") is None or not any(map(is_runai_obj_uri, (model, tokenizer))):
             raise
         _log.warning("%s. Run:ai's package pulls the model's small files", error)
@@ -106,11 +106,11 @@ def _untying(theirs: Callable[..., None], config: Any) -> None:
 
 
 def pulled(url: str, *, takes_code: bool) -> str:
-    """Pull the small files of a model, once per node; give their folder.
+    """Pull the small files of a model, once per node; return their folder.
 
     Args:
-        url: Of the model.
-        takes_code: The user trusts the code in the model's folder.
+        url: The URL of the model.
+        takes_code: Whether the user trusts the code in the model's folder.
 
     Raises:
         StreamerError: as for ``python -m streamer pull``.

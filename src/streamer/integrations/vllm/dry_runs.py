@@ -1,4 +1,4 @@
-"""Dry runs of vLLM's two loaders that ours derive from. They need the configuration of a model: the first one's."""
+"""Dry runs of our loaders and of vLLM's two loaders from which they derive, with the first model's configuration."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ __all__ = ["SHARDED_TENSORS", "TENSORS"]
 
 
 def _is_filled_alike(loader: Any, model_config: Any) -> bool:
-    """Fill a small model by our loader, and by the one of vLLM that it derives from.
+    """Whether our loader and vLLM's loader from which it derives fill a small model equally.
 
     Args:
-        loader: Ours, as vLLM made it; it is left as it is.
-        model_config: Of the model that is loaded.
+        loader: Our loader, as vLLM created it; it is not changed.
+        model_config: The configuration of the model that is loaded.
     """
     base, theirs_format = DefaultModelLoader, "safetensors"
     if isinstance(loader, ShardedStateLoader):

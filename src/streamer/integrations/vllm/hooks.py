@@ -1,7 +1,7 @@
-"""The names of vLLM that the plug-in stands on; each is tried by itself, whatever the version.
+"""The names of vLLM that the plug-in needs; each is tested on its own, whatever the version.
 
-They are tried without tensors, as vLLM registers its plug-ins before it knows a model; the first load makes the dry run
-of `dry_runs.py`. Each load checks that vLLM asks for tensors, see `StreamerModelLoader.load_weights`.
+They are tested without tensors, as vLLM registers its plug-ins before it has a model; the first load makes the dry run
+of `dry_runs.py`. Each load checks that vLLM requests tensors, see `StreamerModelLoader.load_weights`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ REGISTRATION = (
     Hook(f"{_LOADERS}.base_loader", "BaseModelLoader", _NO_FORMAT, positional=1),
 )
 
-# What a loader of ours derives from and calls, by the load format.
+# Names that our loaders derive from or call, by load format.
 LOADERS = {
     "streamer": (
         Hook(_OF_FILES, "DefaultModelLoader", _NO_FORMAT, positional=1),
@@ -44,7 +44,7 @@ LOADERS = {
     ),
 }
 
-# What lets a URL be the name of a model.
+# Names that are needed so that a URL can name a model.
 CONFIGURATION = (
     Hook("vllm.assets.base", "get_cache_dir", _NO_URL),
     Hook("vllm.transformers_utils.runai_utils", "is_runai_obj_uri", _NO_URL, positional=1),

@@ -1,7 +1,7 @@
-"""The load format ``streamer``: vLLM's own loader, whose weights are read by this package.
+"""The load format ``streamer``: vLLM's own loader, with weights that this package reads.
 
-Each process reads the tensors that it needs, and no others: what an expert of another rank, or the main model of a
-draft, has alone is not read. No process waits for another.
+Each process reads only the tensors that it needs, without those of experts on other ranks, or of the main model when it
+loads a draft. No process waits for another.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class StreamerModelLoader(DefaultModelLoader):  # type: ignore[misc]
         """Download nothing: the weights are read where they are."""
 
     def load_weights(self, model: Any, model_config: Any) -> None:
-        """Fill a model, as vLLM's own loader does with the tensors that `get_all_weights` gives.
+        """Fill a model: vLLM's own loader does it, with the tensors of `get_all_weights`.
 
         Raises:
             UsageError: vLLM takes tensors in another way, or asked for none, and the model is not filled.
@@ -73,11 +73,11 @@ class StreamerModelLoader(DefaultModelLoader):  # type: ignore[misc]
             raise refusal("DefaultModelLoader.load_weights asked for no tensor", COMMAND, "streamer")
 
     def get_all_weights(self, model_config: Any, model: Any) -> Iterator[tuple[str, torch.Tensor]]:
-        """Give the tensors of a model, and those of its other checkpoints.
+        """Yield the tensors of a model, and those of its other checkpoints.
 
         Args:
-            model_config: ``model_weights`` or, where that is empty, ``model`` says where they are.
-            model: Which tensors it does not use, and where others are.
+            model_config: Its ``model_weights`` names the weights, or its ``model`` if that is empty.
+            model: The model; it knows which tensors it does not use, and its other checkpoints.
         """
         _advise_huge_pages(model)
         primary = DefaultModelLoader.Source(
@@ -116,7 +116,7 @@ class StreamerModelLoader(DefaultModelLoader):  # type: ignore[misc]
 
 
 def _advise_huge_pages(model: Any) -> None:
-    """Let parameters on a CPU, which nobody has touched yet, have huge pages: filling them takes half the time."""
+    """Advise huge pages for untouched parameters on the CPU: filling them then takes half the time."""
     if isinstance(model, torch.nn.Module):
         on_host = [each for each in model.parameters() if each.device.type == "cpu" and each.layout is torch.strided]
         _native.advise_huge_pages([(each.data_ptr(), each.nbytes) for each in on_host])

@@ -1,4 +1,4 @@
-"""Lines of this package in vLLM's log, which shows only those of its own loggers."""
+"""Shows log lines of this package in vLLM's log, which contains only lines of vLLM's own loggers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class _Forwarding(logging.Handler):
 
 
 def forward_log() -> None:
-    """Let warnings and notes of this package appear where those of vLLM do; to be called as often as one likes."""
+    """Forward log lines of this package to vLLM's log; further calls do nothing."""
     own = logging.getLogger("streamer")
     if not any(isinstance(each, _Forwarding) for each in own.handlers):
         own.addHandler(_Forwarding())

@@ -1,4 +1,4 @@
-"""The private names of vLLM that the loaders need: all of its base classes. `hooks.py` tries them."""
+"""The private names of vLLM that the loaders need, all of their base classes. `hooks.py` tests them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ __all__ = ["files_of_rank", "is_left_out", "own_tensors"]
 
 
 def is_left_out(loader: Any) -> Callable[[str], bool]:
-    """Say which tensors ``--mm-encoder-only`` leaves out, once ``load_weights`` has asked the model.
+    """Return a test for tensors that ``--mm-encoder-only`` leaves out; call it after ``load_weights`` has set it up.
 
-    A vLLM without these names has all tensors read; the model takes what it needs.
+    If vLLM lacks these names, all tensors are read, and the model takes those that it needs.
     """
     prefixes: Any = getattr(loader, "_encoder_only_lm_prefixes", None)
     mapper: Any = getattr(loader, "_encoder_only_weights_mapper", None)
@@ -27,14 +27,14 @@ def is_left_out(loader: Any) -> Callable[[str], bool]:
 
 
 def files_of_rank(pattern: str | None) -> str:
-    """Give the pattern of the files that this rank saved.
+    """Return the pattern of the files that this rank saved.
 
     Args:
-        pattern: With the names of ranks in braces; None: the default.
+        pattern: The user's pattern, with the name of the rank in braces; None for the default.
     """
     return str(ShardedStateLoader._render_default_pattern(pattern, part="*"))
 
 
 def own_tensors(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Give the tensors of a model that are no part of another one: those that are saved."""
+    """Return the tensors of a model that are not part of another tensor: these are saved."""
     return dict(ShardedStateLoader._filter_subtensors(model.state_dict()))

@@ -1,4 +1,4 @@
-"""A load format that this vLLM cannot have: whoever asks for it gets our error, and not "unknown load format"."""
+"""A load format that does not fit this version of vLLM: using it raises our error, not "unknown load format"."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ __all__ = ["refusing_loader"]
 
 
 def refusing_loader(name: str, reason: str) -> type:
-    """Make a loader that cannot be made.
+    """Return a loader class whose construction raises.
 
     Args:
-        name: Of the load format.
-        reason: Which name of vLLM does not fit, and why.
+        name: The name of the load format.
+        reason: The name of vLLM that does not fit, and why.
     """
 
     def refuse(cls: type, *_: Any, **__: Any) -> NoReturn:  # noqa: ARG001 (vLLM chooses the arguments)

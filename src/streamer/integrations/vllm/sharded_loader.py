@@ -1,4 +1,4 @@
-"""The load format ``streamer_sharded``: the state that each rank of vLLM saved, from any storage."""
+"""The load format ``streamer_sharded``: reads the state that each rank of vLLM saved, from any storage."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _HINT = "Save the state again, with the same version of vLLM and as many ranks"
 
 
 class StreamerShardedLoader(ShardedStateLoader):  # type: ignore[misc]
-    """Loads what ``ShardedStateLoader.save_model`` wrote; each rank reads its own files.
+    """Loads files of ``ShardedStateLoader.save_model``; each rank reads its own files.
 
     Args:
-        load_config: Its ``model_loader_extra_config`` holds what `StreamerModelLoader` takes, and vLLM's ``pattern``.
+        load_config: Its ``model_loader_extra_config`` holds keys of `StreamerModelLoader`, and vLLM's ``pattern``.
 
     Raises:
         OptionError: there is an unknown key, or a wrong value.
@@ -48,7 +48,7 @@ class StreamerShardedLoader(ShardedStateLoader):  # type: ignore[misc]
         """Fill a model.
 
         Raises:
-            FormatError: the files lack a tensor of the model, or have one that it has not.
+            FormatError: the files lack a tensor of the model, or have a tensor that the model lacks.
             UsageError: vLLM takes tensors in another way.
             StreamerError: as for `streamer.load`.
         """
@@ -70,7 +70,7 @@ class StreamerShardedLoader(ShardedStateLoader):  # type: ignore[misc]
                 target = missing.pop(name, None)
                 if target is None:
                     raise FormatError(f"the model has no tensor {name!r}", uri=tensors.report.uri, hint=_HINT)
-                for dimension, size in enumerate(tensor.shape):  # a model with LoRA has padding
+                for dimension, size in enumerate(tensor.shape):  # tensors of a model with LoRA are padded
                     target = target.narrow(dimension, 0, size)
                 target.copy_(tensor)
         if missing:

@@ -1,7 +1,7 @@
-"""Takes the names of Run:ai's load formats, where ``STREAMER_TAKE_OVER_RUNAI=1`` asks for it.
+"""Takes over the names of Run:ai's load formats, if ``STREAMER_TAKE_OVER_RUNAI=1`` is set.
 
-Orchestrators hand a URL on, instead of downloading the model, if the load format has one of these names: Ray Serve LLM,
-charts of llm-d, ModelExpress. vLLM itself chooses ``runai_streamer`` for ``s3://``, ``gs://`` and ``az://``.
+Some orchestrators pass a URL on, instead of downloading the model, only if the load format has one of these names: Ray
+Serve LLM, charts of llm-d, ModelExpress. vLLM chooses ``runai_streamer`` for ``s3://``, ``gs://`` and ``az://``.
 """
 
 from __future__ import annotations
@@ -15,21 +15,22 @@ from streamer.integrations.vllm.log import LOGGER
 __all__ = ["is_taken_over", "translated"]
 
 VARIABLE = "STREAMER_TAKE_OVER_RUNAI"
-SWITCHES = ("distributed", "concurrency")  # each process reads what it needs, and requests follow the storage
+# Not needed here: each process reads only its own tensors, and the engine chooses the number of requests.
+SWITCHES = ("distributed", "concurrency")
 
 _log = logging.getLogger(LOGGER)
 
 
 def is_taken_over() -> bool:
-    """Whether the environment asks for it."""
+    """Whether ``STREAMER_TAKE_OVER_RUNAI`` is set."""
     return is_on(VARIABLE)
 
 
 def translated(load_config: Any) -> Any:
-    """Give ``model_loader_extra_config`` with Run:ai's keys as ours, if the load format is one of Run:ai's.
+    """Return ``model_loader_extra_config``, with Run:ai's keys translated if the load format is one of Run:ai's.
 
     Args:
-        load_config: Of vLLM.
+        load_config: The configuration of vLLM.
     """
     given = load_config.model_loader_extra_config
     if not str(load_config.load_format).startswith("runai_streamer") or not isinstance(given, dict):
@@ -38,5 +39,5 @@ def translated(load_config: Any) -> Any:
     ignored = [key for key in given if key in SWITCHES]
     if ignored:
         _log.debug("Not needed, and ignored: %s", ", ".join(ignored))
-    limit = ours.pop("memory_limit", -1)  # of Run:ai: -1 for none, 0 for as little as possible
+    limit = ours.pop("memory_limit", -1)  # in Run:ai, -1 means no limit, and 0 as little as possible
     return ours if limit == -1 else {"memory_limit_bytes": limit or 1, **ours}
