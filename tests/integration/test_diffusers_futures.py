@@ -37,7 +37,7 @@ def _tried_anew(monkeypatch, tmp_path_factory):
     folder = tmp_path_factory.mktemp("private")
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     monkeypatch.setattr(hooks, "_REASONS", {})
-    hooks._say.cache_clear()
+    hooks._log_misfit.cache_clear()
 
 
 @pytest.fixture(scope="module")

@@ -123,7 +123,7 @@ def test_threads_patch_and_undo_at_the_same_time() -> None:
 
 def test_a_switch_turns_it_off(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setenv("STREAMER_DISABLE_PATCHES", "1")
-    hooks._say_that_it_is_off.cache_clear()
+    hooks._log_disabled.cache_clear()
     with caplog.at_level("INFO", logger="streamer"):
         assert streamer.patch() == []
     assert len(caplog.messages) == 4
@@ -140,7 +140,7 @@ def test_a_name_that_takes_what_ours_does_not_is_left_alone_with_a_warning(
     def later(filename: str, device: str = "cpu", *, backend: str = "mmap", threads: int = 8) -> None: ...
 
     monkeypatch.setattr(hooks, "_REASONS", {})
-    hooks._say.cache_clear()
+    hooks._log_misfit.cache_clear()
     with monkeypatch.context() as patched:
         patched.setattr(safetensors.torch, "load_file", later)
         with streamer.patched() as names:
@@ -153,7 +153,7 @@ def test_a_name_that_takes_what_ours_does_not_is_left_alone_with_a_warning(
 
 def test_a_name_that_is_gone_is_left_out(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(hooks, "_REASONS", {})
-    hooks._say.cache_clear()
+    hooks._log_misfit.cache_clear()
     with monkeypatch.context() as patched:
         patched.delattr(safetensors.torch, "load_model")
         with streamer.patched() as names:

@@ -1,1 +1,1 @@
-"""Other libraries' names, for programs that shall not change: a module for each library."""
+"""Names of other libraries, so that programs need no change: a module for each library."""

@@ -1,9 +1,9 @@
-"""The names of other libraries that this package replaces, calls or derives from, and whether they still fit.
+"""Names of other libraries that this package replaces, calls or derives from, and tests whether they still fit.
 
-A hook is judged by what it is, never by a version: its name exists, its signature takes what is passed, and, where data
-goes through it, two small tensors come out equal. Each hook is tried once per process. A hook that does not fit costs
-speed and one line in the log, and no URL: the caller goes its other way, which `Hook.otherwise` describes. Where there
-is no other way, `Hook.demand` raises an error that names the version to install.
+A hook is tested by its behaviour, never by a version: its name exists, its signature accepts the passed arguments, and
+if data goes through it, two small tensors come out equal. Each hook is tested once per process. If a hook does not fit,
+the load is slower and one line is logged, but the URL still loads: the caller uses the fallback that `Hook.otherwise`
+describes. If there is no fallback, `Hook.demand` raises an error that names the version to install.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ __all__ = ["SWITCH", "Hook", "imported", "is_equal", "package_with", "version_of
 SWITCH = "STREAMER_DISABLE_PATCHES"
 
 _log = logging.getLogger("streamer")
-_REASONS: dict[Hook, str | None] = {}  # what was tried in this process; None: it fits
+_REASONS: dict[Hook, str | None] = {}  # the hooks tested in this process; None for a hook that fits
 
 
 @dataclass(frozen=True)
 class Hook:
-    """One name of another library. Equal hooks are tried once.
+    """One name of another library. Equal hooks are tested once.
 
-    It is no error when two threads try the same hook at the same time.
+    Two threads may test the same hook at the same time.
 
     Attributes:
-        module: Where the name lives, for instance ``"transformers.modeling_utils"``.
-        name: The name there; with dots, that of an attribute of it.
-        otherwise: What happens where the hook does not fit, as a clause: ``"weights are written to a disk first"``.
+        module: The module of the name, for instance ``"transformers.modeling_utils"``.
+        name: The name in the module; dots lead to attributes.
+        otherwise: The fallback if the hook does not fit, as a clause: ``"weights are written to a disk first"``.
         positional: How many arguments are passed by position.
-        keywords: Which ones are passed by name.
-        dry_run: Passes two small tensors through the hook and tells whether they came out equal; it may raise, too.
-            Its arguments are those of `misfit`.
+        keywords: The arguments that are passed by name.
+        dry_run: Passes two small tensors through the hook; returns whether they came out equal, or raises. Its
+            arguments are those of `misfit`.
     """
 
     module: str
@@ -56,7 +56,7 @@ class Hook:
 
     @property
     def library(self) -> str:
-        """The library that has the name."""
+        """The library of the name."""
         return self.module.partition(".")[0]
 
     @property
@@ -65,22 +65,22 @@ class Hook:
         return f"{self.module}.{self.name}"
 
     def found(self) -> Any:
-        """Import the module, and give what the name holds now.
+        """Import the module, and return the current value of the name.
 
         Raises:
-            UsageError: the library is not there, or its import fails.
-            AttributeError: it has no such name.
+            UsageError: the library is not installed, or its import fails.
+            AttributeError: the module has no such name.
         """
         return reduce(getattr, self.name.split("."), imported(self.module))
 
     def misfit(self, *arguments: Any) -> str | None:
-        """Say why the hook does not fit; None: it does.
+        """Return why the hook does not fit; None if it fits.
 
         Args:
-            arguments: Of the dry run, for a hook that can be tried with its first use alone.
+            arguments: Arguments of the dry run, for a hook that can only be tested at its first use.
 
         Raises:
-            UsageError: the library is not there, or its import fails.
+            UsageError: the library is not installed, or its import fails.
         """
         if self not in _REASONS:
             _REASONS[self] = _misfit(self, arguments)
@@ -93,20 +93,20 @@ class Hook:
             UsageError: as `misfit`.
         """
         if is_on(SWITCH):
-            _say_that_it_is_off(self)
+            _log_disabled(self)
             return False
         reason = self.misfit()
         if reason is not None:
-            _say(self, printable(reason))
+            _log_misfit(self, printable(reason))
         return reason is None
 
     def reject(self, reason: str) -> None:
-        """Note, and log, that the hook turned out not to fit while it was used."""
+        """Record and log that the hook turned out not to fit when it was used."""
         _REASONS[self] = reason
-        _say(self, printable(reason))
+        _log_misfit(self, printable(reason))
 
     def demand(self, oldest: str) -> Any:
-        """Give what the name holds, where nothing can take its place.
+        """Return the current value of the name, if there is no fallback.
 
         Args:
             oldest: The first version of the library that has it.
@@ -127,7 +127,7 @@ def imported(module: str) -> ModuleType:
     """Import a module of another library.
 
     Raises:
-        UsageError: the library is not installed, or it is and its import fails.
+        UsageError: the library is not installed, or its import fails.
         ModuleNotFoundError: the library has no such module.
     """
     library = module.partition(".")[0]
@@ -145,11 +145,11 @@ def imported(module: str) -> ModuleType:
 
 
 def package_with(library: str, cls: Any) -> str:
-    """Name the package of a library that a class belongs to: it may be a copy inside of another package.
+    """Return the package of a library to which a class belongs: it may be a copy inside another package.
 
     Args:
-        library: Its name.
-        cls: A class of it, or one derived from its classes.
+        library: The name of the library.
+        cls: A class of the library, or one derived from its classes.
     """
     for each in getattr(cls, "__mro__", (cls,)):
         parts = str(getattr(each, "__module__", "")).split(".")
@@ -159,9 +159,9 @@ def package_with(library: str, cls: Any) -> str:
 
 
 def version_of(module: str) -> str:
-    """Give the version of the library that has a module, for messages alone."""
+    """Return the version of the library that has a module; use it only in messages."""
     package = module
-    while package:  # a copy of a library inside of another one has a version of its own
+    while package:  # a copy of a library inside another one has its own version
         found = getattr(sys.modules.get(package), "__version__", None)
         if found is not None:
             return str(found)
@@ -195,12 +195,12 @@ def _misfit(hook: Hook, arguments: tuple[Any, ...]) -> str | None:
 
 
 def _refusal(found: Any, hook: Hook) -> str | None:
-    """Say what of the signature does not take what is passed."""
+    """Return why the signature does not accept the passed arguments; None if it does."""
     if not hook.positional and not hook.keywords:
         return None
     try:
         signature = inspect.signature(found)
-    except (TypeError, ValueError):  # a C function may have none; the dry run tells
+    except (TypeError, ValueError):  # a C function may have no signature; the dry run decides
         return None
     try:
         signature.bind(*[None] * hook.positional, **dict.fromkeys(hook.keywords))
@@ -210,7 +210,7 @@ def _refusal(found: Any, hook: Hook) -> str | None:
 
 
 @cache
-def _say(hook: Hook, reason: str) -> None:
+def _log_misfit(hook: Hook, reason: str) -> None:
     _log.warning(
         "%s of %s %s does not fit: %s. So %s. Please report this line as an issue of streamer. "
         "%s=1 takes that way without this line",
@@ -224,12 +224,12 @@ def _say(hook: Hook, reason: str) -> None:
 
 
 @cache
-def _say_that_it_is_off(hook: Hook) -> None:
+def _log_disabled(hook: Hook) -> None:
     _log.info("%s is not used, as %s=1 says; so %s", hook.label, SWITCH, hook.otherwise)
 
 
 def is_equal(state: Mapping[str, Any], expected: Mapping[str, Any]) -> bool:
-    """Whether two states, as dry runs read them, have the same names, and tensors of the same dtypes and values."""
+    """Whether two states of dry runs have the same names, and tensors of the same dtypes and values."""
     return state.keys() == expected.keys() and all(
         state[name].dtype == expected[name].dtype and state[name].equal(expected[name]) for name in expected
     )

@@ -1,9 +1,9 @@
-"""Puts this package's readers where loaded libraries hold safetensors', and takes them away again.
+"""Replaces safetensors' readers in loaded libraries by this package's readers, and undoes this.
 
-A library that says ``from safetensors import safe_open`` has a name of its own for it: the names of all loaded modules
-are looked through, and each that holds a function of the table is given ours. A library that is imported later gets
-ours from safetensors itself. Undoing gives each name what it held before; a name that somebody else has changed
-meanwhile stays as it is. Thread-safe.
+A library with ``from safetensors import safe_open`` has its own name for the function. So all names in all loaded
+modules are searched, and each that holds a function of the table is replaced. A library that is imported later gets
+the replacement from safetensors itself. Undoing restores each name; a name that other code has changed meanwhile stays
+as it is. Thread-safe.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def _ours(module: str, name: str) -> Any:
     return getattr(import_module(f"streamer.compat.{module}"), name)
 
 
-def _takes_what_theirs_takes(module: str, name: str) -> bool:
-    """Whether a caller of theirs may call ours, which reads two small tensors as safetensors wrote them."""
+def _can_replace(module: str, name: str) -> bool:
+    """Whether our reader accepts the arguments of theirs, and reads two small tensors that safetensors wrote."""
     ours, theirs = _ours(module, name), getattr(imported(module), name)
     known = set(signature(ours).parameters)
     unknown = [each.name for each in signature(theirs).parameters.values() if each.kind not in _ANY]
@@ -46,7 +46,7 @@ def _takes_what_theirs_takes(module: str, name: str) -> bool:
 
 
 def _state(ours: Any, name: str, path: str) -> dict[str, Any]:
-    """Read a file with one of ours, through the engine."""
+    """Read a file with one of our readers, through the engine."""
     if name == "load_file":
         return dict(ours(path, options=Options()))
     if name == "load_model":
@@ -64,31 +64,31 @@ _NAMES = (
     ("safetensors.torch", "load_model"),
     ("safetensors.numpy", "load_file"),
 )
-# What is replaced; ours is under the same names in streamer.compat.
+# The replaced names; the replacements have the same names in streamer.compat.
 TABLE = tuple(
     Hook(
         module,
         name,
         otherwise="it stays as it is, and reads no URL",
-        dry_run=partial(_takes_what_theirs_takes, module, name),
+        dry_run=partial(_can_replace, module, name),
     )
     for module, name in _NAMES
 )
 
 
 class _Patches:
-    """What is in place now, for all callers together."""
+    """The patches in place, counted over all callers."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._users = 0
-        self._theirs_by_ours: dict[int, tuple[Any, Any]] = {}  # id of ours: ours and theirs
+        self._theirs_by_ours: dict[int, tuple[Any, Any]] = {}  # id of our reader to our reader and theirs
 
     def add_user(self) -> list[str]:
         with self._lock:
             self._users += 1
             if self._users == 1:
-                self._put()
+                self._replace()
             return sorted({f"{module.__name__}.{name}" for module, name, _ in self._held()})
 
     def remove_user(self) -> None:
@@ -97,9 +97,9 @@ class _Patches:
                 return
             self._users -= 1
             if self._users == 0:
-                self._take_away()
+                self._restore()
 
-    def _put(self) -> None:
+    def _replace(self) -> None:
         for hook in TABLE:
             if not hook.fits():
                 continue
@@ -110,13 +110,13 @@ class _Patches:
                     if value is theirs:
                         setattr(module, key, ours)
 
-    def _take_away(self) -> None:
+    def _restore(self) -> None:
         for module, name, theirs in list(self._held()):
             setattr(module, name, theirs)
         self._theirs_by_ours.clear()
 
     def _held(self) -> Iterator[tuple[ModuleType, str, Any]]:
-        """Give each name that holds one of ours, and what it shall hold afterwards."""
+        """Yield each name that holds one of our readers, with the reader to restore."""
         for module in _modules():
             for name, value in list(vars(module).items()):
                 held = self._theirs_by_ours.get(id(value))
@@ -128,13 +128,13 @@ _PATCHES = _Patches()
 
 
 def patch() -> list[str]:
-    """Let libraries that read with safetensors read with this package: any URL, and to GPUs through pinned memory.
+    """Make libraries that use safetensors read with this package: any URL, and to GPUs through pinned memory.
 
-    Local files for the CPU are still read by safetensors itself, which is as fast. Call `unpatch` as often as this.
-    ``STREAMER_DISABLE_PATCHES=1`` makes it do nothing.
+    safetensors itself still reads local files for the CPU, which is as fast. Call `unpatch` once for each call of this
+    function. With ``STREAMER_DISABLE_PATCHES=1``, nothing is replaced.
 
     Returns:
-        The names that are ours now, for instance ``transformers.modeling_utils.safe_open``.
+        The replaced names, for instance ``transformers.modeling_utils.safe_open``.
 
     Example:
         >>> streamer.patch()                                           # doctest: +SKIP
@@ -144,13 +144,13 @@ def patch() -> list[str]:
 
 
 def unpatch() -> None:
-    """Undo one `patch`; the last one gives every library its own readers back. Without one it does nothing."""
+    """Undo one `patch`; the last call restores the readers of all libraries. Without a `patch`, it does nothing."""
     _PATCHES.remove_user()
 
 
 @contextmanager
 def patched() -> Iterator[list[str]]:
-    """Patch inside of a block.
+    """Patch inside a ``with`` block.
 
     Example:
         >>> with streamer.patched():                                   # doctest: +SKIP
@@ -164,19 +164,19 @@ def patched() -> Iterator[list[str]]:
 
 
 def _own(ours: Any) -> Any:
-    """Make a twin that only a patch puts anywhere: who imported ours himself keeps it when the patch is undone."""
+    """Return a copy that only patches use: names with which the user imported our reader are then not undone."""
     if isinstance(ours, type):
         return type(ours.__name__, (ours,), {"__doc__": ours.__doc__, "__module__": ours.__module__})
 
     @wraps(ours)
-    def twin(*arguments: Any, **named: Any) -> Any:
+    def copied(*arguments: Any, **named: Any) -> Any:
         return ours(*arguments, **named)
 
-    return twin
+    return copied
 
 
 def _modules() -> list[ModuleType]:
-    """Give the loaded modules of others; one that another thread imports meanwhile may be left out."""
+    """Return the loaded modules of other packages; a module that another thread is importing may be missing."""
     return [
         module
         for name, module in list(sys.modules.items())

@@ -1,9 +1,9 @@
-"""Run:ai's model streamer on this package's engine: its C interface, and its public names for any URL.
+"""Run:ai's model streamer on this package's engine: its C interface, and its public Python names, for any URL.
 
     >>> import streamer.compat.runai
-    >>> path = streamer.compat.runai.library_path()  # for the variable STREAMER_LIBRARY of Run:ai's own package
+    >>> path = streamer.compat.runai.library_path()  # the value of STREAMER_LIBRARY for Run:ai's own package
 
-The names have the signatures of version 0.17; ``docs/integrations/runai.md`` says what differs.
+The names have the signatures of version 0.17; ``docs/integrations/runai.md`` lists the differences.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = [
     "pull_files",
 ]
 
-_HOME = {
+_DEFINED_IN = {
     "DistributedStreamer": "distributed_streamer",
     "FileChunks": "file_streamer",
     "FileStreamer": "file_streamer",
@@ -44,8 +44,8 @@ _HOME = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used: the shared library needs none of them."""
+    """Import a public name at its first use: the shared library needs none of them."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    home = _HOME.get(name, "safetensors_streamer.safetensors_streamer")
+    home = _DEFINED_IN.get(name, "safetensors_streamer.safetensors_streamer")
     return getattr(importlib.import_module(f"{__name__}.{home}"), name)

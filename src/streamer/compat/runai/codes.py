@@ -1,4 +1,4 @@
-"""The numbers of Run:ai's C interface (``native/runai/codes.h``), and which error has which."""
+"""The codes of Run:ai's C interface (``native/runai/codes.h``), and the code of each error."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["Code", "code_of"]
 
 
 class Code(IntEnum):
-    """What a call or a range is answered with."""
+    """The result of a call or a range."""
 
     SUCCESS = 0
     FINISHED = 1
@@ -34,7 +34,7 @@ class Code(IntEnum):
     OUT_OF_MEMORY = 26
 
 
-_CODES: tuple[tuple[type[StreamerError], Code], ...] = (  # the first that fits
+_CODES: tuple[tuple[type[StreamerError], Code], ...] = (  # the first matching class counts
     (LoadCancelledError, Code.FINISHED),
     (TruncatedError, Code.END_OF_FILE),
     (RangeResponseError, Code.WRONG_ANSWER),
@@ -47,7 +47,7 @@ _CODES: tuple[tuple[type[StreamerError], Code], ...] = (  # the first that fits
 
 
 def code_of(error: BaseException) -> Code:
-    """Give the number of an error.
+    """Return the code of an error.
 
     Example:
         >>> code_of(TruncatedError("the file is shorter than before"))

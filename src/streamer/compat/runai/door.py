@@ -1,6 +1,7 @@
-"""What the shared library with Run:ai's C interface calls (``native/runai``), with numbers and addresses.
+"""The entry points that the shared library with Run:ai's C interface (``native/runai``) calls.
 
-Each function returns a `Code`, and raises nothing but KeyboardInterrupt: its caller is C. The log says what went wrong.
+Arguments are numbers and addresses. The caller is C, so each function returns a `Code`, and raises only
+KeyboardInterrupt. Errors are logged.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from streamer.core.secrets.options import SecretOptions
 
 __all__ = ["end", "list_files", "request", "set_credentials", "start"]
 
-# These take the lock of a queue for a moment and nothing of Python: the GIL may stay held.
+# These functions only lock a queue briefly and do not use Python, so the GIL may stay held.
 _ANSWER = ctypes.PYFUNCTYPE(None, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_int)
 _ANSWER_REST = ctypes.PYFUNCTYPE(None, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_int)
 _LISTED = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_void_p)
 
 _log = logging.getLogger("streamer")
-_readers: dict[int, Reader] = {}  # by the number of their streamer; a forked child has other numbers
+_readers: dict[int, Reader] = {}  # number of a streamer to its reader; a forked child has other numbers
 
 
 def _coded(function: Callable[..., Code]) -> Callable[..., int]:
@@ -36,7 +37,7 @@ def _coded(function: Callable[..., Code]) -> Callable[..., int]:
         try:
             return int(function(*arguments))
         except KeyboardInterrupt:
-            raise  # the one exception that the library expects: it is raised again where Python goes on
+            raise  # the library expects this exception, and raises it again when Python continues
         except StreamerError as error:
             _log.error("%s", error)
             return code_of(error)
@@ -49,14 +50,14 @@ def _coded(function: Callable[..., Code]) -> Callable[..., int]:
 
 @_coded
 def start(streamer: int, answer: int, answer_rest: int) -> Code:
-    """Begin a streamer; the two addresses are of C functions that take its responses."""
+    """Start a streamer; the two addresses are C functions that take its responses."""
     _readers[streamer] = Reader(partial(_ANSWER(answer), streamer), partial(_ANSWER_REST(answer_rest), streamer))
     return Code.SUCCESS
 
 
 @_coded
 def end(streamer: int) -> Code:
-    """End a streamer: it writes to no memory any more."""
+    """End a streamer; afterwards it writes to no memory."""
     reader = _readers.pop(streamer, None)
     if reader is None:
         return Code.FINISHED
@@ -66,14 +67,14 @@ def end(streamer: int) -> Code:
 
 @atexit.register
 def _end_all() -> None:
-    """A thread that still reads when the interpreter is taken down would take the process with it."""
+    """End all streamers: a thread that reads while the interpreter shuts down would crash the process."""
     for streamer in list(_readers):
         end(streamer)
 
 
 @_coded
 def set_credentials(streamer: int, keys: int, values: int, count: int) -> Code:
-    """Keep the credentials of a streamer; none change nothing."""
+    """Set the credentials of a streamer; an empty set changes nothing."""
     reader = _readers.get(streamer)
     if reader is None:
         return Code.FINISHED
@@ -83,7 +84,7 @@ def set_credentials(streamer: int, keys: int, values: int, count: int) -> Code:
 
 @_coded
 def request(streamer: int, submission: int, *tables: int) -> Code:
-    """Take a request; the tables are those of `ranges_at`."""
+    """Queue a request; the tables are those of `ranges_at`."""
     reader = _readers.get(streamer)
     if reader is None:
         return Code.FINISHED
@@ -103,7 +104,7 @@ def list_files(  # noqa: PLR0917  the arguments of C
     listed: int,
     caller_data: int,
 ) -> Code:
-    """List a folder; each file is told to the C function `listed`."""
+    """List a folder; pass each file to the C function `listed`."""
     reader = _readers.get(streamer)
     if reader is None:
         return Code.FINISHED
@@ -115,7 +116,7 @@ def list_files(  # noqa: PLR0917  the arguments of C
         allowed=texts_at(allowed, allowed_count),
         ignored=texts_at(ignored, ignored_count),
     )
-    tell = _LISTED(listed)
+    report = _LISTED(listed)
     for path, size_bytes in found:
-        tell(path.encode("utf-8", "surrogateescape"), size_bytes, caller_data or None)
+        report(path.encode("utf-8", "surrogateescape"), size_bytes, caller_data or None)
     return Code.SUCCESS

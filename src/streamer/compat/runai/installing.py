@@ -1,4 +1,4 @@
-"""Lets ``import runai_model_streamer`` find `streamer.compat.runai`, where Run:ai's own package is not installed."""
+"""Makes ``import runai_model_streamer`` find `streamer.compat.runai` if Run:ai's own package is not installed."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _log = logging.getLogger("streamer")
 
 
 def install() -> bool:
-    """Let ``import runai_model_streamer``, and its modules, give those of `streamer.compat.runai`, in this process.
+    """Make ``import runai_model_streamer``, and of its modules, find `streamer.compat.runai` in this process.
 
-    Where Run:ai's own package is installed it does nothing but write a line into the log: that one runs on this
-    package's engine with ``STREAMER_LIBRARY`` (see `library_path`).
+    If Run:ai's own package is installed, it only writes a line into the log: that package uses this package's engine
+    with ``STREAMER_LIBRARY`` (see `library_path`).
 
     Returns:
-        Whether the name is this package's now.
+        Whether the name now belongs to this package.
 
     Example:
         >>> install()                                                  # doctest: +SKIP
@@ -41,7 +41,7 @@ def install() -> bool:
 
 
 class _Finder(MetaPathFinder):
-    """Stands behind all others: it is asked for what nobody else has."""
+    """The last finder: Python calls it only for modules that no other finder has."""
 
     def find_spec(self, fullname: str, *_: object) -> ModuleSpec | None:
         if fullname.partition(".")[0] != THEIRS:
@@ -51,12 +51,12 @@ class _Finder(MetaPathFinder):
         if found is None:
             return None
         return ModuleSpec(
-            fullname, _Twin(ours), origin=found.origin, is_package=found.submodule_search_locations is not None
+            fullname, _CopyLoader(ours), origin=found.origin, is_package=found.submodule_search_locations is not None
         )
 
 
-class _Twin(Loader):
-    """Fills a module with the names of ours: a module has one spec, and ours must keep its own."""
+class _CopyLoader(Loader):
+    """Copies the names of our module into another one: a module has one spec, and ours must keep its own."""
 
     def __init__(self, ours: str) -> None:
         self._ours = ours

@@ -1,4 +1,4 @@
-"""Where the shared library with Run:ai's C interface lies."""
+"""The path of the shared library with Run:ai's C interface."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NAME = "librunai_file_streamer.so"
 
 
 def library_path() -> str:
-    """Give the path of the library for ``STREAMER_LIBRARY``, with which Run:ai's own Python package loads it.
+    """Return the path of the library; Run:ai's own Python package loads it from the variable ``STREAMER_LIBRARY``.
 
     Example:
         >>> library_path().endswith("/librunai_file_streamer.so")

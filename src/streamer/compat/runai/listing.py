@@ -1,4 +1,4 @@
-"""The files of a folder in any storage, as Run:ai's C interface lists them."""
+"""Lists the files of a folder in any storage, for Run:ai's interfaces."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ def listed_files(
 
     Args:
         folder: Path or URL.
-        options: Of its storage.
-        is_recursive: Also list the folders in it.
-        allowed: Patterns of which a file must match one, unless there are none; they are of whole paths.
-        ignored: Patterns of which it must match none.
+        options: The storage options.
+        is_recursive: Also list its sub-folders.
+        allowed: Patterns of whole paths; a file must match one, unless there are none.
+        ignored: Patterns of whole paths; a file must match none.
 
     Returns:
         Path and size of each file, sorted; the paths begin with `folder`.
 
     Raises:
         ObjectNotFoundError: there is no such folder.
-        OptionError: it has no name, or its storage lists one folder at a time and `is_recursive` is asked for.
+        OptionError: `folder` is empty, or its storage cannot list recursively.
         StorageError: and its kinds.
 
     Example:

@@ -1,4 +1,4 @@
-"""The files of one streamer: each is looked up once, and read in one version until the streamer ends."""
+"""The files of one streamer: each is looked up once, and all reads until the streamer's end have one version."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ __all__ = ["Objects"]
 
 
 class Objects:
-    """Looks files up; see the module's docstring. Thread-safe: two threads at most look up the same file twice.
+    """Looks up files once. Thread-safe: two threads may look up the same file at the same time.
 
     Attributes:
-        credentials: As `storage_options_for` takes them.
+        credentials: As for `storage_options_for`.
     """
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class Objects:
         self._found: dict[str, SourceObject] = {}
 
     def found(self, paths: Iterable[str], settings: Settings) -> dict[str, SourceObject | StreamerError]:
-        """Give each file, or the error with which its storage answered."""
+        """Return the file, or the error of its storage, for each path."""
         distinct = list(dict.fromkeys(paths))
         missing = [path for path in distinct if path not in self._found]
         looked_up: dict[str, SourceObject | StreamerError] = {}
@@ -50,5 +50,5 @@ class Objects:
         return {path: self._found.get(path) or looked_up[path] for path in distinct}
 
     def pin(self, paths: Iterable[str], pinned: Iterable[SourceObject]) -> None:
-        """Keep the versions in which files were read: later reads must have them, too."""
+        """Keep the versions of a read, which later reads must have, too."""
         self._found.update(zip(paths, pinned, strict=True))

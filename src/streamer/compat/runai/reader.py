@@ -1,8 +1,8 @@
-"""Reads the requests of one streamer, on threads of its own.
+"""Reads the requests of one streamer, on its own threads.
 
-Two reads run at a time, so that the second begins while the first ends; requests that come meanwhile are read together
-by the next. A thread lives as long as there are requests. Guarantees: `end` returns when nothing writes to the
-caller's memory any more; a storage that does not answer a look-up is not waited for.
+Two reads run at a time, so that the second begins while the first ends. Requests that arrive meanwhile are read
+together by the next read. A thread lives as long as there are requests. Guarantees: after `end` returns, nothing writes
+to the caller's memory. It does not wait for a storage that does not answer a look-up.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from streamer.core.options.settings import Settings, resolve
 __all__ = ["Reader"]
 
 AT_A_TIME = 2
-JOIN_S = 1.0  # for a thread that waits for an answer about a file, and so for nothing of the caller's
+JOIN_S = 1.0  # a thread in a look-up may outlive it: it does not use the caller's memory
 
 _log = logging.getLogger("streamer")
 
@@ -35,24 +35,24 @@ AnswerRest = Callable[[int, int], None]  # submission and code
 
 
 class Reader:
-    """Reads requests; see the module's docstring.
+    """Reads the requests of one streamer.
 
     Args:
         answer: Called for each range.
-        answer_rest: Called for each request that nothing more is read of.
+        answer_rest: Called for each request when no more of it is read, to answer ranges without an answer.
     """
 
     def __init__(self, answer: AnswerRange, answer_rest: AnswerRest) -> None:
         self._answer, self._answer_rest = answer, answer_rest
         self._objects = Objects()
         self._changed = threading.Condition()
-        self._waiting: dict[int, list[Range]] = {}  # by request; guarded by _changed, as all below
+        self._waiting: dict[int, list[Range]] = {}  # by request; `_changed` guards this and all below
         self._threads: list[threading.Thread] = []
         self._sessions: set[ReadSession] = set()
         self._is_ended = False
 
     def set_credentials(self, credentials: Mapping[str, str]) -> Code:
-        """Keep credentials; others than those that are there are refused."""
+        """Set credentials; refuse them if other credentials were set before."""
         with self._changed:
             if self._objects.credentials and credentials != self._objects.credentials:
                 return Code.OTHER_CREDENTIALS
@@ -61,11 +61,11 @@ class Reader:
 
     @property
     def credentials(self) -> Mapping[str, str]:
-        """What `set_credentials` got."""
+        """The credentials of `set_credentials`."""
         return self._objects.credentials
 
     def request(self, submission: int, ranges: list[Range]) -> Code:
-        """Read ranges as soon as a thread is free."""
+        """Queue ranges; they are read as soon as a thread is free."""
         with self._changed:
             if self._is_ended:
                 return Code.FINISHED
@@ -77,7 +77,7 @@ class Reader:
         return Code.SUCCESS
 
     def end(self) -> None:
-        """Stop reading; see the module's docstring."""
+        """Stop reading; when it returns, nothing writes to the caller's memory."""
         with self._changed:
             self._is_ended = True
             self._waiting.clear()
@@ -100,7 +100,7 @@ class Reader:
                 code = Code.FINISHED
             except BaseException:
                 _log.exception("reading for Run:ai's interface failed")
-            for submission in requests:  # nothing is left of one that was read
+            for submission in requests:  # does nothing for requests whose ranges were all answered
                 self._answer_rest(submission, code)
 
     def _next_requests(self) -> dict[int, list[Range]]:

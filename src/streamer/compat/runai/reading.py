@@ -1,4 +1,4 @@
-"""One read of the engine for the ranges of one or more requests: every range is answered, or all reading was ended."""
+"""One read of the engine for the ranges of some requests: every range is answered, unless the streamer is ended."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ from streamer.core.store.sources import FileSource, PythonSource
 
 __all__ = ["Reading"]
 
-# These are of one object; any other error would most likely meet the next object of the same storage as well.
+# Errors of one object. Any other error would probably also occur for the next object of the same storage.
 _OF_ONE_OBJECT = (AccessDeniedError, ChangedError, ObjectNotFoundError, RangeResponseError, TruncatedError)
 
 _log = logging.getLogger("streamer")
 
-# Makes a session that is closed when the streamer ends, and after the block.
+# Opens a session that is closed when the streamer ends, or after the block.
 OpenSession = Callable[[Sequence[SourceObject], ReadPlan, Settings], AbstractContextManager[ReadSession]]
 
 
 class Reading:
-    """Reads ranges.
+    """Reads ranges and answers them.
 
     Args:
-        objects: Of the streamer.
+        objects: The files of the streamer.
         settings: How to read.
-        open_session: Makes a session of the engine.
-        answer: Called with each range and its code, once.
+        open_session: Opens a session of the engine.
+        answer: Called once for each range, with its code.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Reading:
         """Read ranges, and answer each.
 
         Raises:
-            LoadCancelledError: the streamer was ended; the rest is not answered.
+            LoadCancelledError: the streamer was ended; the remaining ranges are not answered.
         """
         left = list(ranges)
         found = self._objects.found((each.path for each in left), self._settings)
@@ -81,7 +81,7 @@ class Reading:
                 found = {**sources, **dict.fromkeys(_failed_with(error, sources), error)}
 
     def _read(self, sources: dict[str, SourceObject], left: list[Range]) -> None:
-        """Read what is left, and take from it what was answered."""
+        """Read the ranges in `left`, and remove those that were answered."""
         paths = list(dict.fromkeys(each.path for each in left))
         numbers = {path: number for number, path in enumerate(paths)}
         objects = [sources[path] for path in paths]
@@ -129,7 +129,7 @@ class Reading:
 
 
 def _target(source_object: SourceObject, wanted: Range) -> int:
-    """A call of a Python source that never returns may write for ever: it gets memory of the engine, and is copied."""
+    """Return the address to read to; 0 for Python sources: a call that hangs may write later, so bytes are copied."""
     return 0 if isinstance(source_object.source, PythonSource) else wanted.target
 
 

@@ -1,4 +1,4 @@
-"""What a caller of Run:ai's C interface asked for: ranges of files, each with an address to which its bytes go."""
+"""The requests of Run:ai's C interface: ranges of files, each with the address that its bytes are written to."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ __all__ = ["Range", "ranges_at", "texts_at"]
 
 
 class Range(NamedTuple):
-    """One wanted range.
+    """One requested range.
 
     Attributes:
         submission: The number of its request.
-        file: Its file's position in the request.
-        position: Its own position among those of its file.
+        file: The position of its file in the request.
+        position: The position of the range among those of its file.
         path: Path or URL of the file.
         begin: First byte.
         end: Byte after the last.
@@ -32,20 +32,20 @@ class Range(NamedTuple):
 
 
 def texts_at(address: int, count: int) -> list[str]:
-    """Copy an array of C strings; names of files need not be of UTF-8."""
+    """Copy an array of C strings; names of files may be no UTF-8."""
     texts = (ctypes.c_char_p * count).from_address(address) if count else ()
     return [(each or b"").decode("utf-8", "surrogateescape") for each in texts]
 
 
 def numbers_at(address: int, count: int, kind: type[ctypes.c_uint32] | type[ctypes.c_uint64]) -> list[int]:
-    """Copy an array of whole numbers."""
+    """Copy an array of integers."""
     return list((kind * count).from_address(address)) if count else []
 
 
 def ranges_at(  # noqa: PLR0917  the tables of C
     submission: int, file_count: int, paths: int, range_counts: int, offsets: int, sizes: int, targets: int
 ) -> list[Range]:
-    """Copy the tables of a request, whose addresses are given: they are the caller's again when it returns."""
+    """Copy the tables of a request from their addresses: the caller may reuse the tables when the call returns."""
     counts = numbers_at(range_counts, file_count, ctypes.c_uint32)
     tables = [numbers_at(each, sum(counts), ctypes.c_uint64) for each in (offsets, sizes, targets)]
     rows = zip(*tables, strict=True)

@@ -1,6 +1,6 @@
-"""Run:ai's environment variables and credentials as storage options and `Options` of this package.
+"""Converts Run:ai's environment variables and credentials into storage options and `Options` of this package.
 
-What has no meaning here is accepted, and named once in a debug line; ``docs/integrations/runai.md`` lists all of them.
+Variables without a meaning here are accepted, and logged once at level DEBUG; see ``docs/integrations/runai.md``.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _BLOCK_BYTES = (64 << 10, 1 << 30)  # the bounds of Options
 _THREADS = (1, 256)
 
 _log = logging.getLogger("streamer")
-_told: set[str] = set()
+_logged: set[str] = set()
 
 
 def options_from_environment() -> Options:
-    """Give the options that Run:ai's variables ask for; ``STREAMER_*`` wins, and so does what is out of bounds not."""
-    _tell_of_ignored()
+    """Return the options that Run:ai's variables set; ``STREAMER_*`` takes precedence, and values are clamped."""
+    _log_ignored()
     return Options(
         block_bytes=_bounded("CHUNK_BYTESIZE", "STREAMER_BLOCK_BYTES", _BLOCK_BYTES),
         file_threads=_bounded("CONCURRENCY", "STREAMER_FILE_THREADS", _THREADS),
@@ -47,11 +47,11 @@ def options_from_environment() -> Options:
 
 
 def storage_options_for(path: str, credentials: Mapping[str, str]) -> SecretOptions:
-    """Give the options for the storage of one path.
+    """Return the options for the storage of one path.
 
     Args:
-        path: Of a file or folder, or its URL.
-        credentials: As `runai_file_streamer_set_credentials` takes them; they are for S3 alone.
+        path: Path or URL of a file or folder.
+        credentials: As for `runai_file_streamer_set_credentials`; only S3 uses them.
     """
     scheme = scheme_of(path)
     if scheme in ("s3", "s3a"):
@@ -99,8 +99,8 @@ def _bounded(name: str, own_name: str, bounds: tuple[int, int]) -> int | None:
     return min(max(value, bounds[0]), bounds[1]) if value > 0 else None
 
 
-def _tell_of_ignored() -> None:
+def _log_ignored() -> None:
     for name in sorted(name for name in os.environ if name.startswith(PREFIX)):
-        if name not in HONOURED and name not in _told:
-            _told.add(name)
+        if name not in HONOURED and name not in _logged:
+            _logged.add(name)
             _log.debug("%s has no meaning for the engine of streamer", name)

@@ -1,11 +1,11 @@
-"""The names of ``safetensors``, for any URL: its users replace ``safetensors`` by ``streamer.compat.safetensors``.
+"""The names of ``safetensors``, for any URL: import ``streamer.compat.safetensors`` in place of ``safetensors``.
 
     >>> from streamer.compat.safetensors import safe_open
     >>> from streamer.compat.safetensors.torch import load_file
 
-A local file that is to stay on the CPU is opened by safetensors itself, which maps it and reads nothing: no copy can be
-faster. Everything else (URLs, folders, GPUs) is read by the engine. What the engine raises is a `SafetensorError`, too.
-What writes is safetensors' own.
+safetensors itself opens a local file whose tensors stay on the CPU: it maps the file, and no copy can be faster. The
+engine reads everything else (URLs, folders, GPUs). Errors of the engine are also of the class `SafetensorError`. The
+functions that write are safetensors' own.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from safetensors import SafetensorError, __version__, deserialize, serialize, se
 from streamer.compat.safetensors._handle import TensorMeta, safe_open, safe_open_handle
 from streamer.compat.safetensors._prefetch import PrefetchLoader
 
-_safe_open_handle = safe_open_handle  # safetensors' name for it
+_safe_open_handle = safe_open_handle  # the name in safetensors
 
 if hasattr(safetensors, "TensorSpec"):  # since 0.8
     from safetensors import TensorSpec

@@ -1,4 +1,4 @@
-"""Errors that are of this package's tree and of safetensors' at the same time."""
+"""Errors that are instances of `StreamerError` and of `SafetensorError`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["both", "raised_as_safetensors"]
 
 @contextmanager
 def raised_as_safetensors() -> Iterator[None]:
-    """Let every error of this package be caught as `SafetensorError`, too."""
+    """Make every error of this package in the block a `SafetensorError`, too."""
     try:
         yield
     except StreamerError as error:
@@ -27,7 +27,7 @@ _BOTH: dict[type[StreamerError], type[StreamerError]] = {}
 
 
 def both(kind: type[StreamerError]) -> type[StreamerError]:
-    """Give a class of the same name that is a `SafetensorError`, too."""
+    """Return a class of the same name that also derives from `SafetensorError`."""
     if kind not in _BOTH:
         _BOTH[kind] = type(kind.__name__, (kind, SafetensorError), {"__module__": kind.__module__})
     return _BOTH[kind]

@@ -38,17 +38,17 @@ class safe_open:  # noqa: N801  safetensors' name
 
     Args:
         filename: A path, or any URL of `streamer.load`.
-        framework: As safetensors names them; a URL is read for ``"pt"`` and ``"np"``.
+        framework: A name of safetensors; URLs can be read for ``"pt"`` and ``"np"``.
         device: As for `streamer.load`.
         backend: How safetensors reads a local file: ``"mmap"`` or ``"pread"``.
         storage_options: Passed to fsspec unchanged.
         options: How the engine reads; see `streamer.Options`.
 
     Returns:
-        Safetensors' own handle of a local file whose tensors stay on the CPU, else one with the same methods.
+        Safetensors' own handle for a local file whose tensors stay on the CPU; else a handle with the same methods.
 
     Raises:
-        SafetensorError: and a class of `streamer.StreamerError`, as for `streamer.load`.
+        SafetensorError: also an instance of `streamer.StreamerError`, as for `streamer.load`.
         FileNotFoundError: there is no such file.
     """
 
@@ -62,24 +62,24 @@ class safe_open:  # noqa: N801  safetensors' name
         storage_options: Mapping[str, Any] | None = None,
         options: Options | None = None,
     ) -> Any:
-        """Open with safetensors, or with the engine."""
+        """Open the file with safetensors, or with the engine."""
         filename, storage_options = hidden_uri(filename), hidden(storage_options)
         if _is_for_safetensors(filename, device, storage_options, options):
-            how = {} if backend == BACKENDS[0] else {"backend": backend}  # which safetensors has since 0.8
+            how = {} if backend == BACKENDS[0] else {"backend": backend}  # an argument since safetensors 0.8
             try:
                 return their_safe_open(filename, framework, device, **how)
             except OSError as error:
-                if type(error) is not OSError:  # there is no such file, or it may not be read
-                    raise  # any other is of a file system that maps no files, which the engine does not need
+                if type(error) is not OSError:  # a subclass: there is no such file, or it may not be read
+                    raise  # plain OSError: the file system cannot map files, and the engine needs no maps
         given = {"framework": framework, "device": device, "storage_options": storage_options, "options": options}
         return EngineHandle(filename, backend=backend, **given)
 
 
 def safe_open_handle(file: Any, framework: str, device: Any = "cpu") -> Any:
-    """Open what an open file belongs to: of this machine, or of an fsspec file system.
+    """Open the file of an open file object, which is local or of an fsspec file system.
 
     Args:
-        file: With a ``name``; or of fsspec, with a ``path`` and an ``fs``.
+        file: A file object with a ``name``, or one of fsspec with a ``path`` and an ``fs``.
         framework: As for `safe_open`.
         device: As for `safe_open`.
     """
@@ -90,7 +90,7 @@ def safe_open_handle(file: Any, framework: str, device: Any = "cpu") -> Any:
 
 
 class TensorMeta(NamedTuple):
-    """A tensor's entry in its header: dtype as safetensors names it, shape, and its bytes in the data of its file."""
+    """A tensor's entry in its header: the dtype in safetensors, the shape, and its bytes in the data of the file."""
 
     dtype: str
     shape: list[int]
@@ -116,7 +116,7 @@ class EngineHandle(Checkpoint[Any]):
             except ObjectNotFoundError as error:
                 (name,) = request.uris
                 if scheme_of(name) != "file" or request.fs is not None or os.path.lexists(name):
-                    raise  # for a file that is there: a shard that its index names is missing
+                    raise  # the file exists; a shard that its index names is missing
                 raise both(ObjectNotFoundError)(f"No such file or directory: {name}") from error
 
     def keys(self) -> list[str]:  # type: ignore[override]  # a list, as that of safetensors
@@ -125,17 +125,17 @@ class EngineHandle(Checkpoint[Any]):
         return super().keys()
 
     def offset_keys(self) -> list[str]:
-        """Names of the tensors in the order their bytes lie in the file."""
+        """Names of the tensors in the order of their bytes in the file."""
         self._check_open()
         return super().offset_keys()
 
-    def metadata(self) -> dict[str, str] | None:  # type: ignore[override]  # safetensors says None for "none"
-        """The ``__metadata__`` of the file, or None where there is none."""
+    def metadata(self) -> dict[str, str] | None:  # type: ignore[override]  # safetensors returns None for no metadata
+        """The ``__metadata__`` of the file, or None if there is none."""
         self._check_open()
         return super().metadata() or None
 
     def get_tensors(self, *arguments: Any, **named: Any) -> dict[str, Any]:
-        """Read all tensors, or those of `Checkpoint.get_tensors`, in parallel."""
+        """Read tensors in parallel, as `Checkpoint.get_tensors`."""
         with raised_as_safetensors():
             return super().get_tensors(*arguments, **named)
 
@@ -152,11 +152,11 @@ class EngineHandle(Checkpoint[Any]):
         return HandleSlice(part, is_numpy=self._request.framework in ("np", "numpy"))
 
     def get_tensor_meta(self, name: str) -> TensorMeta:
-        """Tell what the header says of a tensor, as safetensors 0.9 does."""
+        """Return a tensor's entry in the header, as safetensors 0.9 does."""
         self._check_holds(name)
         shard, entry = self._shard_tensors[name].shard, self._shard_tensors[name].entry
         tensors = self._checkpoint.catalog.tensors.values()
-        begin = min(each.entry.begin for each in tensors if each.shard == shard)  # a file has no byte of nobody
+        begin = min(each.entry.begin for each in tensors if each.shard == shard)  # tensors fill the whole file
         return TensorMeta(entry.dtype, list(entry.shape), (entry.begin - begin, entry.end - begin))
 
     def prefetch(
@@ -169,8 +169,8 @@ class EngineHandle(Checkpoint[Any]):
         """Start to read tensors in the background, to any device.
 
         Args:
-            plan: Name to the rows that are wanted, None for all of them; None for all tensors.
-            device: Where they go; None: where the others of this handle go.
+            plan: Name to the wanted rows, or to None for all rows; None in place of a plan means all tensors.
+            device: The device of the tensors; None for the device of this handle.
             threads: Ignored: the engine chooses.
         """
         self._check_open()
@@ -196,7 +196,7 @@ class EngineHandle(Checkpoint[Any]):
 
 
 class HandleSlice(TensorSlice[Any]):
-    """A slice of a handle, whose errors are safetensors', too."""
+    """A slice of a handle; its errors are also of the class `SafetensorError`."""
 
     def __init__(self, part: TensorSlice[Any], *, is_numpy: bool) -> None:
         vars(self).update(vars(part))
@@ -210,7 +210,7 @@ class HandleSlice(TensorSlice[Any]):
 
 
 def _is_for_safetensors(filename: Any, device: Any, storage_options: Any, options: Options | None) -> bool:
-    """Whether a local file is to stay on the CPU, and nothing is asked for that only the engine does."""
+    """Whether a local file stays on the CPU, and no argument needs the engine."""
     if storage_options or options is not None or str(device) != "cpu":
         return False
     path = text_of(filename)

@@ -1,4 +1,4 @@
-"""What safetensors refuses of an index of a numpy tensor, in its words; numpy itself would clip or gather.
+"""Refuses the indexes of numpy tensors that safetensors refuses, with its messages; numpy would clip or gather.
 
 Callers match these messages (safetensors' own tests among them).
 """
@@ -18,7 +18,7 @@ def check_numpy_index(key: Any, shape: Sequence[int]) -> None:
     """Check an index as safetensors 0.8 does for ``framework="np"``.
 
     Raises:
-        SafetensorError: it has a list that is not empty, or reaches beyond the shape.
+        SafetensorError: the index has a non-empty list, or exceeds the shape.
     """
     parts = key if isinstance(key, tuple) else (key,)
     if any(isinstance(part, list) and part for part in parts):
@@ -37,7 +37,7 @@ def check_numpy_index(key: Any, shape: Sequence[int]) -> None:
 
 
 def _last(part: Any) -> int | None:
-    """The highest index that a part names, where it names one."""
+    """Return the highest index that a part names, or None."""
     if isinstance(part, slice):
         return None if part.stop is None or part.stop <= 0 else int(part.stop) - 1
     return int(part) if isinstance(part, Integral) else None

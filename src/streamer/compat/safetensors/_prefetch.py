@@ -1,4 +1,4 @@
-"""``safe_open.prefetch``, as safetensors 0.9 has it: tensors that are read in the background, each handed out once."""
+"""``safe_open.prefetch`` of safetensors 0.9: tensors are read in the background, and each is handed out once."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ __all__ = ["PrefetchLoader", "planned"]
 
 
 def planned(plan: Mapping[str, slice | None] | None, tensors: Mapping[str, ShardTensor]) -> list[ShardTensor]:
-    """Choose what to read, in file order.
+    """Return the tensors or rows to read, in file order.
 
     Args:
-        plan: Name to the rows that are wanted, None for all of them; None for all tensors.
-        tensors: What the checkpoint holds, in file order.
+        plan: Name to the wanted rows, or to None for all rows; None in place of a plan means all tensors.
+        tensors: The tensors of the checkpoint, in file order.
 
     Raises:
-        SafetensorError: the plan names no tensor, or one that is not there, or rows that are not consecutive.
+        SafetensorError: the plan is empty, names a tensor that does not exist, or rows that are not consecutive.
     """
     if plan is None:
         plan = dict.fromkeys(tensors)
@@ -58,10 +58,10 @@ def _rows(tensor: ShardTensor, rows: slice | None) -> ShardTensor:
 
 
 class PrefetchLoader:
-    """The tensors of one plan, while they are read; `safe_open.prefetch` returns one. Thread-safe.
+    """The tensors of one plan, which are read in the background; `safe_open.prefetch` returns one. Thread-safe.
 
     Args:
-        start: Starts the stream of what is planned.
+        start: Starts the stream of the planned tensors.
     """
 
     def __init__(self, start: Callable[[], Stream[Any]]) -> None:
@@ -79,10 +79,10 @@ class PrefetchLoader:
         return len(self._stream.names)
 
     def take(self, name: str) -> Any:
-        """Take a tensor, and wait until its bytes are there; each can be taken once.
+        """Wait for a tensor and return it; each tensor can be taken once.
 
         Raises:
-            SafetensorError: it is not planned, was taken already, or cannot be read.
+            SafetensorError: the tensor is not planned, was already taken, or cannot be read.
         """
         with self._reading, raised_as_safetensors():
             if name not in self._left:
@@ -99,7 +99,7 @@ class PrefetchLoader:
             yield pair
 
     def close(self) -> None:
-        """Stop reading, and let go of every tensor that was not taken."""
+        """Stop reading, and drop every tensor that was not taken."""
         self._stream.close()
         with self._reading:
             self._left.clear()

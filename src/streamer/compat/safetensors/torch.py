@@ -43,10 +43,10 @@ def load_model(
     storage_options: Mapping[str, Any] | None = None,
     options: Options | None = None,
 ) -> tuple[set[str], list[str]]:
-    """Load a file into a module; of tied parameters the file holds one, as ``save_model`` writes it.
+    """Load a file into a module; for tied parameters, the file holds one of them, as ``save_model`` writes it.
 
     Returns:
-        The names of the module that were not filled, and those of the file that the module has not.
+        The names of the module that were not filled, and the names of the file that the module lacks.
 
     Raises:
         RuntimeError: `strict`, and there are such names; or as ``load_state_dict``.
@@ -57,7 +57,7 @@ def load_model(
     ties = _tied_names(model.state_dict(), preferred=tensors)
     result = model.load_state_dict(tensors, strict=False)
     missing, unexpected = set(result.missing_keys), list(result.unexpected_keys)
-    unexpected += [name for name in ties if name not in missing]  # the file holds one memory twice
+    unexpected += [name for name in ties if name not in missing]  # the file holds a tied tensor twice
     missing -= ties
     if strict and (missing or unexpected):
         lines = [f"Error(s) in loading state_dict for {type(model).__name__}:"]
@@ -70,7 +70,7 @@ def load_model(
 
 
 def _tied_names(state: Mapping[str, torch.Tensor], preferred: Mapping[str, Any]) -> set[str]:
-    """Give all names but one of each memory that several have; the one is in `preferred` where one is."""
+    """Return all but one name for each memory with several names; keep one in `preferred` if possible."""
     names_of: dict[Any, list[str]] = defaultdict(list)
     for name, tensor in state.items():
         if tensor.numel() and not tensor.is_meta:

@@ -1,4 +1,4 @@
-"""What reads for several ranks in Run:ai's package: here each rank reads what it asks for."""
+"""Run:ai's class that reads once for several ranks; here each rank reads its own requests."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ __all__ = ["DistributedStreamer"]
 
 
 class DistributedStreamer:
-    """Reads ranges inside of a ``with`` block, as a `FileStreamer`.
+    """Reads ranges inside a ``with`` block, as a `FileStreamer`.
 
     Attributes:
-        file_streamer: Reads.
-        is_distributed: Whether the ranks share what they read: never.
+        file_streamer: The reader.
+        is_distributed: Whether ranks share what they read; always False.
     """
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class DistributedStreamer:
         is_distributed: bool = False,  # noqa: ARG002  Run:ai's signature
         owned: bool = True,
     ) -> None:
-        """Begin to read; `is_distributed` has no effect. See `FileStreamer.stream_files`."""
+        """Start reading; `is_distributed` has no effect. See `FileStreamer.stream_files`."""
         self.file_streamer.stream_files(file_stream_requests, credentials, device, owned=owned)
 
     def get_chunks(self) -> Iterator[tuple[int, int, torch.Tensor]]:
@@ -50,12 +50,12 @@ class DistributedStreamer:
         return self.file_streamer.get_chunks()
 
     def set_is_distributed(self, is_distributed: bool, device: str | None) -> None:
-        """Do nothing: no rank shares what it reads."""
+        """Do nothing: ranks do not share what they read."""
 
     def ring_info(self) -> tuple[int, int, int] | None:
-        """Give None: there is no ring of buffers."""
+        """Return None: there is no ring of buffers."""
         return None
 
     def get_group_size(self) -> int:
-        """Give 1: each rank reads for itself."""
+        """Return 1: each rank reads for itself."""
         return 1

@@ -10,10 +10,10 @@ __all__ = ["FileChunks"]
 
 @dataclass
 class FileChunks:
-    """Ranges to read of one file.
+    """Ranges of one file to read.
 
     Attributes:
-        id: The caller's own number of the file.
+        id: The caller's own number for the file.
         path: Path or URL.
         offsets: First byte of each range.
         sizes: Bytes of each range.
@@ -29,19 +29,19 @@ class FileChunks:
     sizes: list[int]
 
     def __post_init__(self) -> None:
-        """Raises ValueError where the two lists are not of the same length."""
+        """Raises ValueError if the two lists differ in length."""
         if len(self.offsets) != len(self.sizes):
             raise ValueError(f"there are {len(self.offsets)} offsets and {len(self.sizes)} sizes")
 
     @classmethod
     def contiguous(cls, id: int, path: str, offset: int, sizes: list[int]) -> FileChunks:  # noqa: A002  Run:ai's name
-        """Make ranges that follow each other, from an offset on."""
+        """Return consecutive ranges that begin at an offset."""
         return cls(id, path, list(accumulate(sizes, initial=offset))[:-1] if sizes else [], list(sizes))
 
     def total_size(self) -> int:
-        """Give the bytes of all ranges."""
+        """Return the total bytes of all ranges."""
         return sum(self.sizes)
 
     def max_chunk_size(self) -> int:
-        """Give the bytes of the largest range, 0 without one."""
+        """Return the bytes of the largest range; 0 if there are no ranges."""
         return max(self.sizes, default=0)

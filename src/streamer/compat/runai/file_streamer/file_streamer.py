@@ -1,4 +1,4 @@
-"""Ranges of files as tensors of bytes, in the order in which they arrive, under Run:ai's names."""
+"""Reads ranges of files as tensors of bytes, in the order of arrival, under Run:ai's names."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class RunaiStreamerInvalidInputException(UsageError):  # noqa: N818  Run:ai's na
 
 
 class FileStreamer:
-    """Reads ranges inside of a ``with`` block; each tensor owns its memory.
+    """Reads ranges inside a ``with`` block; each tensor owns its memory.
 
     Attributes:
-        device_str: Where the tensors go.
+        device_str: The device of the tensors.
     """
 
     def __init__(self) -> None:
@@ -54,18 +54,18 @@ class FileStreamer:
         memory_limit: int | None = None,
         owned: bool = True,  # noqa: ARG002  Run:ai's signature
     ) -> None:
-        """Begin to read.
+        """Start reading.
 
         Args:
             file_stream_requests: Files and their ranges.
-            credentials: For S3.
-            device: Where the tensors go.
-            memory_limit: Most bytes that are read and not yet taken; None: the option's.
-            owned: Of no effect: every tensor owns its memory.
+            credentials: The credentials for S3.
+            device: The device of the tensors.
+            memory_limit: The maximum of bytes that are read and not yet taken; None uses the option.
+            owned: No effect: every tensor owns its memory.
 
         Raises:
-            ValueError: ranges of an earlier call are left.
-            RunaiStreamerInvalidInputException: no such device.
+            ValueError: ranges of an earlier call are not read yet.
+            RunaiStreamerInvalidInputException: there is no such device.
             StreamerError: as `streamer.load`.
         """
         if self._session is not None:
@@ -89,7 +89,7 @@ class FileStreamer:
         self._session = ReadSession(sources, plan, settings, items="ranges") if rows else None
 
     def get_chunks(self) -> Iterator[tuple[int, int, torch.Tensor]]:
-        """Give the number of a file, the position of a range of it, and its bytes as a tensor of one row.
+        """Yield the number of a file, the position of a range in it, and its bytes as a tensor of one row.
 
         Raises:
             StreamerError: as `streamer.load`.
@@ -110,7 +110,7 @@ class FileStreamer:
         allow_patterns: list[str] | None = None,
         ignore_patterns: list[str] | None = None,
     ) -> list[tuple[str, int]]:
-        """Give path and size of each file of a folder; the patterns are of whole paths.
+        """Return path and size of each file in a folder; patterns match whole paths.
 
         Raises:
             StorageError: and its kinds.
@@ -124,7 +124,7 @@ class FileStreamer:
         )
 
     def _tensor(self, memory: Any) -> torch.Tensor:
-        import torch  # noqa: PLC0415  the package is imported without it
+        import torch  # noqa: PLC0415  importing the package does not import torch
 
         if memory is None:
             return torch.empty((1, 0), dtype=torch.uint8, device=self.device_str)
@@ -137,7 +137,7 @@ class FileStreamer:
 
 
 def _device(device: Any) -> str:
-    import torch  # noqa: PLC0415  the package is imported without it
+    import torch  # noqa: PLC0415  importing the package does not import torch
 
     try:
         return str(torch.device("cpu" if device is None else device))

@@ -1,4 +1,4 @@
-"""Where Run:ai's package has `FileChunks`."""
+"""The module of `FileChunks` in Run:ai's package."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Credentials, listings and downloads under Run:ai's names; every URL of this package works under each of them."""
+"""Credentials, listings and downloads under Run:ai's names; each function accepts every URL of this package."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ __all__ = [
 
 
 class S3Credentials:
-    """Keys for S3; those that are None are searched for as always."""
+    """Keys for S3; keys that are None are searched for as usual."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class S3Credentials:
 
 
 def hidden_credentials(credentials: S3Credentials | None) -> SecretOptions:
-    """Give credentials as `storage_options_for` takes them."""
+    """Return credentials in the form of `storage_options_for`."""
     if credentials is None:
         return SecretOptions()
     named = {"region": credentials.region_name, "endpoint": credentials.endpoint}
@@ -69,24 +69,24 @@ def hidden_credentials(credentials: S3Credentials | None) -> SecretOptions:
 
 
 def is_s3_path(path: str) -> bool:
-    """Whether a path is of S3."""
+    """Whether a path is a URL of S3."""
     return path.startswith("s3://")
 
 
 def is_gs_path(path: str) -> bool:
-    """Whether a path is of Google Cloud Storage."""
+    """Whether a path is a URL of Google Cloud Storage."""
     return path.startswith("gs://")
 
 
 def is_azure_path(path: str) -> bool:
-    """Whether a path is of Azure Blob."""
+    """Whether a path is a URL of Azure Blob."""
     return path.startswith("az://")
 
 
 def s3_glob(
     path: str, allow_pattern: list[str] | None = None, s3_credentials: S3Credentials | None = None
 ) -> list[str]:
-    """Name the files directly in a folder; `allow_pattern` holds patterns of whole URLs.
+    """Return the files directly in a folder; `allow_pattern` holds patterns of whole URLs.
 
     Raises:
         StorageError: and its kinds.
@@ -103,14 +103,14 @@ def s3_pull_files(
     ignore_pattern: list[str] | None = None,
     s3_credentials: S3Credentials | None = None,
 ) -> None:
-    """Copy the files below a folder to a local one; each has its name only when it is whole.
+    """Copy the files below a folder to a local folder; each file gets its name when it is complete.
 
     Args:
         model_path: The folder.
         dst: The local folder.
-        allow_pattern: A file is copied if its path in the folder matches one; None: all are.
-        ignore_pattern: Unless it matches one of these.
-        s3_credentials: For S3.
+        allow_pattern: Files are copied if their path in the folder matches one of these; None copies all.
+        ignore_pattern: Files are not copied if their path in the folder matches one of these.
+        s3_credentials: The credentials for S3.
 
     Raises:
         FormatError: a name leads out of the folder; nothing is copied.
@@ -167,7 +167,7 @@ def azure_pull_files(
 
 
 def filter_allow(paths: Sequence[str], patterns: Sequence[str]) -> list[str]:
-    """Keep what matches one of the patterns.
+    """Return the paths that match one of the patterns.
 
     Example:
         >>> filter_allow(["a.json", "in/b.json", "c.bin"], ["*.json"])
@@ -177,7 +177,7 @@ def filter_allow(paths: Sequence[str], patterns: Sequence[str]) -> list[str]:
 
 
 def filter_ignore(paths: Sequence[str], patterns: Sequence[str]) -> list[str]:
-    """Keep what matches none of the patterns."""
+    """Return the paths that match none of the patterns."""
     return [path for path in paths if not any(fnmatch(path, pattern) for pattern in patterns)]
 
 

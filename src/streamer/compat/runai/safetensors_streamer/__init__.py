@@ -1,1 +1,1 @@
-"""Safetensors files and folders of models, under Run:ai's names."""
+"""Reads safetensors files and folders of models, under Run:ai's names."""

@@ -1,7 +1,7 @@
-"""A model's files, copied from a storage to a folder once per machine, under Run:ai's names.
+"""Copies a model's files from a storage to a folder, once per machine, under Run:ai's names.
 
-Guarantees: of several processes with the same folder one copies, and the others wait for it; a folder that was not
-copied to its end is emptied by the next.
+Guarantees: if several processes use the same folder, one copies and the others wait for it. If a copy was not finished,
+the next process empties the folder first.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ def pull_files(
 
 
 class ObjectStorageModel:
-    """Copies a model's files inside of a ``with`` block; at its end the folder counts as complete.
+    """Copies a model's files inside a ``with`` block; at its end the folder counts as complete.
 
     Args:
         model_path: URL of the model.
-        dst: The local folder; ``dst.lock`` beside it is locked until the block ends.
-        s3_credentials: For S3.
+        dst: The local folder; the file ``dst.lock`` beside it is locked until the block ends.
+        s3_credentials: The credentials for S3.
 
     Attributes:
         dir: The local folder.
 
     Raises:
         ValueError: `model_path` is no URL.
-        OSError: the folder cannot be made or locked.
+        OSError: the folder cannot be created or locked.
     """
 
     SENTINEL_NAME = ".runai_complete"
@@ -78,7 +78,7 @@ class ObjectStorageModel:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """Raises RuntimeError where nothing was copied."""
+        """Raises RuntimeError if nothing was copied."""
         with self._lock:  # closing it lets the next process in
             if kind is not None or self._skip:
                 return
@@ -88,11 +88,11 @@ class ObjectStorageModel:
                 pass
 
     def _is_complete(self) -> bool:
-        """Lock the folder: for reading where it is complete, else for writing, and empty."""
+        """Return whether the folder is complete; if it is, lock it for reading; else lock it for writing, and empty it."""
         fcntl.flock(self._lock, fcntl.LOCK_SH)
         if os.path.exists(self._sentinel):
             return True
-        # Not straight from one lock to the other: two processes that do so would wait for each other.
+        # Unlock first: two processes that both upgrade their shared lock would wait for each other.
         fcntl.flock(self._lock, fcntl.LOCK_UN)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         if os.path.exists(self._sentinel):

@@ -1,4 +1,4 @@
-"""What is in the header of a safetensors file, under Run:ai's names."""
+"""The tensors in the header of a safetensors file, under Run:ai's names."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ __all__ = ["Offsets", "SafetensorMetadata", "metadata_of", "prepare_request"]
 
 
 class Offsets(NamedTuple):
-    """First byte of a tensor and the byte after its last, counted from the first tensor of its file."""
+    """First byte of a tensor and the byte after its last one, counted from the first tensor of the file."""
 
     start: int
     end: int
 
     def get_diff(self) -> int:
-        """Give the length."""
+        """Return the length in bytes."""
         return self.end - self.start
 
 
@@ -35,18 +35,18 @@ class SafetensorMetadata(NamedTuple):
     offsets: Offsets
 
     def get_bytesize(self) -> int:
-        """Give its length in bytes."""
+        """Return the length in bytes."""
         return self.offsets.get_diff()
 
     def get_item_count(self) -> int:
-        """Give its number of elements."""
+        """Return the number of elements."""
         return prod(self.shape)
 
     def get_torch_dtype(self) -> Any:
-        """Give its dtype in torch.
+        """Return the dtype in torch.
 
         Raises:
-            UnsupportedDtypeError: this torch has none.
+            UnsupportedDtypeError: this version of torch has no such dtype.
         """
         from streamer.core.format.header_entries import TensorEntry  # noqa: PLC0415
 
@@ -55,7 +55,7 @@ class SafetensorMetadata(NamedTuple):
 
 
 def metadata_of(catalog: Catalog) -> list[list[SafetensorMetadata]]:
-    """List the tensors of each file, in file order."""
+    """Return the tensors of each file, in file order."""
     files: list[list[SafetensorMetadata]] = [[] for _ in catalog.shards]
     begins = _data_begins(catalog)
     for each in catalog.in_file_order():
@@ -73,12 +73,12 @@ def prepare_request(
     """Read the headers of files.
 
     Args:
-        fs: Of no use here.
-        paths: Of the files.
-        s3_credentials: For S3.
+        fs: Not used.
+        paths: The paths of the files.
+        s3_credentials: The credentials for S3.
 
     Returns:
-        For each file where its tensors begin, what they are, and how long.
+        For each file: the offset of its first tensor, its tensors, and their sizes in bytes.
 
     Raises:
         StreamerError: as `streamer.load`.

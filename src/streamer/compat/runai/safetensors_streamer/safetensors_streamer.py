@@ -1,4 +1,4 @@
-"""Tensors of safetensors files, one after the other as they arrive, under Run:ai's names."""
+"""Streams tensors of safetensors files in the order of arrival, under Run:ai's names."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = ["ObjectStorageModel", "SafetensorsStreamer", "list_safetensors", "pul
 
 
 def list_safetensors(path: str, s3_credentials: S3Credentials | None = None) -> list[str]:
-    """Name the safetensors files directly in a folder; none where a folder on a disk is missing.
+    """Return the safetensors files directly in a folder; an empty list if a local folder does not exist.
 
     Raises:
         StorageError: and its kinds.
@@ -38,13 +38,13 @@ def list_safetensors(path: str, s3_credentials: S3Credentials | None = None) -> 
 
 
 class SafetensorsStreamer:
-    """Reads safetensors files inside of a ``with`` block.
+    """Reads safetensors files inside a ``with`` block.
 
     Attributes:
-        file_streamer: Of no use here but for its methods.
-        files_to_tensors_metadata: What is streamed of each file, by its position.
-        total_size: Bytes of it.
-        device_str: Where to.
+        file_streamer: Not used for tensors; present for its methods.
+        files_to_tensors_metadata: The streamed tensors of each file, by its position in the call.
+        total_size: Total bytes of the streamed tensors.
+        device_str: The device of the tensors.
     """
 
     def __init__(self) -> None:
@@ -70,7 +70,7 @@ class SafetensorsStreamer:
         tensor_names: Collection[str] | None = None,
         owned: bool = True,
     ) -> None:
-        """Begin to read one file; see `stream_files`."""
+        """Start reading one file; see `stream_files`."""
         self.stream_files([path], s3_credentials, device, is_distributed, tensor_names, owned)
 
     def stream_files(  # noqa: PLR0917  Run:ai's signature
@@ -82,19 +82,19 @@ class SafetensorsStreamer:
         tensor_names: Collection[str] | None = None,
         owned: bool = True,  # noqa: ARG002  Run:ai's signature
     ) -> None:
-        """Begin to read files.
+        """Start reading files.
 
         Args:
             paths: Paths or URLs.
-            s3_credentials: For S3.
-            device: Where the tensors go.
-            is_distributed: Of no effect: every rank reads what it asks for.
-            tensor_names: Read these only; None: all.
-            owned: Of no effect: every tensor owns its memory.
+            s3_credentials: The credentials for S3.
+            device: The device of the tensors.
+            is_distributed: No effect: every rank reads its own requests.
+            tensor_names: The tensors to read; None for all.
+            owned: No effect: every tensor owns its memory.
 
         Raises:
-            OptionError: `paths` is a single one.
-            ValueError: `tensor_names` is a text or empty, or names a tensor that is not there, or is there twice.
+            OptionError: `paths` is a single path.
+            ValueError: `tensor_names` is a string or empty, or names a tensor that does not exist.
             StreamerError: as `streamer.load`.
         """
         if isinstance(paths, (str, os.PathLike)) or is_path_object(paths):
@@ -117,7 +117,7 @@ class SafetensorsStreamer:
         self._stream = Stream(checkpoint, wanted, framework_for(request), None, progress=False)
 
     def get_tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Give name and tensor of each, as they arrive.
+        """Yield name and tensor, in the order of arrival.
 
         Raises:
             StreamerError: as `streamer.load`.

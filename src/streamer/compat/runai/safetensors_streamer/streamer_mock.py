@@ -1,4 +1,4 @@
-"""Tests of other projects read a folder on a disk in place of a bucket, under Run:ai's names."""
+"""Lets tests of other projects read a local folder in place of a bucket, under Run:ai's names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["StreamerPatcher"]
 
 
 class StreamerPatcher:
-    """Stands for the functions of this package: ``s3://any-bucket/path`` is ``path`` in a folder, and so is ``gs://``.
+    """Replaces functions of this package: ``s3://any-bucket/path`` and ``gs://…`` mean ``path`` in a local folder.
 
     Args:
         local_bucket_path: The folder.
@@ -32,17 +32,17 @@ class StreamerPatcher:
         self.local_path = local_bucket_path
 
     def is_remote_path(self, path: str) -> bool:
-        """Whether a path is of S3 or GCS."""
+        """Whether a path is a URL of S3 or GCS."""
         return is_s3_path(path) or is_gs_path(path)
 
     def convert_remote_path_to_local_path(self, path: str) -> str:
-        """Give the path in the folder, and any other path as it is."""
+        """Return the path in the folder; any other path is returned unchanged."""
         if not self.is_remote_path(path):
             return path
         return os.path.join(self.local_path, path.split("://", 1)[1].partition("/")[2])
 
     def convert_local_path_to_mocked_remote_path(self, local_path_result: str, original_remote_path: str) -> str:
-        """Give the URL of a path in the folder, in the bucket of `original_remote_path`."""
+        """Return the URL of a path in the folder, in the bucket of `original_remote_path`."""
         scheme, _, rest = original_remote_path.partition("://")
         inside = os.path.relpath(local_path_result, self.local_path)
         if not rest or inside.startswith(".."):
@@ -50,7 +50,7 @@ class StreamerPatcher:
         return f"{scheme}://{rest.partition('/')[0]}/{inside}"
 
     def shim_list_safetensors(self, path: str, s3_credentials: S3Credentials | None = None) -> list[str]:
-        """Stand for `list_safetensors`."""
+        """Replace `list_safetensors`."""
         found = list_safetensors(self.convert_remote_path_to_local_path(path), s3_credentials)
         return [self.convert_local_path_to_mocked_remote_path(each, path) for each in found]
 
@@ -62,10 +62,10 @@ class StreamerPatcher:
         ignore_pattern: list[str] | None = None,
         s3_credentials: S3Credentials | None = None,  # noqa: ARG002  Run:ai's signature
     ) -> None:
-        """Stand for `pull_files`.
+        """Replace `pull_files`.
 
         Raises:
-            NotImplementedError: the path is neither of S3 nor of GCS.
+            NotImplementedError: the path is no URL of S3 or GCS.
         """
         if not self.is_remote_path(model_path):
             raise NotImplementedError("pull_files copies from a storage, and this is a folder on a disk")
@@ -79,7 +79,7 @@ class StreamerPatcher:
             shutil.copy(os.path.join(source, name), target)
 
     def create_mock_streamer(self, *_arguments: Any, **_named: Any) -> _MockStreamer:
-        """Stand for `SafetensorsStreamer`."""
+        """Replace `SafetensorsStreamer`."""
         return _MockStreamer(self)
 
 
