@@ -35,7 +35,7 @@ FUTURES = {
 def _tried_anew(monkeypatch, tmp_path_factory):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("private")))
     monkeypatch.setattr(hooks, "_REASONS", {})
-    hooks._say.cache_clear()
+    hooks._log_misfit.cache_clear()
 
 
 @pytest.fixture(scope="module")

@@ -260,7 +260,7 @@ def test_variables_of_run_ai_are_options_here(
         "FS_QUEUE_DEPTH": "9",
     }.items():
         monkeypatch.setenv(f"RUNAI_STREAMER_{name}", value)
-    monkeypatch.setattr(variables, "_told", set())
+    monkeypatch.setattr(variables, "_logged", set())
     with caplog.at_level(logging.DEBUG):
         options = variables.options_from_environment()
     assert (options.file_threads, options.block_bytes) == (6, 64 << 10)

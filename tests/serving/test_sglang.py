@@ -189,7 +189,7 @@ def test_the_private_names_are_there():
 def hooks_of(monkeypatch, caplog):
     """Register in this SGLang; give the targets of hooks, and what was said."""
     monkeypatch.setattr(hooks, "_REASONS", {})
-    hooks._say.cache_clear()
+    hooks._log_misfit.cache_clear()
     registered = []
 
     def register(target, hook, kind):

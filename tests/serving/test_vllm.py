@@ -57,7 +57,7 @@ def _names_are_tried_again(monkeypatch):
     """And what was registered before is there afterwards."""
     monkeypatch.setattr(hooks, "_REASONS", {})
     monkeypatch.setattr(model_loader, "_LOAD_FORMAT_TO_MODEL_LOADER", dict(model_loader._LOAD_FORMAT_TO_MODEL_LOADER))
-    hooks._say.cache_clear()
+    hooks._log_misfit.cache_clear()
 
 
 def registered(caplog):

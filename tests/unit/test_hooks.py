@@ -16,8 +16,8 @@ from streamer.core.errors import UsageError
 @pytest.fixture(autouse=True)
 def _tried_anew(monkeypatch):
     monkeypatch.setattr(hooks, "_REASONS", {})
-    hooks._say.cache_clear()
-    hooks._say_that_it_is_off.cache_clear()
+    hooks._log_misfit.cache_clear()
+    hooks._log_disabled.cache_clear()
 
 
 @pytest.fixture

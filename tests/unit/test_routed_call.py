@@ -31,7 +31,7 @@ def route(monkeypatch):
     host.read = len
     monkeypatch.setitem(sys.modules, "some_host", host)
     monkeypatch.setattr(hooks, "_REASONS", {})
-    hooks._say.cache_clear()
+    hooks._log_misfit.cache_clear()
     return Route(Folder(), {}, Hook("some_host", "read", otherwise="weights take another way"))
 
 

@@ -88,7 +88,7 @@ class ObjectStorageModel:
                 pass
 
     def _is_complete(self) -> bool:
-        """Return whether the folder is complete; if it is, lock it for reading; else lock it for writing, and empty it."""
+        """Return whether the folder is complete. Lock it: for reading if it is, else for writing, and then empty it."""
         fcntl.flock(self._lock, fcntl.LOCK_SH)
         if os.path.exists(self._sentinel):
             return True
