@@ -89,7 +89,7 @@ def shards_in(store: Store, uri: str, settings: Settings, listed: Sequence[Objec
 
 
 def _from_pattern(store: Store, label: str, root: str, settings: Settings) -> Shards:
-    """Find the shards of a pattern. If it matches nothing, take it as a name: names may contain these characters."""
+    """Find the shards of a pattern. If it matches nothing, take it as a name: names may contain its characters."""
     folder, _, pattern = root.rpartition("/")
     listed = store.find(folder or "/")
     refuse_half_pulled(listed, label)
@@ -258,7 +258,7 @@ def shards_of(store: Store, label: str, infos: list[ObjectInfo], kind: Kind = "f
     if len(infos) > MOST_SHARDS:
         hint = "Name those to load in patterns of fewer, or join them to larger ones"
         raise FormatError(f"these are {len(infos)} shards, more than the {MOST_SHARDS} allowed", uri=label, hint=hint)
-    # Some listings lack sizes, or some of them.
+    # Some listings lack all or some sizes.
     sized = in_parallel(lambda info: store.info(info.path) if info.size_bytes is None else info, infos, role="info")
     return Shards(label, objects_of(store, sized), None, sized, kind=kind)
 

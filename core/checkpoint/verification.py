@@ -31,7 +31,7 @@ Pieces: TypeAlias = list[tuple[int, int, int]]
 
 
 class Verification(Protocol):
-    """What one read of a checkpoint compares."""
+    """Compares the items of one read of a checkpoint with digests."""
 
     @property
     def digests(self) -> _native.DigestPlan | None:

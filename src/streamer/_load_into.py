@@ -145,7 +145,7 @@ def _is_word(dtype: Any, word: str) -> bool:
 
 
 def _is_by_name(request: Request, new: Mapping[str, Any]) -> bool:
-    """Whether dtypes or devices depend on the tensor, and so on the pairs of names."""
+    """Whether dtypes or devices differ between tensors; they are then known only after the names are paired."""
     device = request.device
     is_placed = isinstance(device, Mapping) or (device is None and any(map(is_sharded, new.values())))
     return _is_word(request.dtype, TARGET) or (bool(new) and is_placed)

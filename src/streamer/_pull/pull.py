@@ -213,7 +213,7 @@ class _Pull:
         expected = dict(zip(missing, digests, strict=True))
         try:
             read_bytes = self._transfer(missing, parts, expected, progress)
-        except ChecksumError as error:  # an error of the transfer does not come twice
+        except ChecksumError as error:  # if the transfer caused it, a second read is correct
             _log.warning("%s: %s; it is read again", error.uri, error.message)
             read_bytes = self._transfer(missing, parts, expected, progress)
         pulled = {name: part.pulled(hash_of(expected[name])) for name, part in parts.items()}

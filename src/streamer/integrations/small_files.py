@@ -80,7 +80,7 @@ def files_of_sub_folders(store: Store, label: str) -> dict[str, ObjectInfo]:
         return {}
     found: dict[str, ObjectInfo] = {}
     for files in in_parallel(listed, folders, role="list"):
-        if not any(is_selected(name, _WEIGHTS, ()) for name in files):  # another checkpoint, as in training
+        if not any(is_selected(name, _WEIGHTS, ()) for name in files):  # a checkpoint of a training run
             found.update(files)
     return found
 
