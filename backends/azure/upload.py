@@ -8,7 +8,6 @@ https://learn.microsoft.com/rest/api/storageservices/put-block-list
 
 from __future__ import annotations
 
-import secrets
 import threading
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -18,6 +17,7 @@ from azure.core import MatchConditions
 from azure.storage.blob import BlobBlock, BlobClient, BlobServiceClient
 
 from streamer.backends.azure.client import AzureClient
+from streamer.backends.client.upload_mark import UploadMark
 from streamer.core.errors import ObjectNotFoundError, StorageError
 from streamer.core.store.sources import ObjectInfo
 from streamer.core.store.uploads import changed_meanwhile
@@ -48,15 +48,14 @@ class AzureUpload:
         self._client, self._uri = client, uri
         self._container, _, self._name = path.partition("/")
         self._part_bytes, self._replaced = part_bytes, replaced
-        self._mark = secrets.token_hex(16)
+        self._mark = UploadMark(MARK, replaced, self._metadata)
         self._lock = threading.Lock()
         self._blocks: dict[int, str] = {}
-        self._may_be_there = False
 
     def send(self, offset_bytes: int, part: memoryview) -> None:
         """Send one block; raises as `Upload.send`."""
         number = offset_bytes // self._part_bytes
-        block_id = f"{self._mark}-{number:06d}"  # all of a blob have one length
+        block_id = f"{self._mark.metadata[MARK]}-{number:06d}"  # all of a blob have one length
         data = bytes(part)
         self._ask(lambda blob, options: blob.stage_block(block_id, data, validate_content=True, **options))
         with self._lock:
@@ -64,15 +63,15 @@ class AzureUpload:
 
     def finish(self) -> None:
         """Make a blob of the blocks; raises as `Upload.finish`."""
-        self._may_be_there = True
+        self._mark.note_last_request()
         blocks = [BlobBlock(block_id) for _, block_id in sorted(self._blocks.items())]
-        commit = partial(_commit, blocks, {MARK: self._mark}, self._condition())
+        commit = partial(_commit, blocks, self._mark.metadata, self._condition())
         try:
             self._ask(commit)
         except StorageError as error:
             if error.status not in (400, 404, 409, 412):
                 raise
-            if self._is_ours():  # the answer to an earlier attempt was lost
+            if self._mark.is_there():  # the answer to an earlier attempt was lost
                 return
             if error.status in (409, 412):
                 raise changed_meanwhile(self._uri, self._replaced) from error.__cause__
@@ -80,7 +79,7 @@ class AzureUpload:
 
     def abort(self) -> None:
         """Remove a blob whose answer was lost; raises as `Upload.abort`."""
-        if self._may_be_there and self._replaced is None and self._is_ours():
+        if self._mark.is_to_be_removed():
             self._ask(lambda blob, options: blob.delete_blob(**options))
 
     def _condition(self) -> dict[str, Any]:
@@ -88,12 +87,12 @@ class AzureUpload:
             return {"match_condition": MatchConditions.IfMissing}
         return {"match_condition": MatchConditions.IfNotModified, "etag": self._replaced.version}
 
-    def _is_ours(self) -> bool:
+    def _metadata(self) -> Mapping[str, str]:
         try:
             properties = self._ask(lambda blob, options: blob.get_blob_properties(**options))
         except ObjectNotFoundError:
-            return False
-        return bool((properties.metadata or {}).get(MARK) == self._mark)
+            return {}
+        return properties.metadata or {}
 
     def _ask(self, request: Callable[[BlobClient, Mapping[str, Any]], _Answer]) -> _Answer:
         def send(service: BlobServiceClient, options: Mapping[str, Any]) -> _Answer:

@@ -151,7 +151,7 @@ def send(
     times: AnswerTimes,
     *,
     method: str = "GET",
-    body: bytes = b"",
+    body: bytes | memoryview = b"",
     head_timeout_s: float | None = None,
     is_repeated: bool = False,
     ca_option: str = "",
@@ -162,7 +162,7 @@ def send(
         source: URL, headers, certificates and proxy.
         times: How long an answer may take.
         method: ``GET``, ``HEAD``, ``DELETE``, ``PUT`` or ``POST``.
-        body: Body of a ``PUT`` or ``POST``.
+        body: Body of a ``PUT`` or ``POST``, one byte per item; it is sent from where it lies.
         head_timeout_s: Time until the head of the answer is complete; replaces the time in `times`.
         is_repeated: The same request failed before, so it opens a new connection.
         ca_option: The storage option that names the certificates to trust, for an error message.

@@ -92,7 +92,7 @@ class GcsClient:
         key: str | None,
         parameters: Mapping[str, str],
         *,
-        data: bytes = b"",
+        data: bytes | memoryview = b"",
         headers: Mapping[str, str] | None = None,
     ) -> Answer:
         """Send a request that writes or removes; exceptions and answers are as for `get`.
@@ -181,7 +181,7 @@ class GcsClient:
         except Exception:  # the answer to the old token is the better error
             return bearer
 
-    def _answer_to(self, source: HttpSource, method: str = "GET", data: bytes = b"") -> Answer:
+    def _answer_to(self, source: HttpSource, method: str = "GET", data: bytes | memoryview = b"") -> Answer:
         def received(attempts: Attempts) -> Response:
             return self._received(
                 source,

@@ -10,12 +10,12 @@ from __future__ import annotations
 import base64
 import json
 import re
-import secrets
 from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from streamer import _native
+from streamer.backends.client.upload_mark import UploadMark
 from streamer.backends.gcs.client import GcsClient
 from streamer.backends.gcs.errors import Answer, missing_bucket, raise_storage_error, refusal
 from streamer.core.errors import AccessDeniedError, ChecksumError, CredentialsError, StorageError
@@ -57,7 +57,9 @@ class ObjectWriter:
         if answer.status not in (200, 204, 404):
             raise self.refused(answer)
 
-    def upload(self, method: str, query: Mapping[str, str], data: bytes, headers: Mapping[str, str]) -> Answer:
+    def upload(
+        self, method: str, query: Mapping[str, str], data: bytes | memoryview, headers: Mapping[str, str]
+    ) -> Answer:
         """Send a request of an upload; an answer of any status is returned."""
         return self._ask(
             lambda: self._client.change(method, SERVICE, self._bucket, None, query, data=data, headers=headers)
@@ -104,15 +106,14 @@ class GcsUpload:
     def __init__(self, writer: ObjectWriter, size_bytes: int, replaced: ObjectInfo | None) -> None:
         self._writer, self._uri, self._size_bytes, self._refused = writer, writer.uri, size_bytes, writer.refused
         self._replaced = replaced
-        self._mark = secrets.token_hex(16)
+        self._mark = UploadMark(MARK, replaced, writer.metadata)
         self._crc = self._crc_bytes = 0
         self._last = b""  # sent by `finish`, with which Google completes the object
-        self._may_be_there = False
         condition = (replaced.version or "") if replaced else "0"
         query = {"uploadType": "resumable", "name": writer.key} | (
             {"ifGenerationMatch": condition} if condition else {}
         )
-        mark = json.dumps({"metadata": {MARK: self._mark}}).encode()
+        mark = json.dumps({"metadata": self._mark.metadata}).encode()
         answer = writer.upload("POST", query, mark, {"Content-Type": "application/json"})
         if answer.status != 200:
             raise self._failed(answer)
@@ -129,7 +130,7 @@ class GcsUpload:
             self._last = bytes(part[part.nbytes - kept_bytes :])
             part = part[: part.nbytes - kept_bytes]
         while part.nbytes:
-            received_bytes = self._received(self._put(offset_bytes, bytes(part)))
+            received_bytes = self._received(self._put(offset_bytes, part))
             if not offset_bytes < received_bytes <= offset_bytes + part.nbytes:
                 hint = "Save again; the place has not changed"
                 raise StorageError(
@@ -139,10 +140,10 @@ class GcsUpload:
 
     def finish(self) -> None:
         """Send the end, which completes the object; raises as `Upload.finish`."""
-        self._may_be_there = True
+        self._mark.note_last_request()
         answer = self._put(self._size_bytes - len(self._last), self._last)
         if answer.status not in (200, 201):
-            if answer.status not in (404, 410, 412) or not self._is_ours():
+            if answer.status not in (404, 410, 412) or not self._mark.is_there():
                 raise self._failed(answer)
             return
         self._check_digest(answer)
@@ -152,11 +153,12 @@ class GcsUpload:
         answer = self._writer.upload("DELETE", self._session(), b"", {})
         if answer.status not in (CANCELLED, 200, 204, 404, 410):
             raise self._refused(answer)
-        if self._may_be_there and self._replaced is None and self._is_ours():
+        if self._mark.is_to_be_removed():
             self._writer.remove()
 
-    def _put(self, offset_bytes: int, data: bytes) -> Answer:
-        span = f"bytes {offset_bytes}-{offset_bytes + len(data) - 1}/{self._size_bytes}"
+    def _put(self, offset_bytes: int, data: bytes | memoryview) -> Answer:
+        span = f"{offset_bytes}-{offset_bytes + len(data) - 1}" if data else "*"
+        span = f"bytes {span}/{self._size_bytes}"
         return self._writer.upload("PUT", self._session(), data, {"Content-Range": span})
 
     def _received(self, answer: Answer) -> int:
@@ -181,9 +183,6 @@ class GcsUpload:
 
     def _session(self) -> dict[str, str]:
         return {"uploadType": "resumable", "upload_id": self._id}
-
-    def _is_ours(self) -> bool:
-        return bool(self._writer.metadata().get(MARK) == self._mark)
 
     def _failed(self, answer: Answer) -> StorageError:
         if answer.status != 412:

@@ -14,7 +14,7 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-__all__ = ["NO_LOCKS", "LockedDraft", "locked_folder"]
+__all__ = ["NO_LOCKS", "LockedDraft", "is_at", "locked_folder"]
 
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # errors of network file systems without locks
 
@@ -61,7 +61,7 @@ class LockedDraft:
             except BaseException:
                 os.close(descriptor)
                 raise
-            if _is_at(descriptor, name):
+            if is_at(descriptor, name):
                 os.ftruncate(descriptor, 0)
                 return cls(target, name, descriptor)
             os.close(descriptor)  # another process finished or discarded the draft while this process waited
@@ -103,7 +103,8 @@ def locked_folder(path: str) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _is_at(descriptor: int, name: str) -> bool:
+def is_at(descriptor: int, name: str) -> bool:
+    """Whether an open file is still the one that has this name."""
     with suppress(FileNotFoundError):
         return os.path.samestat(os.fstat(descriptor), os.stat(name, follow_symlinks=False))
     return False

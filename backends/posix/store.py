@@ -189,8 +189,8 @@ class PosixStore:
         """
         from streamer.backends.posix.upload import PosixUpload  # noqa: PLC0415 (takes 1 ms)
 
-        del size_bytes, part_bytes  # a disk does not need them
-        return PosixUpload(path, replaced, self.info)
+        del part_bytes  # a disk does not need it
+        return PosixUpload(path, size_bytes, replaced, self.info)
 
     def remove(self, path: str) -> None:
         """Remove one file.

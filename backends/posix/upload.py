@@ -1,19 +1,21 @@
 """Writes one large file: under another name beside its own, flushed to the disk, and then renamed.
 
 Guarantees: a reader finds no file, the old one or the whole new one; a file of another program is not replaced without
-being asked for. Parts are written straight from their memory, by several threads.
+being asked for. A disk that is too small fails before a byte is written, if its file system can reserve room.
+Several threads write, on a local disk past the page cache: what is flushed before it shows up reaches the disk anyway.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
+from streamer import _native
 from streamer.backends.posix.atomic_write import sync_folder
 from streamer.backends.posix.errors import storage_error
+from streamer.backends.posix.own_draft import OwnDraft
 from streamer.core.disk_names import disk_name
 from streamer.core.errors import ObjectNotFoundError, StorageError
 from streamer.core.secrets.redact import redact
@@ -22,8 +24,10 @@ from streamer.core.store.uploads import changed_meanwhile
 
 __all__ = ["PosixUpload"]
 
-# More do not write faster: the page cache takes what one thread copies at 2 GB/s and more.
-PARALLEL_PARTS = 4
+PARALLEL_PARTS = 4  # more do not write faster: one copies while another waits for the disk
+SMALL_BYTES = 1 << 20  # a smaller file stays in the page cache, from which it is probably read next
+# The types (statfs(2)) of file systems on local disks: ext2 to ext4, xfs, and a container's overlay of these.
+_LOCAL_DISKS = frozenset({0xEF53, 0x58465342, 0x794C7630})
 # Of file systems without hard links (FAT, some of FUSE), of which Linux says the first and others the rest.
 _NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 
@@ -33,6 +37,7 @@ class PosixUpload:
 
     Args:
         path: Of the file.
+        size_bytes: Of the file.
         replaced: What is to be replaced, or None.
         info: Describes the file at a path.
 
@@ -41,56 +46,67 @@ class PosixUpload:
     """
 
     parallel_parts = PARALLEL_PARTS
-    needs_equal_parts = False
+    needs_equal_parts = True  # of whole pages, that is
 
-    def __init__(self, path: str, replaced: ObjectInfo | None, info: Callable[[str], ObjectInfo]) -> None:
+    def __init__(
+        self, path: str, size_bytes: int, replaced: ObjectInfo | None, info: Callable[[str], ObjectInfo]
+    ) -> None:
         self._path, self._replaced, self._info = path, replaced, info
         folder, name = os.path.split(disk_name(path))
-        self._draft = os.path.join(folder, f".{name[:100]}-{secrets.token_hex(4)}")  # a name has 255 bytes at most
         self._is_finished = False
         with self._translated():
             os.makedirs(folder, exist_ok=True)
-            os.close(os.open(self._draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+            OwnDraft.remove_left(folder, name)
+            self._draft = OwnDraft(folder, name)
+            if size_bytes:
+                self._reserve(size_bytes)
+        is_local = _native.file_system_type(os.fsencode(folder)) in _LOCAL_DISKS
+        self._is_direct = is_local and size_bytes >= SMALL_BYTES
 
     def send(self, offset_bytes: int, part: memoryview) -> None:
         """Write one part; raises as `Upload.send`."""
         with self._translated():
-            descriptor = os.open(self._draft, os.O_WRONLY)
-            try:
-                while part.nbytes:
-                    count = os.pwrite(descriptor, part, offset_bytes)
-                    part, offset_bytes = part[count:], offset_bytes + count
-            finally:
-                os.close(descriptor)
+            _native.write_part(os.fsencode(self._draft.path), part, offset_bytes, is_direct=self._is_direct)
 
     def finish(self) -> None:
         """Flush the file to the disk and give it its name; raises as `Upload.finish`."""
         if self._is_finished:
             return
         with self._translated():
-            descriptor = os.open(self._draft, os.O_WRONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+            self._draft.flush()
             if self._replaced is None:
                 self._create()
             else:
                 self._check_replaced(self._replaced)
-                os.replace(self._draft, disk_name(self._path))
+                os.replace(self._draft.path, disk_name(self._path))
             self._is_finished = True
-            sync_folder(os.path.dirname(self._draft))
+            self._draft.close()
+            sync_folder(os.path.dirname(self._draft.path))
 
     def abort(self) -> None:
         """Remove the file that has not got its name; raises as `Upload.abort`."""
-        with self._translated(), suppress(FileNotFoundError):
-            os.unlink(self._draft)
+        with self._translated():
+            self._remove()
+
+    def _reserve(self, size_bytes: int) -> None:
+        try:
+            _native.reserve_room(os.fsencode(self._draft.path), size_bytes)
+        except OSError:
+            self._remove()
+            raise
+
+    def _remove(self) -> None:
+        try:
+            with suppress(FileNotFoundError):
+                os.unlink(self._draft.path)
+        finally:
+            self._draft.close()
 
     def _create(self) -> None:
         """Rename the file, unless there is one with its name."""
         target = disk_name(self._path)
         try:
-            os.link(self._draft, target)
+            os.link(self._draft.path, target)
         except FileExistsError:
             raise self._changed() from None
         except OSError as error:
@@ -98,9 +114,9 @@ class PosixUpload:
                 raise
             if os.path.lexists(target):
                 raise self._changed() from None
-            os.replace(self._draft, target)
+            os.replace(self._draft.path, target)
         else:
-            os.unlink(self._draft)
+            os.unlink(self._draft.path)
 
     def _check_replaced(self, replaced: ObjectInfo) -> None:
         try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError, InvalidRegionError
@@ -18,7 +19,8 @@ from streamer.backends.s3.clock import TOLERANCE_S, clock_offset_s, signed_at_of
 from streamer.backends.s3.errors import MalformedAnswerError
 from streamer.backends.s3.foreign_answers import ForeignAnswerError
 from streamer.backends.s3.options import endpoint_of, filled_options, times_of
-from streamer.backends.s3.presigning import presigned_get, template_of
+from streamer.backends.s3.presigning import presigned, presigned_get, template_of
+from streamer.backends.s3.refused_answers import RefusedError
 from streamer.backends.s3.sender import Sender
 from streamer.backends.s3.tenants import check_tenant
 from streamer.backends.s3.transport import Call, calling
@@ -32,6 +34,7 @@ from streamer.core.store.sources import HttpSource
 __all__ = ["BotocoreClient"]
 
 DEFAULT_LIMITS = Limits()
+PART_LIFETIME_S = 3600  # of the signature of a part, which may be sent several times, and slowly
 
 # Exceptions that are not about the text of an answer; any other exception means that botocore could not parse it.
 _NOT_OF_TEXT = (BotoCoreError, ClientError, ForeignAnswerError, RecursionError, StreamerError)
@@ -95,6 +98,34 @@ class BotocoreClient:
             if is_plain:
                 self._templates[bucket, lifetime_s] = template_of(client, url, parameters["Key"])
         return url
+
+    def takes_checksums(self) -> bool:
+        """Whether uploads may carry checksums that S3 does not require; some servers of its kind know none."""
+        config = self._login.client().meta.config
+        return getattr(config, "request_checksum_calculation", None) != "when_required"  # old releases have none
+
+    def put_part(self, bucket: str, part: memoryview, crc32c: str, **parameters: Any) -> Mapping[str, str]:
+        """Send one part of an object by a signed URL, straight from its memory; return the headers of the answer.
+
+        Args:
+            bucket: Of the object.
+            part: Its bytes.
+            crc32c: Their checksum, in base 64, which S3 compares.
+            parameters: The others of botocore's ``upload_part``.
+
+        Raises:
+            Exception: as `call`.
+        """
+        wanted = {**self._payer, "Bucket": bucket, **parameters, "ChecksumCRC32C": crc32c}
+        client, call = self._client_of(bucket), self._new_call()
+        with signed_at_offset(self._clock_offset_s), calling(call):
+            url = presigned(client, "upload_part", PART_LIFETIME_S, wanted)
+        source = self.source_for(url)
+        source = replace(source, headers={**source.headers, "x-amz-checksum-crc32c": crc32c})
+        answer, attempts = call.sender.answer(source, "PUT", part)
+        if answer.status != 200:
+            raise RefusedError(answer, attempts)
+        return answer.headers
 
     def forget_templates(self) -> None:
         """Sign the next URL of each bucket with the credentials that are current then."""

@@ -71,6 +71,14 @@ class S3Client:
             answer = self._botocore().call(method, bucket, **parameters)
         return answer
 
+    def put_part(self, bucket: str, part: memoryview, crc32c: str, **parameters: Any) -> Mapping[str, str]:
+        """Send one part of an object; see `BotocoreClient.put_part`."""
+        return self._botocore().put_part(bucket, part, crc32c, **parameters)
+
+    def takes_checksums(self) -> bool:
+        """Whether uploads may carry checksums that S3 does not require."""
+        return self._botocore().takes_checksums()
+
     def signed_get(self, bucket: str, lifetime_s: int, **parameters: Any) -> str:
         """Return a URL that is valid for `lifetime_s`; for anonymous use, return a URL without a signature.
 

@@ -14,12 +14,12 @@ from urllib.parse import quote, urlencode
 
 from streamer.backends.client.answer_times import answer_times
 from streamer.backends.client.exchange import Response
-from streamer.backends.client.retry import Attempts
 from streamer.backends.s3.clock import clock_offset_s
 from streamer.backends.s3.digests import FIELDS
-from streamer.backends.s3.documents import parse_error, parse_page
+from streamer.backends.s3.documents import parse_page
 from streamer.backends.s3.foreign_answers import refuse_foreign_listing
 from streamer.backends.s3.plain_login import PlainLogin
+from streamer.backends.s3.refused_answers import RefusedError
 from streamer.backends.s3.sender import Sender
 from streamer.backends.s3.url_template import UrlTemplate
 from streamer.core.collector import collector_paused
@@ -28,7 +28,7 @@ from streamer.core.outages.transient import STATUSES
 from streamer.core.secrets.texts import note_credential
 from streamer.core.store.sources import HttpSource
 
-__all__ = ["PlainRequests", "RefusedError"]
+__all__ = ["PlainRequests"]
 
 _SERVICE = "s3"
 _QUERY = {
@@ -47,18 +47,6 @@ _OF_HEAD = {"ETag": "etag", "ChecksumType": "x-amz-checksum-type"} | {
     field: f"x-amz-checksum-{algorithm}" for field, algorithm in FIELDS.items()
 }
 _OF_USER = "x-amz-meta-"
-
-
-class RefusedError(Exception):
-    """S3 refuses a request.
-
-    Args:
-        answer: The same as the ``response`` of botocore's `ClientError`.
-    """
-
-    def __init__(self, answer: dict[str, Any]) -> None:
-        super().__init__()
-        self.response = answer
 
 
 class PlainRequests:
@@ -127,7 +115,7 @@ class PlainRequests:
         response, attempts = self._sender.answer(self.source_for(url, self._signed(method, url, headers)), method)
         status, offset_s = response.status, clock_offset_s(response.headers.get("date"), time.time())
         if status in STATUSES or (status > 400 and not offset_s):
-            raise RefusedError(_refusal(response, attempts))
+            raise RefusedError(response, attempts)
         return response if status in (200, 206) and not offset_s else None  # 400 and redirects may name another region
 
     def _signed(self, method: str, url: str, headers: Mapping[str, str]) -> dict[str, str]:
@@ -161,12 +149,3 @@ def _head_of(answer: Response) -> dict[str, Any] | None:
     of_user = {name[len(_OF_USER) :]: value for name, value in answer.headers.items() if name.startswith(_OF_USER)}
     present = {name: value for name, value in named.items() if value}
     return {"ContentLength": int(length), "Metadata": of_user} | present
-
-
-def _refusal(response: Response, attempts: Attempts) -> dict[str, Any]:
-    metadata = {
-        "HTTPStatusCode": response.status,
-        "HTTPHeaders": response.headers,
-        "RetryAttempts": attempts.number - 1,
-    }
-    return {"Error": parse_error(response.body), "ResponseMetadata": metadata}

@@ -1,4 +1,4 @@
-"""Signs URLs that read one object, by botocore, for the region of the bucket.
+"""Signs URLs that read one object or write a part of one, by botocore, for the region of the bucket.
 
 botocore's own ``generate_presigned_url`` prefers the global endpoint, which redirects. It signs for the region of the
 client, which is wrong if a redirect named another region. Handlers of botocore's public events correct both.
@@ -13,9 +13,10 @@ from typing import Any
 from streamer.backends.private_names.botocore import request_signer
 from streamer.backends.s3.url_template import UrlTemplate
 
-__all__ = ["hold_to_region", "presigned_get", "template_of"]
+__all__ = ["hold_to_region", "presigned", "presigned_get", "template_of"]
 
 _ID = "streamer-presigning"
+_SIGNED = ("GetObject", "UploadPart")
 _REGION = "streamer_region"  # in the context of a request, which all three events share
 _GLOBAL = {"aws-global": "us-east-1"}  # a name of the global endpoint, and the region that its signatures name
 
@@ -23,9 +24,10 @@ _GLOBAL = {"aws-global": "us-east-1"}  # a name of the global endpoint, and the 
 def hold_to_region(client: Any) -> None:
     """Make a client of botocore sign URLs for the region of their bucket; may be called repeatedly."""
     events = client.meta.events  # a handler with the same id is registered only once
-    events.register("before-parameter-build.s3.GetObject", _prefer_region, unique_id=f"{_ID}-endpoint")
     events.register_last("before-endpoint-resolution.s3", _note_region, unique_id=f"{_ID}-region")
-    events.register("before-sign.s3.GetObject", _sign_for_region, unique_id=f"{_ID}-signature")
+    for name in _SIGNED:
+        events.register(f"before-parameter-build.s3.{name}", _prefer_region, unique_id=f"{_ID}-endpoint-{name}")
+        events.register(f"before-sign.s3.{name}", _sign_for_region, unique_id=f"{_ID}-signature-{name}")
 
 
 def presigned_get(client: Any, lifetime_s: int, **parameters: Any) -> str:
@@ -36,7 +38,12 @@ def presigned_get(client: Any, lifetime_s: int, **parameters: Any) -> str:
         lifetime_s: Seconds that the URL is valid.
         parameters: Parameters of ``GetObject``.
     """
-    url: str = client.generate_presigned_url("get_object", Params=parameters, ExpiresIn=lifetime_s)
+    return presigned(client, "get_object", lifetime_s, parameters)
+
+
+def presigned(client: Any, method: str, lifetime_s: int, parameters: Mapping[str, Any]) -> str:
+    """Sign a request that is named as a method of botocore's client, ``get_object`` or ``upload_part``."""
+    url: str = client.generate_presigned_url(method, Params=parameters, ExpiresIn=lifetime_s)
     return url
 
 

@@ -30,7 +30,7 @@ class Sender:
     most_attempts: int
 
     def answer(
-        self, source: HttpSource, method: str, body: bytes = b"", *, began_s: float | None = None
+        self, source: HttpSource, method: str, body: bytes | memoryview = b"", *, began_s: float | None = None
     ) -> tuple[Response, Attempts]:
         """Return the whole answer, of any status, and the attempts that it took.
 

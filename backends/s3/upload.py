@@ -2,16 +2,20 @@
 
 Guarantees: the object shows up whole, in `S3Upload.finish`, and only if none is there, or the one that is to be
 replaced. An answer that was lost on the way does no harm: an object holds the mark of the upload that wrote it.
+Parts go out from the memory they lie in, by signed URLs, each with a CRC32C that S3 compares. A server of S3's kind
+that does not confirm it gets the parts from botocore, which signs their content over plain HTTP.
 https://docs.aws.amazon.com/AmazonS3/latest/userguide/conditional-writes.html
 """
 
 from __future__ import annotations
 
-import secrets
+import base64
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
+from streamer import _native
+from streamer.backends.client.upload_mark import UploadMark
 from streamer.backends.s3.client import S3Client
 from streamer.backends.s3.urls import split_path
 from streamer.core.errors import AccessDeniedError, CredentialsError, StorageError, StreamerError
@@ -26,7 +30,10 @@ MARK = "streamer-upload"  # a name of user-defined metadata
 
 _RIGHTS = "Grant s3:PutObject and s3:AbortMultipartUpload, and s3:DeleteObject to replace what is there"
 _CONDITION_FAILED = frozenset({"PreconditionFailed", "ConditionalRequestConflict", "NoSuchUpload", "412", "409"})
-_NO_CONDITIONS = frozenset({"NotImplemented", "InvalidArgument", "InvalidRequest", "501"})
+_DAMAGED = frozenset({"BadDigest", "XAmzContentChecksumMismatch"})  # on the way: the part itself is still right
+_UNKNOWN = frozenset({"NotImplemented", "InvalidArgument", "InvalidRequest", "501"})
+
+Answer = TypeVar("Answer")
 
 
 class ObjectWriter:
@@ -52,8 +59,32 @@ class ObjectWriter:
             AccessDeniedError: the credentials do not allow it.
             StorageError: any other error of S3, the network or TLS.
         """
+        return self._asked(lambda: self._client.call(method, self._bucket, Key=self._key, **parameters))
+
+    def put_part(self, part: memoryview, crc32c: str, **parameters: Any) -> Mapping[str, str]:
+        """Send one part, and return the headers of the answer; raises as `call`."""
+        return self._asked(lambda: self._client.put_part(self._bucket, part, crc32c, Key=self._key, **parameters))
+
+    def takes_checksums(self) -> bool:
+        """Whether the options allow checksums that S3 does not require."""
+        return self._client.takes_checksums()
+
+    def is_encrypted(self) -> bool:
+        """Whether requests go over TLS."""
+        return not (self._client.endpoint or "https").startswith("http:")
+
+    def head(self) -> dict[str, Any] | None:
+        """Describe the object as ``head_object`` does; None if there is none."""
         try:
-            return self._client.call(method, self._bucket, Key=self._key, **parameters)
+            return self.call("head_object")
+        except StorageError as error:
+            if error.status == 404:
+                return None
+            raise
+
+    def _asked(self, request: Callable[[], Answer]) -> Answer:
+        try:
+            return request()
         except Exception as error:
             translated = self._translated(error, self.uri, self._bucket)
             if isinstance(translated, AccessDeniedError) and not isinstance(translated, CredentialsError):
@@ -79,17 +110,16 @@ class S3Upload:
     needs_equal_parts = True
 
     def __init__(self, writer: ObjectWriter, size_bytes: int, part_bytes: int, replaced: ObjectInfo | None) -> None:
-        self._call, self._uri = writer.call, writer.uri
+        self._writer, self._call, self._uri = writer, writer.call, writer.uri
         self._part_bytes, self._replaced = part_bytes, replaced
-        self._mark = secrets.token_hex(16)
+        self._mark = UploadMark(MARK, replaced, lambda: (writer.head() or {}).get("Metadata", {}))
         self._lock = threading.Lock()
-        self._parts: dict[int, str] = {}  # number to ETag
+        self._parts: dict[int, dict[str, Any]] = {}
         self._body: memoryview | None = None
-        self._may_be_there = False
         self._upload_id: str | None = None
+        self._has_checksums = self._confirms = False
         if size_bytes > MOST_BYTES_AT_ONCE:
-            answer = self._call("create_multipart_upload", Metadata={MARK: self._mark})
-            self._upload_id = answer["UploadId"]
+            self._upload_id = self._begin()
 
     def send(self, offset_bytes: int, part: memoryview) -> None:
         """Send one part; raises as `Upload.send`."""
@@ -97,22 +127,26 @@ class S3Upload:
             self._body = part
             return
         number = offset_bytes // self._part_bytes + 1
-        answer = self._call("upload_part", PartNumber=number, UploadId=self._upload_id, Body=bytes(part))
+        of_part: dict[str, Any] = {"PartNumber": number, "UploadId": self._upload_id}
+        checksum = {"ChecksumCRC32C": _crc32c(part)} if self._has_checksums else {}
+        sent = self._send_signed(part, of_part, checksum["ChecksumCRC32C"]) if self._confirms else None
+        if sent is None:
+            sent = self._call("upload_part", Body=bytes(part), **checksum, **of_part)["ETag"]
         with self._lock:
-            self._parts[number] = answer["ETag"]
+            self._parts[number] = {"PartNumber": number, "ETag": sent, **checksum}
 
     def finish(self) -> None:
         """Put the object together; raises as `Upload.finish`."""
-        self._may_be_there = True
+        self._mark.note_last_request()
         condition = {"IfNoneMatch": "*"} if self._replaced is None else {"IfMatch": self._replaced.version}
         try:
             self._complete(condition if self._replaced is None or self._replaced.version else {})
         except StorageError as error:
-            if error.code in _NO_CONDITIONS:  # a server with the protocol of before 2024
+            if error.code in _UNKNOWN:  # a server with the protocol of before 2024
                 self._check_unchanged()
                 self._complete({})
             elif error.code in _CONDITION_FAILED or error.status in (404, 409, 412):
-                if not self._is_ours():
+                if not self._mark.is_there():
                     raise changed_meanwhile(self._uri, self._replaced) from error
             else:
                 raise
@@ -125,30 +159,49 @@ class S3Upload:
             except StorageError as error:
                 if error.status != 404:
                     raise
-        if self._may_be_there and self._replaced is None and self._is_ours():
+        if self._mark.is_to_be_removed():
             self._call("delete_object")
+
+    def _begin(self) -> str:
+        """Begin a multipart upload whose parts have checksums, if the server knows such."""
+        if self._writer.takes_checksums():
+            try:
+                answer = self._call("create_multipart_upload", Metadata=self._mark.metadata, ChecksumAlgorithm="CRC32C")
+            except StorageError as error:
+                if error.code not in _UNKNOWN:
+                    raise
+            else:
+                self._has_checksums = self._confirms = True
+                return str(answer["UploadId"])
+        return str(self._call("create_multipart_upload", Metadata=self._mark.metadata)["UploadId"])
+
+    def _send_signed(self, part: memoryview, of_part: Mapping[str, Any], checksum: str) -> str | None:
+        """Send one part by a signed URL and return its ETag; None if plain HTTP brought it, unconfirmed."""
+        try:
+            answer = self._writer.put_part(part, checksum, **of_part)
+        except StorageError as error:
+            if error.code not in _DAMAGED:
+                raise
+            answer = self._writer.put_part(part, checksum, **of_part)
+        # TLS finds a bit that has flipped, and TCP does not always.
+        if answer.get("x-amz-checksum-crc32c") != checksum and not self._writer.is_encrypted():
+            self._confirms = False
+            return None
+        return answer.get("etag", "")
 
     def _complete(self, condition: Mapping[str, Any]) -> None:
         if self._upload_id is None:
             body = bytes(self._body or b"")
-            self._call("put_object", Body=body, Metadata={MARK: self._mark}, **condition)
+            self._call("put_object", Body=body, Metadata=self._mark.metadata, **condition)
             return
-        parts = [{"PartNumber": number, "ETag": etag} for number, etag in sorted(self._parts.items())]
+        parts = [part for _, part in sorted(self._parts.items())]
         self._call("complete_multipart_upload", UploadId=self._upload_id, MultipartUpload={"Parts": parts}, **condition)
 
-    def _is_ours(self) -> bool:
-        head = self._head()
-        return head is not None and head.get("Metadata", {}).get(MARK) == self._mark
-
     def _check_unchanged(self) -> None:
-        head = self._head()
+        head = self._writer.head()
         if (head and head.get("ETag")) != (self._replaced and self._replaced.version):
             raise changed_meanwhile(self._uri, self._replaced)
 
-    def _head(self) -> dict[str, Any] | None:
-        try:
-            return self._call("head_object")
-        except StorageError as error:
-            if error.status == 404:
-                return None
-            raise
+
+def _crc32c(part: memoryview) -> str:
+    return base64.b64encode(_native.crc("crc32c", part).to_bytes(4, "big")).decode()

@@ -62,7 +62,7 @@ class UploadingStore(Protocol):
 
         Args:
             path: Of the object; folders above it are made where the storage has any.
-            size_bytes: Of the whole object, more than 0.
+            size_bytes: Of the whole object; with 0, `finish` comes without a part.
             part_bytes: Of each part but the last; the most of any part, if they need not be equal.
             replaced: The object that is there and is to be replaced, if it is still this version when the upload
                 ends; None: there must be no object. A storage that has no such condition looks right before.

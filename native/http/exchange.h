@@ -30,7 +30,7 @@ namespace streamer {
 struct ExchangeRequest {
   HttpTarget target;
   std::string method = "GET";    // or "HEAD", "PUT", "POST"
-  std::string body;              // of the last two
+  std::string_view body;         // of the last two; its owner keeps it until the exchange is gone
   double connect_timeout_s = 0;  // with the TLS handshake
   double head_timeout_s = 0;     // since the request is sent
   bool is_repeated = false;      // a new connection goes to an address that is looked up anew

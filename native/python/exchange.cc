@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -23,6 +24,17 @@ namespace {
 
 using IsInterrupted = Exchange::IsInterrupted;
 
+// The order of the bases lets the exchange end before its body is given back.
+struct BorrowedBody {
+  py::buffer_info body;
+};
+
+class ExchangeWithBody : private BorrowedBody, public Exchange {
+ public:
+  ExchangeWithBody(ExchangeRequest request, py::buffer_info borrowed)
+      : BorrowedBody{std::move(borrowed)}, Exchange(std::move(request)) {}
+};
+
 // As aiohttp reads one, so that a value which is not ASCII stays that.
 py::str header_of(const std::string& line) {
   PyObject* text =
@@ -31,19 +43,19 @@ py::str header_of(const std::string& line) {
   return py::reinterpret_steal<py::str>(text);
 }
 
-py::list headers_of_answer(const Exchange& exchange) {
+py::list headers_of_answer(const ExchangeWithBody& exchange) {
   py::list headers;
   for (const std::string& line : exchange.headers()) headers.append(header_of(line));
   return headers;
 }
 
-std::optional<ReadError> receive_head(Exchange& exchange) {
+std::optional<ReadError> receive_head(ExchangeWithBody& exchange) {
   return call_interruptibly([&exchange](const IsInterrupted& is_interrupted) {
     return exchange.receive_head(is_interrupted);
   });
 }
 
-py::tuple read_into(Exchange& exchange, const py::buffer& buffer, double timeout_s) {
+py::tuple read_into(ExchangeWithBody& exchange, const py::buffer& buffer, double timeout_s) {
   const py::buffer_info info = buffer.request(true);
   const auto size = static_cast<std::size_t>(info.size * info.itemsize);
   char* const into = static_cast<char*>(info.ptr);
@@ -53,19 +65,27 @@ py::tuple read_into(Exchange& exchange, const py::buffer& buffer, double timeout
   return py::make_tuple(piece.count, std::move(piece.error));
 }
 
-std::unique_ptr<Exchange> make_exchange(HttpTarget target, std::string method, std::string body,
-                                        double connect_timeout_s, double head_timeout_s,
-                                        bool is_repeated) {
+std::unique_ptr<ExchangeWithBody> make_exchange(HttpTarget target, std::string method,
+                                                const py::buffer& body, double connect_timeout_s,
+                                                double head_timeout_s, bool is_repeated) {
   start_libcurl();
-  return std::make_unique<Exchange>(ExchangeRequest{std::move(target), std::move(method),
-                                                    std::move(body), connect_timeout_s,
-                                                    head_timeout_s, is_repeated});
+  py::buffer_info info = body.request();
+  if (info.ndim != 1 || PyBuffer_IsContiguous(info.view(), 'C') == 0) {
+    throw std::invalid_argument("a body is a run of bytes");
+  }
+  const std::string_view bytes(static_cast<const char*>(info.ptr),
+                               static_cast<std::size_t>(info.size * info.itemsize));
+  return std::make_unique<ExchangeWithBody>(
+      ExchangeRequest{std::move(target), std::move(method), bytes, connect_timeout_s,
+                      head_timeout_s, is_repeated},
+      std::move(info));
 }
 
 }  // namespace
 
 void register_exchange(py::module_& module) {
-  py::class_<Exchange>(module, "Exchange", "One request and its answer; see http/exchange.h.")
+  py::class_<ExchangeWithBody>(module, "Exchange",
+                               "One request and its answer; see http/exchange.h.")
       .def(py::init(&make_exchange), py::arg("target"), py::kw_only(), py::arg("method"),
            py::arg("body"), py::arg("connect_timeout_s"), py::arg("head_timeout_s"),
            py::arg("is_repeated"))
@@ -77,7 +97,7 @@ void register_exchange(py::module_& module) {
       .def_property_readonly("headers", &headers_of_answer)
       .def_property_readonly("has_ended", &Exchange::has_ended)
       .def_property_readonly("was_connected", &Exchange::was_connected)
-      .def_property_readonly("strange_start", [](const Exchange& exchange) {
+      .def_property_readonly("strange_start", [](const ExchangeWithBody& exchange) {
         return py::bytes(exchange.strange_start());
       });
   module.def(

@@ -13,7 +13,7 @@ from servers.background import served
 
 __all__ = ["Fault", "ForwardingProxy"]
 
-Fault = Literal["refuse", "lose", None]
+Fault = Literal["refuse", "lose", "damage", None]
 HOP_BY_HOP = ("connection", "keep-alive", "transfer-encoding", "content-length")
 
 
@@ -23,15 +23,19 @@ class ForwardingProxy:
     Args:
         port: Of the store, on loopback.
         decide: Called with method and path of each request: ``"refuse"`` answers 503, ``"lose"`` passes the request on
-            and closes the connection without an answer, None passes both on.
+            and closes the connection without an answer, ``"damage"`` changes a byte of the request's body, None passes
+            both on.
+        unknown: A request with this header is answered with 501.
+        dropped: A header that no answer has.
 
     Attributes:
         port: Where it listens.
         requests: Method and path of each request.
     """
 
-    def __init__(self, port: int, decide: Callable[[str, str], Fault]) -> None:
+    def __init__(self, port: int, decide: Callable[[str, str], Fault], *, unknown: str = "", dropped: str = "") -> None:
         self._store_port, self._decide = port, decide
+        self._unknown, self._dropped = unknown, dropped
         self._guard = threading.Lock()
         self.requests: list[tuple[str, str]] = []
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
@@ -64,6 +68,11 @@ class ForwardingProxy:
                     self.send_header("Content-Length", "0")
                     self.end_headers()
                     return
+                if proxy._unknown in self.headers:
+                    self._refuse_unknown()
+                    return
+                if fault == "damage":
+                    body = body[:-1] + bytes([body[-1] ^ 1])
                 status, headers, answer = proxy._forwarded(self, body)
                 if fault == "lose":
                     self.close_connection = True
@@ -76,6 +85,13 @@ class ForwardingProxy:
                 self.end_headers()
                 if self.command != "HEAD":
                     self.wfile.write(answer)
+
+            def _refuse_unknown(self) -> None:
+                answer = b"<Error><Code>NotImplemented</Code><Message>A header is not implemented</Message></Error>"
+                self.send_response(501)
+                self.send_header("Content-Length", str(len(answer)))
+                self.end_headers()
+                self.wfile.write(answer)
 
             do_HEAD = do_PUT = do_POST = do_DELETE = do_GET  # noqa: N815 (the base class's names)
 
@@ -93,7 +109,9 @@ class ForwardingProxy:
             connection.endheaders(body)
             answer = connection.getresponse()
             dropped = HOP_BY_HOP[:-1] if handler.command == "HEAD" else HOP_BY_HOP
-            headers = [(name, value) for name, value in answer.getheaders() if name.lower() not in dropped]
+            headers = [
+                (name, value) for name, value in answer.getheaders() if name.lower() not in (*dropped, self._dropped)
+            ]
             return answer.status, headers, answer.read()
         finally:
             connection.close()
