@@ -85,6 +85,7 @@ class Manifests:
                 self._read[info] = _parsed(self._store, info, self._settings)
             manifest = self._read[info]
         names = [name_in_manifest(each.path, info.path) for each in infos]
+        manifest = manifest.of(names)
         missing = [name for name in manifest.shards if name not in names] if is_whole else []
         if missing:
             raise ManifestError(

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from streamer.core.errors import ManifestError
@@ -49,9 +49,20 @@ class ShardManifest:
 
 @dataclass(frozen=True)
 class Manifest:
-    """A checkpoint: its shards by file name."""
+    """A checkpoint.
+
+    Attributes:
+        shards: By file name.
+        older: Those of the checkpoint that is there until this one is complete.
+    """
 
     shards: Mapping[str, ShardManifest]
+    older: Mapping[str, ShardManifest] = field(default_factory=dict)
+
+    def of(self, names: Collection[str]) -> Manifest:
+        """Return the manifest of the one of the two checkpoints that has these shards."""
+        is_older = not self.shards.keys() & names and bool(self.older.keys() & names)
+        return Manifest(self.older if is_older else self.shards)
 
 
 def render_manifest(manifest: Manifest) -> bytes:
@@ -62,8 +73,10 @@ def render_manifest(manifest: Manifest) -> bytes:
         {}
     """
     shards = ",\n".join(_shard_text(name, shard) for name, shard in manifest.shards.items())
+    older = ",\n".join(_shard_text(name, shard) for name, shard in manifest.older.items())
+    older = f', "older": {{\n{older}}}' if older else ""
     head = json.dumps({"format": FORMAT, "version": VERSION, "algorithm": ALGORITHM})
-    return f'{head[:-1]}, "shards": {{\n{shards}}}}}\n'.encode()
+    return f'{head[:-1]}, "shards": {{\n{shards}}}{older}}}\n'.encode()
 
 
 def _shard_text(name: str, shard: ShardManifest) -> str:
@@ -100,7 +113,11 @@ def parse_manifest(data: bytes, *, uri: str) -> Manifest:
                 f" {quoted(document['algorithm'])}, not {FORMAT!r} version {VERSION} with {ALGORITHM!r}",
                 uri,
             )
-        return Manifest({name: _shard(shard) for name, shard in document["shards"].items()})
+        shards, older = document["shards"], document.get("older", {})
+        return Manifest(
+            {name: _shard(shard) for name, shard in shards.items()},
+            {name: _shard(shard) for name, shard in older.items()},
+        )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ManifestError("the manifest is malformed", uri=uri, hint=_HINT) from error
 

@@ -28,12 +28,15 @@ __all__ = [
     "LoadArguments",
     "RequestArguments",
     "StreamArguments",
+    "checked",
     "hidden_arguments",
     "request_of",
+    "takes_fields",
     "takes_request",
 ]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+Fields = TypeVar("Fields")
 
 
 class LoadArguments(TypedDict, total=False):
@@ -68,21 +71,31 @@ def takes_request(**defaults: Any) -> Callable[[Function], Function]:
     Args:
         defaults: The defaults that differ from those of `Request`.
     """
+    return takes_fields(Request, **defaults)
+
+
+def takes_fields(of: type, **defaults: Any) -> Callable[[Function], Function]:
+    """Write the fields of a dataclass into the signature of a function, in place of its ``**how``.
+
+    Args:
+        of: The dataclass; fields without a default are left out.
+        defaults: The defaults that differ from those of the class.
+    """
 
     def signed(function: Function) -> Function:
         own = [*inspect.signature(function).parameters.values()][:-1]
         names = {each.name for each in own}
-        of_request = [
+        of_class = [
             inspect.Parameter(
                 each.name,
                 inspect.Parameter.KEYWORD_ONLY,
                 default=defaults.get(each.name, each.default),
                 annotation=each.type,
             )
-            for each in fields(Request)
+            for each in fields(of)
             if each.name not in names and each.default is not MISSING
         ]
-        vars(function)["__signature__"] = inspect.signature(function).replace(parameters=[*own, *of_request])
+        vars(function)["__signature__"] = inspect.signature(function).replace(parameters=[*own, *of_class])
         return function
 
     return signed
@@ -100,9 +113,25 @@ def request_of(function: Callable[..., Any], uri: Any, how: Mapping[str, Any]) -
         TypeError: there is no argument of this name.
         UsageError: as `Request`.
     """
+    parameters = _parameters_with(function, how)
+    own = {each.name: parameters[each.name].default for each in fields(Request) if each.name in parameters}
+    return Request(**{**own, **how, "uri": uri})
+
+
+def checked(function: Callable[..., Any], of: Callable[..., Fields], how: Mapping[str, Any]) -> Fields:
+    """Make the value of a class whose fields a function takes, from its hidden arguments.
+
+    Raises:
+        TypeError: there is no argument of this name.
+        Exception: what the class raises.
+    """
+    _parameters_with(function, how)
+    return of(**how)
+
+
+def _parameters_with(function: Callable[..., Any], how: Mapping[str, Any]) -> Mapping[str, inspect.Parameter]:
     parameters = inspect.signature(function).parameters
     for name in how:
         if name not in parameters:
             raise TypeError(f"{function.__name__}() got an unexpected keyword argument {name!r}")
-    own = {each.name: parameters[each.name].default for each in fields(Request) if each.name in parameters}
-    return Request(**{**own, **how, "uri": uri})
+    return parameters

@@ -20,10 +20,10 @@ from servers.seaweedfs import SeaweedServer
 from servers.tcp_proxy import TcpProxy, http_requests
 
 import streamer
-from streamer._pull.digesting import FileDigests
 from streamer._pull.pull import Wanted
 from streamer._pull.pull import pull as pull_folder
 from streamer.backends.posix.open_folder import OpenFolder
+from streamer.core.checkpoint.file_digests import FileDigests
 
 PIECE = 8 << 20
 BLOCK = 64 << 10  # of which blocks have a multiple

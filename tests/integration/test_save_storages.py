@@ -20,6 +20,7 @@ from servers.gcs_emulator import GcsServer
 from servers.seaweedfs import SeaweedServer
 
 import streamer
+from streamer._save.writing import Writing
 from streamer.core.engine.session import SourceObject
 from streamer.core.engine.small_reads import read_ranges
 from streamer.core.options.settings import resolve
@@ -157,6 +158,54 @@ def test_a_bucket_that_does_not_exist_is_told(scheme: str, request: pytest.Fixtu
         streamer.save(tensors(), f"{scheme}://no-such-bucket/model", storage_options=options)
 
 
+def stop_at(shard: int) -> Any:
+    """Make a progress callable that ends the save behind so many shards."""
+    calls = 0
+
+    def stop(done: int, total: int) -> None:
+        nonlocal calls
+        calls += 1
+        if calls > shard:
+            raise streamer.LoadCancelledError("enough")
+
+    return stop
+
+
+@pytest.mark.parametrize("older", [None, 1, 3])
+def test_a_save_that_was_stopped_goes_on_and_sends_no_whole_shard_again(older: int | None, there: There) -> None:
+    how: dict[str, Any] = {"max_shard_bytes": 400, "resume": True, "overwrite": older is not None}
+    if older is not None:
+        save(there, tensors(9.0), max_shard_bytes=4000 // older)
+    with pytest.raises(streamer.LoadCancelledError):
+        save(there, tensors(1.0), progress=stop_at(2), **how)
+    if older is None:
+        with pytest.raises(streamer.StreamerError):
+            load(there)
+    else:
+        assert is_equal(load(there), tensors(9.0))
+    report = save(there, tensors(1.0), **how)
+    assert 400 < report.kept_bytes < report.bytes
+    assert is_equal(load(there), tensors(1.0))
+    assert there.names() == sorted(report.files)
+
+
+def test_what_an_other_save_has_left_is_not_taken(there: There) -> None:
+    how: dict[str, Any] = {"max_shard_bytes": 400, "resume": True, "overwrite": True}
+    with pytest.raises(streamer.LoadCancelledError):
+        save(there, tensors(1.0), progress=stop_at(2), **how)
+    report = save(there, tensors(2.0), **how)
+    assert report.kept_bytes == 0
+    assert is_equal(load(there), tensors(2.0))
+    assert there.names() == sorted(report.files)
+
+
+def test_the_same_tensors_can_be_saved_over_themselves_again_and_again(there: There) -> None:
+    for value in (1.0, 1.0, 2.0, 1.0, 1.0):
+        report = save(there, tensors(value), max_shard_bytes=400, resume=True, overwrite=True)
+        assert is_equal(load(there), tensors(value))
+        assert there.names() == sorted(report.files)
+
+
 # --- faults on the way to S3 ---------------------------------------------------------------------------------------
 
 
@@ -218,6 +267,57 @@ def test_a_fault_that_stays_leaves_nothing(part: str, s3_there: There, s3_server
             streamer.save(tensors(size=1 << 19), s3_there.url, storage_options=options, options=hasty)
     assert s3_there.names() == []
     assert unfinished(s3_server, s3_there.url.rpartition("/")[2]) == []
+
+
+class AfterTheCommit:
+    """Refuses each manifest that comes behind the file with which the checkpoint is complete."""
+
+    def __init__(self, commit: str) -> None:
+        self._commit, self._is_complete = commit, False
+
+    def __call__(self, method: str, path: str) -> Fault:
+        if method == "PUT" and "manifest.json" in path and self._is_complete:
+            return "refuse"
+        self._is_complete = self._is_complete or (method == "PUT" and path.partition("?")[0].endswith(self._commit))
+        return None
+
+
+@pytest.mark.parametrize(("commit", "most"), [("index.json", 400), ("model.safetensors", 4000)])
+@pytest.mark.usefixtures("short_pauses")
+def test_an_error_behind_the_commit_leaves_no_manifest_of_another_checkpoint_regression(
+    commit: str, most: int, s3_there: There, s3_server: SeaweedServer
+) -> None:
+    save(s3_there, tensors(1.0), max_shard_bytes=most)
+    with ForwardingProxy(s3_server.port, AfterTheCommit(commit)) as proxy:
+        options = {**s3_there.options, "endpoint_url": f"http://127.0.0.1:{proxy.port}"}
+        how = {"options": streamer.Options(block_deadline_s=0.5), "overwrite": True, "max_shard_bytes": most}
+        with pytest.raises(streamer.StorageError, match="the checkpoint is saved, and "):
+            streamer.save(tensors(2.0), s3_there.url, storage_options=options, **how)
+    assert is_equal(streamer.load(s3_there.url, storage_options=s3_there.options), tensors(2.0))
+    if commit == "index.json":  # the manifest fits both
+        assert is_equal(load(s3_there), tensors(2.0))
+    else:
+        assert "model.safetensors.manifest.json" not in s3_there.names()
+    save(s3_there, tensors(3.0), max_shard_bytes=most, overwrite=True)
+    assert is_equal(load(s3_there), tensors(3.0))
+
+
+def test_a_checkpoint_of_shards_can_be_verified_at_any_moment_of_its_replacement(there: There) -> None:
+    save(there, tensors(1.0), max_shard_bytes=400)
+    seen = []
+    show = Writing.show
+
+    def looking_show(self: Writing, *arguments: Any) -> None:
+        seen.append(load(there))
+        show(self, *arguments)
+        seen.append(load(there))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Writing, "show", looking_show)
+        report = save(there, tensors(2.0), max_shard_bytes=400, overwrite=True)
+    assert [is_equal(each, tensors(1.0)) or is_equal(each, tensors(2.0)) for each in seen] == [True] * len(seen)
+    assert len(seen) == 12  # three shards, two manifests and the index
+    assert there.names() == sorted(report.files)
 
 
 CHILD = """

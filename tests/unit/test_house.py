@@ -108,7 +108,7 @@ def read_of_requests():
     """Name the attributes of requests that product code reads."""
     for path in PYTHON_FILES.values():
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Attribute) and ast.unparse(node.value) in ("request", "self._request"):
+            if isinstance(node, ast.Attribute) and ast.unparse(node.value) in ("request", "self._request", "how"):
                 yield node.attr
 
 

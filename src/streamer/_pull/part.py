@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from streamer._pull.digesting import FileDigests
 from streamer._pull.record import PulledFile
 from streamer.backends.posix.open_folder import OpenFolder
+from streamer.core.checkpoint.file_digests import FileDigests
 from streamer.core.store.digests import NoDigest, ObjectDigest
 from streamer.core.store.sources import ObjectInfo
 

@@ -19,7 +19,6 @@ from streamer import _native
 from streamer._locate import opened_store
 from streamer._progress import Progress
 from streamer._pull.checkpoints import Copied, check_checkpoints, check_series
-from streamer._pull.digesting import OWN, FileDigests, hash_of
 from streamer._pull.folder import Folder, open_folder
 from streamer._pull.listing import Listing, files_below
 from streamer._pull.names import check_names, is_selected
@@ -29,6 +28,7 @@ from streamer._pull.record import PulledFile, PulledFolder
 from streamer._pull.report import PullReport, Wanted
 from streamer._pull.transfer import Incoming, transfer
 from streamer.backends.posix.open_folder import are_in_one_another
+from streamer.core.checkpoint.file_digests import OWN, FileDigests, hash_of
 from streamer.core.checkpoint.shards import source_object
 from streamer.core.checkpoint.small_files import sized, without_large
 from streamer.core.checkpoint.strategies import digests_of

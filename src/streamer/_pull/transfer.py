@@ -12,10 +12,10 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 
 from streamer._pull.ahead import Ahead
-from streamer._pull.digesting import FileDigests
 from streamer._pull.part import Part
 from streamer._pull.pieces import cut
 from streamer._pull.writers import Writers
+from streamer.core.checkpoint.file_digests import FileDigests
 from streamer.core.engine.plan import Item, plan_reads
 from streamer.core.engine.session import ReadSession, SourceObject
 from streamer.core.errors import ChangedError

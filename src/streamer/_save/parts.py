@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from streamer import _native
+from streamer.core.checkpoint.file_digests import FileDigests
 from streamer.core.checkpoint.saved_tensors import SavedTensors
 from streamer.core.errors import ChangedError
 from streamer.core.format.header_writer import TensorLayout
@@ -70,7 +71,7 @@ def _joined(pieces: list[memoryview]) -> memoryview:
 
 
 class ShardBytes:
-    """The bytes of one shard, to be read once.
+    """The bytes of one shard.
 
     Args:
         header: The header of the file.
@@ -79,16 +80,24 @@ class ShardBytes:
         has_digests: Whether digests are computed.
 
     Attributes:
+        header: As the argument.
         layouts: As the argument.
         size_bytes: Of the file.
         digests: Of its tensors, as far as they were read.
     """
 
     def __init__(self, header: bytes, tensors: SavedTensors, layouts: list[TensorLayout], *, has_digests: bool) -> None:
-        self._header, self._tensors, self._has_digests = header, tensors, has_digests
+        self.header, self._tensors, self._has_digests = header, tensors, has_digests
         self.layouts = layouts
         self.size_bytes = len(header) + sum(each.size_bytes for each in layouts)
         self.digests: dict[str, TensorDigest] = {}
+
+    def digested(self, digests: FileDigests) -> Iterator[memoryview]:
+        """Give the pieces, and update digests of the whole file with each; raises as `pieces`."""
+        for piece in self.pieces():
+            digests.update(piece)
+            yield piece
+        digests.finish()
 
     def pieces(self) -> Iterator[memoryview]:
         """Give the header, and then tensor after tensor.
@@ -96,7 +105,7 @@ class ShardBytes:
         Raises:
             ChangedError: a tensor has another size than before.
         """
-        yield memoryview(self._header)
+        yield memoryview(self.header)
         for layout in self.layouts:
             digest = read_bytes = 0
             for piece in self._tensors.pieces(layout):

@@ -11,17 +11,19 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from streamer._save.resuming import Resumed
 from streamer.core.checkpoint.sharding import is_usual_shard, shard_names
 from streamer.core.engine.session import SourceObject
 from streamer.core.engine.small_reads import read_ranges
-from streamer.core.errors import ObjectNotFoundError, UsageError
+from streamer.core.errors import ManifestError, ObjectNotFoundError, UsageError
 from streamer.core.format.index import check_index_size, parse_index
+from streamer.core.format.manifest import MAX_MANIFEST_BYTES, Manifest, parse_manifest
 from streamer.core.format.shard_names import SHARD_SUFFIX, USUAL_INDEX, USUAL_SHARD, is_of_checkpoint
 from streamer.core.options.settings import Settings
 from streamer.core.quoting import quoted
 from streamer.core.store.sources import ObjectInfo, Store
 
-__all__ = ["Place", "place_of"]
+__all__ = ["Place", "old_manifest", "place_of"]
 
 MANIFEST_SUFFIX = ".manifest.json"
 USUAL_MANIFEST = USUAL_SHARD + MANIFEST_SUFFIX
@@ -37,6 +39,7 @@ class Place:
         index: Name of the new index, or None for a single file.
         manifest: Name of the manifest, new or old.
         existing: The files there that belong to the checkpoint, by name.
+        left: New shards that are there, whole: a save that ended early has left them.
     """
 
     folder: str
@@ -44,6 +47,7 @@ class Place:
     index: str | None
     manifest: str
     existing: dict[str, ObjectInfo] = field(default_factory=dict)
+    left: frozenset[str] = frozenset()
 
     @property
     def has_old_shards_without_index(self) -> bool:
@@ -56,9 +60,9 @@ class Place:
         """Name of the file with which the checkpoint is complete."""
         return self.index or self.shards[0]
 
-    def with_index(self, index: ObjectInfo) -> Place:
-        """Return the place once its old shards have an index."""
-        return replace(self, existing={**self.existing, USUAL_INDEX: index})
+    def with_existing(self, name: str, info: ObjectInfo) -> Place:
+        """Return the place once a file of the older checkpoint was written anew."""
+        return replace(self, existing={**self.existing, name: info})
 
     def unnamed(self, *, has_manifest: bool) -> list[str]:
         """List the files there that the new checkpoint has no use for; those that would be read first come first."""
@@ -69,7 +73,9 @@ class Place:
         )
 
 
-def place_of(store: Store, shards: int, settings: Settings, *, is_file: bool, overwrite: bool) -> Place:
+def place_of(
+    store: Store, shards: int, settings: Settings, *, is_file: bool, overwrite: bool, resumed: Resumed | None = None
+) -> Place:
     """Look at what is there, and name the files.
 
     Args:
@@ -78,6 +84,7 @@ def place_of(store: Store, shards: int, settings: Settings, *, is_file: bool, ov
         settings: How to read an index that is there.
         is_file: The URI names one file, and no folder.
         overwrite: Whether a checkpoint may be there.
+        resumed: The shards, if some may be there because a save of them has ended early.
 
     Raises:
         UsageError: there is one, or there are files that no checkpoint of this name has.
@@ -89,12 +96,23 @@ def place_of(store: Store, shards: int, settings: Settings, *, is_file: bool, ov
         manifest = name + MANIFEST_SUFFIX
         place = Place(prefix, [name], None, manifest, _present(store, [prefix + name, prefix + manifest]))
     else:
-        place = _folder(store, shards, settings, overwrite=overwrite)
+        place = _folder(store, shards, settings, overwrite=overwrite, resumed=resumed)
     if place.existing and not overwrite:
         first = min(place.existing)
         hint = "Save elsewhere, or say overwrite=True: it stays loadable until the new one is complete"
         raise UsageError(f"there is a checkpoint already: {quoted(first)}", uri=place.existing[first].uri, hint=hint)
     return place
+
+
+def old_manifest(store: Store, place: Place, settings: Settings) -> Manifest | None:
+    """Read the manifest of the older checkpoint; None if there is none, or none that can be read."""
+    info = place.existing.get(place.manifest)
+    if info is None or not 0 < (info.size_bytes or 0) <= MAX_MANIFEST_BYTES:
+        return None
+    try:
+        return parse_manifest(_content(store, info, settings), uri=info.uri)
+    except ManifestError:
+        return None
 
 
 def _present(store: Store, paths: Sequence[str]) -> dict[str, ObjectInfo]:
@@ -107,7 +125,7 @@ def _present(store: Store, paths: Sequence[str]) -> dict[str, ObjectInfo]:
     return present
 
 
-def _folder(store: Store, shards: int, settings: Settings, *, overwrite: bool) -> Place:
+def _folder(store: Store, shards: int, settings: Settings, *, overwrite: bool, resumed: Resumed | None) -> Place:
     folder = f"{store.root.rstrip('/')}/"
     listed = {info.path.rpartition("/")[2]: info for info in store.find(store.root)}
     existing = {name: info for name, info in listed.items() if is_of_checkpoint(name) or name == USUAL_MANIFEST}
@@ -115,6 +133,14 @@ def _folder(store: Store, shards: int, settings: Settings, *, overwrite: bool) -
         _check_belongs(store, existing, settings)
     # One file replaces one file; with an index, readers know which of the files beside each other belong together.
     has_index = shards > 1 or not existing.keys() <= {USUAL_SHARD, USUAL_MANIFEST}
+    names = None
+    if resumed is not None and shards > 1:
+        index = existing.get(USUAL_INDEX)
+        names = resumed.names(existing, _named_in(store, index, settings) if index else ())
+    if names is not None:
+        left = frozenset(names) & existing.keys()
+        older = {name: info for name, info in existing.items() if name not in left}
+        return Place(folder, names, USUAL_INDEX, USUAL_MANIFEST, older, left)
     names = shard_names(shards, has_index=has_index)
     if has_index and not existing.keys().isdisjoint(names):
         names = shard_names(shards, has_index=True, save_id=secrets.token_hex(4))
@@ -137,8 +163,12 @@ def _check_belongs(store: Store, existing: dict[str, ObjectInfo], settings: Sett
 
 
 def _named_in(store: Store, info: ObjectInfo, settings: Settings) -> frozenset[str]:
+    check_index_size(info.size_bytes or 0, uri=info.uri)
+    return frozenset(parse_index(_content(store, info, settings), uri=info.uri).shards)
+
+
+def _content(store: Store, info: ObjectInfo, settings: Settings) -> bytes:
     size_bytes = info.size_bytes or 0
-    check_index_size(size_bytes, uri=info.uri)
-    index = SourceObject(info.uri, store.source(info), size_bytes)
-    content, _ = read_ranges([index], [(0, 0, size_bytes)], settings, what="indexes")
-    return frozenset(parse_index(bytes(content[0]), uri=info.uri).shards)
+    source = SourceObject(info.uri, store.source(info), size_bytes)
+    content, _ = read_ranges([source], [(0, 0, size_bytes)], settings, what="indexes")
+    return bytes(content[0])

@@ -19,6 +19,7 @@ class SaveReport:
         bytes: Bytes of these files.
         seconds: Duration of the call.
         not_removed: Files of an older checkpoint that could not be removed; the new one does not name them.
+        kept_bytes: Those of `bytes` that a save which ended early had sent; with ``resume=True``.
     """
 
     uri: str
@@ -27,6 +28,7 @@ class SaveReport:
     bytes: int
     seconds: float
     not_removed: tuple[str, ...] = ()
+    kept_bytes: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """Return all fields as plain values for JSON."""

@@ -11,8 +11,9 @@ from threading import Event
 from streamer._opened_checkpoint import open_checkpoint
 from streamer._progress import Progress
 from streamer._save.parts import ShardBytes
-from streamer._save.place import Place, place_of
+from streamer._save.place import Place, old_manifest, place_of
 from streamer._save.report import SaveReport
+from streamer._save.resuming import Resumed
 from streamer._save.writing import Writing, uploading_store
 from streamer.core.checkpoint.saved_tensors import SavedTensors
 from streamer.core.checkpoint.sharding import divided, index_text
@@ -29,6 +30,9 @@ from streamer.core.store.uploads import UploadingStore
 __all__ = ["Saving"]
 
 _log = logging.getLogger("streamer")
+# How an error begins that comes after the checkpoint is complete.
+_NO_MANIFEST = "the checkpoint is saved, and not its manifest"
+_LEFT = "the checkpoint is saved, and the older one is not removed"
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,7 @@ class Saving:
         most_shard_bytes: Of the tensors in one file.
         overwrite: Whether a checkpoint may be there.
         has_digests: Whether a manifest is written.
+        resume: Whether shards that are whole are kept, now and if the save ends early.
         settings: Bounds and times.
         is_cancelled: Set when the caller wants the save to end.
     """
@@ -52,6 +57,7 @@ class Saving:
     most_shard_bytes: int
     overwrite: bool
     has_digests: bool
+    resume: bool
     settings: Settings
     is_cancelled: Event = field(default_factory=Event)
 
@@ -62,8 +68,10 @@ class Saving:
         writable = uploading_store(store, uri)
         is_file = store.root.endswith(SHARD_SUFFIX)
         shards = self._shards(is_file=is_file)
-        place = place_of(store, len(shards), self.settings, is_file=is_file, overwrite=self.overwrite)
-        total_bytes = sum(shard.size_bytes for shard in shards)
+        resumed = Resumed(store, self.settings, shards) if self.resume else None
+        place = place_of(store, len(shards), self.settings, is_file=is_file, overwrite=self.overwrite, resumed=resumed)
+        kept_bytes = sum(each.size_bytes for each, name in zip(shards, place.shards, strict=True) if name in place.left)
+        total_bytes = sum(shard.size_bytes for shard in shards) - kept_bytes
         with (
             Progress(self.request.progress, total_bytes, f"save {redact(uri)}") as progress,
             Writing(writable, self.settings.memory_limit_bytes, progress, self.is_cancelled) as writing,
@@ -71,8 +79,8 @@ class Saving:
             files = self._write(writing, store, place, shards)
         not_removed = self._removed(writable, place)
         seconds = time.perf_counter() - began
-        tensors = len(self.tensors.layouts)
-        return SaveReport(redact(uri), tuple(files), tensors, writing.sent_bytes, seconds, not_removed)
+        tensors, sent_bytes = len(self.tensors.layouts), writing.sent_bytes
+        return SaveReport(redact(uri), tuple(files), tensors, sent_bytes + kept_bytes, seconds, not_removed, kept_bytes)
 
     def _shards(self, *, is_file: bool) -> list[ShardBytes]:
         """Lay out the files; nothing but their tensors' bytes can be wrong after this."""
@@ -88,27 +96,38 @@ class Saving:
             place = self._with_old_index(writing, store, place)
         sent = []
         for name, shard in zip(place.shards, shards, strict=True):
-            replaced = place.existing.get(name)
-            sent.append((name, writing.send(place.folder + name, shard.size_bytes, shard.pieces(), replaced)))
+            if name in place.left:
+                continue
+            path, replaced = place.folder + name, place.existing.get(name)
+            upload = writing.send(path, shard.size_bytes, shard.pieces(), replaced)
+            if self.resume and place.index is not None:
+                writing.show(path, upload, replaced)
+                writing.keep_shown()
+            else:
+                sent.append((name, upload))
+        old = old_manifest(store, place, self.settings) if self.has_digests and place.index else None
+        if old is not None:
+            place = self._with_old_digests(writing, store, place, old, shards)
         for name, text in self._small_files(place, shards):
             replaced = place.existing.get(name)
             sent.append((name, writing.send(place.folder + name, len(text), [memoryview(text)], replaced)))
-        # A manifest fits one checkpoint: that of an older one stays until the new one is complete.
+        # If the manifest fits the older checkpoint alone, it stays until the new one is complete.
         is_first = not place.existing
         order = {place.commit: 2, place.manifest: 1 if is_first else 3}
         sent.sort(key=lambda each: order.get(each[0], 0))
         for name, upload in sent:
             writing.show(place.folder + name, upload, place.existing.get(name))
             if name == place.commit:
-                writing.keep_shown()  # the checkpoint is complete
-        return [name for name, _ in sent]
+                stale = None if is_first or old is not None or not self.has_digests else place.folder + place.manifest
+                writing.keep_shown(failure=_LEFT if old is not None else _NO_MANIFEST, stale=stale)
+        shown = [name for name, _ in sent]
+        return [*(name for name in place.shards if name not in shown), *shown]
 
     def _small_files(self, place: Place, shards: list[ShardBytes]) -> list[tuple[str, bytes]]:
         named = dict(zip(place.shards, shards, strict=True))
         files = []
         if self.has_digests:
-            manifest = Manifest({name: ShardManifest(each.size_bytes, each.digests) for name, each in named.items()})
-            files.append((place.manifest, render_manifest(manifest)))
+            files.append((place.manifest, render_manifest(_manifest(place, shards))))
         if place.index is not None:
             files.append((place.index, index_text({name: each.layouts for name, each in named.items()})))
         return files
@@ -125,10 +144,19 @@ class Saving:
             entry, name = each.entry, old.infos[each.shard].path.rpartition("/")[2]
             layout = TensorLayout(entry.name, entry.dtype, tuple(entry.shape), entry.end - entry.begin)
             shards.setdefault(name, []).append(layout)
-        text = index_text(shards)
-        path = place.folder + place.index
-        writing.show(path, writing.send(path, len(text), [memoryview(text)], None), None)
-        return place.with_index(store.info(path))
+        return self._written(writing, store, place, place.index, index_text(shards))
+
+    def _with_old_digests(
+        self, writing: Writing, store: Store, place: Place, old: Manifest, shards: list[ShardBytes]
+    ) -> Place:
+        """Write a manifest that fits the older checkpoint and the new one: their shards have different names."""
+        both = Manifest(_manifest(place, shards).shards, older=old.shards)
+        return self._written(writing, store, place, place.manifest, render_manifest(both))
+
+    def _written(self, writing: Writing, store: Store, place: Place, name: str, text: bytes) -> Place:
+        path, replaced = place.folder + name, place.existing.get(name)
+        writing.show(path, writing.send(path, len(text), [memoryview(text)], replaced), replaced)
+        return place.with_existing(name, store.info(path))
 
     def _removed(self, store: UploadingStore, place: Place) -> tuple[str, ...]:
         """Remove the files of the older checkpoint that the new one does not name; return those that are left."""
@@ -140,3 +168,9 @@ class Saving:
                 _log.warning("%s of an older checkpoint could not be removed: %s", name, error)
                 left.append(name)
         return tuple(left)
+
+
+def _manifest(place: Place, shards: list[ShardBytes]) -> Manifest:
+    return Manifest(
+        {name: ShardManifest(each.size_bytes, each.digests) for name, each in zip(place.shards, shards, strict=True)}
+    )

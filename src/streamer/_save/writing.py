@@ -49,14 +49,23 @@ class Writing:
         memory_limit_bytes: Bounds the parts in flight.
         progress: Of the save; its total is the bytes of all files.
         is_cancelled: Set when the caller wants the save to end.
+        failure: How the message of an error begins.
     """
 
-    def __init__(self, store: Any, memory_limit_bytes: int, progress: Progress, is_cancelled: Event) -> None:
+    def __init__(
+        self,
+        store: Any,
+        memory_limit_bytes: int,
+        progress: Progress,
+        is_cancelled: Event,
+        *,
+        failure: str = "not saved",
+    ) -> None:
         self._store, self._progress, self._is_cancelled = store, progress, is_cancelled
         self._most_parallel = max(1, min(MOST_PARALLEL, memory_limit_bytes // (COPIES_OF_PART * PART_BYTES)))
         self._begun: list[tuple[str, Upload]] = []
         self._shown: list[tuple[str, Callable[[], None]]] = []  # files that no older checkpoint had
-        self._is_complete = False
+        self._failure = failure
         self.sent_bytes = 0
 
     def send(self, path: str, size_bytes: int, pieces: Iterable[memoryview], replaced: ObjectInfo | None) -> Upload:
@@ -78,13 +87,19 @@ class Writing:
         self._check_wanted()
         upload.finish()
         self._begun = [each for each in self._begun if each[1] is not upload]
+        self._shown = [each for each in self._shown if each[0] != path]
         if replaced is None:
             self._shown.append((path, lambda: self._store.remove(path)))
 
-    def keep_shown(self) -> None:
-        """Keep what has shown up, whatever comes: the checkpoint is complete."""
-        self._shown.clear()
-        self._is_complete = True
+    def keep_shown(self, *, failure: str | None = None, stale: str | None = None) -> None:
+        """Keep what has shown up, whatever comes.
+
+        Args:
+            failure: How the message of an error begins from now on.
+            stale: A file that does not fit what has shown up. An error removes it, if it comes before its replacement.
+        """
+        self._shown = [] if stale is None else [(stale, lambda: self._store.remove(stale))]
+        self._failure = failure or self._failure
 
     def __enter__(self) -> Writing:
         return self
@@ -94,8 +109,7 @@ class Writing:
             return
         left = self._removed()
         if isinstance(error, StorageError):
-            is_saved = "the checkpoint is saved, and not its manifest" if self._is_complete else "not saved"
-            error.message = f"{is_saved}: {error.message}"
+            error.message = f"{self._failure}: {error.message}"
         if left and isinstance(error, StreamerError):
             listed = f"Could not be removed: {', '.join(map(quoted, left))}"
             error.hint = f"{error.hint}. {listed}" if error.hint else listed

@@ -1,0 +1,125 @@
+"""The bytes of one file of a storage, read in order and in bounded memory; and whether two files are equal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from streamer.core.checkpoint.file_digests import FileDigests
+from streamer.core.checkpoint.shards import source_object
+from streamer.core.checkpoint.strategies import digests_of
+from streamer.core.engine.small_reads import read_ranges
+from streamer.core.errors import ChangedError, ChecksumError, ObjectNotFoundError
+from streamer.core.options.settings import Settings
+from streamer.core.store.digests import NoDigest, ObjectDigest
+from streamer.core.store.sources import ObjectInfo, Store
+
+__all__ = ["FileBytes", "are_equal"]
+
+PIECE_BYTES = 16 << 20  # as large as a part that is sent, so that no piece is cut or copied
+MOST_PIECES = 4  # read at the same time, while as many are sent
+_UNVERIFIED = NoDigest("digests were not asked for")
+
+
+@dataclass(frozen=True)
+class FileBytes:
+    """One file.
+
+    Attributes:
+        store: Where it is.
+        info: Describes it.
+        settings: How it is read.
+    """
+
+    store: Store
+    info: ObjectInfo
+    settings: Settings
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the file."""
+        return self.info.size_bytes or 0
+
+    def digest(self) -> ObjectDigest | NoDigest:
+        """Return what the storage keeps of its content."""
+        return digests_of(self.store, [self.info])[0]
+
+    def digests(self, expected: ObjectDigest | NoDigest = _UNVERIFIED) -> FileDigests:
+        """Return digests to be updated with the bytes of the file, and compared with what is expected."""
+        return FileDigests(source_object(self.store, self.info), expected)
+
+    def pieces(self, digests: FileDigests) -> Iterator[memoryview]:
+        """Read the file in order.
+
+        Args:
+            digests: Updated with each piece.
+
+        Raises:
+            ChangedError: the file was replaced or changed meanwhile.
+            ChecksumError: the bytes mismatch the expected digest.
+            StorageError: and its kinds, from the storage.
+        """
+        read = source_object(self.store, self.info)
+        most = max(1, min(MOST_PIECES, self.settings.memory_limit_bytes // (4 * PIECE_BYTES)))
+        for begin in range(0, self.size_bytes, most * PIECE_BYTES):
+            end = min(begin + most * PIECE_BYTES, self.size_bytes)
+            ranges = [(0, at, min(at + PIECE_BYTES, end)) for at in range(begin, end, PIECE_BYTES)]
+            contents, (read,) = read_ranges([read], ranges, self.settings, what="parts")
+            for content in contents:
+                digests.update(content)
+                yield content
+        self._check_unchanged()
+        digests.finish()
+
+    def _check_unchanged(self) -> None:
+        """Look whether the file is the same: requests to an object store name its version, reads of a disk do not."""
+        try:
+            version = self.store.info(self.info.path).version
+        except ObjectNotFoundError:
+            version = None
+        if self.info.version is not None and version != self.info.version:
+            raise ChangedError("the file was changed while it was read", uri=self.info.uri, hint="Run it again")
+
+
+def are_equal(one: FileBytes, other: FileBytes) -> bool:
+    """Whether two files have the same content, by the digests that their storages keep, if these have any.
+
+    Raises:
+        StorageError: and its kinds, from either storage.
+    """
+    if one.size_bytes != other.size_bytes:
+        return False
+    of_one = one.digest()
+    if isinstance(of_one, ObjectDigest):
+        return of_one == other.digest() or _matches(other.pieces, one, of_one)
+    return has_content(other, one.pieces)
+
+
+def has_content(file: FileBytes, pieces: Callable[[FileDigests], Iterator[memoryview]]) -> bool:
+    """Whether a file consists of these bytes, as many as it has: by the digest that its storage keeps, if it has one.
+
+    Args:
+        file: Of which only the digest is read, or all.
+        pieces: Gives the bytes in order, and updates the digests with them.
+
+    Raises:
+        StorageError: and its kinds, from the storage.
+    """
+    digest = file.digest()
+    if isinstance(digest, ObjectDigest):
+        return _matches(pieces, file, digest)
+    of_file, of_pieces = file.digests(), file.digests()
+    for _ in pieces(of_pieces):
+        pass
+    for _ in file.pieces(of_file):
+        pass
+    return of_file.crc32c == of_pieces.crc32c
+
+
+def _matches(pieces: Callable[[FileDigests], Iterator[memoryview]], file: FileBytes, digest: ObjectDigest) -> bool:
+    try:
+        for _ in pieces(file.digests(digest)):
+            pass
+    except ChecksumError:
+        return False
+    return True

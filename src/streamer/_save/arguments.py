@@ -1,0 +1,83 @@
+"""The keyword arguments of the public functions that save, which these take by ``**how``; see `streamer.save`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from streamer.core.errors import OptionError, UsageError
+from streamer.core.format.shard_names import INDEX_SUFFIX
+from streamer.core.quoting import quoted
+from streamer.core.request.request import Request
+from streamer.core.secrets.redact import redact
+
+if TYPE_CHECKING:
+    from streamer.core.options.options import Options
+    from streamer.core.request.argument_types import ProgressOption, StorageOptions
+
+__all__ = ["SaveArguments", "SaveOptions", "place_request"]
+
+
+class SaveArguments(TypedDict, total=False):
+    """Of `streamer.save`, for type checkers."""
+
+    max_shard_bytes: int | str
+    metadata: Mapping[str, str] | None
+    storage_options: StorageOptions
+    options: Options | None
+    progress: ProgressOption
+    overwrite: bool
+    digests: bool
+    resume: bool
+
+
+@dataclass(frozen=True)
+class SaveOptions:
+    """The same with their defaults, checked.
+
+    Raises:
+        UsageError: the metadata is not of texts.
+        OptionError: the storage options are no mapping.
+    """
+
+    max_shard_bytes: int | str = "5GB"
+    metadata: Mapping[str, str] | None = None
+    storage_options: StorageOptions = field(default=None, repr=False)
+    options: Options | None = None
+    progress: ProgressOption = None
+    overwrite: bool = False
+    digests: bool = True
+    resume: bool = False
+
+    def __post_init__(self) -> None:
+        if self.storage_options is not None and not isinstance(self.storage_options, Mapping):
+            kind = type(self.storage_options).__name__
+            raise OptionError(f"storage_options is a mapping of names to values, not {kind}")
+        if self.metadata is not None and not isinstance(self.metadata, Mapping):
+            raise UsageError(f"metadata is a mapping of texts, not {type(self.metadata).__name__}")
+        for key, value in (self.metadata or {}).items():
+            if not isinstance(key, str) or not isinstance(value, str):
+                hint = "The format holds only texts: write numbers with str(), others with json.dumps()"
+                raise UsageError(f"metadata {quoted(key)} is {type(value).__name__}, not a text", hint=hint)
+
+
+def place_request(uri: Any, how: SaveOptions) -> Request:
+    """Check where to save to.
+
+    Raises:
+        UsageError: it is no single folder or file.
+    """
+    if isinstance(uri, list):  # of any iterable
+        raise UsageError("a checkpoint is saved to one place: one folder or file")
+    request = Request(
+        uri=uri, storage_options=how.storage_options, options=how.options, progress=how.progress, verify="off"
+    )
+    (uri,) = request.uris
+    last = uri.rstrip("/").rpartition("/")[2]
+    if last.endswith(INDEX_SUFFIX) or {*last} & {*"*["}:
+        hint = "Name the folder, or a file that ends in .safetensors"
+        raise UsageError(
+            "a checkpoint is saved to a folder or a file, not to an index or a glob", uri=redact(uri), hint=hint
+        )
+    return request

@@ -1,0 +1,67 @@
+"""Finds the shards that a save which ended early has left, so that they are not sent again.
+
+Guarantees: only a shard with exactly the bytes that would be sent is kept, by the digest of its storage, or read back.
+A shard that an index names is never taken for one that is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from streamer import _native
+from streamer._save.parts import ShardBytes
+from streamer.core.checkpoint.file_bytes import FileBytes, has_content
+from streamer.core.checkpoint.sharding import shard_names
+from streamer.core.options.settings import Settings
+from streamer.core.store.sources import ObjectInfo, Store
+
+__all__ = ["Resumed"]
+
+MOST_NAMES = 4  # as many older checkpoints of the same tensors may be there as are removed at once
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """The shards that are saved, to be compared with what is there.
+
+    Attributes:
+        store: Where they are.
+        settings: How they are read.
+        shards: To be saved, several.
+    """
+
+    store: Store
+    settings: Settings
+    shards: Sequence[ShardBytes]
+
+    def names(self, existing: Mapping[str, ObjectInfo], in_use: Collection[str]) -> list[str] | None:
+        """Name the shards as the save that ended early did.
+
+        Args:
+            existing: What is there, by name.
+            in_use: Names of shards of the older checkpoint.
+
+        Returns:
+            Names; what is there of them has the content to be saved. None: there are none such.
+        """
+        for names in self._possible_names():
+            there = [name for name in names if name in existing]
+            if not any(name in in_use for name in there) and self._are_equal(names, existing):
+                return names
+        return None
+
+    def _possible_names(self) -> Iterator[list[str]]:
+        count = len(self.shards)
+        yield shard_names(count, has_index=True)
+        value = 0
+        for shard in self.shards:
+            value = _native.crc("crc32c", shard.header, value)
+        for more in range(MOST_NAMES):
+            yield shard_names(count, has_index=True, save_id=f"{(value + more) % (1 << 32):08x}")
+
+    def _are_equal(self, names: list[str], existing: Mapping[str, ObjectInfo]) -> bool:
+        found = [(existing[name], shard) for name, shard in zip(names, self.shards, strict=True) if name in existing]
+        if any(info.size_bytes != shard.size_bytes for info, shard in found):
+            return False
+        return all(has_content(FileBytes(self.store, info, self.settings), shard.digested) for info, shard in found)
