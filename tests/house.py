@@ -23,6 +23,7 @@ PYTHON_ROOMS = [
     "face",
     "streamer.integrations",
     "streamer.compat",
+    "streamer._push",
     "streamer._pull streamer._save",
     "streamer._command_line",
     "streamer",

@@ -21,8 +21,10 @@ from streamer import plugins
 from streamer._check import check
 from streamer._command_line.exit_codes import exit_code_of
 from streamer._command_line.output import print_line
+from streamer._command_line.storage_options import parsed_options
 from streamer._pull.command import INTERRUPTED, report_failure, run_pull
 from streamer._pull.pull import Wanted
+from streamer._push.commands import copy_files, push_folder
 from streamer.core.quoting import counted, printable, size_text
 from streamer.core.secrets.redact import redact
 
@@ -133,7 +135,7 @@ def write_manifest(context: click.Context, /, uri: str, *, storage_options: str 
     Example: python -m streamer manifest s3://bucket/model
     """
     try:
-        report = streamer.write_manifest(uri, storage_options=_options_of(storage_options))
+        report = streamer.write_manifest(uri, storage_options=parsed_options(storage_options))
     except streamer.StreamerError as error:
         context.exit(report_failure(str(error), exit_code_of(error), type(error).__name__, as_json=as_json))
     if as_json:
@@ -156,7 +158,7 @@ def check_checkpoint(context: click.Context, /, uri: str, *, storage_options: st
     Example: python -m streamer check s3://bucket/model
     """
     try:
-        report = check(uri, storage_options=_options_of(storage_options))
+        report = check(uri, storage_options=parsed_options(storage_options))
     except streamer.StreamerError as error:
         context.exit(report_failure(str(error), exit_code_of(error), type(error).__name__, as_json=as_json))
     print_line(json.dumps(report.to_dict()) if as_json else printable(str(report)))
@@ -201,9 +203,13 @@ def pull_folder(
         exclude=wanted["exclude"],
         is_verified=not wanted["no_verify"],
         is_checked=wanted["check"],
-        storage_options=_options_of(storage_options),
+        storage_options=parsed_options(storage_options),
     )
     context.exit(run_pull(uri, folder, chosen, as_json=as_json, is_quiet=quiet))
+
+
+main.add_command(push_folder)
+main.add_command(copy_files)
 
 
 def _run(target: str, *, is_module: bool) -> None:
@@ -226,16 +232,6 @@ def _is_missing(module: str) -> bool:
         if error.name in parents:
             return True
         raise
-
-
-def _options_of(text: str | None) -> dict[str, Any] | None:
-    try:
-        options = json.loads(text) if text is not None else None
-    except ValueError:
-        options = ()
-    if options is not None and not isinstance(options, dict):
-        raise click.BadParameter("it is no JSON object", param_hint="--storage-options")
-    return options
 
 
 def _as_dict(examined: plugins.Examined) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The command ``python -m streamer pull``: its progress, its output and its exit code."""
+"""The commands that copy files, ``python -m streamer pull`` and others: their progress, output and exit code."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import click
 
@@ -21,10 +21,20 @@ from streamer.core.errors import StreamerError
 from streamer.core.quoting import counted, printable, size_text
 from streamer.core.request.argument_types import ProgressOption
 
-__all__ = ["INTERRUPTED", "run_pull", "report_failure"]
+__all__ = ["INTERRUPTED", "CopyReport", "report_failure", "run_copy", "run_pull"]
 
 INTERRUPTED, TERMINATED = 130, 143
 SHOWN_EVERY_S = 10.0  # one line of progress in the log of a container
+
+
+class CopyReport(Protocol):
+    """What a command that copies files has done."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all fields as plain values for JSON."""
+
+
+Report = TypeVar("Report", bound=CopyReport)
 
 
 class _TerminatedError(BaseException):
@@ -42,9 +52,29 @@ def run_pull(uri: str, folder: str, wanted: Wanted, *, as_json: bool, is_quiet: 
         is_quiet: Show only errors and this object.
     """
     say = _ignore if is_quiet else _say
+    return run_copy(
+        lambda progress: pull(uri, folder, wanted, progress=progress, on_wait=say),
+        _summary,
+        as_json=as_json,
+        is_quiet=is_quiet,
+    )
+
+
+def run_copy(
+    copy: Callable[[ProgressOption], Report], summary: Callable[[Report], str], *, as_json: bool, is_quiet: bool
+) -> int:
+    """Copy files, tell the result, and return the exit code.
+
+    Args:
+        copy: Does it, and shows how far it is.
+        summary: Describes what was done, for people.
+        as_json: As for `run_pull`.
+        is_quiet: As for `run_pull`.
+    """
+    say = _ignore if is_quiet else _say
     try:
         with _terminable():
-            report = pull(uri, folder, wanted, progress=_progress(say, is_quiet=is_quiet), on_wait=say)
+            report = copy(_progress(say, is_quiet=is_quiet))
     except KeyboardInterrupt:
         return report_failure("interrupted; run it again to go on", INTERRUPTED, None, as_json=as_json)
     except _TerminatedError:
@@ -54,7 +84,7 @@ def run_pull(uri: str, folder: str, wanted: Wanted, *, as_json: bool, is_quiet: 
     if as_json:
         print_line(json.dumps(report.to_dict()))
     elif not is_quiet:
-        print_line(_summary(report))
+        print_line(summary(report))
     return 0
 
 

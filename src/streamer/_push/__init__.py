@@ -1,0 +1,1 @@
+"""Copies files into a storage: ``python -m streamer push`` and ``copy``."""

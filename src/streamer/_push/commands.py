@@ -1,0 +1,102 @@
+"""``python -m streamer push`` and ``copy``: what they are asked, and what they say at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from streamer._command_line.storage_options import parsed_options
+from streamer._pull.command import run_copy
+from streamer._pull.report import Wanted
+from streamer._push.push import Target, push
+from streamer._push.report import PushReport
+from streamer.core.quoting import counted, printable, size_text
+
+__all__ = ["copy_files", "push_folder"]
+
+Command = Callable[..., Any]
+
+
+def _choosing(command: Command) -> Command:
+    """Add the options that both commands have."""
+    for option in (
+        click.option("--quiet", is_flag=True, help="Show no progress and no summary."),
+        click.option("--json", "as_json", is_flag=True, help="Print a JSON object, also of an error."),
+        click.option("--no-verify", is_flag=True, help="Do not compare files with digests that their storage keeps."),
+        click.option("--exclude", multiple=True, metavar="PATTERN", help="Leave out what matches; may be repeated."),
+        click.option("--include", multiple=True, metavar="PATTERN", help="Only files that match; may be repeated."),
+    ):
+        command = option(command)
+    return command
+
+
+@click.command("push")
+@click.argument("folder", type=click.Path(exists=True), metavar="DIR")
+@click.argument("uri")
+@_choosing
+@click.option("--storage-options", "storage_options", metavar="JSON", help="As of the command manifest.")
+@click.pass_context
+def push_folder(context: click.Context, /, folder: str, uri: str, *, storage_options: str | None, **asked: Any) -> None:
+    """Copy all files of the folder DIR, or the one file that it names, to URI.
+
+    The index of a checkpoint shows up last, so that a load finds the whole checkpoint or none. Run again, it goes on
+    where it stopped, and sends nothing where everything is there. It never replaces a file of other content.
+
+    Exit codes: as of pull.
+
+    Example: python -m streamer push /mnt/trained s3://bucket/model --exclude 'optimizer*'
+    """
+    target = Target(uri, parsed_options(storage_options))
+    context.exit(_run(folder, target, None, asked))
+
+
+@click.command("copy")
+@click.argument("source", metavar="URI")
+@click.argument("uri", metavar="URI")
+@_choosing
+@click.option("--from-options", "source_options", metavar="JSON", help="Storage options of the first URI.")
+@click.option("--to-options", "target_options", metavar="JSON", help="Storage options of the second URI.")
+@click.pass_context
+def copy_files(
+    context: click.Context,
+    /,
+    source: str,
+    uri: str,
+    *,
+    source_options: str | None,
+    target_options: str | None,
+    **asked: Any,
+) -> None:
+    """Copy all files below the first URI, or the one that it names, to the second, without a disk between them.
+
+    As push does: resumed, compared with the digests of both storages, the index last, nothing replaced.
+
+    Exit codes: as of pull.
+
+    Example: python -m streamer copy hf://org/model s3://bucket/model --include '*.safetensors' --include '*.json'
+    """
+    target = Target(uri, parsed_options(target_options, "--to-options"))
+    context.exit(_run(source, target, parsed_options(source_options, "--from-options"), asked))
+
+
+def _run(source: str, target: Target, source_options: dict[str, Any] | None, asked: dict[str, Any]) -> int:
+    wanted = Wanted(
+        include=asked["include"],
+        exclude=asked["exclude"],
+        is_verified=not asked["no_verify"],
+        storage_options=source_options,
+    )
+    return run_copy(
+        lambda progress: push(source, target, wanted, progress=progress),
+        _summary,
+        as_json=asked["as_json"],
+        is_quiet=asked["quiet"],
+    )
+
+
+def _summary(report: PushReport) -> str:
+    there = f"{counted(report.files, 'file')}, {size_text(report.bytes)}, all there"
+    kept = f", {report.kept_files} of them from before" if report.kept_files else ""
+    return printable(f"{report.uri}: {there}{kept}; {size_text(report.sent_bytes)} sent in {report.seconds:.1f} s")

@@ -1,0 +1,35 @@
+"""In which order the files of a folder show up. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+
+from streamer.core.format.shard_names import SHARD_SUFFIX
+
+__all__ = ["turn"]
+
+_INDEX = re.compile(r".*\.safetensors\.index(?:\.[^/]+)?\.json", re.DOTALL)  # that of a variant has its name in it
+
+
+def turn(names: Collection[str], name: str) -> tuple[int, str]:
+    """Give what orders files so that readers find a checkpoint only when it is whole.
+
+    Its index comes last; without one, the weights come after all other files.
+
+    Args:
+        names: Of all files, relative to the folder.
+        name: One of them.
+
+    Example:
+        >>> names = ["config.json", "model.safetensors.index.json", "model-00001-of-00002.safetensors", "z.txt"]
+        >>> sorted(names, key=lambda name: turn(names, name))[-1]
+        'model.safetensors.index.json'
+        >>> turn(["model.safetensors"], "model.safetensors") > turn(["model.safetensors"], "z.txt")
+        True
+    """
+    folder = name[: len(name) - len(name.rpartition("/")[2])]
+    has_index = any(each.startswith(folder) and _INDEX.fullmatch(each) for each in names)
+    if _INDEX.fullmatch(name):
+        return 2, name
+    return (1 if name.endswith(SHARD_SUFFIX) and not has_index else 0), name
