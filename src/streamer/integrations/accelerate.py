@@ -1,4 +1,4 @@
-"""``load_checkpoint_in_model`` and ``load_checkpoint_and_dispatch`` of accelerate, from any URL.
+"""``load_checkpoint_in_model`` and ``load_checkpoint_and_dispatch`` of accelerate, from any URL; ``save_model`` to any.
 
 The unmodified functions load from a private folder that holds only an index. They read the weights from the URL,
 through one read plan of all shards: during the call, the safetensors readers in ``accelerate.utils.modeling`` are
@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from streamer._save.report import SaveReport
 from streamer.compat.hooks import Hook, imported, is_equal
 from streamer.core.checkpoint.small_files import folder_files
 from streamer.core.collector import past_frozen
@@ -21,6 +22,7 @@ from streamer.core.options.settings import resolve
 from streamer.core.private_folders import private_folder
 from streamer.core.secrets.options import hidden
 from streamer.core.secrets.urls import hidden_uri
+from streamer.integrations.folder_saves import saved_folder
 from streamer.integrations.folder_weights import FolderWeights
 from streamer.integrations.location import Location
 from streamer.integrations.naming import TRANSFORMERS
@@ -31,7 +33,7 @@ from streamer.integrations.small_checkpoint import small_checkpoint
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
-__all__ = ["load_checkpoint_and_dispatch", "load_checkpoint_in_model"]
+__all__ = ["load_checkpoint_and_dispatch", "load_checkpoint_in_model", "save_model"]
 
 _Result = TypeVar("_Result")
 
@@ -194,3 +196,45 @@ def _chosen(location: Location) -> Location:
     with location.store(resolve(location.options)) as store:
         listed = folder_files(store, TRANSFORMERS.usual)
     return TRANSFORMERS.choose(listed, None, location).location
+
+
+def save_model(
+    accelerator: Any,
+    model: Any,
+    uri: str | os.PathLike[str],
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+    options: Options | None = None,
+    **kwargs: Any,
+) -> SaveReport:
+    """Call ``accelerator.save_model`` for a folder at any URL.
+
+    As `streamer.transformers.save_pretrained`: weights from memory, nothing half visible, nothing replaced. Call it on
+    the main process alone.
+
+    Args:
+        accelerator: An ``accelerate.Accelerator``.
+        model: As for its ``save_model``.
+        uri: A folder without files.
+        storage_options: As for `streamer.save`.
+        options: As for `streamer.save`.
+        kwargs: Passed on: ``max_shard_size``.
+
+    Raises:
+        UsageError: the folder is not empty, or the storage cannot be written.
+        OptionError: ``safe_serialization=False``, which writes pickles.
+        StorageError: as for `streamer.save`.
+
+    Example:
+        >>> streamer.accelerate.save_model(accelerator, model, "s3://bucket/model")           # doctest: +SKIP
+    """
+    uri, storage_options = hidden_uri(uri), hidden(storage_options)
+    if not kwargs.get("safe_serialization", True):
+        raise OptionError("safe_serialization=False writes pickles", hint="Leave it out: safetensors are written")
+    return saved_folder(
+        lambda folder: accelerator.save_model(model, folder, **kwargs),
+        uri,
+        ["accelerate.utils.other"],
+        storage_options=storage_options,
+        options=options,
+    )

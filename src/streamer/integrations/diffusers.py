@@ -1,4 +1,4 @@
-"""``from_pretrained`` and ``from_single_file`` of diffusers, from any URL.
+"""``from_pretrained`` and ``from_single_file`` of diffusers, from any URL, and ``save_pretrained`` to any.
 
 Small files are pulled into a private folder, and the unmodified functions load from this folder. They read the weights
 from the URL, each component through one read plan: during the call, diffusers' reader of weight files, and for text
@@ -9,9 +9,11 @@ of either library, the weights are written into the folder.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from streamer._save.report import SaveReport
 from streamer.compat.hooks import imported
 from streamer.core.errors import OptionError
 from streamer.core.options.options import Options
@@ -19,6 +21,7 @@ from streamer.core.secrets.options import hidden
 from streamer.core.secrets.urls import hidden_uri
 from streamer.integrations.diffusers_hooks import package_of, route_of
 from streamer.integrations.diffusers_placement import is_placed_by, placed_models
+from streamer.integrations.folder_saves import check_saves, refuse_hub, saved_folder
 from streamer.integrations.kept_folders import keep, name_after
 from streamer.integrations.library_calls import check_class, library_call
 from streamer.integrations.location import Location
@@ -31,7 +34,7 @@ from streamer.integrations.single_file import SingleFile
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
-__all__ = ["from_pretrained", "from_single_file"]
+__all__ = ["from_pretrained", "from_single_file", "save_pretrained"]
 
 _Folder: TypeAlias = "PipelineFolder | ModelFolder"
 
@@ -213,3 +216,43 @@ def _check_format(kwargs: Mapping[str, Any]) -> None:
             "tensor parallelism of diffusers reads slices of files on a disk",
             hint="Download the folder, or load the model and call enable_parallelism",
         )
+
+
+def save_pretrained(
+    model: Any,
+    uri: str | os.PathLike[str],
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+    options: Options | None = None,
+    **kwargs: Any,
+) -> SaveReport:
+    """Call ``save_pretrained`` of a pipeline or one of its models for a folder at any URL.
+
+    As `streamer.transformers.save_pretrained`: weights from memory, nothing half visible, nothing replaced.
+
+    Args:
+        model: A pipeline, a model or a scheduler.
+        uri: A folder without files.
+        storage_options: As for `streamer.save`.
+        options: As for `streamer.save`.
+        kwargs: Passed on: ``variant``, ``max_shard_size``, …
+
+    Raises:
+        UsageError: the folder is not empty, the storage cannot be written, or `model` has no ``save_pretrained``.
+        OptionError: ``push_to_hub=True``.
+        StorageError: as for `streamer.save`.
+
+    Example:
+        >>> streamer.diffusers.save_pretrained(pipeline, "s3://bucket/pipeline")              # doctest: +SKIP
+    """
+    uri, storage_options = hidden_uri(uri), hidden(storage_options)
+    refuse_hub(kwargs)
+    check_saves(model)
+    loaded = [each for each in ("transformers.modeling_utils", "peft.peft_model") if each in sys.modules]
+    return saved_folder(
+        lambda folder: model.save_pretrained(folder, **kwargs),
+        uri,
+        ["safetensors.torch", *loaded],
+        storage_options=storage_options,
+        options=options,
+    )

@@ -1,4 +1,4 @@
-"""Replaces a reader's name in a module, so that files of certain folders are read here; other files are not affected.
+"""Replaces the name of a reader or writer in a module, for files of certain folders; other files are not affected.
 
 Thread-safe. The name is replaced while at least one folder is routed. Afterwards it is what it was before, or what
 `streamer.patch` or its undoing has set meanwhile. If other code has changed the name, it stays as it is.
@@ -25,13 +25,17 @@ class RoutedName:
         module: The name of the module, which is imported with the first folder. It may be absent in a version.
         name: The name of the reader in the module, which may be absent.
         origin: Module and name from which the reader was imported, if `streamer.patch` replaces it.
+        position: The position of the path among the arguments: writers take the tensors first.
 
     Attributes:
         module: The name of the module.
     """
 
-    def __init__(self, module: str, name: str = "safe_open", origin: tuple[str, str] | None = None) -> None:
+    def __init__(
+        self, module: str, name: str = "safe_open", origin: tuple[str, str] | None = None, *, position: int = 0
+    ) -> None:
         self.module, self._name, self._origin = module, name, origin
+        self._position = position
         self._lock = threading.Lock()
         self._readers: dict[str, Reader] = {}
         self._theirs: Any = None
@@ -74,16 +78,18 @@ class RoutedName:
         assert self._origin is not None
         return vars(import_module(self._origin[0]))[self._origin[1]]
 
-    def _read(self, filename: Any, *arguments: Any, **named: Any) -> Any:
+    def _read(self, *given: Any, **named: Any) -> Any:
+        at, more = self._position, dict(named)
+        filename = given[at] if at < len(given) else more.pop("filename", None)
         if isinstance(filename, (str, os.PathLike)):
             path = os.path.abspath(os.fspath(filename))
             with self._lock:
                 readers = [each for folder, each in self._readers.items() if path.startswith(folder + os.sep)]
             for reader in readers:
-                found = reader(path, *arguments, **named)
+                found = reader(path, *given[:at], *given[at + 1 :], **more)
                 if found is not None:
                     return found
-        return (self._theirs or self._original())(filename, *arguments, **named)
+        return (self._theirs or self._original())(*given, **named)
 
 
 @contextmanager

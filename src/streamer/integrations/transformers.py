@@ -1,4 +1,4 @@
-"""``from_pretrained`` of transformers, from any URL.
+"""``from_pretrained`` and ``save_pretrained`` of transformers, from and to any URL.
 
 Small files are pulled into a private folder, and the unmodified ``from_pretrained`` loads from this folder. It reads
 the weights from the URL, through one read plan: during the call, ``safe_open`` in modules of transformers is replaced
@@ -8,16 +8,19 @@ for files of this folder. If a version of transformers does not allow this, the 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
+from streamer._save.report import SaveReport
 from streamer.compat.hooks import imported
 from streamer.core.errors import OptionError
 from streamer.core.options.options import Options
 from streamer.core.secrets.options import hidden
 from streamer.core.secrets.urls import hidden_uri
 from streamer.integrations.device_maps import goes_to_devices
+from streamer.integrations.folder_saves import check_saves, refuse_hub, saved_folder
 from streamer.integrations.kept_folders import keep, name_after
 from streamer.integrations.library_calls import check_class, library_call
 from streamer.integrations.location import Location
@@ -30,7 +33,7 @@ from streamer.integrations.transformers_placement import placed_tensors, placeme
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
-__all__ = ["from_pretrained"]
+__all__ = ["from_pretrained", "save_pretrained"]
 
 # With one of these arguments, each rank reads parts of tensors.
 _RANK_ARGUMENTS = ("tp_plan", "tp_size", "device_mesh", "distributed_config")
@@ -140,3 +143,50 @@ def _keep(folder: ModelFolder, loaded: Any, location: Location, package: str) ->
     if late:  # these readers find the checkpoint by this name
         first.config.name_or_path = folder.path
     keep(folder, filter(None, (folder, folder.base)), [first], late)
+
+
+def save_pretrained(
+    model: Any,
+    uri: str | os.PathLike[str],
+    *others: Any,
+    storage_options: Mapping[str, Any] | None = None,
+    options: Options | None = None,
+    **kwargs: Any,
+) -> SaveReport:
+    """Call ``model.save_pretrained`` for a folder at any URL, and that of its tokenizer or processor.
+
+    transformers decides on names, shards and conversions, as it does for a local folder. The weights go out from
+    memory, one shard after the other; configuration and other small files follow. The index, or the only file of
+    weights, shows up last, and nothing stays of a save that fails.
+
+    Args:
+        model: Anything with ``save_pretrained``: a model, an adapter (PEFT), a configuration.
+        uri: A folder without files.
+        others: What belongs to it: a tokenizer, a processor, a generation configuration.
+        storage_options: As for `streamer.save`.
+        options: As for `streamer.save`.
+        kwargs: Passed on to ``model.save_pretrained``: ``max_shard_size``, ``variant``, ``state_dict``, …
+
+    Returns:
+        What was written.
+
+    Raises:
+        UsageError: the folder is not empty, the storage cannot be written, or an argument has no ``save_pretrained``.
+        OptionError: ``push_to_hub=True``.
+        StorageError: as for `streamer.save`.
+
+    Example:
+        >>> streamer.transformers.save_pretrained(model, "s3://bucket/model", tokenizer)      # doctest: +SKIP
+    """
+    uri, storage_options = hidden_uri(uri), hidden(storage_options)
+    refuse_hub(kwargs)
+    for each in (model, *others):
+        check_saves(each)
+    modules = ["transformers.modeling_utils", *(["peft.peft_model"] if "peft.peft_model" in sys.modules else [])]
+
+    def save(folder: str) -> None:
+        model.save_pretrained(folder, **kwargs)
+        for each in others:
+            each.save_pretrained(folder)
+
+    return saved_folder(save, uri, modules, storage_options=storage_options, options=options)

@@ -1,4 +1,4 @@
-"""The names of ``safetensors.torch``; a file to load may be any URL."""
+"""The names of ``safetensors.torch``; a file to load or to save may be any URL."""
 
 from __future__ import annotations
 
@@ -8,11 +8,17 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from safetensors.torch import load, save, save_file, save_model
+from safetensors import torch as theirs
+from safetensors.torch import load, save
 
+from streamer._save import save as ours
+from streamer._save.arguments import SaveArguments
 from streamer.compat.safetensors._handle import safe_open
+from streamer.core.errors import UsageError
+from streamer.core.format.shard_names import SHARD_SUFFIX
 from streamer.core.options.options import Options
 from streamer.core.secrets.options import hidden
+from streamer.core.secrets.redact import redact
 from streamer.core.secrets.urls import hidden_uri
 
 __all__ = ["load", "load_file", "load_model", "save", "save_file", "save_model"]
@@ -67,6 +73,90 @@ def load_model(
                 lines.append(f"    {what} key(s) in state_dict: {quoted}")
         raise RuntimeError("\n".join(lines))
     return missing, unexpected
+
+
+def save_file(
+    tensors: Mapping[str, torch.Tensor],
+    filename: str | os.PathLike[str],
+    metadata: dict[str, str] | None = None,
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+    options: Options | None = None,
+) -> None:
+    """Save tensors to a file, as ``safetensors.torch.save_file`` does; a URL goes to `streamer.save`.
+
+    A file at a URL is replaced, too, and names its format in the metadata.
+
+    Args:
+        tensors: By name.
+        filename: A path, or a URL that ends in ``.safetensors``.
+        metadata: For the header.
+        storage_options: As for `streamer.save`; for URLs.
+        options: As for `streamer.save`; for URLs.
+
+    Raises:
+        UsageError: the URL does not end so, or cannot be written; and as `streamer.save`.
+        StorageError: as for `streamer.save`.
+        Exception: what safetensors raises, for a path.
+    """
+    filename, storage_options = hidden_uri(filename), hidden(storage_options)
+    if not _is_url(filename):
+        theirs.save_file(dict(tensors), filename, metadata)
+        return
+    ours.save(tensors, _file(filename), **_how(metadata, storage_options, options))
+
+
+def save_model(
+    model: torch.nn.Module,
+    filename: str | os.PathLike[str],
+    metadata: dict[str, str] | None = None,
+    force_contiguous: bool = True,
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+    options: Options | None = None,
+) -> None:
+    """Save a module to a file, as ``safetensors.torch.save_model`` does; a URL goes to `streamer.save_model`.
+
+    Args:
+        model: Its tied tensors are written once.
+        filename: As for `save_file`, as the next.
+        metadata: For the header.
+        force_contiguous: As there; what goes to a URL is always written as what it shows.
+        storage_options: As for `save_file`.
+        options: As for `save_file`.
+
+    Raises:
+        Exception: as `save_file`.
+    """
+    filename, storage_options = hidden_uri(filename), hidden(storage_options)
+    if not _is_url(filename):
+        theirs.save_model(model, str(filename), metadata, force_contiguous)
+        return
+    ours.save_model(model, _file(filename), **_how(metadata, storage_options, options))
+
+
+def _is_url(filename: Any) -> bool:
+    return isinstance(filename, str) and ("://" in filename or "::" in filename)
+
+
+def _file(filename: str | os.PathLike[str]) -> str:
+    uri = os.fspath(filename)
+    if not uri.endswith(SHARD_SUFFIX):
+        raise UsageError("a file at a URL ends in .safetensors", uri=redact(uri), hint="Name it so")
+    return uri
+
+
+def _how(
+    metadata: dict[str, str] | None, storage_options: Mapping[str, Any] | None, options: Options | None
+) -> SaveArguments:
+    return {
+        "metadata": metadata,
+        "storage_options": storage_options,
+        "options": options,
+        "overwrite": True,
+        "digests": False,
+        "progress": False,
+    }
 
 
 def _tied_names(state: Mapping[str, torch.Tensor], preferred: Mapping[str, Any]) -> set[str]:

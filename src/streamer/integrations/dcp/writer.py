@@ -1,0 +1,219 @@
+"""A storage writer for torch.distributed.checkpoint: ``dcp.save`` and ``dcp.async_save`` to any URL.
+
+torch lays out and serialises the items, as for a disk; each goes out as an object of its own, several at a time. The
+``.metadata``, without which there is no checkpoint, comes last. What is held in memory are the items in flight.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from threading import Event
+from typing import Any
+
+from torch.distributed.checkpoint.filesystem import FileSystemBase, FileSystemWriter
+from torch.distributed.checkpoint.metadata import Metadata
+from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
+from torch.distributed.checkpoint.storage import WriteResult
+from torch.futures import Future
+
+from streamer._locate import opened_store
+from streamer._progress import Progress
+from streamer._save.writing import Writing, uploading_store
+from streamer.core.errors import ObjectNotFoundError
+from streamer.core.options.arguments import check_storage_options, check_uri
+from streamer.core.options.options import Options
+from streamer.core.options.settings import resolve
+from streamer.core.secrets.options import hidden
+from streamer.core.secrets.redact import redact
+from streamer.core.secrets.urls import hidden_uri
+from streamer.core.store.sources import ObjectInfo, Store
+
+__all__ = ["StorageWriter"]
+
+THREADS = 4  # each holds one serialised item
+
+
+class StorageWriter(FileSystemWriter):
+    """Writes a checkpoint for ``torch.distributed.checkpoint.save`` and ``async_save``.
+
+    It is read by `streamer.dcp.StorageReader`, and from a disk by torch's own ``FileSystemReader``.
+
+    Args:
+        uri: Path or URL of a folder.
+        storage_options: As for `streamer.save`.
+        options: As for `streamer.save`.
+        thread_count: How many items this rank serialises and sends at a time.
+        overwrite: Whether a checkpoint may be there. Its files are replaced one by one: until the save ends, and after
+            one that fails, there is no checkpoint that can be read.
+
+    Raises:
+        UsageError: an argument has a wrong type. Other errors come from the methods that torch calls; ``dcp.save``
+            wraps them in a ``CheckpointException``.
+
+    Example:
+        >>> dcp.save(state_dict, storage_writer=streamer.dcp.StorageWriter("s3://bucket/step-1000"))    # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        uri: str | os.PathLike[str],
+        *,
+        storage_options: Mapping[str, Any] | None = None,
+        options: Options | None = None,
+        thread_count: int = THREADS,
+        overwrite: bool = False,
+    ) -> None:
+        check_uri(uri)
+        check_storage_options(storage_options)
+        uri, storage_options = hidden_uri(uri), hidden(storage_options)
+        super().__init__(
+            "", single_file_per_rank=False, sync_files=False, thread_count=thread_count, overwrite=overwrite
+        )
+        self._files = _Files(os.fspath(uri), storage_options, options)
+        self.fs = self._files  # type: ignore[assignment]  # torch's own writers of URLs do the same
+        self.path = redact(os.fspath(uri))
+
+    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
+        """Begin another save, to another place if torch was given one; called by torch."""
+        super().reset()
+        if checkpoint_id:
+            uri = hidden_uri(checkpoint_id)
+            self._files.uri, self.path = os.fspath(uri), redact(os.fspath(uri))
+
+    def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
+        """Look whether there is a checkpoint, and remove its ``.metadata``; called by torch.
+
+        Raises:
+            RuntimeError: there is one, and it may not be replaced.
+        """
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # it tells that `overwrite`, which was passed, is True
+            return super().prepare_local_plan(plan)
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
+        """Send the items of this rank; called by torch."""
+        self._files.failure = None
+        with self._files.opened():
+            written = super().write_data(plan, planner)
+        if self._files.failure is not None:
+            raise self._files.failure
+        return written
+
+    def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
+        """Send the ``.metadata``, with which the checkpoint is complete; called by torch."""
+        with self._files.opened():
+            super().finish(metadata, results)
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
+        """Whether this class can write there; called by torch."""
+        return bool(checkpoint_id)
+
+
+class _Files(FileSystemBase):
+    """The files of one folder, by names; their folders are parts of the names and are ignored."""
+
+    def __init__(self, uri: str, storage_options: Mapping[str, Any] | None, options: Options | None) -> None:
+        self.uri, self._storage_options, self._options = uri, storage_options, options
+        self._store: Store | None = None
+        self._renamed: dict[str, bytes] = {}  # written under another name first
+        self.failure: BaseException | None = None  # the first
+
+    @contextmanager
+    def opened(self) -> Iterator[Store]:
+        """Open the store for the time of a block; a block inside of another uses the same."""
+        if self._store is not None:
+            yield self._store
+            return
+        with ExitStack() as stack:
+            settings = resolve(self._options)
+            self._store = stack.enter_context(opened_store(self.uri, self._storage_options, None, settings))
+            stack.callback(self._forget)
+            yield self._store
+
+    @contextmanager
+    def create_stream(self, path: str | os.PathLike[str], mode: str) -> Iterator[io.IOBase]:
+        """Give a stream whose bytes are sent when the block ends without an error."""
+        del mode  # "wb"
+        stream, name = _Content(), _name(path)
+        try:
+            yield stream
+        except BaseException as error:
+            self.failure = self.failure or error
+            raise
+        if name.endswith(".tmp"):
+            self._renamed[name] = stream.getvalue()
+        elif self.failure is None:
+            try:
+                self._send(name, stream.getbuffer())
+            except BaseException as error:  # this may be a thread of torch, which would lose it
+                self.failure = error
+
+    def rename(self, path: str | os.PathLike[str], new_path: str | os.PathLike[str]) -> None:
+        """Send a file that was written under another name."""
+        self._send(_name(new_path), memoryview(self._renamed.pop(_name(path))))
+
+    def exists(self, path: str | os.PathLike[str]) -> bool:
+        """Whether there is a file."""
+        with self.opened() as store:
+            return _info(store, self._path(store, _name(path))) is not None
+
+    def rm_file(self, path: str | os.PathLike[str]) -> None:
+        """Remove a file."""
+        with self.opened() as store:
+            uploading_store(store, self.uri).remove(self._path(store, _name(path)))
+
+    def concat_path(self, path: str | os.PathLike[str], suffix: str) -> str:
+        """Name a file."""
+        return f"{os.fspath(path)}/{suffix}"
+
+    def init_path(self, path: str | os.PathLike[str]) -> str | os.PathLike[str]:
+        """Return the path."""
+        return path
+
+    def mkdir(self, path: str | os.PathLike[str]) -> None:
+        """Do nothing: folders are made with their files."""
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
+        """Whether there can be files."""
+        return bool(checkpoint_id)
+
+    def _send(self, name: str, content: memoryview) -> None:
+        with self.opened() as store:
+            path, settings = self._path(store, name), resolve(self._options)
+            replaced = _info(store, path)
+            with (
+                Progress(False, 0, "") as progress,
+                Writing(uploading_store(store, self.uri), settings.memory_limit_bytes, progress, Event()) as writing,
+            ):
+                upload = writing.send(path, content.nbytes, [content], replaced)
+                writing.show(path, upload, replaced)
+
+    def _path(self, store: Store, name: str) -> str:
+        return f"{store.root.rstrip('/')}/{name}"
+
+    def _forget(self) -> None:
+        self._store = None
+
+
+class _Content(io.BytesIO):
+    """A stream whose bytes can be taken after torch has closed it."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+def _name(path: str | os.PathLike[str]) -> str:
+    return os.fspath(path).rpartition("/")[2]
+
+
+def _info(store: Store, path: str) -> ObjectInfo | None:
+    try:
+        return store.info(path)
+    except ObjectNotFoundError:
+        return None

@@ -1,0 +1,152 @@
+"""What a library saves into a folder, sent to any URL: its weights from memory, and small files from a private folder.
+
+Guarantees: all bytes are sent before a file shows up, and the index of a checkpoint, or its only file, shows up last;
+after an error nothing stays. Weights take no disk, as long as the library writes them by a name that is replaced here;
+else they are in the private folder for a while. Refuses a folder that is not empty.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from threading import Event
+from typing import Any
+
+from streamer._locate import opened_store
+from streamer._progress import Progress
+from streamer._push.order import turn
+from streamer._save.parts import ShardBytes
+from streamer._save.report import SaveReport
+from streamer._save.writing import Writing, uploading_store
+from streamer.core.checkpoint.saved_tensors import SavedTensors
+from streamer.core.errors import OptionError, UsageError
+from streamer.core.format.header_writer import in_file_order, render_header
+from streamer.core.options.options import Options
+from streamer.core.options.settings import resolve
+from streamer.core.private_folders import private_folder
+from streamer.core.secrets.options import hidden
+from streamer.core.secrets.redact import redact
+from streamer.core.secrets.urls import hidden_uri
+from streamer.core.store.sources import Store
+from streamer.core.store.uploads import Upload
+from streamer.integrations.routed_names import RoutedName, routed
+
+__all__ = ["check_saves", "refuse_hub", "saved_folder"]
+
+_Save = Callable[[str], object]
+# By these names the libraries write a file: of tensors, to a path, with metadata.
+WRITERS: Mapping[str, RoutedName] = {
+    module: RoutedName(module, name, ("safetensors.torch", "save_file"), position=1)
+    for module, name in (
+        ("transformers.modeling_utils", "safe_save_file"),
+        ("accelerate.utils.other", "safe_save_file"),
+        ("peft.peft_model", "safe_save_file"),
+    )
+} | {"safetensors.torch": RoutedName("safetensors.torch", "save_file", position=1)}
+
+
+def saved_folder(
+    save: _Save,
+    uri: str | os.PathLike[str],
+    modules: Sequence[str],
+    *,
+    storage_options: Mapping[str, Any] | None,
+    options: Options | None,
+) -> SaveReport:
+    """Call a library that saves into a folder, and send the folder to a URL.
+
+    Args:
+        save: Saves into the folder with this path.
+        uri: Where to; a folder or prefix without files.
+        modules: Keys of `WRITERS`: those by which the library writes its weights.
+        storage_options: As for `streamer.save`.
+        options: As for `streamer.save`.
+
+    Raises:
+        UsageError: there are files, or the storage cannot be written.
+        StorageError: as for `streamer.save`.
+    """
+    place = hidden_uri(uri)
+    began, settings = time.perf_counter(), resolve(options)
+    with (
+        opened_store(place, hidden(storage_options), None, settings) as store,
+        private_folder() as folder,
+        Progress(False, 0, "") as progress,
+        Writing(uploading_store(store, place), settings.memory_limit_bytes, progress, Event()) as writing,
+    ):
+        if store.find(store.root):
+            hint = "Save to another place, or remove what is there: it is never replaced"
+            raise UsageError("the folder is not empty", uri=redact(place), hint=hint)
+        sending = _Sending(writing, store, os.path.abspath(folder))
+        writers = {WRITERS[each]: sending.send_tensors for each in modules}
+        with routed(sending.folder, writers):
+            save(folder)
+        sending.send_files()
+        files = sending.show()
+    return SaveReport(redact(place), tuple(files), sending.tensors, writing.sent_bytes, time.perf_counter() - began)
+
+
+def refuse_hub(named: Mapping[str, Any]) -> None:
+    """Refuse to push to the Hub: the place is the URL.
+
+    Raises:
+        OptionError: it was asked for.
+    """
+    if named.get("push_to_hub"):
+        raise OptionError("push_to_hub=True names a second place", hint="Leave it out: the place is the URL")
+
+
+def check_saves(saved: Any) -> None:
+    """Refuse what has no ``save_pretrained``.
+
+    Raises:
+        UsageError: it has none.
+    """
+    if isinstance(saved, type) or not callable(getattr(saved, "save_pretrained", None)):
+        hint = "Give a model, and after the URL its tokenizer or processor"
+        raise UsageError(f"{type(saved).__name__} has no save_pretrained", hint=hint)
+
+
+class _Sending:
+    def __init__(self, writing: Writing, store: Store, folder: str) -> None:
+        self._writing, self._root, self.folder = writing, store.root.rstrip("/"), folder
+        self._uploads: dict[str, Upload] = {}
+        self.tensors = 0
+
+    def send_tensors(self, path: str, tensors: Mapping[str, Any], metadata: Mapping[str, str] | None = None) -> bool:
+        """Send the bytes of a file that the library would write."""
+        saved = SavedTensors(tensors)
+        layouts = in_file_order(saved.layouts)
+        shard = ShardBytes(render_header(layouts, metadata or {}), saved, layouts, has_digests=False)
+        self._send(os.path.relpath(path, self.folder), shard.size_bytes, shard.pieces())
+        self.tensors += len(layouts)
+        return True
+
+    def send_files(self) -> None:
+        """Send the files that the library has written."""
+        for folder, _, names in os.walk(self.folder):
+            for name in names:
+                path = os.path.join(folder, name)
+                size_bytes = os.path.getsize(path)
+                self._send(os.path.relpath(path, self.folder), size_bytes, _content(path, size_bytes))
+
+    def show(self) -> list[str]:
+        """Let all files show up, and return their names."""
+        names = sorted(self._uploads, key=partial(turn, self._uploads.keys()))
+        for name in names:
+            self._writing.show(f"{self._root}/{name}", self._uploads[name], None)
+        return names
+
+    def _send(self, name: str, size_bytes: int, pieces: Iterator[memoryview]) -> None:
+        self._uploads[name] = self._writing.send(f"{self._root}/{name}", size_bytes, pieces, None)
+
+
+def _content(path: str, size_bytes: int) -> Iterator[memoryview]:
+    if not size_bytes:
+        return
+    with open(path, "rb") as file:
+        # Closed when nothing needs it any more: a small file is held until it shows up.
+        yield memoryview(mmap.mmap(file.fileno(), size_bytes, access=mmap.ACCESS_READ))
