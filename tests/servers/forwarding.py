@@ -38,7 +38,7 @@ class ForwardingProxy:
         self._unknown, self._dropped = unknown, dropped
         self._guard = threading.Lock()
         self.requests: list[tuple[str, str]] = []
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"proxy": self}))
         self._server.daemon_threads = True
         self.port = self._server.server_port
         self._running: AbstractContextManager[None] | None = None
@@ -51,54 +51,6 @@ class ForwardingProxy:
     def __exit__(self, *error: object) -> None:
         assert self._running is not None
         self._running.__exit__(None, None, None)
-
-    def _handler(self) -> type[BaseHTTPRequestHandler]:
-        proxy = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_GET(self) -> None:
-                body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
-                with proxy._guard:
-                    proxy.requests.append((self.command, self.path))
-                    fault = proxy._decide(self.command, self.path)
-                if fault == "refuse":
-                    self.send_response(503)
-                    self.send_header("Content-Length", "0")
-                    self.end_headers()
-                    return
-                if proxy._unknown in self.headers:
-                    self._refuse_unknown()
-                    return
-                if fault == "damage":
-                    body = body[:-1] + bytes([body[-1] ^ 1])
-                status, headers, answer = proxy._forwarded(self, body)
-                if fault == "lose":
-                    self.close_connection = True
-                    return
-                self.send_response_only(status)
-                for name, value in headers:
-                    self.send_header(name, value)
-                if self.command != "HEAD":
-                    self.send_header("Content-Length", str(len(answer)))
-                self.end_headers()
-                if self.command != "HEAD":
-                    self.wfile.write(answer)
-
-            def _refuse_unknown(self) -> None:
-                answer = b"<Error><Code>NotImplemented</Code><Message>A header is not implemented</Message></Error>"
-                self.send_response(501)
-                self.send_header("Content-Length", str(len(answer)))
-                self.end_headers()
-                self.wfile.write(answer)
-
-            do_HEAD = do_PUT = do_POST = do_DELETE = do_GET  # noqa: N815 (the base class's names)
-
-            def log_message(self, format: str, *arguments: object) -> None:  # noqa: A002 (the base class's name)
-                """Say nothing."""
-
-        return Handler
 
     def _forwarded(self, handler: BaseHTTPRequestHandler, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
         connection = http.client.HTTPConnection("127.0.0.1", self._store_port, timeout=60)
@@ -115,3 +67,48 @@ class ForwardingProxy:
             return answer.status, headers, answer.read()
         finally:
             connection.close()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    proxy: ForwardingProxy
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
+        with self.proxy._guard:
+            self.proxy.requests.append((self.command, self.path))
+            fault = self.proxy._decide(self.command, self.path)
+        if fault == "refuse":
+            self.send_response(503)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
+        if self.proxy._unknown in self.headers:
+            self._refuse_unknown()
+            return
+        if fault == "damage":
+            body = body[:-1] + bytes([body[-1] ^ 1])
+        status, headers, answer = self.proxy._forwarded(self, body)
+        if fault == "lose":
+            self.close_connection = True
+            return
+        self.send_response_only(status)
+        for name, value in headers:
+            self.send_header(name, value)
+        if self.command != "HEAD":
+            self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(answer)
+
+    def _refuse_unknown(self) -> None:
+        answer = b"<Error><Code>NotImplemented</Code><Message>A header is not implemented</Message></Error>"
+        self.send_response(501)
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    do_HEAD = do_PUT = do_POST = do_DELETE = do_GET  # noqa: N815 (the base class's names)
+
+    def log_message(self, format: str, *arguments: object) -> None:  # noqa: A002 (the base class's name)
+        """Say nothing."""

@@ -11,6 +11,7 @@ from streamer.core.format.shard_names import INDEX_SUFFIX
 from streamer.core.quoting import quoted
 from streamer.core.request.request import Request
 from streamer.core.secrets.redact import redact
+from streamer.core.secrets.wrong_types import type_name
 
 if TYPE_CHECKING:
     from streamer.core.options.options import Options
@@ -52,14 +53,15 @@ class SaveOptions:
 
     def __post_init__(self) -> None:
         if self.storage_options is not None and not isinstance(self.storage_options, Mapping):
-            kind = type(self.storage_options).__name__
+            kind = type_name(self.storage_options)
             raise OptionError(f"storage_options is a mapping of names to values, not {kind}")
         if self.metadata is not None and not isinstance(self.metadata, Mapping):
             raise UsageError(f"metadata is a mapping of texts, not {type(self.metadata).__name__}")
         for key, value in (self.metadata or {}).items():
-            if not isinstance(key, str) or not isinstance(value, str):
+            wrong = next((each for each in (key, value) if not isinstance(each, str)), None)
+            if wrong is not None or key is None or value is None:
                 hint = "The format holds only texts: write numbers with str(), others with json.dumps()"
-                raise UsageError(f"metadata {quoted(key)} is {type(value).__name__}, not a text", hint=hint)
+                raise UsageError(f"metadata {quoted(key)} holds {type(wrong).__name__}, not a text", hint=hint)
 
 
 def place_request(uri: Any, how: SaveOptions) -> Request:
