@@ -23,10 +23,11 @@ PYTHON_ROOMS = [
     "face",
     "streamer.integrations",
     "streamer.compat",
-    "streamer._push",
+    "streamer._cache_cli streamer._push",
     "streamer._pull streamer._save",
     "streamer._command_line",
     "streamer",
+    "streamer._cache",
     "plugins.contract",
     "plugins",
     "plugins.guard",
@@ -48,7 +49,7 @@ PYTHON_ROOMS = [
     "core.discovery core.outages",
     "core",
 ]
-ENGINE_ROOMS = ["python runai", "session", "gpu http nfs", "schedule", "io", "cuda net plan", "base integrity"]
+ENGINE_ROOMS = ["python runai", "session", "cache gpu http nfs", "schedule", "io", "cuda net plan", "base integrity"]
 
 FACE = ("streamer", "streamer.__main__", "streamer._cli")  # what users name: the one room that is no folder
 FOLDERS = {"streamer": "src/streamer", "core": "core", "backends": "backends", "plugins": "plugins"}

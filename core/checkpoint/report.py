@@ -23,6 +23,7 @@ _READERS: dict[type[Source], str] = {
 _COUNTERS = (
     "retries",
     "rereads",
+    "cached_bytes",
     "hedges",
     "credential_refreshes",
     "outages",
@@ -30,7 +31,17 @@ _COUNTERS = (
     "peak_held_bytes",
     "peak_pinned_bytes",
 )
-_SUMMED = ("bytes_read", "requests", "retries", "outages", "waited_s", "probes", "hedges", "credential_refreshes")
+_SUMMED = (
+    "bytes_read",
+    "cached_bytes",
+    "requests",
+    "retries",
+    "outages",
+    "waited_s",
+    "probes",
+    "hedges",
+    "credential_refreshes",
+)
 _HIGHEST = ("peak_held_bytes", "peak_pinned_bytes")
 
 
@@ -67,6 +78,7 @@ class LoadReport:
         waited_s: Seconds of waiting in outages, the sum over all servers.
         probes: Requests sent during outages to test whether the server is back.
         rereads: Tensors read a second time because their digest, or that of their object, mismatched the first time.
+        cached_bytes: Bytes of these tensors that were read from the cache of this machine (`Options.cache_dir`).
         hedges: Duplicates sent for slow requests.
         credential_refreshes: How often an expiring signature was renewed.
         peak_held_bytes: Peak of the bytes that were read or being read, and not yet passed to the consumer.
@@ -95,6 +107,7 @@ class LoadReport:
     waited_s: float = 0.0
     probes: int = 0
     rereads: int = 0
+    cached_bytes: int = 0
     hedges: int = 0
     credential_refreshes: int = 0
     peak_held_bytes: int = 0
@@ -128,6 +141,7 @@ class LoadReport:
         rate = f"{size_text(self.bytes)} in {self.seconds:.2f} s, {size_text(round(self.gb_per_s * 1e9))}/s"
         asked = f", {self.requests} requests, {self.retries} retries" if self.requests else ""
         count = f"{self.outages} outage{'' if self.outages == 1 else 's'}"
+        cached = f", {size_text(self.cached_bytes)} of it from the cache" if self.cached_bytes else ""
         waited = f", {self.waited_s:.1f} s of it in {count}" if self.outages else ""
         alone = "".join(
             f", {len(names)} {what}"
@@ -135,7 +149,7 @@ class LoadReport:
             if names
         )
         remarks = "".join(f"; note: {printable(each)}" for each in self.remarks)
-        return f"{printable(self.uri)}: {self.tensors} tensors, {rate}{asked}{waited}{alone}{remarks}"
+        return f"{printable(self.uri)}: {self.tensors} tensors, {rate}{asked}{cached}{waited}{alone}{remarks}"
 
 
 def load_report(

@@ -282,7 +282,8 @@ def source_object(store: Store, info: ObjectInfo) -> SourceObject:
         raise StorageError(
             "the storage tells a size that no file can have", uri=info.uri, hint="Check the storage's endpoint"
         )
-    return SourceObject(info.uri, store.source(info), info.size_bytes)
+    server = getattr(store, "server", "")
+    return SourceObject(info.uri, store.source(info), info.size_bytes, server=server, stored_version=info.version)
 
 
 def _name(info: ObjectInfo) -> str:

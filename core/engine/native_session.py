@@ -8,9 +8,10 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from streamer import _native
+from streamer.core.engine.cached_reads import CachedObject
 from streamer.core.engine.file_tuning import FileReading, choose_file_reading
 from streamer.core.engine.http_tuning import choose_http_reading
 from streamer.core.engine.plan import ReadPlan
@@ -44,6 +45,10 @@ class SourceObject:
         size_bytes: Its size; the engine refuses an object of another size.
         version: As `ReadSession.pinned` gives it after an earlier session, or empty.
         compares_answers: Request checksums of its answers, where its server sends them, and compare them.
+        server: As its store names it; empty without one.
+        stored_version: As its store described it before anything was read, or None.
+        cache: Its place in a cache of this machine, or None.
+        is_of_cache: It is a file of that cache, which others may be writing.
     """
 
     uri: str
@@ -51,6 +56,10 @@ class SourceObject:
     size_bytes: int
     version: str = ""
     compares_answers: bool = False
+    server: str = ""
+    stored_version: str | None = None
+    cache: CachedObject | None = field(default=None, repr=False, compare=False)
+    is_of_cache: bool = False
 
 
 def make_engine(
@@ -91,6 +100,8 @@ def make_engine(
         _add(engine, each, files, uses_ring=settings.io_uring is not False)
         if each.compares_answers and isinstance(each.source, HttpSource) and each.source.answer_checksum:
             _compare_answers(engine, number, each.source.answer_checksum)
+        if each.cache is not None and each.cache.is_written:
+            engine.write_to_cache(number, each.cache.entry, each.cache.may_wait)
     return engine
 
 
@@ -101,7 +112,8 @@ def _add(engine: _native.Session, source_object: SourceObject, files: FileReadin
         path, inside = os.fsencode(source.path), os.fsencode(source.inside or "")  # names need not be text
         version = source_object.version
         how = (is_direct, is_partly_cached, files.is_shared, uses_ring)
-        engine.add_file(path, source_object.size_bytes, version, inside, *how)
+        is_written = source_object.is_of_cache
+        engine.add_file(path, source_object.size_bytes, version, inside, *how, is_being_written=is_written)
     elif isinstance(source, HttpSource):
         version_header = source.version_header or ""
         version = (source_object.version or source.version or "") if version_header else ""

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import NoReturn, TypeAlias
 
 from streamer import _native
+from streamer.core.engine.cached_reads import with_cache
 from streamer.core.engine.native_errors import checksum_error, error_from_native
 from streamer.core.engine.native_session import SourceObject, make_engine
 from streamer.core.engine.needed_memory import check_memory
@@ -78,11 +80,11 @@ class ReadSession:
         items: str = "tensors",
     ) -> None:
         check_memory(plan, objects, name_of)
-        self._items = items
-        self._objects = objects
-        self._plan = plan
+        cached = with_cache(objects, plan, settings.coalesce_gap_bytes)
+        self._own_objects, objects, plan = objects, cached.objects, cached.plan
+        self._objects, self._plan = objects, plan
+        self._items, self._name_of = items, name_of
         self._on_progress = on_progress
-        self._name_of = name_of
         self._device_tensors = device_tensors
         self._delivered = self._taken = 0
         self._deadline = settings.deadline
@@ -96,7 +98,8 @@ class ReadSession:
         self._end = partial(_end, self._engine, self._readers, targets, _announced(plan))
         self._finalizer = weakref.finalize(self, self._end)
         try:
-            self._engine.start(plan.items, plan.spans, device_tensors.streams() if device_tensors else {}, digests)
+            streams = device_tensors.streams() if device_tensors else {}
+            self._engine.start(plan.items, plan.spans, streams, digests, cached.table)
             self._readers.start()
         except BaseException:
             self.close()
@@ -184,8 +187,8 @@ class ReadSession:
         """
         engine = self._engine
         return [
-            SourceObject(each.uri, each.source, each.size_bytes, engine.version(index), engine.compares_answers(index))
-            for index, each in enumerate(self._objects)
+            replace(each, version=engine.version(index), compares_answers=engine.compares_answers(index))
+            for index, each in enumerate(self._own_objects)
         ]
 
     @of_one_process

@@ -7,6 +7,7 @@ Options in bytes may be text with a unit (`streamer.core.options.byte_sizes`), h
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import wraps
@@ -26,6 +27,10 @@ TIB = 1 << 40
 
 def _switch(reason: str) -> Any:
     return field(default=None, metadata={"reason": reason})
+
+
+def _folder(reason: str) -> Any:
+    return field(default=None, metadata={"folder": True, "reason": reason})
 
 
 def _knob(low: float, high: float, unit: str, reason: str, default: float | None = None) -> Any:
@@ -96,6 +101,11 @@ class Options:
         stall_bytes_per_s: Speed below which a transfer has stalled. If all transfers together reach this speed, the
             network may be slow, not the server: the limit is then at most a quarter of a transfer's fair share.
         max_rank: Most dimensions a tensor may have.
+        cache_dir: Path of a folder on a disk of this machine, which keeps what is read from object stores, web servers
+            and ``nfs://`` for the next load, of this process or another. ``""`` is none, whatever the environment says.
+            Automatic: none.
+        cache_bytes: Most bytes in that folder; checkpoints that were not used for the longest time are removed.
+            Automatic: half of what the folder holds and the disk has free.
         allow_missing_shards: Load a folder without an index even if some of its numbered shards
             (``model-00001-of-00004.safetensors``) are missing; the log and the report name them. Automatic: no.
 
@@ -134,6 +144,8 @@ class Options:
     stall_timeout_s: float = _knob(0.01, 3600, "s", "longer than a TCP retransmission storm", 10.0)
     stall_bytes_per_s: float = _knob(1, GIB, "bytes/s", "a hundredth of a store's speed per connection", 256 * KIB)
     max_rank: int = _knob(1, 64, "dimensions", "numpy's own limit", 64)
+    cache_dir: str | os.PathLike[str] | None = _folder("only the user knows a disk with room")  # noqa: RUF009 (as the others)
+    cache_bytes: int | None = _knob(MIB, 1024 * TIB, "bytes", "the disk has other users")
     allow_missing_shards: bool | None = _switch("a model without all its weights is wrong")
 
     def __post_init__(self) -> None:
@@ -142,7 +154,9 @@ class Options:
             if isinstance(value, str) and _is_in_bytes(knob.metadata):
                 value = _bytes(knob.name, value)
                 object.__setattr__(self, knob.name, value)
-            if value is not None and "low" in knob.metadata:
+            if "folder" in knob.metadata:
+                object.__setattr__(self, knob.name, _folder_path(knob.name, value))
+            elif value is not None and "low" in knob.metadata:
                 _check_bounds(knob.name, value, knob.metadata)
             elif value is None and knob.default is not None:
                 raise OptionError(f"{knob.name} must be a number of {knob.metadata['unit']}, not None")
@@ -193,13 +207,26 @@ def _check_bounds(name: str, value: object, metadata: Mapping[str, Any], source:
         raise OptionError(f"{source} must be between {low} and {high} {unit}, not {value!r}")
 
 
-def _of_environment(name: str, text: str, metadata: Mapping[str, Any]) -> float | bool:
+def _of_environment(name: str, text: str, metadata: Mapping[str, Any]) -> float | bool | str:
     source = f"STREAMER_{name.upper()}"
+    if "folder" in metadata:
+        return _folder_path(source, text) or ""
     if "low" not in metadata:
         return _truth(name, text)
     value = _bytes(source, text) if _is_in_bytes(metadata) else _number(name, text)
     _check_bounds(name, value, metadata, source)
     return value
+
+
+def _folder_path(name: str, value: object) -> str | None:
+    if value is None:
+        return None
+    path = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
+    if not isinstance(path, str) or "\0" in path:
+        raise OptionError(f"{name} must be the path of a folder, not {value!r}", hint='"" turns it off')
+    if "://" in path:
+        raise OptionError(f"{name} must be a folder of this machine, not a URL", hint="Give a path, as /var/cache/x")
+    return path
 
 
 def _is_in_bytes(metadata: Mapping[str, Any]) -> bool:

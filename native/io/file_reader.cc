@@ -113,10 +113,15 @@ std::optional<ReadError> check_unchanged(int descriptor, const struct stat& open
 // write sets a new change time.
 void wait_for_write_under_way(int descriptor) { (void)!lseek(descriptor, 0, SEEK_DATA); }
 
+std::optional<ReadError> stat_now(int descriptor, struct stat& status) {
+  if (fstat(descriptor, &status) != 0) return error_of_errno("cannot stat the file", errno);
+  return std::nullopt;
+}
+
 // Two writes within one tick of the clock have the same time. So this waits until the last write is
 // older than a tick.
 std::optional<ReadError> stat_settled(int descriptor, struct stat& status) {
-  if (fstat(descriptor, &status) != 0) return error_of_errno("cannot stat the file", errno);
+  if (auto error = stat_now(descriptor, status)) return error;
   const double age_s = seconds_since(status.st_ctim);
   if (age_s >= 0 && age_s < kClockTickS) {
     std::this_thread::sleep_for(Seconds(kClockTickS - age_s));
@@ -189,14 +194,17 @@ std::shared_ptr<FileReader::VersionedFile> FileReader::open_path() const {
 }
 
 std::optional<ReadError> FileReader::check_opened(VersionedFile& file) {
-  if (auto error = stat_settled(file.descriptor, file.status)) return error;
+  if (auto error = options_.is_being_written ? stat_now(file.descriptor, file.status)
+                                             : stat_settled(file.descriptor, file.status)) {
+    return error;
+  }
   if (!S_ISREG(file.status.st_mode)) return error_of(ErrorCode::kIo, "not a regular file");
   clear_flag(file.descriptor, O_NONBLOCK);  // libcufile refuses files with this flag
   if (!options_.folder.empty() && !lies_inside(file.descriptor, options_.folder)) {
     return error_of(ErrorCode::kLeavesFolder, "a symbolic link leads out of the folder");
   }
   const std::string version = version_of(file.status);
-  if (!version_.empty() && version_ != version) {
+  if (!options_.is_being_written && !version_.empty() && version_ != version) {
     return error_of(ErrorCode::kChanged,
                     "the file was replaced or rewritten since its header was read");
   }
@@ -286,6 +294,7 @@ std::optional<ReadError> FileReader::read_from(VersionedFile& file, Block& block
     cursor.skip(static_cast<std::uint64_t>(got));
     block.received += static_cast<std::uint64_t>(got);
   }
+  if (options_.is_being_written) return std::nullopt;
   return check_unchanged(file.descriptor, file.status);
 }
 

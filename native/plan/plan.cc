@@ -39,6 +39,11 @@ void check_plan(const Plan& plan, std::uint32_t source_count) {
   const std::size_t digests = plan.digests.items.size();
   if (digests != 0 && digests != plan.items.size())
     refuse("not as many items as digests:", digests);
+  for (const CachedItem& cached : plan.cached) {
+    const bool exists = cached.item < plan.items.size() && cached.origin < source_count;
+    if (!exists || plan.items[cached.item].size() == 0)
+      refuse("misplaced cached item", cached.item);
+  }
 }
 
 std::vector<std::uint64_t> wanted_bytes(const Plan& plan, std::uint32_t source_count) {

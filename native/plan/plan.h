@@ -50,16 +50,26 @@ struct Span {
   std::uint32_t item_count = 0;
 };
 
+// An item that is read from a file of a cache, and whose bytes must have this CRC32C; else it is
+// read from the source of its object.
+struct CachedItem {
+  std::uint32_t item = 0;
+  std::uint32_t origin = 0;
+  std::uint64_t crc = 0;
+};
+
 struct Plan {
   std::vector<Item> items;
   std::vector<Span> spans;
   DigestPlan digests{};
+  std::vector<CachedItem> cached{};
 };
 
 // Throws std::invalid_argument unless all of these hold. Every span is non-empty, names an existing
 // source, and holds its items in ascending order without overlap. Every item of non-zero size is in
 // exactly one span. All items of a span are for one device, because a block passes through the
-// pinned memory of one device. There are as many digests as items, or none.
+// pinned memory of one device. There are as many digests as items, or none. Cached items and their
+// origins exist.
 void check_plan(const Plan& plan, std::uint32_t source_count);
 
 // Returns the bytes of each source's items. The bytes of its spans would be too many: their gaps

@@ -4,6 +4,7 @@
 
 PYBIND11_MODULE(_native, module) {
   module.doc() = "The C++ engine of streamer. Private: use streamer.load and its siblings.";
+  streamer::register_cache(module);
   streamer::register_cuda(module);
   streamer::register_dlpack(module);
   streamer::register_file_system(module);

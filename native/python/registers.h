@@ -5,6 +5,7 @@
 
 namespace streamer {
 
+void register_cache(pybind11::module_& module);
 void register_exchange(pybind11::module_& module);
 void register_cuda(pybind11::module_& module);
 void register_dlpack(pybind11::module_& module);

@@ -56,6 +56,14 @@ Plan plan_of(const py::buffer& items, const py::buffer& spans) {
   return plan;
 }
 
+std::vector<CachedItem> cached_items_of(const py::buffer& table) {
+  std::vector<CachedItem> cached;
+  for (const auto& [item, origin, crc] : rows_of<3>(table)) {
+    cached.push_back({static_cast<std::uint32_t>(item), static_cast<std::uint32_t>(origin), crc});
+  }
+  return cached;
+}
+
 // Waits in slices, so that Ctrl-C is noticed within a tenth of a second.
 Delivery wait_interruptibly(Session& session, double timeout_s, std::uint64_t enough_bytes) {
   constexpr double kSliceS = 0.1;
@@ -100,9 +108,10 @@ CudaStreamHandle stream_of(std::uintptr_t number) {
 }
 
 void start(Session& session, const py::buffer& items, const py::buffer& spans,
-           const std::map<std::int32_t, std::uintptr_t>& streams,
-           std::optional<DigestPlan> digests) {
+           const std::map<std::int32_t, std::uintptr_t>& streams, std::optional<DigestPlan> digests,
+           const std::optional<py::buffer>& cached) {
   Plan plan = plan_of(items, spans);
+  if (cached) plan.cached = cached_items_of(*cached);
   if (digests) plan.digests = std::move(*digests);
   Session::ConsumerStreams handles;
   for (const auto& [device, number] : streams) handles[device] = stream_of(number);
@@ -124,6 +133,8 @@ py::dict stats_of(Session& session) {
   result["blocks"] = stats.scheduler.blocks;
   result["retries"] = stats.scheduler.retries;
   result["rereads"] = stats.scheduler.rereads;
+  result["cached_bytes"] = stats.scheduler.cached_bytes;
+  result["cache_failures"] = stats.scheduler.cache_failures;
   result["bytes_landed"] = stats.scheduler.bytes_landed;
   result["gpudirect_bytes"] = stats.scheduler.gpudirect_bytes;
   result["gpudirect_refusal"] = stats.gpudirect_refusal;
@@ -174,14 +185,14 @@ void register_session(py::module_& module) {
           "add_file",
           [](Session& session, std::string path, std::uint64_t size_bytes, std::string version,
              std::string folder, bool is_direct, bool is_partly_cached, bool is_shared,
-             bool uses_ring) {
-            session.add_file(
-                std::move(path), size_bytes, std::move(version),
-                {std::move(folder), is_direct, is_partly_cached, is_shared, uses_ring, nullptr});
+             bool uses_ring, bool is_being_written) {
+            session.add_file(std::move(path), size_bytes, std::move(version),
+                             {std::move(folder), is_direct, is_partly_cached, is_shared, uses_ring,
+                              nullptr, is_being_written});
           },
           py::arg("path"), py::arg("size_bytes"), py::arg("version"), py::arg("folder"),
           py::arg("is_direct"), py::arg("is_partly_cached"), py::arg("is_shared"),
-          py::arg("uses_ring"))
+          py::arg("uses_ring"), py::arg("is_being_written") = false)
       .def("add_http", &Session::add_http, py::arg("target"), py::arg("size_bytes"),
            py::arg("version"), py::arg("version_header"), py::arg("can_refresh"))
       .def("compare_answers", &compare_answers, py::arg("source"), py::kw_only(),
@@ -190,9 +201,11 @@ void register_session(py::module_& module) {
       .def("compares_answers", &Session::compares_answers, py::arg("source"))
       .def("add_nfs", &add_nfs, py::arg("url"), py::arg("size_bytes"), py::arg("version"))
       .def("add_python", &Session::add_python)
+      .def("write_to_cache", &Session::write_to_cache, py::arg("source"), py::arg("entry"),
+           py::arg("may_wait"))
       .def("digest_pieces", &digest_pieces, py::arg("item"))
       .def("start", &start, py::arg("items"), py::arg("spans"), py::arg("streams"),
-           py::arg("digests") = py::none())
+           py::arg("digests") = py::none(), py::arg("cached") = py::none())
       .def("provide", &provide, py::arg("device"), py::arg("stream"), py::arg("items"),
            py::arg("addresses"))
       .def("next_to_allocate", &Session::next_to_allocate)

@@ -56,6 +56,13 @@ Verdict DigestLedger::judge(std::uint32_t item) {
   return Verdict::kReadAgain;
 }
 
+void DigestLedger::forget(std::uint32_t item) {
+  if (is_empty()) return;
+  const std::lock_guard lock(mutex_);
+  pieces_[item].clear();
+  was_read_again_[item] = false;
+}
+
 std::vector<Piece> DigestLedger::pieces(std::uint32_t item) {
   if (item >= pieces_.size()) return {};
   const std::lock_guard lock(mutex_);

@@ -12,6 +12,8 @@ Scheduler::Scheduler(Plan plan, const std::vector<Lane>& lane_of_source,
     : options_(options),
       ledger_(std::move(plan.digests)),
       plan_(std::move(plan)),
+      lane_of_source_(lane_of_source),
+      cached_(plan_),
       missing_bytes_(plan_.items.size()),
       queue_(plan_.items.size(), options.in_item_order),
       memory_(plan_.items, queue_, options.memory_limit_bytes),
@@ -29,6 +31,7 @@ Scheduler::Scheduler(Plan plan, const std::vector<Lane>& lane_of_source,
     lanes_[lane].cutters.emplace_back(plan_.items, std::move(own), block_bytes_of(lane));
   }
   const std::lock_guard lock(mutex_);
+  for (const CachedItem& cached : plan_.cached) ++queue_of(lane_of_source_[cached.origin]).expected;
   if (options.first_memory_limit_bytes > 0) limit_memory(options.first_memory_limit_bytes);
   for (std::uint32_t i = 0; i < plan_.items.size(); ++i) {
     missing_bytes_[i] = plan_.items[i].size();
@@ -154,7 +157,11 @@ TakeResult Scheduler::try_take_locked(LaneQueue& lane, TimePoint now, const Admi
 
 void Scheduler::finish(Lane which, Block block) {
   const bool is_gpudirect = is_read_by_gpudirect(block);
-  if (!is_gpudirect) ledger_.add(block);  // before the lock: it reads every byte
+  if (!is_gpudirect) {  // before the lock: these read every byte
+    cached_.add(block);
+    ledger_.add(block);
+    if (tap_ != nullptr) tap_->offer(block);
+  }
   const Locked lock(*this);
   if (is_gpudirect) stats_.gpudirect_bytes += block.size();
   if (block.device == kHost || is_gpudirect) {
@@ -162,59 +169,6 @@ void Scheduler::finish(Lane which, Block block) {
   } else if (!is_stopped_) {
     devices_.at(block.device).sink->submit(which, std::move(block));  // in flight until it landed
   }
-}
-
-void Scheduler::count_landed(Lane which, const Block& block) {
-  LaneQueue& lane = queue_of(which);
-  --lane.in_flight;
-  --in_flight_[block.device];
-  stats_.bytes_landed += block.size();
-  for (const Segment& segment : block.destinations) {
-    if (segment.item == Segment::kNoItem) continue;
-    missing_bytes_[segment.item] -= segment.size;
-    if (missing_bytes_[segment.item] == 0) settle(which, segment.item);
-  }
-  // Memory and slots come back by other ways, which wake who lacks them; a lane with nothing in
-  // flight takes blocks that were too short before.
-  if (lane.is_finished()) {
-    wake_all_of(lane);
-  } else if (lane.is_starved && lane.in_flight == 0) {
-    wake_lane(lane);
-  }
-}
-
-void Scheduler::settle(Lane lane, std::uint32_t item) {
-  switch (ledger_.judge(item)) {
-    case Verdict::kRight:
-      return complete(item);
-    case Verdict::kReadAgain:
-      return read_again(lane, item);
-    case Verdict::kWrong:
-      return fail_locked(ledger_.error_of(plan_.items[item], item));
-  }
-}
-
-void Scheduler::read_again(Lane which, std::uint32_t index) {
-  const Item& item = plan_.items[index];
-  missing_bytes_[index] = item.size();
-  ++stats_.rereads;
-  LaneQueue& lane = queue_of(which);
-  const Span span{item.source, item.begin, item.end, index, 1};
-  BlockCutter cutter(plan_.items, {span}, block_bytes_of(static_cast<std::size_t>(which)));
-  const auto has_memory = [](std::uint32_t) { return true; };  // since it was read first
-  while (auto block = cutter.next(has_memory, true)) {
-    block->is_reread = true;
-    block->attempts = 1;  // so that HTTP takes a new connection
-    block->first_started = Clock::now();
-    lane.retries.emplace(TimePoint{}, std::move(*block));
-  }
-  wake_lane(lane);
-}
-
-void Scheduler::complete(std::uint32_t item) {
-  queue_.complete(item);
-  finished_bytes_ += plan_.items[item].size();
-  if (has_enough()) is_consumer_to_be_woken_ = true;
 }
 
 void Scheduler::retry_at(Lane which, Block block, TimePoint due) {

@@ -10,6 +10,8 @@
 //    none, an item waits while some may come back.
 //  - Where the plan wants digests, they are computed by finish(), on the reader's thread; an item
 //    with another than the expected one is read once more before it is delivered.
+//  - An item that a cache of this machine holds is read from there. If it is damaged, it is read
+//    from its object; until then the lane of that object has not finished.
 //  - A block for a device is handed out with a slot of pinned memory, when one is free, and goes to
 //    the device's sink when it is read; its bytes count as landed once the sink says so. A block
 //    that waits for its retry keeps its slot only while that holds received bytes, and never while
@@ -38,6 +40,8 @@
 #include "plan/lane.h"
 #include "plan/plan.h"
 #include "schedule/block_cutter.h"
+#include "schedule/block_tap.h"
+#include "schedule/cached_items.h"
 #include "schedule/delivery_queue.h"
 #include "schedule/device_slots.h"
 #include "schedule/digest_ledger.h"
@@ -89,6 +93,8 @@ struct SchedulerStats {
   std::uint64_t blocks = 0;
   std::uint64_t retries = 0;
   std::uint64_t rereads = 0;          // of items whose digest was wrong
+  std::uint64_t cached_bytes = 0;     // of items, read from a cache
+  std::uint64_t cache_failures = 0;   // items that were damaged there
   std::uint64_t bytes_landed = 0;     // of finished blocks, dropped gaps included
   std::uint64_t gpudirect_bytes = 0;  // of these, in blocks read straight into a device's memory
   std::uint64_t bytes_delivered = 0;
@@ -110,6 +116,9 @@ class Scheduler {
   // to be read straight into their targets. Not with digests, which need the bytes on the host.
   void set_gpudirect(std::uint32_t source, bool is_gpudirect);
 
+  // Before anything is taken: who is shown every block. It must outlive the last one.
+  void set_tap(BlockTap* tap) { tap_ = tap; }
+
   // --- readers ---
   // Waits for a block; nothing when the lane is finished or everything was stopped.
   std::optional<Block> take(Lane lane);
@@ -120,6 +129,10 @@ class Scheduler {
   // Never waits. A reactor that gets nothing is woken through its waker when that changes.
   TakeResult try_take(Lane lane, TimePoint now, const Admission& admission = {});
   void finish(Lane lane, Block block);
+  // A block of a cache's file could not be read: its items are read from their objects.
+  void finish_damaged(Lane lane, Block block);
+  // Whether a source is a file of a cache.
+  bool is_of_cache(std::uint32_t source) const { return cached_.holds(source); }
   // The block failed and is worth another attempt, once `due`.
   void retry_at(Lane lane, Block block, TimePoint due);
   // The block was not tried: it waits for new credentials. Not a retry.
@@ -169,8 +182,9 @@ class Scheduler {
     std::vector<BlockCutter> cutters;  // one for each server and device
     std::multimap<TimePoint, Block> retries;
     std::uint32_t in_flight = 0;
-    bool is_starved = false;    // somebody asked and memory was short
-    std::uint32_t waiting = 0;  // readers in wait_for_block()
+    std::uint32_t expected = 0;  // items that a cache holds, and that may turn out to be damaged
+    bool is_starved = false;     // somebody asked and memory was short
+    std::uint32_t waiting = 0;   // readers in wait_for_block()
     bool is_to_be_woken = false;
     bool are_all_to_be_woken = false;
     bool is_waking = false;  // a reader was notified, and has not looked for a block since
@@ -181,7 +195,9 @@ class Scheduler {
       return std::all_of(cutters.begin(), cutters.end(),
                          [](const BlockCutter& cutter) { return cutter.is_exhausted(); });
     }
-    bool is_finished() const { return in_flight == 0 && retries.empty() && is_cut(); }
+    bool is_finished() const {
+      return in_flight == 0 && retries.empty() && expected == 0 && is_cut();
+    }
   };
   // Holds the lock for a block of code, after which it wakes whom that has to say something.
   class Locked {
@@ -227,6 +243,8 @@ class Scheduler {
   void ask_for_memory();
   void limit_memory(std::uint64_t limit_bytes);
   void settle(Lane lane, std::uint32_t item);
+  void settle_cached(std::uint32_t item, std::uint32_t origin);
+  void forget_in_cache(std::uint32_t item);
   void read_again(Lane lane, std::uint32_t item);
   void complete(std::uint32_t item);
   bool has_enough() const;
@@ -244,11 +262,14 @@ class Scheduler {
   const SchedulerOptions options_;
   std::mutex wakers_mutex_;  // never taken inside of mutex_
   DigestLedger ledger_;      // has a lock of its own, taken inside of ours
+  BlockTap* tap_ = nullptr;
 
   std::mutex mutex_;  // guards everything below
   std::condition_variable has_delivery_;
   bool is_consumer_to_be_woken_ = false;
   Plan plan_;
+  const std::vector<Lane> lane_of_source_;
+  CachedItems cached_;                        // of which add() and holds() need no lock
   std::vector<std::uint64_t> missing_bytes_;  // by item
   DeliveryQueue queue_;
   std::uint64_t finished_bytes_ = 0;  // of items that were not delivered yet

@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "cache/tap.h"
 #include "http/request.h"
 #include "io/huge_pages.h"
 #include "session/sources.h"
@@ -40,6 +41,7 @@ struct Session::State {
 
   const SessionOptions options;
   Sources sources;
+  CacheTap tap;
   std::optional<Workers> workers;
   std::unique_ptr<Scheduler> scheduler;
   DeviceCopiers copiers;
@@ -141,6 +143,12 @@ void Session::add_python(const std::string& server) {
   state().sources_before_start().add_python(server);
 }
 
+void Session::write_to_cache(std::uint32_t source, std::shared_ptr<CacheEntry> entry,
+                             bool may_wait) {
+  state().sources_before_start();
+  state().tap.add(source, std::move(entry), may_wait);
+}
+
 void Session::start(Plan plan, const ConsumerStreams& streams) {
   State& state = this->state();
   if (state.scheduler) throw std::logic_error("a session starts once");
@@ -156,6 +164,7 @@ void Session::start(Plan plan, const ConsumerStreams& streams) {
   const DeviceCopiers::Wanted wanted(plan);
   state.scheduler = std::make_unique<Scheduler>(std::move(plan), lanes,
                                                 state.scheduler_options(!wanted.targets.empty()));
+  if (!state.tap.is_empty()) state.scheduler->set_tap(&state.tap);
   state.python.emplace(*state.scheduler, state.endpoints, state.options.retry);
   if (const auto& error = state.sources.lookup_error()) {
     state.scheduler->fail(*error);

@@ -20,6 +20,7 @@
 #include <thread>
 #include <vector>
 
+#include "cache/entry.h"
 #include "gpu/device_copiers.h"
 #include "http/object.h"
 #include "io/arena.h"
@@ -71,6 +72,9 @@ class Session {
                const std::function<bool()>& is_interrupted = {});
   // `server` names what answers for it, in messages, and to know it again.
   void add_python(const std::string& server);
+  // What is read of an object is written to a cache; with `may_wait`, all of it, as fast as that is
+  // written.
+  void write_to_cache(std::uint32_t source, std::shared_ptr<CacheEntry> entry, bool may_wait);
 
   using ConsumerStreams = DeviceCopiers::ConsumerStreams;
 

@@ -18,6 +18,7 @@ import click
 
 import streamer
 from streamer import plugins
+from streamer._cache_cli.command import cache
 from streamer._check import check
 from streamer._command_line.exit_codes import exit_code_of
 from streamer._command_line.output import print_line
@@ -73,6 +74,9 @@ class _Commands(click.Group):
 @click.version_option(streamer.__version__, prog_name="streamer")
 def main() -> None:
     """Model weights from any storage into CPU or GPU memory."""
+
+
+main.add_command(cache)
 
 
 @main.command("plugins")

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from streamer._cache.opening import Cache, open_cache
+from streamer._cache.trust import Distrusting
 from streamer._locate import locate
 from streamer.core.checkpoint.catalog import Catalog, ShardTensor, read_catalog
 from streamer.core.checkpoint.selection import select
@@ -15,6 +17,7 @@ from streamer.core.checkpoint.slicing import sliced
 from streamer.core.checkpoint.strategies import Strategy, strategy_of
 from streamer.core.checkpoint.verification import Verification
 from streamer.core.collector import collector_spared
+from streamer.core.errors import FormatError, TruncatedError
 from streamer.core.options.settings import Settings, resolve
 from streamer.core.request.request import Request
 from streamer.core.store.sources import ObjectInfo
@@ -28,7 +31,14 @@ class OpenedCheckpoint:
     """A checkpoint whose headers were read; all public functions that load use one."""
 
     def __init__(
-        self, shards: Shards, catalog: Catalog, settings: Settings, stages: Mapping[str, float], strategy: Strategy
+        self,
+        shards: Shards,
+        catalog: Catalog,
+        settings: Settings,
+        stages: Mapping[str, float],
+        strategy: Strategy,
+        *,
+        cache: Cache,
     ) -> None:
         self.label = shards.label
         self.infos = shards.infos
@@ -38,17 +48,23 @@ class OpenedCheckpoint:
         self.catalog = catalog
         self.settings = settings
         self.stages = stages
+        self.cache = cache
         self._strategy = strategy
         self._expected = shards.expected
 
     def verification(self, wanted: list[ShardTensor]) -> Verification | None:
         """Return the verification of one read; None if nothing is compared."""
-        return self._strategy.verification(self.catalog, self._expected, wanted)
+        verification = self._strategy.verification(self.catalog, self._expected, wanted)
+        return Distrusting(verification, wanted, self.cache) if verification else None
 
 
-def open_checkpoint(request: Request, listed: Sequence[ObjectInfo] | None = None) -> OpenedCheckpoint:
+def open_checkpoint(
+    request: Request, listed: Sequence[ObjectInfo] | None = None, *, uses_cache: bool = True
+) -> OpenedCheckpoint:
     """Locate the shards, with `listed` as for `locate`, and read their headers; raises as `streamer.load` does."""
     settings, strategy = resolve(request.options), strategy_of(request.verify)
+    if not uses_cache:
+        settings = replace(settings, cache_dir=None)
     with collector_spared():
         return _opened(request, settings, strategy, listed)
 
@@ -63,10 +79,27 @@ def _opened(
     objects = shards.objects
     if strategy.compares_objects:
         objects = [replace(each, compares_answers=True) for each in objects]
-    catalog = read_catalog(objects, settings, choice=shards.choice, keeps_headers=strategy.compares_objects)
-    strategy.check_headers(catalog, shards.expected)
+    cache = open_cache(objects, settings)
+    catalog = _read_catalog(cache, shards, settings, strategy)
     stages = {"locate": located - started, "headers": time.perf_counter() - located}
-    return OpenedCheckpoint(shards, catalog, settings, stages, strategy)
+    return OpenedCheckpoint(shards, catalog, settings, stages, strategy, cache=cache)
+
+
+def _read_catalog(cache: Cache, shards: Shards, settings: Settings, strategy: Strategy) -> Catalog:
+    """Read the headers; if they are malformed, once more without the cache, which may hold what a server once sent."""
+
+    def read() -> Catalog:
+        keeps_headers = strategy.compares_objects
+        catalog = read_catalog(cache.objects, settings, choice=shards.choice, keeps_headers=keeps_headers)
+        strategy.check_headers(catalog, shards.expected)
+        return catalog
+
+    try:
+        return read()
+    except (FormatError, TruncatedError):
+        if not cache.distrust_headers(settings.header_bytes):
+            raise
+    return read()
 
 
 def framework_for(request: Request, device: Any = None, dtype: Any = None, *, fills_targets: bool = False) -> Framework:

@@ -105,11 +105,12 @@ class Stream(Generic[TensorT]):
             stats,
             settings.earlier,
             stages={**self._checkpoint.stages, "read": (self._ended or time.perf_counter()) - self._started},
-            bytes_read=self._plan.span_bytes,
+            bytes_read=self._plan.span_bytes - stats["cached_bytes"],
             sources=list(shards.values()),
             remarks=[
                 *self._checkpoint.remarks,
                 *self._destinations.remarks(),
+                *self._checkpoint.cache.remarks(),
                 *gpudirect_remarks(path, stats, is_asked=bool(settings.gpudirect)),
             ],
             verified=verification.checks(self._session.compares_answers) if verification else (),

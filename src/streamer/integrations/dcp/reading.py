@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import torch
 
+from streamer._cache.opening import open_cache
 from streamer._opened_checkpoint import OpenedCheckpoint
 from streamer._stream import Stream
 from streamer.core.checkpoint.catalog import Catalog, ShardTensor
@@ -148,4 +149,5 @@ def _uniquely_named(parts: Sequence[Part]) -> list[TensorEntry]:
 
 def _opened(where: Objects) -> OpenedCheckpoint:
     shards = Shards(where.label, list(where.objects), None, [])
-    return OpenedCheckpoint(shards, Catalog(where.objects, {}, {}), where.settings, {}, Unverified())
+    cache = open_cache(where.objects, where.settings)
+    return OpenedCheckpoint(shards, Catalog(cache.objects, {}, {}), where.settings, {}, Unverified(), cache=cache)

@@ -1,0 +1,75 @@
+// One cached object: a sparse file of its size, and the journal that says which of its ranges are
+// there.
+//
+// Contract
+//  - A range is recorded after its bytes were written, so a process that is killed at any point
+//    leaves ranges that are recorded and right, or not recorded. Nothing is flushed to the disk:
+//    whoever reads a range compares its checksum, and so finds what a crash of the machine lost.
+//  - Any number of processes may write the same entry: all of them write the bytes of one version,
+//    and each record is appended by one call.
+//  - The first write that fails ends all writing. What is recorded stays readable.
+//
+// Thread-safe. write() is for the one thread of the cache (cache/writer.h).
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "cache/piece_index.h"
+
+namespace streamer {
+
+class CacheEntry {
+ public:
+  // Opens the files "data" and "journal" in the folder, and makes them if they are missing and the
+  // folder can be written. Throws std::system_error.
+  CacheEntry(const std::string& folder, std::uint64_t object_bytes);
+  ~CacheEntry();
+  CacheEntry(const CacheEntry&) = delete;
+  CacheEntry& operator=(const CacheEntry&) = delete;
+
+  // Adds what other processes recorded since.
+  void refresh();
+  // The CRC32C of a range of the object all of whose bytes are recorded; else none. Of the first
+  // and last piece of it that are only partly in the range, the bytes are read and compared first.
+  std::optional<std::uint64_t> checksum(std::uint64_t begin, std::uint64_t end);
+  std::uint64_t held_bytes() const;
+  // Reads every recorded piece, and forgets those that are damaged. Returns their bytes.
+  std::uint64_t check();
+
+  bool is_writable() const { return is_writable_ && failure_ == 0; }
+  // Why writing ended, as errno; 0 while it goes on.
+  int failure() const { return failure_; }
+  std::uint64_t written_bytes() const { return written_bytes_; }
+  std::uint64_t skipped_bytes() const { return skipped_bytes_; }
+  void note_skipped(std::uint64_t bytes) { skipped_bytes_ += bytes; }
+
+  // Writes consecutive bytes, and records them as pieces of the given sizes.
+  void write(std::uint64_t begin, std::span<const std::byte> bytes,
+             const std::vector<std::uint64_t>& piece_bytes);
+  void forget(std::uint64_t begin, std::uint64_t end);
+
+ private:
+  void append(const std::vector<JournalRecord>& records);
+  std::optional<std::uint64_t> checksum_within(const CachedPiece& piece, std::uint64_t begin,
+                                               std::uint64_t end);
+
+  const std::uint64_t object_bytes_;
+  int data_ = -1;
+  int journal_ = -1;
+  bool is_writable_ = true;
+  std::atomic<int> failure_ = 0;
+  std::atomic<std::uint64_t> written_bytes_ = 0;
+  std::atomic<std::uint64_t> skipped_bytes_ = 0;
+  mutable std::mutex mutex_;  // guards everything below
+  PieceIndex index_;
+  std::uint64_t journal_bytes_ = 0;  // of the journal, in the index
+};
+
+}  // namespace streamer

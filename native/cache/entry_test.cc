@@ -1,0 +1,112 @@
+#include "cache/entry.h"
+
+#include <doctest/doctest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <span>
+#include <string>
+#include <system_error>
+
+#include "base/temporary_file_fixture.h"
+#include "cache/temporary_entry_fixture.h"
+#include "integrity/crc.h"
+
+namespace streamer {
+namespace {
+
+const std::string kObject = random_data(100'000, 2);
+
+std::span<const std::byte> bytes_of(std::uint64_t begin, std::uint64_t end) {
+  return std::as_bytes(std::span(kObject)).subspan(begin, end - begin);
+}
+
+std::uint64_t crc_of(std::uint64_t begin, std::uint64_t end) {
+  return compute(Crc::kCrc32c, bytes_of(begin, end));
+}
+
+TEST_CASE("what one entry wrote, another one of the same folder finds") {
+  const TemporaryEntry folder;
+  CacheEntry entry(folder.path(), kObject.size());
+  CacheEntry reader(folder.path(), kObject.size());
+  entry.write(1000, bytes_of(1000, 31'000), {10'000, 20'000});
+  CHECK(entry.checksum(1000, 31'000) == crc_of(1000, 31'000));
+  CHECK(entry.written_bytes() == 30'000);
+  CHECK_FALSE(reader.checksum(1000, 31'000));
+  reader.refresh();
+  CHECK(reader.checksum(1000, 31'000) == crc_of(1000, 31'000));
+  CHECK(CacheEntry(folder.path(), kObject.size()).checksum(11'000, 31'000) ==
+        crc_of(11'000, 31'000));
+}
+
+TEST_CASE("a torn record costs its own piece alone, and the next ones are appended behind it") {
+  const TemporaryEntry folder;
+  CacheEntry(folder.path(), kObject.size()).write(0, bytes_of(0, 3000), {1000, 2000});
+  std::filesystem::resize_file(folder.journal(), 2 * kJournalRecordBytes - 7);
+  CacheEntry entry(folder.path(), kObject.size());
+  CHECK(entry.held_bytes() == 1000);
+  entry.write(1000, bytes_of(1000, 3000), {2000});
+  CHECK(CacheEntry(folder.path(), kObject.size()).checksum(0, 3000) == crc_of(0, 3000));
+}
+
+TEST_CASE("a record that another process has half written is found once it is whole") {
+  const TemporaryEntry folder;
+  CacheEntry reader(folder.path(), kObject.size());
+  const JournalBytes record = encode({JournalRecord::Kind::kHeld, {0, 1000, crc_of(0, 1000)}});
+  const auto* chars = reinterpret_cast<const char*>(record.data());
+  std::ofstream journal(folder.journal(), std::ios::app);
+  journal.write(chars, 20).flush();
+  reader.refresh();
+  CHECK(reader.held_bytes() == 0);
+  journal.write(chars + 20, kJournalRecordBytes - 20).flush();
+  reader.refresh();
+  CHECK(reader.held_bytes() == 1000);
+}
+
+TEST_CASE("the checksum of a part of pieces is given only where their bytes are right") {
+  const TemporaryEntry folder;
+  CacheEntry entry(folder.path(), kObject.size());
+  entry.write(0, bytes_of(0, 60'000), {20'000, 20'000, 20'000});
+  CHECK(entry.checksum(5000, 55'000) == crc_of(5000, 55'000));
+  CHECK(entry.checksum(30'000, 30'010) == crc_of(30'000, 30'010));
+  folder.flip_byte(1);  // of the first piece, before the range
+  CHECK_FALSE(entry.checksum(5000, 55'000));
+  CHECK(entry.checksum(20'001, 55'000) == crc_of(20'001, 55'000));
+}
+
+TEST_CASE("a check forgets the pieces that are damaged, and no others") {
+  const TemporaryEntry folder;
+  CacheEntry entry(folder.path(), kObject.size());
+  entry.write(0, bytes_of(0, 60'000), {20'000, 20'000, 20'000});
+  CHECK(entry.check() == 0);
+  folder.flip_byte(25'000);
+  CHECK(entry.check() == 20'000);
+  CacheEntry again(folder.path(), kObject.size());
+  CHECK(again.held_bytes() == 40'000);
+  CHECK(again.check() == 0);
+}
+
+TEST_CASE("data that was cut short fails every check, and its file has its size again") {
+  const TemporaryEntry folder;
+  CacheEntry(folder.path(), kObject.size()).write(0, bytes_of(0, 100'000), {50'000, 50'000});
+  std::filesystem::resize_file(folder.data(), 60'000);
+  CacheEntry entry(folder.path(), kObject.size());
+  CHECK(std::filesystem::file_size(folder.data()) == kObject.size());
+  CHECK(entry.check() == 50'000);
+}
+
+TEST_CASE("a folder that is not there is an error of the system's") {
+  const TemporaryEntry folder;
+  CHECK_THROWS_AS(CacheEntry(folder.path() + "/missing", 10), std::system_error);
+}
+
+TEST_CASE("a link in the place of a file is refused") {
+  const TemporaryEntry folder;
+  const TemporaryFile other("somebody's");
+  std::filesystem::create_symlink(other.path(), folder.data());
+  CHECK_THROWS_AS(CacheEntry(folder.path(), 10), std::system_error);
+  CHECK(std::filesystem::file_size(other.path()) == 10);
+}
+
+}  // namespace
+}  // namespace streamer

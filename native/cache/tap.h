@@ -1,0 +1,30 @@
+// Writes the blocks of one load to the cache, for the objects that are to be cached.
+//
+// Thread-safe once it is made.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "cache/entry.h"
+#include "schedule/block_tap.h"
+
+namespace streamer {
+
+class CacheTap : public BlockTap {
+ public:
+  // Before the first block. With `may_wait`, readers wait for the disk, and nothing is skipped.
+  void add(std::uint32_t source, std::shared_ptr<CacheEntry> entry, bool may_wait);
+  bool is_empty() const { return entries_.empty(); }
+
+  void offer(const Block& block) noexcept override;
+  void forget(std::uint32_t source, std::uint64_t begin, std::uint64_t end) noexcept override;
+
+ private:
+  std::shared_ptr<CacheEntry> entry_of(std::uint32_t source) const;
+
+  std::vector<std::shared_ptr<CacheEntry>> entries_;  // by source; null where it is not cached
+  bool may_wait_ = false;
+};
+
+}  // namespace streamer

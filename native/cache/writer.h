@@ -1,0 +1,80 @@
+// The one thread of a process that writes to caches, and the buffers on their way to it.
+//
+// Guarantees: who offers bytes does not wait, unless it says so: where all buffers are in use, the
+// bytes are skipped. A load ends without waiting for its writes, which go on in the background. The
+// thread ends, and the buffers are freed, when there was nothing to write for a moment.
+//
+// Thread-safe. A child after fork() has a writer of its own, without what the parent had to write.
+#pragma once
+
+#include <sys/types.h>
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "cache/entry.h"
+#include "plan/plan.h"
+
+namespace streamer {
+
+class CacheWriter {
+ public:
+  static CacheWriter& of_process();
+
+  // Copies what the block holds of items; a gap of it belongs to none. With `may_wait` it waits for
+  // buffers. False where they are all in use, or the system gives no memory or thread.
+  bool offer(const std::shared_ptr<CacheEntry>& entry, const Block& block, bool may_wait);
+  // Behind what was offered before.
+  void forget(const std::shared_ptr<CacheEntry>& entry, std::uint64_t begin, std::uint64_t end);
+  // Waits until everything is written; false where it takes longer.
+  bool wait_until_idle(double timeout_s);
+
+ private:
+  struct Buffer {
+    std::unique_ptr<std::byte[]> bytes;
+    std::size_t capacity = 0;
+  };
+  // Consecutive bytes of one object, in pieces that end where items do; or a range to forget.
+  struct Run {
+    std::uint64_t begin = 0;
+    std::size_t offset = 0;  // in the buffer
+    std::vector<std::uint64_t> piece_bytes;
+  };
+  struct Job {
+    std::shared_ptr<CacheEntry> entry;
+    Buffer buffer;
+    std::vector<Run> runs;
+    std::uint64_t forget_begin = 0, forget_end = 0;
+  };
+
+  CacheWriter() = default;
+
+  bool take_buffer(std::size_t bytes, bool may_wait, Buffer& buffer);
+  void give_back(Buffer buffer);
+  static std::vector<Run> copy_items(const Block& block, std::byte* to);
+  bool submit(Job job);
+  void run();
+  static void write(const Job& job);
+
+  const pid_t owner_ = getpid();
+  std::mutex mutex_;  // guards everything below
+  std::condition_variable has_job_;
+  std::condition_variable has_buffer_;
+  std::condition_variable is_idle_;
+  std::deque<Job> jobs_;
+  std::vector<Buffer> free_;
+  std::size_t lent_bytes_ = 0;  // of buffers that are filled or written
+  bool is_busy_ = false;
+  bool is_running_ = false;
+  std::optional<std::thread> thread_;
+};
+
+}  // namespace streamer

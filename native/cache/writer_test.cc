@@ -1,0 +1,104 @@
+#include "cache/writer.h"
+
+#include <doctest/doctest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/temporary_file_fixture.h"
+#include "cache/temporary_entry_fixture.h"
+#include "integrity/crc.h"
+
+namespace streamer {
+namespace {
+
+std::uint64_t crc_of(std::string_view bytes) {
+  return compute(Crc::kCrc32c, std::as_bytes(std::span(bytes)));
+}
+
+// A block of two items with a gap between them, in memory of its own.
+struct Filled {
+  explicit Filled(std::string bytes) : data(std::move(bytes)) {
+    auto* first = reinterpret_cast<std::byte*>(data.data());
+    block.end = data.size();
+    block.destinations = {{first, 3000, 0},
+                          {first + 3000, 2000, 1},
+                          {nullptr, 1000, Segment::kNoItem},
+                          {first + 6000, data.size() - 6000, 2}};
+  }
+
+  std::string data;
+  Block block;
+};
+
+TEST_CASE("the items of a block are in the cache soon, and its gaps are not") {
+  const TemporaryEntry folder;
+  const auto entry = std::make_shared<CacheEntry>(folder.path(), 10'000);
+  Filled filled(random_data(10'000, 3));
+  const std::string before = filled.data;
+  CHECK(CacheWriter::of_process().offer(entry, filled.block, false));
+  filled.data.assign(10'000, '?');  // its consumer has it, and may do as it likes
+  REQUIRE(CacheWriter::of_process().wait_until_idle(10));
+  CHECK(entry->checksum(0, 3000) == crc_of(before.substr(0, 3000)));
+  CHECK(entry->checksum(0, 5000) == crc_of(before.substr(0, 5000)));
+  CHECK(entry->checksum(6000, 10'000) == crc_of(before.substr(6000)));
+  CHECK(entry->held_bytes() == 9000);
+  CHECK(entry->check() == 0);
+}
+
+TEST_CASE("what is forgotten after it was offered stays forgotten") {
+  const TemporaryEntry folder;
+  const auto entry = std::make_shared<CacheEntry>(folder.path(), 10'000);
+  const Filled filled(random_data(10'000, 4));
+  CacheWriter& writer = CacheWriter::of_process();
+  CHECK(writer.offer(entry, filled.block, false));
+  writer.forget(entry, 0, 3000);
+  REQUIRE(writer.wait_until_idle(10));
+  CHECK(CacheEntry(folder.path(), 10'000).held_bytes() == 6000);
+}
+
+TEST_CASE("many threads offer blocks of many objects, and what is recorded is right") {
+  const TemporaryEntry one, other;
+  const std::vector entries = {std::make_shared<CacheEntry>(one.path(), 10'000),
+                               std::make_shared<CacheEntry>(other.path(), 10'000)};
+  std::vector<std::thread> threads;
+  for (unsigned number = 0; number < 4; ++number) {
+    threads.emplace_back([&entries, number] {
+      const Filled filled(random_data(10'000, number % 2));
+      for (int i = 0; i < 50; ++i) {
+        CacheWriter::of_process().offer(entries[number % 2], filled.block, true);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  REQUIRE(CacheWriter::of_process().wait_until_idle(30));
+  for (const auto& entry : entries) {
+    CHECK(entry->held_bytes() == 9000);
+    CHECK(entry->check() == 0);
+  }
+}
+
+TEST_CASE("a child after fork() writes with a thread of its own") {
+  const TemporaryEntry folder;
+  const auto entry = std::make_shared<CacheEntry>(folder.path(), 10'000);
+  const Filled filled(random_data(10'000, 5));
+  CacheWriter::of_process().offer(entry, filled.block, false);
+  const pid_t child = fork();
+  if (child == 0) {
+    const bool is_done = CacheWriter::of_process().offer(entry, filled.block, false) &&
+                         CacheWriter::of_process().wait_until_idle(10);
+    _exit(is_done ? 0 : 1);
+  }
+  int status = -1;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  CHECK(status == 0);
+  CHECK(CacheWriter::of_process().wait_until_idle(10));
+  CHECK(CacheEntry(folder.path(), 10'000).check() == 0);
+}
+
+}  // namespace
+}  // namespace streamer

@@ -1,0 +1,96 @@
+// The part of the scheduler that counts what landed, and decides what becomes of an item whose
+// bytes are all there.
+#include <utility>
+
+#include "schedule/scheduler.h"
+
+namespace streamer {
+
+void Scheduler::count_landed(Lane which, const Block& block) {
+  LaneQueue& lane = queue_of(which);
+  --lane.in_flight;
+  --in_flight_[block.device];
+  stats_.bytes_landed += block.size();
+  for (const Segment& segment : block.destinations) {
+    if (segment.item == Segment::kNoItem) continue;
+    missing_bytes_[segment.item] -= segment.size;
+    if (missing_bytes_[segment.item] == 0) settle(which, segment.item);
+  }
+  // Memory and slots come back by other ways, which wake who lacks them; a lane with nothing in
+  // flight takes blocks that were too short before.
+  if (lane.is_finished()) {
+    wake_all_of(lane);
+  } else if (lane.is_starved && lane.in_flight == 0) {
+    wake_lane(lane);
+  }
+}
+
+void Scheduler::finish_damaged(Lane which, Block block) {
+  take_slot_back(block);
+  const Locked lock(*this);
+  cached_.note_damage(block);
+  count_landed(which, block);
+}
+
+void Scheduler::settle(Lane lane, std::uint32_t item) {
+  if (const auto origin = cached_.origin(item)) return settle_cached(item, *origin);
+  switch (ledger_.judge(item)) {
+    case Verdict::kRight:
+      return complete(item);
+    case Verdict::kReadAgain:
+      forget_in_cache(item);
+      ++stats_.rereads;
+      return read_again(lane, item);
+    case Verdict::kWrong:
+      forget_in_cache(item);
+      return fail_locked(ledger_.error_of(plan_.items[item], item));
+  }
+}
+
+void Scheduler::settle_cached(std::uint32_t item, std::uint32_t origin) {
+  const bool is_right = cached_.is_right(item) && ledger_.judge(item) == Verdict::kRight;
+  cached_.leave(item);
+  const Lane which = lane_of_source_[origin];
+  LaneQueue& lane = queue_of(which);
+  --lane.expected;
+  plan_.items[item].source = origin;
+  if (is_right) {
+    stats_.cached_bytes += plan_.items[item].size();
+    complete(item);
+    if (lane.is_finished()) wake_all_of(lane);
+    return;
+  }
+  ++stats_.cache_failures;
+  ledger_.forget(item);
+  forget_in_cache(item);
+  read_again(which, item);
+}
+
+void Scheduler::forget_in_cache(std::uint32_t index) {
+  const Item& item = plan_.items[index];
+  if (tap_ != nullptr) tap_->forget(item.source, item.begin, item.end);
+}
+
+void Scheduler::read_again(Lane which, std::uint32_t index) {
+  const Item& item = plan_.items[index];
+  missing_bytes_[index] = item.size();
+  LaneQueue& lane = queue_of(which);
+  const Span span{item.source, item.begin, item.end, index, 1};
+  BlockCutter cutter(plan_.items, {span}, block_bytes_of(static_cast<std::size_t>(which)));
+  const auto has_memory = [](std::uint32_t) { return true; };  // since it was read first
+  while (auto block = cutter.next(has_memory, true)) {
+    block->is_reread = true;
+    block->attempts = 1;  // so that HTTP takes a new connection
+    block->first_started = Clock::now();
+    lane.retries.emplace(TimePoint{}, std::move(*block));
+  }
+  wake_lane(lane);
+}
+
+void Scheduler::complete(std::uint32_t item) {
+  queue_.complete(item);
+  finished_bytes_ += plan_.items[item].size();
+  if (has_enough()) is_consumer_to_be_woken_ = true;
+}
+
+}  // namespace streamer

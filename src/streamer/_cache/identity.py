@@ -1,0 +1,80 @@
+"""What an object is called in the cache, and which objects are never cached.
+
+Guarantees: two objects have one name only if the server, the URI, the version and the size are the same, so what the
+cache holds is never stale. Refused are objects whose version does not name their bytes: without one, or with a time, as
+two files written within its resolution have the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import asdict, dataclass
+from urllib.parse import urlsplit
+
+from streamer.core.engine.session import SourceObject
+from streamer.core.store.sources import FileSource, HttpSource, PythonSource
+
+__all__ = ["Identity", "identity_of", "why_not_cached"]
+
+_TIME = re.compile(r"\d+\.\d+|[^\"]*\d:\d\d[^\"]*")  # seconds since 1970, or a date; an ETag is in quotes
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What is cached.
+
+    Attributes:
+        uri: The URI, without secrets.
+        server: As the store names it.
+        version: As the store describes it.
+        size_bytes: The size.
+    """
+
+    uri: str
+    server: str
+    version: str
+    size_bytes: int
+
+    @property
+    def key(self) -> str:
+        """The name of its folder.
+
+        Example:
+            >>> Identity("s3://b/k", "https://s3.example.com", '"1"', 4).key[:8]
+            '5c4c7b40'
+        """
+        text = json.dumps(asdict(self), sort_keys=True)
+        return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:40]
+
+
+def identity_of(source_object: SourceObject) -> Identity:
+    """Give the identity of an object that is cached."""
+    source = source_object.source
+    host = urlsplit(source.url).netloc.rpartition("@")[2] if isinstance(source, HttpSource) else ""
+    server = source_object.server or host
+    version = source_object.stored_version or ""
+    return Identity(source_object.uri, server, version, source_object.size_bytes)
+
+
+def why_not_cached(source_object: SourceObject) -> str | None:
+    """Say why an object is not cached; "" if there is no reason to tell, None if it is cached."""
+    source, version = source_object.source, source_object.stored_version
+    if isinstance(source, FileSource) or source_object.size_bytes == 0:
+        return ""
+    if isinstance(source, PythonSource):
+        return "it is read through Python"
+    if version is None:
+        return "its storage gives no version"
+    if isinstance(source, HttpSource):
+        is_pinned = source.version is not None or source.version_header is None
+        if not is_pinned:
+            return "its storage gives no version with its address"
+        if source.version_header == "Last-Modified":
+            return "its server gives only the time of its last change"
+    if version.startswith("W/"):
+        return "its server gives only a weak ETag, which other bytes may have, too"
+    if _TIME.fullmatch(version):
+        return "its storage gives only the time of its last change"
+    return None

@@ -1,0 +1,134 @@
+"""Gives the objects of a load their places in the cache, and makes room for them.
+
+Guarantees: a cache never fails a load. What cannot be cached is read as without it, with a remark in the report. Each
+place is locked against removal as long as its object is read.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+
+from streamer import _native
+from streamer._cache.folder import CacheFolder
+from streamer._cache.identity import Identity, identity_of, why_not_cached
+from streamer._cache.room import make_room
+from streamer.core.engine.cached_reads import CachedObject
+from streamer.core.engine.session import SourceObject
+from streamer.core.errors import StreamerError
+from streamer.core.options.settings import Settings
+from streamer.core.quoting import counted
+from streamer.core.store.sources import NfsSource
+
+__all__ = ["Cache", "open_cache"]
+
+LONGEST_END_S = 10.0  # that the end of a program waits for what is on its way to the disk
+
+
+class Cache:
+    """The places of one load's objects.
+
+    Attributes:
+        objects: The objects, with their places.
+    """
+
+    def __init__(self, objects: Sequence[SourceObject] = (), remarks: Sequence[str] = ()) -> None:
+        self.objects = list(objects)
+        self._remarks = list(remarks)
+
+    def remarks(self) -> list[str]:
+        """Say what was not cached, and why, for the report of a load."""
+        failures = {each.cache.entry.failure for each in self.objects if each.cache is not None} - {0}
+        stopped = [f"the cache takes no more: {os.strerror(number)}" for number in sorted(failures)]
+        return [*self._remarks, *stopped]
+
+    def distrust(self, shard: int) -> None:
+        """Forget what is cached of an object whose bytes are not those that its storage has."""
+        if shard < len(self.objects) and (cached := self.objects[shard].cache) is not None:
+            cached.distrust(self.objects[shard].size_bytes)
+
+    def distrust_headers(self, header_bytes: int) -> bool:
+        """Forget the headers; say whether any can have come from the cache."""
+        cached = [each.cache for each in self.objects if each.cache is not None and each.cache.is_trusted]
+        for each in cached:
+            each.distrust(header_bytes)
+        return bool(cached)
+
+
+def open_cache(objects: Sequence[SourceObject], settings: Settings, *, may_wait: bool = False) -> Cache:
+    """Give objects their places in the cache of the settings, if they name one.
+
+    Args:
+        objects: Of a load.
+        settings: Of the load.
+        may_wait: As for `CachedObject`.
+    """
+    if not settings.cache_dir:
+        return Cache(objects)
+    reasons = [why_not_cached(each) for each in objects]
+    remarks = _remarks_of([reason for reason in reasons if reason])
+    if all(reason is not None for reason in reasons):
+        return Cache(objects, remarks)
+    _finish_at_exit()
+    try:
+        folder = CacheFolder.opened(os.fspath(settings.cache_dir))
+        return _opened(folder, objects, reasons, settings, remarks, may_wait=may_wait)
+    except StreamerError as error:
+        return Cache(objects, [*remarks, f"nothing is cached: {error.message}"])
+    except OSError as error:
+        return Cache(objects, [*remarks, f"nothing is cached in {settings.cache_dir}: {error.strerror or error}"])
+
+
+def _opened(
+    folder: CacheFolder,
+    objects: Sequence[SourceObject],
+    reasons: Sequence[str | None],
+    settings: Settings,
+    remarks: list[str],
+    *,
+    may_wait: bool,
+) -> Cache:
+    numbered = enumerate(zip(objects, reasons, strict=True))
+    identities = {number: identity_of(each) for number, (each, reason) in numbered if reason is None}
+    there = [number for number, identity in identities.items() if folder.has(identity)]
+    places = {number: _place(folder, identities[number], may_wait=may_wait) for number in there}
+    new = {number: identity for number, identity in identities.items() if number not in places}
+    if new or any(place.entry.held_bytes() < identities[number].size_bytes for number, place in places.items()):
+        try:
+            fitting = make_room(folder, list(new.values()), settings.cache_bytes)
+            for number, _ in zip(new, range(fitting.count), strict=False):
+                places[number] = _place(folder, new[number], may_wait=may_wait)
+            for place in places.values():
+                place.is_written = fitting.is_within_limit
+        except OSError as error:  # what is there can be read all the same
+            remarks = [*remarks, f"nothing more is cached in {folder.path}: {error.strerror or error}"]
+        else:
+            left_out = len(new) - fitting.count
+            remarks += [f"{counted(left_out, 'shard')} not cached: no room, see cache_bytes"] if left_out else []
+    placed = [_placed(each, places[number]) if number in places else each for number, each in enumerate(objects)]
+    return Cache(placed, remarks)
+
+
+def _placed(source_object: SourceObject, place: CachedObject) -> SourceObject:
+    """An NFS client takes the version of what it opens, and may open nothing before it reads a tensor."""
+    is_nfs = isinstance(source_object.source, NfsSource)
+    version = (is_nfs and source_object.stored_version) or source_object.version
+    return replace(source_object, cache=place, version=version)
+
+
+def _place(folder: CacheFolder, identity: Identity, *, may_wait: bool) -> CachedObject:
+    path, lock = folder.use(identity)
+    return CachedObject(_native.CacheEntry(os.fsencode(path), identity.size_bytes), path, lock, may_wait=may_wait)
+
+
+def _remarks_of(reasons: Sequence[str]) -> list[str]:
+    return [f"{counted(reasons.count(reason), 'shard')} not cached: {reason}" for reason in dict.fromkeys(reasons)]
+
+
+@lru_cache(maxsize=1)
+def _finish_at_exit() -> None:
+    """Let a program that loads and ends leave behind what it has read."""
+    atexit.register(_native.finish_cache_writes, LONGEST_END_S)

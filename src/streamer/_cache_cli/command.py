@@ -1,0 +1,193 @@
+"""The commands, what they print, and how they end."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import wraps
+from typing import Any, TypeVar
+
+import click
+
+from streamer._cache.folder import CacheFolder
+from streamer._cache_cli.contents import check, contents, is_named
+from streamer._cache_cli.warm import WarmReport, warm
+from streamer._command_line.exit_codes import TRY_AGAIN, WRONG_DATA, exit_code_of
+from streamer._command_line.output import tell
+from streamer._command_line.storage_options import parsed_options
+from streamer._pull.command import INTERRUPTED, tell_failure
+from streamer.core.errors import ObjectNotFoundError, StreamerError, UsageError
+from streamer.core.options.options import Options
+from streamer.core.options.settings import resolve
+from streamer.core.quoting import counted, printable, size_text
+from streamer.core.request.request import Request
+from streamer.core.secrets.redact import redact
+
+__all__ = ["cache"]
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+_folder_option = click.option(
+    "--cache-dir", "cache_dir", metavar="DIR", help="The folder of the cache, in place of STREAMER_CACHE_DIR."
+)
+_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, also of an error.")
+
+
+@click.group()
+def cache() -> None:
+    """Show, fill, check or empty the cache of this machine: what loads with STREAMER_CACHE_DIR leave there."""
+
+
+def _told(command: _Command) -> _Command:
+    """End with the exit code of an error, which is told in one line, or as JSON."""
+
+    @wraps(command)
+    def run(**arguments: Any) -> None:
+        as_json = bool(arguments.get("as_json"))
+        try:
+            code = command(**arguments)
+        except KeyboardInterrupt:
+            code = tell_failure("interrupted; run it again to go on", INTERRUPTED, None, as_json=as_json)
+        except (StreamerError, OSError) as error:
+            text = str(error) if isinstance(error, StreamerError) or not error.strerror else error.strerror
+            code = tell_failure(text, exit_code_of(error), type(error).__name__, as_json=as_json)
+        click.get_current_context().exit(code or 0)
+
+    return run  # type: ignore[return-value]  # as the command, less what it returns
+
+
+@cache.command("path")
+@_folder_option
+@_told
+def print_path(*, cache_dir: str | None) -> None:
+    """Print the folder of the cache.
+
+    Example: python -m streamer cache path
+    """
+    tell(_path(cache_dir))
+
+
+@cache.command("ls")
+@_folder_option
+@_json_option
+@_told
+def list_objects(*, cache_dir: str | None, as_json: bool) -> None:
+    """List the objects in the cache, those that were used last at the end.
+
+    Example: python -m streamer cache ls --json
+    """
+    found = contents(_folder(cache_dir))
+    if as_json:
+        tell(json.dumps([asdict(each) for each in found], indent=2))
+        return
+    rows = [("SIZE", "THERE", "LAST USED", "URI", "VERSION")]
+    for each in found:
+        share = f"{100 * each.held_bytes // each.bytes} %" if each.bytes else "-"
+        used = time.strftime("%Y-%m-%d %H:%M", time.localtime(each.used_at))
+        rows.append((size_text(each.bytes), share, used, each.uri or f"(damaged: {each.key})", each.version))
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
+    for row in rows:
+        tell(printable("  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]])))
+
+
+@cache.command("rm")
+@click.argument("uri", required=False)
+@click.option("--all", "is_all", is_flag=True, help="Remove everything.")
+@_folder_option
+@_json_option
+@_told
+def remove_objects(*, uri: str | None, is_all: bool, cache_dir: str | None, as_json: bool) -> int:
+    """Remove the object at URI, or all objects below it, from the cache. What a process uses stays.
+
+    Exit codes: 0 removed, 66 there is none, 75 some are in use.
+
+    Example: python -m streamer cache rm s3://bucket/model
+    """
+    if (uri is None) != is_all:
+        raise UsageError("name a URI, or give --all for everything")
+    folder = _folder(cache_dir)
+    named = [each for each in contents(folder) if is_all or is_named(each, uri or "")]
+    if uri is not None and not named:
+        raise ObjectNotFoundError("the cache holds nothing of it", uri=redact(uri))
+    removed = [each for each in named if folder.remove(each.key)]
+    kept = len(named) - len(removed)
+    size_bytes = sum(each.disk_bytes for each in removed)
+    if as_json:
+        tell(json.dumps({"removed": [each.uri for each in removed], "bytes": size_bytes, "in_use": kept}))
+    else:
+        in_use = f"; {counted(kept, 'object')} in use" if kept else ""
+        tell(f"{counted(len(removed), 'object')} removed, {size_text(size_bytes)}{in_use}")
+    return TRY_AGAIN if kept else 0
+
+
+@cache.command("verify")
+@_folder_option
+@_json_option
+@_told
+def verify_objects(*, cache_dir: str | None, as_json: bool) -> int:
+    """Read everything in the cache, and forget what is damaged: the next load reads that from its storage.
+
+    Exit codes: 0 all is right, 65 something was damaged.
+
+    Example: python -m streamer cache verify
+    """
+    damaged, checked_bytes = [], 0
+    for content, damaged_bytes in check(_folder(cache_dir)):
+        checked_bytes += content.held_bytes
+        if damaged_bytes:
+            damaged.append({"uri": content.uri, "version": content.version, "damaged_bytes": damaged_bytes})
+            if not as_json:
+                tell(printable(f"{content.uri}: {size_text(damaged_bytes)} damaged, and forgotten"))
+    if as_json:
+        tell(json.dumps({"checked_bytes": checked_bytes, "damaged": damaged}))
+    else:
+        tell(f"{size_text(checked_bytes)} read, {counted(len(damaged), 'object')} damaged")
+    return WRONG_DATA if damaged else 0
+
+
+@cache.command("warm")
+@click.argument("uri")
+@_folder_option
+@click.option("--storage-options", "storage_options", metavar="JSON", help="As of the command manifest.")
+@click.option("--quiet", is_flag=True, help="Show no progress and no summary.")
+@_json_option
+@_told
+def warm_checkpoint(
+    *, uri: str, cache_dir: str | None, storage_options: str | None, quiet: bool, as_json: bool
+) -> None:
+    """Read what the cache lacks of the checkpoint at URI. Exit codes as of pull.
+
+    Example: python -m streamer cache warm s3://bucket/model
+    """
+    options = Options(cache_dir=_path(cache_dir))
+    progress = False if quiet or as_json else None
+    report = warm(
+        Request(uri=uri, storage_options=parsed_options(storage_options), options=options, progress=progress)
+    )
+    if as_json:
+        tell(json.dumps(report.to_dict()))
+    elif not quiet:
+        tell(_summary(report))
+
+
+def _summary(report: WarmReport) -> str:
+    read = f"{size_text(report.read_bytes)} of them read in {report.seconds:.2f} s"
+    return printable(f"{report.uri}: {counted(report.shards, 'shard')}, {size_text(report.bytes)} in the cache, {read}")
+
+
+def _path(cache_dir: str | None) -> str:
+    path = resolve(Options(cache_dir=cache_dir or None)).cache_dir
+    if not path:
+        raise UsageError("no cache is named", hint="Set STREAMER_CACHE_DIR, or give --cache-dir")
+    return os.path.abspath(os.path.expanduser(path))
+
+
+def _folder(cache_dir: str | None) -> CacheFolder:
+    path = _path(cache_dir)
+    try:
+        return CacheFolder.opened(path, makes=False)
+    except FileNotFoundError as error:
+        raise ObjectNotFoundError("there is no cache: no load has made it yet", uri=path) from error

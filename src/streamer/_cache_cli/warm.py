@@ -1,0 +1,133 @@
+"""Fills the cache with a checkpoint: reads what is missing, at the speed of the disk, and keeps nothing in memory."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from streamer import _native
+from streamer._opened_checkpoint import OpenedCheckpoint, open_checkpoint
+from streamer._progress import Progress
+from streamer.core.checkpoint.catalog import ShardTensor
+from streamer.core.engine.plan import Item, plan_reads
+from streamer.core.engine.session import ReadSession
+from streamer.core.errors import StorageError, UsageError
+from streamer.core.request.argument_types import ProgressOption
+from streamer.core.request.request import Request
+
+__all__ = ["WarmReport", "warm"]
+
+LONGEST_WRITE_S = 3600.0  # of what is on its way to a slow disk at the end; at most some hundred megabytes
+
+
+@dataclass(frozen=True)
+class WarmReport:
+    """The result of `warm`.
+
+    Attributes:
+        uri: The URI of the checkpoint, without secrets.
+        shards: Number of its shards.
+        bytes: Bytes of its tensors.
+        read_bytes: Of these, what was read from the storage; the others were in the cache.
+        seconds: Duration of the call.
+    """
+
+    uri: str
+    shards: int
+    bytes: int
+    read_bytes: int
+    seconds: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all fields as plain values for JSON."""
+        return asdict(self)
+
+
+def warm(request: Request) -> WarmReport:
+    """Read what the cache lacks of a checkpoint.
+
+    Args:
+        request: Names the checkpoint, and in its options the cache.
+
+    Raises:
+        UsageError: it is of a kind that is not cached.
+        StorageError: the cache cannot be written, or is full; and its kinds, from the storage.
+        StreamerError: as for `streamer.load`.
+    """
+    started = time.perf_counter()
+    checkpoint = open_checkpoint(request)
+    _check_cached(checkpoint)
+    for shard in checkpoint.catalog.shards:
+        if shard.cache is not None:
+            shard.cache.may_wait = True
+    wanted = list(checkpoint.catalog.in_file_order())
+    missing = _missing(checkpoint, wanted)
+    _read(checkpoint, missing, request.progress)
+    if not _native.finish_cache_writes(LONGEST_WRITE_S):
+        raise StorageError("the cache's disk does not take the bytes", uri=checkpoint.label, code="ETIMEDOUT")
+    _check_written(checkpoint, missing)
+    return WarmReport(
+        checkpoint.label,
+        len(checkpoint.catalog.shards),
+        _bytes_of(wanted),
+        _bytes_of(missing),
+        time.perf_counter() - started,
+    )
+
+
+def _check_cached(checkpoint: OpenedCheckpoint) -> None:
+    left_out = [each for each in checkpoint.catalog.shards if each.cache is None and each.size_bytes]
+    if left_out:
+        reason = "; ".join(checkpoint.cache.remarks()) or "files of this machine are not cached"
+        raise UsageError(f"not all of it can be cached: {reason}", uri=checkpoint.label)
+
+
+def _missing(checkpoint: OpenedCheckpoint, wanted: Sequence[ShardTensor]) -> list[ShardTensor]:
+    shards = checkpoint.catalog.shards
+
+    def is_missing(each: ShardTensor) -> bool:
+        cached, entry = shards[each.shard].cache, each.entry
+        return entry.begin < entry.end and (cached is None or cached.entry.checksum(entry.begin, entry.end) is None)
+
+    return [each for each in wanted if is_missing(each)]
+
+
+def _read(checkpoint: OpenedCheckpoint, missing: Sequence[ShardTensor], progress: ProgressOption) -> None:
+    items = (Item(each.shard, each.entry.begin, each.entry.end) for each in missing)
+    plan = plan_reads(items, checkpoint.settings.coalesce_gap_bytes)
+    names = [each.entry.name for each in missing]
+    with Progress(progress, plan.span_bytes, checkpoint.label) as shown:
+        session = ReadSession(
+            checkpoint.catalog.shards,
+            plan,
+            checkpoint.settings,
+            on_progress=shown.update,
+            on_wait=shown.note,
+            name_of=names.__getitem__,
+        )
+        with closing(session):
+            while items_done := session.next_items():
+                session.take_all(items_done)  # and free them
+
+
+def _check_written(checkpoint: OpenedCheckpoint, missing: Sequence[ShardTensor]) -> None:
+    for shard in checkpoint.catalog.shards:
+        if shard.cache is None:
+            continue
+        number = shard.cache.entry.failure or (0 if shard.cache.is_written else errno.ENOSPC)
+        if number or (missing and not shard.cache.entry.is_writable):
+            raise StorageError(
+                f"the cache takes no more: {os.strerror(number or errno.EROFS)}",
+                uri=shard.uri,
+                hint="Free room on its disk, or raise cache_bytes",
+                code=errno.errorcode.get(number or errno.EROFS),
+            )
+
+
+def _bytes_of(tensors: Sequence[ShardTensor]) -> int:
+    return sum(each.entry.end - each.entry.begin for each in tensors)
