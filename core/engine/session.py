@@ -83,12 +83,10 @@ class ReadSession:
         cached = with_cache(objects, plan, settings.coalesce_gap_bytes)
         self._own_objects, objects, plan = objects, cached.objects, cached.plan
         self._objects, self._plan = objects, plan
-        self._items, self._name_of = items, name_of
-        self._on_progress = on_progress
+        self._items, self._name_of, self._on_progress = items, name_of, on_progress
         self._device_tensors = device_tensors
         self._delivered = self._taken = 0
-        self._deadline = settings.deadline
-        self._max_bytes_per_second = settings.max_bytes_per_second
+        self._deadline, self._max_bytes_per_second = settings.deadline, settings.max_bytes_per_second
         self._engine = make_engine(objects, plan, settings, in_item_order)
         self._news = OutageNews(self._engine, on_wait)
         self._renewals = Renewals(self._engine, objects, settings.block_deadline_s)

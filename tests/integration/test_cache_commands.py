@@ -55,11 +55,8 @@ def flip(path: Path, position: int) -> None:
 def test_warm_reads_what_is_missing_and_a_load_then_reads_nothing(server, folder):
     result = warm(server, "--json")
     told = json.loads(result.stdout)
-    assert (result.exit_code, told["read_bytes"], told["bytes"]) == (
-        0,
-        8_000_000,
-        8_000_056,
-    )  # the small one lies beside the header
+    assert (result.exit_code, told["bytes"]) == (0, 8_000_056)
+    assert told["read_bytes"] in (8_000_000, 8_000_056)  # the small one lies beside the header, which is written soon
     before = sum(map(is_block, server.requests))
     assert json.loads(warm(server, "--json").stdout)["read_bytes"] == 0
     uri, storage_options = place_of("s3", server)
