@@ -161,18 +161,27 @@ std::uint64_t CacheEntry::check() {
 void CacheEntry::write(std::uint64_t begin, std::span<const std::byte> bytes,
                        const std::vector<std::uint64_t>& piece_bytes) {
   if (!is_writable()) return;
-  if (!write_all(data_, bytes, begin)) {
-    failure_ = errno;
-    return;
-  }
   std::vector<JournalRecord> records;
+  std::uint64_t position = 0;
   for (const std::uint64_t size : piece_bytes) {
-    records.push_back(
-        {JournalRecord::Kind::kHeld, {begin, size, compute(Crc::kCrc32c, bytes.first(size))}});
-    begin += size;
-    bytes = bytes.subspan(size);
+    const std::uint64_t crc = compute(Crc::kCrc32c, bytes.subspan(position, size));
+    records.push_back({JournalRecord::Kind::kHeld, {begin + position, size, crc}});
+    position += size;
   }
-  append(records);
+  if (are_recorded(records)) return;
+  if (write_all(data_, bytes, begin)) {
+    append(records);
+  } else {
+    failure_ = errno;
+  }
+}
+
+// Whether all of it was written before, in these pieces or others.
+bool CacheEntry::are_recorded(const std::vector<JournalRecord>& records) const {
+  const std::lock_guard lock(mutex_);
+  return std::all_of(records.begin(), records.end(), [this](const JournalRecord& record) {
+    return index_.checksum(record.piece.begin, record.piece.end()) == record.piece.crc;
+  });
 }
 
 void CacheEntry::forget(std::uint64_t begin, std::uint64_t end) {

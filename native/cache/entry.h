@@ -50,12 +50,14 @@ class CacheEntry {
   std::uint64_t skipped_bytes() const { return skipped_bytes_; }
   void note_skipped(std::uint64_t bytes) { skipped_bytes_ += bytes; }
 
-  // Writes consecutive bytes, and records them as pieces of the given sizes.
+  // Writes consecutive bytes, and records them as pieces of the given sizes, unless all of them are
+  // recorded already.
   void write(std::uint64_t begin, std::span<const std::byte> bytes,
              const std::vector<std::uint64_t>& piece_bytes);
   void forget(std::uint64_t begin, std::uint64_t end);
 
  private:
+  bool are_recorded(const std::vector<JournalRecord>& records) const;
   void append(const std::vector<JournalRecord>& records);
   std::optional<std::uint64_t> checksum_within(const CachedPiece& piece, std::uint64_t begin,
                                                std::uint64_t end);

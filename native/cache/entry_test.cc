@@ -39,6 +39,20 @@ TEST_CASE("what one entry wrote, another one of the same folder finds") {
         crc_of(11'000, 31'000));
 }
 
+TEST_CASE("what is recorded already is not written again, in whatever pieces it comes") {
+  const TemporaryEntry folder;
+  CacheEntry entry(folder.path(), kObject.size());
+  entry.write(0, bytes_of(0, 3000), {1000, 2000});
+  const auto size = std::filesystem::file_size(folder.journal());
+  entry.write(0, bytes_of(0, 3000), {1000, 2000});
+  entry.write(0, bytes_of(0, 3000), {3000});
+  CHECK(std::filesystem::file_size(folder.journal()) == size);
+  CHECK(entry.written_bytes() == 3000);
+  entry.forget(500, 600);
+  entry.write(0, bytes_of(0, 3000), {3000});
+  CHECK(entry.checksum(0, 3000) == crc_of(0, 3000));
+}
+
 TEST_CASE("a torn record costs its own piece alone, and the next ones are appended behind it") {
   const TemporaryEntry folder;
   CacheEntry(folder.path(), kObject.size()).write(0, bytes_of(0, 3000), {1000, 2000});

@@ -115,12 +115,8 @@ bool CacheWriter::submit(Job job) {
   const std::lock_guard lock(mutex_);
   const std::size_t lent = job.buffer.capacity;
   try {
-    if (!is_running_) {
-      if (thread_) thread_->join();  // it has ended, or needs no lock any more
-      thread_.reset();
-      thread_ = start_engine_thread("cache", 0, [this] { run(); });
-      is_running_ = true;
-    }
+    if (!is_running_) start_engine_thread("cache", 0, [this] { run(); }).detach();
+    is_running_ = true;
     jobs_.push_back(std::move(job));
   } catch (const std::exception&) {  // no thread, or no memory
     lent_bytes_ -= lent;

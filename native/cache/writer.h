@@ -15,8 +15,6 @@
 #include <deque>
 #include <memory>
 #include <mutex>
-#include <optional>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -74,7 +72,6 @@ class CacheWriter {
   std::size_t lent_bytes_ = 0;  // of buffers that are filled or written
   bool is_busy_ = false;
   bool is_running_ = false;
-  std::optional<std::thread> thread_;
 };
 
 }  // namespace streamer

@@ -1,8 +1,6 @@
 #include "cache/writer.h"
 
 #include <doctest/doctest.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <span>
 #include <string>
@@ -80,24 +78,6 @@ TEST_CASE("many threads offer blocks of many objects, and what is recorded is ri
     CHECK(entry->held_bytes() == 9000);
     CHECK(entry->check() == 0);
   }
-}
-
-TEST_CASE("a child after fork() writes with a thread of its own") {
-  const TemporaryEntry folder;
-  const auto entry = std::make_shared<CacheEntry>(folder.path(), 10'000);
-  const Filled filled(random_data(10'000, 5));
-  CacheWriter::of_process().offer(entry, filled.block, false);
-  const pid_t child = fork();
-  if (child == 0) {
-    const bool is_done = CacheWriter::of_process().offer(entry, filled.block, false) &&
-                         CacheWriter::of_process().wait_until_idle(10);
-    _exit(is_done ? 0 : 1);
-  }
-  int status = -1;
-  REQUIRE(waitpid(child, &status, 0) == child);
-  CHECK(status == 0);
-  CHECK(CacheWriter::of_process().wait_until_idle(10));
-  CHECK(CacheEntry(folder.path(), 10'000).check() == 0);
 }
 
 }  // namespace

@@ -195,6 +195,28 @@ def test_a_program_that_loads_once_and_ends_leaves_everything_in_the_cache(serve
     assert report.cached_bytes == report.bytes
 
 
+def test_a_child_after_fork_writes_with_a_thread_of_its_own(server, tmp_path):
+    options = options_of(tmp_path / "cache")
+    uri, storage_options = place_of("s3", server)
+    with streamer.open(uri, framework="np", storage_options=storage_options, options=options) as checkpoint:
+        checkpoint.get_tensor("layer.3")  # its writer may be at work
+        child = os.fork()
+        if child == 0:
+            os._exit(_status_of(lambda: load(server, options)))
+        assert os.waitpid(child, 0)[1] == 0
+    assert load(server, options).cached_bytes > 0
+    (data,) = tmp_path.glob("cache/v1/*/data")
+    assert _native.CacheEntry(os.fsencode(data.parent), len(DATA)).check() == 0
+
+
+def _status_of(work) -> int:
+    try:
+        work()
+    except BaseException:
+        return 1
+    return 0
+
+
 def test_processes_that_begin_together_write_one_cache(server, tmp_path):
     processes = [started(server, tmp_path / "cache", "once") for _ in range(3)]
     for process in processes:
