@@ -213,7 +213,6 @@ class GcsStore:
         return self._client.target(
             self._media_url(info),
             bearer,
-            version=info.version,
             version_header=VERSION_HEADER,
             expires_at_s=bearer.expires_at_s,
             refresh=None if bearer.token is None else partial(self._source, info, bearer.token),

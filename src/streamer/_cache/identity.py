@@ -68,8 +68,8 @@ def why_not_cached(source_object: SourceObject) -> str | None:
     if version is None:
         return "its storage gives no version"
     if isinstance(source, HttpSource):
-        is_pinned = source.version is not None or source.version_header is None
-        if not is_pinned:
+        # Under any other header, or none, the URL itself names the version, or holds a condition.
+        if source.version is None and source.version_header in ("ETag", "Last-Modified"):
             return "its storage gives no version with its address"
         if source.version_header == "Last-Modified":
             return "its server gives only the time of its last change"

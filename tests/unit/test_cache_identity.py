@@ -1,0 +1,68 @@
+"""Which objects are cached, and under which name."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from streamer._cache.identity import Identity, identity_of, why_not_cached
+from streamer.core.engine.session import SourceObject
+from streamer.core.store.sources import FileSource, HttpSource, NfsSource, PythonSource
+
+HTTP = HttpSource("https://s3.example.com/b/k?sig=CANARY", version='"v1"')
+OBJECT = SourceObject("s3://b/k", HTTP, 10, server="https://s3.example.com", stored_version='"v1"')
+
+
+@pytest.mark.parametrize(
+    "source_object",
+    [
+        OBJECT,
+        replace(OBJECT, source=NfsSource("nfs://server/a"), stored_version="10-17-18"),
+        replace(OBJECT, source=replace(HTTP, version=None, version_header="x-goog-generation"), stored_version="17"),
+        replace(OBJECT, source=replace(HTTP, version=None, version_header=None), stored_version="0a1b"),
+        replace(OBJECT, stored_version='"12:30"'),  # an ETag, whatever is in it
+    ],
+)
+def test_an_object_whose_version_names_its_bytes_is_cached(source_object):
+    assert why_not_cached(source_object) is None
+
+
+@pytest.mark.parametrize(
+    ("source_object", "reason"),
+    [
+        (replace(OBJECT, source=FileSource("/a")), ""),
+        (replace(OBJECT, size_bytes=0), ""),
+        (replace(OBJECT, source=PythonSource(lambda *_: 0)), "Python"),
+        (replace(OBJECT, stored_version=None), "no version"),
+        (replace(OBJECT, source=replace(HTTP, version=None)), "no version with its address"),
+        (replace(OBJECT, stored_version='W/"v1"'), "weak ETag"),
+        (replace(OBJECT, source=replace(HTTP, version_header="Last-Modified")), "time"),
+        (replace(OBJECT, stored_version="2026-11-27 12:00:00+00:00"), "time"),
+        (replace(OBJECT, stored_version="Fri, 27 Nov 2026 12:00:00 GMT"), "time"),
+        (replace(OBJECT, stored_version="1795780800.0"), "time"),
+    ],
+)
+def test_any_other_object_is_not_and_the_reason_is_told(source_object, reason):
+    told = why_not_cached(source_object)
+    assert told is not None
+    assert reason in told
+    assert bool(told) == bool(reason)
+
+
+def test_server_uri_version_and_size_make_the_name():
+    identity = identity_of(OBJECT)
+    others = [
+        replace(identity, server="https://other.example.com"),
+        replace(identity, uri="s3://b/other"),
+        replace(identity, version='"v2"'),
+        replace(identity, size_bytes=11),
+    ]
+    assert len({each.key for each in [identity, *others]}) == 5
+    assert identity.key == Identity("s3://b/k", "https://s3.example.com", '"v1"', 10).key
+
+
+def test_without_a_name_of_its_store_the_server_is_that_of_the_url_and_no_secret_is_in_it():
+    identity = identity_of(replace(OBJECT, server=""))
+    assert identity.server == "s3.example.com"
+    assert "CANARY" not in repr(identity)
