@@ -42,8 +42,8 @@ struct FileOptions {
   bool is_shared = false;         // if direct: use the cache while others read the file
   bool uses_ring = false;         // if direct: several reads at a time, in threads with a ReadRing
   ReadCall read_call = {};        // empty: the system call
-  // Other processes write other parts of the file meanwhile, and a checksum of the bytes is compared:
-  // changed times of the file are no error.
+  // Other processes write other parts of the file meanwhile, and a checksum of the bytes is
+  // compared: changed times of the file are no error.
   bool is_being_written = false;
 };
 

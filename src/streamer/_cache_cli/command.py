@@ -16,9 +16,9 @@ from streamer._cache.folder import CacheFolder
 from streamer._cache_cli.contents import check, contents, is_named
 from streamer._cache_cli.warm import WarmReport, warm
 from streamer._command_line.exit_codes import TRY_AGAIN, WRONG_DATA, exit_code_of
-from streamer._command_line.output import tell
+from streamer._command_line.output import print_line
 from streamer._command_line.storage_options import parsed_options
-from streamer._pull.command import INTERRUPTED, tell_failure
+from streamer._pull.command import INTERRUPTED, report_failure
 from streamer.core.errors import ObjectNotFoundError, StreamerError, UsageError
 from streamer.core.options.options import Options
 from streamer.core.options.settings import resolve
@@ -50,10 +50,10 @@ def _told(command: _Command) -> _Command:
         try:
             code = command(**arguments)
         except KeyboardInterrupt:
-            code = tell_failure("interrupted; run it again to go on", INTERRUPTED, None, as_json=as_json)
+            code = report_failure("interrupted; run it again to go on", INTERRUPTED, None, as_json=as_json)
         except (StreamerError, OSError) as error:
             text = str(error) if isinstance(error, StreamerError) or not error.strerror else error.strerror
-            code = tell_failure(text, exit_code_of(error), type(error).__name__, as_json=as_json)
+            code = report_failure(text, exit_code_of(error), type(error).__name__, as_json=as_json)
         click.get_current_context().exit(code or 0)
 
     return run  # type: ignore[return-value]  # as the command, less what it returns
@@ -67,7 +67,7 @@ def print_path(*, cache_dir: str | None) -> None:
 
     Example: python -m streamer cache path
     """
-    tell(_path(cache_dir))
+    print_line(_path(cache_dir))
 
 
 @cache.command("ls")
@@ -81,7 +81,7 @@ def list_objects(*, cache_dir: str | None, as_json: bool) -> None:
     """
     found = contents(_folder(cache_dir))
     if as_json:
-        tell(json.dumps([asdict(each) for each in found], indent=2))
+        print_line(json.dumps([asdict(each) for each in found], indent=2))
         return
     rows = [("SIZE", "THERE", "LAST USED", "URI", "VERSION")]
     for each in found:
@@ -90,7 +90,9 @@ def list_objects(*, cache_dir: str | None, as_json: bool) -> None:
         rows.append((size_text(each.bytes), share, used, each.uri or f"(damaged: {each.key})", each.version))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
     for row in rows:
-        tell(printable("  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]])))
+        print_line(
+            printable("  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]))
+        )
 
 
 @cache.command("rm")
@@ -116,10 +118,10 @@ def remove_objects(*, uri: str | None, is_all: bool, cache_dir: str | None, as_j
     kept = len(named) - len(removed)
     size_bytes = sum(each.disk_bytes for each in removed)
     if as_json:
-        tell(json.dumps({"removed": [each.uri for each in removed], "bytes": size_bytes, "in_use": kept}))
+        print_line(json.dumps({"removed": [each.uri for each in removed], "bytes": size_bytes, "in_use": kept}))
     else:
         in_use = f"; {counted(kept, 'object')} in use" if kept else ""
-        tell(f"{counted(len(removed), 'object')} removed, {size_text(size_bytes)}{in_use}")
+        print_line(f"{counted(len(removed), 'object')} removed, {size_text(size_bytes)}{in_use}")
     return TRY_AGAIN if kept else 0
 
 
@@ -140,11 +142,11 @@ def verify_objects(*, cache_dir: str | None, as_json: bool) -> int:
         if damaged_bytes:
             damaged.append({"uri": content.uri, "version": content.version, "damaged_bytes": damaged_bytes})
             if not as_json:
-                tell(printable(f"{content.uri}: {size_text(damaged_bytes)} damaged, and forgotten"))
+                print_line(printable(f"{content.uri}: {size_text(damaged_bytes)} damaged, and forgotten"))
     if as_json:
-        tell(json.dumps({"checked_bytes": checked_bytes, "damaged": damaged}))
+        print_line(json.dumps({"checked_bytes": checked_bytes, "damaged": damaged}))
     else:
-        tell(f"{size_text(checked_bytes)} read, {counted(len(damaged), 'object')} damaged")
+        print_line(f"{size_text(checked_bytes)} read, {counted(len(damaged), 'object')} damaged")
     return WRONG_DATA if damaged else 0
 
 
@@ -168,9 +170,9 @@ def warm_checkpoint(
         Request(uri=uri, storage_options=parsed_options(storage_options), options=options, progress=progress)
     )
     if as_json:
-        tell(json.dumps(report.to_dict()))
+        print_line(json.dumps(report.to_dict()))
     elif not quiet:
-        tell(_summary(report))
+        print_line(_summary(report))
 
 
 def _summary(report: WarmReport) -> str:
