@@ -32,6 +32,7 @@ The tree (each class is also the builtin a caller would expect)::
     ├── OutOfMemoryError (MemoryError)          this machine has no memory or thread for it
     ├── DeviceError (RuntimeError)              the accelerator refused
     ├── PluginError (RuntimeError)              a plug-in broke its contract; names it
+    ├── GroupError (RuntimeError)               another rank of the group failed, left or is silent
     ├── LoadCancelledError (RuntimeError)       the stream was closed under its consumer
     └── EngineError (RuntimeError)              our bug, or a forked child using its parent's stream
 
@@ -54,6 +55,7 @@ __all__ = [
     "DeviceError",
     "EngineError",
     "FormatError",
+    "GroupError",
     "HeaderError",
     "HttpStatusError",
     "LoadCancelledError",
@@ -367,6 +369,20 @@ class PluginError(StreamerError, RuntimeError):
         self.distribution = distribution
         self.version = version
         self.method = method
+
+
+class GroupError(StreamerError, RuntimeError):
+    """Another rank of the group failed, left the load or is silent, so this one cannot go on.
+
+    Attributes:
+        rank: Which, in the group, or None if that is not known.
+    """
+
+    def __init__(
+        self, message: str, *, uri: str | None = None, hint: str | None = None, rank: int | None = None
+    ) -> None:
+        super().__init__(message, uri=uri, hint=hint)
+        self.rank = rank
 
 
 class LoadCancelledError(StreamerError, RuntimeError):

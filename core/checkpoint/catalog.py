@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from streamer.core.checkpoint.cuts import Cut
 from streamer.core.checkpoint.header_reads import read_headers
@@ -29,11 +29,13 @@ class ShardTensor(NamedTuple):
         shard: The number of the shard.
         entry: The bytes that are read.
         cut: How the part is cut out of these bytes; None if they are handed out as they are.
+        layout: The DTensor that is made of the part (`streamer.core.checkpoint.placements.Layout`), or None.
     """
 
     shard: int
     entry: TensorEntry
     cut: Cut | None = None
+    layout: Any = None
 
     @property
     def kept(self) -> TensorEntry:

@@ -46,6 +46,8 @@ class Destinations:
         kinds = set()
         for each in wanted:
             kind = each.entry.dtype, each.whole_shape
+            if each.layout is not None:
+                each.layout.check_device(each.entry.name, framework.devices.device(each.entry.name))
             if kind not in kinds:
                 framework.dtype(each.entry)
                 framework.shape(each.entry._replace(shape=each.whole_shape))
@@ -100,10 +102,11 @@ class Destinations:
     def _tensors(self, items: Sequence[int], memories: Sequence[_native.Memory | None]) -> list[Any]:
         entries = [self._wanted[item].entry for item in items]
         if self._targets is not None or self.device_tensors is not None:
-            return [self._tensor(*each) for each in zip(items, memories, entries, strict=True)]
+            tensors = [self._tensor(*each) for each in zip(items, memories, entries, strict=True)]
+            return [self._placed(*each) for each in zip(items, tensors, strict=True)]
         made = self._framework.tensors(memories, entries)
         return [
-            self._moved_and_cast(self._cut(item, tensor), entry)
+            self._placed(item, self._moved_and_cast(self._cut(item, tensor), entry))
             for item, tensor, entry in zip(items, made, entries, strict=True)
         ]
 
@@ -144,6 +147,10 @@ class Destinations:
         is_copied = self._targets is not None and wanted.entry.name in self._targets.copies
         cut = wanted.cut.view if is_copied else wanted.cut.copy
         return cut(tensor, wanted.entry, self._framework)
+
+    def _placed(self, item: int, tensor: Any) -> Any:
+        layout = self._wanted[item].layout
+        return tensor if layout is None else layout.dtensor(tensor)
 
     def _moved_and_cast(self, tensor: Any, entry: TensorEntry) -> Any:
         return self._framework.cast(self._framework.devices.moved(tensor, entry.name), entry)

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from streamer.core.checkpoint.catalog import ShardTensor
+from streamer.core.checkpoint.cuts import cut_out
+from streamer.core.checkpoint.placements import Placements
 from streamer.core.checkpoint.selection import select
 from streamer.core.checkpoint.slices import Slice
 from streamer.core.checkpoint.tensor_parallel import TensorParallel
@@ -19,7 +21,11 @@ from streamer.core.quoting import quoted
 __all__ = ["SlicesOption", "checked_slices", "sliced"]
 
 SlicesOption: TypeAlias = (
-    Mapping[str, Slice | None] | Callable[[str, tuple[int, ...], str], Slice | None] | TensorParallel | None
+    Mapping[str, Slice | None]
+    | Callable[[str, tuple[int, ...], str], Slice | None]
+    | TensorParallel
+    | Placements
+    | None
 )
 _Rule: TypeAlias = Callable[[str, tuple[int, ...], str], Any]
 
@@ -30,10 +36,14 @@ def checked_slices(slices: SlicesOption) -> SlicesOption:
     Raises:
         UsageError: it is of another type.
     """
-    if slices is None or isinstance(slices, TensorParallel) or (callable(slices) and not isinstance(slices, type)):
+    if (
+        slices is None
+        or isinstance(slices, (TensorParallel, Placements))
+        or (callable(slices) and not isinstance(slices, type))
+    ):
         return slices
     if not isinstance(slices, Mapping):
-        what = "a mapping of patterns to Slice, a callable or a TensorParallel"
+        what = "a mapping of patterns to Slice, a callable, a TensorParallel or Placements"
         hint = 'For all tensors: {"*": Slice(…)}' if isinstance(slices, Slice) else None
         raise UsageError(f"slices must be None, {what}, not {type(slices).__name__}", hint=hint)
     for pattern, part in slices.items():
@@ -62,6 +72,9 @@ def sliced(
     if slices is None:
         return list(wanted)
     try:
+        if isinstance(slices, Placements):
+            placed = _rule_of_patterns(slices.placements, available)
+            return [_placed(each, slices, placed) for each in wanted]
         rule = _rule_of(slices, available)
         return [_part_of(each, rule) for each in wanted]
     except StreamerError as error:
@@ -76,8 +89,8 @@ def _rule_of(slices: Any, available: Sequence[str]) -> _Rule:
     return _rule_of_patterns(slices, available) if isinstance(slices, Mapping) else slices
 
 
-def _rule_of_patterns(slices: Mapping[str, Slice | None], available: Sequence[str]) -> _Rule:
-    parts: dict[str, Slice | None] = {}
+def _rule_of_patterns(slices: Mapping[str, Any], available: Sequence[str]) -> _Rule:
+    parts: dict[str, Any] = {}
     for pattern, part in slices.items():
         matched = select(pattern, available) or set()
         if matched <= parts.keys():
@@ -91,9 +104,29 @@ def _rule_of_patterns(slices: Mapping[str, Slice | None], available: Sequence[st
 
 def _part_of(whole: ShardTensor, rule: _Rule) -> ShardTensor:
     entry = whole.entry
-    part = rule(entry.name, entry.shape, entry.dtype)
+    try:
+        part = rule(entry.name, entry.shape, entry.dtype)
+    except StreamerError:
+        raise
+    except Exception as error:
+        said = f"{type(error).__name__}: {str(error)[:200]}"
+        raise UsageError(f"slices= raised for tensor {quoted(entry.name)} of {list(entry.shape)}: {said}") from error
     _check_part(part, f"for tensor {quoted(entry.name)}")
     return whole if part is None else part.of(whole)
+
+
+def _placed(whole: ShardTensor, placements: Placements, rule: _Rule) -> ShardTensor:
+    entry = whole.entry
+    packed = 2 if entry.dtype == "F4" and entry.shape and not entry.shape[-1] % 2 else 1  # as torch has them
+    shape = (*entry.shape[:-1], entry.shape[-1] // packed) if packed > 1 else entry.shape
+    layout = placements.layout(entry.name, rule(entry.name, entry.shape, entry.dtype), shape)
+    if layout is None:
+        return whole
+    box = list(layout.box)
+    if packed > 1:
+        box[-1] = slice(box[-1].start * packed, box[-1].stop * packed)
+    read, cut = cut_out(entry, box)
+    return ShardTensor(whole.shard, read, cut, layout)
 
 
 def _check_part(part: Any, where: str) -> None:

@@ -18,6 +18,7 @@ from streamer.core.secrets.wrong_types import type_name
 
 __all__ = [
     "check_file_system",
+    "check_group",
     "check_letters",
     "check_name",
     "check_options",
@@ -26,6 +27,7 @@ __all__ = [
     "check_switch",
     "check_uri",
     "check_uris",
+    "is_group",
 ]
 
 
@@ -140,6 +142,27 @@ def check_progress(progress: Any) -> None:
         raise OptionError(f"progress is True, False, None or a function of (bytes done, bytes in all), not {kind}")
 
 
+def check_group(group: Any) -> None:
+    """Check for None or a process group of torch that this process is in.
+
+    Raises:
+        OptionError: it is neither.
+    """
+    if group is None or is_group(group):
+        return
+    members = getattr(_distributed(), "GroupMember", None)
+    is_outside = members is not None and group is members.NON_GROUP_MEMBER
+    what = "of which this process is no member" if is_outside else f"not {type(group).__name__}"
+    hint = "Pass what torch.distributed.new_group() returns, mesh.get_group(), or torch.distributed.group.WORLD"
+    raise OptionError(f"group is a ProcessGroup of torch.distributed, {what}", hint=hint)
+
+
+def is_group(group: Any) -> bool:
+    """Whether a value is a process group of torch; torch is not imported for it."""
+    kind = getattr(_distributed(), "ProcessGroup", None)
+    return kind is not None and isinstance(group, kind)
+
+
 def check_switch(name: str, value: Any) -> None:
     """Check for True or False.
 
@@ -158,3 +181,7 @@ def check_name(name: Any, what: str) -> None:
     """
     if not isinstance(name, str):
         raise UsageError(f"{what} is text, not {type(name).__name__}")
+
+
+def _distributed() -> Any:
+    return getattr(sys.modules.get("torch"), "distributed", None)

@@ -18,6 +18,7 @@ from streamer.core.checkpoint.strategies import VerifyOption
 from streamer.core.errors import UsageError
 from streamer.core.options.arguments import (
     check_file_system,
+    check_group,
     check_options,
     check_progress,
     check_storage_options,
@@ -56,6 +57,7 @@ class Request:
     progress: ProgressOption = None
     dtype: Any = None
     verify: VerifyOption = None
+    group: Any = None
 
     def __post_init__(self) -> None:
         passed = hidden_uris(self.uri)  # a list, because the argument may only be iterable once
@@ -64,6 +66,7 @@ class Request:
         check_file_system(self.fs)
         check_options(self.options, Options)
         check_progress(self.progress)
+        check_group(self.group)
         uri, storage_options, fs = without_path_objects(passed, self.storage_options, self.fs)
         uri = uri if uri is passed else hidden_uris(uri)  # the URL of a path object may hold a secret
         vars(self).update(  # because `__setattr__` of a frozen value refuses

@@ -6,6 +6,7 @@ room for a tensor, a `DeviceError` reports the requested and the free bytes.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -82,6 +83,11 @@ class DeviceTensors:
             provisions[device].items.append(item)
             provisions[device].addresses.append(tensor.data_ptr())
         return list(provisions.values())
+
+    def bytes_of(self, item: int) -> Any:
+        """Give the bytes of an allocated tensor, for the consumer to fill: a flat tensor on the same device."""
+        tensor = self._allocated[item].tensor
+        return tensor.view(-1).view(sys.modules["torch"].uint8)
 
     @outside_captures
     def start_copies(self, items: Iterable[int]) -> None:

@@ -1,6 +1,7 @@
 // The memory of one tensor, as an object with the buffer protocol. A tensor made from it keeps it
 // alive.
 #include "io/arena.h"
+#include "python/gil.h"
 #include "python/registers.h"
 
 namespace py = pybind11;
@@ -18,6 +19,17 @@ void register_memory(py::module_& module) {
       .def_property_readonly("address", [](const Memory& memory) {
         return reinterpret_cast<std::uintptr_t>(memory.data());
       });
+
+  module.def(
+      "allocate",
+      [](std::size_t size_bytes) {
+        const GilReleased unlocked;  // the system may take long to map it
+        Memory memory = Arena::instance().allocate(size_bytes, 0);
+        memory.hand_over();
+        return memory;
+      },
+      py::arg("size_bytes"),
+      "Memory for one tensor that Python fills: none for 0 bytes. A MemoryError if there is none.");
 
   module.def(
       "arena_stats",

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from streamer._save.save import asave, save, save_model
     from streamer._stream import Stream, stream
     from streamer.compat.patches import patch, patched, unpatch
+    from streamer.core.checkpoint.placements import Placements
     from streamer.core.checkpoint.report import LoadReport
     from streamer.core.checkpoint.slices import Slice
     from streamer.core.checkpoint.tensor_parallel import TensorParallel
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
         DeviceError,
         EngineError,
         FormatError,
+        GroupError,
         HeaderError,
         HttpStatusError,
         LoadCancelledError,
@@ -75,6 +77,7 @@ __all__ = [
     "LoadReport",
     "ManifestReport",
     "Options",
+    "Placements",
     "SaveReport",
     "Slice",
     "Stream",
@@ -87,6 +90,7 @@ __all__ = [
     "DeviceError",
     "EngineError",
     "FormatError",
+    "GroupError",
     "HeaderError",
     "HttpStatusError",
     "LoadCancelledError",
@@ -162,6 +166,7 @@ _DEFINED_IN = {
     "unpatch": "streamer.compat.patches",
     "Options": "streamer.core.options.options",
     "LoadReport": "streamer.core.checkpoint.report",
+    "Placements": "streamer.core.checkpoint.placements",
     "Slice": "streamer.core.checkpoint.slices",
     "TensorParallel": "streamer.core.checkpoint.tensor_parallel",
     "hookimpl": "streamer.core.store.sources",

@@ -14,6 +14,7 @@ from streamer._stream import Stream
 from streamer._whole_read import WholeRead
 from streamer.core.checkpoint.catalog import ShardTensor
 from streamer.core.checkpoint.fitting import KeptMemory
+from streamer.core.checkpoint.placements import Placements
 from streamer.core.checkpoint.selection import NamesOption, select, unknown_tensor
 from streamer.core.checkpoint.tensor_slice import TensorSlice
 from streamer.core.errors import ChangedError, UsageError
@@ -52,6 +53,11 @@ class Checkpoint(Mapping[str, TensorSlice[TensorT]]):
     __eq__, __hash__ = object.__eq__, object.__hash__  # by identity: mappings would compare unread tensors
 
     def __init__(self, request: Request, listed: Sequence[ObjectInfo] | None = None) -> None:
+        if isinstance(request.slices, Placements):
+            raise UsageError("open() gives no DTensors", hint="load() and stream() take Placements")
+        if request.group is not None:
+            hint = "load() and stream() do"
+            raise UsageError("open() reads for one rank, when it is asked, and so takes no group=", hint=hint)
         self._request = request
         self._framework = framework_for(request)
         self._checkpoint = open_checkpoint(request, listed)
@@ -236,6 +242,7 @@ def open(uri: UriOption, **how: Unpack[RequestArguments]) -> Checkpoint[Any]:
         slices: Tensors of the returned object are these parts; shapes and indexes refer to the part. If a part is not
             a range of rows, each index reads the whole part.
         progress: The default for calls of `Checkpoint.get_tensors`.
+        group: Refused, because reads happen when a rank asks for them.
         verify: Applies to each read. Rows of a tensor have no digest. With ``"auto"``, an object that is read in
             several calls is not compared, except for responses with their own checksum.
 

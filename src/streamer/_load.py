@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, overload
 
 from streamer._arguments import hidden_arguments, request_of, takes_request
+from streamer._group.agreement import joined_group
 from streamer._opened_checkpoint import framework_for, open_checkpoint, wanted_tensors
 from streamer._whole_read import WholeRead
 from streamer.core.collector import collector_spared
@@ -47,9 +48,10 @@ def load(uri: UriOption, **how: Unpack[RequestArguments]) -> dict[str, Any]:
             ``name -> bool``. Only the bytes of the chosen tensors are read.
         slices: None for whole tensors, or the part that a rank keeps of each tensor: a mapping of names or ``fnmatch``
             patterns to a `Slice`, or to None for whole tensors; a callable ``(name, shape, dtype) -> Slice | None``
-            with the checkpoint's shape and dtype (``"BF16"``); or a `TensorParallel`. The first pattern that matches a
-            name counts; tensors without a match are whole. For rows (dimension 0), only their bytes are read. For other
-            dimensions, the range of bytes that holds the part is read once, and the part is copied out of it.
+            with the checkpoint's shape and dtype (``"BF16"``); a `TensorParallel`; or `Placements`, which give
+            DTensors. The first pattern that matches a name counts; tensors without a match are whole. For rows
+            (dimension 0), only their bytes are read. For other dimensions, the range of bytes that holds the part is
+            read once, and the part is copied out of it.
         framework: ``"pt"`` (torch), ``"np"`` (numpy, CPU only) or ``"jax"`` (its devices and shardings, too).
         storage_options: Passed to fsspec unchanged (``{"key": …, "secret": …, "endpoint_url": …}``). For URIs on
             several storages, options under the name of a scheme (``{"s3": {…}, "gs": {…}}``) apply only to its URLs,
@@ -65,6 +67,8 @@ def load(uri: UriOption, **how: Unpack[RequestArguments]) -> dict[str, Any]:
         verify: Compare the bytes with digests: ``"auto"`` uses the digest that the storage keeps of each object, if
             any; ``"manifest"`` uses the manifest that `streamer.write_manifest` wrote; ``"off"`` compares nothing.
             None uses ``STREAMER_VERIFY``, or ``"off"``. `LoadReport.verified` says what was compared.
+        group: A ``torch.distributed.ProcessGroup``, all of whose ranks make this call: each byte is read by one of
+            them, and sent to the others that want it. Their `slices` may differ. None reads alone.
 
     Returns:
         Name to tensor, in file order. Every tensor owns its memory.
@@ -76,6 +80,7 @@ def load(uri: UriOption, **how: Unpack[RequestArguments]) -> dict[str, Any]:
             `ChecksumError`.
         DeviceError: the device is out of memory or lost, or its driver reported an error.
         PluginError: a plug-in is broken.
+        GroupError: another rank of the group failed, left or is silent.
 
     Example:
         >>> tensors = streamer.load("s3://bucket/model", names="model.layers.0.*")     # doctest: +SKIP
@@ -86,9 +91,10 @@ def load(uri: UriOption, **how: Unpack[RequestArguments]) -> dict[str, Any]:
 
 def whole_read(request: Request) -> WholeRead:
     """Start the read of a load; raises as `load` does."""
-    library = framework_for(request)
-    checkpoint = open_checkpoint(request)
-    return WholeRead(checkpoint, wanted_tensors(checkpoint, request), library, progress=request.progress)
+    with joined_group(request) as member:
+        library = framework_for(request)
+        checkpoint = open_checkpoint(request, member=member)
+        return WholeRead(checkpoint, wanted_tensors(checkpoint, request), library, progress=request.progress)
 
 
 def collected(read: WholeRead) -> dict[str, Any]:

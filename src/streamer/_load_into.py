@@ -9,10 +9,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from streamer._arguments import hidden_arguments, request_of, takes_request
+from streamer._group.agreement import joined_group
 from streamer._opened_checkpoint import OpenedCheckpoint, framework_for, open_checkpoint, wanted_tensors
 from streamer._whole_read import WholeRead
 from streamer.core.checkpoint.catalog import ShardTensor
 from streamer.core.checkpoint.paired_names import pair_names
+from streamer.core.checkpoint.placements import Placements
 from streamer.core.checkpoint.renaming import RenameOption, Renaming
 from streamer.core.checkpoint.report import LoadReport
 from streamer.core.checkpoint.targets import Targets, match_targets
@@ -98,21 +100,25 @@ def load_into(
     """
     uri, how = hidden_arguments(uri, how)
     request = request_of(load_into, uri, how)
-    renaming, own = Renaming(prefix, rename), tensors_of(target)
-    check_switch("strict", strict)
-    meta = MetaModule(target)
-    fresh = _replaceable(meta, own, request.device)
-    library = _library(request, request.device)
-    checkpoint = open_checkpoint(request)
-    wanted = wanted_tensors(checkpoint, request)
-    chosen = [each.entry.name for each in wanted]
-    pairs = pair_names(chosen, list(checkpoint.catalog.tensors), own, renaming, strict=strict)
-    tensors = {stored: own[name] for stored, name in pairs.targets.items()}
-    new = {stored: fresh[name] for stored, name in pairs.targets.items() if name in fresh}
-    if _is_by_name(request, new):
-        places = _devices(request.device, pairs.targets, new)
-        library = _library(request, places, {stored: each.dtype for stored, each in tensors.items()})
-    loaded, report = _read(checkpoint, wanted, library, tensors, new, request=request)
+    with joined_group(request) as member:
+        if isinstance(request.slices, Placements):
+            hint = "Leave slices= out: DTensors as targets have placements of their own"
+            raise UsageError("load_into takes no Placements", hint=hint)
+        renaming, own = Renaming(prefix, rename), tensors_of(target)
+        check_switch("strict", strict)
+        meta = MetaModule(target)
+        fresh = _replaceable(meta, own, request.device)
+        library = _library(request, request.device)
+        checkpoint = open_checkpoint(request, member=member)
+        wanted = wanted_tensors(checkpoint, request)
+        chosen = [each.entry.name for each in wanted]
+        pairs = pair_names(chosen, list(checkpoint.catalog.tensors), own, renaming, strict=strict)
+        tensors = {stored: own[name] for stored, name in pairs.targets.items()}
+        new = {stored: fresh[name] for stored, name in pairs.targets.items() if name in fresh}
+        if _is_by_name(request, new):
+            places = _devices(request.device, pairs.targets, new)
+            library = _library(request, places, {stored: each.dtype for stored, each in tensors.items()})
+        loaded, report = _read(checkpoint, wanted, library, tensors, new, request=request)
     meta.assign({pairs.targets[stored]: tensor for stored, tensor in loaded.items()})
     run_post_hooks(target, pairs.missing, [str(renaming.name_of(name)) for name in pairs.unexpected])
     remarks = (*report.remarks, *_warned(meta.remarks(), report.uri), *skipped_code(target))

@@ -9,6 +9,8 @@ from typing import Any
 
 from streamer._cache.opening import Cache, open_cache
 from streamer._cache.trust import Distrusting
+from streamer._group.agreement import agree_on_checkpoint
+from streamer._group.member import Member
 from streamer._locate import locate
 from streamer.core.checkpoint.catalog import Catalog, ShardTensor, read_catalog
 from streamer.core.checkpoint.selection import select
@@ -28,7 +30,13 @@ __all__ = ["OpenedCheckpoint", "framework_for", "open_checkpoint", "wanted_tenso
 
 
 class OpenedCheckpoint:
-    """A checkpoint whose headers were read; all public functions that load use one."""
+    """A checkpoint whose headers were read; all public functions that load use one.
+
+    Attributes:
+        member: This rank of the group that reads it together, or None.
+    """
+
+    member: Member | None = None
 
     def __init__(
         self,
@@ -59,14 +67,22 @@ class OpenedCheckpoint:
 
 
 def open_checkpoint(
-    request: Request, listed: Sequence[ObjectInfo] | None = None, *, uses_cache: bool = True
+    request: Request,
+    listed: Sequence[ObjectInfo] | None = None,
+    member: Member | None = None,
+    *,
+    uses_cache: bool = True,
 ) -> OpenedCheckpoint:
     """Locate the shards, with `listed` as for `locate`, and read their headers; raises as `streamer.load` does."""
     settings, strategy = resolve(request.options), strategy_of(request.verify)
     if not uses_cache:
         settings = replace(settings, cache_dir=None)
     with collector_spared():
-        return _opened(request, settings, strategy, listed)
+        checkpoint = _opened(request, settings, strategy, listed)
+        if member is not None:
+            agree_on_checkpoint(member, checkpoint.catalog)
+            checkpoint.member = member
+        return checkpoint
 
 
 def _opened(

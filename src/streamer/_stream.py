@@ -15,6 +15,9 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, overload
 
 from streamer import _native
 from streamer._arguments import hidden_arguments, request_of, takes_request
+from streamer._group.agreement import joined_group
+from streamer._group.session import GroupSession
+from streamer._group.start import SharedReads
 from streamer._opened_checkpoint import OpenedCheckpoint, framework_for, open_checkpoint, wanted_tensors
 from streamer._progress import Progress
 from streamer.core.checkpoint.catalog import ShardTensor
@@ -67,10 +70,16 @@ class Stream(Generic[TensorT]):
         order: Order = "completion",
         progress: ProgressOption = None,
     ) -> None:
+        self._group = None
+        if checkpoint.member is not None:
+            self._group = SharedReads(checkpoint.member, checkpoint.catalog, wanted, checkpoint.settings)
+            wanted = self._group.kept
         self._checkpoint, self._wanted, self._verification = checkpoint, wanted, verification
         with collector_paused():
             self._destinations = Destinations(wanted, framework, targets)
             self._plan = plan_reads(self._destinations.items(), checkpoint.settings.coalesce_gap_bytes)
+            if self._group is not None:
+                self._plan = self._group.counted(self._plan)
         self._started = time.perf_counter()
         self._ended: float | None = None
         self._yielded = 0
@@ -98,7 +107,10 @@ class Stream(Generic[TensorT]):
     def report(self) -> LoadReport:
         """The report of the load so far; complete once the loop has ended."""
         stats, settings, verification = self._session.stats(), self._checkpoint.settings, self._verification
-        path = device_path(self._destinations.device_paths(), stats)
+        paths = self._destinations.device_paths()
+        if self._group is not None:  # which fills the tensors on devices itself
+            paths = {"torch" if each == "ring" else each for each in paths}
+        path = device_path(paths, stats)
         shards = {each.shard: self._checkpoint.catalog.shards[each.shard].source for each in self._wanted}
         return load_report(
             self._checkpoint.label,
@@ -165,8 +177,10 @@ class Stream(Generic[TensorT]):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
-    def _start_session(self, order: Order) -> ReadSession:
+    def _start_session(self, order: Order) -> ReadSession | GroupSession:
         wanted, verification = self._wanted, self._verification
+        if self._group is not None:
+            return self._group.started(self._plan, self._destinations, self._progress)
         return ReadSession(
             self._checkpoint.catalog.shards,
             self._plan,
@@ -249,7 +263,7 @@ def stream(uri: UriOption, *, order: Order = "completion", **how: Unpack[Request
     Args:
         uri: As for `streamer.load`, like the keyword arguments that are not described here.
         order: ``"completion"`` yields each tensor as soon as it is complete; ``"file"`` yields them in the order of
-            their bytes in the shards.
+            their bytes in the shards. With `group`, all ranks have the same order.
         verify: With ``"auto"``, an object is compared when its last tensor is yielded, so use the tensors only after
             the loop has ended.
 
@@ -271,10 +285,11 @@ def stream(uri: UriOption, *, order: Order = "completion", **how: Unpack[Request
 
 def begun(request: Request, order: Order) -> Stream[Any]:
     """Begin to stream; raises as `stream` does."""
-    if order not in ("completion", "file"):
-        raise OptionError(f'order is "completion" or "file", not {order!r}')
-    library = framework_for(request)
-    checkpoint = open_checkpoint(request)
-    wanted = wanted_tensors(checkpoint, request)
-    verification = checkpoint.verification(wanted)
-    return Stream(checkpoint, wanted, library, verification, order=order, progress=request.progress)
+    with joined_group(request) as member:
+        if order not in ("completion", "file"):
+            raise OptionError(f'order is "completion" or "file", not {order!r}')
+        library = framework_for(request)
+        checkpoint = open_checkpoint(request, member=member)
+        wanted = wanted_tensors(checkpoint, request)
+        verification = checkpoint.verification(wanted)
+        return Stream(checkpoint, wanted, library, verification, order=order, progress=request.progress)

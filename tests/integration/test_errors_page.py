@@ -16,6 +16,7 @@ import torch
 from faults.catalogue import FAULTS
 from faults.server import FaultServer
 from gpu.fake_devices import attached_fake_gpu, compile_fake
+from group_ranks import second_rank
 from safetensors.torch import save_file
 from servers.scripted_http import ScriptedServer
 
@@ -171,6 +172,10 @@ class Provoked:
                 raise ModuleNotFoundError("No module named 'acme_client'")
 
         registry.open_store("acme://shelf/model", entry_points=[Point()])  # type: ignore[list-item]
+
+    def group_error(self) -> None:
+        with second_rank(str(self.file), names="absent") as group:
+            streamer.load(self.file, group=group)
 
     def load_cancelled_error(self) -> None:
         with streamer.stream(self.file, progress=False) as tensors:

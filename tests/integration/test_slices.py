@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ import jax
 import numpy as np
 import pytest
 import torch
+from any_dtype import DTYPES, SHAPES, file_of
 from comparison import assert_same
 from safetensors.torch import save_file
 from servers.one_file import is_block, one_file, place_of
@@ -24,28 +24,7 @@ import streamer
 from streamer import Slice, TensorParallel
 from streamer.core.format.dtypes import DTYPE_BITS, byte_length
 
-SHAPES: dict[str, tuple[int, ...]] = {
-    "matrix": (10, 16),
-    "cube": (3, 8, 12),
-    "pair": (2, 8, 8),
-    "one": (1, 10, 8),
-    "vector": (24,),
-    "none": (0, 8),
-}
-DTYPES = [each for each in DTYPE_BITS if not each.startswith("F6")]  # which no framework has
 WAYS = [(0, 3), (0, 4), (0, 16), (1, 4), (1, 3), (-1, 2), (-1, 4), (-2, 2)]  # dimension and number of ranks
-
-
-def file_of(tensors: dict[str, tuple[str, tuple[int, ...]]]) -> bytes:
-    """Make a file of random bytes by hand, as no library has all dtypes."""
-    entries, end = {}, 0
-    for name, (dtype, shape) in tensors.items():
-        size = byte_length(shape, dtype)
-        entries[name] = {"dtype": dtype, "shape": shape, "data_offsets": [end, end + size]}
-        end += size
-    header = json.dumps(entries).encode()
-    data = np.random.default_rng(7).integers(0, 2 if "BOOL" in str(tensors) else 256, end, dtype=np.uint8)
-    return len(header).to_bytes(8, "little") + header + data.tobytes()
 
 
 def chunk(tensor: Any, part: Slice, packed: int = 1) -> Any:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from safetensors.torch import load_file, save_file
+from torch.distributed.tensor import DTensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs/slices.md").read_text(encoding="utf-8")
@@ -24,6 +27,13 @@ SMALL = {
 
 
 @pytest.fixture
+def one_process() -> Iterator[None]:
+    dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.fixture
 def names(tmp_path: Path) -> dict[str, Any]:
     LlamaForCausalLM(LlamaConfig(**SMALL)).bfloat16().save_pretrained(tmp_path / "llama")
     (tmp_path / "mixture").mkdir()
@@ -32,10 +42,11 @@ def names(tmp_path: Path) -> dict[str, Any]:
     return {"llama": tmp_path / "llama", "mixture": tmp_path / "mixture", "rank": 1, "ranks": 4, "experts_per_rank": 2}
 
 
+@pytest.mark.usefixtures("one_process")
 def test_the_examples_run_one_after_another(names: dict[str, Any]) -> None:
     whole = load_file(names["llama"] / "model.safetensors")
     up, down, query = (f"model.layers.1.{part}.weight" for part in ("mlp.up_proj", "mlp.down_proj", "self_attn.q_proj"))
-    slices, function, experts, plan, target = EXAMPLES
+    slices, function, experts, plan, placements, target = EXAMPLES
 
     exec(compile(slices, "docs/slices.md", "exec"), names)
     assert torch.equal(names["tensors"][up], whole[up][12:24])
@@ -57,6 +68,11 @@ def test_the_examples_run_one_after_another(names: dict[str, Any]) -> None:
     assert torch.equal(names["tensors"][down], whole[down][:, 12:24])
     assert torch.equal(names["tensors"]["model.embed_tokens.weight"], whole["model.embed_tokens.weight"][16:32])
     assert torch.equal(names["tensors"]["model.norm.weight"], whole["model.norm.weight"])
+
+    exec(compile(placements, "docs/slices.md", "exec"), names)
+    for name in (up, down, "model.norm.weight"):
+        assert isinstance(names["tensors"][name], DTensor)
+        assert torch.equal(names["tensors"][name].full_tensor(), whole[name])
 
     exec(compile(target, "docs/slices.md", "exec"), names)
     assert torch.equal(names["target"]["lm_head.weight"], whole["lm_head.weight"][16:32])

@@ -18,13 +18,13 @@ import streamer
 ROOT = Path(__file__).resolve().parents[2]
 PUBLIC = """
     AccessDeniedError AsyncStream ChangedError Checkpoint ChecksumError ConnectError CredentialsError DeviceError
-    EngineError FormatError HeaderError HttpStatusError LoadCancelledError LoadReport ManifestError ManifestReport
-    MissingShardError ObjectNotFoundError OptionError Options OutOfMemoryError PluginError RangeResponseError
-    RedirectError SaveReport ShardIndexError Slice StorageError Stream StreamerError TargetError TensorIndexError
-    TensorParallel TlsError TransferTimeoutError TruncatedError UnknownDeviceError UnknownSchemeError
-    UnknownTensorError UnsupportedDtypeError UsageError accelerate aload asave astream dcp diffusers fsspec hookimpl
-    load load_file load_into open patch patched plugins release release_pinned_memory safe_open save save_model
-    stream transformers unpatch write_manifest
+    EngineError FormatError GroupError HeaderError HttpStatusError LoadCancelledError LoadReport ManifestError
+    ManifestReport MissingShardError ObjectNotFoundError OptionError Options OutOfMemoryError Placements PluginError
+    RangeResponseError RedirectError SaveReport ShardIndexError Slice StorageError Stream StreamerError TargetError
+    TensorIndexError TensorParallel TlsError TransferTimeoutError TruncatedError UnknownDeviceError
+    UnknownSchemeError UnknownTensorError UnsupportedDtypeError UsageError accelerate aload asave astream dcp
+    diffusers fsspec hookimpl load load_file load_into open patch patched plugins release release_pinned_memory
+    safe_open save save_model stream transformers unpatch write_manifest
 """
 
 

@@ -1,0 +1,167 @@
+"""Load one checkpoint by the ranks of a gloo group, from a server at the end of a link that all ranks share.
+
+    python benchmarks/bench_group.py [--ranks 4] [--rounds 3] [--bytes N] [--link BYTES] [--only REGEX] [--json FILE]
+
+Rows: each rank alone; the group together, which reads each byte once; the same with slices of a tensor-parallel rank;
+and Run:ai with RUNAI_STREAMER_DIST=1. Guarantees: each whole load keeps all tensors and compares them with the files;
+the clock runs from a barrier, when all ranks have imported what they need, to the end of the last rank. `sent` is what
+the server's link has passed on, headers included.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parent / "tests")]
+
+from bench_load import targets  # noqa: E402
+from checkpoint import expected_tensors, make_or_reuse  # noqa: E402
+from contestants import Target  # noqa: E402
+from measure import MASK, tensor_digest  # noqa: E402
+from nginx_origin import NginxOrigin  # noqa: E402
+from servers.tcp_proxy import TcpProxy, http_requests  # noqa: E402
+
+ROWS = (
+    "streamer, each alone",
+    "streamer, group",
+    "streamer, slices alone",
+    "streamer, slices and group",
+    "Run:ai, DIST",
+)
+PARTIAL = ("streamer, slices alone", "streamer, slices and group")
+
+
+def slices(rank: int, ranks: int) -> Any:
+    """Cut every other tensor by rows, the others by columns, as tensor parallelism does."""
+    import streamer
+
+    def part(name: str, shape: tuple[int, ...], _dtype: str) -> streamer.Slice | None:
+        return streamer.Slice(len(name) % 2, rank, ranks) if len(shape) == 2 else None
+
+    return part
+
+
+def loaded(row: str, target: Target, rank: int, ranks: int) -> dict[str, Any]:
+    """Load as a row says."""
+    import torch.distributed as dist
+
+    if row.startswith("Run:ai"):
+        from runai_model_streamer import SafetensorsStreamer
+
+        with SafetensorsStreamer() as files:
+            files.stream_files(target.paths, device="cpu", is_distributed=True)
+            return dict(files.get_tensors())
+    import streamer
+
+    group = dist.group.WORLD if "group" in row else None
+    part = slices(rank, ranks) if "slices" in row else None
+    options = target.storage_options()
+    return streamer.load(target.paths, group=group, slices=part, storage_options=options, progress=False)
+
+
+def rank() -> None:
+    """Load once, and tell the time and what was found; one process."""
+    import torch.distributed as dist
+
+    request = json.loads(sys.stdin.readline())
+    own, ranks, row = request["rank"], request["ranks"], request["row"]
+    dist.init_process_group("gloo", rank=own, world_size=ranks, store=dist.FileStore(request["store"], ranks))
+    import streamer
+
+    assert callable(streamer.load)
+    if row.startswith("Run:ai"):
+        import runai_model_streamer
+        import runai_model_streamer_s3
+
+        assert runai_model_streamer
+        assert runai_model_streamer_s3
+    dist.barrier()
+    began = time.perf_counter()
+    tensors = loaded(row, Target(**request["target"]), own, ranks)
+    seconds = time.perf_counter() - began
+    digests = [tensor_digest(name, tensor) for name, tensor in tensors.items()]
+    found = {"bytes": sum(size for size, _ in digests), "digest": sum(value for _, value in digests) & MASK}
+    print(json.dumps({"seconds": seconds, **found, "tensors": len(tensors)}), flush=True)
+    dist.barrier()
+    os._exit(0)  # whatever a loader leaves running
+
+
+def measure(row: str, shards: list[Path], arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Run one round: seconds of the slowest rank, and bytes that the server sent."""
+    store = folder / f"store-{time.monotonic_ns()}"
+    with (
+        NginxOrigin(folder.parent) as origin,
+        TcpProxy(origin.http_port, http_requests, bytes_per_s=arguments.link) as link,
+    ):
+        target = replace(targets("http", shards, origin), endpoint=f"http://127.0.0.1:{link.port}")
+        extra = {"RUNAI_STREAMER_DIST": "1", "GLOO_SOCKET_IFNAME": "lo", "RUNAI_STREAMER_CONCURRENCY": "4"}
+        environment = os.environ | target.environment() | extra
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        processes = [
+            subprocess.Popen([sys.executable, __file__, "--rank"], env=environment, **pipes)
+            for _ in range(arguments.ranks)
+        ]
+        request = {"row": row, "ranks": arguments.ranks, "store": str(store), "target": vars(target)}
+        for number, process in enumerate(processes):
+            process.stdin.write(json.dumps({**request, "rank": number}) + "\n")
+            process.stdin.flush()
+        answers = [json.loads(process.communicate(timeout=600)[0].splitlines()[-1]) for process in processes]
+        sent_bytes = link.passed_bytes
+    store.unlink(missing_ok=True)
+    expected = expected_tensors(shards)
+    for answer in answers if row not in PARTIAL else ():
+        assert {key: answer[key] for key in expected} == expected, row
+    return {"seconds": max(answer["seconds"] for answer in answers), "sent_bytes": sent_bytes}
+
+
+def report(results: dict[str, list[dict[str, Any]]], size_bytes: int, arguments: argparse.Namespace) -> None:
+    """Print the table."""
+    link = f"{arguments.link / 1e6:.0f} MB/s" if arguments.link else "unlimited"
+    print(f"{arguments.ranks} ranks, {size_bytes / 1e9:.2f} GB, link {link}, {os.cpu_count()} cores")
+    print(f"{'':30}{'median s':>10}{'best':>8}{'max':>8}{'sent / model':>14}")
+    for row, rounds in results.items():
+        seconds = [each["seconds"] for each in rounds]
+        sent = statistics.median(each["sent_bytes"] for each in rounds) / size_bytes
+        print(
+            f"{row:30}{statistics.median(seconds):10.2f}{min(seconds):8.2f}{max(seconds):8.2f}{sent:14.3f}", flush=True
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--ranks", type=int, default=4)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--bytes", type=int, default=1 << 30, help="size of the checkpoint (default 1 GiB)")
+    parser.add_argument("--link", type=int, default=200_000_000, help="bytes a second of the link; 0: no limit")
+    parser.add_argument("--only", type=re.compile, default=re.compile(""), metavar="REGEX", help="rows to run")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every round's figures here")
+    parser.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.rank:
+        rank()
+        return
+    arguments.link = arguments.link or None
+    folder = HERE.parent / ".bench" / f"model-{arguments.bytes}"
+    shards = make_or_reuse(folder.resolve(), arguments.bytes, 4)
+    results: dict[str, list[dict[str, Any]]] = {row: [] for row in ROWS if arguments.only.search(row)}
+    for number in range(arguments.rounds):
+        for row in list(results)[:: -1 if number % 2 else 1]:
+            results[row].append(measure(row, shards, arguments, folder))
+    report(results, sum(path.stat().st_size for path in shards), arguments)
+    if arguments.json:
+        arguments.json.write_text(json.dumps(results, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,172 @@
+"""What the ranks of a group agree on before data is read: the request, the versions of objects, and what each wants.
+
+Rank 0 decides. A request that differs from its own is an error on all ranks, which names the difference; a rank that
+finds other versions than rank 0 gets a `ChangedError`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from streamer._group.member import SILENCE_S, Member
+from streamer._group.parts import Part, Runs, part_of
+from streamer.core.checkpoint.catalog import Catalog, ShardTensor
+from streamer.core.checkpoint.placements import Placements
+from streamer.core.checkpoint.strategies import Unverified, strategy_of
+from streamer.core.checkpoint.tensor_parallel import TensorParallel
+from streamer.core.engine.session import SourceObject
+from streamer.core.errors import ChangedError, GroupError, UsageError
+from streamer.core.options.arguments import is_group
+from streamer.core.options.options import Options
+from streamer.core.options.settings import Settings
+from streamer.core.quoting import quoted
+from streamer.core.request.request import Request
+from streamer.core.secrets.redact import redact
+from streamer.core.store.sources import FileSource
+
+__all__ = ["agree_on_checkpoint", "agree_on_parts", "joined_group", "told_to_group"]
+
+MOST_WINDOW_BYTES = 128 << 20
+LEAST_WINDOW_BYTES = 4 << 20  # smaller ones cost more rounds than they overlap
+WINDOWS_IN_LIMIT = 16  # two are held to be sent, two as received, and the rest is read ahead
+STRICT = "one load at a time may use a group, and all of its ranks call it alike"
+
+
+@contextmanager
+def joined_group(request: Request) -> Iterator[Member | None]:
+    """Join the load of the request's group, if it has one; an error in the block is told to the other ranks.
+
+    Raises:
+        UsageError: the ranks' requests differ, or have options that no group has.
+        GroupError: another rank failed.
+    """
+    member = None if request.group is None else Member(request.group)
+    if member is None or member.size == 1:
+        yield None
+        return
+    try:
+        options = (request.options or Options()).filled_from_environment()
+        member.silence_s = SILENCE_S - Options().block_deadline_s + options.block_deadline_s
+        if not isinstance(strategy_of(request.verify), Unverified):
+            hint = 'Pass verify="off", or load without group='
+            raise UsageError("verify= compares what one process reads, not what a group does", hint=hint)
+        _compare_requests(member, request)
+        yield member
+    except BaseException as error:
+        member.fail(error)
+        raise
+
+
+@contextmanager
+def told_to_group(group: Any) -> Iterator[None]:
+    """Tell the other ranks of a group, which have joined the load by then, of an error in the block."""
+    try:
+        yield
+    except BaseException as error:
+        if is_group(group):
+            Member(group).fail(error)
+        raise
+
+
+def agree_on_checkpoint(member: Member, catalog: Catalog) -> None:
+    """Compare the objects that this rank located, and their headers, with those of rank 0.
+
+    Raises:
+        ChangedError: this rank found others.
+        GroupError: another rank did.
+    """
+    digest = hashlib.sha256(repr(catalog.tensors).encode()).hexdigest()
+    shards = [[each.uri, each.size_bytes, _version_for_all(each)] for each in catalog.shards]
+    told = member.gather({"shards": shards, "tensors": digest})
+    different = [rank for rank in range(member.size) if told[rank] != told[0]]
+    if member.rank in different:
+        member.is_over = True  # each rank sees it by itself
+        expected: list[Any] = told[0]["shards"]
+        uri = next((str(mine[0]) for mine in shards if mine not in expected), catalog.shards[0].uri)
+        raise ChangedError(
+            f"rank {member.rank} of the group found another version or size than rank 0",
+            uri=uri,
+            hint="Load again when nobody writes. For files that were copied to each machine, make a group per machine",
+        )
+    if different:
+        member.is_over = True
+        name = member.name_of(different[0])
+        raise GroupError(f"{name} found another version of the checkpoint than rank 0", rank=different[0])
+
+
+def agree_on_parts(
+    member: Member, catalog: Catalog, wanted: Sequence[ShardTensor], settings: Settings
+) -> tuple[list[list[Part]], int]:
+    """Exchange what each rank wants.
+
+    Returns:
+        By rank, and for each tensor, the part that it keeps; and the bytes of a window.
+
+    Raises:
+        UsageError: the ranks want different tensors.
+    """
+    names = [each.entry.name for each in wanted]
+    begins = [catalog.tensors[name].entry.begin for name in names]
+    mine = [part_of(each, begin) for each, begin in zip(wanted, begins, strict=True)]
+    is_whole = all(each == catalog.tensors[each.entry.name] for each in wanted)
+    told = member.gather(
+        {
+            "names": None if len(names) == len(catalog.tensors) else names,
+            "parts": None if is_whole else mine,
+            "limit": settings.memory_limit_bytes,
+        }
+    )
+    for rank, each in enumerate(told):
+        if each["names"] != told[0]["names"]:
+            member.is_over = True
+            raise _other_names(member.name_of(rank), each["names"], told[0]["names"], catalog)
+    whole = [part_of(catalog.tensors[name], begin) for name, begin in zip(names, begins, strict=True)]
+    parts = [whole if each["parts"] is None else [_part(runs) for runs in each["parts"]] for each in told]
+    window_bytes = min(MOST_WINDOW_BYTES, min(each["limit"] for each in told) // WINDOWS_IN_LIMIT)
+    return parts, max(LEAST_WINDOW_BYTES, window_bytes)
+
+
+def _part(runs: Sequence[Sequence[int]]) -> Part:
+    return tuple(Runs(*each) for each in runs)
+
+
+def _compare_requests(member: Member, request: Request) -> None:
+    told = member.gather(_summary(request))
+    for rank, each in enumerate(told):
+        for name, value in told[0].items():
+            if each.get(name) != value:
+                member.is_over = True
+                raise UsageError(
+                    f"{name} differs in the group: {each.get(name)} on rank {rank}, {value} on rank 0", hint=STRICT
+                )
+
+
+def _summary(request: Request) -> Mapping[str, str]:
+    """Describe what has to be the same on all ranks, without secrets."""
+    slices = request.slices
+    named = type(slices).__name__ if isinstance(slices, (TensorParallel, Placements)) else None
+    kind = f"a {named}" if named else "a callable" if callable(slices) else None
+    return {
+        "uri=": ", ".join(map(redact, request.uris)),
+        "framework=": str(request.framework),
+        "dtype=": str(request.dtype),
+        "verify=": str(request.verify),
+        "slices=": kind or ("None" if slices is None else "a mapping"),
+    }
+
+
+def _version_for_all(shard: SourceObject) -> str:
+    """Give the version as every machine sees it: a file's is of its device's number, too, which each has its own of."""
+    return shard.version.partition("-")[2] if isinstance(shard.source, FileSource) else shard.version
+
+
+def _other_names(rank: str, names: list[str] | None, first: list[str] | None, catalog: Catalog) -> UsageError:
+    here, there = ({*(each if each is not None else catalog.tensors)} for each in (names, first))
+    more, less = sorted(here - there), sorted(there - here)
+    said = [
+        f"{len(each)} {what}, {quoted(each[0])} among them" for each, what in ((more, "more"), (less, "fewer")) if each
+    ]
+    return UsageError(f"{rank} wants other tensors than rank 0: {'; '.join(said) or 'in another order'}", hint=STRICT)

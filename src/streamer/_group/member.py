@@ -1,0 +1,186 @@
+"""One rank of a process group during one load: small messages, and the exchange of bytes between ranks.
+
+Guarantees: before each exchange all ranks say in a round whether they are ready, so that the failure of one ends the
+load of all. Every wait for other ranks ends. Nothing but the group that the caller passed is used.
+Every collective is `all_to_all_single`: each rank has a connection to each other one in it, so all notice at once when
+one rank dies.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import timedelta
+from enum import IntEnum
+from typing import Any
+
+from streamer.core.errors import GroupError, StreamerError
+from streamer.core.options.deadline import Deadline
+
+__all__ = ["SILENCE_S", "Member", "State"]
+
+ROW_BYTES = 1024
+STATE_BYTES, LENGTH_BYTES = 1, 8  # of a row; text follows
+FAREWELL_S = 1.0  # a rank that waits for the others joins a round after a quarter of a second
+LOOK_S = 0.05  # between two looks whether a collective is done: Ctrl-C counts then, too
+SILENCE_S = 125.0  # until the options are known: a little longer than a server is waited for
+
+
+class State(IntEnum):
+    """What a rank says of itself in a round."""
+
+    READY = 1
+    WAITING = 2  # for the storage
+    FAILED = 3
+    LEFT = 4  # its consumer wants no more tensors
+
+
+class Member:
+    """See the module's docstring.
+
+    Args:
+        group: A ``torch.distributed.ProcessGroup`` that this process is in.
+
+    Attributes:
+        rank: Of this process in the group.
+        size: Number of ranks.
+        device: Where the tensors of a collective lie.
+        silence_s: How long the other ranks may be silent.
+        deadline: Of the load of this rank, or None.
+    """
+
+    def __init__(self, group: Any) -> None:
+        self._torch = sys.modules["torch"]
+        self._distributed = self._torch.distributed
+        self._group = group
+        self.rank, self.size = self._distributed.get_rank(group), self._distributed.get_world_size(group)
+        self.device = self._device()
+        self.silence_s = SILENCE_S
+        self.deadline: Deadline | None = None
+        self.is_over = self.size == 1
+
+    def round(self, state: State, text: str = "", payload_bytes: int = 0) -> list[tuple[State, int]]:
+        """Tell the others a state, and hear theirs.
+
+        Returns:
+            By rank, the state and the number of bytes of its payload.
+
+        Raises:
+            GroupError: another rank failed, left or is silent.
+        """
+        told = self._finished(*self._begin_round(state, text, payload_bytes))
+        rows = [told[rank * ROW_BYTES : (rank + 1) * ROW_BYTES].cpu().numpy().tobytes() for rank in range(self.size)]
+        states = [(State(row[0]), int.from_bytes(row[1 : 1 + LENGTH_BYTES], "little")) for row in rows]
+        for rank, row in enumerate(rows):
+            if states[rank][0] in (State.FAILED, State.LEFT):
+                self.is_over = True
+                text = row[STATE_BYTES + LENGTH_BYTES :].rstrip(b"\0").decode(errors="replace")
+                raise GroupError(f"{self.name_of(rank)} {text}", rank=rank)
+        return states
+
+    def gather(self, value: Any) -> list[Any]:
+        """Give the values of all ranks, by rank; each is made of what JSON has.
+
+        Raises:
+            GroupError: as `round`.
+        """
+        text = json.dumps(value).encode()
+        lengths = [length for _, length in self.round(State.READY, payload_bytes=len(text))]
+        sent = self._torch.frombuffer(bytearray(text) * self.size, dtype=self._torch.uint8)
+        got = self._torch.empty(sum(lengths), dtype=self._torch.uint8)
+        got = self.exchange(got, sent, lengths, [len(text)] * self.size)().cpu().numpy().tobytes()
+        return [json.loads(got[sum(lengths[:rank]) :][: lengths[rank]]) for rank in range(self.size)]
+
+    def exchange(self, received: Any, sent: Any, received_sizes: Sequence[int], sent_sizes: Sequence[int]) -> Any:
+        """Begin to send bytes to each rank, and to receive some from each.
+
+        Args:
+            received: Room for what comes, by rank: a flat tensor of bytes.
+            sent: The bytes that go, by rank; alike.
+            received_sizes: Bytes from each rank.
+            sent_sizes: Bytes for each rank.
+
+        Returns:
+            A function that waits for the end, and gives what was received, on `device`.
+        """
+        sent, received = sent.to(self.device, non_blocking=True), received.to(self.device)
+        sizes = list(received_sizes), list(sent_sizes)
+        work = self._distributed.all_to_all_single(received, sent, *sizes, group=self._group, async_op=True)
+        return lambda: self._finished(work, received)
+
+    def fail(self, error: BaseException) -> None:
+        """Tell the others that this rank failed, unless the load of all is over already."""
+        known = isinstance(error, StreamerError)
+        self._say_farewell(State.FAILED, f"failed: {type(error).__name__}{f': {error}' if known else ''}")
+
+    def leave(self) -> None:
+        """Tell the others that the consumer of this rank stopped."""
+        self._say_farewell(State.LEFT, "closed its stream before the end")
+
+    def name_of(self, rank: int) -> str:
+        """Name a rank in a message."""
+        return f"rank {rank} of the group ({self.size} ranks)"
+
+    def _say_farewell(self, state: State, text: str) -> None:
+        if self.is_over:
+            return
+        self.is_over = True
+        with suppress(Exception):  # a group that is broken; the error of this rank is the one to raise
+            work, _ = self._begin_round(state, text, 0)
+            ends_at = time.monotonic() + FAREWELL_S
+            while not work.is_completed() and time.monotonic() < ends_at:
+                time.sleep(0.001)
+
+    def _begin_round(self, state: State, text: str, payload_bytes: int) -> tuple[Any, Any]:
+        cut = text.encode()[: ROW_BYTES - STATE_BYTES - LENGTH_BYTES]
+        row = bytes([state]) + payload_bytes.to_bytes(LENGTH_BYTES, "little") + cut
+        sent = self._torch.frombuffer(bytearray(row.ljust(ROW_BYTES, b"\0") * self.size), dtype=self._torch.uint8)
+        sent = sent.to(self.device)
+        told = self._torch.empty_like(sent)
+        return self._distributed.all_to_all_single(told, sent, group=self._group, async_op=True), told
+
+    def _finished(self, work: Any, received: Any) -> Any:
+        """Wait for a collective; give what was received."""
+        began = time.monotonic()
+        try:
+            while not self._is_done(work):
+                self._check_time(began)
+            work.wait()  # raises what ended it; on an accelerator, later work of this stream waits for it
+        except StreamerError:
+            raise
+        except Exception as error:
+            self.is_over = True
+            reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
+            message = f"a rank of the group ended, or its connection did: {reason}"
+            raise GroupError(message, hint="The other ranks' errors say why") from error
+        return received
+
+    def _is_done(self, work: Any) -> bool:
+        if self.device.type != "cpu":
+            time.sleep(0.0005)
+        else:
+            with suppress(RuntimeError):  # "Operation timed out!", or what the next line finds out
+                work.wait(timedelta(seconds=LOOK_S))
+        return bool(work.is_completed())
+
+    def _check_time(self, began: float) -> None:
+        if self.deadline is not None and self.deadline.is_over:
+            raise self.deadline.error("the other ranks of the group were not ready in time", "")
+        if time.monotonic() - began <= self.silence_s:
+            return
+        self.is_over = True
+        raise GroupError(
+            f"other ranks of the group did not answer for {self.silence_s:.0f} s",
+            hint="Call it on all ranks with the same arguments; raise block_deadline_s in Options if one works longer"
+            " between two tensors",
+        )
+
+    def _device(self) -> Any:
+        backends = str(self._distributed.get_backend_config(self._group))  # "cpu:gloo,cuda:nccl"
+        kinds = [each.partition(":")[0] for each in backends.split(",")]
+        if "cpu" in kinds:
+            return self._torch.device("cpu")
+        return self._torch.device(kinds[0], getattr(self._torch, kinds[0]).current_device())

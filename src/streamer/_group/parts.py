@@ -1,0 +1,120 @@
+"""Which bytes of a tensor a rank keeps, as runs of bytes: what one rank reads is so cut for each other rank.
+
+Pure. The kept bytes of a part, one after the other, are in the order of the tensor's own bytes, as every part is a box
+in a tensor whose last dimension varies fastest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+from math import prod
+from typing import NamedTuple, TypeAlias
+
+from streamer.core.checkpoint.catalog import ShardTensor
+from streamer.core.format.dtypes import bits_of
+
+__all__ = ["Part", "Runs", "bytes_before", "bytes_between", "clipped", "part_of", "size_of"]
+
+
+class Runs(NamedTuple):
+    """Equal runs of bytes at equal distances.
+
+    Attributes:
+        first: Offset of the first run, counted from the first byte of the tensor.
+        length: Bytes of a run.
+        stride: Bytes from the start of a run to that of the next.
+        number: How many.
+    """
+
+    first: int
+    length: int
+    stride: int
+    number: int
+
+    @property
+    def end(self) -> int:
+        """Offset of the byte after the last run."""
+        return self.first + (self.number - 1) * self.stride + self.length
+
+    def before(self, position: int) -> int:
+        """Count the bytes of the runs that lie before an offset."""
+        if position <= self.first:
+            return 0
+        run, inside = divmod(position - self.first, self.stride)
+        return min(self.number * self.length, run * self.length + min(inside, self.length))
+
+    def inside(self, begin: int, end: int) -> Iterator[Runs]:
+        """Give what lies between two offsets: at most a part of a run, whole runs, and a part of another."""
+        run = max(0, (begin - self.first - self.length) // self.stride + 1)
+        last = min(self.number, -(-(end - self.first) // self.stride))
+        while run < last:
+            start = self.first + run * self.stride
+            if start >= begin and start + self.length <= end:
+                whole = min(last, (end - self.length - self.first) // self.stride + 1) - run
+                yield Runs(start, self.length, self.stride, whole)
+                run += whole
+            else:
+                low, high = max(begin, start), min(end, start + self.length)
+                yield Runs(low, high - low, high - low, 1)
+                run += 1
+
+
+Part: TypeAlias = tuple[Runs, ...]  # in the order of their offsets, without overlaps; none of an empty part
+
+
+def size_of(part: Part) -> int:
+    """Count the bytes of a part."""
+    return sum(runs.length * runs.number for runs in part)
+
+
+def bytes_before(part: Part, position: int) -> int:
+    """Count the bytes of a part that lie before an offset in its tensor."""
+    return sum(runs.before(position) for runs in part)
+
+
+def bytes_between(part: Part, begin: int, end: int) -> int:
+    """Count the bytes of a part that lie between two offsets in its tensor."""
+    return bytes_before(part, end) - bytes_before(part, begin)
+
+
+def clipped(part: Part, begin: int, end: int) -> Iterator[Runs]:
+    """Give what of a part lies between two offsets in its tensor."""
+    for runs in part:
+        if runs.first < end and begin < runs.end:
+            yield from runs.inside(begin, end)
+
+
+def part_of(wanted: ShardTensor, tensor_begin: int) -> Part:
+    """Give the part that is kept of a tensor.
+
+    Args:
+        wanted: The part, as it is read without a group.
+        tensor_begin: Offset of the whole tensor's first byte in its shard.
+    """
+    entry, cut = wanted.entry, wanted.cut
+    begin, size_bytes = entry.begin - tensor_begin, entry.end - entry.begin
+    if not size_bytes:
+        return ()
+    if cut is None:
+        return (Runs(begin, size_bytes, size_bytes, 1),)
+    bits = bits_of(entry.dtype)
+    run, levels = _levels(cut.box, [prod(cut.whole[dim + 1 :]) for dim in range(len(cut.whole))])
+    (count, stride), *outer = levels or [(1, run)]
+    starts = [cut.first + sum(places) for places in product(*(range(0, n * far, far) for n, far in reversed(outer)))]
+    return tuple(Runs(begin + start * bits // 8, run * bits // 8, stride * bits // 8, count) for start in starts)
+
+
+def _levels(box: Sequence[int], strides: Sequence[int]) -> tuple[int, list[tuple[int, int]]]:
+    """Give the elements of a run, and how many runs lie how far apart, from the innermost dimension outwards."""
+    run, levels = 1, list[tuple[int, int]]()
+    for size, stride in zip(reversed(box), reversed(strides), strict=True):
+        if size == 1:
+            continue
+        if not levels and stride == run:
+            run *= size
+        elif levels and stride == levels[-1][0] * levels[-1][1]:
+            levels[-1] = levels[-1][0] * size, levels[-1][1]
+        else:
+            levels.append((size, stride))
+    return run, levels

@@ -1,0 +1,96 @@
+"""What a group reads for one load: the windows, and the reads of this rank, in their order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from streamer._group.parts import Part, bytes_between
+from streamer._group.windows import Piece, Window, windows_of
+from streamer.core.checkpoint.catalog import ShardTensor
+from streamer.core.engine.plan import Item, ReadPlan, plan_reads
+
+__all__ = ["GroupReads", "OwnRead", "group_reads"]
+
+READ_BYTES = 8 << 20  # of one item: the largest block, so that it is complete with one answer
+MOST_WINDOWS = 8  # at least so many, if they are large enough: reading and exchanging overlap
+LEAST_WINDOW_BYTES = 4 << 20
+
+
+class OwnRead(NamedTuple):
+    """One read of this rank.
+
+    Attributes:
+        piece: What is read.
+        is_shared: Others want bytes of it.
+        is_whole: It is all that this rank keeps of the tensor, and nothing else.
+    """
+
+    piece: Piece
+    is_shared: bool
+    is_whole: bool
+
+
+@dataclass(frozen=True)
+class GroupReads:
+    """See the module's docstring.
+
+    Attributes:
+        parts: By rank and tensor, what is kept.
+        windows: In their order.
+        own: The reads of this rank, by window.
+        plan: The same, for the engine.
+        names: Of the tensors that they are of, by item of the plan.
+    """
+
+    parts: Sequence[Sequence[Part]]
+    windows: Sequence[Window]
+    own: Sequence[Sequence[OwnRead]]
+    plan: ReadPlan
+    names: Sequence[str]
+
+    def sizes_to_send(self, window: int, rank: int) -> list[int]:
+        """Count the bytes of a window that a rank sends to each."""
+        sizes = [0] * len(self.parts)
+        for tensor, begin, end in self.windows[window].stripe(rank, len(sizes)):
+            for other, parts in enumerate(self.parts):
+                if other != rank:
+                    sizes[other] += bytes_between(parts[tensor], begin, end)
+        return sizes
+
+
+def group_reads(
+    rank: int, parts: Sequence[Sequence[Part]], tensors: Sequence[ShardTensor], window_bytes: int
+) -> GroupReads:
+    """Plan the reads of one rank.
+
+    Args:
+        rank: Of this process.
+        parts: By rank and tensor, what is kept.
+        tensors: The whole tensors.
+        window_bytes: Most bytes of a window.
+    """
+    total_bytes = sum(each.entry.end - each.entry.begin for each in tensors)
+    window_bytes = min(window_bytes, max(LEAST_WINDOW_BYTES, total_bytes // MOST_WINDOWS))
+    windows = windows_of(parts, window_bytes)
+    own = [list(_own_reads(rank, parts, window)) for window in windows]
+    items, names = [], []
+    for read in (read for reads in own for read in reads):
+        tensor = tensors[read.piece.tensor]
+        begin = tensor.entry.begin
+        items.append(Item(tensor.shard, begin + read.piece.begin, begin + read.piece.end))
+        names.append(tensor.entry.name)
+    # No gap is read: its bytes are those of another rank.
+    return GroupReads(parts, windows, own, plan_reads(items, 0), names)
+
+
+def _own_reads(rank: int, parts: Sequence[Sequence[Part]], window: Window) -> Iterator[OwnRead]:
+    for owner, piece in window.own:
+        if owner == rank:
+            part = parts[rank][piece.tensor]
+            is_whole = len(part) == 1 and part[0].number == 1 and (part[0].first, part[0].end) == piece[1:]
+            yield OwnRead(piece, is_shared=False, is_whole=is_whole)
+    for tensor, begin, end in window.stripe(rank, len(parts)):
+        for at in range(begin, end, READ_BYTES):
+            yield OwnRead(Piece(tensor, at, min(end, at + READ_BYTES)), is_shared=True, is_whole=False)

@@ -1,0 +1,98 @@
+"""Starts the reads of a group, once all ranks have said what they want."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from streamer._group.agreement import agree_on_parts
+from streamer._group.destination import Destination
+from streamer._group.member import Member
+from streamer._group.parts import size_of
+from streamer._group.reads import group_reads
+from streamer._group.session import GroupSession
+from streamer.core.checkpoint.catalog import Catalog, ShardTensor
+from streamer.core.checkpoint.destinations import Destinations
+from streamer.core.engine.plan import ReadPlan
+from streamer.core.engine.session import ReadSession
+from streamer.core.options.settings import Settings
+
+__all__ = ["SharedReads"]
+
+WINDOWS_HELD = 6  # two that are sent, two that are received, and what the collective and the copies need
+
+
+class _Progress(Protocol):
+    def update(self, count_done: Callable[[], int], /) -> None: ...
+    def note(self, text: str, /) -> None: ...
+
+
+class SharedReads:
+    """What one rank reads for its group, and keeps of what all read.
+
+    Args:
+        member: This rank.
+        catalog: All tensors, alike on all ranks.
+        wanted: What this rank wants of them.
+        settings: How to read.
+
+    Attributes:
+        kept: What is handed out: each part as a tensor of its own, that nothing has to be cut out of any more.
+
+    Raises:
+        UsageError: the ranks want different tensors.
+        GroupError: another rank failed.
+    """
+
+    def __init__(self, member: Member, catalog: Catalog, wanted: Sequence[ShardTensor], settings: Settings) -> None:
+        member.deadline = settings.deadline
+        parts, window_bytes = agree_on_parts(member, catalog, wanted, settings)
+        whole = [catalog.tensors[each.entry.name] for each in wanted]
+        self._member, self._catalog = member, catalog
+        self._reads = group_reads(member.rank, parts, whole, window_bytes)
+        held_bytes = WINDOWS_HELD * max((each.shared_bytes for each in self._reads.windows), default=0)
+        limit_bytes = settings.memory_limit_bytes
+        self._settings = replace(settings, memory_limit_bytes=max(limit_bytes - held_bytes, limit_bytes // 4, 1))
+        self.kept = [
+            each._replace(entry=each.kept._replace(begin=0, end=size_of(part)), cut=None)
+            for each, part in zip(wanted, parts[member.rank], strict=True)
+        ]
+
+    def counted(self, plan: ReadPlan) -> ReadPlan:
+        """Count in a plan of the tensors the bytes that this rank reads."""
+        return replace(plan, span_bytes=self._reads.plan.span_bytes)
+
+    def started(self, plan: ReadPlan, destinations: Destinations, progress: _Progress) -> GroupSession:
+        """Begin to read.
+
+        Args:
+            plan: Where the tensors of this rank go.
+            destinations: The same, with the tensors of the caller and of accelerators.
+            progress: Of this rank's reads.
+        """
+        names = self._reads.names
+        targets = {
+            number: destinations.in_place[each.entry.name]
+            for number, each in enumerate(self.kept)
+            if each.entry.name in destinations.in_place
+        }
+        parts = self._reads.parts[self._member.rank]
+        destination = Destination(parts, plan, destinations.device_tensors, targets)
+
+        def session(beat: Callable[[Callable[[], int]], None]) -> ReadSession:
+            def on_progress(landed_bytes: Callable[[], int]) -> None:
+                progress.update(landed_bytes)
+                beat(landed_bytes)
+
+            return ReadSession(
+                self._catalog.shards,
+                self._reads.plan,
+                self._settings,
+                in_item_order=True,
+                on_progress=on_progress,
+                on_wait=progress.note,
+                name_of=lambda item: names[item],
+            )
+
+        return GroupSession(self._member, self._reads, plan, destination, session)

@@ -1,0 +1,130 @@
+"""Who reads which bytes for a group, and in which order: windows, whose bytes are exchanged together.
+
+Pure: all ranks make the same windows from the same parts. Each wanted byte is read by exactly one rank. What only one
+rank wants, it reads itself. What several want is put in a row, and each rank reads an equal stripe of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from streamer._group.parts import Part
+
+__all__ = ["Piece", "Window", "windows_of"]
+
+STRIPE_STEP_BYTES = 64 << 10  # a request for less costs as much
+LEAST_OWN_BYTES = 256 << 10  # of a shorter range, a request of its own takes longer than the exchange
+
+
+class Piece(NamedTuple):
+    """A range of bytes of one tensor.
+
+    Attributes:
+        tensor: Its number.
+        begin: Offset of the first byte in the tensor.
+        end: Offset of the byte after the last.
+    """
+
+    tensor: int
+    begin: int
+    end: int
+
+
+class Window(NamedTuple):
+    """What is read and exchanged together.
+
+    Attributes:
+        shared: What several ranks want, in a row.
+        own: What one rank wants, by the rank.
+        complete: Numbers of the tensors of which no later window has bytes, in their order.
+    """
+
+    shared: tuple[Piece, ...]
+    own: tuple[tuple[int, Piece], ...]
+    complete: tuple[int, ...]
+
+    @property
+    def shared_bytes(self) -> int:
+        """Bytes of the shared pieces."""
+        return sum(piece.end - piece.begin for piece in self.shared)
+
+    def stripe(self, rank: int, ranks: int) -> Iterator[Piece]:
+        """Give what a rank reads of the shared pieces."""
+        step_bytes = -(-self.shared_bytes // (ranks * STRIPE_STEP_BYTES)) * STRIPE_STEP_BYTES
+        first, last, at = rank * step_bytes, (rank + 1) * step_bytes, 0
+        for piece in self.shared:
+            begin, end = piece.begin + max(0, first - at), min(piece.end, piece.begin + last - at)
+            if begin < end:
+                yield Piece(piece.tensor, begin, end)
+            at += piece.end - piece.begin
+
+
+def windows_of(parts: Sequence[Sequence[Part]], window_bytes: int) -> list[Window]:
+    """Divide what the ranks of a group want into windows.
+
+    Args:
+        parts: By rank, and for each by tensor.
+        window_bytes: Most bytes of a window that are exchanged; of what its rank keeps itself, about as many for each
+            rank.
+    """
+    ranks = len(parts)
+    found, window = list[Window](), _OpenWindow()
+    for tensor, of_ranks in enumerate(zip(*parts, strict=True)):
+        for begin, end, owner in _segments(of_ranks):
+            if owner is not None:
+                window.own.append((owner, Piece(tensor, begin, end)))
+                window.own_bytes += end - begin
+                continue
+            at = begin
+            while at < end:
+                taken = min(end - at, window_bytes - window.shared_bytes)
+                window.shared.append(Piece(tensor, at, at + taken))
+                window.shared_bytes += taken
+                at += taken
+                if window.shared_bytes == window_bytes and at < end:
+                    found.append(window.closed())
+                    window = _OpenWindow()
+        window.complete.append(tensor)
+        if window.shared_bytes == window_bytes or window.shared_bytes + window.own_bytes // ranks >= window_bytes:
+            found.append(window.closed())
+            window = _OpenWindow()
+    return [*found, window.closed()] if window.complete else found
+
+
+class _OpenWindow:
+    def __init__(self) -> None:
+        self.shared: list[Piece] = []
+        self.own: list[tuple[int, Piece]] = []
+        self.complete: list[int] = []
+        self.shared_bytes = self.own_bytes = 0
+
+    def closed(self) -> Window:
+        return Window(tuple(self.shared), tuple(self.own), tuple(self.complete))
+
+
+def _segments(parts: Sequence[Part]) -> Iterator[tuple[int, int, int | None]]:
+    """Divide the wanted bytes of one tensor: begin, end, and the only rank that wants them, or None."""
+    wanted = [(rank, part[0].first, part[-1].end) for rank, part in enumerate(parts) if part]
+    if not wanted:
+        return
+    is_cut = any(len(part) > 1 or (part and part[0].number > 1) for part in parts)
+    if is_cut and len(wanted) > 1:  # what the runs of one rank leave out, another one wants
+        yield min(begin for _, begin, _ in wanted), max(end for *_, end in wanted), None
+        return
+    bounds = sorted({bound for _, *both in wanted for bound in both})
+    shared: tuple[int, int] | None = None
+    for begin, end in pairwise(bounds):
+        owners = [rank for rank, low, high in wanted if low <= begin and end <= high]
+        is_own = len(owners) == 1 and end - begin >= LEAST_OWN_BYTES
+        if owners and not is_own:
+            shared = (shared[0] if shared else begin), end
+            continue
+        if shared:
+            yield (*shared, None)
+            shared = None
+        if is_own:
+            yield begin, end, owners[0]
+    if shared:
+        yield (*shared, None)

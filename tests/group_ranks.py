@@ -1,0 +1,123 @@
+"""Starts the ranks of a group, each of which does what `group_cases` says, and collects what they tell.
+
+    python group_ranks.py RANKS CASES
+
+CASES is JSON, a list of cases: the name of a function of `group_cases`, and its arguments. Prints JSON: for each case
+what each rank returned, with the seconds it took; an error by its class and text; None of a rank that died. The ranks
+of each case are forked from one process that has imported torch, which takes longer than all they do.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+import streamer
+
+__all__ = ["ranks_tell", "second_rank", "values"]
+
+PATIENCE_S = 60.0
+
+
+def run(rank: int, ranks: int, name: str, arguments: dict[str, Any], folder: Path) -> None:
+    import group_cases  # not where this file is imported for `ranks_tell`
+
+    torch.set_num_threads(1)
+    store = dist.FileStore(str(folder / "store"), ranks)
+    dist.init_process_group("gloo", rank=rank, world_size=ranks, store=store)
+    dist.barrier()
+    began = time.monotonic()
+    try:
+        told = {"value": group_cases.CASES[name](rank, ranks, **arguments)}
+    except Exception as error:
+        told = {"error": type(error).__name__, "text": str(error), "rank": getattr(error, "rank", None)}
+    told["seconds"] = time.monotonic() - began
+    (folder / f"{rank}.json").write_text(json.dumps(told))
+    (folder / f"{rank}.done").touch()
+    ends_at = time.monotonic() + PATIENCE_S  # the end of a process is noticed by the others as a failure
+    while time.monotonic() < ends_at and not all(
+        (folder / f"{other}.done").exists() or (folder / f"{other}.dead").exists() for other in range(ranks)
+    ):
+        time.sleep(0.02)
+    os._exit(0)
+
+
+def told_by(name: str, arguments: dict[str, Any], ranks: int) -> list[Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        context = multiprocessing.get_context("fork")
+        processes = [
+            context.Process(target=run, args=(rank, ranks, name, arguments, Path(folder))) for rank in range(ranks)
+        ]
+        for process in processes:
+            process.start()
+        ends_at = time.monotonic() + PATIENCE_S
+        while any(process.is_alive() for process in processes) and time.monotonic() < ends_at:
+            for rank, process in enumerate(processes):
+                process.join(0.02)
+                if not process.is_alive():
+                    (Path(folder) / f"{rank}.dead").touch()
+        hung = [rank for rank, process in enumerate(processes) if process.is_alive()]
+        for process in processes:
+            process.kill()
+        assert not hung, f"{name}: ranks {hung} hang"
+        files = [Path(folder) / f"{rank}.json" for rank in range(ranks)]
+        return [json.loads(file.read_text()) if file.exists() else None for file in files]
+
+
+def ranks_tell(ranks: int, *cases: tuple[str, dict[str, Any]]) -> list[list[Any]]:
+    """Run cases, in a process of their own; give for each what each rank told."""
+    command = [sys.executable, __file__, str(ranks), json.dumps(cases)]
+    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    told: list[list[Any]] = json.loads(done.stdout.splitlines()[-1])
+    return told
+
+
+@contextmanager
+def second_rank(uri: str, **how: Any) -> Iterator[Any]:
+    """Be rank 0 of a group of two; rank 1 is a process that loads once."""
+    with tempfile.TemporaryDirectory() as folder:
+        program = (
+            "import sys, json, streamer, torch.distributed as dist\n"
+            "dist.init_process_group('gloo', rank=1, world_size=2, store=dist.FileStore(sys.argv[1], 2))\n"
+            "streamer.load(sys.argv[2], group=dist.group.WORLD, **json.loads(sys.argv[3]))\n"
+        )
+        command = [sys.executable, "-c", program, f"{folder}/store", uri, json.dumps(how)]
+        other = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+        try:
+            dist.init_process_group("gloo", rank=0, world_size=2, store=dist.FileStore(f"{folder}/store", 2))
+            yield dist.group.WORLD
+        finally:
+            other.wait(60)
+            dist.destroy_process_group()
+
+
+def values(told: list[dict[str, Any]]) -> list[Any]:
+    assert all(each is not None and "value" in each for each in told), told
+    return [each["value"] for each in told]
+
+
+def main() -> None:
+    import group_cases
+
+    assert group_cases.CASES
+    assert all((streamer.load, streamer.load_into, streamer.stream))  # imported here, and not once in each rank
+    ranks, cases = int(sys.argv[1]), json.loads(sys.argv[2])
+    print(json.dumps([told_by(name, arguments, ranks) for name, arguments in cases]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,160 @@
+"""``group=``: the ranks of a process group read each byte once, and get what each would get alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from any_dtype import DTYPES, SHAPES, file_of
+from group_ranks import ranks_tell, values
+from safetensors.torch import save_file
+from servers.seaweedfs import SeaweedServer
+from servers.tcp_proxy import TcpProxy, http_requests
+
+import streamer
+
+pytestmark = pytest.mark.slow
+MIB = 1 << 20
+
+
+def weights(scale: int = 1) -> dict[str, torch.Tensor]:
+    """A model with large and small tensors, of several dtypes; each element is another number."""
+    shapes: dict[str, tuple[int, ...]] = {
+        "0.up.weight": (1024 * scale, 1024),
+        "0.down.weight": (1000, 1027 * scale),
+        "0.up.bias": (1024,),
+        "0.joint.weight": (2 * 48, 40),
+        "1.up.weight": (515 * scale, 1024),
+        "1.down.weight": (64, 700),
+        "embed.weight": (1031, 128),
+        "scalar": (),
+        "none": (0, 8),
+        "seven": (7,),
+    }
+    made = {}
+    for number, (name, shape) in enumerate(shapes.items()):
+        generator = torch.Generator().manual_seed(number)
+        made[name] = torch.randn(shape, generator=generator).to([torch.float32, torch.bfloat16][number % 2])
+    return made
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    tensors = weights()
+    names = sorted(tensors)
+    save_file({name: tensors[name] for name in names[:5]}, folder / "model-00001-of-00002.safetensors")
+    save_file({name: tensors[name] for name in names[5:]}, folder / "model-00002-of-00002.safetensors")
+    return folder
+
+
+def size_of(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.iterdir())
+
+
+def test_whole_tensors_are_read_once_and_equal_on_all_ranks(checkpoint: Path) -> None:
+    how = {"uri": str(checkpoint), "expected": str(checkpoint)}
+    cases = [
+        ("whole", how),
+        ("whole", {**how, "framework": "np", "names": ["*.bias", "seven", "scalar", "none", "embed*"]}),
+        ("whole", {**how, "dtype": "float16"}),
+        ("whole", {**how, "options": {"memory_limit_bytes": 1}}),
+    ]
+    for ranks in (2, 3):
+        for told in ranks_tell(ranks, *cases):
+            got = values(told)
+            assert all(each["wrong"] == [] and each["complete"] for each in got)
+            assert sum(each["bytes_read"] for each in got) == got[0]["bytes"]  # each byte once, none of a gap
+            assert all(each["order"] == got[0]["order"] for each in got)
+
+
+def test_every_dtype_arrives_as_it_is(tmp_path: Path) -> None:
+    cases = []
+    for dtype in DTYPES:
+        file = tmp_path / f"{dtype}.safetensors"
+        file.write_bytes(file_of({name: (dtype, shape) for name, shape in SHAPES.items()}))
+        cases.append(("whole", {"uri": str(file), "expected": str(file)}))
+        names = ["matrix", "cube", "pair", "one"]
+        cases.append(("slices", {"uri": str(file), "kind": "dimensions", "names": names}))
+    for told in ranks_tell(2, *cases):
+        assert all(each["wrong"] == [] for each in values(told))
+
+
+def test_parts_are_equal_to_those_that_each_rank_reads_alone(checkpoint: Path) -> None:
+    kinds = ["plan", "two by two", "one dimension each", "last dimension"]
+    for told in ranks_tell(4, *[("slices", {"uri": str(checkpoint), "kind": kind}) for kind in kinds]):
+        got = values(told)
+        assert all(each["wrong"] == [] for each in got)
+        assert sum(each["bytes_read"] for each in got) <= size_of(checkpoint)
+        assert all(each["order"] == got[0]["order"] for each in got)
+
+
+def test_rows_are_read_by_their_rank_alone_and_shared_ones_in_stripes(tmp_path: Path) -> None:
+    save_file({"0.up.weight": torch.arange(4096.0 * 256).view(4096, 256)}, tmp_path / "a.safetensors")
+    rows, halves = ranks_tell(4, *[("slices", {"uri": str(tmp_path), "kind": kind}) for kind in ("rows", "halves")])
+    assert [(each["wrong"], each["bytes"], each["bytes_read"]) for each in values(rows)] == [([], MIB, MIB)] * 4
+    assert [(each["wrong"], each["bytes"], each["bytes_read"]) for each in values(halves)] == [([], 2 * MIB, MIB)] * 4
+
+
+def test_a_sharded_module_is_filled_and_each_rank_reads_its_rows(tmp_path: Path) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(512, 1026), torch.nn.Linear(1026, 129))
+    save_file(dict(model.state_dict()), tmp_path / "model.safetensors")
+    (told,) = ranks_tell(2, ("fsdp2", {"uri": str(tmp_path / "model.safetensors")}))
+    got = values(told)
+    assert [each["wrong"] for each in got] == [[], []]
+    assert sum(each["bytes_read"] for each in got) == sum(each["bytes"] for each in got)
+    assert all(each["bytes_read"] < 0.6 * sum(each["bytes"] for each in got) for each in got)
+
+
+@pytest.mark.server
+def test_a_server_sends_each_byte_once_to_a_group(s3_server: SeaweedServer, tmp_path: Path) -> None:
+    save_file(weights(scale=4), tmp_path / "model.safetensors")
+    url = s3_server.upload_folder(tmp_path, "private", "groups/once")
+    for name, more in [("load", {}), ("slices", {"kind": "plan"})]:
+        with TcpProxy(s3_server.port, http_requests) as proxy:
+            options = {**s3_server.storage_options(), "endpoint_url": f"http://127.0.0.1:{proxy.port}"}
+            # A checkpoint of this size has a header of a thousandth; the default first read is a 64th of a shard.
+            how = {"uri": url, "storage_options": options, "options": {"header_bytes": 4096}, **more}
+            (told,) = ranks_tell(4, (name, how))
+            values(told)
+            loads = 6 if name == "slices" else 1  # two by the group, and one by each rank alone
+            assert proxy.passed_bytes <= loads * 1.02 * size_of(tmp_path)
+
+
+def test_tasks_load_together(checkpoint: Path) -> None:
+    (told,) = ranks_tell(2, ("asynchronous", {"uri": str(checkpoint)}))
+    assert values(told) == [True, True]
+
+
+def test_only_the_ranks_of_the_group_take_part(checkpoint: Path) -> None:
+    (told,) = ranks_tell(4, ("part_of_world", {"uri": str(checkpoint)}))
+    assert [each.get("value") for each in told[:3]] == [sorted(weights())] * 3
+    assert told[3]["error"] == "OptionError"
+    assert "of which this process is no member" in told[3]["text"]
+
+
+@pytest.fixture
+def one_rank() -> Iterator[Any]:
+    dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
+    yield dist.group.WORLD
+    dist.destroy_process_group()
+
+
+def test_a_group_of_one_rank_reads_alone(checkpoint: Path, one_rank: Any) -> None:
+    loaded = streamer.load(checkpoint, group=one_rank, verify="off")
+    assert all(torch.equal(tensor, loaded[name]) for name, tensor in weights().items())
+
+
+@pytest.mark.parametrize("group", ["world", 0, torch.distributed, object()])
+def test_what_is_no_group_is_refused(group: Any) -> None:
+    with pytest.raises(streamer.OptionError, match=r"group is a ProcessGroup of torch.distributed, not \w+. Pass"):
+        streamer.load("/absent", group=group)
+
+
+def test_open_takes_no_group(checkpoint: Path, one_rank: Any) -> None:
+    with pytest.raises(streamer.UsageError, match=r"open\(\) reads for one rank, .* and so takes no group="):
+        streamer.open(checkpoint, group=one_rank)
