@@ -27,7 +27,7 @@ PYTHON_ROOMS = [
     "streamer._pull streamer._save",
     "streamer._command_line",
     "streamer",
-    "streamer._cache streamer._group",
+    "streamer._cache streamer._group streamer._node",
     "plugins.contract",
     "plugins",
     "plugins.guard",

@@ -34,6 +34,7 @@ _COUNTERS = (
 _SUMMED = (
     "bytes_read",
     "cached_bytes",
+    "shared_bytes",
     "requests",
     "retries",
     "outages",
@@ -69,7 +70,9 @@ class LoadReport:
         uri: The URI that was loaded, without secrets.
         tensors: Number of tensors delivered.
         bytes: Bytes of these tensors; for a tensor that ``slices=`` cuts, the bytes that were read for it.
-        bytes_read: Bytes requested from the storage for these tensors, including gaps between them, without headers.
+        bytes_read: Bytes that this process requested from the storage for these tensors, including gaps between them,
+            without headers.
+        shared_bytes: Bytes of these tensors that other processes of this machine read, with ``share="node"``.
         seconds: From the call to the last tensor.
         requests: Range requests sent for headers and tensors, including retries, without the requests that located
             the checkpoint; 0 without HTTP.
@@ -100,6 +103,7 @@ class LoadReport:
     tensors: int = 0
     bytes: int = 0
     bytes_read: int = 0
+    shared_bytes: int = 0
     seconds: float = 0.0
     requests: int = 0
     retries: int = 0
@@ -140,6 +144,7 @@ class LoadReport:
     def __str__(self) -> str:
         rate = f"{size_text(self.bytes)} in {self.seconds:.2f} s, {size_text(round(self.gb_per_s * 1e9))}/s"
         asked = f", {self.requests} requests, {self.retries} retries" if self.requests else ""
+        shared = f", {size_text(self.shared_bytes)} of it read by other processes" if self.shared_bytes else ""
         count = f"{self.outages} outage{'' if self.outages == 1 else 's'}"
         cached = f", {size_text(self.cached_bytes)} of it from the cache" if self.cached_bytes else ""
         waited = f", {self.waited_s:.1f} s of it in {count}" if self.outages else ""
@@ -149,7 +154,7 @@ class LoadReport:
             if names
         )
         remarks = "".join(f"; note: {printable(each)}" for each in self.remarks)
-        return f"{printable(self.uri)}: {self.tensors} tensors, {rate}{asked}{cached}{waited}{alone}{remarks}"
+        return f"{printable(self.uri)}: {self.tensors} tensors, {rate}{shared}{cached}{asked}{waited}{alone}{remarks}"
 
 
 def load_report(
@@ -159,6 +164,7 @@ def load_report(
     *,
     stages: Mapping[str, float],
     bytes_read: int,
+    shared_bytes: int,
     sources: Sequence[Source],
     remarks: Sequence[str],
     verified: tuple[ObjectCheck, ...],
@@ -172,7 +178,8 @@ def load_report(
         stats: The engine's counters.
         earlier: The counters of the earlier stages.
         stages: Seconds by stage.
-        bytes_read: The planned bytes.
+        bytes_read: The bytes that this process read.
+        shared_bytes: The bytes that others read for it.
         sources: The sources of the shards that were read.
         remarks: Remarks on devices; the remarks of the sources are put before them.
         verified: The checks, by shard.
@@ -186,6 +193,7 @@ def load_report(
         tensors=stats["items_delivered"],
         bytes=stats["bytes_delivered"],
         bytes_read=bytes_read,
+        shared_bytes=shared_bytes,
         seconds=sum(stages.values()),
         requests=counters["http_requests"],
         waited_s=counters["waited_us"] / 1e6,

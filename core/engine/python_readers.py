@@ -28,10 +28,22 @@ if TYPE_CHECKING:
     from streamer.core.engine.native_session import SourceObject
 from streamer.core.engine.plan import ReadPlan
 
-__all__ = ["PythonReaders"]
+__all__ = ["LastAttemptError", "PythonReaders"]
 
 COLLECTING_PAUSES_S = (0.0, 0.001, 0.01, 0.1)  # another thread's collection may take as long
 JOIN_S = 1.0  # a read_into that hangs cannot be interrupted: its daemon thread is left behind, and keeps its memory
+
+
+class LastAttemptError(Exception):
+    """Raised by a source of our own for an error that no further attempt can mend; the load fails with that error.
+
+    Args:
+        failure: The error.
+    """
+
+    def __init__(self, failure: StreamerError) -> None:
+        super().__init__(str(failure))
+        self.failure = failure
 
 
 class PythonReaders:
@@ -195,6 +207,8 @@ class PythonReaders:
     def _as_streamer_error(self, error: BaseException, block: _native.PythonBlock) -> StreamerError:
         if isinstance(error, StreamerError):
             return error
+        if isinstance(error, LastAttemptError):
+            return error.failure
         source_object = self._objects[block.source]
         own_error = StorageError(
             f"the file system failed with {type(error).__name__}",

@@ -10,8 +10,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
-from typing import NoReturn, TypeAlias
+from typing import NoReturn
 
 from streamer import _native
 from streamer.core.engine.cached_reads import with_cache
@@ -22,9 +21,9 @@ from streamer.core.engine.one_process import of_one_process
 from streamer.core.engine.plan import ReadPlan
 from streamer.core.engine.python_readers import PythonReaders
 from streamer.core.engine.renewals import Renewals
+from streamer.core.engine.session_end import SessionEnd, Targets
 from streamer.core.engine.thread_tuning import choose_python_threads
 from streamer.core.errors import LoadCancelledError, StorageError, StreamerError
-from streamer.core.options.neighbours import AnnouncedLoad
 from streamer.core.options.settings import Settings
 from streamer.core.outages.news import OutageNews
 from streamer.core.quoting import printable
@@ -34,12 +33,7 @@ from streamer.core.tensors.resize_lock import ResizeLock
 
 __all__ = ["ReadSession", "SourceObject"]
 
-LEAST_BYTES_TO_ANNOUNCE = 256 << 20  # a smaller load is over before a neighbour could leave it its part
 WAIT_S = 0.2  # between two updates of the progress; the engine itself wakes this thread for anything else
-# Memory that a hanging device may still write, by its id. It is freed with the process, as the device's context is.
-_LEFT_TO_DEVICES: dict[int, object] = {}
-# Owners of the caller's tensors, the lock of their memory, and the tensors allocated here.
-_Targets: TypeAlias = "tuple[object, ResizeLock | None, DeviceTensors | None]"
 
 
 class ReadSession:
@@ -58,6 +52,7 @@ class ReadSession:
         name_of: Gives the name of an item, for messages.
         device_tensors: Allocates memory for items on CUDA devices, on the consumer's thread.
         items: What the items are called in a message.
+        on_end: Called when reading stops, before the threads are joined, so that Python sources return.
 
     Raises:
         OutOfMemoryError: an item is larger than all memory.
@@ -78,6 +73,7 @@ class ReadSession:
         name_of: Callable[[int], str] | None = None,
         device_tensors: DeviceTensors | None = None,
         items: str = "tensors",
+        on_end: Callable[[], object] = lambda: None,
     ) -> None:
         check_memory(plan, objects, name_of)
         cached = with_cache(objects, plan, settings.coalesce_gap_bytes)
@@ -90,10 +86,10 @@ class ReadSession:
         self._engine = make_engine(objects, plan, settings, in_item_order)
         self._news = OutageNews(self._engine, on_wait)
         self._renewals = Renewals(self._engine, objects, settings.block_deadline_s)
-        targets = (keep_alive, lock, device_tensors)
+        targets = Targets(keep_alive, lock, device_tensors)
         python_threads = choose_python_threads(settings, plan.span_bytes)
         self._readers = PythonReaders(self._engine, objects, python_threads, targets, plan)
-        self._end = partial(_end, self._engine, self._readers, targets, _announced(plan))
+        self._end = SessionEnd(self._engine, self._readers, targets, plan.span_bytes, on_end)
         self._finalizer = weakref.finalize(self, self._end)
         try:
             streams = device_tensors.streams() if device_tensors else {}
@@ -263,31 +259,9 @@ class ReadSession:
         )
 
 
-def _announced(plan: ReadPlan) -> AnnouncedLoad | None:
-    return AnnouncedLoad() if plan.span_bytes >= LEAST_BYTES_TO_ANNOUNCE else None
-
-
 def _with_attempts(error: StreamerError, native: _native.ReadError) -> StreamerError:
     """Add the engine's count of attempts to the last failure of a Python source."""
     error.message = native.detail
     if isinstance(error, StorageError):
         error.attempts, error.elapsed_s = native.attempts, native.elapsed_s
     return error
-
-
-def _end(engine: _native.Session, readers: PythonReaders, targets: _Targets, announced: AnnouncedLoad | None) -> None:
-    """End a session; may be called again: `engine.close` waits for the join that another thread has begun."""
-    engine.close()
-    if announced is not None:
-        announced.end()
-    is_joined = readers.join()
-    if engine.is_forked():
-        return
-    if engine.has_abandoned_copies():
-        _LEFT_TO_DEVICES[id(targets)] = targets
-    elif is_joined:  # a reader left behind keeps the memory that it writes to
-        _, lock, device_tensors = targets
-        if lock is not None:
-            lock.release()
-        if device_tensors is not None:
-            device_tensors.free_all()

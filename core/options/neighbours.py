@@ -18,7 +18,7 @@ from pathlib import Path
 
 from streamer.core.secrets.environment import variable
 
-__all__ = ["AnnouncedLoad", "sharers"]
+__all__ = ["AnnouncedLoad", "local_ranks", "sharers"]
 
 # Ranks on this machine: torchrun (and compatible launchers), Open MPI, MPICH and Intel MPI.
 LOCAL_SIZES = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
@@ -33,7 +33,16 @@ def sharers(environment: Mapping[str, str] | None = None) -> int:
     Args:
         environment: Variables; None for those of this process.
     """
-    return max(_launched_ranks(environment), _process_group_ranks(), _running_loads())
+    return max(local_ranks(environment), _running_loads())
+
+
+def local_ranks(environment: Mapping[str, str] | None = None) -> int:
+    """Count the processes on this machine that were started together, as far as they say so; 1 where none do.
+
+    Args:
+        environment: None for this process's.
+    """
+    return max(_launched_ranks(environment), _process_group_ranks())
 
 
 class AnnouncedLoad:

@@ -33,6 +33,10 @@ def _folder(reason: str) -> Any:
     return field(default=None, metadata={"folder": True, "reason": reason})
 
 
+def _choice(*words: str, reason: str) -> Any:
+    return field(default=None, metadata={"words": words, "reason": reason})
+
+
 def _knob(low: float, high: float, unit: str, reason: str, default: float | None = None) -> Any:
     return field(default=default, metadata={"low": low, "high": high, "unit": unit, "reason": reason})
 
@@ -108,6 +112,9 @@ class Options:
             Automatic: half of what the folder holds and the disk has free.
         allow_missing_shards: Load a folder without an index even if some of its numbered shards
             (``model-00001-of-00004.safetensors``) are missing; the log and the report name them. Automatic: no.
+        share: ``"node"``: processes of this user on this machine that load the same checkpoint from a network at the
+            same time read each byte once between them. ``"off"``: each reads for itself. Automatic: ``"node"`` in
+            processes that were launched together (torchrun, vLLM, SGLang, MPI), for loads of 64 MiB and more.
 
     Raises:
         OptionError: an option is unknown, or its value is out of bounds.
@@ -147,6 +154,7 @@ class Options:
     cache_dir: str | os.PathLike[str] | None = _folder("only the user knows a disk with room")  # noqa: RUF009 (as the others)
     cache_bytes: int | None = _knob(MIB, 1024 * TIB, "bytes", "the disk has other users")
     allow_missing_shards: bool | None = _switch("a model without all its weights is wrong")
+    share: str | None = _choice("node", "off", reason="only the user knows which processes load the same checkpoint")
 
     def __post_init__(self) -> None:
         for knob in fields(self):
@@ -160,6 +168,8 @@ class Options:
                 _check_bounds(knob.name, value, knob.metadata)
             elif value is None and knob.default is not None:
                 raise OptionError(f"{knob.name} must be a number of {knob.metadata['unit']}, not None")
+            elif value is not None and "words" in knob.metadata:
+                _check_word(knob.name, value, knob.metadata)
             elif value is not None and not isinstance(value, bool):
                 raise OptionError(f"{knob.name} must be True, False or None, not {value!r}")
 
@@ -207,10 +217,19 @@ def _check_bounds(name: str, value: object, metadata: Mapping[str, Any], source:
         raise OptionError(f"{source} must be between {low} and {high} {unit}, not {value!r}")
 
 
+def _check_word(source: str, value: object, metadata: Mapping[str, Any]) -> None:
+    if value not in metadata["words"]:
+        words = " or ".join(f'"{word}"' for word in metadata["words"])
+        raise OptionError(f"{source} is {words}, not {str(value)[:80]!r}")
+
+
 def _of_environment(name: str, text: str, metadata: Mapping[str, Any]) -> float | bool | str:
     source = f"STREAMER_{name.upper()}"
     if "folder" in metadata:
         return _folder_path(source, text) or ""
+    if "words" in metadata:
+        _check_word(source, text, metadata)
+        return text
     if "low" not in metadata:
         return _truth(name, text)
     value = _bytes(source, text) if _is_in_bytes(metadata) else _number(name, text)

@@ -45,6 +45,7 @@ class Settings(Options):
         first_memory_limit_bytes: Limit until `ReadSession.set_memory_limit` is called; 0 for `memory_limit_bytes`.
         began: Monotonic time from which `deadline_s` counts; None for the beginning of each read.
         earlier: Counters of the load before the tensors are read.
+        node_limit_bytes: Memory limit of all processes together that share what they read.
     """
 
     memory_limit_bytes: int
@@ -56,6 +57,7 @@ class Settings(Options):
     python_block_bytes: int
     limits: Limits
     first_memory_limit_bytes: int = 0
+    node_limit_bytes: int = SMALLEST_DEFAULT_LIMIT_BYTES
     began: float | None = None
     earlier: EarlierCounters = field(default_factory=EarlierCounters, compare=False)
 
@@ -88,6 +90,7 @@ def resolve(options: Options | None) -> Settings:
         nfs_block_bytes=user.block_bytes or DEFAULT_NFS_BLOCK_BYTES,
         python_block_bytes=user.block_bytes or DEFAULT_PYTHON_BLOCK_BYTES,
         limits=Limits(**_fields_of(Limits, user)),
+        node_limit_bytes=user.memory_limit_bytes or chosen["memory_limit_bytes"] * sharers(),
         began=time.monotonic(),
     )
 

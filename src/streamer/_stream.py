@@ -18,6 +18,7 @@ from streamer._arguments import hidden_arguments, request_of, takes_request
 from streamer._group.agreement import joined_group
 from streamer._group.session import GroupSession
 from streamer._group.start import SharedReads
+from streamer._node.share import node_share
 from streamer._opened_checkpoint import OpenedCheckpoint, framework_for, open_checkpoint, wanted_tensors
 from streamer._progress import Progress
 from streamer.core.checkpoint.catalog import ShardTensor
@@ -80,6 +81,8 @@ class Stream(Generic[TensorT]):
             self._plan = plan_reads(self._destinations.items(), checkpoint.settings.coalesce_gap_bytes)
             if self._group is not None:
                 self._plan = self._group.counted(self._plan)
+        self._share = None if self._group else node_share(checkpoint.catalog, wanted, self._plan, checkpoint.settings)
+        self._plan = self._share.plan if self._share else self._plan
         self._started = time.perf_counter()
         self._ended: float | None = None
         self._yielded = 0
@@ -87,7 +90,12 @@ class Stream(Generic[TensorT]):
         self._is_closing = False
         self._reading = threading.Lock()
         self._progress = Progress(progress, self._plan.span_bytes, checkpoint.label)
-        self._session = self._start_session(order)
+        try:
+            self._session = self._start_session(order)
+        except BaseException:
+            if self._share:
+                self._share.close()
+            raise
 
     @property
     def names(self) -> list[str]:
@@ -107,6 +115,8 @@ class Stream(Generic[TensorT]):
     def report(self) -> LoadReport:
         """The report of the load so far; complete once the loop has ended."""
         stats, settings, verification = self._session.stats(), self._checkpoint.settings, self._verification
+        share = self._share
+        stats = share.added_to(stats) if share else stats
         paths = self._destinations.device_paths()
         if self._group is not None:  # which fills the tensors on devices itself
             paths = {"torch" if each == "ring" else each for each in paths}
@@ -117,7 +127,8 @@ class Stream(Generic[TensorT]):
             stats,
             settings.earlier,
             stages={**self._checkpoint.stages, "read": (self._ended or time.perf_counter()) - self._started},
-            bytes_read=self._plan.span_bytes - stats["cached_bytes"],
+            bytes_read=(share.read_bytes if share else self._plan.span_bytes) - stats["cached_bytes"],
+            shared_bytes=share.copied_bytes if share else 0,
             sources=list(shards.values()),
             remarks=[
                 *self._checkpoint.remarks,
@@ -178,13 +189,13 @@ class Stream(Generic[TensorT]):
         self.close()
 
     def _start_session(self, order: Order) -> ReadSession | GroupSession:
-        wanted, verification = self._wanted, self._verification
+        wanted, verification, share = self._wanted, self._verification, self._share
         if self._group is not None:
             return self._group.started(self._plan, self._destinations, self._progress)
         return ReadSession(
-            self._checkpoint.catalog.shards,
+            share.objects if share else self._checkpoint.catalog.shards,
             self._plan,
-            self._checkpoint.settings,
+            share.settings if share else self._checkpoint.settings,
             in_item_order=order == "file" or (verification is not None and verification.needs_order),
             keep_alive=self._destinations.in_place,
             lock=self._destinations.share_lock(),
@@ -193,6 +204,7 @@ class Stream(Generic[TensorT]):
             digests=verification.digests if verification else None,
             name_of=lambda item: wanted[item].entry.name,  # refers to no stream, so that garbage collection closes one
             device_tensors=self._destinations.device_tensors,
+            on_end=share.close if share else lambda: None,
         )
 
     def _begin_reading(self) -> None:

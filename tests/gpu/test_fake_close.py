@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 import streamer
 from gpu.fake_devices import FakeGpu, FakeTorchCuda
 from streamer import _native
-from streamer.core.engine import session
+from streamer.core.engine import session, session_end
 from streamer.core.format.header import TensorEntry
 from streamer.core.tensors.device_tensors import DeviceTensors
 from streamer.core.tensors.frameworks import framework_of
@@ -48,7 +48,7 @@ def silent_gpu(fake_gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> Iterator[F
 
     monkeypatch.setattr(session, "make_engine", make_engine)
     monkeypatch.setattr(session.ReadSession, "_check_deadline", give_up)
-    monkeypatch.setattr(session, "_LEFT_TO_DEVICES", type(session._LEFT_TO_DEVICES)())
+    monkeypatch.setattr(session_end, "_LEFT_TO_DEVICES", type(session_end._LEFT_TO_DEVICES)())
     fake_gpu.hold_copies(True)
     yield fake_gpu
     fake_gpu.hold_copies(False)
@@ -96,7 +96,7 @@ def test_targets_that_a_device_may_still_write_stay_when_their_owner_drops_them(
         streamer.load_into(tmp_path / "a.safetensors", {"a": target}, options=FOUR_SLOTS, progress=False)
     address = target.data_ptr()
     del target
-    kept = [tensor for (in_place, *_) in session._LEFT_TO_DEVICES.values() for tensor in in_place.values()]  # type: ignore[misc, attr-defined]
+    kept = [tensor for (in_place, *_) in session_end._LEFT_TO_DEVICES.values() for tensor in in_place.values()]  # type: ignore[misc, attr-defined]
     assert [tensor.data_ptr() for tensor in kept] == [address]
 
 

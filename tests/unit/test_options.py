@@ -9,11 +9,14 @@ import pytest
 from streamer import OptionError, Options
 from streamer.core.options.settings import resolve
 
+CHOICES = {"share": ("node", "off")}
 SWITCHES = ["allow_missing_shards", "check_memory", "direct_io", "gpudirect", "io_uring"]
 FOLDERS = ["cache_dir"]
 
 
-@pytest.mark.parametrize("knob", [field.name for field in fields(Options) if field.name not in SWITCHES + FOLDERS])
+@pytest.mark.parametrize(
+    "knob", [field.name for field in fields(Options) if field.name not in (*SWITCHES, *FOLDERS, *CHOICES)]
+)
 def test_every_knob_states_its_bounds_unit_and_reason_and_refuses_what_is_outside(knob):
     metadata = {field.name: field.metadata for field in fields(Options)}[knob]
     assert metadata["unit"]
@@ -84,6 +87,22 @@ def test_a_switch_states_its_reason_and_is_a_bool_or_automatic(monkeypatch, knob
         assert getattr(resolve(Options(**{knob: not value})), knob) is not value
     monkeypatch.setenv(f"STREAMER_{knob.upper()}", "true")
     with pytest.raises(OptionError, match=knob.upper()):
+        resolve(None)
+
+
+@pytest.mark.parametrize("knob", CHOICES)
+def test_a_choice_states_its_words_and_refuses_others(monkeypatch, knob):
+    assert {field.name: field.metadata for field in fields(Options)}[knob]["reason"]
+    assert knob in (Options.__doc__ or "")
+    for wrong in (True, 0, "yes", ""):
+        with pytest.raises(OptionError, match=f'{knob} is "{CHOICES[knob][0]}" or '):
+            Options(**{knob: wrong})
+    assert getattr(resolve(None), knob) is None
+    for word in CHOICES[knob]:
+        monkeypatch.setenv(f"STREAMER_{knob.upper()}", word)
+        assert getattr(resolve(None), knob) == word
+    monkeypatch.setenv(f"STREAMER_{knob.upper()}", "1")
+    with pytest.raises(OptionError, match=f'STREAMER_{knob.upper()} is "node" or "off", not \'1\''):
         resolve(None)
 
 

@@ -166,9 +166,7 @@ def warm_checkpoint(
     """
     options = Options(cache_dir=_path(cache_dir))
     progress = False if quiet or as_json else None
-    report = warm(
-        Request(uri=uri, storage_options=parsed_options(storage_options), options=options, progress=progress)
-    )
+    report = warm(Request(uri=uri, storage_options=parsed_options(storage_options), options=options, progress=progress))
     if as_json:
         print_line(json.dumps(report.to_dict()))
     elif not quiet:

@@ -1,0 +1,74 @@
+"""How a session ends: reading stops, threads are joined, memory is freed that nobody writes to any more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+from streamer.core.options.neighbours import AnnouncedLoad
+
+if TYPE_CHECKING:
+    from streamer import _native
+    from streamer.core.engine.python_readers import PythonReaders
+    from streamer.core.tensors.device_tensors import DeviceTensors
+    from streamer.core.tensors.resize_lock import ResizeLock
+
+__all__ = ["SessionEnd", "Targets"]
+
+LEAST_BYTES_TO_ANNOUNCE = 256 << 20  # a smaller load is over before a neighbour could leave it its part
+# Memory that a hanging device may still write, by its id. It is freed with the process, as the device's context is.
+_LEFT_TO_DEVICES: dict[int, Targets] = {}
+
+
+class Targets(NamedTuple):
+    """What a session writes to.
+
+    Attributes:
+        owners: Of the caller's tensors.
+        lock: Of their memory.
+        device_tensors: Those allocated by the session.
+    """
+
+    owners: object
+    lock: ResizeLock | None
+    device_tensors: DeviceTensors | None
+
+
+class SessionEnd:
+    """Ends one session; while it runs, its load is announced to others of this machine.
+
+    Args:
+        engine: Of the session.
+        readers: Its threads in Python.
+        targets: What they write to.
+        span_bytes: What is read.
+        on_end: Called first.
+    """
+
+    def __init__(
+        self,
+        engine: _native.Session,
+        readers: PythonReaders,
+        targets: Targets,
+        span_bytes: int,
+        on_end: Callable[[], object],
+    ) -> None:
+        self._engine, self._readers, self._targets, self._on_end = engine, readers, targets, on_end
+        self._announced = AnnouncedLoad() if span_bytes >= LEAST_BYTES_TO_ANNOUNCE else None
+
+    def __call__(self) -> None:
+        """End it; may be called again: `engine.close` waits for the join that another thread has begun."""
+        self._on_end()
+        self._engine.close()
+        if self._announced is not None:
+            self._announced.end()
+        is_joined = self._readers.join()
+        if self._engine.is_forked():
+            return
+        if self._engine.has_abandoned_copies():
+            _LEFT_TO_DEVICES[id(self._targets)] = self._targets
+        elif is_joined:  # a reader left behind keeps the memory that it writes to
+            if self._targets.lock is not None:
+                self._targets.lock.release()
+            if self._targets.device_tensors is not None:
+                self._targets.device_tensors.free_all()

@@ -1,0 +1,137 @@
+"""Messages between the processes of a meeting: JSON over a Unix socket, each after its length.
+
+Sending never waits: what the other side does not take yet is kept. A message that is malformed or too long is a
+`ValueError`. Descriptors come only with the first message, to a side that waits for them.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import socket
+import struct
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, TypeAlias
+
+from streamer._node.forks import closed_in_children, opening
+
+__all__ = ["Channel", "ChannelClosedError", "Message"]
+
+Message: TypeAlias = "list[Any]"  # its kind, then what belongs to that
+
+_LENGTH = struct.Struct("=I")
+MOST_BYTES = 64 << 20  # what a process wants of a checkpoint of a million parts
+_PIECE_BYTES = 256 << 10
+
+
+class ChannelClosedError(Exception):
+    """The other side has closed the channel, or its process has ended."""
+
+
+class Channel:
+    """One side of a connected socket. Not thread-safe.
+
+    Args:
+        connected: The socket, which this object owns.
+    """
+
+    def __init__(self, connected: socket.socket) -> None:
+        connected.setblocking(False)
+        self._socket = connected
+        self._received = bytearray()
+        self._unsent = bytearray()
+
+    def fileno(self) -> int:
+        """Give the descriptor, for a selector."""
+        return self._socket.fileno()
+
+    @property
+    def has_unsent(self) -> bool:
+        """Whether `flush` is to be called as soon as the socket can be written."""
+        return bool(self._unsent)
+
+    def send(self, message: Message, descriptors: Sequence[int] = ()) -> None:
+        """Send a message, now or later; one with descriptors is the first.
+
+        Raises:
+            ChannelClosedError: nobody receives it.
+        """
+        data = json.dumps(message, separators=(",", ":")).encode()
+        self._unsent += _LENGTH.pack(len(data)) + data
+        if descriptors:
+            try:
+                sent = socket.send_fds(self._socket, [self._unsent], descriptors)
+            except OSError as error:
+                raise ChannelClosedError(str(error)) from None
+            del self._unsent[:sent]
+        self.flush()
+
+    def flush(self) -> None:
+        """Send what the socket takes.
+
+        Raises:
+            ChannelClosedError: nobody receives it.
+        """
+        while self._unsent:
+            try:
+                sent = self._socket.send(memoryview(self._unsent)[:_PIECE_BYTES])
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError as error:
+                raise ChannelClosedError(str(error)) from None
+            del self._unsent[:sent]
+
+    def receive(self) -> list[Message]:
+        """Take the messages that have arrived.
+
+        Raises:
+            ChannelClosedError: the other side is gone.
+            ValueError: it sent something else.
+        """
+        with suppress(BlockingIOError, InterruptedError):
+            try:
+                data = self._socket.recv(_PIECE_BYTES)
+            except ConnectionError as error:
+                raise ChannelClosedError(str(error)) from None
+            if not data:
+                raise ChannelClosedError("the other side is gone")
+            self._received += data
+        return self._messages()
+
+    def receive_memory(self) -> tuple[list[Message], io.FileIO | None]:
+        """Take the messages that have arrived, and the file beside them, which is closed in forked children.
+
+        Raises:
+            ChannelClosedError: as `receive`.
+        """
+        with opening:
+            try:
+                data, descriptors, _, _ = socket.recv_fds(self._socket, _PIECE_BYTES, 1, socket.MSG_CMSG_CLOEXEC)
+            except OSError as error:
+                raise ChannelClosedError(str(error)) from None
+            files = [closed_in_children(io.FileIO(each, "r+")) for each in descriptors]
+        if not data:
+            raise ChannelClosedError("the other side is gone")
+        self._received += data
+        return self._messages(), files[0] if files else None
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._socket.close()
+
+    def _messages(self) -> list[Message]:
+        messages: list[Message] = []
+        while len(self._received) >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(self._received)
+            if length > MOST_BYTES:
+                raise ValueError("a message is too long")
+            end = _LENGTH.size + length
+            if len(self._received) < end:
+                break
+            message = json.loads(self._received[_LENGTH.size : end])
+            del self._received[:end]
+            if not isinstance(message, list) or not message:
+                raise ValueError("a message is malformed")
+            messages.append(message)
+        return messages

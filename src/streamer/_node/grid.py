@@ -1,0 +1,72 @@
+"""The blocks of a checkpoint's objects, by number, and what of each a process wants. Pure."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate, islice
+from typing import TypeAlias
+
+__all__ = ["Grid", "Hull", "Range", "without"]
+
+Range: TypeAlias = tuple[int, int, int]  # object, first byte, byte after the last
+Hull: TypeAlias = tuple[int, int]  # of a block: first byte of the object that is wanted, byte after the last
+
+
+class Grid:
+    """Numbers the blocks of all objects, one object after the other.
+
+    Args:
+        sizes: Of the objects, in bytes.
+        block_bytes: Size of a block; the last of an object is shorter.
+    """
+
+    def __init__(self, sizes: Sequence[int], block_bytes: int) -> None:
+        self.sizes, self.block_bytes = sizes, block_bytes
+        self._firsts = [0, *accumulate(-(-size // block_bytes) for size in sizes)]
+
+    def __len__(self) -> int:
+        return self._firsts[-1]
+
+    def block(self, source: int, offset: int) -> int:
+        """Give the number of the block that holds a byte of an object."""
+        return self._firsts[source] + offset // self.block_bytes
+
+    def place(self, block: int) -> Range:
+        """Say which bytes of which object a block has."""
+        source = bisect_right(self._firsts, block) - 1
+        begin = (block - self._firsts[source]) * self.block_bytes
+        return source, begin, min(begin + self.block_bytes, self.sizes[source])
+
+    def pieces(self, ranges: Iterable[Range]) -> Iterator[tuple[int, Range]]:
+        """Cut ranges at the borders of blocks: give each piece, after the number of its block."""
+        for source, begin, end in ranges:
+            borders = range(begin // self.block_bytes * self.block_bytes, end, self.block_bytes)
+            for border in borders if begin < end else ():
+                piece = source, max(begin, border), min(end, border + self.block_bytes)
+                yield self.block(source, border), piece
+
+
+def without(ranges: Iterable[Range], removed: Iterable[Range]) -> list[Range]:
+    """Give what is left of ranges of several objects, in order.
+
+    Example:
+        >>> without([(0, 0, 10), (1, 0, 5)], [(0, 2, 4), (1, 0, 5)])
+        [(0, 0, 2), (0, 4, 10)]
+    """
+    gaps = sorted(removed)
+    left: list[Range] = []
+    at = 0
+    for source, first, end in sorted(ranges):
+        while at < len(gaps) and (gaps[at][0], gaps[at][2]) <= (source, first):
+            at += 1
+        begin = first
+        for gap_source, gap_begin, gap_end in islice(gaps, at, None):
+            if gap_source != source or gap_begin >= end:
+                break
+            if begin < gap_begin:
+                left.append((source, begin, gap_begin))
+            begin = max(begin, gap_end)
+        if begin < end:
+            left.append((source, begin, end))
+    return left

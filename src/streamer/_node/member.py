@@ -1,0 +1,281 @@
+"""One load as a member of meetings: finds the others, reads its part, and says where blocks lie that others have read.
+
+Guarantees: whoever waits for a block gets it, or hears that it is to be read past the meeting: from the leader, or
+`MEETING_S` after there is no leader any more. A leader that dies or is silent is left, and the members meet again.
+When `close` returns, nothing is written to shared memory any more.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from select import select
+from typing import NamedTuple
+
+from streamer._node.book import Ready
+from streamer._node.channel import Channel, ChannelClosedError, Message
+from streamer._node.fetchers import Fetchers
+from streamer._node.forks import closed_in_children, opening
+from streamer._node.leader import Leader, Terms
+from streamer._node.meeting import Meeting, entered
+from streamer._node.place import NAMES, Place
+from streamer._node.pulse import Pulse
+from streamer._node.storage_reads import StorageReads
+from streamer._node.wanted import Wanted
+from streamer.core.causes import forget_locals
+from streamer.core.errors import LoadCancelledError, StreamerError
+
+__all__ = ["Found", "Member"]
+
+MEETING_S = 3.0  # of who waits for a meeting: to find one takes milliseconds, or a second if a leader is silent
+MOST_MEETINGS = 64  # a load that was left by so many leaders reads the rest by itself
+RETRY_S = 0.01  # between two looks at a name whose owner comes or goes
+JOIN_S = 5.0  # a session of the engine ends within a second
+
+
+class Found(NamedTuple):
+    """Where a range is to be had.
+
+    Attributes:
+        end: Byte after the last of the range that lies there.
+        meeting: Whose shared memory holds it; None: it is to be read from the storage.
+        ready: The slot.
+    """
+
+    end: int
+    meeting: Meeting | None = None
+    ready: Ready | None = None
+
+
+class Member:
+    """The member's threads, until `close`.
+
+    Args:
+        place: Where to meet.
+        sizes: Of the objects of the checkpoint.
+        wanted: What the load wants.
+        terms: Of a meeting that this process leads.
+        reads: Makes the reads into the slots of one meeting.
+    """
+
+    def __init__(
+        self, place: Place, sizes: list[int], wanted: Wanted, terms: Terms, reads: Callable[[], StorageReads]
+    ) -> None:
+        self._place, self._sizes, self._wanted, self._terms, self._reads = place, sizes, wanted, terms, reads
+        self._changed = threading.Condition()
+        self._meeting: Meeting | None = None
+        self._failure: StreamerError | None = None
+        self._is_over = self._is_alone = False
+        self._first_name, self._pulse = 0, Pulse(time.monotonic())
+        self._process = os.getpid()
+        with opening:
+            self._wake = closed_in_children(io.FileIO(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK), "r+"))
+        self._thread = threading.Thread(target=self._run, name="streamer-member", daemon=True)
+        try:
+            self._thread.start()
+        except BaseException:
+            self._wake.close()
+            raise
+
+    def find(self, source: int, begin: int, end: int) -> Found:
+        """Wait for the first block of a range, and say where it is to be had.
+
+        Raises:
+            StreamerError: this process failed to read a block.
+            LoadCancelledError: the load was closed.
+        """
+        with self._changed:
+            met, asks_at = self._meeting, time.monotonic() + self._patience_s
+            while True:
+                if self._failure is not None:
+                    raise self._failure
+                if self._is_over:
+                    raise LoadCancelledError("the load was closed while its blocks were read")
+                meeting = self._meeting
+                found = Found(end) if self._is_alone else self._found(meeting, source, begin, end)
+                if found is not None:
+                    return found
+                now = time.monotonic()
+                if meeting is not met:
+                    met, asks_at = meeting, now + self._patience_s
+                if now < asks_at:
+                    self._changed.wait(asks_at - now)
+                elif meeting is None:
+                    return Found(end)
+                else:
+                    self._post(meeting, ["need", meeting.grid.block(source, begin)])
+                    asks_at = now + self._patience_s
+
+    def have(self, source: int, begin: int, end: int) -> None:
+        """Note that the load has a range."""
+        with self._changed:
+            self._wanted.have(source, begin, end)
+            meeting = self._meeting
+            if meeting is None:
+                return
+            taken = []
+            for block, piece in meeting.grid.pieces([(source, begin, end)]):
+                if block in meeting.left:
+                    meeting.left[block] -= self._wanted.bytes_in(*piece)
+                    if meeting.left[block] <= 0:
+                        meeting.forget(block)
+                        taken.append(block)
+            if taken:
+                self._post(meeting, ["take", taken])
+
+    def lost(self, meeting: Meeting, block: int) -> None:
+        """Note that a block was gone before it could be copied: it is read past the meeting."""
+        with self._changed:
+            meeting.forget(block)
+            if meeting is self._meeting:
+                self._post(meeting, ["take", [block]])
+
+    def close(self) -> None:
+        """Leave. It may be called any number of times, from any thread."""
+        if os.getpid() != self._process:
+            return
+        with self._changed:
+            self._is_over = True
+            self._changed.notify_all()
+            self._nudge()
+        self._thread.join(JOIN_S)
+
+    @property
+    def _patience_s(self) -> float:
+        return self._pulse.patience_s if self._meeting else MEETING_S
+
+    # --- for those who wait ---------------------------------------------------------------------------------------
+
+    def _found(self, meeting: Meeting | None, source: int, begin: int, end: int) -> Found | None:
+        if meeting is None:
+            return None
+        block = meeting.grid.block(source, begin)
+        stop = min(end, meeting.grid.place(block)[2])
+        if block not in meeting.left:
+            return Found(stop)
+        ready = meeting.ready.get(block)
+        if ready is None:
+            return None
+        _, _, first, last, _ = ready
+        return Found(stop, meeting, ready) if first <= begin and stop <= last else Found(stop)
+
+    def _post(self, meeting: Meeting, message: Message) -> None:
+        meeting.post(message)
+        self._nudge()
+
+    def _nudge(self) -> None:
+        if not self._wake.closed:
+            os.eventfd_write(self._wake.fileno(), 1)
+
+    def _send(self, meeting: Meeting, message: Message) -> None:
+        with self._changed:
+            self._post(meeting, message)
+
+    def _fail(self, meeting: Meeting, error: BaseException) -> None:
+        with self._changed:
+            if meeting is self._meeting and not self._is_over:
+                self._failure = self._failure or _as_streamer_error(error)
+                self._changed.notify_all()
+
+    # --- the member's thread --------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            for _ in range(MOST_MEETINGS):
+                meeting = self._meet()
+                if meeting is None or self._is_over:
+                    break
+                self._attend(meeting)
+        except BaseException as error:  # a bug here must not end as a load that hangs
+            forget_locals(error)
+            raise
+        finally:
+            with self._changed:
+                self._is_alone = True
+                self._changed.notify_all()
+                self._wake.close()
+
+    def _meet(self) -> Meeting | None:
+        """Find the others, or be the first; None where nobody can be met."""
+        for number in range(self._first_name, NAMES):
+            self._first_name = number
+            until = time.monotonic() + self._pulse.silence_s
+            while time.monotonic() < until and not self._is_over:
+                try:
+                    meeting = self._enter(number, until)
+                except PermissionError:  # a stranger's
+                    break
+                except (OSError, RuntimeError):  # no such sockets, no memory, no thread
+                    return None
+                if meeting is not None:
+                    return meeting
+                time.sleep(RETRY_S)
+        return None
+
+    def _enter(self, number: int, until: float) -> Meeting | None:
+        listener = self._place.listen(number)
+        if listener is not None:
+            Leader(listener, self._sizes, self._terms)
+        connected = self._place.connect(number)
+        return entered(connected, self._sizes, until) if connected else None
+
+    def _attend(self, meeting: Meeting) -> None:
+        with self._changed:
+            self._meeting = meeting
+            meeting.join(self._wanted.missing(), self._wanted)
+            self._changed.notify_all()
+        fetchers = Fetchers(meeting, self._reads(), self._send, self._fail)
+        try:
+            self._talk(meeting)
+        except (ChannelClosedError, OSError, ValueError, TypeError, LookupError):
+            pass  # the leader is gone, or sends nonsense: the members meet again
+        finally:
+            with self._changed:
+                self._meeting = None
+            fetchers.close()
+            meeting.channel.close()  # only now: the leader lends the slots to others
+            meeting.region.close()
+
+    def _talk(self, meeting: Meeting) -> None:
+        """Exchange messages until the load is over, or the leader is silent."""
+        heard = time.monotonic()
+        channel, pulse = meeting.channel, self._pulse
+        while True:
+            now = time.monotonic()
+            if pulse.is_due(now):
+                channel.send(["alive"])
+            ends: list[Channel | io.FileIO] = [channel, self._wake]
+            writing: list[Channel | io.FileIO] = [channel] if channel.has_unsent else []
+            readable, _, _ = select(ends, writing, [], pulse.wait_s(now))
+            if self._wake in readable:
+                os.eventfd_read(self._wake.fileno())
+            with self._changed:
+                if self._is_over:
+                    return
+                messages = meeting.unsent()
+            for message in messages:
+                channel.send(message)
+            channel.flush()
+            if channel in readable:
+                heard = time.monotonic()
+                self._note(meeting, channel.receive())
+            elif time.monotonic() - heard > pulse.silence_s:
+                self._first_name += 1  # it may be stopped: its name is taken as long as it lives
+                return
+
+    def _note(self, meeting: Meeting, messages: Sequence[Message]) -> None:
+        with self._changed:
+            for message in messages:
+                meeting.note(message)
+            self._changed.notify_all()
+
+
+def _as_streamer_error(error: BaseException) -> StreamerError:
+    if isinstance(error, StreamerError):
+        return error
+    failure = StreamerError(f"the blocks for this node could not be read: {type(error).__name__}")
+    failure.__cause__ = error
+    return failure

@@ -1,0 +1,226 @@
+"""Shares the reads of one load with other processes of this node: the seam between a stream and a meeting.
+
+For the objects that are shared, the engine reads from a `PythonSource` that copies blocks out of shared memory, or
+reads them from the storage where the meeting has none. All above that is as in a load that reads alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from streamer._node.book import READERS
+from streamer._node.grid import Grid
+from streamer._node.key import is_shareable, key_of
+from streamer._node.leader import Terms
+from streamer._node.member import Member
+from streamer._node.place import Place
+from streamer._node.storage_reads import RenewedObjects, StorageReads
+from streamer._node.wanted import Wanted
+from streamer.core.checkpoint.catalog import Catalog, ShardTensor
+from streamer.core.engine.plan import ITEM_COLUMNS, SPAN_COLUMNS, Item, ReadPlan, plan_reads
+from streamer.core.engine.python_readers import LastAttemptError
+from streamer.core.engine.session import SourceObject
+from streamer.core.errors import StreamerError
+from streamer.core.options.neighbours import local_ranks, sharers
+from streamer.core.options.options import KIB, MIB
+from streamer.core.options.settings import Settings
+from streamer.core.quoting import printable
+from streamer.core.store.sources import PythonSource
+
+__all__ = ["NodeShare", "node_share"]
+
+LEAST_BYTES = 64 * MIB  # of a load that shares by itself: to meet takes some milliseconds
+LARGEST_BLOCK_BYTES = 8 * MIB
+SMALLEST_BLOCK_BYTES = 64 * KIB
+SLOTS = 64  # at least, where blocks can be as small: a quarter is read, a quarter waits for each of two readers
+FEWEST_SLOTS = 4  # two readers, and what they have read
+BATCH_BYTES = 256 * MIB  # that one reader reads in one go: what 32 connections have in flight
+
+# Of the counters of the engine, those that a load adds up over all its sessions.
+_SUMMED = (
+    *("http_requests", "retries", "hedges", "credential_refreshes"),
+    *("outages", "waited_us", "probes", "cached_bytes"),
+)
+_log = logging.getLogger("streamer")
+
+
+class NodeShare:
+    """The part of one load in meetings of this node.
+
+    Args:
+        objects: Of the load, as its plan numbers them.
+        plan: Of the load.
+        settings: Of the load.
+        takes_parts: The load wants parts of tensors, so that others probably want the other parts.
+
+    Attributes:
+        objects: To be given to the engine in their place.
+        plan: Likewise: without gaps, as a copy out of memory costs no request.
+        settings: Likewise.
+    """
+
+    def __init__(
+        self, objects: Sequence[SourceObject], plan: ReadPlan, settings: Settings, *, takes_parts: bool
+    ) -> None:
+        self._lock = threading.Lock()
+        self._stats: Counter[str] = Counter()
+        self._copied_bytes = 0
+        shared = {number for number, each in enumerate(objects) if is_shareable(each)}
+        own = plan.bytes_by_source()
+        self._unshared_bytes = sum(size for number, size in own.items() if number not in shared)
+        self.plan = _without_gaps(plan)
+        terms = _terms(objects, settings)
+        self._own = RenewedObjects(objects)
+        inner = _inner_settings(settings, terms)
+        self._past = StorageReads(self._own, inner, self._count)
+        self._member = Member(
+            Place(key_of(objects)),
+            [each.size_bytes for each in objects],
+            _wanted(self.plan, shared, takes_parts),
+            terms,
+            lambda: StorageReads(self._own, inner, self._count),
+        )
+        self.objects = [
+            replace(each, source=PythonSource(partial(self._read_into, number)), compares_answers=False, cache=None)
+            if number in shared
+            else each
+            for number, each in enumerate(objects)
+        ]
+        own_limit = settings.node_limit_bytes // 2 // sharers()
+        self.settings = replace(settings, memory_limit_bytes=max(1, own_limit))
+
+    def close(self) -> None:
+        """Leave the meeting; when this returns, no read of this load runs."""
+        self._past.close()
+        self._member.close()
+
+    @property
+    def read_bytes(self) -> int:
+        """Bytes that this process read from the storage."""
+        with self._lock:
+            return self._stats["bytes_landed"] + self._unshared_bytes
+
+    @property
+    def copied_bytes(self) -> int:
+        """Bytes that other processes read for this one."""
+        with self._lock:
+            return self._copied_bytes
+
+    def added_to(self, stats: Mapping[str, int]) -> dict[str, int]:
+        """Add the counters of this process's own reads to those of the engine."""
+        with self._lock:
+            return {**stats, **{name: stats[name] + self._stats[name] for name in _SUMMED}}
+
+    def _count(self, stats: Mapping[str, int]) -> None:
+        with self._lock:
+            self._stats.update({name: stats[name] for name in (*_SUMMED, "bytes_landed")})
+
+    def _read_into(self, number: int, buffer: memoryview, offset: int) -> int:
+        try:
+            self._fill(number, buffer, offset)
+        except StreamerError as error:
+            raise LastAttemptError(error) from None
+        return buffer.nbytes
+
+    def _fill(self, number: int, buffer: memoryview, offset: int) -> None:
+        begin, end = offset, offset + buffer.nbytes
+        while begin < end:
+            found = self._member.find(number, begin, end)
+            part = buffer[begin - offset : found.end - offset]
+            if found.meeting is None or found.ready is None:
+                self._read_past(number, begin, part)
+            else:
+                block, slot, _, _, generation = found.ready
+                skipped = begin - found.meeting.grid.place(block)[1]
+                if not found.meeting.region.copy(slot, skipped, part, generation):
+                    self._member.lost(found.meeting, block)
+                    continue
+                if block not in found.meeting.fetched:
+                    with self._lock:
+                        self._copied_bytes += part.nbytes
+            part.release()
+            self._member.have(number, begin, found.end)
+            begin = found.end
+
+    def _read_past(self, number: int, begin: int, part: memoryview) -> None:
+        address = _address_of(part)
+        item = Item(number, begin, begin + part.nbytes, address)
+        self._past.read([item], None, lambda _: None)
+
+
+def node_share(catalog: Catalog, wanted: Sequence[ShardTensor], plan: ReadPlan, settings: Settings) -> NodeShare | None:
+    """Begin to share a load, if its options or the launcher of this process say so, and something can be shared.
+
+    Args:
+        catalog: Of the checkpoint.
+        wanted: The tensors of the load.
+        plan: Of the load.
+        settings: Of the load.
+    """
+    if settings.share == "off" or not plan.span_bytes or not sys.platform.startswith("linux"):
+        return None
+    if settings.share is None and (local_ranks() < 2 or plan.span_bytes < LEAST_BYTES):
+        return None
+    objects = [catalog.shards[number] for number in plan.bytes_by_source()]
+    if not any(is_shareable(each) and not _is_cached(each) for each in objects):
+        return None
+    try:
+        takes_parts = any(_is_part(each, catalog) for each in wanted)
+        return NodeShare(catalog.shards, plan, settings, takes_parts=takes_parts)
+    except (OSError, RuntimeError) as error:  # no descriptor or thread is left: it reads alone
+        _log.info("the load is not shared with other processes of this node: %s", printable(str(error)))
+        return None
+
+
+def _is_cached(each: SourceObject) -> bool:
+    """Whether a cache of this machine holds the whole object, so that each process reads it from the disk."""
+    return each.cache is not None and each.cache.is_trusted and each.cache.entry.held_bytes() >= each.size_bytes
+
+
+def _is_part(wanted: ShardTensor, catalog: Catalog) -> bool:
+    whole = catalog.tensors.get(wanted.entry.name)
+    return whole is None or whole.entry != wanted.entry
+
+
+def _terms(objects: Sequence[SourceObject], settings: Settings) -> Terms:
+    """Choose what a meeting is like that this process leads."""
+    sizes = [each.size_bytes for each in objects if is_shareable(each)]
+    region_bytes = settings.node_limit_bytes // 2
+    wished = max(SMALLEST_BLOCK_BYTES, min(LARGEST_BLOCK_BYTES, min(region_bytes, sum(sizes)) // SLOTS))
+    block_bytes = 1 << (wished.bit_length() - 1)
+    slots = max(FEWEST_SLOTS, min(region_bytes // block_bytes, len(Grid(sizes, block_bytes))))
+    return Terms(block_bytes, slots, max(1, BATCH_BYTES // block_bytes), local_ranks())
+
+
+def _inner_settings(settings: Settings, terms: Terms) -> Settings:
+    """Give the settings of each read into slots: it is short, so its requests are large from the first on."""
+    first = max(settings.http_first_block_bytes, min(settings.http_block_bytes, terms.block_bytes))
+    pace = settings.max_bytes_per_second
+    return replace(
+        settings,
+        http_first_block_bytes=first,
+        first_memory_limit_bytes=0,
+        max_bytes_per_second=max(SMALLEST_BLOCK_BYTES, pace // READERS) if pace else 0,
+    )
+
+
+def _without_gaps(plan: ReadPlan) -> ReadPlan:
+    columns = (plan.items[column::ITEM_COLUMNS] for column in range(ITEM_COLUMNS))
+    return plan_reads(zip(*columns, strict=True), 0)
+
+
+def _wanted(plan: ReadPlan, shared: set[int], takes_parts: bool) -> Wanted:
+    columns = (plan.spans[column::SPAN_COLUMNS] for column in range(3))
+    return Wanted((each for each in zip(*columns, strict=True) if each[0] in shared), takes_parts)
+
+
+def _address_of(part: memoryview) -> int:
+    return int(np.frombuffer(part, np.uint8).ctypes.data)

@@ -1,0 +1,137 @@
+"""A process that loads a checkpoint as the parent says, with what others of this machine read of it.
+
+    python node_load.py '{"uri": …}'
+
+It says ``ready`` once the headers are read, ``begun`` once the load has begun after a line on its standard input, and
+at the end what it got, as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+import zlib
+from pathlib import Path
+from typing import Any
+
+__all__ = ["NodeLoad"]
+
+
+class NodeLoad:
+    """One such process, in the parent. A context manager that ends it.
+
+    Args:
+        uri: What to load.
+        how: Of the program: see `main`.
+        environment: None for this process's.
+    """
+
+    def __init__(self, uri: str, environment: dict[str, str] | None = None, **how: Any) -> None:
+        command = [sys.executable, __file__, json.dumps({"uri": uri, **how})]
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        self.process = subprocess.Popen(command, env=environment, **pipes)
+
+    def expect(self, line: str) -> None:
+        """Wait for a line."""
+        assert self.process.stdout is not None
+        got = self.process.stdout.readline().strip()
+        assert got == line, got
+
+    def go(self) -> None:
+        """Begin to load, and wait until it has begun."""
+        assert self.process.stdin is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        self.expect("begun")
+
+    def result(self) -> dict[str, Any]:
+        """Wait for the end: ``tensors`` (checksums), ``report``, ``seconds``, ``error``."""
+        assert self.process.stdout is not None
+        text = self.process.stdout.readline()
+        assert text, f"it ended with {self.process.wait(10)}"
+        return dict(json.loads(text))
+
+    def __enter__(self) -> NodeLoad:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self.process.kill()
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+
+def main(
+    uri: str,
+    *,
+    storage_options: dict[str, Any],
+    names: list[str] | None = None,
+    part: tuple[int, int] | None = None,
+    patience_s: float | None = None,
+    pause_s: float = 0.0,
+    leave_after: int | None = None,
+    least_bytes: int | None = None,
+    **options: Any,
+) -> None:
+    """Load.
+
+    Args:
+        uri: What.
+        storage_options: As of `streamer.load`.
+        names: As of `streamer.load`.
+        part: Rank and number of ranks: columns of ``*.columns``, rows of ``*.rows``.
+        patience_s: Of all waits for other processes, for a machine that is busy with other tests.
+        pause_s: After each tensor.
+        leave_after: So many tensors.
+        least_bytes: Of a load that shares by itself.
+        options: Of `streamer.Options`.
+    """
+    from streamer import Options, Slice
+    from streamer import stream as function
+    from streamer._arguments import hidden_arguments, request_of
+    from streamer._node import leader, member, pulse, share
+    from streamer._opened_checkpoint import open_checkpoint, wanted_tensors
+
+    if patience_s is not None:
+        leader.ARRIVAL_S = pulse.SILENCE_S = member.MEETING_S = patience_s  # type: ignore[attr-defined]
+    if least_bytes is not None:
+        share.LEAST_BYTES = least_bytes
+    how: dict[str, Any] = {"storage_options": storage_options, "names": names, "framework": "np"}
+    if part is not None:
+        how["slices"] = {"*.columns": Slice(1, *part), "*.rows": Slice(0, *part)}
+    request = request_of(function, *hidden_arguments(uri, {**how, "options": Options(**options)}))
+    checkpoint = open_checkpoint(request)
+    run(checkpoint, request, wanted_tensors(checkpoint, request), pause_s, leave_after)
+
+
+def run(checkpoint: Any, request: Any, wanted: Any, pause_s: float, leave_after: int | None) -> None:
+    """Load when the parent says so, and print what came of it."""
+    from streamer import StreamerError
+    from streamer._opened_checkpoint import framework_for
+    from streamer._stream import Stream
+
+    print("ready", flush=True)
+    sys.stdin.readline()
+    began = time.monotonic()
+    got: dict[str, Any] = {"tensors": {}, "error": None}
+    try:
+        with Stream(checkpoint, wanted, framework_for(request), checkpoint.verification(wanted)) as stream:
+            print("begun", flush=True)
+            for name, tensor in stream:
+                got["tensors"][name] = zlib.crc32(tensor)
+                time.sleep(pause_s)
+                if len(got["tensors"]) == leave_after:
+                    break
+        got["report"] = stream.report.to_dict()
+    except StreamerError as error:
+        got["error"] = type(error).__name__
+    print(json.dumps({**got, "seconds": time.monotonic() - began}), flush=True)
+    sys.stdin.readline()  # what is left behind is looked at first
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parent))
+    main(**json.loads(sys.argv[1]))
