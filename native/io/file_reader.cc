@@ -294,8 +294,7 @@ std::optional<ReadError> FileReader::read_from(VersionedFile& file, Block& block
     cursor.skip(static_cast<std::uint64_t>(got));
     block.received += static_cast<std::uint64_t>(got);
   }
-  if (options_.is_being_written) return std::nullopt;
-  return check_unchanged(file.descriptor, file.status);
+  return options_.is_being_written ? std::nullopt : check_unchanged(file.descriptor, file.status);
 }
 
 }  // namespace streamer
