@@ -25,7 +25,7 @@ UV = $(UV_SETTINGS) $(BIN)/uv pip install --python $(BIN)/python --quiet --compi
 NATIVE_FILES := $(shell find native -type f)
 CXX_FILES = $(shell find native benchmarks tests/gpu -name '*.cc' -o -name '*.h')
 # An editable install knows only the modules it found, so that a new one needs another: their names are in the stamp's.
-MODULE_NAMES := $(shell find core backends plugins src -name '*.py*' | LC_ALL=C sort | cksum | cut -d ' ' -f 1)
+MODULE_NAMES := $(shell find core backends compat integrations plugins src -name '*.py*' | LC_ALL=C sort | cksum | cut -d ' ' -f 1)
 TORCH_STAMP := .venv/.torch
 INSTALL_STAMP := .venv/.install-$(MODULE_NAMES)
 AZURITE_STAMP := .venv/.azurite
@@ -101,7 +101,7 @@ fuzz: $(INSTALL_STAMP) clang-packages ## fuzz every parser for SECONDS each, fro
 
 coverage: $(INSTALL_STAMP) $(AZURITE_STAMP) $(SAFETENSORS_STAMP) $(TRANSFORMERS_STAMP) $(RUNAI_STAMP) test-packages ## run all Python tests and record which test ran which line, for tests/mutation
 	$(UV) 'pytest-cov>=5'
-	$(BIN)/pytest -n $(WORKERS) $(SHARING) --cov=core --cov=backends --cov=src --cov=plugins --cov-context=test --cov-report= $(ARGS)
+	$(BIN)/pytest -n $(WORKERS) $(SHARING) --cov=core --cov=backends --cov=compat --cov=integrations --cov=src --cov=plugins --cov-context=test --cov-report= $(ARGS)
 
 lint: $(INSTALL_STAMP) ## check style and types: ruff, clang-format, mypy
 	$(BIN)/ruff check

@@ -11,8 +11,8 @@ import house
 FENCES = (
     "backends.private_names.",
     "core.tensors.torch_private_names",
-    "streamer.integrations.sglang.private_names",
-    "streamer.integrations.vllm.private_names",
+    "integrations.sglang.private_names",
+    "integrations.vllm.private_names",
 )
 
 # What a named tuple offers to everybody, with underscores only to leave the names of its fields alone.

@@ -6,12 +6,10 @@ import traceback
 from pathlib import Path
 
 import streamer
-from streamer import core
+from streamer import backends, compat, core, integrations, plugins
 
-OURS = tuple(
-    str(Path(package.__file__ or "").parent) + "/"
-    for package in (core, streamer, streamer.plugins, __import__("streamer.backends").backends)
-)
+PACKAGES = (streamer, backends, compat, core, integrations, plugins)
+OURS = tuple(str(Path(package.__file__ or "").parent) + "/" for package in PACKAGES)
 
 
 def shown_by_us(error: BaseException) -> list[str]:

@@ -21,8 +21,12 @@ PAGE = ROOT / "docs/architecture.md"
 # From the top: a room imports from lines below its own, never from its own line or from above.
 PYTHON_ROOMS = [
     "face",
-    "streamer.integrations",
-    "streamer.compat",
+    "integrations.sglang integrations.vllm",
+    "integrations.serving",
+    "integrations.dcp integrations.fsspec",
+    "integrations",
+    "compat",
+    "compat.runai compat.safetensors",
     "streamer._cache_cli streamer._push",
     "streamer._pull streamer._save",
     "streamer._command_line",
@@ -52,7 +56,8 @@ PYTHON_ROOMS = [
 ENGINE_ROOMS = ["python runai", "session", "cache gpu http nfs", "schedule", "io", "cuda net plan", "base integrity"]
 
 FACE = ("streamer", "streamer.__main__", "streamer._cli")  # what users name: the one room that is no folder
-FOLDERS = {"streamer": "src/streamer", "core": "core", "backends": "backends", "plugins": "plugins"}
+LAYERS = ("core", "backends", "plugins", "compat", "integrations")  # folders beside the face, each of its own name
+FOLDERS = {"streamer": "src/streamer", **{layer: layer for layer in LAYERS}}
 
 
 def ranks(rooms: list[str]) -> dict[str, int]:

@@ -19,7 +19,7 @@ MOST_LINES_OF_A_FILE = 300
 MOST_LINES_OF_A_FUNCTION = 40
 MOST_PUBLIC_METHODS = 15
 
-PYTHON_FOLDERS = ("core", "src", "plugins", "backends", "tests", "benchmarks", "examples")
+PYTHON_FOLDERS = ("core", "src", "plugins", "backends", "compat", "integrations", "tests", "benchmarks", "examples")
 _TESTS = re.compile(r"test_\w+\.py|\w+_test\.cc")
 
 

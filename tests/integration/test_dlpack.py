@@ -15,7 +15,7 @@ from streamer.core.engine.session import ReadSession, SourceObject
 from streamer.core.options.settings import resolve
 from streamer.core.store.sources import FileSource
 
-SIZE = 8 << 20  # it gets a mapping of its own, which is unmapped when it is freed
+SIZE = 64 << 20  # it gets a mapping of its own, which is unmapped when it is freed
 FLOAT32 = (2, 32)
 
 

@@ -61,9 +61,9 @@ def test_every_thread_of_a_load_is_in_the_table(tmp_path: Path) -> None:
 STARTS = (
     ("native", r'start_(?:engine_)?thread\("(\w+)"'),
     ("core", r'name=f"streamer-(\w+)\{'),
-    ("src", r'name=f"streamer-(\w+)\{'),
-    *((folder, r'name="streamer-(\w+)"') for folder in ("src", "backends")),
-    *((folder, r'\brole="(\w+)"') for folder in ("core", "src", "backends", "plugins")),
+    *((folder, r'name=f"streamer-(\w+)\{') for folder in ("src", "compat", "integrations")),
+    *((folder, r'name="streamer-(\w+)"') for folder in ("src", "backends", "compat", "integrations")),
+    *((folder, r'\brole="(\w+)"') for folder in ("core", "src", "backends", "compat", "integrations", "plugins")),
 )
 
 

@@ -62,7 +62,9 @@ def test_the_value_of_a_variable_is_not_said(caplog: pytest.LogCaptureFixture) -
 
 def test_every_variable_that_is_read_is_known() -> None:
     code = "".join(
-        path.read_text() for room in ("core", "backends", "plugins", "src") for path in (ROOT / room).rglob("*.py")
+        path.read_text()
+        for room in ("core", "backends", "plugins", "compat", "integrations", "src")
+        for path in (ROOT / room).rglob("*.py")
     )
     named = set(re.findall(r"\bSTREAMER_([A-Z_]*[A-Z])\b", code))
     assert named - {name.upper() for name in Options.__dataclass_fields__} <= {*OTHERS, "FILE_THREAD"}

@@ -10,7 +10,7 @@ import pytest
 from streamer.backends.extras import EXTRAS, install_hint
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = ("src", "core", "backends", "plugins", "docs", "examples", "benchmarks", "tests")
+FOLDERS = ("src", "core", "backends", "compat", "integrations", "plugins", "docs", "examples", "benchmarks", "tests")
 PAGES = [
     path
     for folder in FOLDERS

@@ -1,1 +1,0 @@
-../../src/streamer/__init__.py

@@ -1,1 +1,0 @@
-../../src/streamer/__main__.py

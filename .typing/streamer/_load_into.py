@@ -1,1 +1,0 @@
-../../src/streamer/_load_into.py

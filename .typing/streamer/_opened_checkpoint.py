@@ -1,1 +1,0 @@
-../../src/streamer/_opened_checkpoint.py

@@ -1,1 +1,0 @@
-../../src/streamer/_release.py
