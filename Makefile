@@ -60,8 +60,8 @@ test: $(INSTALL_STAMP) $(AZURITE_STAMP) $(SAFETENSORS_STAMP) $(TRANSFORMERS_STAM
 	$(BIN)/pytest $(if $(ARGS),$(ARGS),-n $(WORKERS) $(SHARING))
 
 # Those that speak to the libraries of storages: the contract, each backend, and what is read through fsspec.
-LOWEST_TESTS = tests/contract $(addprefix tests/integration/test_,any_fsspec_url.py \
-  load_s3.py s3_backend.py load_gcs.py gcs_backend.py load_azure.py azure_backend.py http_backend.py hf_backend.py)
+LOWEST_TESTS = tests/contract tests/backends/fsspec/test_any_fsspec_url.py \
+  $(wildcard tests/backends/*/test_load.py tests/backends/*/test_backend.py)
 test-lowest: $(INSTALL_STAMP) $(LOWEST_STAMP) $(AZURITE_STAMP) test-packages ## run the tests of storages with the oldest libraries that pyproject.toml allows
 	PYTHONPATH=.venv/lowest $(BIN)/pytest -n $(WORKERS) $(SHARING) $(if $(ARGS),$(ARGS),$(LOWEST_TESTS))
 

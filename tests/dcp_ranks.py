@@ -1,4 +1,4 @@
-"""What the processes of `tests/integration/test_dcp_ranks.py` do: each saves or loads its part of a model (FSDP2).
+"""What the processes of `tests/integrations/dcp/test_ranks.py` do: each saves or loads its part of a model (FSDP2).
 
     python dcp_ranks.py PROCESSES STEPS
 

@@ -3,7 +3,7 @@
     cd tests && ../.venv/bin/python -m house            # draw them
     cd tests && ../.venv/bin/python -m house --write    # into docs/architecture.md
 
-`tests/unit/test_house.py` fails where a room imports upwards, and where the page shows another house than the code.
+`tests/repo/test_house.py` fails where a room imports upwards, and where the page shows another house than the code.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the processes of `tests/integration/test_sharded_targets.py` do: each loads into its part of a model.
+"""What the processes of `tests/core/tensors/test_sharded_targets.py` do: each loads into its part of a model.
 
     python sharded_loads.py CASE,CASE CHECKPOINT PROCESSES
 

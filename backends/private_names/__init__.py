@@ -1,5 +1,5 @@
 """Uses private names of other libraries that have no public replacement: one file per library.
 
-No other file uses a private name of a library. ``tests/unit/test_private_names.py`` asserts this rule, checks each of
+No other file uses a private name of a library. ``tests/repo/test_private_names.py`` asserts this rule, checks each of
 these names, and lists the versions that passed.
 """

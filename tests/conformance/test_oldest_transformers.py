@@ -12,7 +12,11 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 OLDEST = ROOT / ".venv/transformers-oldest"
-TESTS = ["integration/test_transformers.py", "integration/test_transformers_ranks.py", "gpu/test_fake_transformers.py"]
+TESTS = [
+    "integrations/transformers/test_transformers.py",
+    "integrations/transformers/test_ranks.py",
+    "gpu/test_fake_transformers.py",
+]
 NAME_IT = "import transformers; print(transformers.__version__)"
 
 

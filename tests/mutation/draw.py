@@ -42,12 +42,12 @@ def files_in(folders: tuple[str, ...]) -> list[Path]:
 def tests_of(path: Path, line: int, recorded: CoverageData, chance: random.Random) -> list[str]:
     """Name the tests that ran a line, so many at most.
 
-    Unit tests come first, as they are about one thing, and one case of each function before its other cases.
+    Tests of the core come first, as most are about one thing, and one case of each function before its other cases.
     """
     contexts = recorded.contexts_by_lineno(str(path)).get(line, [])
     tests = sorted({context.rpartition("|")[0] or context for context in contexts if "::" in context})
     cases: dict[str, list[str]] = defaultdict(list)
-    for test in sorted(chance.sample(tests, len(tests)), key=lambda test: "tests/unit/" not in test):
+    for test in sorted(chance.sample(tests, len(tests)), key=lambda test: "tests/core/" not in test):
         cases[test.partition("[")[0]].append(test)
     rounds = zip_longest(*cases.values())
     return [test for each in rounds for test in each if test is not None][:MOST_TESTS]

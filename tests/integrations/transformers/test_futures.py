@@ -22,7 +22,7 @@ from streamer.compat import hooks
 
 pytestmark = pytest.mark.server
 
-TESTS = Path(__file__).resolve().parents[1]
+TESTS = Path(__file__).resolve().parents[2]
 OPENED = r"safe_open\((file, framework=\"pt\", device=\w+(, backend=\w+)?)\)"
 FUTURES = {
     "a later version": {"__init__.py": (r"^__version__ = .*", '__version__ = "5.99.0"')},

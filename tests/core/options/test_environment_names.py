@@ -12,7 +12,7 @@ from streamer.core.options import environment_names
 from streamer.core.options.environment_names import OTHERS, warn_of_typos
 from streamer.core.options.settings import resolve
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture(autouse=True)
