@@ -24,7 +24,7 @@ from streamer.core.secrets.options import hidden
 from streamer.core.secrets.urls import hidden_uri
 from streamer.integrations.folder_saves import saved_folder
 from streamer.integrations.folder_weights import FolderWeights
-from streamer.integrations.location import Location
+from streamer.integrations.model_request import Location
 from streamer.integrations.naming import TRANSFORMERS
 from streamer.integrations.routed_call import Route, call_routed
 from streamer.integrations.routed_names import Reader, RoutedName, routed

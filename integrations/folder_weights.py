@@ -23,7 +23,7 @@ from streamer.core.private_folders import room_in
 from streamer.core.store.sources import ObjectInfo
 from streamer.core.tensors.placement import Placement
 from streamer.integrations.device_maps import is_accelerator
-from streamer.integrations.location import Location
+from streamer.integrations.model_request import Location
 from streamer.integrations.read_ahead import ReadAhead
 from streamer.integrations.weight_files import write_weight_files
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from streamer.compat.hooks import Hook, imported, is_equal
 from streamer.core.private_folders import private_folder
 from streamer.integrations.folder_weights import FolderWeights
-from streamer.integrations.location import Location
+from streamer.integrations.model_request import Location
 from streamer.integrations.routed_names import RoutedName, routed
 from streamer.integrations.small_checkpoint import small_checkpoint
 

@@ -8,8 +8,8 @@ from functools import partial
 
 from streamer.core.checkpoint.small_files import OF_TOKENIZERS, USUAL_FILES
 from streamer.core.errors import ObjectNotFoundError
-from streamer.core.store.glances import enumerated
-from streamer.integrations.location import Location
+from streamer.core.store.peeking import enumerated
+from streamer.integrations.model_request import Location
 
 __all__ = ["COMPONENT", "CONFIG", "DIFFUSERS", "PIPELINE", "TRANSFORMERS", "ChosenWeights", "Naming", "without"]
 

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Iterable
 from typing import Any
 
-from streamer._opened_checkpoint import OpenedCheckpoint
+from streamer._checkpoint_headers import OpenedCheckpoint
 from streamer._stream import Stream
 from streamer.core.checkpoint.catalog import ShardTensor
 from streamer.core.errors import LoadCancelledError

@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
-from streamer._checkpoint import Checkpoint
+from streamer._lazy_checkpoint import Checkpoint
 from streamer._stream import Stream
 from streamer.compat.safetensors._handle import EngineHandle, HandleSlice
 from streamer.core.checkpoint.catalog import ShardTensor

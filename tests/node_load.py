@@ -92,8 +92,8 @@ def main(
     from streamer import Options, Slice
     from streamer import stream as function
     from streamer._arguments import hidden_arguments, request_of
+    from streamer._checkpoint_headers import open_checkpoint, wanted_tensors
     from streamer._node import leader, member, pulse, share
-    from streamer._opened_checkpoint import open_checkpoint, wanted_tensors
 
     if patience_s is not None:
         leader.ARRIVAL_S = pulse.SILENCE_S = member.MEETING_S = patience_s  # type: ignore[attr-defined]
@@ -110,7 +110,7 @@ def main(
 def run(checkpoint: Any, request: Any, wanted: Any, pause_s: float, leave_after: int | None) -> None:
     """Load when the parent says so, and print what came of it."""
     from streamer import StreamerError
-    from streamer._opened_checkpoint import framework_for
+    from streamer._checkpoint_headers import framework_for
     from streamer._stream import Stream
 
     print("ready", flush=True)

@@ -29,7 +29,7 @@ from streamer.core.errors import ObjectNotFoundError, OptionError, StreamerError
 from streamer.core.secrets.options import SecretOptions, plain
 from streamer.core.secrets.redact import redact
 from streamer.core.secrets.urls import hidden_part
-from streamer.core.store.glances import folders_among
+from streamer.core.store.peeking import folders_among
 from streamer.core.store.sources import ObjectInfo, PythonSource, Store, hookimpl
 from streamer.core.store.uploads import Upload
 

@@ -33,7 +33,7 @@ from streamer.core.outages.answered import answered_so_far
 from streamer.core.secrets.options import SecretOptions
 from streamer.core.secrets.texts import note_credential
 from streamer.core.secrets.urls import hidden_uri
-from streamer.core.store.glances import folders_among
+from streamer.core.store.peeking import folders_among
 
 __all__ = ["HubClient"]
 

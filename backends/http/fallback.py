@@ -16,7 +16,7 @@ from streamer.backends.fsspec.http_sessions import with_guarded_sessions
 from streamer.backends.fsspec.instance_snapshot import InstanceSnapshot
 from streamer.backends.fsspec.store import FsspecStore
 from streamer.backends.http.access import access_of
-from streamer.backends.http.listing import may_be_shard
+from streamer.backends.http.index_page import may_be_shard
 from streamer.core.errors import OptionError
 from streamer.core.secrets.options import plain
 from streamer.core.store.sources import ObjectInfo, PythonSource

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from streamer.backends.client.answer_values import parse_size
 from streamer.backends.client.redirects import Hop
 from streamer.backends.http.client import HttpClient
-from streamer.backends.http.listing import MAX_PAGE_BYTES, NAME_THE_INDEX, PAGES, is_page, is_whole, media_type
+from streamer.backends.http.index_page import MAX_PAGE_BYTES, NAME_THE_INDEX, PAGES, is_page, is_whole, media_type
 from streamer.backends.http.probe import (
     DOWNLOAD_IT,
     FIRST_BYTE,

@@ -15,7 +15,7 @@ from urllib.parse import parse_qs, urlsplit
 from streamer.backends.client.answer_values import parse_size
 from streamer.backends.client.encodings import is_plain
 from streamer.backends.client.redirects import Hop
-from streamer.backends.http.listing import media_type
+from streamer.backends.http.index_page import media_type
 from streamer.core.errors import CredentialsError, ObjectNotFoundError, RangeResponseError, StorageError
 
 __all__ = [

@@ -21,7 +21,7 @@ from streamer.backends.fsspec_settings import are_configured
 from streamer.backends.http.access import access_of
 from streamer.backends.http.azure import is_for_azure, open_azure
 from streamer.backends.http.client import HttpClient
-from streamer.backends.http.listing import may_be_shard, names_in
+from streamer.backends.http.index_page import may_be_shard, names_in
 from streamer.backends.http.lookups import index_page, probe_object
 from streamer.backends.http.probe import Probe, expiry_of
 from streamer.backends.http.stream import OneStream
@@ -31,8 +31,8 @@ from streamer.core.outages.answered import answered_so_far
 from streamer.core.outages.transient import is_transient
 from streamer.core.secrets.options import SecretOptions
 from streamer.core.secrets.redact import redact
-from streamer.core.store.glances import folders_among
 from streamer.core.store.parallel import in_parallel
+from streamer.core.store.peeking import folders_among
 from streamer.core.store.sources import HttpSource, ObjectInfo, PythonSource, Store, hookimpl
 
 __all__ = ["HttpStore", "source_of_probe", "streamer_open_store", "streamer_source_kind"]

@@ -10,7 +10,7 @@ import re
 from itertools import islice
 
 from streamer.core.quoting import quoted
-from streamer.core.store.glances import near_names
+from streamer.core.store.peeking import near_names
 
 __all__ = ["LOOKED_AT", "hint_for_missing"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from streamer._locate import opened_store
+from streamer._locate_shards import opened_store
 from streamer.compat.runai.variables import storage_options_for
 from streamer.core.checkpoint.shards import source_object
 from streamer.core.engine.session import SourceObject

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from streamer.compat.runai.codes import Code
 from streamer.compat.runai.objects import Objects
-from streamer.compat.runai.reading import Reading
+from streamer.compat.runai.range_reads import Reading
 from streamer.compat.runai.submissions import Range
 from streamer.compat.runai.variables import options_from_environment
 from streamer.core.engine.plan import ReadPlan

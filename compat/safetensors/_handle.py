@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from safetensors import safe_open as their_safe_open  # bound here, as `streamer.patch` replaces it there
 
-from streamer._checkpoint import Checkpoint
-from streamer._opened_checkpoint import framework_for
+from streamer._checkpoint_headers import framework_for
+from streamer._lazy_checkpoint import Checkpoint
 from streamer._stream import Stream
 from streamer.compat.safetensors._errors import both, raised_as_safetensors
 from streamer.compat.safetensors._numpy_index import check_numpy_index

@@ -17,7 +17,7 @@ from streamer.core.options.settings import Settings
 from streamer.core.secrets.options import hidden
 from streamer.core.secrets.urls import hidden_uri
 from streamer.core.store.sources import Store
-from streamer.integrations.dcp.finding import Found
+from streamer.integrations.dcp.format_detection import Found
 from streamer.integrations.dcp.quantized import QuantizedTensorFiles
 from streamer.integrations.dcp.reader import StorageReader
 from streamer.integrations.dcp.tensor_files import tensor_files_in

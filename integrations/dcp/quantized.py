@@ -22,11 +22,11 @@ from streamer.core.format.dcp_metadata import SavedChunk
 from streamer.core.options.settings import Settings
 from streamer.core.quoting import quoted
 from streamer.integrations.dcp.destination import Destination
-from streamer.integrations.dcp.reading import Job, Part
+from streamer.integrations.dcp.object_reads import Job, Part
 from streamer.integrations.dcp.tensor_files import TensorFiles
 from streamer.integrations.dcp.tensor_rows import Stored
 from streamer.integrations.dcp.torch_metadata import metadata_of_tensor, metadata_of_tensors
-from streamer.integrations.location import Location
+from streamer.integrations.model_request import Location
 
 __all__ = ["QuantizedTensorFiles"]
 

@@ -28,8 +28,8 @@ from streamer.core.secrets.options import hidden
 from streamer.core.secrets.urls import hidden_uri
 from streamer.core.store.sources import Store
 from streamer.integrations.dcp.destination import Destination
-from streamer.integrations.dcp.finding import Found, checkpoint_in
-from streamer.integrations.location import Location
+from streamer.integrations.dcp.format_detection import Found, checkpoint_in
+from streamer.integrations.model_request import Location
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem

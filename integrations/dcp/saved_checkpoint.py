@@ -17,10 +17,10 @@ from streamer.core.quoting import quoted
 from streamer.core.store.parallel import in_parallel
 from streamer.core.store.sources import ObjectInfo, Store
 from streamer.integrations.dcp.destination import Destination
-from streamer.integrations.dcp.reading import Objects
+from streamer.integrations.dcp.object_reads import Objects
 from streamer.integrations.dcp.saved_items import grouped, read_items
 from streamer.integrations.dcp.torch_metadata import metadata_of_dcp
-from streamer.integrations.location import Location
+from streamer.integrations.model_request import Location
 
 __all__ = ["SavedCheckpoint"]
 

@@ -25,7 +25,7 @@ from streamer.core.format.torch_archive import Archives, SavedArchive, StoredTen
 from streamer.core.quoting import quoted
 from streamer.integrations.dcp.compression import MOST_OBJECT_BYTES, check_transforms, decompressed
 from streamer.integrations.dcp.destination import Destination, loaded
-from streamer.integrations.dcp.reading import Job, Objects, Part, read_jobs
+from streamer.integrations.dcp.object_reads import Job, Objects, Part, read_jobs
 from streamer.integrations.dcp.tensor_rows import Stored, block_of, rows_of
 
 __all__ = ["grouped", "read_items"]

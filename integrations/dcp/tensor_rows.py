@@ -18,7 +18,7 @@ from streamer.core.errors import FormatError
 from streamer.core.format.header import TensorEntry
 from streamer.core.quoting import quoted
 from streamer.integrations.dcp.destination import Destination
-from streamer.integrations.dcp.reading import Part
+from streamer.integrations.dcp.object_reads import Part
 
 __all__ = ["Rows", "Stored", "TensorJob", "block_of", "rows_of"]
 

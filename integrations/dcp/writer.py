@@ -20,7 +20,7 @@ from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
-from streamer._locate import opened_store
+from streamer._locate_shards import opened_store
 from streamer._progress import Progress
 from streamer._save.writing import Writing, uploading_store
 from streamer.core.errors import ObjectNotFoundError

@@ -24,9 +24,9 @@ from streamer.core.options.arguments import check_file_system, check_options, ch
 from streamer.core.options.options import Options
 from streamer.core.options.settings import resolve
 from streamer.core.secrets.options import hidden
+from streamer.integrations.fsspec.delegated_calls import ListedInside
 from streamer.integrations.fsspec.downloads import download, download_small, is_small, write_to
 from streamer.integrations.fsspec.inner import Inner
-from streamer.integrations.fsspec.listing import ListedInside
 from streamer.integrations.fsspec.pinned_object import PinnedObject
 from streamer.integrations.fsspec.ranges import bounds, opened_objects, read_ranges
 from streamer.integrations.fsspec.read_only import refusal

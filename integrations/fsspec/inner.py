@@ -10,7 +10,7 @@ from typing import Any
 import fsspec
 from fsspec import AbstractFileSystem
 
-from streamer._locate import opened_store
+from streamer._locate_shards import opened_store
 from streamer.backends.extras import BUILTIN_SCHEMES
 from streamer.backends.fsspec.caches import with_whole_records
 from streamer.backends.fsspec.chains import with_guarded_links

@@ -7,11 +7,11 @@ from typing import Any
 
 from fsspec import AbstractFileSystem
 
-from streamer._locate import opened_store
+from streamer._locate_shards import opened_store
 from streamer.core.errors import ObjectNotFoundError
 from streamer.core.options.settings import Settings
 from streamer.core.secrets.urls import hidden_uri
-from streamer.core.store.glances import PeekingStore
+from streamer.core.store.peeking import PeekingStore
 from streamer.core.store.sources import ObjectInfo, Store
 from streamer.integrations.fsspec.read_only import ReadOnly
 

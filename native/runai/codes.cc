@@ -32,7 +32,7 @@ const char* text_of(int code) {
       return "There is no Python in this process: this library reads through the package streamer";
     case kNoPackage:
       return "The Python of this process cannot import streamer: python -c 'import "
-             "streamer.compat.runai.door' says why";
+             "streamer.compat.runai.entry_point' says why";
     default:
       return "This is no code of this library";
   }

@@ -9,7 +9,7 @@
 namespace streamer::runai {
 namespace {
 
-constexpr const char* kModule = "streamer.compat.runai.door";
+constexpr const char* kModule = "streamer.compat.runai.entry_point";
 
 template <typename Function>
 void look_up(const char* name, Function*& function) {

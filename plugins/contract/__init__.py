@@ -22,8 +22,8 @@ from __future__ import annotations
 
 from streamer.plugins.contract.extras import ExtrasContract
 from streamer.plugins.contract.failures import FailuresContract
-from streamer.plugins.contract.listing import ListingContract
-from streamer.plugins.contract.reading import ReadingContract
+from streamer.plugins.contract.listing_tests import ListingContract
+from streamer.plugins.contract.reading_tests import ReadingContract
 from streamer.plugins.contract.sharing import SharingContract
 
 __all__ = ["BackendContract"]

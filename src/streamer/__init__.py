@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from streamer import plugins
     from streamer._async import AsyncStream, aload, astream
-    from streamer._checkpoint import Checkpoint, open  # noqa: A004  streamer.open is the public name
+    from streamer._lazy_checkpoint import Checkpoint, open  # noqa: A004  streamer.open is the public name
     from streamer._load import load, load_file
     from streamer._load_into import load_into
     from streamer._manifest import ManifestReport, write_manifest
@@ -145,8 +145,8 @@ _DEFINED_IN = {
     "AsyncStream": "streamer._async",
     "aload": "streamer._async",
     "astream": "streamer._async",
-    "Checkpoint": "streamer._checkpoint",
-    "open": "streamer._checkpoint",
+    "Checkpoint": "streamer._lazy_checkpoint",
+    "open": "streamer._lazy_checkpoint",
     "load": "streamer._load",
     "load_file": "streamer._load",
     "load_into": "streamer._load_into",

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from streamer._arguments import hidden_arguments, request_of, takes_request
 from streamer._load import collected, whole_read
+from streamer._reread_on_mismatch import WholeRead
 from streamer._stream import Order, Stream, begun
-from streamer._whole_read import WholeRead
 from streamer.core.checkpoint.report import LoadReport
 from streamer.core.errors import UsageError
 from streamer.core.in_thread import in_thread

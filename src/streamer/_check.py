@@ -10,7 +10,7 @@ import time
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from streamer._opened_checkpoint import open_checkpoint
+from streamer._checkpoint_headers import open_checkpoint
 from streamer.core.errors import AccessDeniedError, ObjectNotFoundError
 from streamer.core.quoting import counted, size_text
 from streamer.core.request.argument_types import StorageOptions

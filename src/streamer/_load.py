@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, overload
 
 from streamer._arguments import hidden_arguments, request_of, takes_request
+from streamer._checkpoint_headers import framework_for, open_checkpoint, wanted_tensors
 from streamer._group.agreement import joined_group
-from streamer._opened_checkpoint import framework_for, open_checkpoint, wanted_tensors
-from streamer._whole_read import WholeRead
+from streamer._reread_on_mismatch import WholeRead
 from streamer.core.collector import collector_spared
 from streamer.core.options.options import Options
 from streamer.core.request.argument_types import UriOption

@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from streamer import _native, plugins
-from streamer._locate import close_store
-from streamer._opened_checkpoint import OpenedCheckpoint, open_checkpoint
+from streamer._checkpoint_headers import OpenedCheckpoint, open_checkpoint
+from streamer._locate_shards import close_store
 from streamer._progress import Progress
 from streamer.core.checkpoint.manifest_lookup import manifest_paths, name_in_manifest
 from streamer.core.engine.plan import Item, plan_reads

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from streamer._checkpoint import Checkpoint
+from streamer._lazy_checkpoint import Checkpoint
 from streamer.core.options.options import Options
 from streamer.core.request.request import Request
 from streamer.core.secrets.options import hidden

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, overload
 
 from streamer import _native
 from streamer._arguments import hidden_arguments, request_of, takes_request
+from streamer._checkpoint_headers import OpenedCheckpoint, framework_for, open_checkpoint, wanted_tensors
 from streamer._group.agreement import joined_group
 from streamer._group.session import GroupSession
 from streamer._group.start import SharedReads
 from streamer._node.share import node_share
-from streamer._opened_checkpoint import OpenedCheckpoint, framework_for, open_checkpoint, wanted_tensors
 from streamer._progress import Progress
 from streamer.core.checkpoint.catalog import ShardTensor
 from streamer.core.checkpoint.destinations import Destinations

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from streamer.compat.runai import door
+from streamer.compat.runai import entry_point as door
 
 requests = 0
 _request = door.request

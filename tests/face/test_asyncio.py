@@ -150,7 +150,7 @@ class Gate:
 @pytest.fixture(params=[False, True], ids=["while it reads", "while it is looked for"])
 def gate(request: pytest.FixtureRequest, file: Path, monkeypatch: pytest.MonkeyPatch) -> Gate:
     held = Gate(file, holds_info=request.param)
-    monkeypatch.setattr("streamer._locate.open_checked_store", lambda *_, **__: held)
+    monkeypatch.setattr("streamer._locate_shards.open_checked_store", lambda *_, **__: held)
     return held
 
 

@@ -25,7 +25,7 @@ from streamer.backends.hf import errors as hf_errors
 from streamer.backends.hf.answers import commit_in, entries_in, files_in
 from streamer.backends.hf.next_page import next_page
 from streamer.backends.http import errors as http_errors
-from streamer.backends.http.listing import may_be_shard, names_in
+from streamer.backends.http.index_page import may_be_shard, names_in
 from streamer.backends.http.probe import check_kind, expiry_of, size_of, version_in
 from streamer.backends.s3.answers import count_of_entries, objects_in
 from streamer.backends.s3.clock import clock_offset_s

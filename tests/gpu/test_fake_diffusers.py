@@ -20,9 +20,9 @@ from tiny_pipelines import make_pipeline
 import streamer
 from gpu.fake_devices import FakeGpu, FakeTorchCuda
 from gpu.fake_moves import counted_moves, noted_streams
-from streamer.integrations.diffusers_hooks import weights_hook
-from streamer.integrations.transformers_hooks import weights_hook as hook_of_transformers
-from streamer.integrations.transformers_placement import placement_hook
+from streamer.integrations.diffusers.hooks import weights_hook
+from streamer.integrations.transformers.hooks import weights_hook as hook_of_transformers
+from streamer.integrations.transformers.placement import placement_hook
 
 SMALL = streamer.Options(block_bytes=64 << 10, pinned_bytes=1 << 20)
 
@@ -95,9 +95,9 @@ def test_a_pipeline_on_one_device(
 def test_a_quantised_model_is_read_to_this_machine_s_memory(
     streams: list[Any], folder: Path, tmp_path: Path, where: str
 ) -> None:
-    from streamer.integrations.diffusers_placement import is_placed_by, placed_models
-    from streamer.integrations.location import Location
+    from streamer.integrations.diffusers.placement import is_placed_by, placed_models
     from streamer.integrations.model_folder import ModelFolder
+    from streamer.integrations.model_request import Location
     from streamer.integrations.naming import DIFFUSERS
 
     config = json.loads((folder / "vae/config.json").read_text())

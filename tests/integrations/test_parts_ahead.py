@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import save_file
 
 import streamer
-from streamer._opened_checkpoint import open_checkpoint
+from streamer._checkpoint_headers import open_checkpoint
 from streamer.core.checkpoint.catalog import ShardTensor
 from streamer.core.checkpoint.tensor_slice import narrow
 from streamer.core.request.request import Request

@@ -12,7 +12,7 @@ import torch
 from comparison import assert_same
 
 import streamer
-from streamer._opened_checkpoint import open_checkpoint
+from streamer._checkpoint_headers import open_checkpoint
 from streamer.core.checkpoint.catalog import ShardTensor
 from streamer.core.format.header import TensorEntry
 from streamer.core.request.request import Request

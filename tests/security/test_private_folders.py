@@ -13,10 +13,10 @@ import torch
 from fsspec.implementations.memory import MemoryFileSystem
 
 import streamer
-from streamer.integrations.location import Location
+from streamer.integrations.diffusers.pipeline_folder import PipelineFolder
 from streamer.integrations.model_folder import ModelFolder
+from streamer.integrations.model_request import Location
 from streamer.integrations.naming import DIFFUSERS
-from streamer.integrations.pipeline_folder import PipelineFolder
 
 NAMES = [
     "../outside.json",

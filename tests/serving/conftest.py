@@ -10,7 +10,7 @@ import empty_modules
 import pytest
 
 from streamer.compat.runai import library_path
-from streamer.integrations.serving import reading
+from streamer.integrations.serving import weights_stream
 
 if find_spec("vllm") is not None:
     os.environ["STREAMER_LIBRARY"] = str(library_path())
@@ -70,7 +70,7 @@ def reports(monkeypatch):
         made.append(original(*arguments, **named))
         return made[-1]
 
-    original = reading.stream
-    monkeypatch.setattr(reading, "stream", stream)
-    monkeypatch.setattr(reading, "mapped_weights", lambda *_: None)
+    original = weights_stream.stream
+    monkeypatch.setattr(weights_stream, "stream", stream)
+    monkeypatch.setattr(weights_stream, "mapped_weights", lambda *_: None)
     return made

@@ -32,7 +32,7 @@ from vllm_engine import assert_equal, config_of, created, fill, loaded, save_sta
 
 import streamer
 from streamer.compat import hooks
-from streamer.compat.runai import door
+from streamer.compat.runai import entry_point as door
 from streamer.integrations import vllm as plugin
 from streamer.integrations.serving import extra_config
 from streamer.integrations.serving.extra_config import for_place

@@ -12,7 +12,7 @@ from vllm.model_executor import model_loader
 from vllm_engine import assert_equal, config_of, created, fill, loaded, save_state
 
 import streamer
-from streamer.compat.runai import door
+from streamer.compat.runai import entry_point as door
 from streamer.integrations import vllm as plugin
 from streamer.integrations.vllm import configuration
 from streamer.integrations.vllm.log import LOGGER

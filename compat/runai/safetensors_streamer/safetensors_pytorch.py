@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import Any, NamedTuple
 
-from streamer._opened_checkpoint import open_checkpoint
+from streamer._checkpoint_headers import open_checkpoint
 from streamer.compat.runai.s3_utils.s3_utils import S3Credentials, hidden_credentials
 from streamer.compat.runai.variables import options_from_environment, storage_options_for
 from streamer.core.checkpoint.catalog import Catalog

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from streamer._opened_checkpoint import OpenedCheckpoint, framework_for, open_checkpoint
+from streamer._checkpoint_headers import OpenedCheckpoint, framework_for, open_checkpoint
 from streamer._stream import Stream
 from streamer.compat.runai.distributed_streamer.distributed_streamer import DistributedStreamer
 from streamer.compat.runai.s3_utils.s3_utils import S3Credentials, hidden_credentials, s3_glob

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from streamer import _native
-from streamer._opened_checkpoint import OpenedCheckpoint, open_checkpoint
+from streamer._checkpoint_headers import OpenedCheckpoint, open_checkpoint
 from streamer._progress import Progress
 from streamer.core.checkpoint.catalog import ShardTensor
 from streamer.core.engine.plan import Item, plan_reads

@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import partial
 
 from streamer import _native
-from streamer._locate import opened_store
+from streamer._locate_shards import opened_store
 from streamer._progress import Progress
 from streamer._pull.checkpoints import Copied, check_checkpoints, check_series
 from streamer._pull.folder import Folder, open_folder

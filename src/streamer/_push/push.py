@@ -15,7 +15,7 @@ from functools import partial
 from threading import Event
 from typing import Any
 
-from streamer._locate import opened_store
+from streamer._locate_shards import opened_store
 from streamer._progress import Progress
 from streamer._pull.checkpoints import check_series
 from streamer._pull.listing import files_below

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from streamer._arguments import checked, hidden_arguments, takes_fields
-from streamer._locate import opened_store
+from streamer._locate_shards import opened_store
 from streamer._save.arguments import SaveOptions, place_request
 from streamer._save.report import SaveReport
 from streamer._save.saving import Saving

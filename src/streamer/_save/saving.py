@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from threading import Event
 
-from streamer._opened_checkpoint import open_checkpoint
+from streamer._checkpoint_headers import open_checkpoint
 from streamer._progress import Progress
 from streamer._save.parts import ShardBytes
 from streamer._save.place import Place, old_manifest, place_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from streamer.backends.http.listing import names_in
+from streamer.backends.http.index_page import names_in
 from streamer.core.options.limits import Limits
 
 URL = "https://host:8443/models/small/"

@@ -101,7 +101,7 @@ def test_a_few_objects_cost_no_listing(shards, s3_server, requests):
 
 @pytest.mark.server
 def test_a_folder_with_far_more_in_it_is_not_listed_to_its_end(shards, s3_server, requests, monkeypatch):
-    monkeypatch.setattr("streamer._locate.LISTED_PER_FILE", 1)
+    monkeypatch.setattr("streamer._locate_shards.LISTED_PER_FILE", 1)
     folder, contents = shards
     uri = s3_server.upload_folder(folder, "many", "large")
     uris = [f"{uri}/{name}" for name in [*contents][:20]]

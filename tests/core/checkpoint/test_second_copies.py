@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import save
 
 import streamer
-from streamer.integrations.serving.finding import weights_of
+from streamer.integrations.serving.weights_location import weights_of
 
 USUAL = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
 

@@ -30,10 +30,11 @@ from diffusers.models import model_loading_utils, modeling_utils
 from tiny_pipelines import MODELS, assert_same_pipeline, assert_same_weights, make_pipeline, make_unet
 
 import streamer
-from streamer.integrations import read_ahead, shard_handles, transformers_hooks
-from streamer.integrations.diffusers_hooks import file_hook, weights_hook
-from streamer.integrations.location import Location
-from streamer.integrations.pipeline_folder import PipelineFolder
+from streamer.integrations import read_ahead, shard_handles
+from streamer.integrations.diffusers.hooks import file_hook, weights_hook
+from streamer.integrations.diffusers.pipeline_folder import PipelineFolder
+from streamer.integrations.model_request import Location
+from streamer.integrations.transformers import hooks as transformers_hooks
 
 pytestmark = pytest.mark.server
 THEIRS = model_loading_utils.load_state_dict

@@ -17,7 +17,7 @@ from tiny_pipelines import assert_same_pipeline, make_pipeline
 
 import streamer
 from streamer.compat import hooks
-from streamer.integrations import transformers_hooks
+from streamer.integrations.transformers import hooks as transformers_hooks
 
 pytestmark = pytest.mark.server
 

@@ -17,7 +17,7 @@ from tiny_pipelines import assert_same_pipeline, assert_same_weights, make_pipel
 
 import streamer
 from streamer.integrations import read_ahead
-from streamer.integrations.diffusers_hooks import file_hook
+from streamer.integrations.diffusers.hooks import file_hook
 
 pytestmark = pytest.mark.server
 

@@ -17,7 +17,7 @@ import torch
 from transformers import LlamaForCausalLM
 from transformers.distributed import DistributedConfig
 import streamer
-from streamer.integrations import transformers_hooks
+from streamer.integrations.transformers import hooks as transformers_hooks
 
 folder, read_bytes = sys.argv[1], []
 started = streamer.Stream.__init__

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial, wraps
 
 from streamer.compat.runai.codes import Code, code_of
-from streamer.compat.runai.listing import listed_files
+from streamer.compat.runai.folder_files import listed_files
 from streamer.compat.runai.reader import Reader
 from streamer.compat.runai.submissions import ranges_at, texts_at
 from streamer.compat.runai.variables import storage_options_for

@@ -8,14 +8,14 @@ from contextlib import suppress
 from fnmatch import fnmatchcase
 from typing import Any
 
-from streamer._opened_checkpoint import open_checkpoint
+from streamer._checkpoint_headers import open_checkpoint
 from streamer.core.checkpoint.small_files import folder_files
 from streamer.core.errors import StreamerError, UsageError
 from streamer.core.options.options import Options
 from streamer.core.options.settings import resolve
 from streamer.core.request.request import Request
 from streamer.core.secrets.redact import redact
-from streamer.integrations.location import Location
+from streamer.integrations.model_request import Location
 
 __all__ = ["is_url", "weights_of", "without_ignored"]
 

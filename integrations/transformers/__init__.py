@@ -23,12 +23,12 @@ from streamer.integrations.device_maps import goes_to_devices
 from streamer.integrations.folder_saves import check_saves, refuse_hub, saved_folder
 from streamer.integrations.kept_folders import keep, name_after
 from streamer.integrations.library_calls import check_class, library_call
-from streamer.integrations.location import Location
 from streamer.integrations.model_folder import ModelFolder
+from streamer.integrations.model_request import Location
 from streamer.integrations.naming import CONFIG
 from streamer.integrations.routed_call import Route, call_routed
-from streamer.integrations.transformers_hooks import late_readers, package_of, readers, weights_hook
-from streamer.integrations.transformers_placement import placed_tensors, placement_hook
+from streamer.integrations.transformers.hooks import late_readers, package_of, readers, weights_hook
+from streamer.integrations.transformers.placement import placed_tensors, placement_hook
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem

@@ -17,12 +17,12 @@ from streamer.core.errors import AccessDeniedError, ObjectNotFoundError
 from streamer.core.format.dcp_metadata import parse_dcp_metadata
 from streamer.core.format.shard_names import is_of_checkpoint
 from streamer.core.options.settings import Settings
-from streamer.core.store.glances import enumerated
+from streamer.core.store.peeking import enumerated
 from streamer.core.store.sources import ObjectInfo, Store
 from streamer.integrations.dcp.destination import Destination
 from streamer.integrations.dcp.saved_checkpoint import SavedCheckpoint
 from streamer.integrations.dcp.tensor_files import tensor_files_in
-from streamer.integrations.location import Location
+from streamer.integrations.model_request import Location
 
 __all__ = ["Found", "checkpoint_in"]
 

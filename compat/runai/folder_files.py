@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 
 import fsspec
 
-from streamer._locate import opened_store
+from streamer._locate_shards import opened_store
 from streamer.backends.fsspec.chains import with_guarded_links
 from streamer.backends.fsspec.errors import raise_storage_error
 from streamer.backends.private_names.fsspec import path_of

@@ -19,15 +19,15 @@ from streamer.core.errors import OptionError
 from streamer.core.options.options import Options
 from streamer.core.secrets.options import hidden
 from streamer.core.secrets.urls import hidden_uri
-from streamer.integrations.diffusers_hooks import package_of, route_of
-from streamer.integrations.diffusers_placement import is_placed_by, placed_models
+from streamer.integrations.diffusers.hooks import package_of, route_of
+from streamer.integrations.diffusers.pipeline_folder import PipelineFolder
+from streamer.integrations.diffusers.placement import is_placed_by, placed_models
 from streamer.integrations.folder_saves import check_saves, refuse_hub, saved_folder
 from streamer.integrations.kept_folders import keep, name_after
 from streamer.integrations.library_calls import check_class, library_call
-from streamer.integrations.location import Location
 from streamer.integrations.model_folder import ModelFolder
+from streamer.integrations.model_request import Location
 from streamer.integrations.naming import CONFIG, DIFFUSERS, PIPELINE
-from streamer.integrations.pipeline_folder import PipelineFolder
 from streamer.integrations.routed_call import call_routed
 from streamer.integrations.single_file import SingleFile
 

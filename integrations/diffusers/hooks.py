@@ -13,13 +13,13 @@ from typing import Any
 import torch
 
 from streamer.compat.hooks import Hook, imported, is_equal, package_with
-from streamer.integrations import transformers_hooks
 from streamer.integrations.model_folder import ModelFolder
 from streamer.integrations.naming import CONFIG, DIFFUSERS
 from streamer.integrations.routed_call import Route
 from streamer.integrations.routed_names import RoutedName, routed
 from streamer.integrations.single_file import SingleFile
 from streamer.integrations.small_checkpoint import small_checkpoint, without_progress_bars
+from streamer.integrations.transformers import hooks as transformers_hooks
 
 __all__ = ["file_hook", "is_of_transformers", "package_of", "route_of", "weights_hook"]
 

@@ -11,7 +11,7 @@ from streamer._cache.opening import Cache, open_cache
 from streamer._cache.trust import Distrusting
 from streamer._group.agreement import agree_on_checkpoint
 from streamer._group.member import Member
-from streamer._locate import locate
+from streamer._locate_shards import locate
 from streamer.core.checkpoint.catalog import Catalog, ShardTensor, read_catalog
 from streamer.core.checkpoint.selection import select
 from streamer.core.checkpoint.shards import Shards

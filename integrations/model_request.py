@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from streamer._locate import opened_store
+from streamer._locate_shards import opened_store
 from streamer.core.options.arguments import check_uri
 from streamer.core.options.settings import Settings
 from streamer.core.request.argument_types import ProgressOption

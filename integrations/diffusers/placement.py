@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from streamer.integrations.device_maps import explicit_devices, goes_to_devices
-from streamer.integrations.diffusers_hooks import is_of_transformers
+from streamer.integrations.diffusers.hooks import is_of_transformers
 from streamer.integrations.model_folder import ModelFolder
 from streamer.integrations.naming import CONFIG
-from streamer.integrations.transformers_hooks import LIBRARY
-from streamer.integrations.transformers_placement import placed_tensors, placement_hook
+from streamer.integrations.transformers.hooks import LIBRARY
+from streamer.integrations.transformers.placement import placed_tensors, placement_hook
 
 __all__ = ["is_placed_by", "placed_models"]
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import torch
 
 from streamer._cache.opening import open_cache
-from streamer._opened_checkpoint import OpenedCheckpoint
+from streamer._checkpoint_headers import OpenedCheckpoint
 from streamer._stream import Stream
 from streamer.core.checkpoint.catalog import Catalog, ShardTensor
 from streamer.core.checkpoint.report import LoadReport

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any
 
 from streamer import _native
-from streamer._opened_checkpoint import OpenedCheckpoint
+from streamer._checkpoint_headers import OpenedCheckpoint
 from streamer._stream import Stream
 from streamer.core.checkpoint.catalog import ShardTensor
 from streamer.core.checkpoint.fitting import KeptMemory
