@@ -1,7 +1,8 @@
 """One rank of a process group during one load: small messages, and the exchange of bytes between ranks.
 
 Guarantees: before each exchange all ranks say in a round whether they are ready, so that the failure of one ends the
-load of all. Every wait for other ranks ends. Nothing but the group that the caller passed is used.
+load of all; and in a second one that they take part, as one may run out of time while it waits in the first. Every wait
+for other ranks ends. Nothing but the group that the caller passed is used.
 Every collective is `all_to_all_single`: each rank has a connection to each other one in it, so all notice at once when
 one rank dies.
 """
@@ -61,6 +62,7 @@ class Member:
         self.silence_s = SILENCE_S
         self.deadline: Deadline | None = None
         self.is_over = self.size == 1
+        self._is_committed = False  # the next collective of all ranks is an exchange: no message may take its place
 
     def round(self, state: State, text: str = "", payload_bytes: int = 0) -> list[tuple[State, int]]:
         """Tell the others a state, and hear theirs.
@@ -105,10 +107,16 @@ class Member:
 
         Returns:
             A function that waits for the end, and gives what was received, on `device`.
+
+        Raises:
+            GroupError: as `round`.
         """
         sent, received = sent.to(self.device, non_blocking=True), received.to(self.device)
         sizes = list(received_sizes), list(sent_sizes)
+        self._is_committed = True
+        self.round(State.READY)
         work = self._distributed.all_to_all_single(received, sent, *sizes, group=self._group, async_op=True)
+        self._is_committed = False
         return lambda: self._finished(work, received)
 
     def fail(self, error: BaseException) -> None:
@@ -128,6 +136,8 @@ class Member:
         if self.is_over:
             return
         self.is_over = True
+        if self._is_committed:  # the others notice when this process ends, or after `silence_s`
+            return
         with suppress(Exception):  # a group that is broken; the error of this rank is the one to raise
             work, _ = self._begin_round(state, text, 0)
             ends_at = time.monotonic() + FAREWELL_S
@@ -167,7 +177,7 @@ class Member:
         return bool(work.is_completed())
 
     def _check_time(self, began: float) -> None:
-        if self.deadline is not None and self.deadline.is_over:
+        if self.deadline is not None and self.deadline.is_over and not self._is_committed:
             raise self.deadline.error("the other ranks of the group were not ready in time", "")
         if time.monotonic() - began <= self.silence_s:
             return
