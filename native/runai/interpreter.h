@@ -16,8 +16,8 @@ class Interpreter {
   // Returns null if no interpreter runs in this process, or its symbols are not global.
   static const Interpreter* find();
 
-  // Calls a function of streamer.compat.runai.entry_point, which takes integers and returns a Code. The
-  // caller need not hold the GIL. Returns kNoPackage if the module cannot be imported.
+  // Calls a function of streamer.compat.runai.entry_point, which takes integers and returns a Code.
+  // The caller need not hold the GIL. Returns kNoPackage if the module cannot be imported.
   template <typename... Numbers>
   int call(const char* function, Numbers... numbers) const {
     const std::array<uint64_t, sizeof...(Numbers)> arguments = {static_cast<uint64_t>(numbers)...};
