@@ -115,6 +115,22 @@ def test_without_it_each_reads_all(started, proxy, expected):
     assert proxy.passed_bytes - before >= 32 * MIB
 
 
+def test_with_a_cache_they_read_once_and_the_next_ones_nothing(started, proxy, expected, tmp_path):
+    hows = [{"patience_s": LONG_S, "cache_dir": str(tmp_path / "cache")}] * 3
+    size, sent = 16 * MIB, []
+    for _ in range(2):
+        loads = started(*hows)
+        before = proxy.passed_bytes
+        results = together(loads)
+        sent.append(proxy.passed_bytes - before)
+        assert [each["tensors"] for each in results] == [expected] * 3
+        for load in loads:
+            load.process.communicate("\n", LONG_S)  # it ends when the cache has what it read
+    assert size <= sent[0] <= 1.02 * size
+    assert sent[1] <= 0.02 * size
+    assert all(each["report"]["bytes_read"] == 0 for each in results)
+
+
 def test_processes_that_want_other_tensors_read_what_any_of_them_wants(started, proxy, expected):
     names = [["1.0.*", "1.1.*"], ["1.1.*", "2.3.*"]]
     loads = started(*[{"names": each, "patience_s": LONG_S} for each in names])
