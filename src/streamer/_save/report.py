@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from streamer.core.quoting import counted, printable, size_text
+
 __all__ = ["SaveReport"]
 
 
@@ -29,6 +31,13 @@ class SaveReport:
     seconds: float
     not_removed: tuple[str, ...] = ()
     kept_bytes: int = 0
+
+    def __str__(self) -> str:
+        kept = f", {size_text(self.kept_bytes)} of it was there" if self.kept_bytes else ""
+        speed = size_text(round(self.bytes / max(self.seconds, 1e-9)))
+        rate = f"{size_text(self.bytes)} in {self.seconds:.2f} s, {speed}/s"
+        left = f"; note: could not remove {', '.join(map(printable, self.not_removed))}" if self.not_removed else ""
+        return f"{printable(self.uri)}: {counted(self.tensors, 'tensor')}, {rate}{kept}{left}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return all fields as plain values for JSON."""

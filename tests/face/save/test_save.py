@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ import streamer
 from streamer._save.writing import Writing
 from streamer.backends.posix.upload import PosixUpload
 from streamer.core.format.dtypes import TORCH_DTYPES
+from streamer.core.quoting import size_text
 
 FORMAT = {"format": "pt"}
 DTYPES = [getattr(torch, name) for name in TORCH_DTYPES.values() if hasattr(torch, name)]
@@ -475,3 +477,10 @@ def test_an_unknown_keyword_is_a_type_error(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="unexpected keyword argument 'key'"):
         streamer.save({}, tmp_path, key=b"")  # type: ignore[call-arg]
     assert "resume" in inspect.signature(streamer.save_model).parameters
+
+
+def test_the_report_is_one_line_with_what_a_user_wants_to_know(tmp_path: Path) -> None:
+    report = streamer.save({"weight": torch.zeros(1000)}, tmp_path / "model")
+    assert str(report).startswith(f"{tmp_path}/model: 1 tensor, {size_text(report.bytes)} in 0.")
+    resumed = replace(report, kept_bytes=4000, not_removed=("old.safetensors",))
+    assert "4.00 kB of it was there; note: could not remove old.safetensors" in str(resumed)
