@@ -209,8 +209,8 @@ def save_model(
 ) -> SaveReport:
     """Call ``accelerator.save_model`` for a folder at any URL.
 
-    As `streamer.transformers.save_pretrained`: weights from memory, nothing half visible, nothing replaced. Call it on
-    the main process alone.
+    Works like `streamer.transformers.save_pretrained`: it sends the weights from memory, shows nothing incomplete and
+    replaces no file. Call it on the main process only.
 
     Args:
         accelerator: An ``accelerate.Accelerator``.

@@ -25,7 +25,8 @@ from streamer.integrations.read_ahead import ReadAhead
 
 __all__ = ["PlannedSlice", "WholeCheckpoint"]
 
-MOSTLY_CACHED = 0.9  # the cached share of a file's samples; the rest is read from the disk when it is used
+# If more of the sampled pages are in the page cache, the file counts as cached; its other pages are read on use.
+MOSTLY_CACHED = 0.9
 
 
 class _OwnReads:

@@ -119,7 +119,7 @@ class _Answer(HttpResponse):
 
     def __init__(self, request: HttpRequest) -> None:
         super().__init__(request, None)
-        # azure-storage uses the reason as the body of a refusal without one; if it is text, it warns on stderr.
+        # If a refusal has no body, azure-storage parses the reason instead, and warns on stderr if the reason is text.
         self.reason = {}  # type: ignore[assignment]
 
     def take(self, response: Response) -> None:

@@ -1,8 +1,8 @@
-"""Retries a request until it is answered; decides how often, after which failures, and after which pauses.
+"""Retries a request about objects until it is answered; decides how often, after which failures and pauses.
 
 Guarantees: retries end after the last attempt, or earlier if the time (`AnswerTimes`) is over. Pauses grow and have
 jitter, so that many clients do not retry at the same moment. Ctrl-C ends a pause at once. Longer outages are handled by
-core/outages/patience.py.
+core/outages/patience.py, and retries of reads by native/net/retry.h.
 """
 
 from __future__ import annotations

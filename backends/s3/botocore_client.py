@@ -108,10 +108,10 @@ class BotocoreClient:
         """Send one part of an object by a signed URL, straight from its memory; return the headers of the answer.
 
         Args:
-            bucket: Of the object.
+            bucket: Name of the object's bucket.
             part: Its bytes.
             crc32c: Their checksum, in base 64, which S3 compares.
-            parameters: The others of botocore's ``upload_part``.
+            parameters: Further parameters of botocore's ``upload_part``.
 
         Raises:
             Exception: as `call`.

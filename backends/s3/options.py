@@ -224,7 +224,10 @@ def times_of(options: Mapping[str, Any], limits: Limits) -> AnswerTimes:
 
 
 def _lacks_region(options: Mapping[str, Any], environment: Mapping[str, str]) -> bool:
-    """Say whether no region is named; `cache_regions` counts as a region, because s3fs ignores it beside one."""
+    """Say whether no region is named.
+
+    `cache_regions` counts as a region: s3fs would ignore that option if a region were named.
+    """
     named = (region for name, region in _regions(options, environment) if name != "AWS_REGION")
     return not (any(named) or options.get("cache_regions"))
 

@@ -34,7 +34,8 @@ def presigned_get(client: Any, lifetime_s: int, **parameters: Any) -> str:
     """Sign a GET of an object.
 
     Args:
-        client: A client after `hold_to_region`; a redirect may have named the bucket's region to it.
+        client: A client that was passed to `hold_to_region`. If a redirect has told it the bucket's region, it signs
+            for that region.
         lifetime_s: Seconds that the URL is valid.
         parameters: Parameters of ``GetObject``.
     """

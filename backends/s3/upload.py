@@ -183,7 +183,7 @@ class S3Upload:
             if error.code not in _DAMAGED:
                 raise
             answer = self._writer.put_part(part, checksum, **of_part)
-        # TLS finds a bit that has flipped, and TCP does not always.
+        # A part whose checksum the answer does not confirm counts only over TLS: TCP alone may miss a flipped bit.
         if answer.get("x-amz-checksum-crc32c") != checksum and not self._writer.is_encrypted():
             self._confirms = False
             return None

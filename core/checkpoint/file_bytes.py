@@ -41,7 +41,7 @@ class FileBytes:
         return self.info.size_bytes or 0
 
     def digest(self) -> ObjectDigest | NoDigest:
-        """Return what the storage keeps of its content."""
+        """Return the digest that the storage keeps of the file's content, or the reason why it has none."""
         return digests_of(self.store, [self.info])[0]
 
     def digests(self, expected: ObjectDigest | NoDigest = _UNVERIFIED) -> FileDigests:

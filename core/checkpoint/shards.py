@@ -119,7 +119,7 @@ def _from_name(
     except ObjectNotFoundError as error:
         with suppress(ObjectNotFoundError):  # the first error has the name as the user wrote it
             if any(SHARD_SUFFIX in _name(each) for each in _list_or_nothing(store, root)):
-                return _from_folder(store, label, root, settings)  # a folder with such a name
+                return _from_folder(store, label, root, settings)  # a folder that is named like a file
         raise error
     if name.endswith(SHARD_SUFFIX):
         return shards_of(store, label, [info])

@@ -48,7 +48,7 @@ def read_bytes(
             continue
         at = bisect_right(joined, (source, begin, 1 << 63)) - 1
         skipped = begin - joined[at][1]
-        found.append(contents[at][skipped : skipped + end - begin])  # the object itself where that is all of it
+        found.append(contents[at][skipped : skipped + end - begin])  # no copy if the slice is the whole content
     return found, pinned
 
 

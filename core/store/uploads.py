@@ -26,15 +26,15 @@ class Upload(Protocol):
     needs_equal_parts: bool
 
     def send(self, offset_bytes: int, part: memoryview) -> None:
-        """Send one part; called again with the same one after a failure that may pass.
+        """Send one part. After a failure that may pass, this is called again with the same part.
 
         Args:
-            offset_bytes: Of the part in the object.
-            part: Its bytes. The caller changes and frees nothing of it until all parts are sent.
+            offset_bytes: Where the part begins in the object.
+            part: Its bytes. The caller neither changes nor frees them until all parts are sent.
 
         Raises:
-            AccessDeniedError: it may not be written.
-            StorageError: it could not.
+            AccessDeniedError: the object may not be written.
+            StorageError: the part could not be sent.
         """
 
     def finish(self) -> None:

@@ -38,7 +38,10 @@ class Devices(Protocol):
         """Return `engine_device` of an existing tensor."""
 
     def path(self, name: str) -> str:
-        """Return how it gets there: "ring" by pinned memory, "torch" or "jax" by their copy, "" if it stays."""
+        """Return how a tensor reaches its device.
+
+        "ring": through pinned memory. "torch" or "jax": copied by that library. "": it stays in this machine's memory.
+        """
 
     def path_of(self, tensor: Any) -> str:
         """Return `path` of an existing tensor."""

@@ -62,7 +62,7 @@ def refuse_shared(tensors: Mapping[str, Any]) -> None:
 
 
 def _overlapping(names: list[str], tensors: Mapping[str, Any]) -> list[list[str]]:
-    """Split tensors of one storage into groups: a new group begins behind the end of the tensor before it."""
+    """Group the tensors of one storage: a tensor that begins before the end of the previous one joins its group."""
     areas = sorted((tensors[name].data_ptr(), _end_of(tensors[name]), name) for name in names)
     groups: list[list[str]] = []
     last_end = 0

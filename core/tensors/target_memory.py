@@ -233,7 +233,8 @@ def _share(one: Extent, other: Extent) -> bool:
         return True
     outlines = np.asarray(_Outline(one)), np.asarray(_Outline(other))
     try:
-        return bool(np.shares_memory(*outlines, max_work=MAX_WORK))  # type: ignore[arg-type]  # its stubs allow -1 and 0
+        # numpy's stubs allow only -1 and 0.
+        return bool(np.shares_memory(*outlines, max_work=MAX_WORK))  # type: ignore[arg-type]
     except TooHardError:
         return True
 

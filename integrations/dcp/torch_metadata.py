@@ -45,7 +45,7 @@ def metadata_of_dcp(saved: DcpMetadata, load_id: str, label: str) -> Metadata:
 
 
 def metadata_of_tensors(tensors: Mapping[str, TensorStorageMetadata], load_id: str, label: str) -> Metadata:
-    """Return the metadata of tensors whose places only the reader knows."""
+    """Return the metadata of tensors, without their places in the files: only the reader knows those."""
     storage_data = {
         MetadataIndex(name, chunk.offsets): None for name, tensor in tensors.items() for chunk in tensor.chunks
     }

@@ -120,8 +120,8 @@ class _Files(FileSystemBase):
     def __init__(self, uri: str, storage_options: Mapping[str, Any] | None, options: Options | None) -> None:
         self.uri, self._storage_options, self._options = uri, storage_options, options
         self._store: Store | None = None
-        self._renamed: dict[str, bytes] = {}  # written under another name first
-        self.failure: BaseException | None = None  # the first
+        self._renamed: dict[str, bytes] = {}  # by temporary name, contents to be sent by `rename`
+        self.failure: BaseException | None = None  # the first failure
 
     @contextmanager
     def opened(self) -> Iterator[Store]:

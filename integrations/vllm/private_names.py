@@ -1,4 +1,7 @@
-"""The private names of vLLM that the loaders need, all of their base classes. `hooks.py` tests them."""
+"""The private names of vLLM that the loaders use, all of the loaders' base classes.
+
+`hooks.py` tests those of `ShardedStateLoader`; a load goes on without the others.
+"""
 
 from __future__ import annotations
 

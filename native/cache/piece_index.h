@@ -21,8 +21,8 @@ class PieceIndex {
 
   // The CRC32C of a range that begins and ends where pieces do, with pieces in between; else none.
   std::optional<std::uint64_t> checksum(std::uint64_t begin, std::uint64_t end) const;
-  // Consecutive pieces that hold the range, which begins and ends anywhere in the first and last;
-  // none where there are none.
+  // Returns consecutive pieces that together hold the range; it may begin inside the first and end
+  // inside the last. Empty if no such pieces are found.
   std::vector<CachedPiece> around(std::uint64_t begin, std::uint64_t end) const;
   // Bytes that are in some piece.
   std::uint64_t held_bytes() const;

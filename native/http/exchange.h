@@ -61,8 +61,8 @@ class Exchange {
     std::size_t count = 0;           // bytes
     std::optional<ReadError> error;  // with the bytes that came before it
   };
-  // Receives bytes of the body: all that are asked for, or those that came within the time. Fewer
-  // without an error: the body has ended, or the time was over (has_ended()).
+  // Receives `size` bytes of the body, or as many as come within `timeout_s`. If there are fewer
+  // and no error, either the body has ended or the time is over; has_ended() tells which.
   Piece read(char* into, std::size_t size, double timeout_s, const IsInterrupted& is_interrupted);
   bool has_ended() const { return has_ended_ && spilled_.empty(); }
 

@@ -17,7 +17,8 @@
 namespace streamer {
 namespace {
 
-constexpr std::chrono::seconds kCheckPeriod{1};  // for servers that let requests wait
+// How often to check whether a server lets other requests wait.
+constexpr std::chrono::seconds kCheckPeriod{1};
 
 }  // namespace
 

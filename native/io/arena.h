@@ -99,7 +99,8 @@ class Arena {
     bool was_used = true;  // false: only prepared, without any page
   };
 
-  // Pages of a chunk that are about to be returned; the chunk is pinned.
+  // Pages of a chunk that are about to be returned to the system. Until then the chunk does not
+  // count as empty.
   struct Unused {
     ArenaChunk* chunk;
     std::vector<MemoryRange> pages;

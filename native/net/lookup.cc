@@ -14,7 +14,8 @@ std::uint64_t next_number() {
   return next++;
 }
 
-// Reads use the same name: another version of NFS than the usual one is another service.
+// Reads use an endpoint of the same name. It includes the NFS version if that is not the default,
+// because each version is a service of its own.
 std::shared_ptr<Endpoint> endpoint_of(const std::string& server, const std::string& proxy) {
   return server.starts_with("nfs://") ? Endpoint::named(server) : Endpoint::of(server, proxy);
 }

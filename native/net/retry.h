@@ -1,4 +1,5 @@
-// Which failures are worth another attempt, how often, and when. Pure.
+// Which failed reads are worth another attempt, how often, and when. Pure. Requests about objects
+// are retried by backends/client/retry.py.
 #pragma once
 
 #include "base/read_error.h"

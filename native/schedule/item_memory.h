@@ -49,7 +49,7 @@ class ItemMemory {
 
   // Of an item that the consumer takes; empty where the memory is its own.
   Memory take(std::uint32_t item);
-  // Whether items that found none are to be tried again.
+  // The consumer waits for more. Returns whether to try again the items that found no memory.
   bool note_consumer_back() { return budget_.note_consumer_back(); }
 
   std::uint64_t peak_held_bytes() const { return budget_.peak_held_bytes(); }

@@ -5,7 +5,8 @@
 namespace streamer {
 namespace {
 
-constexpr double kRoomPollS = 0.02;  // between two looks at a server that has no room
+// The pause before a block is tried again at a server with no room for another request.
+constexpr double kRoomPollS = 0.02;
 
 void complete(ReadError& error, const PythonLoans::Loan& loan) {
   error.source = loan.block.source;

@@ -24,7 +24,7 @@ class OwnRead(NamedTuple):
     Attributes:
         piece: What is read.
         is_shared: Others want bytes of it.
-        is_whole: It is all that this rank keeps of the tensor, and nothing else.
+        is_whole: The piece is exactly what this rank keeps of the tensor.
     """
 
     piece: Piece

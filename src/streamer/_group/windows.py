@@ -38,7 +38,7 @@ class Window(NamedTuple):
     Attributes:
         shared: What several ranks want, in a row.
         own: What one rank wants, by the rank.
-        complete: Numbers of the tensors of which no later window has bytes, in their order.
+        complete: Numbers of the tensors that are complete after this window, in order.
     """
 
     shared: tuple[Piece, ...]
@@ -110,7 +110,7 @@ def _segments(parts: Sequence[Part]) -> Iterator[tuple[int, int, int | None]]:
     if not wanted:
         return
     is_cut = any(len(part) > 1 or (part and part[0].number > 1) for part in parts)
-    if is_cut and len(wanted) > 1:  # what the runs of one rank leave out, another one wants
+    if is_cut and len(wanted) > 1:  # other ranks want the bytes between the runs of one rank
         yield min(begin for _, begin, _ in wanted), max(end for *_, end in wanted), None
         return
     bounds = sorted({bound for _, *both in wanted for bound in both})

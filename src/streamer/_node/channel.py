@@ -1,4 +1,4 @@
-"""Messages between the processes of a meeting: JSON over a Unix socket, each after its length.
+"""Messages between the processes of a meeting: JSON over a Unix socket, each preceded by its length.
 
 Sending never waits: what the other side does not take yet is kept. A message that is malformed or too long is a
 `ValueError`. Descriptors come only with the first message, to a side that waits for them.
