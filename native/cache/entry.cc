@@ -53,7 +53,7 @@ std::uint64_t size_of(int descriptor) {
   return fstat(descriptor, &status) == 0 ? static_cast<std::uint64_t>(status.st_size) : 0;
 }
 
-// A piece as it lies in the file; none where it is damaged.
+// Returns the bytes of a piece in the file; null if they are damaged.
 std::unique_ptr<std::byte[]> sound_bytes(int descriptor, const CachedPiece& piece) {
   auto bytes = std::make_unique_for_overwrite<std::byte[]>(piece.bytes);
   const std::span whole(bytes.get(), piece.bytes);
@@ -99,7 +99,7 @@ void CacheEntry::refresh() {
   const std::lock_guard lock(mutex_);
   const std::uint64_t size = size_of(journal_);
   if (size <= journal_bytes_) return;
-  // What came since, and a record before it that another process had not finished.
+  // Read the new bytes, and the bytes of a record that another process had not finished last time.
   const std::uint64_t from =
       journal_bytes_ - std::min<std::uint64_t>(journal_bytes_, kJournalRecordBytes - 1);
   std::vector<std::byte> bytes(size - from);
@@ -133,7 +133,7 @@ std::optional<std::uint64_t> CacheEntry::checksum_within(const CachedPiece& piec
     const auto bytes = sound_bytes(data_, piece);
     if (!bytes) return std::nullopt;
     return compute(Crc::kCrc32c, {bytes.get() + (begin - piece.begin), end - begin});
-  } catch (const std::bad_alloc&) {  // a cache costs no load its memory
+  } catch (const std::bad_alloc&) {  // without memory for the check, the range counts as not cached
     return std::nullopt;
   }
 }
@@ -176,7 +176,7 @@ void CacheEntry::write(std::uint64_t begin, std::span<const std::byte> bytes,
   }
 }
 
-// Whether all of it was written before, in these pieces or others.
+// Whether the bytes of all records were written before, in these pieces or others.
 bool CacheEntry::are_recorded(const std::vector<JournalRecord>& records) const {
   const std::lock_guard lock(mutex_);
   return std::all_of(records.begin(), records.end(), [this](const JournalRecord& record) {
@@ -188,7 +188,7 @@ void CacheEntry::forget(std::uint64_t begin, std::uint64_t end) {
   append({{JournalRecord::Kind::kForgotten, {begin, end - begin, 0}}});
 }
 
-// By one call, so that records of two processes never mix.
+// Appends all records by one call, so that records of two processes never mix.
 void CacheEntry::append(const std::vector<JournalRecord>& records) {
   std::vector<std::byte> bytes;
   for (const JournalRecord& record : records) {

@@ -36,15 +36,16 @@ class CacheEntry {
 
   // Adds what other processes recorded since.
   void refresh();
-  // The CRC32C of a range of the object all of whose bytes are recorded; else none. Of the first
-  // and last piece of it that are only partly in the range, the bytes are read and compared first.
+  // Returns the CRC32C of a range of the object; nothing if the cache lacks bytes of the range. If
+  // the first or last piece is only partly in the range, the whole piece is read and compared with
+  // its checksum first.
   std::optional<std::uint64_t> checksum(std::uint64_t begin, std::uint64_t end);
   std::uint64_t held_bytes() const;
-  // Reads every recorded piece, and forgets those that are damaged. Returns their bytes.
+  // Reads every recorded piece, and forgets damaged ones. Returns the number of damaged bytes.
   std::uint64_t check();
 
   bool is_writable() const { return is_writable_ && failure_ == 0; }
-  // Why writing ended, as errno; 0 while it goes on.
+  // The errno that ended all writing; 0 while writing goes on.
   int failure() const { return failure_; }
   std::uint64_t written_bytes() const { return written_bytes_; }
   std::uint64_t skipped_bytes() const { return skipped_bytes_; }
@@ -71,7 +72,7 @@ class CacheEntry {
   std::atomic<std::uint64_t> skipped_bytes_ = 0;
   mutable std::mutex mutex_;  // guards everything below
   PieceIndex index_;
-  std::uint64_t journal_bytes_ = 0;  // of the journal, in the index
+  std::uint64_t journal_bytes_ = 0;  // bytes of the journal that are in the index
 };
 
 }  // namespace streamer

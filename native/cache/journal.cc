@@ -8,7 +8,7 @@
 namespace streamer {
 namespace {
 
-// "stc1": of this layout.
+// "stc1": identifies this layout.
 constexpr std::uint32_t kMagic = 0x31637473;
 
 // A record as it lies in the file, in the byte order of this machine: a cache is never moved to

@@ -39,7 +39,7 @@ inline constexpr std::size_t kJournalRecordBytes = 36;
 using JournalBytes = std::array<std::byte, kJournalRecordBytes>;
 
 JournalBytes encode(const JournalRecord& record);
-// The whole records, in order. What is none is skipped.
+// Returns the complete records, in order. Bytes that are not part of one are skipped.
 std::vector<JournalRecord> decode_journal(std::span<const std::byte> journal);
 
 }  // namespace streamer

@@ -32,7 +32,7 @@ void CacheTap::forget(std::uint32_t source, std::uint64_t begin, std::uint64_t e
   if (!entry) return;
   try {
     CacheWriter::of_process().forget(entry, begin, end);
-  } catch (const std::exception&) {  // the next load finds it, too
+  } catch (const std::exception&) {  // the next load finds the damage again
   }
 }
 

@@ -13,7 +13,8 @@ namespace streamer {
 
 class CacheTap : public BlockTap {
  public:
-  // Before the first block. With `may_wait`, readers wait for the disk, and nothing is skipped.
+  // Call before the first block. With `may_wait`, readers wait for the disk, and no block is
+  // skipped.
   void add(std::uint32_t source, std::shared_ptr<CacheEntry> entry, bool may_wait);
   bool is_empty() const { return entries_.empty(); }
 
@@ -23,7 +24,7 @@ class CacheTap : public BlockTap {
  private:
   std::shared_ptr<CacheEntry> entry_of(std::uint32_t source) const;
 
-  std::vector<std::shared_ptr<CacheEntry>> entries_;  // by source; null where it is not cached
+  std::vector<std::shared_ptr<CacheEntry>> entries_;  // by source; null if it is not cached
   bool may_wait_ = false;
 };
 

@@ -19,11 +19,12 @@ namespace {
 // What a load delivers in a tenth of a second or less, so that a short pause of the disk loses
 // nothing.
 constexpr std::size_t kMostBytes = std::size_t{128} << 20;
-// Between two loads, or two tensors that a caller reads one by one.
+// The thread ends after this time without work: longer than the pause between two loads, or between
+// two tensors that a caller reads one by one.
 constexpr double kIdleS = 0.2;
-// A disk that gives no buffer back for so long has failed.
+// If no buffer becomes free for this time, the disk has failed.
 constexpr double kLongestWaitS = 30;
-// Readers and the consumer come first where processors are short.
+// Readers and the consumer come first if processors are short.
 constexpr int kNiceness = 10;
 
 }  // namespace
@@ -72,7 +73,8 @@ bool CacheWriter::take_buffer(std::size_t bytes, bool may_wait, Buffer& buffer) 
       free_.pop_back();
       break;
     }
-    if (!buffer.bytes && !free_.empty()) free_.pop_back();  // too small: a larger one in its place
+    // All free buffers are too small: a larger one takes the place of one of them.
+    if (!buffer.bytes && !free_.empty()) free_.pop_back();
     lent_bytes_ += std::max(bytes, buffer.capacity);
   }
   if (!buffer.bytes) {
@@ -136,7 +138,7 @@ void CacheWriter::run() {
     is_busy_ = true;
     lock.unlock();
     write(job);
-    job.entry.reset();  // closes files, maybe
+    job.entry.reset();  // may close the entry's files, so not under the lock
     if (job.buffer.bytes) give_back(std::move(job.buffer));
     lock.lock();
     is_busy_ = false;
@@ -154,7 +156,7 @@ void CacheWriter::write(const Job& job) {
       for (const std::uint64_t piece : run.piece_bytes) bytes += piece;
       job.entry->write(run.begin, {job.buffer.bytes.get() + run.offset, bytes}, run.piece_bytes);
     }
-  } catch (const std::bad_alloc&) {  // these are not in the cache, then
+  } catch (const std::bad_alloc&) {  // the bytes of this job are then not in the cache
     job.entry->note_skipped(job.buffer.capacity);
   }
 }

@@ -1,7 +1,7 @@
 // The one thread of a process that writes to caches, and the buffers on their way to it.
 //
-// Guarantees: who offers bytes does not wait, unless it says so: where all buffers are in use, the
-// bytes are skipped. A load ends without waiting for its writes, which go on in the background. The
+// Guarantees: offer() does not wait, unless `may_wait` is set: if all buffers are in use, the bytes
+// are skipped. A load ends without waiting for its writes, which go on in the background. The
 // thread ends, and the buffers are freed, when there was nothing to write for a moment.
 //
 // Thread-safe. A child after fork() has a writer of its own, without what the parent had to write.
@@ -27,12 +27,12 @@ class CacheWriter {
  public:
   static CacheWriter& of_process();
 
-  // Copies what the block holds of items; a gap of it belongs to none. With `may_wait` it waits for
-  // buffers. False where they are all in use, or the system gives no memory or thread.
+  // Copies the bytes of items in the block, without the gaps between them. With `may_wait`, waits
+  // for a buffer. Returns false if all buffers are in use, or the system gives no memory or thread.
   bool offer(const std::shared_ptr<CacheEntry>& entry, const Block& block, bool may_wait);
-  // Behind what was offered before.
+  // Forgets a range, after all that was offered before is written.
   void forget(const std::shared_ptr<CacheEntry>& entry, std::uint64_t begin, std::uint64_t end);
-  // Waits until everything is written; false where it takes longer.
+  // Waits until everything is written; false if that takes longer.
   bool wait_until_idle(double timeout_s);
 
  private:
@@ -69,7 +69,7 @@ class CacheWriter {
   std::condition_variable is_idle_;
   std::deque<Job> jobs_;
   std::vector<Buffer> free_;
-  std::size_t lent_bytes_ = 0;  // of buffers that are filled or written
+  std::size_t lent_bytes_ = 0;  // bytes of buffers that are being filled or written
   bool is_busy_ = false;
   bool is_running_ = false;
 };

@@ -25,7 +25,7 @@ from streamer.core.errors import StorageError
 
 __all__ = ["CacheFolder", "Held", "Lock"]
 
-FORMAT = "v1"  # of journals and of this layout; another one has another folder
+FORMAT = "v1"  # version of the journals and of this layout; each version has a folder of its own
 PRIVATE = 0o700
 DESCRIPTION = "object.json"
 JOURNAL, DATA = "journal", "data"
@@ -42,9 +42,9 @@ class Held:
 
     Attributes:
         key: The name of its folder.
-        identity: What it is; None if the description is missing or damaged.
-        disk_bytes: Bytes on the disk.
-        used_at: Unix time when it was last used.
+        identity: What the object is; None if its description is missing or damaged.
+        disk_bytes: Bytes that the object occupies on the disk.
+        used_at: Unix time when the object was last used.
     """
 
     key: str
@@ -54,7 +54,7 @@ class Held:
 
 
 class Lock:
-    """A lock of an object's folder, held until the process ends or nothing refers to this any more."""
+    """A lock of an object's folder, held until the process ends or this object is deleted."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -65,10 +65,10 @@ class Lock:
 
 
 class CacheFolder:
-    """Made by `opened`.
+    """One cache on the disk; `opened` creates this object.
 
     Attributes:
-        path: As the user named it, absolute.
+        path: The folder as the user named it, as an absolute path.
     """
 
     def __init__(self, path: str) -> None:
@@ -80,12 +80,12 @@ class CacheFolder:
         """Open the folder of a cache.
 
         Args:
-            path: Of the folder; ``~`` is the home of this user.
-            makes: Whether to make it where it is missing.
+            path: Path of the folder; ``~`` is the home of this user.
+            makes: Whether to make the folder if it is missing.
 
         Raises:
-            OSError: it cannot be made or read.
-            StorageError: it is another user's, or others may write it.
+            OSError: the folder cannot be made or read.
+            StorageError: the folder belongs to another user, or others may write it.
         """
         folder = cls(os.path.abspath(os.path.expanduser(path)))
         if makes:
@@ -102,7 +102,7 @@ class CacheFolder:
         return folder
 
     def folder_of(self, identity: Identity) -> str:
-        """Give the folder of an object, which need not be there."""
+        """Return the path of an object's folder, whether or not the folder exists."""
         return os.path.join(self._objects, identity.key)
 
     def has(self, identity: Identity) -> bool:
@@ -113,7 +113,7 @@ class CacheFolder:
         """Make the folder of an object if it is missing, and lock it against removal.
 
         Raises:
-            OSError: it cannot be made, or read.
+            OSError: the folder cannot be made or read.
         """
         path = self.folder_of(identity)
         while True:
@@ -121,13 +121,13 @@ class CacheFolder:
                 os.mkdir(path, PRIVATE)
             lock = _locked(path, fcntl.LOCK_SH)
             if lock is not None:
-                break  # else it was removed between the two calls
-        with suppress(OSError):  # of a cache that is read only
+                break  # else another process removed the folder between the two calls
+        with suppress(OSError):  # the cache may be read-only
             self._describe(path, identity)
         return path, lock
 
     def held(self) -> list[Held]:
-        """List the objects, those that were used last at the end."""
+        """List the objects; the most recently used one comes last."""
         return sorted((self._held(key) for key in self._keys()), key=lambda each: each.used_at)
 
     def is_used(self, key: str) -> bool:
@@ -138,19 +138,19 @@ class CacheFolder:
         """Remove an object, unless a process uses it; say whether it was removed.
 
         Raises:
-            OSError: it cannot be removed.
+            OSError: the object cannot be removed.
         """
         path, lock = os.path.join(self._objects, key), self._locked_alone(key)
         if lock is None:
             return False
         dead = os.path.join(self._objects, f"{_DEAD}{secrets.token_hex(8)}")
-        os.rename(path, dead)  # at once: nobody finds half of it
+        os.rename(path, dead)  # in one step, so no process finds half of the object
         shutil.rmtree(dead, ignore_errors=True)
         return True
 
     @contextmanager
     def making_room(self) -> Iterator[None]:
-        """Keep other processes from making room at the same time; first remove what a killed one left."""
+        """Keep other processes from making room at the same time; first remove what a killed process left."""
         with locked_folder(self._objects):
             for name in os.listdir(self._objects):
                 if name.startswith(_DEAD):
@@ -195,12 +195,12 @@ class CacheFolder:
 
 
 def _locked(path: str, operation: int) -> Lock | None:
-    """Lock a folder; None if another one is in its place by then."""
+    """Lock a folder; None if the folder was removed or replaced meanwhile."""
     lock = Lock(descriptor := os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW))
     try:
         fcntl.flock(descriptor, operation)
     except OSError as error:
-        # Without locks, what is used is kept: nothing is ever removed by itself.
+        # Without locks, objects can be used, but are never removed automatically.
         if isinstance(error, BlockingIOError) or error.errno not in NO_LOCKS or operation & fcntl.LOCK_EX:
             raise BlockingIOError(error.errno, "in use, or without locks") from error
     try:

@@ -27,9 +27,9 @@ class Identity:
 
     Attributes:
         uri: The URI, without secrets.
-        server: As the store names it.
-        version: As the store describes it.
-        size_bytes: The size.
+        server: The server, as the store names it.
+        version: The object's version, as the store describes it.
+        size_bytes: Size of the object.
     """
 
     uri: str
@@ -50,7 +50,7 @@ class Identity:
 
 
 def identity_of(source_object: SourceObject) -> Identity:
-    """Give the identity of an object that is cached."""
+    """Return the identity of an object that is cached."""
     source = source_object.source
     host = urlsplit(source.url).netloc.rpartition("@")[2] if isinstance(source, HttpSource) else ""
     server = source_object.server or host
@@ -59,7 +59,7 @@ def identity_of(source_object: SourceObject) -> Identity:
 
 
 def why_not_cached(source_object: SourceObject) -> str | None:
-    """Say why an object is not cached; "" if there is no reason to tell, None if it is cached."""
+    """Say why an object is not cached; "" if the reason need not be reported, None if the object is cached."""
     source, version = source_object.source, source_object.stored_version
     if isinstance(source, FileSource) or source_object.size_bytes == 0:
         return ""

@@ -25,7 +25,7 @@ from streamer.core.store.sources import NfsSource
 
 __all__ = ["Cache", "open_cache"]
 
-LONGEST_END_S = 10.0  # that the end of a program waits for what is on its way to the disk
+LONGEST_END_S = 10.0  # longest time that a program waits at its exit until its cache is on the disk
 
 
 class Cache:
@@ -46,7 +46,7 @@ class Cache:
         return [*self._remarks, *stopped]
 
     def distrust(self, shard: int) -> None:
-        """Forget what is cached of an object whose bytes are not those that its storage has."""
+        """Forget the cached bytes of an object: they differ from the bytes in its storage."""
         if shard < len(self.objects) and (cached := self.objects[shard].cache) is not None:
             cached.distrust(self.objects[shard].size_bytes)
 
@@ -59,11 +59,11 @@ class Cache:
 
 
 def open_cache(objects: Sequence[SourceObject], settings: Settings, *, may_wait: bool = False) -> Cache:
-    """Give objects their places in the cache of the settings, if they name one.
+    """Give objects their places in the cache that the settings name, if they name a cache.
 
     Args:
-        objects: Of a load.
-        settings: Of the load.
+        objects: The objects of a load.
+        settings: Settings of the load.
         may_wait: As for `CachedObject`.
     """
     if not settings.cache_dir:
@@ -103,7 +103,7 @@ def _opened(
                 places[number] = _place(folder, new[number], may_wait=may_wait)
             for place in places.values():
                 place.is_written = fitting.is_within_limit
-        except OSError as error:  # what is there can be read all the same
+        except OSError as error:  # objects that are already in the cache can still be read
             remarks = [*remarks, f"nothing more is cached in {folder.path}: {error.strerror or error}"]
         else:
             left_out = len(new) - fitting.count
@@ -113,7 +113,11 @@ def _opened(
 
 
 def _placed(source_object: SourceObject, place: CachedObject) -> SourceObject:
-    """An NFS client takes the version of what it opens, and may open nothing before it reads a tensor."""
+    """Add a place to an object.
+
+    An NFS client takes a file's version when it opens the file. A read from the cache need not open the file, so the
+    version that the store described counts.
+    """
     is_nfs = isinstance(source_object.source, NfsSource)
     version = (is_nfs and source_object.stored_version) or source_object.version
     return replace(source_object, cache=place, version=version)
@@ -130,5 +134,5 @@ def _remarks_of(reasons: Sequence[str]) -> list[str]:
 
 @lru_cache(maxsize=1)
 def _finish_at_exit() -> None:
-    """Let a program that loads and ends leave behind what it has read."""
+    """At the exit of the program, wait until what it has read is in the cache."""
     atexit.register(_native.finish_cache_writes, LONGEST_END_S)

@@ -17,11 +17,11 @@ __all__ = ["Room", "make_room"]
 
 @dataclass(frozen=True)
 class Room:
-    """What fits.
+    """Which objects may be written to the cache.
 
     Attributes:
-        count: How many of the new objects, from the first on.
-        is_within_limit: Whether objects that are there already may be written.
+        count: Number of new objects that fit, from the first on.
+        is_within_limit: Whether more bytes of the objects that the cache holds already may be written.
     """
 
     count: int
@@ -32,9 +32,9 @@ def make_room(folder: CacheFolder, new: Sequence[Identity], most_bytes: int | No
     """Remove objects until new ones fit, or all that is left is in use.
 
     Args:
-        folder: Of the cache.
-        new: Objects that are not in it.
-        most_bytes: Limit for all objects together; None for half of what they have on the disk and what it has free.
+        folder: The folder of the cache.
+        new: Objects that are not in the cache.
+        most_bytes: Limit for all objects together; None for half of the sum of their bytes and the disk's free bytes.
 
     Raises:
         OSError: the folder cannot be read.
@@ -69,6 +69,6 @@ def _remove(folder: CacheFolder, held: Sequence[Held], charges: dict[str, int], 
     for each in held:
         if sum(charges.values()) <= limit:
             return
-        with suppress(OSError):  # it stays, and counts
+        with suppress(OSError):  # the object stays, and counts
             if folder.remove(each.key):
                 del charges[each.key]

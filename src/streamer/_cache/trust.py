@@ -1,4 +1,4 @@
-"""What the cache holds of an object whose digest mismatches is forgotten: the next read takes it from the storage."""
+"""Forgets the cached bytes of an object whose digest mismatches: the next read takes them from the storage."""
 
 from __future__ import annotations
 

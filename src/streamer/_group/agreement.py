@@ -30,7 +30,7 @@ from streamer.core.store.sources import FileSource
 __all__ = ["agree_on_checkpoint", "agree_on_parts", "joined_group", "told_to_group"]
 
 MOST_WINDOW_BYTES = 128 << 20
-LEAST_WINDOW_BYTES = 4 << 20  # smaller ones cost more rounds than they overlap
+LEAST_WINDOW_BYTES = 4 << 20  # smaller windows cost more time in rounds than the overlap saves
 WINDOWS_IN_LIMIT = 16  # two are held to be sent, two as received, and the rest is read ahead
 STRICT = "one load at a time may use a group, and all of its ranks call it alike"
 
@@ -40,7 +40,7 @@ def joined_group(request: Request) -> Iterator[Member | None]:
     """Join the load of the request's group, if it has one; an error in the block is told to the other ranks.
 
     Raises:
-        UsageError: the ranks' requests differ, or have options that no group has.
+        UsageError: the ranks' requests differ, or have options that loads of a group do not support.
         GroupError: another rank failed.
     """
     member = None if request.group is None else Member(request.group)
@@ -75,7 +75,7 @@ def agree_on_checkpoint(member: Member, catalog: Catalog) -> None:
     """Compare the objects that this rank located, and their headers, with those of rank 0.
 
     Raises:
-        ChangedError: this rank found others.
+        ChangedError: this rank found other objects or headers than rank 0.
         GroupError: another rank did.
     """
     digest = hashlib.sha256(repr(catalog.tensors).encode()).hexdigest()
@@ -83,7 +83,7 @@ def agree_on_checkpoint(member: Member, catalog: Catalog) -> None:
     told = member.gather({"shards": shards, "tensors": digest})
     different = [rank for rank in range(member.size) if told[rank] != told[0]]
     if member.rank in different:
-        member.is_over = True  # each rank sees it by itself
+        member.is_over = True  # each rank finds this difference by itself
         expected: list[Any] = told[0]["shards"]
         uri = next((str(mine[0]) for mine in shards if mine not in expected), catalog.shards[0].uri)
         raise ChangedError(
@@ -103,7 +103,7 @@ def agree_on_parts(
     """Exchange what each rank wants.
 
     Returns:
-        By rank, and for each tensor, the part that it keeps; and the bytes of a window.
+        By rank and tensor, the part that the rank keeps; and the bytes of a window.
 
     Raises:
         UsageError: the ranks want different tensors.
@@ -159,7 +159,7 @@ def _summary(request: Request) -> Mapping[str, str]:
 
 
 def _version_for_all(shard: SourceObject) -> str:
-    """Give the version as every machine sees it: a file's is of its device's number, too, which each has its own of."""
+    """Return the version as every machine sees it: without a file's device number, which differs between machines."""
     return shard.version.partition("-")[2] if isinstance(shard.source, FileSource) else shard.version
 
 

@@ -24,8 +24,8 @@ class Destination:
     Args:
         parts: What this rank keeps, by tensor.
         plan: Where each tensor goes.
-        device_tensors: Those on accelerators.
-        targets: The caller's own, which the plan has the addresses of, by number.
+        device_tensors: The tensors on accelerators.
+        targets: The caller's own targets, by number; the plan has their addresses.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class Destination:
         self._bytes: dict[int, Any] = {}
 
     def takes_memory_of_engine(self, tensor: int) -> bool:
-        """Whether what was read for a tensor can be handed out as it is."""
+        """Whether memory that the engine has filled can be handed out as the tensor's memory, without a copy."""
         item = self._items[tensor]
         return not item.target and item.device == _native.HOST
 
@@ -55,7 +55,7 @@ class Destination:
             self._place(tensor, at, packed(read, begin, runs), size_bytes)
 
     def add_received(self, tensor: int, begin: int, received: Any) -> None:
-        """Add what another rank read of a tensor from an offset on, less what is not kept."""
+        """Add bytes of a tensor that another rank read, from an offset on: only bytes that this rank keeps."""
         self._place(tensor, bytes_before(self._parts[tensor], begin), received, len(received))
 
     def finish(self, tensors: Sequence[int]) -> None:
@@ -66,11 +66,11 @@ class Destination:
             self._device_tensors.start_copies(tensors)
 
     def take(self, tensor: int) -> _native.Memory | None:
-        """Hand over the memory of a tensor; None where it is empty, the caller's or on an accelerator."""
+        """Hand over the memory of a tensor; None if the memory is empty, the caller's or on an accelerator."""
         return self._memories.pop(tensor, None)
 
     def clear(self) -> None:
-        """Free what was not taken."""
+        """Free the memory that was not taken."""
         self._memories.clear()
         self._bytes.clear()
 
@@ -81,7 +81,7 @@ class Destination:
         copy_bytes(flat[at : at + size_bytes].view(source.shape), source)
 
     def _allocated(self, tensor: int) -> Any:
-        """Give the bytes of a tensor as a flat tensor of torch, wherever they lie."""
+        """Return the bytes of a tensor as a flat tensor of torch, on whichever device they are."""
         item, size_bytes = self._items[tensor], size_of(self._parts[tensor])
         uint8 = self._torch.uint8
         if item.target and item.device == _native.HOST:
@@ -109,5 +109,5 @@ def copy_bytes(target: Any, source: Any) -> None:
 
 
 def packed(read: Any, begin: int, runs: Any) -> Any:
-    """Give some runs of what was read from an offset on: a view of one row for each."""
+    """Return some runs of bytes that were read from an offset on: a view with one row for each run."""
     return read.as_strided((runs.number, runs.length), (runs.stride, 1), read.storage_offset() + runs.first - begin)

@@ -24,10 +24,10 @@ from streamer.core.options.deadline import Deadline
 __all__ = ["SILENCE_S", "Member", "State"]
 
 ROW_BYTES = 1024
-STATE_BYTES, LENGTH_BYTES = 1, 8  # of a row; text follows
+STATE_BYTES, LENGTH_BYTES = 1, 8  # at the start of a row; text follows
 FAREWELL_S = 1.0  # a rank that waits for the others joins a round after a quarter of a second
-LOOK_S = 0.05  # between two looks whether a collective is done: Ctrl-C counts then, too
-SILENCE_S = 125.0  # until the options are known: a little longer than a server is waited for
+LOOK_S = 0.05  # between two checks whether a collective is done; Ctrl-C takes effect at these times, too
+SILENCE_S = 125.0  # until the options are known: a little longer than a rank waits for a server
 
 
 class State(IntEnum):
@@ -46,11 +46,11 @@ class Member:
         group: A ``torch.distributed.ProcessGroup`` that this process is in.
 
     Attributes:
-        rank: Of this process in the group.
+        rank: Rank of this process in the group.
         size: Number of ranks.
         device: Where the tensors of a collective lie.
         silence_s: How long the other ranks may be silent.
-        deadline: Of the load of this rank, or None.
+        deadline: Deadline of this rank's load, or None.
     """
 
     def __init__(self, group: Any) -> None:
@@ -65,10 +65,10 @@ class Member:
         self._is_committed = False  # the next collective of all ranks is an exchange: no message may take its place
 
     def round(self, state: State, text: str = "", payload_bytes: int = 0) -> list[tuple[State, int]]:
-        """Tell the others a state, and hear theirs.
+        """Send the state of this rank to the others, and receive their states.
 
         Returns:
-            By rank, the state and the number of bytes of its payload.
+            By rank, the state and the number of bytes of the rank's payload.
 
         Raises:
             GroupError: another rank failed, left or is silent.
@@ -84,7 +84,7 @@ class Member:
         return states
 
     def gather(self, value: Any) -> list[Any]:
-        """Give the values of all ranks, by rank; each is made of what JSON has.
+        """Return the values of all ranks, by rank; each value consists of JSON types.
 
         Raises:
             GroupError: as `round`.
@@ -100,13 +100,13 @@ class Member:
         """Begin to send bytes to each rank, and to receive some from each.
 
         Args:
-            received: Room for what comes, by rank: a flat tensor of bytes.
-            sent: The bytes that go, by rank; alike.
+            received: Room for the bytes to receive, ordered by rank: a flat tensor of bytes.
+            sent: The bytes to send, likewise.
             received_sizes: Bytes from each rank.
             sent_sizes: Bytes for each rank.
 
         Returns:
-            A function that waits for the end, and gives what was received, on `device`.
+            A function that waits for the end, and returns the received bytes, on `device`.
 
         Raises:
             GroupError: as `round`.
@@ -120,7 +120,7 @@ class Member:
         return lambda: self._finished(work, received)
 
     def fail(self, error: BaseException) -> None:
-        """Tell the others that this rank failed, unless the load of all is over already."""
+        """Tell the others that this rank failed, unless the load is already over on all ranks."""
         known = isinstance(error, StreamerError)
         self._say_farewell(State.FAILED, f"failed: {type(error).__name__}{f': {error}' if known else ''}")
 
@@ -138,7 +138,7 @@ class Member:
         self.is_over = True
         if self._is_committed:  # the others notice when this process ends, or after `silence_s`
             return
-        with suppress(Exception):  # a group that is broken; the error of this rank is the one to raise
+        with suppress(Exception):  # the group may be broken; the error to raise is that of this rank
             work, _ = self._begin_round(state, text, 0)
             ends_at = time.monotonic() + FAREWELL_S
             while not work.is_completed() and time.monotonic() < ends_at:
@@ -153,12 +153,12 @@ class Member:
         return self._distributed.all_to_all_single(told, sent, group=self._group, async_op=True), told
 
     def _finished(self, work: Any, received: Any) -> Any:
-        """Wait for a collective; give what was received."""
+        """Wait for a collective; return what was received."""
         began = time.monotonic()
         try:
             while not self._is_done(work):
                 self._check_time(began)
-            work.wait()  # raises what ended it; on an accelerator, later work of this stream waits for it
+            work.wait()  # raises the collective's error; later work of an accelerator's stream waits for the collective
         except StreamerError:
             raise
         except Exception as error:
@@ -172,7 +172,7 @@ class Member:
         if self.device.type != "cpu":
             time.sleep(0.0005)
         else:
-            with suppress(RuntimeError):  # "Operation timed out!", or what the next line finds out
+            with suppress(RuntimeError):  # "Operation timed out!", or an error that the next line finds, too
                 work.wait(timedelta(seconds=LOOK_S))
         return bool(work.is_completed())
 

@@ -24,7 +24,7 @@ class Runs(NamedTuple):
         first: Offset of the first run, counted from the first byte of the tensor.
         length: Bytes of a run.
         stride: Bytes from the start of a run to that of the next.
-        number: How many.
+        number: Number of runs.
     """
 
     first: int
@@ -45,7 +45,7 @@ class Runs(NamedTuple):
         return min(self.number * self.length, run * self.length + min(inside, self.length))
 
     def inside(self, begin: int, end: int) -> Iterator[Runs]:
-        """Give what lies between two offsets: at most a part of a run, whole runs, and a part of another."""
+        """Yield what lies between two offsets: at most a part of a run, whole runs, and a part of another run."""
         run = max(0, (begin - self.first - self.length) // self.stride + 1)
         last = min(self.number, -(-(end - self.first) // self.stride))
         while run < last:
@@ -60,7 +60,7 @@ class Runs(NamedTuple):
                 run += 1
 
 
-Part: TypeAlias = tuple[Runs, ...]  # in the order of their offsets, without overlaps; none of an empty part
+Part: TypeAlias = tuple[Runs, ...]  # in the order of their offsets, without overlaps; an empty part has no runs
 
 
 def size_of(part: Part) -> int:
@@ -79,17 +79,17 @@ def bytes_between(part: Part, begin: int, end: int) -> int:
 
 
 def clipped(part: Part, begin: int, end: int) -> Iterator[Runs]:
-    """Give what of a part lies between two offsets in its tensor."""
+    """Yield the runs of a part that lie between two offsets in its tensor, cut at these offsets."""
     for runs in part:
         if runs.first < end and begin < runs.end:
             yield from runs.inside(begin, end)
 
 
 def part_of(wanted: ShardTensor, tensor_begin: int) -> Part:
-    """Give the part that is kept of a tensor.
+    """Return the part that is kept of a tensor.
 
     Args:
-        wanted: The part, as it is read without a group.
+        wanted: The part, as a load without a group would read it.
         tensor_begin: Offset of the whole tensor's first byte in its shard.
     """
     entry, cut = wanted.entry, wanted.cut
@@ -106,7 +106,7 @@ def part_of(wanted: ShardTensor, tensor_begin: int) -> Part:
 
 
 def _levels(box: Sequence[int], strides: Sequence[int]) -> tuple[int, list[tuple[int, int]]]:
-    """Give the elements of a run, and how many runs lie how far apart, from the innermost dimension outwards."""
+    """Return the elements of a run, and per dimension, from the innermost outwards, the number and distance of runs."""
     run, levels = 1, list[tuple[int, int]]()
     for size, stride in zip(reversed(box), reversed(strides), strict=True):
         if size == 1:

@@ -13,8 +13,8 @@ from streamer.core.engine.plan import Item, ReadPlan, plan_reads
 
 __all__ = ["GroupReads", "OwnRead", "group_reads"]
 
-READ_BYTES = 8 << 20  # of one item: the largest block, so that it is complete with one answer
-MOST_WINDOWS = 8  # at least so many, if they are large enough: reading and exchanging overlap
+READ_BYTES = 8 << 20  # bytes of one item: the largest block, so that one answer completes the item
+MOST_WINDOWS = 8  # a load has at least so many windows, if they are large enough: reading and exchanging overlap
 LEAST_WINDOW_BYTES = 4 << 20
 
 
@@ -23,8 +23,8 @@ class OwnRead(NamedTuple):
 
     Attributes:
         piece: What is read.
-        is_shared: Others want bytes of it.
-        is_whole: The piece is exactly what this rank keeps of the tensor.
+        is_shared: Whether other ranks may want bytes of the piece.
+        is_whole: Whether the piece is exactly what this rank keeps of the tensor.
     """
 
     piece: Piece
@@ -38,10 +38,10 @@ class GroupReads:
 
     Attributes:
         parts: By rank and tensor, what is kept.
-        windows: In their order.
+        windows: The windows, in their order.
         own: The reads of this rank, by window.
-        plan: The same, for the engine.
-        names: Of the tensors that they are of, by item of the plan.
+        plan: The same reads, for the engine.
+        names: Names of the tensors that are read, by item of the plan.
     """
 
     parts: Sequence[Sequence[Part]]
@@ -51,7 +51,7 @@ class GroupReads:
     names: Sequence[str]
 
     def sizes_to_send(self, window: int, rank: int) -> list[int]:
-        """Count the bytes of a window that a rank sends to each."""
+        """Count the bytes of a window that a rank sends to each other rank."""
         sizes = [0] * len(self.parts)
         for tensor, begin, end in self.windows[window].stripe(rank, len(sizes)):
             for other, parts in enumerate(self.parts):
@@ -66,7 +66,7 @@ def group_reads(
     """Plan the reads of one rank.
 
     Args:
-        rank: Of this process.
+        rank: Rank of this process.
         parts: By rank and tensor, what is kept.
         tensors: The whole tensors.
         window_bytes: Most bytes of a window.
@@ -81,7 +81,7 @@ def group_reads(
         begin = tensor.entry.begin
         items.append(Item(tensor.shard, begin + read.piece.begin, begin + read.piece.end))
         names.append(tensor.entry.name)
-    # No gap is read: its bytes are those of another rank.
+    # Gaps are not read: their bytes are read by other ranks, or not wanted.
     return GroupReads(parts, windows, own, plan_reads(items, 0), names)
 
 

@@ -1,6 +1,6 @@
-"""One run of a group's loads: each rank reads its stripes and bands, and gets from the others what it wants of theirs.
+"""One run of a group's loads: each rank reads its pieces, and receives what it wants of the others' pieces.
 
-It takes the place of a `ReadSession`, with the guarantees of that: each tensor is handed out once, when all its bytes
+It takes the place of a `ReadSession`, with the same guarantees: each tensor is handed out once, when all its bytes
 are there. The bytes of a window are exchanged while those of the next are read. The tensors come in the same order on
 all ranks. If one rank fails, leaves or dies, the load fails on all.
 """
@@ -25,11 +25,16 @@ from streamer.core.errors import LoadCancelledError
 
 __all__ = ["GroupSession"]
 
-BEAT_S = 0.25  # a rank that waits for its storage asks the others so often whether they failed
+BEAT_S = 0.25  # how often a rank that waits for its storage asks the others whether they failed
 
 
 class _Exchange(NamedTuple):
-    """A window whose bytes are on their way, and what waits for them; None where nobody sends anything."""
+    """A window whose bytes are being exchanged.
+
+    Attributes:
+        window: Number of the window.
+        received: Waits for the bytes and returns them; None if no rank sends any.
+    """
 
     window: int
     received: Callable[[], Any] | None
@@ -42,8 +47,8 @@ class GroupSession:
         member: This rank.
         reads: What the group reads.
         plan: Where the tensors of this rank go.
-        destination: Their memory.
-        session: Makes the session that reads this rank's bytes, from a function that it calls while it waits.
+        destination: Memory of these tensors.
+        session: Makes the session that reads this rank's bytes; takes a function that the session calls while it waits.
     """
 
     def __init__(
@@ -61,7 +66,7 @@ class GroupSession:
         self._next_window = 0
         self._others = [rank for rank in range(member.size) if rank != member.rank]
         self._on_its_way: _Exchange | None = None
-        self._working = threading.Lock()  # collectives of two threads would meet others than they should
+        self._working = threading.Lock()  # collectives of two threads could be matched wrongly between ranks
         self._held_bytes = self._peak_held_bytes = 0
         self._is_finished = self._is_closing = False
         self._delivered = self._delivered_bytes = 0
@@ -107,7 +112,7 @@ class GroupSession:
         self._session.close()
 
     def stats(self) -> dict[str, int]:
-        """Give the engine's counters of this rank's reads, with the tensors that were handed out."""
+        """Return the engine's counters of this rank's reads, with the number of tensors that were handed out."""
         stats = self._session.stats()
         return {
             **stats,
@@ -125,7 +130,7 @@ class GroupSession:
         return self._session.compares_answers(source)
 
     def digest_pieces(self, item: int) -> list[tuple[int, int, int]]:
-        """Give none: no digest is computed of what several ranks read."""
+        """Return no pieces: several ranks may read the bytes of a tensor, so no digest is computed."""
         del item
         return []
 
@@ -138,7 +143,7 @@ class GroupSession:
         self._destination.clear()
 
     def _advance(self) -> list[int]:
-        """Read and send the next window, then wait for the one before; give the tensors that are complete with it."""
+        """Read and send the next window, then wait for the previous window; return the tensors that it completes."""
         on_its_way, self._on_its_way = self._on_its_way, None
         if self._next_window < len(self._reads.windows):
             self._on_its_way = self._begin(self._next_window)
@@ -151,7 +156,7 @@ class GroupSession:
         return []
 
     def _begin(self, window: int) -> _Exchange:
-        """Read this rank's bytes of a window, and begin to send those that others want."""
+        """Read this rank's bytes of a window, and begin to send those that other ranks want."""
         reads, rank = self._reads, self._member.rank
         sizes = reads.sizes_to_send(window, rank)
         sent = self._torch.empty(sum(sizes), dtype=self._torch.uint8)
@@ -178,7 +183,7 @@ class GroupSession:
         return memory
 
     def _add(self, read: OwnRead, memory: _native.Memory, sent: Any, ends: list[int]) -> None:
-        """Copy what was read to the tensors of this rank, and to what is sent, behind what is there for each rank."""
+        """Copy a read to the tensors of this rank, and append it to the bytes that are sent to each other rank."""
         tensor, begin, end = read.piece
         if read.is_whole and self._destination.takes_memory_of_engine(tensor):
             self._destination.keep(tensor, memory)

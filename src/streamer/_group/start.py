@@ -20,7 +20,7 @@ from streamer.core.options.settings import Settings
 
 __all__ = ["SharedReads"]
 
-WINDOWS_HELD = 6  # two that are sent, two that are received, and what the collective and the copies need
+WINDOWS_HELD = 6  # two windows are sent, two are received, and the collective and the copies need two more
 
 
 class _Progress(Protocol):
@@ -29,16 +29,16 @@ class _Progress(Protocol):
 
 
 class SharedReads:
-    """What one rank reads for its group, and keeps of what all read.
+    """What one rank reads for its group, and which bytes of all reads the rank keeps.
 
     Args:
         member: This rank.
-        catalog: All tensors, alike on all ranks.
+        catalog: All tensors; the same on all ranks.
         wanted: What this rank wants of them.
         settings: How to read.
 
     Attributes:
-        kept: What is handed out: each part as a tensor of its own, that nothing has to be cut out of any more.
+        kept: What is handed out: each part as a tensor of its own, which needs no further cutting.
 
     Raises:
         UsageError: the ranks want different tensors.
@@ -60,7 +60,7 @@ class SharedReads:
         ]
 
     def counted(self, plan: ReadPlan) -> ReadPlan:
-        """Count in a plan of the tensors the bytes that this rank reads."""
+        """Return a plan of the tensors that counts only the bytes that this rank reads."""
         return replace(plan, span_bytes=self._reads.plan.span_bytes)
 
     def started(self, plan: ReadPlan, destinations: Destinations, progress: _Progress) -> GroupSession:
@@ -68,8 +68,8 @@ class SharedReads:
 
         Args:
             plan: Where the tensors of this rank go.
-            destinations: The same, with the tensors of the caller and of accelerators.
-            progress: Of this rank's reads.
+            destinations: The same places, with the tensors of the caller and of accelerators.
+            progress: Progress of this rank's reads.
         """
         names = self._reads.names
         targets = {

@@ -14,15 +14,15 @@ from streamer._group.parts import Part
 
 __all__ = ["Piece", "Window", "windows_of"]
 
-STRIPE_STEP_BYTES = 64 << 10  # a request for less costs as much
-LEAST_OWN_BYTES = 256 << 10  # of a shorter range, a request of its own takes longer than the exchange
+STRIPE_STEP_BYTES = 64 << 10  # a smaller request takes as long
+LEAST_OWN_BYTES = 256 << 10  # for a shorter range, a separate request takes longer than the exchange
 
 
 class Piece(NamedTuple):
     """A range of bytes of one tensor.
 
     Attributes:
-        tensor: Its number.
+        tensor: Number of the tensor.
         begin: Offset of the first byte in the tensor.
         end: Offset of the byte after the last.
     """
@@ -36,8 +36,8 @@ class Window(NamedTuple):
     """What is read and exchanged together.
 
     Attributes:
-        shared: What several ranks want, in a row.
-        own: What one rank wants, by the rank.
+        shared: Pieces that several ranks want, in a row.
+        own: Pieces that only one rank wants, each after the number of that rank.
         complete: Numbers of the tensors that are complete after this window, in order.
     """
 
@@ -51,7 +51,7 @@ class Window(NamedTuple):
         return sum(piece.end - piece.begin for piece in self.shared)
 
     def stripe(self, rank: int, ranks: int) -> Iterator[Piece]:
-        """Give what a rank reads of the shared pieces."""
+        """Yield the parts of the shared pieces that a rank reads."""
         step_bytes = -(-self.shared_bytes // (ranks * STRIPE_STEP_BYTES)) * STRIPE_STEP_BYTES
         first, last, at = rank * step_bytes, (rank + 1) * step_bytes, 0
         for piece in self.shared:
@@ -65,9 +65,9 @@ def windows_of(parts: Sequence[Sequence[Part]], window_bytes: int) -> list[Windo
     """Divide what the ranks of a group want into windows.
 
     Args:
-        parts: By rank, and for each by tensor.
-        window_bytes: Most bytes of a window that are exchanged; of what its rank keeps itself, about as many for each
-            rank.
+        parts: What is wanted, by rank and tensor.
+        window_bytes: Most bytes of a window that are exchanged. Each rank reads up to about as many bytes for itself
+            alone.
     """
     ranks = len(parts)
     found, window = list[Window](), _OpenWindow()

@@ -14,10 +14,10 @@ class Block:
     """A block that somebody wants or that lies in a slot.
 
     Attributes:
-        wants: By member, what it wants and has not taken.
-        slot: Where it lies, or will; None as long as nobody reads it.
-        reader: The member that reads it; None if it is not read yet, or ready.
-        hull: What is read of it.
+        wants: By member, the range that the member wants and has not taken.
+        slot: Slot that holds the block, or will; None as long as no member reads the block.
+        reader: The member that reads the block now; None if no member has begun, or the block is ready.
+        hull: Range of the block that is read.
     """
 
     wants: dict[int, Hull] = field(default_factory=dict)
@@ -35,10 +35,10 @@ class Block:
 
     @property
     def wanted(self) -> Hull:
-        """The shortest range that has all that is wanted."""
+        """The shortest range that contains all wanted bytes."""
         return min(begin for begin, _ in self.wants.values()), max(end for _, end in self.wants.values())
 
     def serves(self, member: int) -> bool:
-        """Whether its bytes, once ready, are all that the member wants of it."""
+        """Whether the bytes that are read contain all that the member wants of the block."""
         want = self.wants.get(member)
         return want is not None and self.hull[0] <= want[0] and want[1] <= self.hull[1]

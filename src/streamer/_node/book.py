@@ -17,7 +17,7 @@ from streamer._node.grid import Hull
 
 __all__ = ["READERS", "Book", "Grant", "Letter", "Ready"]
 
-READERS = 2  # of each member: one waits for its last block while the other's requests are under way
+READERS = 2  # readers of each member: one waits for its last block while the other's requests are under way
 Grant: TypeAlias = tuple[int, int, int, int]  # block, slot, first byte, byte after the last
 Ready: TypeAlias = tuple[int, int, int, int, int]  # as Grant, and the generation of the slot
 Letter: TypeAlias = tuple[int, str, "list[Grant] | list[Ready] | list[int]"]  # to whom, "grant" | "ready" | "dropped"
@@ -29,11 +29,11 @@ class Book:
     Args:
         slots: Number of slots in the shared memory.
         batch_blocks: Most blocks that a reader of a member is lent at a time.
-        expected: Number of members that will come, as far as that is known.
-        whole: Gives the first byte of a block, and the byte after its last.
+        expected: Number of members that are expected to join; 1 if unknown.
+        whole: Returns the first byte of a block, and the byte after its last.
 
     Attributes:
-        generations: Of each slot; it grows whenever the slot is lent.
+        generations: Generation of each slot; it grows whenever the slot is lent.
     """
 
     def __init__(self, slots: int, batch_blocks: int, expected: int, whole: Callable[[int], Hull]) -> None:
@@ -47,7 +47,8 @@ class Book:
         self._asking: deque[int] = deque()  # members with an idle reader, the first first
         self._silent: set[int] = set()
         self._late: set[int] = set()  # members whose blocks keep no slot from others
-        self._abandoned: dict[int, tuple[int, Hull]] = {}  # slots that are lent no more, to whom may still write them
+        # By slot that is no longer lent: the member that may still write to the slot, and the range that it may write.
+        self._abandoned: dict[int, tuple[int, Hull]] = {}
         self._letters: list[Letter] = []
 
     def await_others(self, awaits_others: bool) -> list[Letter]:
@@ -56,7 +57,7 @@ class Book:
         return self._served()
 
     def join(self, member: int, wants: Mapping[int, Hull], *, takes_parts: bool = False) -> list[Letter]:
-        """Add a member, with what it wants of each block, and whether others probably want the rest of these."""
+        """Add a member, with what it wants of each block, and whether others probably want the rest of these blocks."""
         self._takes_parts = self._takes_parts or takes_parts
         self._next[member] = sorted(wants)
         ready = []
@@ -72,7 +73,7 @@ class Book:
         return self._served()
 
     def ask(self, member: int) -> list[Letter]:
-        """Lend blocks to a reader of a member, as soon as there are any that it wants."""
+        """Lend blocks to a reader of a member, as soon as there are blocks that the member wants."""
         self._asking.append(member)
         return self._served()
 
@@ -91,7 +92,7 @@ class Book:
         return self._served()
 
     def fail(self, member: int, lent: Iterable[Sequence[int]]) -> list[Letter]:
-        """Note that a member could not read blocks, which it no longer wants; as for `read`."""
+        """Note that a member could not read blocks, and no longer wants them; the arguments are as for `read`."""
         for number, slot in lent:
             block = self._blocks.get(number)
             if slot in self._abandoned and self._abandoned[slot][0] == member:
@@ -112,7 +113,7 @@ class Book:
         return self._served()
 
     def need(self, member: int, number: int) -> list[Letter]:
-        """Help a member that waits for a block: others that take nothing lose their slots, or it reads by itself."""
+        """Help a member that waits for a block: idle members lose slots, or the waiting member reads by itself."""
         block = self._blocks.get(number)
         if block is None or member not in block.wants or (block.is_ready and not block.serves(member)):
             self._drop(member, number)
@@ -125,7 +126,7 @@ class Book:
         self._silent.discard(member)
 
     def silent(self, member: int) -> list[Letter]:
-        """Note that a member does not answer: others read its blocks, to other slots, as it may still write."""
+        """Note that a member does not answer. Others read its blocks into other slots, because it may still write."""
         self._silent.add(member)
         self._late.add(member)
         for number, block in self._lent_to(member):
@@ -150,14 +151,14 @@ class Book:
         return self._served()
 
     def members_who_read(self) -> set[int]:
-        """Give the members to whom blocks are lent."""
+        """Return the members to whom blocks are lent."""
         return {block.reader for block in self._blocks.values() if block.reader is not None}
 
     def _lent_to(self, member: int) -> list[tuple[int, Block]]:
         return [(number, block) for number, block in self._blocks.items() if block.reader == member]
 
     def _served(self) -> list[Letter]:
-        """Lend what can be lent, and give the letters of this event."""
+        """Lend what can be lent, and return the letters of this event."""
         for member in dict.fromkeys(self._asking):
             while member in self._asking and (grants := self._lend(member)):
                 self._asking.remove(member)
@@ -170,9 +171,8 @@ class Book:
         if member in self._silent:
             return grants
         heap = self._next.get(member, [])
-        readers = READERS * max(
-            len(self._next), self._expected
-        )  # which take half of the slots, others wait in the rest
+        # The blocks that are being read take half of the slots; ready blocks take the others.
+        readers = READERS * max(len(self._next), self._expected)
         most = max(1, min(self._batch_blocks, len(self.generations) // (2 * readers)))
         while heap and len(grants) < most:
             number = heap[0]
@@ -194,7 +194,7 @@ class Book:
         return self._awaits_others and self._takes_parts and block.wanted != self._whole(number)
 
     def _slot(self, member: int) -> int | None:
-        """Find a slot for a member, if need be that of a ready block that nobody waits for."""
+        """Find a slot for a member; if none is free, take the slot of a ready block that no member waits for."""
         if not self._free:
             number = next((each for each in self._ready if self._is_idle(self._blocks[each], member)), None)
             if number is None:
@@ -210,7 +210,7 @@ class Book:
         return reader not in block.wants and self._late.issuperset(block.wants)
 
     def _make_room(self, member: int, number: int) -> None:
-        """Lend a slot to a member in need: that of the oldest ready block that it has taken itself."""
+        """Free a slot for a member in need: the slot of the oldest ready block that the member does not wait for."""
         for each in self._ready:
             wants = self._blocks[each].wants
             if member not in wants:
@@ -221,7 +221,7 @@ class Book:
             self._drop(member, number)  # all slots hold blocks for this member itself, and nothing else is read
 
     def _evict(self, number: int) -> None:
-        """Free the slot of a ready block; those that it would have served read it by themselves."""
+        """Free the slot of a ready block; members that the block would have served read it from the storage."""
         block = self._blocks[number]
         for member in [each for each in block.wants if block.serves(each)]:
             self._drop(member, number)
@@ -237,7 +237,7 @@ class Book:
     def _unwant(self, member: int, number: int, block: Block) -> None:
         block.wants.pop(member, None)
         if block.is_ready and block.wants and not any(map(block.serves, block.wants)):
-            self._free_slot(number, block)  # the others want more of it than was read
+            self._free_slot(number, block)  # the others want more of the block than was read
         elif block.is_missing and not block.wants:
             self._blocks.pop(number, None)
 
@@ -262,7 +262,7 @@ class Book:
         self._is_missing(number, block)
 
     def _is_missing(self, number: int, block: Block) -> None:
-        """Let whoever wants the block read it."""
+        """Let the members that want the block read it."""
         block.slot = block.reader = None
         for member in block.wants:
             heapq.heappush(self._next[member], number)

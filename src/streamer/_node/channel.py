@@ -18,10 +18,10 @@ from streamer._node.forks import closed_in_children, opening
 
 __all__ = ["Channel", "ChannelClosedError", "Message"]
 
-Message: TypeAlias = "list[Any]"  # its kind, then what belongs to that
+Message: TypeAlias = "list[Any]"  # the kind of the message, then its values
 
 _LENGTH = struct.Struct("=I")
-MOST_BYTES = 64 << 20  # what a process wants of a checkpoint of a million parts
+MOST_BYTES = 64 << 20  # enough to list what a process wants of a checkpoint of a million parts
 _PIECE_BYTES = 256 << 10
 
 
@@ -43,7 +43,7 @@ class Channel:
         self._unsent = bytearray()
 
     def fileno(self) -> int:
-        """Give the descriptor, for a selector."""
+        """Return the descriptor, for a selector."""
         return self._socket.fileno()
 
     @property
@@ -52,7 +52,7 @@ class Channel:
         return bool(self._unsent)
 
     def send(self, message: Message, descriptors: Sequence[int] = ()) -> None:
-        """Send a message, now or later; one with descriptors is the first.
+        """Send a message, now or later. Only the first message may have descriptors.
 
         Raises:
             ChannelClosedError: nobody receives it.
@@ -87,7 +87,7 @@ class Channel:
 
         Raises:
             ChannelClosedError: the other side is gone.
-            ValueError: it sent something else.
+            ValueError: the other side sent something that is not a message.
         """
         with suppress(BlockingIOError, InterruptedError):
             try:
@@ -100,7 +100,7 @@ class Channel:
         return self._messages()
 
     def receive_memory(self) -> tuple[list[Message], io.FileIO | None]:
-        """Take the messages that have arrived, and the file beside them, which is closed in forked children.
+        """Take the messages that have arrived, and the file that came with them; forked children close it.
 
         Raises:
             ChannelClosedError: as `receive`.

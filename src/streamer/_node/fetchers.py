@@ -1,4 +1,4 @@
-"""The threads of a member that read blocks from the storage into the slots that it is lent."""
+"""The threads of a member that read blocks from the storage into the slots that the leader lends to the member."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Fetchers:
         meeting: Lends the slots.
         reads: Reads into them.
         send: Sends a message to the leader; called on the threads of this object.
-        fail: Called with what a read raised, likewise.
+        fail: Called with the exception of a failed read, also on these threads.
     """
 
     def __init__(
@@ -37,12 +37,12 @@ class Fetchers:
         self._threads: list[threading.Thread] = []
         for number in range(READERS):
             thread = threading.Thread(target=self._run, name=f"streamer-fetch{number}", daemon=True)
-            with suppress(RuntimeError):  # no thread: others read more
+            with suppress(RuntimeError):  # the system gives no thread: other members read more
                 thread.start()
                 self._threads.append(thread)
 
     def close(self) -> None:
-        """Stop; when this returns, nothing is written to a slot."""
+        """Stop the reads; when this returns, no thread writes to a slot any more."""
         self._reads.close()
         for _ in self._threads:
             self._meeting.grants.put(None)

@@ -1,4 +1,4 @@
-"""Closes the descriptors of meetings in forked children: a copy there would hide from others that a process ended."""
+"""Closes the descriptors of meetings in forked children: a child's copy would hide that the parent has ended."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class _Open(Protocol):
 
 OpenT = TypeVar("OpenT", bound=_Open)
 
-opening = threading.Lock()  # held from the opening of a descriptor until it is noted here: a fork waits for that
+opening = threading.Lock()  # held from the opening of a descriptor until it is noted here; a fork waits for this lock
 _open: weakref.WeakSet[_Open] = weakref.WeakSet()
 
 

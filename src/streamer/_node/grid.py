@@ -1,4 +1,4 @@
-"""The blocks of a checkpoint's objects, by number, and what of each a process wants. Pure."""
+"""The blocks of a checkpoint's objects, by number, and which ranges of them a process wants. Pure."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import TypeAlias
 __all__ = ["Grid", "Hull", "Range", "without"]
 
 Range: TypeAlias = tuple[int, int, int]  # object, first byte, byte after the last
-Hull: TypeAlias = tuple[int, int]  # of a block: first byte of the object that is wanted, byte after the last
+Hull: TypeAlias = tuple[int, int]  # wanted range of a block, as offsets in the object: first byte, byte after the last
 
 
 class Grid:
     """Numbers the blocks of all objects, one object after the other.
 
     Args:
-        sizes: Of the objects, in bytes.
-        block_bytes: Size of a block; the last of an object is shorter.
+        sizes: Sizes of the objects, in bytes.
+        block_bytes: Size of a block; the last block of an object may be shorter.
     """
 
     def __init__(self, sizes: Sequence[int], block_bytes: int) -> None:
@@ -29,17 +29,17 @@ class Grid:
         return self._firsts[-1]
 
     def block(self, source: int, offset: int) -> int:
-        """Give the number of the block that holds a byte of an object."""
+        """Return the number of the block that holds a byte of an object."""
         return self._firsts[source] + offset // self.block_bytes
 
     def place(self, block: int) -> Range:
-        """Say which bytes of which object a block has."""
+        """Return the range of a block: its object, first byte, and the byte after the last."""
         source = bisect_right(self._firsts, block) - 1
         begin = (block - self._firsts[source]) * self.block_bytes
         return source, begin, min(begin + self.block_bytes, self.sizes[source])
 
     def pieces(self, ranges: Iterable[Range]) -> Iterator[tuple[int, Range]]:
-        """Cut ranges at the borders of blocks: give each piece, after the number of its block."""
+        """Cut ranges at the borders of blocks: yield the number of a block, and the piece of a range in it."""
         for source, begin, end in ranges:
             borders = range(begin // self.block_bytes * self.block_bytes, end, self.block_bytes)
             for border in borders if begin < end else ():
@@ -48,7 +48,7 @@ class Grid:
 
 
 def without(ranges: Iterable[Range], removed: Iterable[Range]) -> list[Range]:
-    """Give what is left of ranges of several objects, in order.
+    """Subtract ranges of several objects from others; return what is left, in order.
 
     Example:
         >>> without([(0, 0, 10), (1, 0, 5)], [(0, 2, 4), (1, 0, 5)])

@@ -12,8 +12,8 @@ from streamer.core.store.sources import HttpSource, NfsSource
 
 __all__ = ["is_shareable", "key_of"]
 
-PROTOCOL = 1  # of the messages, of the book and of the shared memory
-_KEY_DIGITS = 40  # the name of a socket has 107 bytes
+PROTOCOL = 1  # version of the messages, the book and the shared memory
+_KEY_DIGITS = 40  # the name of a socket has at most 107 bytes
 
 
 def is_shareable(each: SourceObject) -> bool:
@@ -22,7 +22,7 @@ def is_shareable(each: SourceObject) -> bool:
 
 
 def key_of(objects: Sequence[SourceObject]) -> str:
-    """Give a digest of the objects of a checkpoint, in their order; nobody can read a URL or secret out of it."""
+    """Return a digest of a checkpoint's objects, in their order; it reveals no URL and no secret."""
     described = [[each.uri, each.size_bytes, _version_of(each) or "", _place_of(each)] for each in objects]
     return hashlib.sha256(json.dumps([PROTOCOL, described]).encode("utf-8", "replace")).hexdigest()[:_KEY_DIGITS]
 

@@ -1,7 +1,7 @@
 """The process that keeps the book of a meeting: a daemon thread that only exchanges messages.
 
-It ends when the last member has left. A member whose process dies closes its socket, so that its blocks are free at
-once; one that is silent for a second keeps its slots, and others read its blocks.
+It ends when the last member has left. A member whose process dies closes its socket, so its blocks are free at
+once. A member that is silent for a second keeps its slots, and others read its blocks.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from streamer._node.region import Region
 __all__ = ["Leader", "Terms"]
 
 FIRST_MEMBER_S = 5.0  # the leader's own process joins at once
-ARRIVAL_S = 1.0  # that blocks are kept for ranks that were launched together; perhaps only one of them loads
+ARRIVAL_S = 1.0  # how long blocks are kept for ranks that were launched together; perhaps only one of them loads
 
 
 @dataclass(frozen=True)
@@ -49,13 +49,13 @@ class Leader:
     """Serves one meeting.
 
     Args:
-        listener: Where members connect; owned by this object.
-        sizes: Of the objects of the checkpoint.
-        terms: Of the meeting.
+        listener: Socket to which members connect; owned by this object.
+        sizes: Sizes of the checkpoint's objects.
+        terms: Terms of the meeting.
 
     Raises:
         OSError: the system gives no shared memory.
-        RuntimeError: or no thread.
+        RuntimeError: the system gives no thread.
     """
 
     def __init__(self, listener: socket.socket, sizes: list[int], terms: Terms) -> None:
@@ -85,7 +85,7 @@ class Leader:
                         self._accept()
                     else:
                         self._attend(key.data, events)
-                if is_due:  # after all that has arrived, as this process itself may have been stopped
+                if is_due:  # only after all messages that arrived: this process may have been stopped itself
                     self._note_silence()
         finally:
             for channel in self._channels.values():
@@ -118,7 +118,7 @@ class Leader:
 
     def _attend(self, member: int, events: int) -> None:
         channel = self._channels.get(member)
-        if channel is None:  # it was lost by an earlier event of this round
+        if channel is None:  # an earlier event of this round has removed the member
             return
         try:
             if events & selectors.EVENT_WRITE:
@@ -131,7 +131,7 @@ class Leader:
                 self._deliver(self._answers(member, message))
         except ChannelClosedError:
             self._lose(member)
-        except (TypeError, ValueError, LookupError):  # nonsense; it may still write to its slots
+        except (TypeError, ValueError, LookupError):  # an invalid message; the member may still write to its slots
             self._deliver(self._book.silent(member))
             self._close(member)
 
@@ -173,7 +173,7 @@ class Leader:
         self._selector.modify(channel, events, member)
 
     def _lose(self, member: int) -> None:
-        """Part with a member that has closed its socket, and so writes no more."""
+        """Remove a member that has closed its socket, and so writes no more."""
         self._close(member)
         self._deliver(self._book.leave(member))
 

@@ -25,14 +25,14 @@ class Meeting:
     """One meeting, as a member sees it. The member's lock protects all but the channel, which its thread uses.
 
     Args:
-        channel: To the leader.
+        channel: Channel to the leader.
         region: The shared memory.
         grid: The blocks.
 
     Attributes:
-        left: By block, the bytes that the member wants of it and does not have.
-        ready: By block, where it lies.
-        grants: What the member's readers are lent; None ends a reader.
+        left: By block, the number of bytes that the member wants of the block and does not have.
+        ready: By block, where a ready block lies.
+        grants: Blocks that are lent to the member's readers; None ends a reader.
         fetched: Blocks that this member reads itself.
     """
 
@@ -56,27 +56,27 @@ class Meeting:
         self.post(["join", [[block, *hull] for block, hull in hulls.items()], wanted.takes_parts])
 
     def post(self, message: Message) -> None:
-        """Add a message to those that are to be sent."""
+        """Add a message to the messages that are to be sent."""
         if self._unsent and message[0] in _MERGED and self._unsent[-1][0] == message[0]:
             self._unsent[-1][1].extend(message[1])
         else:
             self._unsent.append(message)
 
     def unsent(self) -> list[Message]:
-        """Take what is to be sent."""
+        """Return the messages that are to be sent, and remove them from the queue."""
         messages = list(self._unsent)
         self._unsent.clear()
         return messages
 
     def note(self, message: Message) -> None:
-        """Take note of a message of the leader.
+        """Process a message of the leader.
 
         Raises:
-            ValueError: it is none; or TypeError or IndexError.
+            ValueError: the message is invalid; likewise TypeError and IndexError.
         """
         kind = message[0]
         if kind == "grant":
-            self.grants.put([_row(each, 4) for each in message[1]])  # type: ignore[misc]  # of as many numbers
+            self.grants.put([_row(each, 4) for each in message[1]])  # type: ignore[misc]  # `_row` checks the count
         elif kind == "ready":
             for row in message[1]:
                 block, slot, begin, end, generation = _row(row, 5)
@@ -93,12 +93,12 @@ class Meeting:
 
 
 def entered(connected: socket.socket, sizes: list[int], until: float) -> Meeting | None:
-    """Wait for the leader's welcome; None if it does not come until then.
+    """Wait for the leader's welcome; None if it does not come in time.
 
     Args:
-        connected: To the leader; owned by the meeting, or closed.
-        sizes: Of the objects.
-        until: Of the monotonic clock.
+        connected: Socket to the leader; owned by the meeting, or closed.
+        sizes: Sizes of the objects.
+        until: Latest time, by the monotonic clock.
     """
     channel = Channel(connected)
     try:

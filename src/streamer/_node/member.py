@@ -30,19 +30,19 @@ from streamer.core.errors import LoadCancelledError, StreamerError
 
 __all__ = ["Found", "Member"]
 
-MEETING_S = 3.0  # of who waits for a meeting: to find one takes milliseconds, or a second if a leader is silent
-MOST_MEETINGS = 64  # a load that was left by so many leaders reads the rest by itself
-RETRY_S = 0.01  # between two looks at a name whose owner comes or goes
+MEETING_S = 3.0  # longest wait for a meeting: finding one takes milliseconds, or a second if a leader is silent
+MOST_MEETINGS = 64  # a load that lost so many leaders reads the rest by itself
+RETRY_S = 0.01  # between two attempts at a name whose owner comes or goes
 JOIN_S = 5.0  # a session of the engine ends within a second
 
 
 class Found(NamedTuple):
-    """Where a range is to be had.
+    """Where the first part of a range can be read.
 
     Attributes:
-        end: Byte after the last of the range that lies there.
-        meeting: Whose shared memory holds it; None: it is to be read from the storage.
-        ready: The slot.
+        end: End of the part of the range that lies there: the byte after its last.
+        meeting: The meeting whose shared memory holds the part; None: read it from the storage.
+        ready: The slot in that memory.
     """
 
     end: int
@@ -55,9 +55,9 @@ class Member:
 
     Args:
         place: Where to meet.
-        sizes: Of the objects of the checkpoint.
+        sizes: Sizes of the checkpoint's objects.
         wanted: What the load wants.
-        terms: Of a meeting that this process leads.
+        terms: Terms of a meeting that this process leads.
         reads: Makes the reads into the slots of one meeting.
     """
 
@@ -81,7 +81,7 @@ class Member:
             raise
 
     def find(self, source: int, begin: int, end: int) -> Found:
-        """Wait for the first block of a range, and say where it is to be had.
+        """Wait for the first block of a range, and return where it can be read.
 
         Raises:
             StreamerError: this process failed to read a block.
@@ -127,14 +127,14 @@ class Member:
                 self._post(meeting, ["take", taken])
 
     def lost(self, meeting: Meeting, block: int) -> None:
-        """Note that a block was gone before it could be copied: it is read past the meeting."""
+        """Note that a block was replaced before it could be copied; the load then reads it from the storage."""
         with self._changed:
             meeting.forget(block)
             if meeting is self._meeting:
                 self._post(meeting, ["take", [block]])
 
     def close(self) -> None:
-        """Leave. It may be called any number of times, from any thread."""
+        """Leave the meeting. This may be called any number of times, from any thread."""
         if os.getpid() != self._process:
             return
         with self._changed:
@@ -189,7 +189,7 @@ class Member:
                 if meeting is None or self._is_over:
                     break
                 self._attend(meeting)
-        except BaseException as error:  # a bug here must not end as a load that hangs
+        except BaseException as error:  # a bug here must not make a load hang
             forget_locals(error)
             raise
         finally:
@@ -199,16 +199,16 @@ class Member:
                 self._wake.close()
 
     def _meet(self) -> Meeting | None:
-        """Find the others, or be the first; None where nobody can be met."""
+        """Join the meeting of the others, or lead a new one; None if neither is possible."""
         for number in range(self._first_name, NAMES):
             self._first_name = number
             until = time.monotonic() + self._pulse.silence_s
             while time.monotonic() < until and not self._is_over:
                 try:
                     meeting = self._enter(number, until)
-                except PermissionError:  # a stranger's
+                except PermissionError:  # a process of another user or container has the name
                     break
-                except (OSError, RuntimeError):  # no such sockets, no memory, no thread
+                except (OSError, RuntimeError):  # the system gives no such socket, memory or thread
                     return None
                 if meeting is not None:
                     return meeting
@@ -231,12 +231,12 @@ class Member:
         try:
             self._talk(meeting)
         except (ChannelClosedError, OSError, ValueError, TypeError, LookupError):
-            pass  # the leader is gone, or sends nonsense: the members meet again
+            pass  # the leader is gone, or sent an invalid message: the members meet again
         finally:
             with self._changed:
                 self._meeting = None
             fetchers.close()
-            meeting.channel.close()  # only now: the leader lends the slots to others
+            meeting.channel.close()  # only after the reads ended, because the leader then lends the slots to others
             meeting.region.close()
 
     def _talk(self, meeting: Meeting) -> None:
@@ -263,7 +263,7 @@ class Member:
                 heard = time.monotonic()
                 self._note(meeting, channel.receive())
             elif time.monotonic() - heard > pulse.silence_s:
-                self._first_name += 1  # it may be stopped: its name is taken as long as it lives
+                self._first_name += 1  # the leader may be stopped; it keeps its name as long as it lives
                 return
 
     def _note(self, meeting: Meeting, messages: Sequence[Message]) -> None:

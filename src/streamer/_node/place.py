@@ -25,13 +25,13 @@ class Place(NamedTuple):
     """Where to meet.
 
     Attributes:
-        key: What is loaded, as `streamer._node.key` gives it.
+        key: Digest of what is loaded, from `streamer._node.key`.
     """
 
     key: str
 
     def listen(self, number: int) -> socket.socket | None:
-        """Be the one whom the others find under a name; None if another process is.
+        """Bind a name, so that others find this process under it; None if another process has the name.
 
         Raises:
             OSError: this system has no such sockets.
@@ -48,10 +48,10 @@ class Place(NamedTuple):
         return listener
 
     def connect(self, number: int) -> socket.socket | None:
-        """Reach the process that is found under a name; None if there is none any more.
+        """Connect to the process that has a name; None if no process has it.
 
         Raises:
-            PermissionError: it is a stranger's.
+            PermissionError: the process belongs to another user or PID namespace.
         """
         connected = _socket()
         try:
@@ -84,5 +84,5 @@ def is_of_this_user(connected: socket.socket) -> bool:
         return False
     try:
         return os.stat(f"/proc/{process}/ns/pid").st_ino == os.stat("/proc/self/ns/pid").st_ino
-    except OSError:  # it has ended, or hides
+    except OSError:  # the process has ended, or is hidden from this user
         return False

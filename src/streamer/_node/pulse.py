@@ -8,17 +8,17 @@ from __future__ import annotations
 __all__ = ["PULSE_S", "Pulse"]
 
 PULSE_S = 0.2  # between two signs of life
-SILENCE_S = 1.0  # after which a process counts as stopped, if this one is not delayed itself
-MOST_DELAY_S = 0.5  # that counts: a process that was stopped itself must not wait for minutes
-PATIENCE = 10.0  # so many of its own delays
-DECAY = 0.9  # of the delay, from one sign of life to the next
+SILENCE_S = 1.0  # a process that is silent for longer counts as stopped, unless this process is delayed itself
+MOST_DELAY_S = 0.5  # longer delays count as this: a process that was stopped itself must not wait for minutes
+PATIENCE = 10.0  # a process allows others, in addition, this many times its own delay
+DECAY = 0.9  # factor of the delay, from one sign of life to the next
 
 
 class Pulse:
     """The signs of life of one thread.
 
     Args:
-        now: Of the monotonic clock.
+        now: Time of the monotonic clock.
 
     Example:
         >>> pulse = Pulse(7.0)
@@ -40,12 +40,12 @@ class Pulse:
         return True
 
     def wait_s(self, now: float) -> float:
-        """Give the time until the next sign of life."""
+        """Return the time until the next sign of life."""
         return max(0.0, self._due - now)
 
     @property
     def patience_s(self) -> float:
-        """How long a reader waits for a block before it asks for it."""
+        """How long a reader waits for a block before it asks the leader for help."""
         return self.silence_s / 2
 
     @property

@@ -1,8 +1,8 @@
 """The memory that the processes of a meeting share: slots of one size, each with a generation.
 
 It is a ``memfd``: it has no name, is no part of ``/dev/shm``, and goes with the last process that has it open. Its size
-is sealed, so that no other process can take pages away from under a reader. A slot that was lent again while it was
-copied is noticed by its generation; the copy is then discarded.
+is sealed, so that no other process can take pages away from under a reader. If a slot is lent again during a copy,
+its generation has changed afterwards, and the copy is discarded.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class Region:
     """The shared memory, in one process.
 
     Args:
-        memory: Closed with this object.
+        memory: The ``memfd``; closed with this object.
         slots: Number of slots.
-        slot_bytes: Size of each.
+        slot_bytes: Size of each slot.
 
     Raises:
-        ValueError: it is smaller than that, or another process could change its size.
+        ValueError: the memory is smaller than all slots, or another process could change its size.
     """
 
     def __init__(self, memory: io.FileIO, slots: int, slot_bytes: int) -> None:
@@ -41,7 +41,8 @@ class Region:
         self._memory = memory
         self._begin = -(-slots * _GENERATION.size // _ALIGNMENT) * _ALIGNMENT
         self._lock = threading.Lock()
-        self._users, self._is_closing = 0, False  # a descriptor that is closed under a copy may be another file's next
+        # The last copy closes the descriptor: the number of a closed one may become that of another file.
+        self._users, self._is_closing = 0, False
         try:
             if slots < 1 or slot_bytes < 1:
                 raise ValueError("the shared memory has no slots")
@@ -61,7 +62,7 @@ class Region:
         """Make shared memory; its pages are allocated as they are written.
 
         Raises:
-            OSError: the system gives none.
+            OSError: the system gives no memory.
         """
         with opening:
             descriptor = os.memfd_create("streamer-node", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -80,11 +81,11 @@ class Region:
         return self._memory.fileno()
 
     def address(self, slot: int) -> int:
-        """Give the address of a slot in this process; valid as long as this object."""
+        """Return the address of a slot in this process; it is valid as long as this object exists."""
         return self._address + self._begin + slot * self.slot_bytes
 
     def lend(self, slot: int, generation: int) -> None:
-        """Say that a slot is about to be written; whoever copies from it discards the copy."""
+        """Announce that a slot is about to be written; processes that copy from it now discard their copies."""
         _GENERATION.pack_into(self._mapping, slot * _GENERATION.size, generation)
 
     def copy(self, slot: int, skipped_bytes: int, buffer: memoryview, generation: int) -> bool:
@@ -99,7 +100,7 @@ class Region:
                 if not got:
                     return False
                 done += got
-            with self._lock:  # orders the copy before the look at the generation
+            with self._lock:  # the lock orders the copy before the read of the generation
                 pass
             found = os.pread(self._memory.fileno(), _GENERATION.size, slot * _GENERATION.size)
             return bool(found == _GENERATION.pack(generation))

@@ -1,7 +1,7 @@
 """Shares the reads of one load with other processes of this node: the seam between a stream and a meeting.
 
 For the objects that are shared, the engine reads from a `PythonSource` that copies blocks out of shared memory, or
-reads them from the storage where the meeting has none. All above that is as in a load that reads alone.
+reads them from the storage if the meeting does not have them. All layers above are as in a load that reads alone.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from streamer.core.store.sources import PythonSource
 
 __all__ = ["NodeShare", "node_share"]
 
-LEAST_BYTES = 64 * MIB  # of a load that shares by itself: to meet takes some milliseconds
+LEAST_BYTES = 64 * MIB  # smaller loads do not share automatically: to meet takes some milliseconds
 LARGEST_BLOCK_BYTES = 8 * MIB
 SMALLEST_BLOCK_BYTES = 64 * KIB
-SLOTS = 64  # at least, where blocks can be as small: a quarter is read, a quarter waits for each of two readers
-FEWEST_SLOTS = 4  # two readers, and what they have read
-BATCH_BYTES = 256 * MIB  # that one reader reads in one go: what 32 connections have in flight
+SLOTS = 64  # fewest slots, if blocks can be that small: a quarter is read, a quarter waits for each of two readers
+FEWEST_SLOTS = 4  # two for the readers, and two for what they have read
+BATCH_BYTES = 256 * MIB  # what one reader reads at a time: as much as 32 connections have in flight
 
-# Of the counters of the engine, those that a load adds up over all its sessions.
+# The engine's counters that a load sums over all its sessions.
 _SUMMED = (
     *("http_requests", "retries", "hedges", "credential_refreshes"),
     *("outages", "waited_us", "probes", "cached_bytes"),
@@ -53,18 +53,18 @@ _log = logging.getLogger("streamer")
 
 
 class NodeShare:
-    """The part of one load in meetings of this node.
+    """Takes part in meetings of this node, for one load.
 
     Args:
-        objects: Of the load, as its plan numbers them.
-        plan: Of the load.
-        settings: Of the load.
-        takes_parts: The load wants parts of tensors, so that others probably want the other parts.
+        objects: Objects of the load, as its plan numbers them.
+        plan: Plan of the load.
+        settings: Settings of the load.
+        takes_parts: Whether the load wants parts of tensors, so that others probably want the other parts.
 
     Attributes:
-        objects: To be given to the engine in their place.
-        plan: Likewise: without gaps, as a copy out of memory costs no request.
-        settings: Likewise.
+        objects: Objects for the engine, in place of the argument.
+        plan: Plan for the engine, without gaps: a copy out of memory costs no request.
+        settings: Settings for the engine.
     """
 
     def __init__(
@@ -160,10 +160,10 @@ def node_share(catalog: Catalog, wanted: Sequence[ShardTensor], plan: ReadPlan, 
     """Begin to share a load, if its options or the launcher of this process say so, and something can be shared.
 
     Args:
-        catalog: Of the checkpoint.
+        catalog: Catalog of the checkpoint.
         wanted: The tensors of the load.
-        plan: Of the load.
-        settings: Of the load.
+        plan: Plan of the load.
+        settings: Settings of the load.
     """
     if settings.share == "off" or not plan.span_bytes or not sys.platform.startswith("linux"):
         return None
@@ -175,7 +175,7 @@ def node_share(catalog: Catalog, wanted: Sequence[ShardTensor], plan: ReadPlan, 
     try:
         takes_parts = any(_is_part(each, catalog) for each in wanted)
         return NodeShare(catalog.shards, plan, settings, takes_parts=takes_parts)
-    except (OSError, RuntimeError) as error:  # no descriptor or thread is left: it reads alone
+    except (OSError, RuntimeError) as error:  # no descriptor or thread is left: the load reads alone
         _log.info("the load is not shared with other processes of this node: %s", printable(str(error)))
         return None
 
@@ -191,7 +191,7 @@ def _is_part(wanted: ShardTensor, catalog: Catalog) -> bool:
 
 
 def _terms(objects: Sequence[SourceObject], settings: Settings) -> Terms:
-    """Choose what a meeting is like that this process leads."""
+    """Choose the terms of a meeting that this process leads."""
     sizes = [each.size_bytes for each in objects if is_shareable(each)]
     region_bytes = settings.node_limit_bytes // 2
     wished = max(SMALLEST_BLOCK_BYTES, min(LARGEST_BLOCK_BYTES, min(region_bytes, sum(sizes)) // SLOTS))
@@ -201,7 +201,7 @@ def _terms(objects: Sequence[SourceObject], settings: Settings) -> Terms:
 
 
 def _inner_settings(settings: Settings, terms: Terms) -> Settings:
-    """Give the settings of each read into slots: it is short, so its requests are large from the first on."""
+    """Return the settings of reads into slots: such a read is short, so all its requests are large."""
     first = max(settings.http_first_block_bytes, min(settings.http_block_bytes, terms.block_bytes))
     pace = settings.max_bytes_per_second
     return replace(

@@ -17,7 +17,7 @@ __all__ = ["RenewedObjects", "StorageReads"]
 
 
 class RenewedObjects:
-    """The objects of a load, each with the credentials that the last read had. Thread-safe.
+    """The objects of a load, each with the credentials of its last read. Thread-safe.
 
     Args:
         objects: As the plan of the load numbers them.
@@ -30,7 +30,7 @@ class RenewedObjects:
         return self._objects[number]
 
     def _noting(self, number: int, each: SourceObject) -> SourceObject:
-        """Note what `refresh` gives, so that the next session need not ask again."""
+        """Note what `refresh` returns, so that the next session need not refresh again."""
         source = each.source
         if not isinstance(source, HttpSource) or source.refresh is None:
             return each
@@ -48,7 +48,7 @@ class StorageReads:
     """Reads that end together. Thread-safe.
 
     Args:
-        objects: Of the load.
+        objects: Objects of the load.
         settings: How to read.
         count: Called with the counters of each session, on its thread.
     """
@@ -65,7 +65,7 @@ class StorageReads:
         Args:
             items: Sorted by object and offset, each with a target.
             keep_alive: Owner of the targets.
-            on_read: On this thread.
+            on_read: Called on this thread.
 
         Raises:
             StorageError: and its kinds.
@@ -97,7 +97,7 @@ class StorageReads:
             self._is_closed = True
             running = list(self._running)
         for session in running:
-            with suppress(RuntimeError):  # of a forked child
+            with suppress(RuntimeError):  # raised in a forked child
                 session.close()
 
     def _add(self, session: ReadSession) -> None:

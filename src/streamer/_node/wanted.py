@@ -1,4 +1,4 @@
-"""What one load wants of its objects, and how much of that it has. Pure; not thread-safe."""
+"""The ranges that one load wants of its objects, and which of them it has. Pure; not thread-safe."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class Wanted:
     """The bytes of one load.
 
     Args:
-        ranges: What it reads: these do not overlap within an object.
-        takes_parts: They are parts of tensors, so that other loads probably want the other parts.
+        ranges: Ranges that the load reads; they do not overlap within an object.
+        takes_parts: Whether the ranges are parts of tensors, so that other loads probably want the other parts.
     """
 
     def __init__(self, ranges: Iterable[Range], takes_parts: bool = False) -> None:
@@ -45,7 +45,7 @@ class Wanted:
             self._had.append((source, begin, end))
 
     def missing(self) -> list[Range]:
-        """Give what is to be read yet."""
+        """Return the ranges that are still to be read."""
         return without(self._ranges, self._had)
 
     def _bytes_before(self, source: int, offset: int) -> int:

@@ -1,4 +1,4 @@
-"""``python -m streamer push`` and ``copy``: what they are asked, and what they say at the end."""
+"""The commands ``python -m streamer push`` and ``copy``: their arguments, and the summary that they print."""
 
 from __future__ import annotations
 

@@ -9,16 +9,17 @@ from streamer.core.format.shard_names import SHARD_SUFFIX
 
 __all__ = ["turn"]
 
-_INDEX = re.compile(r".*\.safetensors\.index(?:\.[^/]+)?\.json", re.DOTALL)  # that of a variant has its name in it
+# The name of a variant's index contains the name of the variant.
+_INDEX = re.compile(r".*\.safetensors\.index(?:\.[^/]+)?\.json", re.DOTALL)
 
 
 def turn(names: Collection[str], name: str) -> tuple[int, str]:
-    """Give what orders files so that readers find a checkpoint only when it is whole.
+    """Return the sort key of a file; in this order, readers find a checkpoint only when it is whole.
 
-    Its index comes last; without one, the weights come after all other files.
+    The index comes last. If there is no index, the weights come after all other files.
 
     Args:
-        names: Of all files, relative to the folder.
+        names: Names of all files, relative to the folder.
         name: One of them.
 
     Example:

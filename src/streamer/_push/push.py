@@ -49,7 +49,7 @@ class Target:
     """Where files are copied to.
 
     Attributes:
-        uri: Of the folder or prefix.
+        uri: URI of the folder or prefix.
         storage_options: As for `streamer.save`.
     """
 
@@ -62,14 +62,14 @@ def push(source: str, target: Target, wanted: Wanted, *, progress: ProgressOptio
 
     Args:
         source: URI of a folder, or of one file.
-        target: Where to.
-        wanted: Of the files there; ``largest_bytes`` and ``is_checked`` have no meaning here.
+        target: Where to copy the files to.
+        wanted: Which files of the source to copy; ``largest_bytes`` and ``is_checked`` have no meaning here.
         progress: As for `streamer.load`.
 
     Raises:
         UsageError: the target cannot be written, or holds another file of one of the names.
-        ObjectNotFoundError: there is nothing, nothing that is wanted, or a shard is missing.
-        ChangedError: a file was replaced meanwhile, here or there.
+        ObjectNotFoundError: the source has no files, none of them is wanted, or a shard is missing.
+        ChangedError: a file was replaced meanwhile, in the source or in the target.
         ChecksumError: the bytes mismatch the digest that the source's storage keeps.
         StorageError: and its kinds, from either storage.
     """

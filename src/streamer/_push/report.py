@@ -14,12 +14,12 @@ class PushReport:
 
     Attributes:
         source: Where the files come from, without secrets.
-        uri: Where they are, without secrets.
-        files: Number of files that are there now.
-        bytes: Their bytes.
+        uri: Where the files were copied to, without secrets.
+        files: Number of wanted files that the target has now.
+        bytes: Bytes of these files.
         sent_bytes: Bytes that were sent.
-        kept_files: Files that were there already.
-        verified_files: Files that were sent, and compared with a digest that the storage they come from keeps.
+        kept_files: Files that the target had already.
+        verified_files: Files that were sent, and compared with a digest that the source's storage keeps.
         seconds: Duration.
     """
 

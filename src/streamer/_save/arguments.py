@@ -21,7 +21,7 @@ __all__ = ["SaveArguments", "SaveOptions", "place_request"]
 
 
 class SaveArguments(TypedDict, total=False):
-    """Of `streamer.save`, for type checkers."""
+    """The keyword arguments of `streamer.save`, for type checkers."""
 
     max_shard_bytes: int | str
     metadata: Mapping[str, str] | None
@@ -35,11 +35,11 @@ class SaveArguments(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class SaveOptions:
-    """The same with their defaults, checked.
+    """The keyword arguments of `streamer.save` with their defaults, checked.
 
     Raises:
-        UsageError: the metadata is not of texts.
-        OptionError: the storage options are no mapping.
+        UsageError: the metadata is not a mapping of texts to texts.
+        OptionError: the storage options are not a mapping.
     """
 
     max_shard_bytes: int | str = "5GB"
@@ -68,7 +68,7 @@ def place_request(uri: Any, how: SaveOptions) -> Request:
     """Check where to save to.
 
     Raises:
-        UsageError: it is no single folder or file.
+        UsageError: the URI does not name a single folder or file.
     """
     if isinstance(uri, list):  # of any iterable
         raise UsageError("a checkpoint is saved to one place: one folder or file")

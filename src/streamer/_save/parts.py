@@ -19,9 +19,9 @@ from streamer.core.quoting import quoted
 __all__ = ["PART_BYTES", "ShardBytes", "cut", "part_bytes_for"]
 
 MIB = 1 << 20
-PART_BYTES = 16 * MIB  # of which S3 takes 1 Gbit/s from one connection, and eight are in flight
+PART_BYTES = 16 * MIB  # with parts of this size, S3 takes 1 Gbit/s from one connection; eight are in flight
 WORTH_A_PART_BYTES = MIB
-MOST_PARTS = 9_000  # of one object; S3 takes 10 000, Azure 50 000
+MOST_PARTS = 9_000  # most parts of one object; S3 takes 10 000, Azure 50 000
 
 
 def part_bytes_for(size_bytes: int) -> int:
@@ -39,10 +39,10 @@ def cut(pieces: Iterable[memoryview], part_bytes: int, *, is_equal: bool = True)
     """Cut pieces of any size into parts.
 
     Args:
-        pieces: Of one object, in their order.
-        part_bytes: Of a part.
+        pieces: The pieces of one object, in their order.
+        part_bytes: Size of a part.
         is_equal: Every part but the last has this size. Otherwise a large piece begins a part of its own, so that
-            nothing of it is copied.
+            the piece is not copied.
 
     Example:
         >>> [bytes(part) for part in cut([memoryview(b"abcdefg"), memoryview(b"hi")], 4)]
@@ -82,8 +82,8 @@ class ShardBytes:
     Attributes:
         header: As the argument.
         layouts: As the argument.
-        size_bytes: Of the file.
-        digests: Of its tensors, as far as they were read.
+        size_bytes: Size of the file.
+        digests: Digests of the tensors that were read so far.
     """
 
     def __init__(self, header: bytes, tensors: SavedTensors, layouts: list[TensorLayout], *, has_digests: bool) -> None:
@@ -93,14 +93,14 @@ class ShardBytes:
         self.digests: dict[str, TensorDigest] = {}
 
     def digested(self, digests: FileDigests) -> Iterator[memoryview]:
-        """Give the pieces, and update digests of the whole file with each; raises as `pieces`."""
+        """Yield the pieces, and update the digests of the whole file with each piece; raises as `pieces`."""
         for piece in self.pieces():
             digests.update(piece)
             yield piece
         digests.finish()
 
     def pieces(self) -> Iterator[memoryview]:
-        """Give the header, and then tensor after tensor.
+        """Yield the header, and then tensor after tensor.
 
         Raises:
             ChangedError: a tensor has another size than before.

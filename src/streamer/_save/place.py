@@ -39,7 +39,7 @@ class Place:
         index: Name of the new index, or None for a single file.
         manifest: Name of the manifest, new or old.
         existing: The files there that belong to the checkpoint, by name.
-        left: New shards that are there, whole: a save that ended early has left them.
+        left: New shards that are there already, complete: an earlier save that ended early wrote them.
     """
 
     folder: str
@@ -51,7 +51,7 @@ class Place:
 
     @property
     def has_old_shards_without_index(self) -> bool:
-        """Whether the new index would be the first, so that the old shards need one that sets them apart."""
+        """Whether the new index would be the first, so that the old shards need an index that sets them apart."""
         has_shards = any(name.endswith(SHARD_SUFFIX) for name in self.existing)
         return has_shards and self.index is not None and self.index not in self.existing
 
@@ -79,15 +79,15 @@ def place_of(
     """Look at what is there, and name the files.
 
     Args:
-        store: Opened for the URI of the checkpoint.
-        shards: How many there will be.
+        store: The store, opened for the URI of the checkpoint.
+        shards: Number of shards to be written.
         settings: How to read an index that is there.
-        is_file: The URI names one file, and no folder.
+        is_file: Whether the URI names one file, not a folder.
         overwrite: Whether a checkpoint may be there.
         resumed: The shards, if some may be there because a save of them has ended early.
 
     Raises:
-        UsageError: there is one, or there are files that no checkpoint of this name has.
+        UsageError: there is a checkpoint that may not be replaced, or there are files that belong to something else.
         StorageError: the storage cannot be listed.
     """
     if is_file:
@@ -105,7 +105,7 @@ def place_of(
 
 
 def old_manifest(store: Store, place: Place, settings: Settings) -> Manifest | None:
-    """Read the manifest of the older checkpoint; None if there is none, or none that can be read."""
+    """Read the manifest of the older checkpoint; None if there is none, or if it cannot be read."""
     info = place.existing.get(place.manifest)
     if info is None or not 0 < (info.size_bytes or 0) <= MAX_MANIFEST_BYTES:
         return None

@@ -21,7 +21,7 @@ class SaveReport:
         bytes: Bytes of these files.
         seconds: Duration of the call.
         not_removed: Files of an older checkpoint that could not be removed; the new one does not name them.
-        kept_bytes: Those of `bytes` that a save which ended early had sent; with ``resume=True``.
+        kept_bytes: The part of `bytes` that an earlier save, which ended early, had sent; with ``resume=True``.
     """
 
     uri: str

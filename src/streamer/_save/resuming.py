@@ -18,7 +18,7 @@ from streamer.core.store.sources import ObjectInfo, Store
 
 __all__ = ["Resumed"]
 
-MOST_NAMES = 4  # as many older checkpoints of the same tensors may be there as are removed at once
+MOST_NAMES = 4  # most names with a save id that are tried; each older checkpoint of the same tensors may have one
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Resumed:
     Attributes:
         store: Where they are.
         settings: How they are read.
-        shards: To be saved, several.
+        shards: The shards to be saved, two or more.
     """
 
     store: Store
@@ -43,7 +43,8 @@ class Resumed:
             in_use: Names of shards of the older checkpoint.
 
         Returns:
-            Names; what is there of them has the content to be saved. None: there are none such.
+            Names of all shards; the files that exist under these names have the content to be saved. None if the save
+            that ended early left no such files.
         """
         for names in self._possible_names():
             there = [name for name in names if name in existing]

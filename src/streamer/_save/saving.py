@@ -30,7 +30,7 @@ from streamer.core.store.uploads import UploadingStore
 __all__ = ["Saving"]
 
 _log = logging.getLogger("streamer")
-# How an error begins that comes after the checkpoint is complete.
+# How the message begins of an error that comes after the checkpoint is complete.
 _NO_MANIFEST = "the checkpoint is saved, and not its manifest"
 _LEFT = "the checkpoint is saved, and the older one is not removed"
 
@@ -40,14 +40,14 @@ class Saving:
     """What is saved, and how.
 
     Attributes:
-        request: Where to, with which options.
+        request: Where to save to, with which options.
         tensors: What is saved.
-        metadata: For the headers.
-        most_shard_bytes: Of the tensors in one file.
+        metadata: Metadata for the headers.
+        most_shard_bytes: Most bytes of tensors in one file.
         overwrite: Whether a checkpoint may be there.
         has_digests: Whether a manifest is written.
         resume: Whether shards that are whole are kept, now and if the save ends early.
-        settings: Bounds and times.
+        settings: Limits and time-outs.
         is_cancelled: Set when the caller wants the save to end.
     """
 
@@ -133,11 +133,11 @@ class Saving:
         return files
 
     def _with_old_index(self, writing: Writing, store: Store, place: Place) -> Place:
-        """Name the old shards in an index, so that no reader takes the new ones beside them for a part of them."""
+        """Name the old shards in an index: without one, readers would take old and new shards for one checkpoint."""
         assert place.index is not None
         try:
             old = open_checkpoint(self.request)
-        except (FormatError, ObjectNotFoundError):  # incomplete, so that there is nothing to keep
+        except (FormatError, ObjectNotFoundError):  # the older checkpoint is incomplete, so there is nothing to keep
             return place
         shards: dict[str, list[TensorLayout]] = {}
         for each in old.catalog.in_file_order():
@@ -159,7 +159,7 @@ class Saving:
         return place.with_existing(name, store.info(path))
 
     def _removed(self, store: UploadingStore, place: Place) -> tuple[str, ...]:
-        """Remove the files of the older checkpoint that the new one does not name; return those that are left."""
+        """Remove the older checkpoint's files that the new one does not name; return the names of files left."""
         left = []
         for name in place.unnamed(has_manifest=self.has_digests):
             try:

@@ -25,15 +25,16 @@ __all__ = ["Writing", "uploading_store"]
 _log = logging.getLogger("streamer")
 
 MOST_PARALLEL = 8
-# What a part in flight may hold: itself, if several tensors meet in it, and a copy on its way to the network.
+# Memory that a part in flight may need, in parts: the part itself, if several tensors meet in it, and copies of it
+# on the way to the network.
 COPIES_OF_PART = 3
 
 
 def uploading_store(store: Store, uri: str) -> UploadingStore:
-    """Return the store as one that can be written.
+    """Return the store, typed as a store that can be written.
 
     Raises:
-        UsageError: it cannot.
+        UsageError: the store cannot be written.
     """
     if isinstance(store, UploadingStore):
         return store
@@ -45,9 +46,9 @@ class Writing:
     """A context manager around the writing of some files.
 
     Args:
-        store: To write to.
+        store: The store to write to.
         memory_limit_bytes: Bounds the parts in flight.
-        progress: Of the save; its total is the bytes of all files.
+        progress: Progress of the save; its total is the bytes of all files.
         is_cancelled: Set when the caller wants the save to end.
         failure: How the message of an error begins.
     """
@@ -96,7 +97,8 @@ class Writing:
 
         Args:
             failure: How the message of an error begins from now on.
-            stale: A file that does not fit what has shown up. An error removes it, if it comes before its replacement.
+            stale: A file that does not fit what has shown up. If an error comes before the file is
+                replaced, the file is removed.
         """
         self._shown = [] if stale is None else [(stale, lambda: self._store.remove(stale))]
         self._failure = failure or self._failure
@@ -117,7 +119,7 @@ class Writing:
             _log.warning("a save that failed could not remove %s", ", ".join(map(quoted, left)))
 
     def _removed(self) -> list[str]:
-        """Remove what was written; return the names of what could not be."""
+        """Remove what was written; return the names of the files that could not be removed."""
         left = []
         steps = [*reversed(self._shown), *((path, upload.abort) for path, upload in self._begun)]
         for path, remove in steps:
