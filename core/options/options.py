@@ -220,7 +220,7 @@ def _check_bounds(name: str, value: object, metadata: Mapping[str, Any], source:
 def _check_word(source: str, value: object, metadata: Mapping[str, Any]) -> None:
     if value not in metadata["words"]:
         words = " or ".join(f'"{word}"' for word in metadata["words"])
-        raise OptionError(f"{source} is {words}, not {str(value)[:80]!r}")
+        raise OptionError(f"{source} must be {words}, not {str(value)[:80]!r}")
 
 
 def _of_environment(name: str, text: str, metadata: Mapping[str, Any]) -> float | bool | str:

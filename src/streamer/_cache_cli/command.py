@@ -113,7 +113,8 @@ def remove_objects(*, uri: str | None, is_all: bool, cache_dir: str | None, as_j
     folder = _folder(cache_dir)
     named = [each for each in contents(folder) if is_all or is_named(each, uri or "")]
     if uri is not None and not named:
-        raise ObjectNotFoundError("the cache holds nothing of it", uri=redact(uri))
+        hint = "`python -m streamer cache ls` shows what it holds"
+        raise ObjectNotFoundError("the cache holds nothing of it", uri=redact(uri), hint=hint)
     removed = [each for each in named if folder.remove(each.key)]
     kept = len(named) - len(removed)
     size_bytes = sum(each.disk_bytes for each in removed)
@@ -190,4 +191,5 @@ def _folder(cache_dir: str | None) -> CacheFolder:
     try:
         return CacheFolder.opened(path, makes=False)
     except FileNotFoundError as error:
-        raise ObjectNotFoundError("there is no cache: no load has made it yet", uri=path) from error
+        hint = "`python -m streamer cache warm URI` makes it, and so does a load with this folder as cache_dir"
+        raise ObjectNotFoundError("there is no cache: no load has made it yet", uri=path, hint=hint) from error

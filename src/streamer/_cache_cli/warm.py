@@ -69,7 +69,10 @@ def warm(request: Request) -> WarmReport:
     missing = _missing(checkpoint, wanted)
     _read(checkpoint, missing, request.progress)
     if not _native.finish_cache_writes(LONGEST_WRITE_S):
-        raise StorageError("the cache's disk does not take the bytes", uri=checkpoint.label, code="ETIMEDOUT")
+        hint = f"Its disk took longer than {LONGEST_WRITE_S:.0f} s: look at its health, or name another folder"
+        raise StorageError(
+            "the cache's disk does not take the bytes", uri=checkpoint.label, code="ETIMEDOUT", hint=hint
+        )
     _check_written(checkpoint, missing)
     return WarmReport(
         checkpoint.label,

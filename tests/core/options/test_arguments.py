@@ -157,6 +157,8 @@ OPTIONS = [*dataclasses.fields(streamer.Options)]
 def test_no_option_takes_another_type_or_no_number(knob, value):
     if value is True and "low" not in knob.metadata:
         return
+    if isinstance(value, str) and "folder" in knob.metadata:
+        return
     with pytest.raises(streamer.OptionError, match=rf"^{knob.name} (must be|is not)"):
         streamer.Options(**{knob.name: value})
 

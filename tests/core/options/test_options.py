@@ -95,14 +95,14 @@ def test_a_choice_states_its_words_and_refuses_others(monkeypatch, knob):
     assert {field.name: field.metadata for field in fields(Options)}[knob]["reason"]
     assert knob in (Options.__doc__ or "")
     for wrong in (True, 0, "yes", ""):
-        with pytest.raises(OptionError, match=f'{knob} is "{CHOICES[knob][0]}" or '):
+        with pytest.raises(OptionError, match=f'{knob} must be "{CHOICES[knob][0]}" or '):
             Options(**{knob: wrong})
     assert getattr(resolve(None), knob) is None
     for word in CHOICES[knob]:
         monkeypatch.setenv(f"STREAMER_{knob.upper()}", word)
         assert getattr(resolve(None), knob) == word
     monkeypatch.setenv(f"STREAMER_{knob.upper()}", "1")
-    with pytest.raises(OptionError, match=f'STREAMER_{knob.upper()} is "node" or "off", not \'1\''):
+    with pytest.raises(OptionError, match=f'STREAMER_{knob.upper()} must be "node" or "off", not \'1\''):
         resolve(None)
 
 

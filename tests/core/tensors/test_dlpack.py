@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -19,9 +21,8 @@ SIZE = 64 << 20  # it gets a mapping of its own, which is unmapped when it is fr
 FLOAT32 = (2, 32)
 
 
-@pytest.fixture
-def memory(tmp_path):
-    path = tmp_path / "data"
+def memory_in(folder: Path) -> _native.Memory:
+    path = folder / "data"
     path.write_bytes(bytes(range(256)) * (SIZE // 256))
     source = SourceObject(str(path), FileSource(str(path)), SIZE)
     session = ReadSession([source], plan_reads([Item(0, 0, SIZE)], 0), resolve(None))
@@ -29,6 +30,11 @@ def memory(tmp_path):
     taken = session.take(item)
     session.close()
     return taken
+
+
+@pytest.fixture
+def memory(tmp_path):
+    return memory_in(tmp_path)
 
 
 def is_mapped(address):
@@ -41,7 +47,13 @@ def capsule_of(memory, shape, kind=FLOAT32):
     return capsule
 
 
-def test_a_tensor_has_the_bytes_and_the_shape_and_frees_them_on_any_thread(memory):
+@pytest.mark.parametrize("case", ["frees_on_any_thread", "frees_what_nobody_takes"])
+def test_memory_is_freed_with_its_owner(case, tmp_path):
+    """In a process of its own: while a session of another test is open, freed memory is kept for it."""
+    subprocess.run([sys.executable, __file__, case, tmp_path], check=True)
+
+
+def frees_on_any_thread(memory):
     address = memory.address
     tensors = [from_dlpack(capsule_of(memory, (2, SIZE // 8)))]
     assert len(memory) == 0  # it was taken over
@@ -54,7 +66,7 @@ def test_a_tensor_has_the_bytes_and_the_shape_and_frees_them_on_any_thread(memor
     assert not is_mapped(address)
 
 
-def test_a_capsule_that_nobody_takes_frees_the_bytes(memory):
+def frees_what_nobody_takes(memory):
     address = memory.address
     capsule = capsule_of(memory, (SIZE // 4,))
     assert is_mapped(address)
@@ -93,3 +105,7 @@ def test_without_a_memory_or_a_type_there_is_no_capsule(memory):
     assert len(memory) == SIZE
     with pytest.raises(ValueError, match="has a shape and a type"):
         _native.to_dlpack([memory], [], [FLOAT32])
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]](memory_in(Path(sys.argv[2])))
