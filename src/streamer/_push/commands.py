@@ -46,7 +46,7 @@ def push_folder(context: click.Context, /, folder: str, uri: str, *, storage_opt
 
     Exit codes: as of pull.
 
-    Example: python -m streamer push /mnt/trained s3://bucket/model --exclude 'optimizer*'
+    Example: python -m streamer push /mnt/trained s3://bucket/model --exclude '*optimizer*'
     """
     target = Target(uri, parsed_options(storage_options))
     context.exit(_run(folder, target, None, asked))
