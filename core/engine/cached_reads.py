@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from streamer.core.engine.plan import ITEM_COLUMNS, ReadPlan, plan_reads
+from streamer.core.engine.plan import ReadPlan, plan_reads
 from streamer.core.store.sources import FileSource, HttpSource
 
 if TYPE_CHECKING:
@@ -81,13 +81,11 @@ def with_cache(objects: Sequence[SourceObject], plan: ReadPlan, coalesce_gap_byt
     for entry in entries.values():
         entry.refresh()
     table, rows = array("q"), []
-    for item, row in enumerate(zip(*(plan.items[column::ITEM_COLUMNS] for column in range(ITEM_COLUMNS)), strict=True)):
-        source, begin, end, target, device = row
+    for item, (source, begin, end, target, device) in enumerate(plan.item_rows()):
         crc = entries[source].checksum(begin, end) if source in entries and begin < end else None
         if crc is not None:
             table.extend((item, source, crc))
-            source = file_of[source]
-        rows.append((source, begin, end, target, device))
+        rows.append((source if crc is None else file_of[source], begin, end, target, device))
     if not table:
         return CachedReads(plan, objects)
     return CachedReads(plan_reads(rows, coalesce_gap_bytes), [*objects, *files], table)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from streamer import _native
-from streamer.core.engine.plan import ITEM_COLUMNS, ReadPlan
+from streamer.core.engine.plan import ReadPlan
 from streamer.core.errors import OutOfMemoryError
 from streamer.core.options.machine import memory_bytes, swap_bytes
 from streamer.core.quoting import quoted
@@ -38,8 +38,7 @@ def check_memory(plan: ReadPlan, objects: Sequence[_Named], name_of: Callable[[i
     usable = memory_bytes() + swap_bytes()
     if name_of is None or plan.item_bytes <= usable:  # nearly always, and a plan may have a million items
         return
-    rows = zip(*(plan.items[column::ITEM_COLUMNS] for column in range(ITEM_COLUMNS)), strict=True)
-    for item, (source, begin, end, target, device) in enumerate(rows):
+    for item, (source, begin, end, target, device) in enumerate(plan.item_rows()):
         if end - begin > usable and not target and device == _native.HOST:
             raise OutOfMemoryError(
                 f"tensor {quoted(name_of(item))} has {end - begin} bytes, and this process may use {usable} bytes of"

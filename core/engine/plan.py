@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from typing import NamedTuple, TypeAlias
@@ -70,11 +70,18 @@ class ReadPlan:
         """Numbers of the CUDA devices that the engine copies items to."""
         return {device for device in set(self.items[ITEM_COLUMNS - 1 :: ITEM_COLUMNS]) if device >= 0}
 
+    def item_rows(self) -> Iterator[Row]:
+        """Yield the row of each item: ``source, begin, end, target, device``."""
+        return zip(*(self.items[column::ITEM_COLUMNS] for column in range(ITEM_COLUMNS)), strict=True)
+
+    def span_ranges(self) -> Iterator[tuple[int, int, int]]:
+        """Yield the range of each span: ``source, begin, end``."""
+        return zip(*(self.spans[column::SPAN_COLUMNS] for column in range(3)), strict=True)
+
     def bytes_by_source(self) -> Counter[int]:
         """Add up the items of each object; of the gaps in its spans, only those inside of a block are read."""
         bytes_of: Counter[int] = Counter()
-        columns = (self.items[column::ITEM_COLUMNS] for column in range(3))
-        for source, begin, end in zip(*columns, strict=True):
+        for source, begin, end, _, _ in self.item_rows():
             bytes_of[source] += end - begin
         return bytes_of
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from streamer import _native
 from streamer._group.parts import Part, bytes_before, clipped, size_of
-from streamer.core.engine.plan import ITEM_COLUMNS, Item, ReadPlan
+from streamer.core.engine.plan import Item, ReadPlan
 from streamer.core.tensors.device_tensors import DeviceTensors
 
 __all__ = ["Destination", "copy_bytes", "packed"]
@@ -33,8 +33,7 @@ class Destination:
     ) -> None:
         self._torch = sys.modules["torch"]
         self._parts, self._device_tensors, self._targets = parts, device_tensors, targets
-        rows = plan.items
-        self._items = [Item(*rows[at : at + ITEM_COLUMNS]) for at in range(0, len(rows), ITEM_COLUMNS)]
+        self._items = [Item(*row) for row in plan.item_rows()]
         self._memories: dict[int, _native.Memory] = {}
         self._bytes: dict[int, Any] = {}
 

@@ -61,7 +61,7 @@ class GroupSession:
     ) -> None:
         self._member, self._reads, self._destination = member, reads, destination
         self._torch = sys.modules["torch"]
-        self._sizes = [end - begin for begin, end in zip(plan.items[1::5], plan.items[2::5], strict=True)]
+        self._sizes = [end - begin for _, begin, end, _, _ in plan.item_rows()]
         self._arrived: deque[int] = deque()
         self._next_window = 0
         self._others = [rank for rank in range(member.size) if rank != member.rank]

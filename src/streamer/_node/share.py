@@ -25,7 +25,7 @@ from streamer._node.place import Place
 from streamer._node.storage_reads import RenewedObjects, StorageReads
 from streamer._node.wanted import Wanted
 from streamer.core.checkpoint.catalog import Catalog, ShardTensor
-from streamer.core.engine.plan import ITEM_COLUMNS, SPAN_COLUMNS, Item, ReadPlan, plan_reads
+from streamer.core.engine.plan import Item, ReadPlan, plan_reads
 from streamer.core.engine.python_readers import LastAttemptError
 from streamer.core.engine.session import SourceObject
 from streamer.core.errors import StreamerError
@@ -213,13 +213,11 @@ def _inner_settings(settings: Settings, terms: Terms) -> Settings:
 
 
 def _without_gaps(plan: ReadPlan) -> ReadPlan:
-    columns = (plan.items[column::ITEM_COLUMNS] for column in range(ITEM_COLUMNS))
-    return plan_reads(zip(*columns, strict=True), 0)
+    return plan_reads(plan.item_rows(), 0)
 
 
 def _wanted(plan: ReadPlan, shared: set[int], takes_parts: bool) -> Wanted:
-    columns = (plan.spans[column::SPAN_COLUMNS] for column in range(3))
-    return Wanted((each for each in zip(*columns, strict=True) if each[0] in shared), takes_parts)
+    return Wanted((each for each in plan.span_ranges() if each[0] in shared), takes_parts)
 
 
 def _address_of(part: memoryview) -> int:
