@@ -12,7 +12,7 @@ from streamer.core.engine.plan import Item, plan_reads
 from streamer.core.engine.session import ReadSession, SourceObject
 from streamer.core.options.settings import Settings
 
-__all__ = ["read_bytes", "read_into"]
+__all__ = ["address_of", "read_bytes", "read_into"]
 
 # The C API makes bytes without a value, "to fill in the contents" before anybody else sees them; Python itself only
 # copies a value from somewhere else.
@@ -39,7 +39,7 @@ def read_bytes(
     """
     joined = list(_without_overlaps(ranges))
     contents = [_new_bytes(None, end - begin) for _, begin, end in joined]
-    items = [Item(*each, _address(content)) for each, content in zip(joined, contents, strict=True)]
+    items = [Item(*each, address_of(content)) for each, content in zip(joined, contents, strict=True)]
     pinned = _read(objects, items, settings, contents)
     found = []
     for source, begin, end in ranges:
@@ -64,7 +64,7 @@ def read_into(source_object: SourceObject, begin: int, buffer: memoryview, setti
     Raises:
         StorageError: and its kinds.
     """
-    item = Item(0, begin, begin + buffer.nbytes, _address(buffer))
+    item = Item(0, begin, begin + buffer.nbytes, address_of(buffer))
     return _read([source_object], [item], settings, buffer)[0]
 
 
@@ -82,7 +82,8 @@ def _without_overlaps(ranges: Sequence[tuple[int, int, int]]) -> Iterator[tuple[
         yield open_range
 
 
-def _address(memory: bytes | memoryview) -> int:
+def address_of(memory: bytes | memoryview) -> int:
+    """Return the address of the first byte."""
     return int(np.frombuffer(memory, np.uint8).ctypes.data)
 
 

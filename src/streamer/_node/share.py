@@ -14,8 +14,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-import numpy as np
-
 from streamer._node.book import READERS
 from streamer._node.grid import Grid
 from streamer._node.key import is_shareable, key_of
@@ -25,6 +23,7 @@ from streamer._node.place import Place
 from streamer._node.storage_reads import RenewedObjects, StorageReads
 from streamer._node.wanted import Wanted
 from streamer.core.checkpoint.catalog import Catalog, ShardTensor
+from streamer.core.engine.byte_reads import address_of
 from streamer.core.engine.plan import Item, ReadPlan, plan_reads
 from streamer.core.engine.python_readers import LastAttemptError
 from streamer.core.engine.session import SourceObject
@@ -151,8 +150,7 @@ class NodeShare:
             begin = found.end
 
     def _read_past(self, number: int, begin: int, part: memoryview) -> None:
-        address = _address_of(part)
-        item = Item(number, begin, begin + part.nbytes, address)
+        item = Item(number, begin, begin + part.nbytes, address_of(part))
         self._past.read([item], None, lambda _: None)
 
 
@@ -218,7 +216,3 @@ def _without_gaps(plan: ReadPlan) -> ReadPlan:
 
 def _wanted(plan: ReadPlan, shared: set[int], takes_parts: bool) -> Wanted:
     return Wanted((each for each in plan.span_ranges() if each[0] in shared), takes_parts)
-
-
-def _address_of(part: memoryview) -> int:
-    return int(np.frombuffer(part, np.uint8).ctypes.data)
