@@ -12,24 +12,20 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from threading import Event
 from typing import Any
 
 from streamer._locate_shards import opened_store
-from streamer._progress import Progress
 from streamer._push.order import turn
 from streamer._save.parts import ShardBytes
 from streamer._save.report import SaveReport
-from streamer._save.writing import Writing, uploading_store
+from streamer._save.writing import Writing, quiet_writing
 from streamer.core.checkpoint.saved_tensors import SavedTensors
 from streamer.core.errors import OptionError, UsageError
 from streamer.core.format.header_writer import in_file_order, render_header
 from streamer.core.options.options import Options
 from streamer.core.options.settings import resolve
 from streamer.core.private_folders import private_folder
-from streamer.core.secrets.options import hidden
 from streamer.core.secrets.redact import redact
-from streamer.core.secrets.urls import hidden_uri
 from streamer.core.store.sources import Store
 from streamer.core.store.uploads import Upload
 from streamer.integrations.routed_names import RoutedName, routed
@@ -50,7 +46,7 @@ WRITERS: Mapping[str, RoutedName] = {
 
 def saved_folder(
     save: _Save,
-    uri: str | os.PathLike[str],
+    uri: Any,
     modules: Sequence[str],
     *,
     storage_options: Mapping[str, Any] | None,
@@ -60,7 +56,7 @@ def saved_folder(
 
     Args:
         save: Saves into the folder with this path.
-        uri: Where to; a folder or prefix without files.
+        uri: A folder or prefix without files; hidden, as the storage options are, before anything can raise.
         modules: Keys of `WRITERS`: those by which the library writes its weights.
         storage_options: As for `streamer.save`.
         options: As for `streamer.save`.
@@ -69,24 +65,22 @@ def saved_folder(
         UsageError: there are files, or the storage cannot be written.
         StorageError: as for `streamer.save`.
     """
-    place = hidden_uri(uri)
     began, settings = time.perf_counter(), resolve(options)
     with (
-        opened_store(place, hidden(storage_options), None, settings) as store,
+        opened_store(uri, storage_options, None, settings) as store,
         private_folder() as folder,
-        Progress(False, 0, "") as progress,
-        Writing(uploading_store(store, place), settings.memory_limit_bytes, progress, Event()) as writing,
+        quiet_writing(store, uri, settings) as writing,
     ):
         if store.find(store.root):
             hint = "Save to another place, or remove what is there: it is never replaced"
-            raise UsageError("the folder is not empty", uri=redact(place), hint=hint)
+            raise UsageError("the folder is not empty", uri=redact(uri), hint=hint)
         sending = _Sending(writing, store, os.path.abspath(folder))
         writers = {WRITERS[each]: sending.send_tensors for each in modules}
         with routed(sending.folder, writers):
             save(folder)
         sending.send_files()
         files = sending.show()
-    return SaveReport(redact(place), tuple(files), sending.tensors, writing.sent_bytes, time.perf_counter() - began)
+    return SaveReport(redact(uri), tuple(files), sending.tensors, writing.sent_bytes, time.perf_counter() - began)
 
 
 def refuse_hub(named: Mapping[str, Any]) -> None:

@@ -9,16 +9,16 @@ from streamer.core.checkpoint.file_digests import FileDigests
 from streamer.core.checkpoint.shards import source_object
 from streamer.core.checkpoint.strategies import digests_of
 from streamer.core.engine.small_reads import read_ranges
-from streamer.core.errors import ChangedError, ChecksumError, ObjectNotFoundError
+from streamer.core.errors import ChangedError, ChecksumError
 from streamer.core.options.settings import Settings
-from streamer.core.store.digests import NoDigest, ObjectDigest
+from streamer.core.store.digests import NOT_REQUESTED, NoDigest, ObjectDigest
+from streamer.core.store.presence import info_if_present
 from streamer.core.store.sources import ObjectInfo, Store
 
 __all__ = ["FileBytes", "are_equal"]
 
 PIECE_BYTES = 16 << 20  # as large as a part that is sent, so that no piece is cut or copied
 MOST_PIECES = 4  # read at the same time, while as many are sent
-_UNVERIFIED = NoDigest("digests were not asked for")
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class FileBytes:
         """Return the digest that the storage keeps of the file's content, or the reason why it has none."""
         return digests_of(self.store, [self.info])[0]
 
-    def digests(self, expected: ObjectDigest | NoDigest = _UNVERIFIED) -> FileDigests:
+    def digests(self, expected: ObjectDigest | NoDigest = NOT_REQUESTED) -> FileDigests:
         """Return digests to be updated with the bytes of the file, and compared with what is expected."""
         return FileDigests(source_object(self.store, self.info), expected)
 
@@ -73,11 +73,8 @@ class FileBytes:
 
     def _check_unchanged(self) -> None:
         """Look whether the file is the same: requests to an object store name its version, reads of a disk do not."""
-        try:
-            version = self.store.info(self.info.path).version
-        except ObjectNotFoundError:
-            version = None
-        if self.info.version is not None and version != self.info.version:
+        now = info_if_present(self.store, self.info.path)
+        if self.info.version is not None and (now is None or now.version != self.info.version):
             raise ChangedError("the file was changed while it was read", uri=self.info.uri, hint="Run it again")
 
 

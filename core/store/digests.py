@@ -11,7 +11,16 @@ import binascii
 import re
 from dataclasses import dataclass
 
-__all__ = ["CHECKSUMS", "HASHES", "NoDigest", "ObjectDigest", "PartDigest", "digest_of_base64", "is_sound"]
+__all__ = [
+    "CHECKSUMS",
+    "HASHES",
+    "NOT_REQUESTED",
+    "NoDigest",
+    "ObjectDigest",
+    "PartDigest",
+    "digest_of_base64",
+    "is_sound",
+]
 
 CHECKSUMS = {"crc32": 4, "crc32c": 4, "crc64nvme": 8}  # bytes of a value
 HASHES = {"md5": 16, "sha1": 20, "sha256": 32}
@@ -48,6 +57,9 @@ class NoDigest:
     """The reason why a storage has no digest of an object, in a few words for the load's report."""
 
     reason: str
+
+
+NOT_REQUESTED = NoDigest("digests were not requested")
 
 
 def digest_of_base64(algorithm: str, text: str | bytes, size_bytes: int) -> ObjectDigest | NoDigest:

@@ -11,7 +11,6 @@ import os
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from threading import Event
 from typing import Any
 
 from torch.distributed.checkpoint.filesystem import FileSystemBase, FileSystemWriter
@@ -21,16 +20,15 @@ from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
 from streamer._locate_shards import opened_store
-from streamer._progress import Progress
-from streamer._save.writing import Writing, uploading_store
-from streamer.core.errors import ObjectNotFoundError
+from streamer._save.writing import quiet_writing, uploading_store
 from streamer.core.options.arguments import check_storage_options, check_uri
 from streamer.core.options.options import Options
 from streamer.core.options.settings import resolve
 from streamer.core.secrets.options import hidden
 from streamer.core.secrets.redact import redact
 from streamer.core.secrets.urls import hidden_uri
-from streamer.core.store.sources import ObjectInfo, Store
+from streamer.core.store.presence import info_if_present
+from streamer.core.store.sources import Store
 
 __all__ = ["StorageWriter"]
 
@@ -160,7 +158,7 @@ class _Files(FileSystemBase):
     def exists(self, path: str | os.PathLike[str]) -> bool:
         """Whether there is a file."""
         with self.opened() as store:
-            return _info(store, self._path(store, _name(path))) is not None
+            return info_if_present(store, self._path(store, _name(path))) is not None
 
     def rm_file(self, path: str | os.PathLike[str]) -> None:
         """Remove a file."""
@@ -185,12 +183,9 @@ class _Files(FileSystemBase):
 
     def _send(self, name: str, content: memoryview) -> None:
         with self.opened() as store:
-            path, settings = self._path(store, name), resolve(self._options)
-            replaced = _info(store, path)
-            with (
-                Progress(False, 0, "") as progress,
-                Writing(uploading_store(store, self.uri), settings.memory_limit_bytes, progress, Event()) as writing,
-            ):
+            path = self._path(store, name)
+            replaced = info_if_present(store, path)
+            with quiet_writing(store, self.uri, resolve(self._options)) as writing:
                 upload = writing.send(path, content.nbytes, [content], replaced)
                 writing.show(path, upload, replaced)
 
@@ -210,10 +205,3 @@ class _Content(io.BytesIO):
 
 def _name(path: str | os.PathLike[str]) -> str:
     return os.fspath(path).rpartition("/")[2]
-
-
-def _info(store: Store, path: str) -> ObjectInfo | None:
-    try:
-        return store.info(path)
-    except ObjectNotFoundError:
-        return None

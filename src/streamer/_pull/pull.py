@@ -40,7 +40,7 @@ from streamer.core.request.argument_types import ProgressOption
 from streamer.core.secrets.options import hidden
 from streamer.core.secrets.redact import redact
 from streamer.core.secrets.urls import hidden_uri
-from streamer.core.store.digests import NoDigest, ObjectDigest
+from streamer.core.store.digests import NOT_REQUESTED, NoDigest, ObjectDigest
 from streamer.core.store.parallel import MOST_LARGE, in_parallel
 from streamer.core.store.sources import ObjectInfo, Store
 from streamer.plugins.registry import scheme_of
@@ -48,8 +48,6 @@ from streamer.plugins.registry import scheme_of
 __all__ = ["PullReport", "Wanted", "pull"]
 
 _log = logging.getLogger("streamer")
-
-_UNVERIFIED = NoDigest("digests were not requested")
 
 
 def pull(
@@ -209,7 +207,7 @@ class _Pull:
         if self._record is None:
             self._folder.mark()
         infos = list(missing.values())
-        digests = digests_of(self._store, infos) if self._wanted.is_verified else [_UNVERIFIED] * len(infos)
+        digests = digests_of(self._store, infos) if self._wanted.is_verified else [NOT_REQUESTED] * len(infos)
         expected = dict(zip(missing, digests, strict=True))
         try:
             read_bytes = self._transfer(missing, parts, expected, progress)

@@ -36,9 +36,9 @@ from streamer.core.request.argument_types import ProgressOption
 from streamer.core.secrets.options import hidden
 from streamer.core.secrets.redact import redact
 from streamer.core.secrets.urls import hidden_uri
-from streamer.core.store.digests import NoDigest
 from streamer.core.store.parallel import in_parallel
-from streamer.core.store.sources import ObjectInfo, Store
+from streamer.core.store.presence import info_if_present
+from streamer.core.store.sources import Store
 from streamer.plugins.registry import scheme_of
 
 __all__ = ["Target", "push"]
@@ -148,18 +148,12 @@ class _Push:
 
     def _there(self, chosen: Mapping[str, FileBytes]) -> dict[str, FileBytes]:
         """Find the files that the target has already."""
-        infos = in_parallel(self._info, list(chosen), role="info")
+        infos = in_parallel(lambda name: info_if_present(self._target, self._path(name)), list(chosen), role="info")
         return {
             name: FileBytes(self._target, info, self._settings)
             for name, info in zip(chosen, infos, strict=True)
             if info is not None
         }
-
-    def _info(self, name: str) -> ObjectInfo | None:
-        try:
-            return self._target.info(self._path(name))
-        except ObjectNotFoundError:
-            return None
 
     def _check_equal(self, chosen: Mapping[str, FileBytes], there: Mapping[str, FileBytes]) -> None:
         for name, file in there.items():  # one after the other: each may be read, by many requests at a time
@@ -168,8 +162,7 @@ class _Push:
                 raise UsageError(f"another file is there: {quoted(name)}", uri=file.info.uri, hint=hint)
 
     def _send(self, writing: Writing, name: str, file: FileBytes) -> None:
-        expected = file.digest() if self._wanted.is_verified else NoDigest("digests were not asked for")
-        digests = file.digests(expected)
+        digests = file.digests(file.digest()) if self._wanted.is_verified else file.digests()
         path = self._path(name)
         try:
             upload = writing.send(path, file.size_bytes, file.pieces(digests), None)

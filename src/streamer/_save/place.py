@@ -15,12 +15,13 @@ from streamer._save.resuming import Resumed
 from streamer.core.checkpoint.sharding import is_usual_shard, shard_names
 from streamer.core.engine.session import SourceObject
 from streamer.core.engine.small_reads import read_ranges
-from streamer.core.errors import ManifestError, ObjectNotFoundError, UsageError
+from streamer.core.errors import ManifestError, UsageError
 from streamer.core.format.index import check_index_size, parse_index
 from streamer.core.format.manifest import MAX_MANIFEST_BYTES, Manifest, parse_manifest
 from streamer.core.format.shard_names import SHARD_SUFFIX, USUAL_INDEX, USUAL_SHARD, is_of_checkpoint
 from streamer.core.options.settings import Settings
 from streamer.core.quoting import quoted
+from streamer.core.store.presence import info_if_present
 from streamer.core.store.sources import ObjectInfo, Store
 
 __all__ = ["Place", "old_manifest", "place_of"]
@@ -116,13 +117,8 @@ def old_manifest(store: Store, place: Place, settings: Settings) -> Manifest | N
 
 
 def _present(store: Store, paths: Sequence[str]) -> dict[str, ObjectInfo]:
-    present = {}
-    for path in paths:
-        try:
-            present[path.rpartition("/")[2]] = store.info(path)
-        except ObjectNotFoundError:
-            continue
-    return present
+    infos = {path.rpartition("/")[2]: info_if_present(store, path) for path in paths}
+    return {name: info for name, info in infos.items() if info is not None}
 
 
 def _folder(store: Store, shards: int, settings: Settings, *, overwrite: bool, resumed: Resumed | None) -> Place:

@@ -7,20 +7,22 @@ in the error or in the log.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from threading import Event
 from typing import Any
 
 from streamer._progress import Progress
 from streamer._save.parts import PART_BYTES, cut, part_bytes_for
 from streamer.core.errors import LoadCancelledError, StorageError, StreamerError, UsageError
+from streamer.core.options.settings import Settings
 from streamer.core.quoting import quoted
 from streamer.core.secrets.redact import redact
 from streamer.core.store.part_sender import send_parts
 from streamer.core.store.sources import ObjectInfo, Store
 from streamer.core.store.uploads import Upload, UploadingStore
 
-__all__ = ["Writing", "uploading_store"]
+__all__ = ["Writing", "quiet_writing", "uploading_store"]
 
 _log = logging.getLogger("streamer")
 
@@ -40,6 +42,20 @@ def uploading_store(store: Store, uri: str) -> UploadingStore:
         return store
     hint = "Save to a disk or an object store, and publish it from there"
     raise UsageError("this storage cannot be written", uri=redact(uri), hint=hint)
+
+
+@contextmanager
+def quiet_writing(store: Store, uri: str, settings: Settings) -> Iterator[Writing]:
+    """Write files for another library: it shows its own progress, and nobody cancels.
+
+    Raises:
+        UsageError: the store cannot be written.
+    """
+    with (
+        Progress(False, 0, "") as progress,
+        Writing(uploading_store(store, uri), settings.memory_limit_bytes, progress, Event()) as writing,
+    ):
+        yield writing
 
 
 class Writing:
