@@ -20,8 +20,9 @@ import streamer
 from streamer import plugins
 from streamer._cache_cli.command import cache
 from streamer._check import check
+from streamer._command_line.copy_options import copy_options
 from streamer._command_line.exit_codes import exit_code_of
-from streamer._command_line.output import print_line
+from streamer._command_line.output import print_line, print_table
 from streamer._command_line.storage_options import parsed_options
 from streamer._pull.command import INTERRUPTED, report_failure, run_pull
 from streamer._pull.pull import Wanted
@@ -97,10 +98,7 @@ def list_plugins(as_json: bool) -> None:
     for each in examined:
         backend = each.backend
         rows.append((f"{backend.scheme}://", backend.distribution, backend.version, each.reads or "-", _status(each)))
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
-    for row in rows:
-        cells = [*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]
-        print_line(printable("  ".join(cells)))
+    print_table(rows)
 
 
 @main.command("run", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
@@ -171,13 +169,9 @@ def check_checkpoint(context: click.Context, /, uri: str, *, storage_options: st
 @main.command("pull")
 @click.argument("uri")
 @click.argument("folder", type=click.Path(file_okay=False), metavar="DIR")
-@click.option("--include", multiple=True, metavar="PATTERN", help="Pull only files that match; may be repeated.")
-@click.option("--exclude", multiple=True, metavar="PATTERN", help="Leave out files that match; may be repeated.")
-@click.option("--no-verify", is_flag=True, help="Do not compare files with the digests that the storage keeps.")
+@copy_options
 @click.option("--check", is_flag=True, help="Read files that are there already, and pull those that changed again.")
 @click.option("--storage-options", "storage_options", metavar="JSON", help="As of the command manifest.")
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON object, also of an error.")
-@click.option("--quiet", is_flag=True, help="Show no progress and no summary.")
 @click.pass_context
 def pull_folder(
     context: click.Context,

@@ -23,7 +23,7 @@ from streamer.backends.posix.atomic_write import draft_of
 from streamer.backends.posix.locked_draft import NO_LOCKS, locked_folder
 from streamer.core.errors import StorageError
 
-__all__ = ["CacheFolder", "Held", "Lock"]
+__all__ = ["CacheFolder", "Held", "Lock", "absolute_path"]
 
 FORMAT = "v1"  # version of the journals and of this layout; each version has a folder of its own
 PRIVATE = 0o700
@@ -87,7 +87,7 @@ class CacheFolder:
             OSError: the folder cannot be made or read.
             StorageError: the folder belongs to another user, or others may write it.
         """
-        folder = cls(os.path.abspath(os.path.expanduser(path)))
+        folder = cls(absolute_path(path))
         if makes:
             with suppress(FileExistsError):
                 os.makedirs(folder.path, PRIVATE)
@@ -192,6 +192,11 @@ class CacheFolder:
         except FileNotFoundError:
             with draft_of(description, is_flushed=False) as draft, open(draft, "x", encoding="utf-8") as file:
                 json.dump(asdict(identity), file)
+
+
+def absolute_path(path: str) -> str:
+    """Return the path of a cache as every process of this user sees it; ``~`` is the home of this user."""
+    return os.path.abspath(os.path.expanduser(path))
 
 
 def _locked(path: str, operation: int) -> Lock | None:

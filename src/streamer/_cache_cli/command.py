@@ -12,11 +12,11 @@ from typing import Any, TypeVar
 
 import click
 
-from streamer._cache.folder import CacheFolder
+from streamer._cache.folder import CacheFolder, absolute_path
 from streamer._cache_cli.contents import check, contents, is_named
 from streamer._cache_cli.warm import WarmReport, warm
 from streamer._command_line.exit_codes import TRY_AGAIN, WRONG_DATA, exit_code_of
-from streamer._command_line.output import print_line
+from streamer._command_line.output import print_line, print_table
 from streamer._command_line.storage_options import parsed_options
 from streamer._pull.command import INTERRUPTED, report_failure
 from streamer.core.errors import ObjectNotFoundError, StreamerError, UsageError
@@ -41,8 +41,8 @@ def cache() -> None:
     """Show, fill, check or empty the cache of this machine: what loads with STREAMER_CACHE_DIR leave there."""
 
 
-def _told(command: _Command) -> _Command:
-    """End with the exit code of an error, which is told in one line, or as JSON."""
+def _reports_errors(command: _Command) -> _Command:
+    """Let a command print its error as one line, or as JSON, and end with the exit code of the error."""
 
     @wraps(command)
     def run(**arguments: Any) -> None:
@@ -61,7 +61,7 @@ def _told(command: _Command) -> _Command:
 
 @cache.command("path")
 @_folder_option
-@_told
+@_reports_errors
 def print_path(*, cache_dir: str | None) -> None:
     """Print the folder of the cache.
 
@@ -73,7 +73,7 @@ def print_path(*, cache_dir: str | None) -> None:
 @cache.command("ls")
 @_folder_option
 @_json_option
-@_told
+@_reports_errors
 def list_objects(*, cache_dir: str | None, as_json: bool) -> None:
     """List the objects in the cache, those that were used last at the end.
 
@@ -88,11 +88,7 @@ def list_objects(*, cache_dir: str | None, as_json: bool) -> None:
         share = f"{100 * each.held_bytes // each.bytes} %" if each.bytes else "-"
         used = time.strftime("%Y-%m-%d %H:%M", time.localtime(each.used_at))
         rows.append((size_text(each.bytes), share, used, each.uri or f"(damaged: {each.key})", each.version))
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
-    for row in rows:
-        print_line(
-            printable("  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]))
-        )
+    print_table(rows)
 
 
 @cache.command("rm")
@@ -100,7 +96,7 @@ def list_objects(*, cache_dir: str | None, as_json: bool) -> None:
 @click.option("--all", "is_all", is_flag=True, help="Remove everything.")
 @_folder_option
 @_json_option
-@_told
+@_reports_errors
 def remove_objects(*, uri: str | None, is_all: bool, cache_dir: str | None, as_json: bool) -> int:
     """Remove the object at URI, or all objects below it, from the cache. What a process uses stays.
 
@@ -129,7 +125,7 @@ def remove_objects(*, uri: str | None, is_all: bool, cache_dir: str | None, as_j
 @cache.command("verify")
 @_folder_option
 @_json_option
-@_told
+@_reports_errors
 def verify_objects(*, cache_dir: str | None, as_json: bool) -> int:
     """Read everything in the cache, and forget what is damaged: the next load reads that from its storage.
 
@@ -157,7 +153,7 @@ def verify_objects(*, cache_dir: str | None, as_json: bool) -> int:
 @click.option("--storage-options", "storage_options", metavar="JSON", help="As of the command manifest.")
 @click.option("--quiet", is_flag=True, help="Show no progress and no summary.")
 @_json_option
-@_told
+@_reports_errors
 def warm_checkpoint(
     *, uri: str, cache_dir: str | None, storage_options: str | None, quiet: bool, as_json: bool
 ) -> None:
@@ -183,7 +179,7 @@ def _path(cache_dir: str | None) -> str:
     path = resolve(Options(cache_dir=cache_dir or None)).cache_dir
     if not path:
         raise UsageError("no cache is named", hint="Set STREAMER_CACHE_DIR, or give --cache-dir")
-    return os.path.abspath(os.path.expanduser(path))
+    return absolute_path(os.fspath(path))
 
 
 def _folder(cache_dir: str | None) -> CacheFolder:

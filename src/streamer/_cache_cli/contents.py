@@ -1,4 +1,4 @@
-"""What the commands tell of a cache's objects, and what they remove."""
+"""The objects of a cache, as the commands list and check them."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class Content:
     """One object of a cache.
 
     Attributes:
-        uri: Its URI, without secrets; "" if its description is damaged.
-        version: As its storage gave it.
-        bytes: Its size.
-        held_bytes: Of these, what the cache holds.
-        disk_bytes: Bytes on the disk.
-        used_at: Unix time when it was last used.
-        key: The name of its folder.
+        uri: URI of the object, without secrets; "" if the description of the object is damaged.
+        version: Version of the object, as its storage names it.
+        bytes: Size of the object.
+        held_bytes: How many of these bytes the cache holds.
+        disk_bytes: Bytes that the object occupies on the disk.
+        used_at: Unix time when the object was last used.
+        key: Name of the object's folder in the cache.
     """
 
     uri: str
@@ -38,7 +38,7 @@ class Content:
 
 
 def contents(folder: CacheFolder) -> list[Content]:
-    """List the objects, those that were used last at the end.
+    """List the objects; the most recently used one comes last.
 
     Raises:
         OSError: the folder cannot be read.
@@ -58,7 +58,7 @@ def is_named(content: Content, uri: str) -> bool:
 
 
 def check(folder: CacheFolder) -> Iterator[tuple[Content, int]]:
-    """Read every object, and forget what is damaged; give each with the bytes that were.
+    """Read every object, and forget its damaged parts; yield each object with the number of damaged bytes.
 
     Raises:
         OSError: the folder cannot be read.
@@ -83,7 +83,7 @@ def _content(folder: CacheFolder, held: Held) -> Content:
 
 
 def _entry(folder: CacheFolder, held: Held) -> Any:
-    """Open an object without using it: it may be removed meanwhile, and its files are then read on."""
+    """Open an object without a lock. Another process may remove it meanwhile; its open files can still be read."""
     if held.identity is None:
         return None
     try:

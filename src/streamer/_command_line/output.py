@@ -5,12 +5,14 @@ from __future__ import annotations
 import errno
 import os
 import sys
+from collections.abc import Sequence
 
 import click
 
 from streamer._command_line.exit_codes import DISK
+from streamer.core.quoting import printable
 
-__all__ = ["print_line"]
+__all__ = ["print_line", "print_table"]
 
 
 class _OutputError(click.ClickException):
@@ -37,3 +39,11 @@ def _escaped(text: str) -> str:
     """Escape characters that the encoding of standard output lacks, as Python does for standard error."""
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     return text.encode(encoding, "backslashreplace").decode(encoding)
+
+
+def print_table(rows: Sequence[tuple[str, ...]]) -> None:
+    """Print rows of cells in columns; the last column is not padded."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
+    for row in rows:
+        cells = [*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]
+        print_line(printable("  ".join(cells)))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import click
 
+from streamer._command_line.copy_options import copy_options
 from streamer._command_line.storage_options import parsed_options
 from streamer._pull.command import run_copy
 from streamer._pull.report import Wanted
@@ -16,26 +16,11 @@ from streamer.core.quoting import counted, printable, size_text
 
 __all__ = ["copy_files", "push_folder"]
 
-Command = Callable[..., Any]
-
-
-def _choosing(command: Command) -> Command:
-    """Add the options that both commands have."""
-    for option in (
-        click.option("--quiet", is_flag=True, help="Show no progress and no summary."),
-        click.option("--json", "as_json", is_flag=True, help="Print a JSON object, also of an error."),
-        click.option("--no-verify", is_flag=True, help="Do not compare files with digests that their storage keeps."),
-        click.option("--exclude", multiple=True, metavar="PATTERN", help="Leave out what matches; may be repeated."),
-        click.option("--include", multiple=True, metavar="PATTERN", help="Only files that match; may be repeated."),
-    ):
-        command = option(command)
-    return command
-
 
 @click.command("push")
 @click.argument("folder", type=click.Path(exists=True), metavar="DIR")
 @click.argument("uri")
-@_choosing
+@copy_options
 @click.option("--storage-options", "storage_options", metavar="JSON", help="As of the command manifest.")
 @click.pass_context
 def push_folder(context: click.Context, /, folder: str, uri: str, *, storage_options: str | None, **asked: Any) -> None:
@@ -55,7 +40,7 @@ def push_folder(context: click.Context, /, folder: str, uri: str, *, storage_opt
 @click.command("copy")
 @click.argument("source", metavar="URI")
 @click.argument("uri", metavar="URI")
-@_choosing
+@copy_options
 @click.option("--from-options", "source_options", metavar="JSON", help="Storage options of the first URI.")
 @click.option("--to-options", "target_options", metavar="JSON", help="Storage options of the second URI.")
 @click.pass_context
