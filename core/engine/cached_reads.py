@@ -33,8 +33,8 @@ class CachedObject:
         may_wait: Whether readers wait until what they read is written, so that nothing is left out.
     """
 
-    def __init__(self, entry: _native.CacheEntry, folder: str, lock: object, *, may_wait: bool = False) -> None:
-        self.entry, self.folder, self.may_wait = entry, folder, may_wait
+    def __init__(self, entry: _native.CacheEntry, folder: str, lock: object) -> None:
+        self.entry, self.folder, self.may_wait = entry, folder, False
         self.is_trusted = self.is_written = True
         self._lock = lock  # held as long as somebody may read or write the files
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import torch
 
-from streamer._cache.opening import open_cache
+from streamer._cache.cache import open_cache
 from streamer._checkpoint_headers import OpenedCheckpoint
 from streamer._stream import Stream
 from streamer.core.checkpoint.catalog import Catalog, ShardTensor

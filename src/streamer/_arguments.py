@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
-from streamer._group.agreement import told_to_group
+from streamer._group.joining import reporting_to_group
 from streamer.core.request.request import Request
 from streamer.core.secrets.options import hidden
 from streamer.core.secrets.urls import hidden_uris
@@ -117,7 +117,7 @@ def request_of(function: Callable[..., Any], uri: Any, how: Mapping[str, Any]) -
     """
     parameters = _parameters_with(function, how)
     own = {each.name: parameters[each.name].default for each in fields(Request) if each.name in parameters}
-    with told_to_group(how.get("group")):
+    with reporting_to_group(how.get("group")):
         return Request(**{**own, **how, "uri": uri})
 
 

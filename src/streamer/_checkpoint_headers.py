@@ -5,12 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from streamer._cache.opening import Cache, open_cache
+from streamer._cache.cache import Cache, open_cache
 from streamer._cache.trust import Distrusting
-from streamer._group.agreement import agree_on_checkpoint
-from streamer._group.member import Member
 from streamer._locate_shards import locate
 from streamer.core.checkpoint.catalog import Catalog, ShardTensor, read_catalog
 from streamer.core.checkpoint.selection import select
@@ -25,6 +23,9 @@ from streamer.core.request.request import Request
 from streamer.core.store.sources import ObjectInfo
 from streamer.core.tensors.frameworks import Framework, framework_of
 from streamer.plugins.registry import folder_of
+
+if TYPE_CHECKING:
+    from streamer._group.member import Member
 
 __all__ = ["OpenedCheckpoint", "framework_for", "open_checkpoint", "wanted_tensors"]
 
@@ -80,6 +81,8 @@ def open_checkpoint(
     with collector_spared():
         checkpoint = _opened(request, settings, strategy, listed)
         if member is not None:
+            from streamer._group.agreement import agree_on_checkpoint  # noqa: PLC0415 (as its caller has)
+
             agree_on_checkpoint(member, checkpoint.catalog)
             checkpoint.member = member
         return checkpoint

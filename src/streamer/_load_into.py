@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from streamer._arguments import hidden_arguments, request_of, takes_request
 from streamer._checkpoint_headers import OpenedCheckpoint, framework_for, open_checkpoint, wanted_tensors
-from streamer._group.agreement import joined_group
+from streamer._group.joining import joined_group
 from streamer._reread_on_mismatch import WholeRead
 from streamer.core.checkpoint.catalog import ShardTensor
 from streamer.core.checkpoint.paired_names import pair_names

@@ -16,10 +16,8 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, overload
 from streamer import _native
 from streamer._arguments import hidden_arguments, request_of, takes_request
 from streamer._checkpoint_headers import OpenedCheckpoint, framework_for, open_checkpoint, wanted_tensors
-from streamer._group.agreement import joined_group
-from streamer._group.session import GroupSession
-from streamer._group.start import SharedReads
-from streamer._node.share import node_share
+from streamer._group.joining import joined_group
+from streamer._node.choice import node_share
 from streamer._progress import Progress
 from streamer.core.checkpoint.catalog import ShardTensor
 from streamer.core.checkpoint.destinations import Destinations
@@ -42,6 +40,8 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from streamer._arguments import RequestArguments, StreamArguments
+    from streamer._group.session import GroupSession
+    from streamer._group.start import SharedReads
     from streamer.core.tensors.tensor_types import NumpyName, TorchName
 
 __all__ = ["Stream", "begun", "stream"]
@@ -71,8 +71,10 @@ class Stream(Generic[TensorT]):
         order: Order = "completion",
         progress: ProgressOption = None,
     ) -> None:
-        self._group = None
+        self._group: SharedReads | None = None
         if checkpoint.member is not None:
+            from streamer._group.start import SharedReads  # noqa: PLC0415 (takes 15 ms, and few loads have a group)
+
             self._group = SharedReads(checkpoint.member, checkpoint.catalog, wanted, checkpoint.settings)
             wanted = self._group.kept
         self._checkpoint, self._wanted, self._verification = checkpoint, wanted, verification

@@ -19,88 +19,58 @@ from streamer._cache.room import make_room
 from streamer.core.engine.cached_reads import CachedObject
 from streamer.core.engine.session import SourceObject
 from streamer.core.errors import StreamerError
-from streamer.core.options.settings import Settings
 from streamer.core.quoting import counted
 from streamer.core.store.sources import NfsSource
 
-__all__ = ["Cache", "open_cache"]
+__all__ = ["placed_objects"]
 
 LONGEST_END_S = 10.0  # longest time that a program waits at its exit until its cache is on the disk
 
 
-class Cache:
-    """The places of one load's objects.
-
-    Attributes:
-        objects: The objects, with their places.
-    """
-
-    def __init__(self, objects: Sequence[SourceObject] = (), remarks: Sequence[str] = ()) -> None:
-        self.objects = list(objects)
-        self._remarks = list(remarks)
-
-    def remarks(self) -> list[str]:
-        """Say what was not cached, and why, for the report of a load."""
-        failures = {each.cache.entry.failure for each in self.objects if each.cache is not None} - {0}
-        stopped = [f"the cache takes no more: {os.strerror(number)}" for number in sorted(failures)]
-        return [*self._remarks, *stopped]
-
-    def distrust(self, shard: int) -> None:
-        """Forget the cached bytes of an object: they differ from the bytes in its storage."""
-        if shard < len(self.objects) and (cached := self.objects[shard].cache) is not None:
-            cached.distrust(self.objects[shard].size_bytes)
-
-    def distrust_headers(self, header_bytes: int) -> bool:
-        """Forget the headers; say whether any can have come from the cache."""
-        cached = [each.cache for each in self.objects if each.cache is not None and each.cache.is_trusted]
-        for each in cached:
-            each.distrust(header_bytes)
-        return bool(cached)
-
-
-def open_cache(objects: Sequence[SourceObject], settings: Settings, *, may_wait: bool = False) -> Cache:
-    """Give objects their places in the cache that the settings name, if they name a cache.
+def placed_objects(
+    objects: Sequence[SourceObject], cache_dir: str, cache_bytes: int | None
+) -> tuple[Sequence[SourceObject], list[str]]:
+    """Give objects their places in a cache.
 
     Args:
         objects: The objects of a load.
-        settings: Settings of the load.
-        may_wait: As for `CachedObject`.
+        cache_dir: As of `streamer.Options`.
+        cache_bytes: As of `streamer.Options`.
+
+    Returns:
+        The objects, those that are cached with their places; and remarks on the others.
     """
-    if not settings.cache_dir:
-        return Cache(objects)
     reasons = [why_not_cached(each) for each in objects]
     remarks = _remarks_of([reason for reason in reasons if reason])
     if all(reason is not None for reason in reasons):
-        return Cache(objects, remarks)
+        return objects, remarks
     _finish_at_exit()
     try:
-        folder = CacheFolder.opened(os.fspath(settings.cache_dir))
-        return _opened(folder, objects, reasons, settings, remarks, may_wait=may_wait)
+        folder = CacheFolder.opened(cache_dir)
+        return _opened(folder, objects, reasons, cache_bytes, remarks)
     except StreamerError as error:
-        return Cache(objects, [*remarks, f"nothing is cached: {error.message}"])
+        return objects, [*remarks, f"nothing is cached: {error.message}"]
     except OSError as error:
-        return Cache(objects, [*remarks, f"nothing is cached in {settings.cache_dir}: {error.strerror or error}"])
+        return objects, [*remarks, f"nothing is cached in {cache_dir}: {error.strerror or error}"]
 
 
 def _opened(
     folder: CacheFolder,
     objects: Sequence[SourceObject],
     reasons: Sequence[str | None],
-    settings: Settings,
+    cache_bytes: int | None,
     remarks: list[str],
-    *,
-    may_wait: bool,
-) -> Cache:
+) -> tuple[Sequence[SourceObject], list[str]]:
     numbered = enumerate(zip(objects, reasons, strict=True))
     identities = {number: identity_of(each) for number, (each, reason) in numbered if reason is None}
     there = [number for number, identity in identities.items() if folder.has(identity)]
-    places = {number: _place(folder, identities[number], may_wait=may_wait) for number in there}
+    places = {number: _place(folder, identities[number]) for number in there}
     new = {number: identity for number, identity in identities.items() if number not in places}
     if new or any(place.entry.held_bytes() < identities[number].size_bytes for number, place in places.items()):
         try:
-            fitting = make_room(folder, list(new.values()), settings.cache_bytes)
+            fitting = make_room(folder, list(new.values()), cache_bytes)
             for number, _ in zip(new, range(fitting.count), strict=False):
-                places[number] = _place(folder, new[number], may_wait=may_wait)
+                places[number] = _place(folder, new[number])
             for place in places.values():
                 place.is_written = fitting.is_within_limit
         except OSError as error:  # objects that are already in the cache can still be read
@@ -109,7 +79,7 @@ def _opened(
             left_out = len(new) - fitting.count
             remarks += [f"{counted(left_out, 'shard')} not cached: no room, see cache_bytes"] if left_out else []
     placed = [_placed(each, places[number]) if number in places else each for number, each in enumerate(objects)]
-    return Cache(placed, remarks)
+    return placed, remarks
 
 
 def _placed(source_object: SourceObject, place: CachedObject) -> SourceObject:
@@ -123,9 +93,9 @@ def _placed(source_object: SourceObject, place: CachedObject) -> SourceObject:
     return replace(source_object, cache=place, version=version)
 
 
-def _place(folder: CacheFolder, identity: Identity, *, may_wait: bool) -> CachedObject:
+def _place(folder: CacheFolder, identity: Identity) -> CachedObject:
     path, lock = folder.use(identity)
-    return CachedObject(_native.CacheEntry(os.fsencode(path), identity.size_bytes), path, lock, may_wait=may_wait)
+    return CachedObject(_native.CacheEntry(os.fsencode(path), identity.size_bytes), path, lock)
 
 
 def _remarks_of(reasons: Sequence[str]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from streamer._cache.opening import Cache
+from streamer._cache.cache import Cache
 from streamer.core.checkpoint.catalog import ShardTensor
 from streamer.core.checkpoint.report import ObjectCheck
 from streamer.core.checkpoint.verification import Pieces, Verification

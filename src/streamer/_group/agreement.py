@@ -27,7 +27,7 @@ from streamer.core.request.request import Request
 from streamer.core.secrets.redact import redact
 from streamer.core.store.sources import FileSource
 
-__all__ = ["agree_on_checkpoint", "agree_on_parts", "joined_group", "told_to_group"]
+__all__ = ["agree_on_checkpoint", "agree_on_parts", "joined", "reporting"]
 
 MOST_WINDOW_BYTES = 128 << 20
 LEAST_WINDOW_BYTES = 4 << 20  # smaller windows cost more time in rounds than the overlap saves
@@ -36,15 +36,10 @@ STRICT = "one load at a time may use a group, and all of its ranks call it alike
 
 
 @contextmanager
-def joined_group(request: Request) -> Iterator[Member | None]:
-    """Join the load of the request's group, if it has one; an error in the block is told to the other ranks.
-
-    Raises:
-        UsageError: the ranks' requests differ, or have options that loads of a group do not support.
-        GroupError: another rank failed.
-    """
-    member = None if request.group is None else Member(request.group)
-    if member is None or member.size == 1:
+def joined(request: Request) -> Iterator[Member | None]:
+    """Join the load of the request's group; see `joined_group`. A group of one rank is none."""
+    member = Member(request.group)
+    if member.size == 1:
         yield None
         return
     try:
@@ -61,8 +56,8 @@ def joined_group(request: Request) -> Iterator[Member | None]:
 
 
 @contextmanager
-def told_to_group(group: Any) -> Iterator[None]:
-    """Tell the other ranks of a group, which have joined the load by then, of an error in the block."""
+def reporting(group: Any) -> Iterator[None]:
+    """Report an error in the block to the other ranks; see `reporting_to_group`."""
     try:
         yield
     except BaseException as error:

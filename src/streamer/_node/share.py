@@ -6,8 +6,6 @@ reads them from the storage if the meeting does not have them. All layers above 
 
 from __future__ import annotations
 
-import logging
-import sys
 import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -22,7 +20,6 @@ from streamer._node.member import Member
 from streamer._node.place import Place
 from streamer._node.storage_reads import RenewedObjects, StorageReads
 from streamer._node.wanted import Wanted
-from streamer.core.checkpoint.catalog import Catalog, ShardTensor
 from streamer.core.engine.byte_reads import address_of
 from streamer.core.engine.plan import Item, ReadPlan, plan_reads
 from streamer.core.engine.python_readers import LastAttemptError
@@ -31,10 +28,9 @@ from streamer.core.errors import StreamerError
 from streamer.core.options.neighbours import local_ranks, sharers
 from streamer.core.options.options import KIB, MIB
 from streamer.core.options.settings import Settings
-from streamer.core.quoting import printable
 from streamer.core.store.sources import PythonSource
 
-__all__ = ["NodeShare", "node_share"]
+__all__ = ["NodeShare"]
 
 LEAST_BYTES = 64 * MIB  # smaller loads do not share automatically: to meet takes some milliseconds
 LARGEST_BLOCK_BYTES = 8 * MIB
@@ -48,7 +44,6 @@ _SUMMED = (
     *("http_requests", "retries", "hedges", "credential_refreshes"),
     *("outages", "waited_us", "probes", "cached_bytes"),
 )
-_log = logging.getLogger("streamer")
 
 
 class NodeShare:
@@ -152,40 +147,6 @@ class NodeShare:
     def _read_past(self, number: int, begin: int, part: memoryview) -> None:
         item = Item(number, begin, begin + part.nbytes, address_of(part))
         self._past.read([item], None, lambda _: None)
-
-
-def node_share(catalog: Catalog, wanted: Sequence[ShardTensor], plan: ReadPlan, settings: Settings) -> NodeShare | None:
-    """Begin to share a load, if its options or the launcher of this process say so, and something can be shared.
-
-    Args:
-        catalog: Catalog of the checkpoint.
-        wanted: The tensors of the load.
-        plan: Plan of the load.
-        settings: Settings of the load.
-    """
-    if settings.share == "off" or not plan.span_bytes or not sys.platform.startswith("linux"):
-        return None
-    if settings.share is None and (local_ranks() < 2 or plan.span_bytes < LEAST_BYTES):
-        return None
-    objects = [catalog.shards[number] for number in plan.bytes_by_source()]
-    if not any(is_shareable(each) and not _is_cached(each) for each in objects):
-        return None
-    try:
-        takes_parts = any(_is_part(each, catalog) for each in wanted)
-        return NodeShare(catalog.shards, plan, settings, takes_parts=takes_parts)
-    except (OSError, RuntimeError) as error:  # no descriptor or thread is left: the load reads alone
-        _log.info("the load is not shared with other processes of this node: %s", printable(str(error)))
-        return None
-
-
-def _is_cached(each: SourceObject) -> bool:
-    """Whether a cache of this machine holds the whole object, so that each process reads it from the disk."""
-    return each.cache is not None and each.cache.is_trusted and each.cache.entry.held_bytes() >= each.size_bytes
-
-
-def _is_part(wanted: ShardTensor, catalog: Catalog) -> bool:
-    whole = catalog.tensors.get(wanted.entry.name)
-    return whole is None or whole.entry != wanted.entry
 
 
 def _terms(objects: Sequence[SourceObject], settings: Settings) -> Terms:

@@ -1,0 +1,64 @@
+"""Whether a load shares its reads with other processes of this machine.
+
+A load that does not share imports nothing of a meeting: that takes 25 ms.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from streamer._node.key import is_shareable
+from streamer.core.checkpoint.catalog import Catalog, ShardTensor
+from streamer.core.engine.plan import ReadPlan
+from streamer.core.engine.session import SourceObject
+from streamer.core.options.neighbours import local_ranks
+from streamer.core.options.options import MIB
+from streamer.core.options.settings import Settings
+from streamer.core.quoting import printable
+
+if TYPE_CHECKING:
+    from streamer._node.share import NodeShare
+
+__all__ = ["node_share"]
+
+LEAST_BYTES = 64 * MIB  # of a load that shares by itself: to meet takes some milliseconds
+_log = logging.getLogger("streamer")
+
+
+def node_share(catalog: Catalog, wanted: Sequence[ShardTensor], plan: ReadPlan, settings: Settings) -> NodeShare | None:
+    """Begin to share a load, if its options or the launcher of this process say so, and something can be shared.
+
+    Args:
+        catalog: Catalog of the checkpoint.
+        wanted: The tensors of the load.
+        plan: Plan of the load.
+        settings: Settings of the load.
+    """
+    if settings.share == "off" or not plan.span_bytes or not sys.platform.startswith("linux"):
+        return None
+    if settings.share is None and (local_ranks() < 2 or plan.span_bytes < LEAST_BYTES):
+        return None
+    objects = [catalog.shards[number] for number in plan.bytes_by_source()]
+    if not any(is_shareable(each) and not _is_cached(each) for each in objects):
+        return None
+    from streamer._node.share import NodeShare  # noqa: PLC0415 (see the module's docstring)
+
+    try:
+        takes_parts = any(_is_part(each, catalog) for each in wanted)
+        return NodeShare(catalog.shards, plan, settings, takes_parts=takes_parts)
+    except (OSError, RuntimeError) as error:  # no descriptor or thread is left: the load reads alone
+        _log.info("the load is not shared with other processes of this node: %s", printable(str(error)))
+        return None
+
+
+def _is_cached(each: SourceObject) -> bool:
+    """Whether a cache of this machine holds the whole object, so that each process reads it from the disk."""
+    return each.cache is not None and each.cache.is_trusted and each.cache.entry.held_bytes() >= each.size_bytes
+
+
+def _is_part(wanted: ShardTensor, catalog: Catalog) -> bool:
+    whole = catalog.tensors.get(wanted.entry.name)
+    return whole is None or whole.entry != wanted.entry
