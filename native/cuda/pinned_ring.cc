@@ -167,6 +167,7 @@ void PinnedRing::pin_slots(RingUser& user, std::size_t count) {
     stats_.free_bytes += slot.size();
     free_.push_back(std::move(slot));
   }
+  user.is_short = false;  // whoever lacks a slot after these requests one again
   wake_waiting();
 }
 
