@@ -72,6 +72,7 @@ def main(
     part: tuple[int, int] | None = None,
     patience_s: float | None = None,
     pause_s: float = 0.0,
+    stop_after: int | None = None,
     leave_after: int | None = None,
     least_bytes: int | None = None,
     **options: Any,
@@ -85,6 +86,7 @@ def main(
         part: Rank and number of ranks: columns of ``*.columns``, rows of ``*.rows``.
         patience_s: Of all waits for other processes, for a machine that is busy with other tests.
         pause_s: After each tensor.
+        stop_after: So many tensors; it goes on after a line on its standard input.
         leave_after: So many tensors.
         least_bytes: Of a load that shares by itself.
         options: Of `streamer.Options`.
@@ -104,10 +106,12 @@ def main(
         how["slices"] = {"*.columns": Slice(1, *part), "*.rows": Slice(0, *part)}
     request = request_of(function, *hidden_arguments(uri, {**how, "options": Options(**options)}))
     checkpoint = open_checkpoint(request)
-    run(checkpoint, request, wanted_tensors(checkpoint, request), pause_s, leave_after)
+    run(checkpoint, request, wanted_tensors(checkpoint, request), pause_s, stop_after, leave_after)
 
 
-def run(checkpoint: Any, request: Any, wanted: Any, pause_s: float, leave_after: int | None) -> None:
+def run(
+    checkpoint: Any, request: Any, wanted: Any, pause_s: float, stop_after: int | None, leave_after: int | None
+) -> None:
     """Load when the parent says so, and print what came of it."""
     from streamer import StreamerError
     from streamer._checkpoint_headers import framework_for
@@ -123,6 +127,8 @@ def run(checkpoint: Any, request: Any, wanted: Any, pause_s: float, leave_after:
             for name, tensor in stream:
                 got["tensors"][name] = zlib.crc32(tensor)
                 time.sleep(pause_s)
+                if len(got["tensors"]) == stop_after:
+                    sys.stdin.readline()
                 if len(got["tensors"]) == leave_after:
                     break
         got["report"] = stream.report.to_dict()

@@ -218,7 +218,18 @@ class Book:
                 self._evict(each)
                 return
         if all(block.is_ready or block.is_missing for block in self._blocks.values()):
-            self._drop(member, number)  # all slots hold blocks for this member itself, and nothing else is read
+            self._drop_up_to_ready(member, number)
+
+    def _drop_up_to_ready(self, member: int, number: int) -> None:
+        """Let a member read the blocks past the meeting that lie before the next one that is ready for it.
+
+        All slots hold later blocks of this member, and nothing else is read. The member frees no slot before it has
+        read up to these blocks, so it is told all of them at once: it waits for each that it is not told.
+        """
+        own = [each for each in self._ready if each > number and member in self._blocks[each].wants]
+        for each in [each for each in range(number, min(own, default=number + 1)) if each in self._blocks]:
+            if member in self._blocks[each].wants and self._blocks[each].is_missing:
+                self._drop(member, each)
 
     def _evict(self, number: int) -> None:
         """Free the slot of a ready block; members that the block would have served read it from the storage."""

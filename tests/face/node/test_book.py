@@ -147,6 +147,18 @@ def test_a_member_whose_own_blocks_fill_all_slots_reads_past_the_meeting():
     assert told(book.need(0, 1), "dropped") == {0: [1]}
 
 
+def test_a_member_that_is_behind_reads_all_up_to_the_next_ready_block_past_the_meeting_regression():
+    book = book_of(slots=2, batch_blocks=2)
+    book.join(0, dict.fromkeys(range(5, 8), WHOLE))
+    book.ask(0)
+    book.read(0, [(5, 0)])
+    assert told(book.ask(0), "grant") == {0: [6]}
+    book.read(0, [(6, 1)])
+    joined(book, 1, blocks=8)
+    assert not book.ask(1)
+    assert told(book.need(1, 0), "dropped") == {1: [0, 1, 2, 3, 4]}
+
+
 def test_a_member_waits_for_a_block_that_another_reads():
     book = book_of(slots=4, batch_blocks=1)
     joined(book, 0, 1, blocks=1)
