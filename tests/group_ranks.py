@@ -1,10 +1,10 @@
-"""Starts the ranks of a group, each of which does what `group_cases` says, and collects what they tell.
+"""Starts the ranks of a group, runs cases of `group_cases` on all of them, and collects the results.
 
     python group_ranks.py RANKS CASES
 
 CASES is JSON, a list of cases: the name of a function of `group_cases`, and its arguments. Prints JSON: for each case
-what each rank returned, with the seconds it took; an error by its class and text; None of a rank that died. The ranks
-of each case are forked from one process that has imported torch, which takes longer than all they do.
+what each rank returned and the seconds it took; the class and text of an exception; None for a rank that died. The
+ranks are forked from one process that has imported torch, because the import takes longer than the cases.
 """
 
 from __future__ import annotations

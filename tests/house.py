@@ -1,9 +1,10 @@
-"""The rooms of the house: which folder imports which, read from the code, and which may.
+"""The rooms of the house: which folders may import which, and which ones do, as read from the code.
 
     cd tests && ../.venv/bin/python -m house            # draw them
     cd tests && ../.venv/bin/python -m house --write    # into docs/architecture.md
 
-`tests/repo/test_house.py` fails where a room imports upwards, and where the page shows another house than the code.
+`tests/repo/test_house.py` fails if a room imports from a room above it, or if the page does not show the imports of
+the code.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ def _drop_neighbours(shown: list[str]) -> None:
 
 
 def _redact_part(part: str) -> tuple[str, bool]:
-    """Return the text that may be shown, and whether the part certainly ends where it seems to end."""
+    """Return the text that may be shown; and False if a secret may go on after the end of the part."""
     scheme, has_scheme, rest = part.partition("://")
     if not has_scheme:
         # The name of a protocol, a path, or the rest of a password with `::` in it.

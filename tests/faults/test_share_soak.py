@@ -1,4 +1,5 @@
-"""Processes that share a checkpoint are killed, stopped, late and slow, or leave: nobody gets a wrong byte or hangs."""
+"""Processes share a checkpoint while some of them are killed, stopped, late or slow, or leave: no process gets a wrong
+byte, and none hangs."""
 
 from __future__ import annotations
 
