@@ -154,6 +154,10 @@ class TcpProxy:
         """Be a proxy again."""
         self.resets, self.refusal, self.resumed_at = False, None, None
 
+    def settle(self) -> None:
+        """Count the connections that clients made before this call: a busy machine lets them wait to be accepted."""
+        self._do(self._settle())
+
     # --- of the connections ---------------------------------------------------------------------------------------
 
     def opened(self, connection: ProxiedConnection) -> None:
@@ -247,6 +251,10 @@ class TcpProxy:
     async def _refuse(self, head: bytes, body: bytes) -> None:
         self.refusal = (head, body)
         await self._release()
+
+    async def _settle(self) -> None:
+        for _ in range(3):  # the listener is read in one round, and its connections are taken in the next one
+            await asyncio.sleep(0)
 
     async def _end(self) -> None:
         self._is_over = True

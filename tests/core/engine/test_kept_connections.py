@@ -92,6 +92,7 @@ def test_a_forked_child_makes_connections_of_its_own_and_leaves_its_parents_alon
             loaded = streamer.load(uri, framework="np")
             os._exit(0 if all((loaded[name] == expected[name]).all() for name in expected) else 1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        proxy.settle()
         assert proxy.connections > connections
         connections = proxy.connections
         for name in expected:

@@ -82,6 +82,11 @@ def together(loads: list[NodeLoad]) -> list[dict[str, Any]]:
     return [load.result() for load in loads]
 
 
+def launched(count: int) -> dict[str, str]:
+    """Return the environment of ranks that wait for each other, so that no rank reads all before the others join."""
+    return {**os.environ, "LOCAL_WORLD_SIZE": str(count)}
+
+
 def sockets_of_ours() -> list[str]:
     return [line for line in Path("/proc/net/unix").read_text().splitlines() if "@streamer-" in line]
 
@@ -94,7 +99,7 @@ def wait_until(is_true: Any, limit_s: float = 20.0) -> None:
 
 
 def test_four_processes_read_each_byte_once(started, proxy, expected):
-    loads = started(*[{"patience_s": LONG_S}] * 4)
+    loads = started(*[{"patience_s": LONG_S}] * 4, environment=launched(4))
     before = proxy.passed_bytes
     results = together(loads)
     size = 16 * MIB
@@ -119,7 +124,7 @@ def test_with_a_cache_they_read_once_and_the_next_ones_nothing(started, proxy, e
     hows = [{"patience_s": LONG_S, "cache_dir": str(tmp_path / "cache")}] * 3
     size, sent = 16 * MIB, []
     for _ in range(2):
-        loads = started(*hows)
+        loads = started(*hows, environment=launched(3))
         before = proxy.passed_bytes
         results = together(loads)
         sent.append(proxy.passed_bytes - before)
@@ -133,7 +138,7 @@ def test_with_a_cache_they_read_once_and_the_next_ones_nothing(started, proxy, e
 
 def test_processes_that_want_other_tensors_read_what_any_of_them_wants(started, proxy, expected):
     names = [["1.0.*", "1.1.*"], ["1.1.*", "2.3.*"]]
-    loads = started(*[{"names": each, "patience_s": LONG_S} for each in names])
+    loads = started(*[{"names": each, "patience_s": LONG_S} for each in names], environment=launched(2))
     before = proxy.passed_bytes
     results = together(loads)
     for result, patterns in zip(results, names, strict=True):
@@ -143,8 +148,7 @@ def test_processes_that_want_other_tensors_read_what_any_of_them_wants(started, 
 
 
 def test_ranks_that_keep_slices_read_the_model_once(started, proxy, whole):
-    environment = {**os.environ, "LOCAL_WORLD_SIZE": "4"}
-    loads = started(*[{"part": [rank, 4], "patience_s": LONG_S} for rank in range(4)], environment=environment)
+    loads = started(*[{"part": [rank, 4], "patience_s": LONG_S} for rank in range(4)], environment=launched(4))
     before = proxy.passed_bytes
     results = together(loads)
     for rank, result in enumerate(results):
@@ -249,9 +253,8 @@ def files_of(pid: int) -> str:
 
 
 def test_processes_that_were_launched_together_share_by_themselves(started, proxy, expected):
-    environment = {**os.environ, "LOCAL_WORLD_SIZE": "2"}
     quiet = {"share": None, "patience_s": LONG_S, "least_bytes": MIB}
-    loads = started(quiet, quiet, environment=environment)
+    loads = started(quiet, quiet, environment=launched(2))
     before = proxy.passed_bytes
     results = together(loads)
     assert [each["tensors"] for each in results] == [expected] * 2
