@@ -16,9 +16,8 @@ from typing import NoReturn, TypeAlias
 from azure.core.exceptions import AzureError, HttpResponseError, ServiceRequestError, ServiceResponseError
 
 from streamer.backends.client.answer_values import parse_word
-from streamer.backends.client.demanded_pause import demanded_pause_s
 from streamer.backends.client.error_rows import ErrorRow, row_of_status
-from streamer.backends.client.retry import Attempts
+from streamer.backends.client.retry import Attempts, demanded_pause_s
 from streamer.core.errors import (
     AccessDeniedError,
     ConnectError,

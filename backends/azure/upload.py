@@ -17,10 +17,9 @@ from azure.core import MatchConditions
 from azure.storage.blob import BlobBlock, BlobClient, BlobServiceClient
 
 from streamer.backends.azure.client import AzureClient
-from streamer.backends.client.upload_mark import UploadMark
 from streamer.core.errors import ObjectNotFoundError, StorageError
 from streamer.core.store.sources import ObjectInfo
-from streamer.core.store.uploads import changed_meanwhile
+from streamer.core.store.uploads import UploadMark, changed_meanwhile
 
 __all__ = ["AzureUpload"]
 

@@ -1,26 +1,42 @@
-"""Values in a server's answers, parsed and checked: JSON documents, names, sizes, words. Pure.
+"""Values in a server's answers, parsed, checked, or quoted in a message: documents, names, sizes, encodings. Pure.
 
 Guarantees: whatever bytes a server sends, the result is a value of the expected kind, or a `StorageError` that blames
 the server. Names are text that can be sent back; words (codes, request ids) hold only characters that any terminal and
-log can show.
+log can show. A quote is one short printable line. A server may repeat the request: a run of characters as long as a
+key, token or signature is replaced by ``***``.
+
+A ``Content-Encoding`` leaves the bytes unchanged by the same rule as in native/http/range_response.cc. If a body is
+framed or compressed despite such a value, it is refused for its size, its header or its checksum.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from streamer.core.errors import StorageError
+from streamer.core.quoting import quoted
 from streamer.core.store.sources import MAX_SIZE_BYTES
 
-__all__ = ["is_directly_in", "parse_document", "parse_name", "parse_size", "parse_word"]
+__all__ = ["is_directly_in", "is_plain", "parse_document", "parse_name", "parse_size", "parse_word", "quoted_start"]
 
 MOST_CHARACTERS = 4096  # S3, Google and Azure allow 1024; the Hub's limit is that of Git
 CHECK_SERVER = "Check the endpoint, and the proxy on the way to it"
 
 _NUMBER = re.compile(r"[0-9]{1,19}")  # Python itself may refuse to parse longer numbers
 _WORD = re.compile(r"[\w.:;=/-]{1,128}", re.ASCII)  # "Root=1-68a;2f4" is an id of the Hub
+
+# ``aws-chunked`` is the framing of an upload. Some S3 servers remove the framing, but store the name with the object.
+_PLAIN = frozenset({"", "aws-chunked", "identity"})
+
+LOOKED_AT_BYTES = 4096
+SHOWN_CHARACTERS = 60
+SHORTEST_SECRET = 16  # as in native/http/secrets.h
+
+_MAY_BE_SECRET = re.compile(rf"[\w+/=.~%:-]{{{SHORTEST_SECRET},}}", re.ASCII)
+_BLANKS = re.compile(r"\s+")
 
 
 def parse_document(body: bytes) -> Any | None:
@@ -110,3 +126,31 @@ def _has_whole_characters(text: str) -> bool:
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(name)
+
+
+def is_plain(headers: Mapping[str, str]) -> bool:
+    """Say whether the body of an answer is sent without compression.
+
+    Args:
+        headers: Headers of the answer; names in any case, and a name may occur repeatedly.
+
+    Example:
+        >>> [is_plain({"Content-Encoding": value}) for value in ("AWS-Chunked", "identity, aws-chunked", "gzip")]
+        [True, True, False]
+    """
+    values = ",".join(value for name, value in headers.items() if name.lower() == "content-encoding")
+    return all(token.strip().lower() in _PLAIN for token in values.split(","))
+
+
+def quoted_start(body: bytes) -> str:
+    """Quote the first words of a body.
+
+    Example:
+        >>> print(quoted_start(b"220 mail ESMTP"), quoted_start(b"<p>token: hf_aBcDeFgHiJkLmNoP</p>"))
+        '220 mail ESMTP' '<p>token: ***</p>'
+    """
+    text = body[:LOOKED_AT_BYTES].decode(errors="replace").lstrip("\ufeff")
+    if len(body) > LOOKED_AT_BYTES:  # the cut may leave a part of a secret that is too short to be recognised
+        text = text[:-SHORTEST_SECRET]
+    shown = _MAY_BE_SECRET.sub("***", _BLANKS.sub(" ", text).strip())
+    return quoted(shown[:SHOWN_CHARACTERS]) + ("…" if len(shown) > SHOWN_CHARACTERS else "")

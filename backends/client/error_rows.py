@@ -1,22 +1,74 @@
-"""Rows of the tables that map failures to errors: a class, a message and a hint for each. Pure, imports no storage.
+"""Rows of the tables that map failures to errors: a class, a message and a hint for each. Imports no storage.
 
-Each backend has its own tables, by exception class, by the storage's error code or by HTTP status.
+Each backend has its own tables, by exception class, by the storage's error code or by HTTP status. Here are also the
+causes that all storages have in common: one side speaks TLS and the other does not; a host does not exist, or refuses.
+A lookup of a name that does not exist is not retried. A name server that fails or is silent (``EAI_AGAIN``) is another
+failure: the host may exist.
 """
 
 from __future__ import annotations
 
+import socket
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from streamer.backends.client.tls_mismatch import MAY_BE_PLAIN, is_plain_server
-from streamer.core.errors import HttpStatusError, StorageError, StreamerError, TlsError
+from streamer.core.causes import with_causes
+from streamer.core.errors import ConnectError, HttpStatusError, StorageError, StreamerError, TlsError
+from streamer.core.outages.transient import UNKNOWN_HOST
+from streamer.core.quoting import quoted
 from streamer.core.store.certificates import demands_certificate, flaw_of
 
-__all__ = ["ErrorRow", "ExceptionTable", "row_for", "row_of_status"]
+__all__ = [
+    "MAY_BE_PLAIN",
+    "MAY_BE_TLS",
+    "ErrorRow",
+    "ExceptionTable",
+    "address_in",
+    "is_plain_server",
+    "is_plain_server_in",
+    "is_unknown_host",
+    "row_for",
+    "row_of_status",
+    "unknown_host",
+    "wants_tls",
+]
+
+MAY_BE_PLAIN = "What listens there does not speak TLS: it may want http://"
+MAY_BE_TLS = "It may speak TLS: try https://"
+
+# OpenSSL's names for "the server does not speak TLS"; OpenSSL 3.2 changed them.
+_NO_TLS = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL", "RECORD_LAYER_FAILURE"})
+_WANTS_TLS = (b"HTTP request was sent to HTTPS port", b"HTTP request to an HTTPS server")  # nginx; Go (MinIO)
 
 E = TypeVar("E", bound=StreamerError)
 E_co = TypeVar("E_co", bound=StreamerError, covariant=True)
+
+# A name without any address of the requested family counts as unknown, too. Some systems lack some of these constants.
+_UNKNOWN = frozenset(
+    getattr(socket, name) for name in ("EAI_NONAME", "EAI_NODATA", "EAI_ADDRFAMILY") if hasattr(socket, name)
+)
+
+
+def wants_tls(body: bytes) -> bool:
+    """Say whether the body of an error response says that the request should have come over TLS."""
+    return any(text in body for text in _WANTS_TLS)
+
+
+def is_plain_server(error: BaseException) -> bool:
+    """Say whether a TLS handshake failed because the server does not speak TLS."""
+    return any(isinstance(each, ssl.SSLError) and _reason(each) in _NO_TLS for each in with_causes(error))
+
+
+def is_plain_server_in(message: str) -> bool:
+    """Say whether a message of libcurl reports this failure; libcurl quotes OpenSSL's message."""
+    text = message.upper().replace(" ", "_")
+    return any(reason in text for reason in _NO_TLS)
+
+
+def _reason(error: ssl.SSLError) -> str:
+    return str(getattr(error, "reason", ""))  # aiohttp's subclasses of `SSLError` have no reason
 
 
 @dataclass(frozen=True)
@@ -75,3 +127,29 @@ def row_for(error: BaseException | None, table: ExceptionTable[E]) -> ErrorRow[E
         return replace(row, hint=MAY_BE_PLAIN)
     flaw = flaw_of(error)
     return row if flaw is None else replace(row.after(f": {flaw.what}"), hint=flaw.hint)
+
+
+def is_unknown_host(error: BaseException | None) -> bool:
+    """Say whether an exception of aiohttp, or of the socket itself, means that a host's name stands for no address."""
+    cause = getattr(error, "os_error", error)
+    return isinstance(cause, socket.gaierror) and cause.errno in _UNKNOWN
+
+
+def unknown_host(error: BaseException, uri: str | None, hint: str, **facts: Any) -> ConnectError:
+    """Make the error for an unknown host; `core/outages/transient.py` recognises it by its code."""
+    host = getattr(error, "host", None)
+    what = f"host {quoted(host)}: its name" if isinstance(host, str) else "such host: its name"
+    return ConnectError(f"There is no {what} stands for no address", uri=uri, hint=hint, code=UNKNOWN_HOST, **facts)
+
+
+def address_in(error: BaseException) -> str:
+    """Name the host and port that aiohttp could not connect to, if its exception holds them."""
+    host, port = getattr(error, "host", None), getattr(error, "port", None)
+    if not isinstance(host, str) or not isinstance(port, int):
+        return ""
+    return f" at {host}:{port}{_refused(error)}"
+
+
+def _refused(error: BaseException | None) -> str:
+    """Say that the connection was refused: the host or a firewall answers, but nothing listens on the port."""
+    return ", which refuses it" if isinstance(getattr(error, "os_error", None), ConnectionRefusedError) else ""

@@ -15,7 +15,7 @@ from time import monotonic
 
 from streamer import _native
 from streamer.backends.client.answer_times import BODY_S, AnswerTimes
-from streamer.backends.client.encodings import is_plain
+from streamer.backends.client.answer_values import is_plain
 from streamer.backends.client.failures import ambiguous, compressed, failure_of, silent, too_long, too_slow
 from streamer.backends.client.proxy import environment_proxy
 from streamer.core.errors import StreamerError

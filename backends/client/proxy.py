@@ -14,7 +14,7 @@ from urllib.parse import quote, urlsplit
 from urllib.request import getproxies, proxy_bypass, proxy_bypass_environment  # type: ignore[attr-defined]  # typeshed has the first two
 
 from streamer.backends.client.error_rows import ErrorRow
-from streamer.backends.client.logins import login_of
+from streamer.backends.client.request_headers import login_of
 from streamer.core.errors import CredentialsError, HttpStatusError, OptionError, StorageError
 from streamer.core.secrets.environment import blank_variables, is_blank, variable
 from streamer.core.store.proxies import advice_about, place_of

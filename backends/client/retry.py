@@ -1,7 +1,8 @@
 """Retries a request about objects until it is answered; decides how often, after which failures and pauses.
 
 Guarantees: retries end after the last attempt, or earlier if the time (`AnswerTimes`) is over. Pauses grow and have
-jitter, so that many clients do not retry at the same moment. Ctrl-C ends a pause at once. Longer outages are handled by
+jitter, so that many clients do not retry at the same moment; the pause that a server demands is read by the engine's
+own rule (native/http/demanded_pause.h). Ctrl-C ends a pause at once. Longer outages are handled by
 core/outages/patience.py, and retries of reads by native/net/retry.h.
 """
 
@@ -9,22 +10,25 @@ from __future__ import annotations
 
 import errno
 import random
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from math import inf
 from time import monotonic, sleep
 
+from streamer import _native
 from streamer.backends.client.answer_times import ATTEMPTS, AnswerTimes
-from streamer.backends.client.demanded_pause import LONGEST_PAUSE_S, demanded_pause_s
 from streamer.backends.client.exchange import Response
 from streamer.core.errors import StorageError, StreamerError, TransferTimeoutError
 from streamer.core.outages.probes import first_byte_limit_s
 from streamer.core.outages.transient import STATUSES, is_transient
 
-__all__ = ["Attempts", "answered", "may_pass"]
+__all__ = ["LONGEST_PAUSE_S", "Attempts", "answered", "demanded_pause_s", "may_pass"]
 
 PAUSE_S = 0.25  # before the second attempt; twice as long before the third
 _NO_DESCRIPTOR = (errno.errorcode[errno.EMFILE], errno.errorcode[errno.ENFILE])
 ATTEMPTS_IN_SILENCE = 2  # the second may reach another server behind the same address
+
+LONGEST_PAUSE_S = 1.0  # a client waits this long itself; core/outages/patience.py waits longer, and logs it
 
 
 class Attempts:
@@ -123,3 +127,27 @@ def _completed(error: StreamerError, uri: str | None, attempts: Attempts) -> Str
     if isinstance(error, StorageError):
         error.attempts, error.elapsed_s = attempts.number, attempts.elapsed_s
     return error
+
+
+def demanded_pause_s(status: int, headers: Mapping[str, str]) -> float:
+    """Return the pause in seconds that an answer demands before the next request, or 0.
+
+    Args:
+        status: Status of the answer.
+        headers: Headers of the answer; names in any case, and a name may occur repeatedly.
+
+    Example:
+        >>> demanded_pause_s(429, {"Retry-After": "7"}), demanded_pause_s(429, {"ratelimit": '"api";r=0;t=6'})
+        (7.0, 6.0)
+    """
+    values = {"retry-after": "", "ratelimit": "", "date": ""}
+    for name, value in headers.items():
+        if name.lower() in values and value.isascii():
+            values[name.lower()] += f"{', ' if values[name.lower()] else ''}{value}"
+    return _native.demanded_pause_s(
+        status,
+        retry_after=values["retry-after"],
+        rate_limit=values["ratelimit"],
+        date=values["date"],
+        unix_now_s=time.time(),
+    )

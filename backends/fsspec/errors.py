@@ -15,8 +15,14 @@ from typing import NoReturn
 import fsspec
 from fsspec.exceptions import FSTimeoutError
 
-from streamer.backends.client.error_rows import ErrorRow, ExceptionTable, row_for, row_of_status
-from streamer.backends.client.unreachable import is_unknown_host, unknown_host
+from streamer.backends.client.error_rows import (
+    ErrorRow,
+    ExceptionTable,
+    is_unknown_host,
+    row_for,
+    row_of_status,
+    unknown_host,
+)
 from streamer.backends.extras import BUILTIN_SCHEMES, install_hint
 from streamer.core.errors import (
     AccessDeniedError,

@@ -17,9 +17,9 @@ from urllib.parse import quote, urlencode
 
 from streamer.backends.client.answer_times import named_times
 from streamer.backends.client.exchange import Response, send
-from streamer.backends.client.option_types import timeout_of
-from streamer.backends.client.own_headers import own_headers
+from streamer.backends.client.option_checks import timeout_of
 from streamer.backends.client.proxy import named_proxy
+from streamer.backends.client.request_headers import own_headers
 from streamer.backends.client.retry import Attempts, answered
 from streamer.backends.gcs.credentials import Bearer, GoogleLogin, bearer_of
 from streamer.backends.gcs.errors import Answer, Caller

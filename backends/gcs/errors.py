@@ -15,10 +15,9 @@ from typing import Any, NoReturn
 from google.auth import exceptions as google
 
 from streamer.backends.client.answer_values import parse_document, parse_word
-from streamer.backends.client.demanded_pause import demanded_pause_s
 from streamer.backends.client.error_rows import ErrorRow, ExceptionTable, row_for, row_of_status
 from streamer.backends.client.exchange import Response
-from streamer.backends.client.retry import Attempts
+from streamer.backends.client.retry import Attempts, demanded_pause_s
 from streamer.core.errors import (
     AccessDeniedError,
     ConnectError,

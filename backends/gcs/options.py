@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from streamer.backends.client.option_types import TEXT, Kind, Kinds, check_types
+from streamer.backends.client.option_checks import TEXT, Kind, Kinds, check_types
 from streamer.backends.fsspec_settings import are_configured
 from streamer.backends.gcs.credentials import EMULATOR
 from streamer.backends.gcs.session_options import check_session

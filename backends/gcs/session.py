@@ -17,10 +17,16 @@ from gcsfs.core import GCSFileSystem
 from yarl import URL
 
 from streamer.backends.client.answer_times import HOW_TO_WAIT, AnswerTimes
-from streamer.backends.client.error_rows import ErrorRow, ExceptionTable, row_for
+from streamer.backends.client.error_rows import (
+    ErrorRow,
+    ExceptionTable,
+    address_in,
+    is_unknown_host,
+    row_for,
+    unknown_host,
+)
 from streamer.backends.client.exchange import Response
 from streamer.backends.client.proxy import environment_proxy, refusal_of_proxy
-from streamer.backends.client.unreachable import address_in, is_unknown_host, unknown_host
 from streamer.backends.fsspec.instances import shared
 from streamer.backends.private_names.gcsfs import open_session, shows_certificate
 from streamer.core.errors import ConnectError, StorageError, TlsError, TransferTimeoutError

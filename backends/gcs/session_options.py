@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from streamer.backends.client.own_headers import check_headers, own_headers
 from streamer.backends.client.proxy import environment_proxy
+from streamer.backends.client.request_headers import check_headers, own_headers
 from streamer.backends.option_names import check_option_names
 from streamer.core.errors import OptionError
 

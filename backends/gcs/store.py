@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from streamer.backends.client.answer_values import is_directly_in
-from streamer.backends.client.pinned_versions import refuse_version_of_folder
+from streamer.backends.client.option_checks import refuse_version_of_folder
 from streamer.backends.gcs.answers import names_in, object_in, page_in
 from streamer.backends.gcs.client import GcsClient
 from streamer.backends.gcs.credentials import Bearer

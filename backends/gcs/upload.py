@@ -15,12 +15,11 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from streamer import _native
-from streamer.backends.client.upload_mark import UploadMark
 from streamer.backends.gcs.client import GcsClient
 from streamer.backends.gcs.errors import Answer, missing_bucket, raise_storage_error, refusal
 from streamer.core.errors import AccessDeniedError, ChecksumError, CredentialsError, StorageError
 from streamer.core.store.sources import ObjectInfo
-from streamer.core.store.uploads import changed_meanwhile
+from streamer.core.store.uploads import UploadMark, changed_meanwhile
 
 __all__ = ["GcsUpload", "ObjectWriter"]
 

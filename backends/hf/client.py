@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from huggingface_hub import constants
 
-from streamer.backends.client.option_types import TEXT, check_types, is_sendable
+from streamer.backends.client.option_checks import TEXT, check_types, is_sendable
 from streamer.backends.client.redirects import Hop, origin_of
 from streamer.backends.hf.answers import HubFile, commit_in, entries_in, files_in, names_in
 from streamer.backends.hf.errors import refusal

@@ -12,10 +12,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-from streamer.backends.client.logins import basic_authorization, login_of
-from streamer.backends.client.option_types import timeout_of
-from streamer.backends.client.own_headers import check_headers, own_headers
+from streamer.backends.client.option_checks import timeout_of
 from streamer.backends.client.proxy import named_proxy
+from streamer.backends.client.request_headers import basic_authorization, check_headers, login_of, own_headers
 from streamer.core.errors import OptionError
 from streamer.core.secrets.environment import is_blank, variable
 from streamer.core.secrets.options import SecretOptions

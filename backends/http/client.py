@@ -10,10 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from streamer.backends.client.answer_times import named_times
-from streamer.backends.client.demanded_pause import demanded_pause_s
 from streamer.backends.client.exchange import Response, send
 from streamer.backends.client.redirects import MAX_REDIRECTS, REDIRECTS, Hop, next_hop, too_many_redirects
-from streamer.backends.client.retry import Attempts, answered
+from streamer.backends.client.retry import Attempts, answered, demanded_pause_s
 from streamer.backends.http.access import Access
 from streamer.backends.http.errors import refusal
 from streamer.core.errors import StorageError

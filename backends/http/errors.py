@@ -11,9 +11,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from streamer.backends.client.answer_values import parse_word
-from streamer.backends.client.error_rows import ErrorRow, row_of_status
+from streamer.backends.client.error_rows import MAY_BE_TLS, ErrorRow, row_of_status, wants_tls
 from streamer.backends.client.proxy import refusal_of_proxy
-from streamer.backends.client.tls_mismatch import MAY_BE_TLS, wants_tls
 from streamer.core.errors import (
     AccessDeniedError,
     CredentialsError,

@@ -14,7 +14,7 @@ from typing import Any
 import aiohttp
 from yarl import URL
 
-from streamer.backends.client.option_types import FLAG, Kind, Kinds, check_types
+from streamer.backends.client.option_checks import FLAG, Kind, Kinds, check_types
 from streamer.backends.option_names import check_option_names, near_name
 from streamer.core.errors import OptionError
 

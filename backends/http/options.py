@@ -11,7 +11,7 @@ from typing import Any
 
 from fsspec.implementations.http import HTTPFileSystem
 
-from streamer.backends.client.tls_options import check_tls_is_verified
+from streamer.backends.client.option_checks import check_tls_is_verified
 from streamer.backends.fsspec.options import configured_options
 from streamer.backends.http.option_kinds import check_options
 from streamer.backends.option_names import OF_FSSPEC

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from urllib.parse import parse_qs, urlsplit
 
-from streamer.backends.client.answer_values import parse_size
-from streamer.backends.client.encodings import is_plain
+from streamer.backends.client.answer_values import is_plain, parse_size
 from streamer.backends.client.redirects import Hop
 from streamer.backends.http.index_page import media_type
 from streamer.core.errors import CredentialsError, ObjectNotFoundError, RangeResponseError, StorageError

@@ -14,7 +14,7 @@ import weakref
 from math import inf
 from time import monotonic
 
-from streamer.backends.client.encodings import is_plain
+from streamer.backends.client.answer_values import is_plain
 from streamer.backends.client.exchange import Response
 from streamer.backends.client.redirects import Hop
 from streamer.backends.http.body import receive

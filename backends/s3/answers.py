@@ -1,17 +1,42 @@
-"""Parses a page of an S3 listing in botocore's form. Pure.
+"""Parses S3's answers to our requests: pages of listings, errors, refusals, answers of other servers. Pure.
 
-Guarantees: each object has a name that can be requested and a size that a file can have; otherwise a `StorageError`.
+XML documents become the same dictionaries as botocore's. Guarantees: each listed object has a name that can be
+requested and a size that a file can have; otherwise a `StorageError`.
+
+A page of a console, a login or a proxy at a wrong endpoint is recognised: botocore retries after an answer that is not
+XML, and reads other XML as an empty listing. Truncated listings and ``<Error>`` documents are left to botocore.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
+from urllib.parse import unquote_plus, urlsplit
+from xml.etree.ElementTree import Element, ParseError, fromstring
 
-from streamer.backends.client.answer_values import parse_name, parse_size
+from streamer.backends.client.answer_values import parse_name, parse_size, parse_word, quoted_start
+from streamer.backends.client.exchange import Response
+from streamer.backends.client.retry import Attempts
 from streamer.core.errors import StorageError
+from streamer.core.secrets.redact import redact
 
-__all__ = ["ListedObject", "count_of_entries", "names_in", "objects_in"]
+__all__ = [
+    "ForeignAnswerError",
+    "ListedObject",
+    "RefusedError",
+    "count_of_entries",
+    "names_in",
+    "objects_in",
+    "parse_error",
+    "parse_page",
+    "refuse_foreign_listing",
+]
+
+LOOKED_AT_BYTES = 4096  # the root element of a listing comes soon after its XML declaration
+
+_ROOT = re.compile(rb"<(?:[\w-]+:)?([A-Za-z][\w-]*)")
+_DECLARED = re.compile(rb"\s*<\?xml[^>]*>?")
 
 
 class ListedObject(NamedTuple):
@@ -44,3 +69,133 @@ def names_in(page: Mapping[str, Any], folder: str) -> list[str]:
     keys = [each.get("Key") for each in page.get("Contents") or []]
     folders = [each.get("Prefix") for each in page.get("CommonPrefixes") or []]
     return [str(each).removeprefix(folder) for each in (*folders, *keys) if each and each != folder]
+
+
+def parse_page(document: bytes) -> dict[str, Any] | None:
+    """Parse the answer to a request whose ``encoding-type`` is ``url``.
+
+    Returns:
+        The result of botocore's ``list_objects_v2``, without fields that are not used here; None if it is no such page.
+
+    Example:
+        >>> parse_page(b"<ListBucketResult><Contents><Key>a</Key><Size>1</Size></Contents></ListBucketResult>")
+        {'Contents': [{'Key': 'a', 'Size': 1}], 'CommonPrefixes': [], 'IsTruncated': False}
+    """
+    root = _root(document, "ListBucketResult")
+    if root is None:
+        return None
+    texts = _texts(root)
+    is_encoded = texts.get("EncodingType") == "url"
+    try:
+        entries = [_entry(each, is_encoded=is_encoded) for each in _children(root, "Contents")]
+    except ValueError:
+        return None
+    folders = [_entry(each, is_encoded=is_encoded) for each in _children(root, "CommonPrefixes")]
+    page = {"Contents": entries, "CommonPrefixes": folders, "IsTruncated": texts.get("IsTruncated") == "true"}
+    return page | {name: texts[name] for name in ("NextContinuationToken",) if name in texts}
+
+
+def parse_error(document: bytes) -> dict[str, str]:
+    """Parse the error document of a refused request; return an empty dict if there is none.
+
+    Example:
+        >>> parse_error(b"<Error><Code>NoSuchKey</Code><Key>a</Key></Error>")
+        {'Code': 'NoSuchKey', 'Key': 'a'}
+    """
+    root = _root(document, "Error")
+    return {} if root is None else _texts(root)
+
+
+def _root(document: bytes, name: str) -> Element | None:
+    try:
+        text = document.decode()
+        root = None if "<!" in text else fromstring(text)  # noqa: S314 (without a declaration, entities are XML's own)
+    except (ParseError, UnicodeDecodeError):
+        return None
+    return None if root is None or _name(root) != name else root
+
+
+def _entry(element: Element, *, is_encoded: bool) -> dict[str, Any]:
+    texts = _texts(element)
+    entry: dict[str, Any] = {name: texts[name] for name in ("Key", "Prefix", "ETag") if name in texts}
+    for name in ("Key", "Prefix"):
+        if is_encoded and name in entry:
+            entry[name] = unquote_plus(entry[name])
+    if "Size" in texts:
+        entry["Size"] = int(texts["Size"])
+    return entry
+
+
+def _texts(element: Element) -> dict[str, str]:
+    return {_name(child): child.text or "" for child in element}
+
+
+def _children(element: Element, name: str) -> Iterator[Element]:
+    return (child for child in element if _name(child) == name)
+
+
+def _name(element: Element) -> str:
+    return element.tag.rpartition("}")[2]  # without its namespace
+
+
+class ForeignAnswerError(Exception):
+    """The answer to a request for a listing is not a listing.
+
+    Args:
+        endpoint: URL of the server.
+        kind: Content type of the answer.
+        body: Body of the answer.
+    """
+
+    def __init__(self, endpoint: str, kind: str, body: bytes) -> None:
+        super().__init__()
+        self._endpoint = redact(endpoint)
+        self._kind = parse_word(kind.partition(";")[0].strip()) or "something"
+        self._quote = quoted_start(body) if body.strip() else None
+
+    def storage_error(self, uri: str) -> StorageError:
+        """Return the error for the user."""
+        what = "nothing" if self._quote is None else f"{self._kind} that begins {self._quote}"
+        return StorageError(
+            f"The endpoint {self._endpoint} does not speak S3: it answers the request for a listing with {what}",
+            uri=uri,
+            hint="Check endpoint_url: a console has another port than its S3, and a proxy may want a login",
+        )
+
+
+def refuse_foreign_listing(url: str, response: Response) -> None:
+    """Raise `ForeignAnswerError` if a successful answer to a request for a listing is not a listing."""
+    if not _may_be_listing(response.body[:LOOKED_AT_BYTES]):
+        endpoint = "{0.scheme}://{0.netloc}".format(urlsplit(url))
+        raise ForeignAnswerError(endpoint, response.headers.get("content-type", ""), response.body)
+
+
+def _may_be_listing(start: bytes) -> bool:
+    start = start.removeprefix(b"\xef\xbb\xbf")
+    declared = _DECLARED.match(start)
+    rest = start[declared.end() if declared else 0 :].lstrip()
+    root = _ROOT.match(rest)
+    if root is None:  # truncated before the root, or an XHTML page
+        return declared is not None and rest[:9].upper() != b"<!DOCTYPE"
+    return root[1] in (b"ListBucketResult", b"Error")
+
+
+class RefusedError(Exception):
+    """S3 refuses a request.
+
+    Args:
+        response: The answer.
+        attempts: Those that it took.
+
+    Attributes:
+        response: What botocore's `ClientError` has under this name.
+    """
+
+    def __init__(self, response: Response, attempts: Attempts) -> None:
+        super().__init__()
+        metadata = {
+            "HTTPStatusCode": response.status,
+            "HTTPHeaders": response.headers,
+            "RetryAttempts": attempts.number - 1,
+        }
+        self.response: dict[str, Any] = {"Error": parse_error(response.body), "ResponseMetadata": metadata}

@@ -14,18 +14,21 @@ from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError, InvalidRegionError
 
-from streamer.backends.s3.botocore_login import shared_login
-from streamer.backends.s3.clock import TOLERANCE_S, clock_offset_s, signed_at_offset
+from streamer.backends.s3.answers import ForeignAnswerError, RefusedError
+from streamer.backends.s3.botocore_login import check_tenant, shared_login
 from streamer.backends.s3.errors import MalformedAnswerError
-from streamer.backends.s3.foreign_answers import ForeignAnswerError
 from streamer.backends.s3.options import endpoint_of, filled_options, times_of
-from streamer.backends.s3.presigning import presigned, presigned_get, template_of
-from streamer.backends.s3.refused_answers import RefusedError
-from streamer.backends.s3.sender import Sender
-from streamer.backends.s3.tenants import check_tenant
+from streamer.backends.s3.sender import Sender, user_agent_of
+from streamer.backends.s3.signing import (
+    TOLERANCE_S,
+    UrlTemplate,
+    clock_offset_s,
+    presigned,
+    presigned_get,
+    signed_at_offset,
+    template_of,
+)
 from streamer.backends.s3.transport import Call, calling
-from streamer.backends.s3.url_template import UrlTemplate
-from streamer.backends.s3.user_agent import user_agent_of
 from streamer.core.errors import StreamerError
 from streamer.core.options.limits import Limits
 from streamer.core.secrets.environment import set_variables

@@ -1,5 +1,13 @@
 """The session and the client of botocore for one login, as s3fs would make them from its arguments.
 
+Amazon forbids a colon in the name of a bucket, and botocore applies this rule to every server, before it sends a
+request. Guarantees: such a bucket is read if the server is not Amazon's; at Amazon an error says that there is none.
+Names with an ``@`` do not reach this module: the store refuses them, because they hold credentials.
+
+Guarantees: loads with the same profile share one session, so that temporary credentials are fetched once, as long as
+the environment and the user's files do not change. If the user passes a session of aiobotocore (the option ``session``
+of s3fs), it is not changed; its configuration and its credentials are used.
+
 Guarantees: loads with equal options share one login and its credentials, as long as the environment and the user's
 files do not change. The last `KEPT` logins stay for later loads. A client is made when it is first needed. It sends a
 request once; `Sender` retries it.
@@ -7,35 +15,144 @@ request once; `Sender` retries it.
 
 from __future__ import annotations
 
+import inspect
 import os
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from threading import RLock
 from typing import Any
+from urllib.parse import urlsplit
 
 from botocore import UNSIGNED
 from botocore.config import Config
+from botocore.credentials import Credentials
+from botocore.handlers import validate_bucket_name
 from botocore.session import Session
 
 from streamer.backends.aws_sessions import EnvironmentSession
 from streamer.backends.client.answer_times import ATTEMPTS
 from streamer.backends.login_state import key_of, login_state
-from streamer.backends.s3.clock import sign_at_offset
+from streamer.backends.s3.errors import LoginError
 from streamer.backends.s3.options import OF_AIOBOTOCORE, OF_SESSION
-from streamer.backends.s3.presigning import hold_to_region
-from streamer.backends.s3.sessions import KEPT, UsersSession, keys_in, shared_session
-from streamer.backends.s3.tenants import allow_tenants
+from streamer.backends.s3.signing import hold_to_region, sign_at_offset
 from streamer.backends.s3.transport import send_natively
 from streamer.core.collector import collector_paused
+from streamer.core.errors import UsageError
 from streamer.core.secrets.options import SecretOptions, plain
 from streamer.core.store.trust import trust_in
 
-__all__ = ["BotocoreLogin", "shared_login"]
+__all__ = [
+    "KEPT",
+    "BotocoreLogin",
+    "UsersSession",
+    "allow_tenants",
+    "check_tenant",
+    "keys_in",
+    "shared_login",
+    "shared_session",
+]
+
+_AMAZON = (".amazonaws.com", ".amazonaws.com.cn")
+_CHECK = "before-parameter-build.s3"
+
+KEPT = 8  # a job reads with a few logins in turn
 
 _KEYS = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
 _ARGUMENTS = {**dict(zip(_KEYS, ("key", "secret", "token"), strict=True)), "endpoint_url": "endpoint_url"}
 _ONE_ATTEMPT = {"mode": "standard", "total_max_attempts": 1}
+
+
+def allow_tenants(client: Any) -> None:
+    """Make the client of another server than Amazon's check only the part of a bucket's name after the tenant."""
+    if not _is_amazon(client):
+        client.meta.events.unregister(_CHECK, validate_bucket_name)
+        client.meta.events.register(_CHECK, _validate_name_of_tenants_bucket, unique_id=__name__)
+
+
+def check_tenant(client: Any, bucket: str) -> None:
+    """Refuse the bucket of a tenant at Amazon, before botocore refuses it with a message that repeats the name.
+
+    Raises:
+        UsageError: Amazon has no such bucket.
+    """
+    if ":" in bucket and not bucket.startswith("arn:") and _is_amazon(client):
+        raise UsageError(
+            "Amazon S3 forbids a colon in the name of a bucket; tenant:bucket is a name of other servers",
+            hint="Name that server: storage_options={'endpoint_url': 'https://…'}, or AWS_ENDPOINT_URL",
+        )
+
+
+def _validate_name_of_tenants_bucket(params: Mapping[str, Any], **_: Any) -> None:
+    if "Bucket" in params and not params["Bucket"].startswith("arn:"):
+        validate_bucket_name({"Bucket": params["Bucket"].rpartition(":")[2]})
+
+
+def _is_amazon(client: Any) -> bool:
+    host = (urlsplit(client.meta.endpoint_url).hostname or "").rstrip(".")
+    return f".{host}".endswith(_AMAZON)
+
+
+def keys_in(session: Session) -> Any:
+    """Return the frozen credentials of a session, which renews them before they expire; None if it has none.
+
+    Raises:
+        LoginError: the credentials could not be fetched.
+    """
+    try:
+        credentials = session.get_credentials()
+        return None if credentials is None else credentials.get_frozen_credentials()
+    except Exception as error:
+        raise LoginError from error
+
+
+def shared_session(profile: str | None) -> EnvironmentSession:
+    """Return the session of a profile and the current environment; None is the environment's or the default profile."""
+    return _session(profile, login_state())
+
+
+@lru_cache(maxsize=KEPT)
+def _session(profile: str | None, login: Hashable) -> EnvironmentSession:
+    del login  # only a part of the cache's key
+    return EnvironmentSession({} if profile is None else {"profile": profile})
+
+
+class UsersSession(Session):  # type: ignore[misc]  # botocore has no types
+    """A session of botocore with the configuration and credentials of the user's session.
+
+    Args:
+        session: Session of aiobotocore or botocore.
+    """
+
+    def __init__(self, session: Any) -> None:
+        super().__init__(profile=session.profile)
+        self._users_session = session
+        self.register_component("config_store", session.get_component("config_store"))
+
+    def get_credentials(self) -> Credentials | None:
+        """Return the user's credentials, which may be renewed before each signature; None if there are none."""
+        credentials = _result(self._users_session.get_credentials)
+        return None if credentials is None else _UsersCredentials(credentials)
+
+
+class _UsersCredentials(Credentials):  # type: ignore[misc]  # as above
+    def __init__(self, credentials: Any) -> None:
+        super().__init__("", "")
+        self._users_credentials = credentials
+
+    def get_frozen_credentials(self) -> Any:
+        return _result(self._users_credentials.get_frozen_credentials)
+
+
+def _result(function: Callable[[], Any]) -> Any:
+    """Call a method that may be a coroutine, on fsspec's event loop, as s3fs does."""
+    from fsspec.asyn import get_loop, sync  # noqa: PLC0415 (only users' sessions need it)
+
+    async def call() -> Any:
+        result = function()
+        return await result if inspect.isawaitable(result) else result
+
+    return sync(get_loop(), call)
 
 
 class BotocoreLogin:

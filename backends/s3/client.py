@@ -1,5 +1,8 @@
 """The client of one load from S3: our own requests, and botocore for all requests that they do not support.
 
+Guarantees: results are the same as botocore's. botocore's own signers sign, or a `UrlTemplate` that was checked against
+them. If an answer needs more (another region, another clock, an unexpected document), the request is left to botocore.
+
 botocore's client takes a tenth of a second to import and make. A load needs it for unusual options, for the region of a
 redirect, and for a server with another clock. Once it has replaced a plain request, it sends all further requests.
 """
@@ -7,24 +10,155 @@ redirect, and for a server with another clock. Once it has replaced a plain requ
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Mapping
 from importlib.util import find_spec
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlencode
 
-from streamer.backends.s3.plain_login import plain_login
-from streamer.backends.s3.plain_requests import PlainRequests
+from streamer.backends.client.answer_times import answer_times
+from streamer.backends.client.exchange import Response
+from streamer.backends.s3.answers import RefusedError, parse_page, refuse_foreign_listing
+from streamer.backends.s3.digests import FIELDS
+from streamer.backends.s3.plain_login import PlainLogin, plain_login
+from streamer.backends.s3.sender import Sender
+from streamer.backends.s3.signing import UrlTemplate, clock_offset_s
 from streamer.core.collector import collector_paused
 from streamer.core.options.limits import Limits
+from streamer.core.outages.transient import STATUSES
 from streamer.core.secrets.environment import set_variables
 from streamer.core.secrets.options import SecretOptions
+from streamer.core.secrets.texts import note_credential
 from streamer.core.store.sources import HttpSource
 
 if TYPE_CHECKING:
     from streamer.backends.s3.botocore_client import BotocoreClient
 
-__all__ = ["S3Client"]
+__all__ = ["PlainRequests", "S3Client"]
+
+_SERVICE = "s3"
+_QUERY = {
+    "ContinuationToken": "continuation-token",
+    "Delimiter": "delimiter",
+    "Prefix": "prefix",
+    "VersionId": "versionId",
+}
+_HEADERS = {"ChecksumMode": "x-amz-checksum-mode", "Range": "range"}
+_PARAMETERS = {
+    "get_object": {"Key", "Range", "VersionId"},
+    "head_object": {"ChecksumMode", "Key", "VersionId"},
+    "list_objects_v2": {"ContinuationToken", "Delimiter", "Prefix"},
+}
+_OF_HEAD = {"ETag": "etag", "ChecksumType": "x-amz-checksum-type"} | {
+    field: f"x-amz-checksum-{algorithm}" for field, algorithm in FIELDS.items()
+}
+_OF_USER = "x-amz-meta-"
 
 DEFAULT_LIMITS = Limits()
+
+
+class PlainRequests:
+    """Sends requests with one login.
+
+    Args:
+        login: Endpoint and keys.
+        limits: Bounds of S3's answers.
+    """
+
+    def __init__(self, login: PlainLogin, limits: Limits) -> None:
+        self.login = login
+        self._sender = Sender(answer_times(limits), limits.answer_bytes, login.most_attempts)
+        self._templates: dict[tuple[str, int], UrlTemplate | None] = {}  # by bucket and lifetime
+
+    def serves(self, method: str, bucket: str, parameters: Mapping[str, Any]) -> bool:
+        """Say whether `call` supports such a request."""
+        return parameters.keys() <= _PARAMETERS.get(method, set()) and self.login.url_of(bucket) is not None
+
+    def call(self, method: str, bucket: str, parameters: Mapping[str, str]) -> dict[str, Any] | None:
+        """Send a supported request; return the same as botocore's client, or None to leave the request to that client.
+
+        Raises:
+            RefusedError: S3 refuses the request, or failed at each attempt.
+            StorageError: there is no answer.
+        """
+        is_listing = method == "list_objects_v2"
+        url = self._url(bucket, parameters, {"list-type": "2", "encoding-type": "url"} if is_listing else {})
+        headers = {_HEADERS[name]: value for name, value in parameters.items() if name in _HEADERS}
+        answer = self._answer_to("HEAD" if method == "head_object" else "GET", url, headers)
+        if answer is None:
+            return None
+        if is_listing:
+            refuse_foreign_listing(url, answer)
+            return parse_page(answer.body)
+        return _head_of(answer)
+
+    def signed_get(self, bucket: str, lifetime_s: int, parameters: Mapping[str, str]) -> str:
+        """Sign the URL of one object, if `serves` accepts a HEAD with these parameters."""
+        key, is_plain = parameters["Key"], list(parameters) == ["Key"]
+        template = self._templates.get((bucket, lifetime_s))
+        if template is not None and is_plain and (signed := template.url(key)) is not None:
+            return signed
+        url = self._url(bucket, parameters, {})
+        keys = self.login.keys and self.login.keys()
+        if keys is None:
+            return url
+        auth, new_request = _signers()
+        request = new_request("GET", url)
+        auth.S3SigV4QueryAuth(keys, _SERVICE, self.login.region, expires=lifetime_s).add_auth(request)
+        if is_plain:
+            self._templates[bucket, lifetime_s] = UrlTemplate.of(request.url, key, keys.secret_key)
+        return str(request.url)
+
+    def source_for(self, url: str, headers: Mapping[str, str] = MappingProxyType({})) -> HttpSource:
+        """Return the source for a URL."""
+        return HttpSource(url, headers, ca_file=self.login.ca_file)
+
+    def _url(self, bucket: str, parameters: Mapping[str, str], query: Mapping[str, str]) -> str:
+        key = parameters.get("Key")
+        path = "" if key is None else f"/{quote(key, safe='/~')}"
+        named = {**query, **{_QUERY[name]: value for name, value in parameters.items() if name in _QUERY}}
+        return f"{self.login.url_of(bucket)}{path}" + (f"?{_encoded(named)}" if named else "")
+
+    def _answer_to(self, method: str, url: str, headers: Mapping[str, str]) -> Response | None:
+        response, attempts = self._sender.answer(self.source_for(url, self._signed(method, url, headers)), method)
+        status, offset_s = response.status, clock_offset_s(response.headers.get("date"), time.time())
+        if status in STATUSES or (status > 400 and not offset_s):
+            raise RefusedError(response, attempts)
+        return response if status in (200, 206) and not offset_s else None  # 400 and redirects may name another region
+
+    def _signed(self, method: str, url: str, headers: Mapping[str, str]) -> dict[str, str]:
+        keys = self.login.keys and self.login.keys()
+        if keys is None:
+            return dict(headers)
+        note_credential(keys.token)  # the only credential that is sent as it is, so a server may repeat it
+        auth, new_request = _signers()
+        request = new_request(method, url, headers=headers)
+        auth.S3SigV4Auth(keys, _SERVICE, self.login.region).add_auth(request)
+        return {name: str(value) for name, value in request.headers.items()}
+
+
+def _signers() -> tuple[Any, Any]:
+    """Return botocore's module of signers, and the class of its requests; an anonymous load imports neither."""
+    with collector_paused():
+        from botocore import auth  # noqa: PLC0415
+        from botocore.awsrequest import AWSRequest  # noqa: PLC0415
+    return auth, AWSRequest
+
+
+def _encoded(query: Mapping[str, str]) -> str:
+    return urlencode(query, quote_via=quote, safe="-_.~")
+
+
+def _head_of(answer: Response) -> dict[str, Any] | None:
+    length = answer.headers.get("content-length", "")
+    if not (length.isascii() and length.isdigit()):
+        return None
+    named = {name: answer.headers.get(header) for name, header in _OF_HEAD.items()}
+    of_user = {name[len(_OF_USER) :]: value for name, value in answer.headers.items() if name.startswith(_OF_USER)}
+    present = {name: value for name, value in named.items() if value}
+    return {"ContentLength": int(length), "Metadata": of_user} | present
+
 
 if find_spec("s3fs") is None:  # the options are those of s3fs, and s3fs installs botocore
     raise ModuleNotFoundError("No module named 's3fs'", name="s3fs")

@@ -14,10 +14,10 @@ from botocore import exceptions as boto
 
 from streamer.backends.client.answer_times import HOW_TO_WAIT
 from streamer.backends.client.answer_values import parse_word
-from streamer.backends.client.demanded_pause import demanded_pause_s
 from streamer.backends.client.error_rows import ErrorRow, ExceptionTable, row_for, row_of_status
 from streamer.backends.client.proxy import refusal_of_proxy
-from streamer.backends.s3.foreign_answers import ForeignAnswerError
+from streamer.backends.client.retry import demanded_pause_s
+from streamer.backends.s3.answers import ForeignAnswerError
 from streamer.core.errors import (
     AccessDeniedError,
     ConnectError,

@@ -18,7 +18,7 @@ from typing import Any
 
 from streamer.backends.client.answer_times import ATTEMPTS
 from streamer.backends.fsspec_settings import are_configured
-from streamer.backends.s3.ca_files import ca_file_of
+from streamer.backends.s3.sender import ca_file_of
 from streamer.core.collector import collector_paused
 
 __all__ = ["Keys", "PlainLogin", "keys_of_session", "plain_login"]
@@ -245,7 +245,7 @@ def keys_of_session(profile: str | None) -> Keys:
     with collector_paused():
         from botocore.exceptions import NoCredentialsError  # noqa: PLC0415 (a session takes 0.1 s)
 
-        from streamer.backends.s3.sessions import keys_in, shared_session  # noqa: PLC0415
+        from streamer.backends.s3.botocore_login import keys_in, shared_session  # noqa: PLC0415
     frozen = keys_in(shared_session(profile))
     if frozen is None:
         raise NoCredentialsError

@@ -1,18 +1,83 @@
-"""Sends the requests of S3's control plane; only here they are retried and bounded."""
+"""Sends the requests of S3's control plane: which certificates it trusts, under which name, how often it tries.
+
+Guarantees: requests are only retried and bounded here. A whole ``User-Agent`` of the user replaces the engine's, as it
+replaces botocore's; additions are appended. One rule for trusted certificates serves botocore, the engine and our own
+requests.
+"""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.metadata import version
 from time import monotonic
+from typing import Any
 
 from streamer.backends.client.answer_times import AnswerTimes
 from streamer.backends.client.exchange import Response, send
+from streamer.backends.client.request_headers import fault_of
 from streamer.backends.client.retry import Attempts, answered
+from streamer.core.errors import OptionError
+from streamer.core.secrets.environment import variable
 from streamer.core.store.sources import HttpSource
 
-__all__ = ["Sender"]
+__all__ = ["NAMING_OPTIONS", "Sender", "ca_file_of", "check_user_agent", "user_agent_of"]
+
+NAMING_OPTIONS = ("user_agent", "user_agent_appid", "user_agent_extra")
 
 _CA_OPTION = "client_kwargs={'verify': '/path/ca.pem'}, AWS_CA_BUNDLE=/path/ca.pem"
+
+
+def ca_file_of(verify: object, environment: Mapping[str, str], configured: str | None = None) -> str | None:
+    """Return the first file that is named, in botocore's order; ``SSL_CERT_FILE`` is our addition.
+
+    Args:
+        verify: The option ``verify`` of ``client_kwargs``.
+        environment: Variables of this process.
+        configured: ``ca_bundle`` of the profile, if it was read; ``AWS_CA_BUNDLE`` comes before it.
+
+    Returns:
+        The path; None for the system's certificates.
+    """
+    if isinstance(verify, (str, os.PathLike)) and os.fspath(verify):
+        return os.fspath(verify)
+    aws, ours, requests = (
+        variable(name, environment) for name in ("AWS_CA_BUNDLE", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE")
+    )
+    return aws or ours or configured or requests
+
+
+def check_user_agent(config: Mapping[str, Any]) -> None:
+    """Refuse a name that cannot be sent.
+
+    Args:
+        config: The option ``config_kwargs``.
+
+    Raises:
+        OptionError: the name holds a character that cannot be sent, such as a line end.
+    """
+    for name in NAMING_OPTIONS:
+        if (fault := fault_of("User-Agent", config.get(name) or "")) is not None:
+            raise OptionError(fault, hint=f"It is config_kwargs[{name!r}]: strip what a file has put around it")
+
+
+def user_agent_of(name: str | None, app: str | None, extra: str | None) -> str | None:
+    """Return the ``User-Agent`` that the engine sends, or None for the engine's own name.
+
+    Args:
+        name: ``user_agent`` of the user's configuration.
+        app: ``user_agent_appid``; ignored beside a whole name, as in botocore.
+        extra: ``user_agent_extra``.
+
+    Example:
+        >>> user_agent_of("mine/1", "shop", "team/a")
+        'mine/1 team/a'
+    """
+    if name:
+        return " ".join(filter(None, (name, extra)))
+    added = [f"app/{app}" if app else None, extra]
+    return " ".join(filter(None, (f"streamer/{version('streamer')}", *added))) if any(added) else None
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from streamer.backends.client.answer_values import is_directly_in, parse_size
-from streamer.backends.client.pinned_versions import refuse_version_of_folder
+from streamer.backends.client.option_checks import refuse_version_of_folder
 from streamer.backends.s3.answers import ListedObject, count_of_entries, names_in, objects_in
 from streamer.backends.s3.client import S3Client
 from streamer.backends.s3.digests import Composite, digest_in_head, digest_of_parts

@@ -20,7 +20,7 @@ from typing import Any
 from botocore.awsrequest import AWSResponse
 
 from streamer.backends.client.exchange import Response
-from streamer.backends.s3.foreign_answers import refuse_foreign_listing
+from streamer.backends.s3.answers import refuse_foreign_listing
 from streamer.backends.s3.sender import Sender
 from streamer.core.secrets.texts import note_credential
 from streamer.core.store.sources import HttpSource

@@ -15,12 +15,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from streamer import _native
-from streamer.backends.client.upload_mark import UploadMark
 from streamer.backends.s3.client import S3Client
 from streamer.backends.s3.urls import split_path
 from streamer.core.errors import AccessDeniedError, CredentialsError, StorageError, StreamerError
 from streamer.core.store.sources import ObjectInfo
-from streamer.core.store.uploads import changed_meanwhile
+from streamer.core.store.uploads import UploadMark, changed_meanwhile
 
 __all__ = ["ObjectWriter", "S3Upload"]
 

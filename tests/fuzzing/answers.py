@@ -27,11 +27,10 @@ from streamer.backends.hf.next_page import next_page
 from streamer.backends.http import errors as http_errors
 from streamer.backends.http.index_page import may_be_shard, names_in
 from streamer.backends.http.probe import check_kind, expiry_of, size_of, version_in
-from streamer.backends.s3.answers import count_of_entries, objects_in
-from streamer.backends.s3.clock import clock_offset_s
+from streamer.backends.s3.answers import count_of_entries, objects_in, parse_page
 from streamer.backends.s3.digests import digest_in_head
-from streamer.backends.s3.documents import parse_page
 from streamer.backends.s3.errors import storage_error
+from streamer.backends.s3.signing import clock_offset_s
 from streamer.core.errors import StorageError
 from streamer.core.options.limits import Limits
 

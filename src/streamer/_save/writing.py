@@ -18,9 +18,8 @@ from streamer.core.errors import LoadCancelledError, StorageError, StreamerError
 from streamer.core.options.settings import Settings
 from streamer.core.quoting import quoted
 from streamer.core.secrets.redact import redact
-from streamer.core.store.part_sender import send_parts
 from streamer.core.store.sources import ObjectInfo, Store
-from streamer.core.store.uploads import Upload, UploadingStore
+from streamer.core.store.uploads import Upload, UploadingStore, send_parts
 
 __all__ = ["Writing", "quiet_writing", "uploading_store"]
 

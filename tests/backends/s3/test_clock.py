@@ -6,7 +6,7 @@ from email.utils import formatdate
 
 import pytest
 
-from streamer.backends.s3.clock import clock_offset_s
+from streamer.backends.s3.signing import clock_offset_s
 
 NOW_S = 1_700_000_000.0
 

@@ -17,7 +17,8 @@ from faults.server import FaultServer
 from safetensors.torch import save_file
 
 import streamer
-from streamer.backends.s3 import botocore_client, plain_requests
+from streamer.backends.s3 import botocore_client
+from streamer.backends.s3 import client as s3_client
 
 TOLERANCE_S = 900  # S3's own
 REFUSAL = (
@@ -112,7 +113,7 @@ def test_a_real_server_accepts_the_learnt_time(s3_server, s3_checkpoint, monkeyp
         return datetime.datetime.now(datetime.timezone.utc).replace(tzinfo=None) + datetime.timedelta(seconds=wrong_by)
 
     monkeypatch.setattr(botocore.auth, "get_current_datetime", wrong_clock)
-    for client in (botocore_client, plain_requests):
-        monkeypatch.setattr(client, "time", SimpleNamespace(time=lambda: time.time() + wrong_by))
+    for module in (botocore_client, s3_client):
+        monkeypatch.setattr(module, "time", SimpleNamespace(time=lambda: time.time() + wrong_by))
     for more in ({}, {"use_listings_cache": False, "skip_instance_cache": True}):
         assert streamer.load(s3_checkpoint, names="*norm*", storage_options={**s3_server.storage_options(), **more})

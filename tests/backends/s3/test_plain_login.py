@@ -11,8 +11,8 @@ import pytest
 from botocore.exceptions import NoCredentialsError
 
 from streamer.backends.s3.botocore_client import BotocoreClient
+from streamer.backends.s3.client import PlainRequests
 from streamer.backends.s3.plain_login import keys_of_session, plain_login
-from streamer.backends.s3.plain_requests import PlainRequests
 from streamer.core.options.limits import Limits
 from streamer.core.secrets.environment import set_variables
 from streamer.core.store.trust import default_ca_file

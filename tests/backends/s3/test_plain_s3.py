@@ -14,9 +14,8 @@ from servers.scripted_http import ScriptedServer
 
 import streamer
 from streamer.backends.s3.botocore_client import BotocoreClient
-from streamer.backends.s3.client import S3Client
+from streamer.backends.s3.client import PlainRequests, S3Client
 from streamer.backends.s3.plain_login import plain_login
-from streamer.backends.s3.plain_requests import PlainRequests
 from streamer.backends.s3.store import S3Store
 from streamer.core.options.limits import Limits
 

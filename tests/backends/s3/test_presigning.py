@@ -7,7 +7,7 @@ import urllib.request
 
 import pytest
 
-from streamer.backends.s3 import presigning, url_template
+from streamer.backends.s3 import signing
 from streamer.backends.s3.botocore_client import BotocoreClient
 from streamer.backends.s3.store import S3Store
 
@@ -28,7 +28,7 @@ def client(s3_server, bucket):
 def by_botocore(monkeypatch):
     """Count the URLs that botocore signs by itself."""
     keys = []
-    signed = presigning.presigned_get
+    signed = signing.presigned_get
 
     def counted(client, lifetime_s, **parameters):
         keys.append(parameters["Key"])
@@ -85,7 +85,7 @@ def test_versions_are_left_to_botocore(client, by_botocore):
 def test_a_template_is_soon_made_anew(client, by_botocore, monkeypatch):
     client.signed_get("signed", LIFETIME_S, Key="first")
     now = time.monotonic()
-    monkeypatch.setattr(url_template.time, "monotonic", lambda: now + url_template.LIFETIME_S + 1)
+    monkeypatch.setattr(signing.time, "monotonic", lambda: now + signing.LIFETIME_S + 1)
     client.signed_get("signed", LIFETIME_S, Key="second")
     assert by_botocore == ["first", "second"]
 

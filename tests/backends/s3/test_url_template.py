@@ -7,8 +7,8 @@ from botocore import auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
-from streamer.backends.s3 import url_template
-from streamer.backends.s3.url_template import UrlTemplate
+from streamer.backends.s3 import signing
+from streamer.backends.s3.signing import UrlTemplate
 
 SECRET = "s3cr3t/+key"
 BUCKETS = [
@@ -75,6 +75,6 @@ def test_there_is_no_template_with_another_key() -> None:
 def test_it_signs_for_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     template = UrlTemplate.of(signed(f"{BUCKETS[0]}first"), "first", SECRET)
     assert template is not None
-    now = url_template.time.monotonic()
-    monkeypatch.setattr(url_template.time, "monotonic", lambda: now + url_template.LIFETIME_S + 1)
+    now = signing.time.monotonic()
+    monkeypatch.setattr(signing.time, "monotonic", lambda: now + signing.LIFETIME_S + 1)
     assert template.url("second") is None

@@ -1,15 +1,18 @@
-"""Checks the types of storage options, before a wrong type makes a library fail. Pure.
+"""Checks storage options and URLs before a request: types, verified TLS, versions only of objects. Pure.
 
-Guarantees: an error names the option and its type, and no frame holds its value, which may be a secret.
+A wrong type would make a library fail. Guarantees: an error names the option and its type, and no frame holds its
+value, which may be a secret. Options of aiohttp, also nested ones, cannot switch the verification of certificates off.
+Only an object has a version: the files of a folder would be read unpinned.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sized
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from streamer.core.errors import OptionError
+from streamer.backends.private_names.aiohttp import verifies_tls
+from streamer.core.errors import ObjectNotFoundError, OptionError
 from streamer.core.secrets.environment import is_blank
 
 if TYPE_CHECKING:
@@ -24,10 +27,14 @@ __all__ = [
     "TEXT",
     "Kind",
     "Kinds",
+    "check_tls_is_verified",
     "check_types",
     "is_sendable",
+    "refuse_version_of_folder",
     "timeout_of",
 ]
+
+_SWITCHES = ("verify", "ssl", "verify_ssl")
 
 
 class Kind(NamedTuple):
@@ -109,3 +116,34 @@ def timeout_of(value: Any, name: str) -> aiohttp.ClientTimeout | None:
 
 def _type_name(value: Any) -> str:
     return "a mapping" if isinstance(value, Mapping) else type(value).__name__  # our own classes wrap the user's
+
+
+def check_tls_is_verified(options: Mapping[str, Any]) -> None:
+    """Check the arguments of an HTTP file system, and its ``client_kwargs``.
+
+    Raises:
+        OptionError: TLS would not be verified.
+    """
+    client = options.get("client_kwargs")
+    connector = client.get("connector") if isinstance(client, Mapping) else None
+    if any(options.get(name) is False for name in _SWITCHES) or not verifies_tls(connector):
+        raise OptionError(
+            "Unverified TLS is refused",
+            hint="Name the CA instead: storage_options={'verify': '/path/ca.pem'}, or SSL_CERT_FILE=/path/ca.pem",
+        )
+
+
+def refuse_version_of_folder(entries: Sized, version: object, uri: str, hint: str) -> None:
+    """Refuse a pinned version if the URL names a folder.
+
+    Args:
+        entries: Entries of the folder; empty if the URL names an object.
+        version: The version that the URL pins for this path; empty or None for no version.
+        uri: The URL, for the message.
+        hint: The hint of the error.
+
+    Raises:
+        ObjectNotFoundError: there is a folder, and a version.
+    """
+    if version and len(entries):
+        raise ObjectNotFoundError("This is a folder, and the URL pins the version of one object", uri=uri, hint=hint)

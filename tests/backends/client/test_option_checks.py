@@ -10,7 +10,7 @@ import pytest
 from frames import shown_by_us
 
 import streamer
-from streamer.backends.client.option_types import ANY_NAME, FLAG, NUMBER, TEXT, check_types, timeout_of
+from streamer.backends.client.option_checks import ANY_NAME, FLAG, NUMBER, TEXT, check_types, timeout_of
 from streamer.backends.http.option_kinds import OF_AIOHTTP
 from streamer.core.errors import OptionError
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import streamer
-from streamer.backends.client.header_faults import fault_of
+from streamer.backends.client.request_headers import fault_of
 
 
 @pytest.mark.parametrize(
