@@ -246,7 +246,7 @@ def _open_instance(fs: AbstractFileSystem, path: str, candidates: Iterable[Entry
     """Open a store of an fsspec file system: natively if a built-in backend would make an equal file system."""
     from fsspec import AbstractFileSystem, get_filesystem_class  # noqa: PLC0415 (takes 0.1 s)
 
-    from streamer.backends.fsspec.schemes import check_scheme  # noqa: PLC0415 (imports fsspec)
+    from streamer.backends.fsspec.foreign_file_systems import check_scheme  # noqa: PLC0415 (imports fsspec)
     from streamer.backends.fsspec.store import FsspecStore  # noqa: PLC0415 (as well)
 
     refuse_accidental("fsspec.specs", "fsspec")

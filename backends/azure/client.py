@@ -1,5 +1,8 @@
 """The Azure control plane: a service client over the engine's connections, with the credential of one adlfs instance.
 
+adlfs only checks whether a setting is None. A blank ``AZURE_STORAGE_CONNECTION_STRING`` is not None: adlfs would use it
+as a connection string without an account, and it would hide the login of the machine.
+
 Guarantees: a request ends within three attempts and the time of `answer_times`, a login within 30 s; no redirect is
 followed. Refuses unverified TLS, and options that name another account than the URL. The methods of adlfs are not
 called, because its listing cache may be stale. The service client's own retries are not used: they wait 15 s and more.
@@ -22,7 +25,6 @@ from azure.storage.blob import BlobSasPermissions, BlobServiceClient, generate_b
 from fsspec.asyn import sync
 
 from streamer.backends.azure.errors import Request, raise_login_error, raise_storage_error
-from streamer.backends.azure.file_system import AzureFileSystem
 from streamer.backends.azure.options import filled_options
 from streamer.backends.azure.transport import Call, EngineTransport
 from streamer.backends.azure.urls import AzureUrl
@@ -32,11 +34,11 @@ from streamer.backends.fsspec.instances import shared
 from streamer.backends.metadata_servers import ask_azure_directly
 from streamer.core.errors import OptionError
 from streamer.core.options.limits import Limits
-from streamer.core.secrets.environment import set_variables
+from streamer.core.secrets.environment import is_blank, set_variables
 from streamer.core.secrets.texts import note_credential
 from streamer.core.store.trust import trust_in
 
-__all__ = ["AzureClient", "Grant"]
+__all__ = ["AzureClient", "AzureFileSystem", "Grant"]
 
 # Long enough for requests that are in flight while the signature is renewed; short, so that a leaked URL soon expires.
 SIGNATURE_LIFETIME_S = 600
@@ -49,6 +51,31 @@ TOKEN_RESERVE_S = 300  # as in azure-identity; some of its credentials run a pro
 TOKEN_SCOPE = "https://storage.azure.com/.default"  # noqa: S105  (a name, the same in all clouds)
 
 _Answer = TypeVar("_Answer")
+
+
+class _Setting:
+    """An attribute that is None if it is set to a blank text."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, instance: Any, owner: type) -> Any:
+        return None if instance is None else vars(instance).get(self._name)
+
+    def __set__(self, instance: Any, value: Any) -> None:
+        vars(instance)[self._name] = None if is_blank(value) else value
+
+
+class AzureFileSystem(AzureBlobFileSystem):  # type: ignore[misc]  # adlfs has no types
+    """adlfs's file system. The settings below are those that adlfs also reads from the environment."""
+
+    account_key = _Setting()
+    account_name = _Setting()
+    client_id = _Setting()
+    client_secret = _Setting()
+    connection_string = _Setting()
+    sas_token = _Setting()
+    tenant_id = _Setting()
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,10 @@ from typing import Any
 
 from adlfs import AzureBlobFileSystem
 
-from streamer.backends.azure.hosts import check_host, named_by_connection_string
-from streamer.backends.azure.urls import AzureUrl
+from streamer.backends.azure.urls import AzureUrl, check_host, named_by_connection_string
 from streamer.backends.blob_urls import CREDENTIAL_OPTIONS
 from streamer.backends.client.option_checks import ANY_NAME, CA_FILE, NUMBER, TEXT, Kinds, check_types
-from streamer.backends.fsspec.options import configured_options, names_of_arguments
+from streamer.backends.fsspec_settings import configured_options, names_of_arguments
 from streamer.backends.option_names import check_option_names
 from streamer.core.errors import OptionError
 from streamer.core.quoting import quoted

@@ -14,7 +14,7 @@ from typing import Any
 
 from fsspec import AbstractFileSystem
 
-from streamer.backends.posix.locked_draft import LockedDraft
+from streamer.backends.posix.drafts import LockedDraft
 from streamer.core.errors import RangeResponseError, TruncatedError
 from streamer.core.no_room import NO_ROOM
 

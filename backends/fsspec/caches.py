@@ -23,7 +23,7 @@ from fsspec.implementations.cached import CachingFileSystem, SimpleCacheFileSyst
 
 from streamer.backends.fsspec.block_file import BlockFile, Blocks, sends_ranges
 from streamer.backends.fsspec.info import fresh_info, size_of, version_of
-from streamer.backends.posix.locked_draft import LockedDraft, locked_folder
+from streamer.backends.posix.drafts import LockedDraft, locked_folder
 from streamer.backends.private_names.fsspec import (
     cached_copy,
     cached_file_name,

@@ -19,7 +19,7 @@ from streamer.backends.client.option_checks import check_tls_is_verified
 from streamer.backends.client.proxy import named_proxy
 from streamer.backends.client.redirects import Hop, next_hop, origin_of
 from streamer.backends.client.request_headers import basic_authorization, login_of
-from streamer.backends.fsspec.options import configured_options
+from streamer.backends.fsspec_settings import configured_options
 from streamer.backends.login_state import login_state
 from streamer.core.errors import OptionError, RedirectError
 from streamer.core.options.limits import Limits

@@ -16,11 +16,10 @@ from fsspec import AbstractFileSystem
 from fsspec.archive import AbstractArchiveFileSystem
 
 from streamer.backends.fsspec.caches import is_decompressing, local_size_bytes, with_whole_records
-from streamer.backends.fsspec.chains import reason_for_missing, with_guarded_links
 from streamer.backends.fsspec.errors import raise_opening_error, raise_storage_error
+from streamer.backends.fsspec.foreign_file_systems import check_instance, reason_for_missing, with_guarded_links
 from streamer.backends.fsspec.info import fresh_info, size_of, version_of
-from streamer.backends.fsspec.instance_snapshot import InstanceSnapshot
-from streamer.backends.fsspec.login_options import check_instance
+from streamer.backends.fsspec.instances import InstanceSnapshot
 from streamer.backends.fsspec.reads import source_of
 from streamer.backends.fsspec.upload import FsspecUpload
 from streamer.backends.private_names.fsspec import path_of

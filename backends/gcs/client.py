@@ -1,5 +1,7 @@
 """The control plane of Google Cloud Storage: its JSON API, with the options and the credentials of gcsfs.
 
+Guarantees: each object has a name that can be requested and a size that a file can have; otherwise a `StorageError`.
+
 Guarantees: options of the user (arguments, fsspec configuration, environment) are never overridden, changed in place or
 written back. A request ends within three attempts and the time of `answer_times`. A refused token is renewed once. The
 engine sends the requests; if the engine cannot use the session's options, gcsfs's own session sends them. gcsfs's
@@ -12,21 +14,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import quote, urlencode
 
 from streamer.backends.client.answer_times import named_times
+from streamer.backends.client.answer_values import parse_name, parse_size, parse_word
 from streamer.backends.client.exchange import Response, send
 from streamer.backends.client.option_checks import timeout_of
 from streamer.backends.client.proxy import named_proxy
 from streamer.backends.client.request_headers import own_headers
 from streamer.backends.client.retry import Attempts, answered
-from streamer.backends.gcs.credentials import Bearer, GoogleLogin, bearer_of
+from streamer.backends.gcs.credentials import LOGINS, Bearer, GoogleLogin, bearer_of
 from streamer.backends.gcs.errors import Answer, Caller
-from streamer.backends.gcs.logins import LOGINS
-from streamer.backends.gcs.options import filled_options
-from streamer.backends.gcs.session_options import only_of_aiohttp
-from streamer.core.errors import OptionError
+from streamer.backends.gcs.options import filled_options, only_of_aiohttp
+from streamer.core.errors import OptionError, StorageError
 from streamer.core.options.limits import Limits
 from streamer.core.secrets.environment import set_variables, variable
 from streamer.core.secrets.options import SecretOptions
@@ -37,12 +38,52 @@ from streamer.core.store.sources import HttpSource
 if TYPE_CHECKING:
     from streamer.backends.gcs.session import GcsfsSession
 
-__all__ = ["GcsClient"]
+__all__ = ["DescribedObject", "GcsClient", "names_in", "object_in", "page_in"]
 
 DEFAULT_LIMITS = Limits()
 CERTIFICATE = "the client certificate of google-auth's configuration"
 
 A = TypeVar("A", Answer, Response)
+
+
+class DescribedObject(NamedTuple):
+    """An object: its name, its size, and its generation if the answer has one."""
+
+    name: str
+    size_bytes: int
+    generation: str | None
+
+
+def page_in(document: Mapping[str, Any], uri: str) -> tuple[list[Any], str | None]:
+    """Return the entries of a page, and the token of the next page."""
+    entries, token = document.get("items", []), document.get("nextPageToken")
+    if not isinstance(entries, list) or not isinstance(document.get("prefixes", []), list):
+        raise _malformed(uri)
+    if not (token is None or isinstance(token, str)):
+        raise _malformed(uri)
+    if token and not token.isascii():  # lone surrogates, for example, cannot be sent back
+        raise _malformed(uri)
+    return entries, token or None
+
+
+def names_in(document: Mapping[str, Any], folder: str) -> list[str]:
+    """Return the names of a page's objects within the folder, and the names of sub-folders with a slash at the end."""
+    names = [str(each.get("name")) for each in document.get("items", [])]
+    return [name.removeprefix(folder) for name in (*map(str, document.get("prefixes", [])), *names) if name != folder]
+
+
+def object_in(entry: object, uri: str) -> DescribedObject:
+    """Parse the entry of one object."""
+    if not isinstance(entry, dict) or "name" not in entry or "size" not in entry:
+        raise _malformed(uri)
+    generation = parse_word(str(entry.get("generation") or ""))
+    return DescribedObject(parse_name(entry["name"], uri), parse_size(entry["size"], uri), generation)
+
+
+def _malformed(uri: str) -> StorageError:
+    message = "The answer describes no object of Google Cloud Storage"
+    return StorageError(message, uri=uri, hint="Check endpoint_url")
+
 
 if find_spec("gcsfs") is None:  # raise now, rather than when the first option needs gcsfs
     raise ModuleNotFoundError("No module named 'gcsfs'", name="gcsfs")

@@ -1,9 +1,12 @@
-"""Google credentials as the options of gcsfs name them, and their tokens, renewed within bounded time.
+"""Google credentials as the options of gcsfs name them; loads with equal options share one login and its token.
 
 Guarantees: the credentials that the user names are used. gcsfs itself silently sends anonymous requests if it finds no
 credentials, or if the default credentials belong to another project than `project`. It also sends a raw token to
 Google, in a URL, to check it. Each request to a token server ends within `TOKEN_TIMEOUT_S`. Modules that take long to
 import are imported when a login needs them.
+
+Guarantees: after a change of the environment or of a file of credentials, a load does not use a login from before the
+change. The last `KEPT` logins are kept; they hold no connection.
 """
 
 from __future__ import annotations
@@ -12,7 +15,8 @@ import os
 import sys
 import threading
 import warnings
-from collections.abc import Mapping
+from collections import OrderedDict
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from datetime import timezone
 from functools import partial
@@ -23,15 +27,19 @@ import google.auth
 from google.auth.credentials import Credentials
 from google.auth.exceptions import DefaultCredentialsError, GoogleAuthError, RefreshError
 
+from streamer.backends.login_state import key_of, login_state
 from streamer.core.secrets.environment import blank_variables, variable
 from streamer.core.secrets.options import SecretOptions, plain
 
-__all__ = ["EMULATOR", "Bearer", "GoogleLogin", "bearer_of"]
+__all__ = ["EMULATOR", "LOGINS", "Bearer", "GoogleLogin", "bearer_of"]
 
 METHODS = ("anon", "browser", "cache", "cloud", "google_default")  # values of gcsfs's option `token`
 EMULATOR = "emulator"  # our own value: anonymous because requests go to an emulator, not because the user chose it
 SAVED_LOGIN = "application_default_credentials.json"  # written by `gcloud auth application-default login`
 SCOPE = "https://www.googleapis.com/auth/devstorage."
+
+KEPT = 8  # a job uses a few logins in turn
+OPTIONS = ("access", "key_file", "project", "token")
 
 
 @dataclass(frozen=True)
@@ -219,3 +227,53 @@ def _cached_credentials(project: str, access: str) -> Any:
 
     tokens = GoogleCredentials.tokens
     return tokens.get((project, access)) or tokens.get((project, "full_control"))
+
+
+class Logins:
+    """Keeps logins by their options; any thread may call it."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._kept: OrderedDict[Hashable, GoogleLogin] = OrderedDict()
+
+    def of(self, options: Mapping[str, Any]) -> GoogleLogin:
+        """Return the login that arguments of gcsfs name; with ``skip_instance_cache`` it is a new one.
+
+        Raises:
+            Exception: any exception of `GoogleLogin`.
+        """
+        own = SecretOptions({name: options[name] for name in OPTIONS if options.get(name) is not None})
+        if options.get("skip_instance_cache"):
+            return GoogleLogin(**plain(own))
+        key = _Key(key_of(own), login_state())
+        with self._guard:
+            kept = self._kept.get(key)
+        login = kept or GoogleLogin(**plain(own))
+        with self._guard:
+            login = self._kept.setdefault(key, login)  # another thread may have been faster
+            self._kept.move_to_end(key)
+            while len(self._kept) > KEPT:
+                self._kept.popitem(last=False)
+        return login
+
+    def forget(self, login: GoogleLogin) -> None:
+        """Let the next load with the same options look for credentials again."""
+        with self._guard:
+            for key in [key for key, each in self._kept.items() if each is login]:
+                del self._kept[key]
+
+    def clear(self) -> None:
+        """Forget all logins."""
+        self.__init__()  # type: ignore[misc]
+
+
+@dataclass(frozen=True)
+class _Key:
+    """Equal for equal options and credentials; its `repr` shows neither."""
+
+    options: Hashable = field(repr=False)
+    state: Hashable = field(repr=False)
+
+
+LOGINS = Logins()
+os.register_at_fork(after_in_child=LOGINS.clear)  # another thread may hold the guard

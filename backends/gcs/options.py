@@ -1,4 +1,8 @@
-"""Completes the arguments of `gcsfs.GCSFileSystem` from the environment.
+"""Completes the arguments of `gcsfs.GCSFileSystem` from the environment; checks the arguments of aiohttp's session.
+
+Guarantees: an argument has the same effect on reads and on lookups; if the engine cannot use it, Python does both with
+that session. Refuses arguments that aiohttp does not have, unverified TLS, and headers that would break reading by
+ranges.
 
 Guarantees: the user's options (arguments, fsspec configuration) are never overridden or changed in place. Refuses
 unverified TLS.
@@ -11,21 +15,61 @@ from collections.abc import Mapping
 from typing import Any
 
 from streamer.backends.client.option_checks import TEXT, Kind, Kinds, check_types
+from streamer.backends.client.proxy import environment_proxy
+from streamer.backends.client.request_headers import check_headers, own_headers
 from streamer.backends.fsspec_settings import are_configured
 from streamer.backends.gcs.credentials import EMULATOR
-from streamer.backends.gcs.session_options import check_session
 from streamer.backends.option_names import OF_FSSPEC, check_option_names
 from streamer.core.errors import OptionError
 from streamer.core.secrets.environment import blank_variables
 from streamer.core.secrets.options import SecretOptions
 
-__all__ = ["filled_options"]
+__all__ = ["check_session", "filled_options", "only_of_aiohttp"]
+
+_OF_ENGINE = frozenset({"headers", "proxy", "proxy_auth", "trust_env"})
+_OF_AIOHTTP = ("auth", "connector", "cookie_jar", "cookies", "middlewares")  # they may log in, or hold a TLS context
 
 # The options that this package reads, including its own `key_file`; others are checked against gcsfs's signature.
 _NAMES = frozenset(
     {"access", "endpoint_url", "key_file", "project", "requester_pays", "requests_timeout", "session_kwargs", "token"}
 )
 _ACCESS = ("read_only", "read_write", "full_control")
+
+
+def check_session(session: Mapping[str, Any]) -> None:
+    """Check the arguments of a session.
+
+    Raises:
+        OptionError: an argument cannot be used.
+    """
+    if session.keys() - _OF_ENGINE:
+        _check_names_of_session(session)
+    check_headers(own_headers(session))
+
+
+def only_of_aiohttp(session: Mapping[str, Any], url: str) -> str | None:
+    """Return the name of an argument that the engine cannot use for a URL, or None."""
+    if session.get("trust_env") is False and not session.get("proxy") and environment_proxy(url):
+        return "trust_env"
+    return next((name for name in _OF_AIOHTTP if session.get(name)), None)
+
+
+def _check_names_of_session(session: Mapping[str, Any]) -> None:
+    import aiohttp  # noqa: PLC0415  the import takes 0.2 s
+
+    from streamer.backends.fsspec_settings import names_of_arguments  # noqa: PLC0415  imports aiohttp, too
+    from streamer.backends.private_names.aiohttp import verifies_tls  # noqa: PLC0415
+
+    if not verifies_tls(session.get("connector")):
+        raise OptionError("A connector with ssl=False is refused: TLS certificates are always verified")
+    for name in ("ssl", "ssl_context", "cert"):
+        if name in session:
+            raise OptionError(
+                f"session_kwargs has no {name!r}: a session of aiohttp has its TLS context in its connector",
+                hint="Give {'connector': aiohttp.TCPConnector(ssl=context)}, or for a private CA alone SSL_CERT_FILE",
+            )
+    # Sessions of older versions have no argument `proxy`, but the engine reads it from these options.
+    check_option_names("session_kwargs", session, names_of_arguments(aiohttp.ClientSession) | _OF_ENGINE)
 
 
 def filled_options(storage_options: Mapping[str, Any], environment: Mapping[str, str]) -> SecretOptions:
@@ -72,7 +116,7 @@ def _check_names(options: Mapping[str, Any]) -> None:
     if options.keys() - _NAMES - OF_FSSPEC:
         from gcsfs.core import GCSFileSystem  # noqa: PLC0415  the import takes half a second
 
-        from streamer.backends.fsspec.options import names_of_arguments  # noqa: PLC0415  imports aiohttp
+        from streamer.backends.fsspec_settings import names_of_arguments  # noqa: PLC0415  imports aiohttp
 
         # gcsfs's class for buckets with folders takes `memmove_max_workers` from ``**kwargs``.
         names = _NAMES | names_of_arguments(GCSFileSystem) | {"memmove_max_workers"}
@@ -84,7 +128,7 @@ def _configured(options: Mapping[str, Any], environment: Mapping[str, str]) -> S
         return SecretOptions(options)
     from gcsfs.core import GCSFileSystem  # noqa: PLC0415  as above
 
-    from streamer.backends.fsspec.options import configured_options  # noqa: PLC0415
+    from streamer.backends.fsspec_settings import configured_options  # noqa: PLC0415
 
     return configured_options(GCSFileSystem, options)
 

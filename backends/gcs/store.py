@@ -14,11 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from streamer.backends.client.answer_values import is_directly_in
 from streamer.backends.client.option_checks import refuse_version_of_folder
-from streamer.backends.gcs.answers import names_in, object_in, page_in
-from streamer.backends.gcs.client import GcsClient
+from streamer.backends.gcs.client import GcsClient, names_in, object_in, page_in
 from streamer.backends.gcs.credentials import Bearer
 from streamer.backends.gcs.errors import Answer, missing_bucket, not_found, raise_storage_error, refusal
-from streamer.backends.gcs.python_reads import RangeReader
 from streamer.core.errors import ObjectNotFoundError, StorageError, StreamerError, UsageError
 from streamer.core.options.limits import Limits, ListingCount
 from streamer.core.outages.answered import answered_so_far
@@ -158,6 +156,8 @@ class GcsStore:
         only = self._client.only_python
         if only is None:
             return self._source(info, refused=None)
+        from streamer.backends.gcs.session import RangeReader  # noqa: PLC0415  imports aiohttp
+
         reader = RangeReader(partial(self._client.read, self._media_url(info)), self._client.caller, info)
         return PythonSource(reader.read_into, remark=f"only gcsfs's session supports {only}: read in Python")
 

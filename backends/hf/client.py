@@ -16,15 +16,13 @@ from huggingface_hub import constants
 
 from streamer.backends.client.option_checks import TEXT, check_types, is_sendable
 from streamer.backends.client.redirects import Hop, origin_of
-from streamer.backends.hf.answers import HubFile, commit_in, entries_in, files_in, names_in
+from streamer.backends.hf.answers import HubFile, commit_in, entries_in, files_in, names_in, next_page
 from streamer.backends.hf.errors import refusal
-from streamer.backends.hf.next_page import next_page
 from streamer.backends.hf.paths import HfPath
 from streamer.backends.http.access import access_of
 from streamer.backends.http.client import HttpClient
-from streamer.backends.http.lookups import probe_object
 from streamer.backends.http.options import merged_options
-from streamer.backends.http.probe import Probe
+from streamer.backends.http.probe import Probe, probe_object
 from streamer.backends.hub_variables import hub_endpoint, saved_token
 from streamer.backends.option_names import check_option_names
 from streamer.core.errors import CredentialsError, ObjectNotFoundError, OptionError, StorageError

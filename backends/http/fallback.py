@@ -13,7 +13,7 @@ from typing import Any
 from fsspec.implementations.http import HTTPFileSystem
 
 from streamer.backends.fsspec.http_sessions import with_guarded_sessions
-from streamer.backends.fsspec.instance_snapshot import InstanceSnapshot
+from streamer.backends.fsspec.instances import InstanceSnapshot
 from streamer.backends.fsspec.store import FsspecStore
 from streamer.backends.http.access import access_of
 from streamer.backends.http.index_page import may_be_shard

@@ -22,8 +22,7 @@ from streamer.backends.http.access import access_of
 from streamer.backends.http.azure import is_for_azure, open_azure
 from streamer.backends.http.client import HttpClient
 from streamer.backends.http.index_page import may_be_shard, names_in
-from streamer.backends.http.lookups import index_page, probe_object
-from streamer.backends.http.probe import Probe, expiry_of
+from streamer.backends.http.probe import Probe, expiry_of, index_page, probe_object
 from streamer.backends.http.stream import OneStream
 from streamer.core.errors import ChangedError, ObjectNotFoundError, RangeResponseError, StorageError, UsageError
 from streamer.core.options.limits import Limits

@@ -1,5 +1,8 @@
 """Reads an HTTP object from beginning to end through one GET, if its server answers no requests for ranges.
 
+Guarantees: a body that stops, or is too slow, fails after `stall_timeout_s`; bytes that arrived are returned before the
+error that ended the body is raised.
+
 Guarantees: every byte comes from an answer with the size and version of the probe. Each wait is bounded. The connection
 is closed at the end of the object, if many other objects are read, or if the reader is no longer used. The engine's
 threads may request neighbouring blocks in any order: a later block waits for its turn. A block before the current
@@ -17,7 +20,6 @@ from time import monotonic
 from streamer.backends.client.answer_values import is_plain
 from streamer.backends.client.exchange import Response
 from streamer.backends.client.redirects import Hop
-from streamer.backends.http.body import receive
 from streamer.backends.http.client import HttpClient, OpenResponse
 from streamer.backends.http.probe import Probe, version_in
 from streamer.core.errors import (
@@ -25,17 +27,59 @@ from streamer.core.errors import (
     ConnectError,
     RangeResponseError,
     StorageError,
+    StreamerError,
     TransferTimeoutError,
     TruncatedError,
 )
+from streamer.core.options.limits import Limits
 from streamer.core.store.sources import ObjectInfo
 
-__all__ = ["OneStream"]
+__all__ = ["OneStream", "receive"]
+
+# Share of `stall_bytes_per_s`, the minimum pace of a range; lower here, because a retry starts from the object's start.
+STALL_SHARE = 1 / 8
 
 ATTEMPTS = 3  # to read one block; each attempt begins at the start of the object
 SKIPPED_BYTES = 1 << 20  # skipped at a time
 EARLY_WAIT_S = 0.02  # for a thread that is about to request an earlier block; enough for several switches of the GIL
 MAX_IDLE = 8  # connections that wait for their next block; servers close them after a minute anyway
+
+
+def receive(response: Response, buffer: memoryview, uri: str, limits: Limits) -> int:
+    """Receive the next bytes of the body. The buffer stays partly empty if the body ends, breaks off or is slow.
+
+    Raises:
+        TransferTimeoutError: the body stalled.
+        TruncatedError: the body ended before its first of these bytes.
+        StorageError: the connection failed before the first of these bytes.
+    """
+    began = monotonic()
+    try:
+        count = response.read_into(buffer, limits.stall_timeout_s)
+    except StreamerError as error:
+        error.uri = uri
+        raise
+    if count == len(buffer):
+        return count
+    if count == 0 and response.has_ended:
+        raise TruncatedError(
+            "The server ends the file before its size",
+            uri=uri,
+            hint="Load again; if that fails, the file itself is cut short",
+        )
+    elapsed_s = monotonic() - began
+    if elapsed_s >= limits.stall_timeout_s:
+        _check_pace(count, elapsed_s, uri, limits)
+    return count
+
+
+def _check_pace(received_bytes: int, elapsed_s: float, uri: str, limits: Limits) -> None:
+    if received_bytes < limits.stall_bytes_per_s * STALL_SHARE * elapsed_s:
+        raise TransferTimeoutError(
+            f"The transfer stalled: {received_bytes} bytes in {elapsed_s:.1f} s",
+            uri=uri,
+            hint="The server has no ranges, so each attempt starts from the beginning; use a server with ranges",
+        )
 
 
 class OneStream:

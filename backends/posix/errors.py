@@ -1,14 +1,33 @@
-"""Translates errors of the operating system about files into this package's errors."""
+"""Translates errors of the operating system about files into this package's errors, and says why a path is missing.
+
+It reads at most `LOOKED_AT` names of one folder, and opens no file.
+"""
 
 from __future__ import annotations
 
 import errno
+import os
+import re
+from itertools import islice
 
 from streamer.core.errors import AccessDeniedError, ObjectNotFoundError, StorageError
 from streamer.core.no_room import NO_ROOM
+from streamer.core.quoting import quoted
 from streamer.core.secrets.redact import redact
+from streamer.core.store.peeking import near_names
 
-__all__ = ["storage_error"]
+__all__ = ["LOOKED_AT", "hint_for_missing", "storage_error"]
+
+LOOKED_AT = 5000  # names of one folder
+
+_USUAL = "Check the path, and that its disk is mounted"
+# The form of a repository on the Hub; a path of a file has more parts, or a suffix.
+_REPOSITORY = re.compile(r"(?!.*(?:--|\.\.))\w[\w.-]{0,95}/\w[\w.-]{0,95}(@[\w./-]+)?", re.ASCII)
+_SUFFIX = re.compile(r"\.(safetensors|json|bin|pt|pth|gguf)\Z", re.IGNORECASE)
+_AROUND = " \t\r\n'\""
+_VARIABLE = re.compile(r"\$\w+|\$\{\w+\}")
+_BRACES = re.compile(r"\{[^{}/]*,[^{}/]*\}")
+_ONE_COLON = re.compile(r"(abfss?|az|gc?s|hf|https?|nfs|s3a?):(?![/:])", re.IGNORECASE)
 
 
 def storage_error(error: OSError, path: str) -> StorageError:
@@ -26,3 +45,65 @@ def storage_error(error: OSError, path: str) -> StorageError:
     else:
         hint = "Check the path and the disk; the kernel's log (dmesg) may tell more"
     return StorageError(f"The file system failed: {error.strerror}", uri=redact(path), hint=hint, code=code)
+
+
+def hint_for_missing(path: str, text: str) -> str:
+    """Say what to do about a path that does not exist.
+
+    Args:
+        path: The absolute path.
+        text: The path as the user wrote it.
+    """
+    if os.path.islink(path):
+        return f"It is a link to {_target(path)}, which leads nowhere: was that moved, deleted, or never downloaded?"
+    if (mistake := _mistake_in(text)) is not None:
+        return mistake
+    parent, name = _first_missing(path)
+    if os.path.isfile(parent):
+        return f"{quoted(os.path.basename(parent))} is a file, not a folder"
+    nearby = near_names(name, _names_in(parent))
+    is_near = nearby.startswith("Near")
+    if _REPOSITORY.fullmatch(text) and not _SUFFIX.search(text):
+        near = f". {nearby}" if is_near else ""
+        return f"A model of the Hugging Face Hub is hf://{text}; otherwise check the path{near}"
+    if is_near:
+        return f"{quoted(name)} does not exist. {nearby}"
+    return f"{_USUAL}. {nearby}" if nearby and parent == os.path.dirname(path) else _USUAL
+
+
+def _mistake_in(text: str) -> str | None:
+    """Say what is wrong with the text of a path; None if nothing is."""
+    if scheme := _ONE_COLON.match(text):
+        return f"A URL has two slashes after its scheme: {scheme[0]}//…"
+    if text != text.strip(_AROUND):
+        return "There is a space, a quote or a line end around it: strip that"
+    if variable := _VARIABLE.search(text):
+        return f"{variable[0]} is not replaced by its value here: os.path.expandvars does that"
+    if _BRACES.search(text):
+        return "Braces are no pattern here: *, ? and [...] are, in the last part; or name each file, in a list"
+    if text.startswith("file://") and not text.startswith("file:///"):
+        return "A file:// URL has an absolute path: file:///folder/file"
+    return None
+
+
+def _target(link: str) -> str:
+    try:
+        return quoted(os.readlink(link))
+    except OSError:
+        return "another place"
+
+
+def _first_missing(path: str) -> tuple[str, str]:
+    """Return the last folder of the path that exists, and the name that is missing in it."""
+    parent, name = os.path.split(path)
+    while name and not os.path.lexists(parent):
+        parent, name = os.path.split(parent)
+    return parent, name
+
+
+def _names_in(folder: str) -> list[str]:
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(entry.name for entry in islice(entries, LOOKED_AT))
+    except OSError:
+        return []

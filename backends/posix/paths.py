@@ -1,4 +1,4 @@
-"""Finds the path that a ``file://`` URL names.
+"""Finds the path that a ``file://`` URL names, and resolves a link in its last part; the kernel follows all others.
 
 A URL is taken literally, as by fsspec. Percent codes (``%20`` for a space, RFC 8089) are decoded only if there is no
 file of the literal name. The host ``localhost`` is dropped, unless only a folder of that name has the file.
@@ -16,10 +16,12 @@ from urllib.parse import unquote
 from streamer.core.errors import UsageError
 from streamer.core.secrets.redact import redact
 
-__all__ = ["absolute_path"]
+__all__ = ["absolute_path", "followed"]
 
 PREFIXES = ("file://", "local://", "file:", "local:")  # fsspec's local file system strips the same prefixes
 _UNUSUAL = re.compile(r"//|/\.?(?:/|\Z)")  # in an absolute path
+
+MOST_LINKS = 40  # the kernel's limit
 
 
 def absolute_path(uri: str) -> str:
@@ -84,3 +86,23 @@ def _prefix_of(uri: str) -> str:
     scheme, mark, _ = uri.partition("://")
     spelled = scheme.lower() + mark if mark else uri
     return next((prefix for prefix in PREFIXES if spelled.startswith(prefix)), "")
+
+
+def followed(path: str) -> str:
+    """Return the path of the file that a link, or a link to a link, leads to; return any other path unchanged.
+
+    Folders of the path are not resolved, because the text of a link such as ``/proc/PID/root`` does not lead to its
+    target. If the text of a link names another file than the one the kernel opens (``/proc/PID/fd/3``), it stays, too.
+
+    Example:
+        >>> followed("/etc/../etc/hostname")
+        '/etc/../etc/hostname'
+    """
+    target = path
+    for _ in range(MOST_LINKS):
+        try:
+            target = os.path.join(os.path.dirname(target), os.readlink(target))
+        except OSError:  # no link, or nothing
+            break
+    is_same = not os.path.exists(path) or (os.path.exists(target) and os.path.samefile(path, target))
+    return target if is_same else path

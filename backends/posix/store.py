@@ -17,8 +17,7 @@ from typing import Any
 from streamer import _native
 from streamer.backends.option_names import check_option_names
 from streamer.backends.posix.errors import storage_error
-from streamer.backends.posix.links import followed
-from streamer.backends.posix.paths import absolute_path
+from streamer.backends.posix.paths import absolute_path, followed
 from streamer.core.disk_names import disk_name, text_of
 from streamer.core.errors import ObjectNotFoundError, OptionError, StorageError
 from streamer.core.format.shard_names import is_of_checkpoint
@@ -110,7 +109,7 @@ class PosixStore:
         except OSError as error:
             failed = storage_error(error, path)
             if isinstance(failed, ObjectNotFoundError):
-                from streamer.backends.posix.missing_paths import hint_for_missing  # noqa: PLC0415 (takes 1 ms)
+                from streamer.backends.posix.errors import hint_for_missing  # noqa: PLC0415 (takes 1 ms)
 
                 failed.hint = hint_for_missing(disk_name(path), self._uri if path == self.root else path)
             raise failed from error
@@ -135,7 +134,7 @@ class PosixStore:
 
     def peek(self, prefix: str) -> list[str]:
         """Name the files and folders directly in a folder."""
-        from streamer.backends.posix.missing_paths import LOOKED_AT  # noqa: PLC0415 (takes 1 ms)
+        from streamer.backends.posix.errors import LOOKED_AT  # noqa: PLC0415 (takes 1 ms)
 
         with os.scandir(disk_name(prefix)) as entries:
             return sorted(text_of(entry.name) + "/" * entry.is_dir() for entry in islice(entries, LOOKED_AT))
@@ -173,7 +172,7 @@ class PosixStore:
             AccessDeniedError: the folder may not be written.
             StorageError: the disk is full, or failed.
         """
-        from streamer.backends.posix.atomic_write import write_atomically  # noqa: PLC0415 (takes 1 ms)
+        from streamer.backends.posix.drafts import write_atomically  # noqa: PLC0415 (takes 1 ms)
 
         try:
             write_atomically(disk_name(path), data)

@@ -13,9 +13,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from streamer import _native
-from streamer.backends.posix.atomic_write import sync_folder
+from streamer.backends.posix.drafts import OwnDraft, sync_folder
 from streamer.backends.posix.errors import storage_error
-from streamer.backends.posix.own_draft import OwnDraft
 from streamer.core.disk_names import disk_name
 from streamer.core.errors import ObjectNotFoundError, StorageError
 from streamer.core.secrets.redact import redact

@@ -17,7 +17,7 @@ from botocore.session import Session
 from streamer.backends.client.answer_times import AnswerTimes, answer_times
 from streamer.backends.client.option_checks import CA_FILE, MAPPING, NUMBER, TEXT, Kinds, check_types
 from streamer.backends.client.proxy import check_proxy, environment_proxy
-from streamer.backends.fsspec.options import configured_options, names_of_arguments
+from streamer.backends.fsspec_settings import configured_options, names_of_arguments
 from streamer.backends.option_names import check_option_names
 from streamer.backends.s3.sender import NAMING_OPTIONS, ca_file_of, check_user_agent
 from streamer.core.errors import OptionError

@@ -8,8 +8,8 @@ from fnmatch import fnmatchcase
 import fsspec
 
 from streamer._locate_shards import opened_store
-from streamer.backends.fsspec.chains import with_guarded_links
 from streamer.backends.fsspec.errors import raise_storage_error
+from streamer.backends.fsspec.foreign_file_systems import with_guarded_links
 from streamer.backends.private_names.fsspec import path_of
 from streamer.core.errors import ObjectNotFoundError, OptionError, StreamerError
 from streamer.core.options.settings import resolve

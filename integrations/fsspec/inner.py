@@ -13,9 +13,8 @@ from fsspec import AbstractFileSystem
 from streamer._locate_shards import opened_store
 from streamer.backends.extras import BUILTIN_SCHEMES
 from streamer.backends.fsspec.caches import with_whole_records
-from streamer.backends.fsspec.chains import with_guarded_links
 from streamer.backends.fsspec.errors import raise_storage_error
-from streamer.backends.fsspec.schemes import check_scheme
+from streamer.backends.fsspec.foreign_file_systems import check_scheme, with_guarded_links
 from streamer.core.checkpoint.shards import source_object
 from streamer.core.errors import OptionError, StreamerError
 from streamer.core.options.settings import Settings

@@ -39,7 +39,7 @@ from streamer import _native
 from streamer.backends.client import retry
 from streamer.backends.extras import EXTRAS
 from streamer.backends.fsspec.instances import close_idle
-from streamer.backends.gcs.logins import LOGINS
+from streamer.backends.gcs.credentials import LOGINS
 from streamer.backends.hf import client as hf_client
 from streamer.backends.http import options as http_options
 from streamer.backends.nfs.url import BOUNDS

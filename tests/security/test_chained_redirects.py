@@ -17,7 +17,7 @@ from servers.scripted_http import Answer, Request, Script, ScriptedServer
 
 import streamer
 from streamer.backends.fsspec import http_sessions
-from streamer.backends.fsspec.chains import with_guarded_links
+from streamer.backends.fsspec.foreign_file_systems import with_guarded_links
 from streamer.backends.fsspec.http_sessions import GuardedSessions
 from streamer.backends.fsspec.instances import close_idle
 from streamer.core.secrets.options import plain

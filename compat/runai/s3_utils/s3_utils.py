@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from fnmatch import fnmatch
 
-from streamer.backends.posix.atomic_write import draft_of
+from streamer.backends.posix.drafts import draft_of
 from streamer.compat.runai.folder_files import listed_files
 from streamer.compat.runai.objects import Objects
 from streamer.compat.runai.variables import options_from_environment, storage_options_for

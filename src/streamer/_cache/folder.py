@@ -19,8 +19,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 
 from streamer._cache.identity import Identity
-from streamer.backends.posix.atomic_write import draft_of
-from streamer.backends.posix.locked_draft import NO_LOCKS, locked_folder
+from streamer.backends.posix.drafts import NO_LOCKS, draft_of, locked_folder
 from streamer.core.errors import StorageError
 
 __all__ = ["CacheFolder", "Held", "Lock", "absolute_path"]

@@ -16,7 +16,7 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 
 from streamer._pull.names import STATE
 from streamer._pull.record import PulledFolder, parse_record, render_record
-from streamer.backends.posix.locked_draft import NO_LOCKS
+from streamer.backends.posix.drafts import NO_LOCKS
 from streamer.backends.posix.open_folder import OpenFolder
 from streamer.core.checkpoint.half_pulled import INCOMPLETE
 from streamer.core.quoting import printable, size_text

@@ -11,7 +11,7 @@ from frames import shown_by_us
 
 import streamer
 from streamer.backends.client.option_checks import ANY_NAME, FLAG, NUMBER, TEXT, check_types, timeout_of
-from streamer.backends.http.option_kinds import OF_AIOHTTP
+from streamer.backends.http.options import OF_AIOHTTP
 from streamer.core.errors import OptionError
 
 NOBODY = "http://127.0.0.1:9"  # nothing listens on the port of "discard"

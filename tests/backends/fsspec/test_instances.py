@@ -14,9 +14,8 @@ import pytest
 from fsspec.asyn import AsyncFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
-from streamer.backends.fsspec import instance_snapshot, instances
-from streamer.backends.fsspec.instance_snapshot import InstanceSnapshot
-from streamer.backends.fsspec.instances import IDLE_KEPT, Instances, close_idle, shared, stop_sharing
+from streamer.backends.fsspec import instances
+from streamer.backends.fsspec.instances import IDLE_KEPT, Instances, InstanceSnapshot, close_idle, shared, stop_sharing
 
 PATIENCE_S = 10.0
 
@@ -57,8 +56,7 @@ async def close(fs: Counted) -> None:
 def _own_instances(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Count no file system of another test, whose last user may be collected as garbage during this one."""
     own = Instances()
-    for module in (instances, instance_snapshot):
-        monkeypatch.setattr(module, "INSTANCES", own)
+    monkeypatch.setattr(instances, "INSTANCES", own)
     yield
     close_idle()
 

@@ -23,7 +23,7 @@ from aiohttp import web
 from servers.gcs_emulator import GcsServer, Seen
 from servers.scripted_http import ScriptedServer
 
-from streamer.backends.gcs.logins import LOGINS
+from streamer.backends.gcs.credentials import LOGINS
 from streamer.backends.gcs.store import GcsStore
 from streamer.core.errors import (
     AccessDeniedError,

@@ -16,7 +16,7 @@ import torch
 from comparison import assert_same
 
 import streamer
-from streamer.backends.gcs.logins import LOGINS
+from streamer.backends.gcs.credentials import LOGINS
 
 pytestmark = pytest.mark.server
 

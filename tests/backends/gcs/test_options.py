@@ -17,10 +17,8 @@ from fsspec.config import conf
 from google.auth.exceptions import DefaultCredentialsError, RefreshError
 
 from streamer.backends.gcs import session
-from streamer.backends.gcs.credentials import GoogleLogin, bearer_of
-from streamer.backends.gcs.logins import KEPT, Logins
-from streamer.backends.gcs.options import filled_options
-from streamer.backends.gcs.session_options import only_of_aiohttp
+from streamer.backends.gcs.credentials import KEPT, GoogleLogin, Logins, bearer_of
+from streamer.backends.gcs.options import filled_options, only_of_aiohttp
 from streamer.backends.gcs.store import GcsStore, streamer_open_store, streamer_source_kind
 from streamer.core.errors import OptionError
 from streamer.core.options.limits import Limits

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from streamer.backends.hf.next_page import next_page
+from streamer.backends.hf.answers import next_page
 from streamer.core.errors import StorageError
 
 TREE = f"/api/models/o/m/tree/{'5' * 40}"

@@ -13,7 +13,7 @@ from aiobotocore.session import AioSession
 from s3fs import S3FileSystem
 
 from streamer.backends.aws_sessions import EnvironmentSession
-from streamer.backends.fsspec.options import names_of_arguments
+from streamer.backends.fsspec_settings import names_of_arguments
 from streamer.backends.s3.botocore_login import BotocoreLogin
 from streamer.backends.s3.options import NAMES, OF_AIOBOTOCORE, filled_options
 from streamer.backends.s3.plain_login import plain_login
