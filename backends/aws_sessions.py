@@ -24,7 +24,7 @@ from streamer.backends.login_state import login_state
 from streamer.backends.metadata_servers import ask_aws_directly
 from streamer.backends.private_names.botocore import change_credential_provider, give_environment
 from streamer.core.secrets.environment import is_blank, set_variables
-from streamer.core.secrets.options import plain
+from streamer.core.secrets.hidden_arguments import plain
 
 __all__ = ["EnvironmentSession", "SkipsBlanks"]
 

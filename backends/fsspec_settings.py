@@ -15,7 +15,7 @@ from typing import Any
 
 from streamer.core.errors import OptionError
 from streamer.core.secrets.environment import is_blank, set_variables
-from streamer.core.secrets.options import SecretOptions, plain
+from streamer.core.secrets.hidden_arguments import SecretOptions, plain
 
 __all__ = ["are_configured", "configured_options", "names_of_arguments"]
 

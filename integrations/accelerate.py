@@ -20,8 +20,7 @@ from streamer.core.errors import OptionError
 from streamer.core.options.options import Options
 from streamer.core.options.settings import resolve
 from streamer.core.private_folders import private_folder
-from streamer.core.secrets.options import hidden
-from streamer.core.secrets.urls import hidden_uri
+from streamer.core.secrets.hidden_arguments import hidden, hidden_uri
 from streamer.integrations.folder_saves import saved_folder
 from streamer.integrations.folder_weights import FolderWeights
 from streamer.integrations.model_request import Location

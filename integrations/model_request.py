@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 from streamer._locate_shards import opened_store
 from streamer.core.options.arguments import check_uri
 from streamer.core.options.settings import Settings
-from streamer.core.request.argument_types import ProgressOption
-from streamer.core.request.request import Request
+from streamer.core.request.request import ProgressOption, Request
+from streamer.core.secrets.hidden_arguments import hidden_uri
 from streamer.core.secrets.redact import redact
-from streamer.core.secrets.urls import hidden_uri
 from streamer.core.store.sources import ObjectInfo, Store
 
 if TYPE_CHECKING:

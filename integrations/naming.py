@@ -8,7 +8,7 @@ from functools import partial
 
 from streamer.core.checkpoint.small_files import OF_TOKENIZERS, USUAL_FILES
 from streamer.core.errors import ObjectNotFoundError
-from streamer.core.store.peeking import enumerated
+from streamer.core.store.presence import enumerated
 from streamer.integrations.model_request import Location
 
 __all__ = ["COMPONENT", "CONFIG", "DIFFUSERS", "PIPELINE", "TRANSFORMERS", "ChosenWeights", "Naming", "without"]

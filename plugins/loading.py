@@ -18,7 +18,7 @@ from streamer.core.discovery.entry_points import name_of, normalized
 from streamer.core.errors import OptionError, StreamerError, UnknownSchemeError
 from streamer.core.options.limits import Limits
 from streamer.core.secrets.environment import blank_variables
-from streamer.core.secrets.options import plain
+from streamer.core.secrets.hidden_arguments import plain
 from streamer.core.secrets.redact import redact
 from streamer.core.store.sources import (
     PROJECT_NAME,

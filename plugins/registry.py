@@ -25,9 +25,8 @@ from streamer.core.options.arguments import check_file_system, check_letters, ch
 from streamer.core.options.limits import Limits
 from streamer.core.path_objects import text_of, without_path_objects
 from streamer.core.secrets.environment import variable
-from streamer.core.secrets.options import SecretOptions, hidden, plain
+from streamer.core.secrets.hidden_arguments import SecretOptions, hidden, hidden_uri, plain
 from streamer.core.secrets.redact import redact
-from streamer.core.secrets.urls import hidden_uri
 from streamer.core.store.sources import PROJECT_NAME, Store
 from streamer.plugins.loading import DISABLED, FALLBACK, distribution_of, is_builtin, open_with, version_of
 from streamer.plugins.scheme_options import options_of

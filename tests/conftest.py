@@ -27,7 +27,7 @@ from servers.seaweedfs import SeaweedServer, find_weed
 
 from streamer import _native
 from streamer.backends.client import retry
-from streamer.core.options import neighbours
+from streamer.core.options import machine
 
 # Named here and not beside the tests of the contract: where workers run the tests, the process that reports reads only
 # this file.
@@ -66,7 +66,7 @@ def _clean_environment() -> Iterator[None]:
 @pytest.fixture(scope="session", autouse=True)
 def _no_neighbours(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Count no loads of the other processes that share the tests: a load would have fewer threads and requests."""
-    neighbours.SHARED_MEMORY = tmp_path_factory.mktemp("loads")
+    machine.SHARED_MEMORY = tmp_path_factory.mktemp("loads")
 
 
 @pytest.fixture(autouse=True)

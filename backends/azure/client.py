@@ -36,7 +36,7 @@ from streamer.core.errors import OptionError
 from streamer.core.options.limits import Limits
 from streamer.core.secrets.environment import is_blank, set_variables
 from streamer.core.secrets.texts import note_credential
-from streamer.core.store.trust import trust_in
+from streamer.core.store.certificates import trust_in
 
 __all__ = ["AzureClient", "AzureFileSystem", "Grant"]
 

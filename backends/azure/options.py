@@ -20,7 +20,7 @@ from streamer.backends.option_names import check_option_names
 from streamer.core.errors import OptionError
 from streamer.core.quoting import quoted
 from streamer.core.secrets.environment import blank_variables
-from streamer.core.secrets.options import SecretOptions
+from streamer.core.secrets.hidden_arguments import SecretOptions
 
 __all__ = ["filled_options"]
 

@@ -22,7 +22,7 @@ from streamer.core.errors import ObjectNotFoundError, StorageError
 from streamer.core.options.limits import Limits, ListingCount
 from streamer.core.outages.answered import answered_so_far
 from streamer.core.store.digests import HASHES, NoDigest, ObjectDigest, PartDigest
-from streamer.core.store.peeking import folders_among
+from streamer.core.store.presence import folders_among
 from streamer.core.store.sources import AnswerChecksum, HttpSource, ObjectInfo, Store, hookimpl
 from streamer.core.store.uploads import Upload
 

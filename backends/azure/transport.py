@@ -16,7 +16,7 @@ from azure.core.utils import CaseInsensitiveDict
 from streamer.backends.client.answer_times import AnswerTimes
 from streamer.backends.client.exchange import Response, send
 from streamer.backends.client.retry import Attempts, answered
-from streamer.core.secrets.urls import hidden_uri
+from streamer.core.secrets.hidden_arguments import hidden_uri
 from streamer.core.store.sources import HttpSource
 
 __all__ = ["Call", "EngineTransport"]

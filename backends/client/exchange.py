@@ -19,10 +19,10 @@ from streamer.backends.client.answer_values import is_plain
 from streamer.backends.client.failures import ambiguous, compressed, failure_of, silent, too_long, too_slow
 from streamer.backends.client.proxy import environment_proxy
 from streamer.core.errors import StreamerError
-from streamer.core.outages.received import note_bytes
-from streamer.core.secrets.urls import SecretBytes
+from streamer.core.outages.counters import note_bytes
+from streamer.core.secrets.hidden_arguments import SecretBytes
+from streamer.core.store.certificates import default_ca_file, trust_in
 from streamer.core.store.sources import HttpSource
-from streamer.core.store.trust import default_ca_file, trust_in
 
 __all__ = ["Response", "send"]
 

@@ -19,7 +19,7 @@ from urllib.parse import quote, urljoin, urlsplit
 
 from streamer.backends.metadata_servers import is_metadata_host
 from streamer.core.errors import RedirectError
-from streamer.core.secrets.urls import hidden_uri
+from streamer.core.secrets.hidden_arguments import hidden_uri
 
 __all__ = ["MAX_REDIRECTS", "REDIRECTS", "Hop", "next_hop", "origin_of", "quoted", "too_many_redirects"]
 

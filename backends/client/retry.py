@@ -19,7 +19,7 @@ from streamer import _native
 from streamer.backends.client.answer_times import ATTEMPTS, AnswerTimes
 from streamer.backends.client.exchange import Response
 from streamer.core.errors import StorageError, StreamerError, TransferTimeoutError
-from streamer.core.outages.probes import first_byte_limit_s
+from streamer.core.outages.patience import first_byte_limit_s
 from streamer.core.outages.transient import STATUSES, is_transient
 
 __all__ = ["LONGEST_PAUSE_S", "Attempts", "answered", "demanded_pause_s", "may_pass"]

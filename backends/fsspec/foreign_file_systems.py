@@ -26,7 +26,7 @@ from streamer.backends.option_names import check_option_names
 from streamer.core.errors import OptionError
 from streamer.core.quoting import quoted
 from streamer.core.secrets.environment import blank_variables, is_blank
-from streamer.core.secrets.options import SecretOptions, plain
+from streamer.core.secrets.hidden_arguments import SecretOptions, plain
 from streamer.core.secrets.redact import redact
 
 __all__ = ["LOGINS", "check_instance", "check_scheme", "reason_for_missing", "with_guarded_links", "with_login"]

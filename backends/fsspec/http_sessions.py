@@ -23,10 +23,9 @@ from streamer.backends.fsspec_settings import configured_options
 from streamer.backends.login_state import login_state
 from streamer.core.errors import OptionError, RedirectError
 from streamer.core.options.limits import Limits
-from streamer.core.secrets.options import SecretOptions, plain
+from streamer.core.secrets.hidden_arguments import SecretOptions, hidden_uri, plain
 from streamer.core.secrets.redact import redact
-from streamer.core.secrets.urls import hidden_uri
-from streamer.core.store.trust import trust_in
+from streamer.core.store.certificates import trust_in
 
 if TYPE_CHECKING:
     import aiohttp

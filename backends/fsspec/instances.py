@@ -31,7 +31,7 @@ from streamer.backends.fsspec.http_sessions import GuardedSessions
 from streamer.backends.login_state import key_of, login_state
 from streamer.backends.private_names.fsspec import forget_instance, kept_instances, vars_of
 from streamer.backends.private_names.python import detach_finalizers
-from streamer.core.secrets.options import SecretOptions, plain
+from streamer.core.secrets.hidden_arguments import SecretOptions, plain
 
 __all__ = ["IDLE_KEPT", "INSTANCES", "Instance", "InstanceSnapshot", "close_idle", "layers", "shared", "stop_sharing"]
 

@@ -25,10 +25,9 @@ from streamer.backends.fsspec.upload import FsspecUpload
 from streamer.backends.private_names.fsspec import path_of
 from streamer.core.discovery.entry_points import refuse_accidental
 from streamer.core.errors import ObjectNotFoundError, OptionError, StreamerError, UsageError
-from streamer.core.secrets.options import SecretOptions, plain
+from streamer.core.secrets.hidden_arguments import SecretOptions, hidden_part, plain
 from streamer.core.secrets.redact import redact
-from streamer.core.secrets.urls import hidden_part
-from streamer.core.store.peeking import folders_among
+from streamer.core.store.presence import folders_among
 from streamer.core.store.sources import ObjectInfo, PythonSource, Store, hookimpl
 from streamer.core.store.uploads import Upload
 

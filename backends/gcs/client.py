@@ -30,9 +30,8 @@ from streamer.backends.gcs.options import filled_options, only_of_aiohttp
 from streamer.core.errors import OptionError, StorageError
 from streamer.core.options.limits import Limits
 from streamer.core.secrets.environment import set_variables, variable
-from streamer.core.secrets.options import SecretOptions
+from streamer.core.secrets.hidden_arguments import SecretOptions, hidden_uri
 from streamer.core.secrets.texts import note_credential
-from streamer.core.secrets.urls import hidden_uri
 from streamer.core.store.sources import HttpSource
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from google.auth.exceptions import DefaultCredentialsError, GoogleAuthError, Ref
 
 from streamer.backends.login_state import key_of, login_state
 from streamer.core.secrets.environment import blank_variables, variable
-from streamer.core.secrets.options import SecretOptions, plain
+from streamer.core.secrets.hidden_arguments import SecretOptions, plain
 
 __all__ = ["EMULATOR", "LOGINS", "Bearer", "GoogleLogin", "bearer_of"]
 

@@ -22,7 +22,7 @@ from streamer.backends.gcs.credentials import EMULATOR
 from streamer.backends.option_names import OF_FSSPEC, check_option_names
 from streamer.core.errors import OptionError
 from streamer.core.secrets.environment import blank_variables
-from streamer.core.secrets.options import SecretOptions
+from streamer.core.secrets.hidden_arguments import SecretOptions
 
 __all__ = ["check_session", "filled_options", "only_of_aiohttp"]
 

@@ -41,8 +41,8 @@ from streamer.core.errors import (
     TransferTimeoutError,
     TruncatedError,
 )
+from streamer.core.store.certificates import trust_in
 from streamer.core.store.sources import HttpSource, ObjectInfo
-from streamer.core.store.trust import trust_in
 
 if TYPE_CHECKING:
     from streamer import _native

@@ -22,7 +22,7 @@ from streamer.core.options.limits import Limits, ListingCount
 from streamer.core.outages.answered import answered_so_far
 from streamer.core.secrets.redact import redact
 from streamer.core.store.digests import NoDigest, ObjectDigest, digest_of_base64
-from streamer.core.store.peeking import folders_among
+from streamer.core.store.presence import folders_among
 from streamer.core.store.sources import HttpSource, ObjectInfo, PythonSource, Source, Store, hookimpl
 from streamer.core.store.uploads import Upload
 

@@ -28,10 +28,9 @@ from streamer.backends.option_names import check_option_names
 from streamer.core.errors import CredentialsError, ObjectNotFoundError, OptionError, StorageError
 from streamer.core.options.limits import Limits, ListingCount
 from streamer.core.outages.answered import answered_so_far
-from streamer.core.secrets.options import SecretOptions
+from streamer.core.secrets.hidden_arguments import SecretOptions, hidden_uri
 from streamer.core.secrets.texts import note_credential
-from streamer.core.secrets.urls import hidden_uri
-from streamer.core.store.peeking import folders_among
+from streamer.core.store.presence import folders_among
 
 __all__ = ["HubClient"]
 

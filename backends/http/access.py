@@ -17,9 +17,9 @@ from streamer.backends.client.proxy import named_proxy
 from streamer.backends.client.request_headers import basic_authorization, check_headers, login_of, own_headers
 from streamer.core.errors import OptionError
 from streamer.core.secrets.environment import is_blank, variable
-from streamer.core.secrets.options import SecretOptions
+from streamer.core.secrets.hidden_arguments import SecretOptions
 from streamer.core.secrets.texts import note_credential
-from streamer.core.store.trust import trust_in
+from streamer.core.store.certificates import trust_in
 
 if TYPE_CHECKING:
     import aiohttp

@@ -17,7 +17,7 @@ from streamer.backends.http.access import Access
 from streamer.backends.http.errors import refusal
 from streamer.core.errors import StorageError
 from streamer.core.options.limits import Limits
-from streamer.core.secrets.urls import hidden_uri
+from streamer.core.secrets.hidden_arguments import hidden_uri
 from streamer.core.store.sources import HttpSource
 
 __all__ = ["HttpClient", "OpenResponse"]

@@ -18,9 +18,9 @@ from streamer.backends.fsspec.store import FsspecStore
 from streamer.backends.http.access import access_of
 from streamer.backends.http.index_page import may_be_shard
 from streamer.core.errors import OptionError
-from streamer.core.secrets.options import plain
+from streamer.core.secrets.hidden_arguments import plain
+from streamer.core.store.certificates import trust_in
 from streamer.core.store.sources import ObjectInfo, PythonSource
-from streamer.core.store.trust import trust_in
 
 __all__ = ["open_through_fsspec"]
 

@@ -21,7 +21,7 @@ from streamer.backends.client.option_checks import FLAG, Kind, Kinds, check_tls_
 from streamer.backends.fsspec_settings import configured_options
 from streamer.backends.option_names import OF_FSSPEC, check_option_names, near_name
 from streamer.core.errors import OptionError
-from streamer.core.secrets.options import SecretOptions
+from streamer.core.secrets.hidden_arguments import SecretOptions
 
 __all__ = ["OF_AIOHTTP", "check_options", "fsspec_option", "merged_options"]
 

@@ -28,10 +28,10 @@ from streamer.core.errors import ChangedError, ObjectNotFoundError, RangeRespons
 from streamer.core.options.limits import Limits
 from streamer.core.outages.answered import answered_so_far
 from streamer.core.outages.transient import is_transient
-from streamer.core.secrets.options import SecretOptions
+from streamer.core.secrets.hidden_arguments import SecretOptions
 from streamer.core.secrets.redact import redact
 from streamer.core.store.parallel import in_parallel
-from streamer.core.store.peeking import folders_among
+from streamer.core.store.presence import folders_among
 from streamer.core.store.sources import HttpSource, ObjectInfo, PythonSource, Store, hookimpl
 
 __all__ = ["HttpStore", "source_of_probe", "streamer_open_store", "streamer_source_kind"]

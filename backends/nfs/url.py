@@ -13,7 +13,7 @@ from typing import Any
 
 from streamer.backends.option_names import check_option_names
 from streamer.core.errors import OptionError, UsageError
-from streamer.core.secrets.options import SecretOptions
+from streamer.core.secrets.hidden_arguments import SecretOptions
 from streamer.core.secrets.redact import redact
 
 __all__ = ["NfsUrl"]

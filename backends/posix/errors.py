@@ -14,7 +14,7 @@ from streamer.core.errors import AccessDeniedError, ObjectNotFoundError, Storage
 from streamer.core.no_room import NO_ROOM
 from streamer.core.quoting import quoted
 from streamer.core.secrets.redact import redact
-from streamer.core.store.peeking import near_names
+from streamer.core.store.presence import near_names
 
 __all__ = ["LOOKED_AT", "hint_for_missing", "storage_error"]
 

@@ -39,8 +39,8 @@ from streamer.backends.s3.signing import hold_to_region, sign_at_offset
 from streamer.backends.s3.transport import send_natively
 from streamer.core.collector import collector_paused
 from streamer.core.errors import UsageError
-from streamer.core.secrets.options import SecretOptions, plain
-from streamer.core.store.trust import trust_in
+from streamer.core.secrets.hidden_arguments import SecretOptions, plain
+from streamer.core.store.certificates import trust_in
 
 __all__ = [
     "KEPT",

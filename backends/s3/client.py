@@ -28,7 +28,7 @@ from streamer.core.collector import collector_paused
 from streamer.core.options.limits import Limits
 from streamer.core.outages.transient import STATUSES
 from streamer.core.secrets.environment import set_variables
-from streamer.core.secrets.options import SecretOptions
+from streamer.core.secrets.hidden_arguments import SecretOptions
 from streamer.core.secrets.texts import note_credential
 from streamer.core.store.sources import HttpSource
 

@@ -13,8 +13,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from streamer.core.store.digest_doubts import parts_in_etag
-from streamer.core.store.digests import CHECKSUMS, NoDigest, ObjectDigest, PartDigest, digest_of_base64
+from streamer.core.store.digests import CHECKSUMS, NoDigest, ObjectDigest, PartDigest, digest_of_base64, parts_in_etag
 
 __all__ = ["FIELDS", "Composite", "digest_in_head", "digest_of_parts"]
 

@@ -23,8 +23,8 @@ from streamer.backends.s3.sender import NAMING_OPTIONS, ca_file_of, check_user_a
 from streamer.core.errors import OptionError
 from streamer.core.options.limits import Limits
 from streamer.core.secrets.environment import is_blank
-from streamer.core.secrets.options import SecretOptions
-from streamer.core.store.trust import check_client_certificate
+from streamer.core.secrets.hidden_arguments import SecretOptions
+from streamer.core.store.certificates import check_client_certificate
 
 __all__ = ["NAMES", "OF_AIOBOTOCORE", "OF_SESSION", "endpoint_of", "filled_options", "times_of"]
 

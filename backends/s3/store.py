@@ -26,7 +26,7 @@ from streamer.core.outages.answered import answered_so_far
 from streamer.core.outages.transient import STATUSES
 from streamer.core.secrets.redact import redact
 from streamer.core.store.digests import NoDigest, ObjectDigest
-from streamer.core.store.peeking import folders_among
+from streamer.core.store.presence import folders_among
 from streamer.core.store.sources import HttpSource, ObjectInfo, Store, hookimpl
 from streamer.core.store.uploads import Upload
 

@@ -18,7 +18,7 @@ from streamer.compat.runai.reader import Reader
 from streamer.compat.runai.submissions import ranges_at, texts_at
 from streamer.compat.runai.variables import storage_options_for
 from streamer.core.errors import StreamerError
-from streamer.core.secrets.options import SecretOptions
+from streamer.core.secrets.hidden_arguments import SecretOptions
 
 __all__ = ["end", "list_files", "request", "set_credentials", "start"]
 

@@ -13,10 +13,9 @@ from streamer.backends.fsspec.foreign_file_systems import with_guarded_links
 from streamer.backends.private_names.fsspec import path_of
 from streamer.core.errors import ObjectNotFoundError, OptionError, StreamerError
 from streamer.core.options.settings import resolve
-from streamer.core.secrets.options import plain
+from streamer.core.secrets.hidden_arguments import hidden_uri, plain
 from streamer.core.secrets.redact import redact
 from streamer.core.secrets.texts import SecretTexts
-from streamer.core.secrets.urls import hidden_uri
 from streamer.plugins.registry import refuse_accidental_file_systems, scheme_of
 
 __all__ = ["listed_files"]

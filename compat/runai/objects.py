@@ -10,7 +10,7 @@ from streamer.core.checkpoint.shards import source_object
 from streamer.core.engine.session import SourceObject
 from streamer.core.errors import StreamerError
 from streamer.core.options.settings import Settings
-from streamer.core.secrets.urls import hidden_uri
+from streamer.core.secrets.hidden_arguments import hidden_uri
 from streamer.core.store.parallel import in_parallel
 from streamer.plugins.registry import enabled, refuse_accidental_file_systems
 

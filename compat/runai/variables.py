@@ -9,11 +9,10 @@ import logging
 import os
 from collections.abc import Mapping
 
-from streamer.core.options.byte_sizes import parsed_bytes
 from streamer.core.options.options import Options
-from streamer.core.options.switches import ON
+from streamer.core.options.variable_values import ON, parsed_bytes
 from streamer.core.secrets.environment import variable
-from streamer.core.secrets.options import SecretOptions
+from streamer.core.secrets.hidden_arguments import SecretOptions
 from streamer.plugins.registry import scheme_of
 
 __all__ = ["options_from_environment", "storage_options_for"]

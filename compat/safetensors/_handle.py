@@ -21,8 +21,7 @@ from streamer.core.errors import ObjectNotFoundError, OptionError, UnknownTensor
 from streamer.core.options.options import Options
 from streamer.core.path_objects import text_of
 from streamer.core.request.request import Request
-from streamer.core.secrets.options import hidden
-from streamer.core.secrets.urls import hidden_uri
+from streamer.core.secrets.hidden_arguments import hidden, hidden_uri
 from streamer.plugins.registry import scheme_of
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ from safetensors.numpy import load, save, save_file
 
 from streamer.compat.safetensors._handle import safe_open
 from streamer.core.options.options import Options
-from streamer.core.secrets.options import hidden
-from streamer.core.secrets.urls import hidden_uri
+from streamer.core.secrets.hidden_arguments import hidden, hidden_uri
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

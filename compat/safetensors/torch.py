@@ -17,9 +17,8 @@ from streamer.compat.safetensors._handle import safe_open
 from streamer.core.errors import UsageError
 from streamer.core.format.shard_names import SHARD_SUFFIX
 from streamer.core.options.options import Options
-from streamer.core.secrets.options import hidden
+from streamer.core.secrets.hidden_arguments import hidden, hidden_uri
 from streamer.core.secrets.redact import redact
-from streamer.core.secrets.urls import hidden_uri
 
 __all__ = ["load", "load_file", "load_model", "save", "save_file", "save_model"]
 

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from streamer.core.checkpoint.shards import Shards, info_of, objects_of
 from streamer.core.errors import ConnectError, StorageError, TlsError, TransferTimeoutError
+from streamer.core.secrets.hidden_arguments import hidden_part
 from streamer.core.secrets.redact import redact
-from streamer.core.secrets.urls import hidden_part
 from streamer.core.store.parallel import in_parallel
 from streamer.core.store.sources import ObjectInfo, Store
 

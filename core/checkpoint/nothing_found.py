@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from streamer.core.errors import ObjectNotFoundError
 from streamer.core.format.shard_names import INDEX_SUFFIX, USUAL_INDEX
 from streamer.core.quoting import printable
-from streamer.core.store.peeking import SHARD_SUFFIX, SHOWN_CHARACTERS, PeekingStore, enumerated, near_names
+from streamer.core.store.presence import SHARD_SUFFIX, SHOWN_CHARACTERS, PeekingStore, enumerated, near_names
 from streamer.core.store.sources import ObjectInfo, RemoteStore, Store
 
 __all__ = ["is_pattern", "no_match", "no_shard", "nothing_there"]

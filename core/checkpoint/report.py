@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from streamer.core.outages.earlier_counters import EarlierCounters
+from streamer.core.outages.counters import EarlierCounters
 from streamer.core.quoting import printable, size_text
 from streamer.core.store.sources import FileSource, HttpSource, NfsSource, PythonSource, Source
 

@@ -23,8 +23,8 @@ from streamer.core.errors import AccessDeniedError, FormatError, ObjectNotFoundE
 from streamer.core.format.index import ShardIndex, check_index_size, parse_index
 from streamer.core.format.shard_names import INDEX_SUFFIX, MOST_SHARDS, SHARD_SUFFIX, USUAL_INDEX, USUAL_SHARD
 from streamer.core.options.settings import Settings
+from streamer.core.secrets.hidden_arguments import hidden_part
 from streamer.core.secrets.redact import redact
-from streamer.core.secrets.urls import hidden_part
 from streamer.core.store.parallel import in_parallel
 from streamer.core.store.sources import MAX_SIZE_BYTES, ObjectInfo, Store
 

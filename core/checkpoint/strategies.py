@@ -19,8 +19,7 @@ from streamer.core.checkpoint.verification import Expected, Verification
 from streamer.core.errors import OptionError, PluginError
 from streamer.core.options.settings import Settings
 from streamer.core.secrets.environment import variable
-from streamer.core.store.digest_doubts import doubt_of
-from streamer.core.store.digests import NoDigest, ObjectDigest, is_sound
+from streamer.core.store.digests import NoDigest, ObjectDigest, doubt_of, is_sound
 from streamer.core.store.parallel import in_parallel
 from streamer.core.store.sources import DigestingStore, ObjectInfo, Store
 

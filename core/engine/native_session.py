@@ -18,11 +18,11 @@ from streamer.core.engine.plan import ReadPlan
 from streamer.core.engine.ring_tuning import choose_pinned_bytes
 from streamer.core.engine.thread_tuning import choose_nfs_threads
 from streamer.core.errors import ConnectError
-from streamer.core.options.neighbours import sharers
+from streamer.core.options.machine import sharers
 from streamer.core.options.settings import Settings
 from streamer.core.quoting import printable
+from streamer.core.store.certificates import default_ca_file
 from streamer.core.store.sources import AnswerChecksum, FileSource, HttpSource, NfsSource, PythonSource, Source
-from streamer.core.store.trust import default_ca_file
 
 __all__ = ["SourceObject", "http_target", "make_engine"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from streamer.core.options.neighbours import AnnouncedLoad
+from streamer.core.options.machine import AnnouncedLoad
 
 if TYPE_CHECKING:
     from streamer import _native

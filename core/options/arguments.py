@@ -12,9 +12,8 @@ from typing import Any
 
 from streamer.core.errors import OptionError, UsageError
 from streamer.core.path_objects import is_path_object, text_of
+from streamer.core.secrets.hidden_arguments import is_mangled, type_name
 from streamer.core.secrets.redact import redact
-from streamer.core.secrets.urls import is_mangled
-from streamer.core.secrets.wrong_types import type_name
 
 __all__ = [
     "check_file_system",

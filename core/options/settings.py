@@ -6,13 +6,11 @@ import time
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from streamer.core.options.deadline import Deadline
-from streamer.core.options.environment_names import warn_of_typos
-from streamer.core.options.limits import Limits
-from streamer.core.options.machine import free_bytes, memory_bytes, processors
-from streamer.core.options.neighbours import sharers
+from streamer.core.options.limits import Deadline, Limits
+from streamer.core.options.machine import free_bytes, memory_bytes, processors, sharers
 from streamer.core.options.options import GIB, MIB, Options
-from streamer.core.outages.earlier_counters import EarlierCounters
+from streamer.core.options.variable_values import warn_of_typos
+from streamer.core.outages.counters import EarlierCounters
 
 __all__ = ["Settings", "resolve"]
 

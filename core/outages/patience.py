@@ -4,6 +4,8 @@ The engine records which servers are away (native/net/lookup.h; docs/reliability
 for all lookups and reads of the process. During an outage, a request waits here for its turn as the probe. If the
 server answers other requests, only this request waits for a moment. Requests do not wait for a server that never
 answered in this process.
+
+The sender of a request reads the limit from the context, which asyncio and threads pass on.
 """
 
 from __future__ import annotations
@@ -11,23 +13,27 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from math import inf
 from typing import TypeVar
 
 from streamer import _native
 from streamer.core.errors import ConnectError, CredentialsError, StorageError, StreamerError
 from streamer.core.outages.answered import one_question
+from streamer.core.outages.counters import ReceivedBytes, counting
 from streamer.core.outages.news import OUTAGE_LOG
-from streamer.core.outages.probes import limited
-from streamer.core.outages.received import ReceivedBytes, counting
 from streamer.core.outages.transient import is_away, is_transient, is_transport_failure
 
-__all__ = ["Patience"]
+__all__ = ["Patience", "first_byte_limit_s", "limited"]
 
 Answer = TypeVar("Answer")
 
 LIMIT_OF_ONE_REQUEST_S = 10.0  # for statuses that one request may cause by itself: 408, 500
 LOOK_S = 0.2  # time between two checks whether the caller still needs the answer
+
+_limit_s: ContextVar[float] = ContextVar("first_byte_limit_s", default=inf)
 
 
 class _Wait:
@@ -249,3 +255,22 @@ def _with_outage(error: BaseException, wait: _Wait) -> BaseException:
     if outage is not None and isinstance(error, StorageError):
         error.attempts, error.elapsed_s = outage.failed, outage.age_s
     return error
+
+
+@contextmanager
+def limited(first_byte_s: float) -> Iterator[None]:
+    """Limit the requests inside the block.
+
+    Args:
+        first_byte_s: Seconds until the answer begins; infinite for a request that is no probe.
+    """
+    token = _limit_s.set(first_byte_s)
+    try:
+        yield
+    finally:
+        _limit_s.reset(token)
+
+
+def first_byte_limit_s() -> float:
+    """Return the limit of the current request in seconds; finite if it is a probe."""
+    return _limit_s.get()

@@ -7,10 +7,12 @@ in the docstring of `streamer.load`.
 
 from __future__ import annotations
 
+import os
 import pickle
 import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from streamer.core.checkpoint.selection import NamesOption, checked_names
 from streamer.core.checkpoint.slicing import SlicesOption, checked_slices
@@ -25,15 +27,20 @@ from streamer.core.options.arguments import (
     check_uris,
 )
 from streamer.core.options.options import Options
-from streamer.core.path_objects import text_of, without_path_objects
-from streamer.core.request.argument_types import ProgressOption, StorageOptions, UriOption
-from streamer.core.secrets.options import hidden
-from streamer.core.secrets.urls import hidden_uris
+from streamer.core.path_objects import PathObject, text_of, without_path_objects
+from streamer.core.secrets.hidden_arguments import hidden, hidden_uris
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
-__all__ = ["Request"]
+__all__ = ["OneUri", "ProgressOption", "Request", "StorageOptions", "UriOption"]
+
+OneUri: TypeAlias = "str | os.PathLike[str] | PathObject"
+UriOption: TypeAlias = "OneUri | Iterable[OneUri]"
+StorageOptions: TypeAlias = "Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None"
+# None: a bar on a terminal or in a notebook, else the log; a bool: a bar, or nothing; a callable: called with
+# (bytes done, bytes in all).
+ProgressOption: TypeAlias = bool | Callable[[int, int], None] | None
 
 
 @dataclass(frozen=True, kw_only=True)

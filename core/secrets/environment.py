@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping
 
-from streamer.core.secrets.options import SecretOptions
+from streamer.core.secrets.hidden_arguments import SecretOptions
 
 __all__ = ["blank_variables", "is_blank", "secrets_of_environment", "set_variables", "variable"]
 

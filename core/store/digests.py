@@ -1,7 +1,12 @@
-"""The digests that a storage reports for an object: of the whole, of its parts, or the reason why it has none.
+"""The digests that a storage reports for an object, and doubts whether they are of the whole object. Pure.
 
 There are two kinds of digest. A checksum can be combined from pieces in any order, so the engine's readers compute it.
 A hash needs all bytes in order, so it is computed when the tensors are delivered.
+
+An object that was uploaded in parts often has a digest of the digests of these parts: as its ETag (``"…-6"``), or as
+its checksum. A comparison with the bytes would report correct bytes as wrong. Without its number of parts, such a
+digest looks like a digest of the whole object. If there is such a doubt, the object counts as not verified, and the
+report says why.
 """
 
 from __future__ import annotations
@@ -19,11 +24,16 @@ __all__ = [
     "ObjectDigest",
     "PartDigest",
     "digest_of_base64",
+    "doubt_of",
     "is_sound",
+    "parts_in_etag",
 ]
 
 CHECKSUMS = {"crc32": 4, "crc32c": 4, "crc64nvme": 8}  # bytes of a value
 HASHES = {"md5": 16, "sha1": 20, "sha256": 32}
+
+_ETAG_OF_PARTS = re.compile(r'(?:W/)?"?([0-9A-Fa-f]{32})-([0-9]{1,5})"?')
+_VALUE_OF_PARTS = re.compile(r"[0-9A-Fa-f]+-([0-9]{1,9})")
 
 
 @dataclass(frozen=True)
@@ -94,3 +104,39 @@ def is_sound(digest: ObjectDigest, size_bytes: int | None) -> bool:
     if digest.algorithm in HASHES and len(ends) != 1:
         return False
     return all(re.fullmatch(f"[0-9a-f]{{{2 * value_bytes}}}", part.value) for part in digest.parts)
+
+
+def parts_in_etag(etag: str | None) -> int | None:
+    """Return the number of parts in which an object was uploaded, from its ETag; None if the ETag does not say.
+
+    Example:
+        >>> [parts_in_etag(etag) for etag in ('"9b2cf535f27731c974343645a3985328-6"', '"9b2cf535"', None)]
+        [6, None, None]
+    """
+    match = _ETAG_OF_PARTS.fullmatch(etag or "")
+    return int(match[2]) if match else None
+
+
+def doubt_of(digest: ObjectDigest, version: str | None) -> str | None:
+    """Say why a digest of one value is not of the whole object; None if it may be.
+
+    Args:
+        digest: The digest that a store returned.
+        version: The version of the object, which may be its ETag.
+
+    Example:
+        >>> from streamer.core.store.digests import PartDigest
+        >>> doubt_of(ObjectDigest("md5", (PartDigest(9, "9b2cf535f27731c974343645a3985328-6"),)), None)
+        'its md5 is one of the 6 parts of an upload, not of the whole'
+    """
+    value = digest.parts[0].value if len(digest.parts) == 1 else None
+    if not isinstance(value, str):
+        return None
+    of_value, of_etag = _VALUE_OF_PARTS.fullmatch(value), _ETAG_OF_PARTS.fullmatch(version or "")
+    if of_value is not None:
+        count = of_value[1]
+    elif of_etag is not None and of_etag[1].lower() == value.lower():
+        count = of_etag[2]
+    else:
+        return None
+    return f"its {digest.algorithm} is one of the {count} parts of an upload, not of the whole"

@@ -17,7 +17,7 @@ from streamer.core.errors import AccessDeniedError, ObjectNotFoundError
 from streamer.core.format.dcp_metadata import parse_dcp_metadata
 from streamer.core.format.shard_names import is_of_checkpoint
 from streamer.core.options.settings import Settings
-from streamer.core.store.peeking import enumerated
+from streamer.core.store.presence import enumerated
 from streamer.core.store.sources import ObjectInfo, Store
 from streamer.integrations.dcp.destination import Destination
 from streamer.integrations.dcp.saved_checkpoint import SavedCheckpoint

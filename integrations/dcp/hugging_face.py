@@ -14,8 +14,7 @@ import torch
 from streamer.core.errors import OptionError
 from streamer.core.options.options import Options
 from streamer.core.options.settings import Settings
-from streamer.core.secrets.options import hidden
-from streamer.core.secrets.urls import hidden_uri
+from streamer.core.secrets.hidden_arguments import hidden, hidden_uri
 from streamer.core.store.sources import Store
 from streamer.integrations.dcp.format_detection import Found
 from streamer.integrations.dcp.quantized import QuantizedTensorFiles

@@ -24,8 +24,7 @@ from streamer.core.options.options import Options
 from streamer.core.options.settings import Settings, resolve
 from streamer.core.path_objects import is_path_object
 from streamer.core.quoting import printable
-from streamer.core.secrets.options import hidden
-from streamer.core.secrets.urls import hidden_uri
+from streamer.core.secrets.hidden_arguments import hidden, hidden_uri
 from streamer.core.store.sources import Store
 from streamer.integrations.dcp.destination import Destination
 from streamer.integrations.dcp.format_detection import Found, checkpoint_in

@@ -24,9 +24,8 @@ from streamer._save.writing import quiet_writing, uploading_store
 from streamer.core.options.arguments import check_storage_options, check_uri
 from streamer.core.options.options import Options
 from streamer.core.options.settings import resolve
-from streamer.core.secrets.options import hidden
+from streamer.core.secrets.hidden_arguments import hidden, hidden_uri
 from streamer.core.secrets.redact import redact
-from streamer.core.secrets.urls import hidden_uri
 from streamer.core.store.presence import info_if_present
 from streamer.core.store.sources import Store
 

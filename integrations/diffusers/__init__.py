@@ -17,8 +17,7 @@ from streamer._save.report import SaveReport
 from streamer.compat.hooks import imported
 from streamer.core.errors import OptionError
 from streamer.core.options.options import Options
-from streamer.core.secrets.options import hidden
-from streamer.core.secrets.urls import hidden_uri
+from streamer.core.secrets.hidden_arguments import hidden, hidden_uri
 from streamer.integrations.diffusers.hooks import package_of, route_of
 from streamer.integrations.diffusers.pipeline_folder import PipelineFolder
 from streamer.integrations.diffusers.placement import is_placed_by, placed_models

@@ -23,7 +23,7 @@ from streamer.core.errors import ObjectNotFoundError, OptionError, StreamerError
 from streamer.core.options.arguments import check_file_system, check_options, check_storage_options
 from streamer.core.options.options import Options
 from streamer.core.options.settings import resolve
-from streamer.core.secrets.options import hidden
+from streamer.core.secrets.hidden_arguments import hidden
 from streamer.integrations.fsspec.delegated_calls import ListedInside
 from streamer.integrations.fsspec.downloads import download, download_small, is_small, write_to
 from streamer.integrations.fsspec.inner import Inner

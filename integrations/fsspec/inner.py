@@ -18,10 +18,9 @@ from streamer.backends.fsspec.foreign_file_systems import check_scheme, with_gua
 from streamer.core.checkpoint.shards import source_object
 from streamer.core.errors import OptionError, StreamerError
 from streamer.core.options.settings import Settings
-from streamer.core.secrets.options import SecretOptions, hidden, plain
+from streamer.core.secrets.hidden_arguments import SecretOptions, hidden, hidden_uri, plain
 from streamer.core.secrets.redact import redact
 from streamer.core.secrets.texts import SecretTexts
-from streamer.core.secrets.urls import hidden_uri
 from streamer.integrations.fsspec.pinned_object import Opened
 from streamer.integrations.fsspec.store_file_system import StoreFileSystem
 from streamer.plugins.registry import choose, enabled, refuse_accidental_file_systems

@@ -15,7 +15,7 @@ from streamer.core.engine.byte_stream import ByteStream
 from streamer.core.engine.session import SourceObject
 from streamer.core.errors import ChangedError
 from streamer.core.options.settings import Settings
-from streamer.core.outages.earlier_counters import EarlierCounters
+from streamer.core.outages.counters import EarlierCounters
 from streamer.core.store.sources import HttpSource, ObjectInfo
 
 __all__ = ["LookUp", "Opened", "PinnedObject"]

@@ -10,8 +10,8 @@ from fsspec import AbstractFileSystem
 from streamer._locate_shards import opened_store
 from streamer.core.errors import ObjectNotFoundError
 from streamer.core.options.settings import Settings
-from streamer.core.secrets.urls import hidden_uri
-from streamer.core.store.peeking import PeekingStore
+from streamer.core.secrets.hidden_arguments import hidden_uri
+from streamer.core.store.presence import PeekingStore
 from streamer.core.store.sources import ObjectInfo, Store
 from streamer.integrations.fsspec.read_only import ReadOnly
 

@@ -15,8 +15,7 @@ import safetensors
 
 from streamer._progress import Progress
 from streamer.core.quoting import size_text
-from streamer.core.request.argument_types import ProgressOption
-from streamer.core.request.request import Request
+from streamer.core.request.request import ProgressOption, Request
 from streamer.integrations.shard_handles import WholeCheckpoint
 from streamer.plugins.registry import scheme_of
 

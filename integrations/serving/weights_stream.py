@@ -10,7 +10,7 @@ import torch
 
 from streamer._stream import stream
 from streamer.core.errors import ObjectNotFoundError
-from streamer.core.request.argument_types import ProgressOption
+from streamer.core.request.request import ProgressOption
 from streamer.integrations.serving.extra_config import ExtraConfig, for_place
 from streamer.integrations.serving.mapped import mapped_weights
 from streamer.integrations.serving.weights_location import without_ignored

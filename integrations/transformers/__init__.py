@@ -17,8 +17,7 @@ from streamer._save.report import SaveReport
 from streamer.compat.hooks import imported
 from streamer.core.errors import OptionError
 from streamer.core.options.options import Options
-from streamer.core.secrets.options import hidden
-from streamer.core.secrets.urls import hidden_uri
+from streamer.core.secrets.hidden_arguments import hidden, hidden_uri
 from streamer.integrations.device_maps import goes_to_devices
 from streamer.integrations.folder_saves import check_saves, refuse_hub, saved_folder
 from streamer.integrations.kept_folders import keep, name_after

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 from streamer._group.joining import reporting_to_group
 from streamer.core.request.request import Request
-from streamer.core.secrets.options import hidden
-from streamer.core.secrets.urls import hidden_uris
+from streamer.core.secrets.hidden_arguments import hidden, hidden_uris
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from streamer.core.checkpoint.slicing import SlicesOption
     from streamer.core.checkpoint.strategies import VerifyOption
     from streamer.core.options.options import Options
-    from streamer.core.request.argument_types import ProgressOption, StorageOptions
+    from streamer.core.request.request import ProgressOption, StorageOptions
 
 __all__ = [
     "LoadArguments",

@@ -13,8 +13,7 @@ from typing import Any
 from streamer._checkpoint_headers import open_checkpoint
 from streamer.core.errors import AccessDeniedError, ObjectNotFoundError
 from streamer.core.quoting import counted, size_text
-from streamer.core.request.argument_types import StorageOptions
-from streamer.core.request.request import Request
+from streamer.core.request.request import Request, StorageOptions
 
 __all__ = ["CheckReport", "check"]
 

@@ -20,10 +20,9 @@ from streamer.core.checkpoint.tensor_slice import TensorSlice
 from streamer.core.errors import ChangedError, UsageError
 from streamer.core.format.dtypes import byte_length
 from streamer.core.options.arguments import check_name, check_progress
-from streamer.core.outages.earlier_counters import EarlierCounters
+from streamer.core.outages.counters import EarlierCounters
 from streamer.core.quoting import printable, size_text
-from streamer.core.request.argument_types import ProgressOption, UriOption
-from streamer.core.request.request import Request
+from streamer.core.request.request import ProgressOption, Request, UriOption
 from streamer.core.store.sources import ObjectInfo
 from streamer.core.tensors.frameworks import Framework
 from streamer.core.tensors.tensor_types import TensorT

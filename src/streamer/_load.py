@@ -12,10 +12,8 @@ from streamer._group.joining import joined_group
 from streamer._reread_on_mismatch import WholeRead
 from streamer.core.collector import collector_spared
 from streamer.core.options.options import Options
-from streamer.core.request.argument_types import UriOption
-from streamer.core.request.request import Request
-from streamer.core.secrets.options import hidden
-from streamer.core.secrets.urls import hidden_uris
+from streamer.core.request.request import Request, UriOption
+from streamer.core.secrets.hidden_arguments import hidden, hidden_uris
 
 if TYPE_CHECKING:
     import torch

@@ -22,8 +22,7 @@ from streamer.core.collector import collector_spared
 from streamer.core.errors import TargetError, UsageError
 from streamer.core.options.arguments import check_switch
 from streamer.core.quoting import printable
-from streamer.core.request.argument_types import UriOption
-from streamer.core.request.request import Request
+from streamer.core.request.request import Request, UriOption
 from streamer.core.tensors.captures import outside_captures
 from streamer.core.tensors.frameworks import AUTO, DtypesByName, Framework
 from streamer.core.tensors.load_hooks import run_post_hooks, skipped_code

@@ -17,9 +17,8 @@ from streamer.core.checkpoint.strategies import Strategy, Unverified
 from streamer.core.errors import OptionError, StreamerError
 from streamer.core.options.settings import Settings
 from streamer.core.outages.patience import Patience
-from streamer.core.request.argument_types import StorageOptions
-from streamer.core.request.request import Request
-from streamer.core.secrets.options import SecretOptions
+from streamer.core.request.request import Request, StorageOptions
+from streamer.core.secrets.hidden_arguments import SecretOptions
 from streamer.core.secrets.redact import redact
 from streamer.core.secrets.texts import SecretTexts
 from streamer.core.store.parallel import AnswerTimeoutError, in_parallel

@@ -24,12 +24,10 @@ from streamer.core.errors import UsageError
 from streamer.core.format.manifest import ALGORITHM, Manifest, ShardManifest, TensorDigest, render_manifest
 from streamer.core.options.options import Options
 from streamer.core.quoting import quoted
-from streamer.core.request.argument_types import ProgressOption, StorageOptions
-from streamer.core.request.request import Request
-from streamer.core.secrets.options import hidden
+from streamer.core.request.request import ProgressOption, Request, StorageOptions
+from streamer.core.secrets.hidden_arguments import hidden, hidden_uris
 from streamer.core.secrets.redact import redact
 from streamer.core.secrets.texts import SecretTexts
-from streamer.core.secrets.urls import hidden_uris
 from streamer.core.store.sources import Store, WritableStore
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from streamer.core.errors import StreamerError
-from streamer.core.options.switches import is_on
+from streamer.core.options.variable_values import is_on
 from streamer.core.quoting import printable, size_text
-from streamer.core.request.argument_types import ProgressOption
+from streamer.core.request.request import ProgressOption
 
 __all__ = ["Progress"]
 

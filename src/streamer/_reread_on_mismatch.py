@@ -19,7 +19,7 @@ from streamer.core.checkpoint.report import LoadReport, ObjectCheck, joined_repo
 from streamer.core.checkpoint.targets import Targets
 from streamer.core.checkpoint.verification import Pieces, Verification
 from streamer.core.errors import ChecksumError
-from streamer.core.request.argument_types import ProgressOption
+from streamer.core.request.request import ProgressOption
 from streamer.core.tensors.frameworks import Framework
 
 __all__ = ["WholeRead"]

@@ -13,7 +13,7 @@ from typing import Any
 
 from streamer import _native
 from streamer.core.errors import OptionError, StorageError
-from streamer.core.secrets.options import SecretOptions
+from streamer.core.secrets.hidden_arguments import SecretOptions
 from streamer.core.store.proxies import place_of, suspect_proxy
 
 __all__ = ["Route"]

@@ -9,8 +9,7 @@ from typing import Any
 from streamer._lazy_checkpoint import Checkpoint
 from streamer.core.options.options import Options
 from streamer.core.request.request import Request
-from streamer.core.secrets.options import hidden
-from streamer.core.secrets.urls import hidden_uris
+from streamer.core.secrets.hidden_arguments import hidden, hidden_uris
 
 __all__ = ["safe_open"]
 

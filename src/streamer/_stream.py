@@ -29,8 +29,7 @@ from streamer.core.collector import collector_paused
 from streamer.core.engine.plan import plan_reads
 from streamer.core.engine.session import ReadSession
 from streamer.core.errors import EngineError, LoadCancelledError, OptionError, UsageError
-from streamer.core.request.argument_types import ProgressOption, UriOption
-from streamer.core.request.request import Request
+from streamer.core.request.request import ProgressOption, Request, UriOption
 from streamer.core.tensors.frameworks import Framework
 from streamer.core.tensors.tensor_types import TensorT
 

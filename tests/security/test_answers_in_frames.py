@@ -13,7 +13,7 @@ from servers.scripted_http import Answer, Request, ScriptedServer
 
 import streamer
 from streamer.core.causes import forget_locals
-from streamer.core.secrets.urls import SecretBytes
+from streamer.core.secrets.hidden_arguments import SecretBytes
 from streamer.plugins import open_store
 
 pytestmark = [pytest.mark.server, pytest.mark.usefixtures("short_pauses")]

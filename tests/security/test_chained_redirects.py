@@ -20,7 +20,7 @@ from streamer.backends.fsspec import http_sessions
 from streamer.backends.fsspec.foreign_file_systems import with_guarded_links
 from streamer.backends.fsspec.http_sessions import GuardedSessions
 from streamer.backends.fsspec.instances import close_idle
-from streamer.core.secrets.options import plain
+from streamer.core.secrets.hidden_arguments import plain
 
 pytestmark = [pytest.mark.server, pytest.mark.usefixtures("short_pauses")]
 

@@ -20,8 +20,7 @@ from servers.background import served
 from servers.scripted_http import ScriptedServer
 
 import streamer
-from streamer.core.secrets.options import SecretOptions, hidden, plain
-from streamer.core.secrets.urls import hidden_uri
+from streamer.core.secrets.hidden_arguments import SecretOptions, hidden, hidden_uri, plain
 from streamer.plugins import open_store
 
 pytestmark = pytest.mark.usefixtures("short_pauses")

@@ -15,7 +15,7 @@ from streamer.core.engine.byte_stream import ByteStream
 from streamer.core.errors import FormatError, StreamerError
 from streamer.core.format.inner_paths import why_not_inside
 from streamer.core.options.settings import resolve
-from streamer.core.secrets.options import SecretOptions
+from streamer.core.secrets.hidden_arguments import SecretOptions
 from streamer.core.secrets.redact import redact
 from streamer.core.store.parallel import MOST_LARGE, in_parallel
 

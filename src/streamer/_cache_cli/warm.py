@@ -17,8 +17,7 @@ from streamer.core.checkpoint.catalog import ShardTensor
 from streamer.core.engine.plan import Item, plan_reads
 from streamer.core.engine.session import ReadSession
 from streamer.core.errors import StorageError, UsageError
-from streamer.core.request.argument_types import ProgressOption
-from streamer.core.request.request import Request
+from streamer.core.request.request import ProgressOption, Request
 
 __all__ = ["WarmReport", "warm"]
 

@@ -19,7 +19,7 @@ from enum import IntEnum
 from typing import Any
 
 from streamer.core.errors import GroupError, StreamerError
-from streamer.core.options.deadline import Deadline
+from streamer.core.options.limits import Deadline
 
 __all__ = ["SILENCE_S", "Member", "State"]
 

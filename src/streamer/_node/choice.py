@@ -14,7 +14,7 @@ from streamer._node.key import is_shareable
 from streamer.core.checkpoint.catalog import Catalog, ShardTensor
 from streamer.core.engine.plan import ReadPlan
 from streamer.core.engine.session import SourceObject
-from streamer.core.options.neighbours import local_ranks
+from streamer.core.options.machine import local_ranks
 from streamer.core.options.options import MIB
 from streamer.core.options.settings import Settings
 from streamer.core.quoting import printable

@@ -25,7 +25,7 @@ from streamer.core.engine.plan import Item, ReadPlan, plan_reads
 from streamer.core.engine.python_readers import LastAttemptError
 from streamer.core.engine.session import SourceObject
 from streamer.core.errors import StreamerError
-from streamer.core.options.neighbours import local_ranks, sharers
+from streamer.core.options.machine import local_ranks, sharers
 from streamer.core.options.options import KIB, MIB
 from streamer.core.options.settings import Settings
 from streamer.core.store.sources import PythonSource

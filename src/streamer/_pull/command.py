@@ -19,7 +19,7 @@ from streamer._command_line.output import print_line
 from streamer._pull.pull import PullReport, Wanted, pull
 from streamer.core.errors import StreamerError
 from streamer.core.quoting import counted, printable, size_text
-from streamer.core.request.argument_types import ProgressOption
+from streamer.core.request.request import ProgressOption
 
 __all__ = ["INTERRUPTED", "CopyReport", "report_failure", "run_copy", "run_pull"]
 

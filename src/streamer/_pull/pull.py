@@ -36,10 +36,9 @@ from streamer.core.disk_names import disk_name
 from streamer.core.errors import ChecksumError, FormatError, ObjectNotFoundError, TruncatedError, UsageError
 from streamer.core.options.arguments import check_storage_options, check_uri
 from streamer.core.options.settings import Settings, resolve
-from streamer.core.request.argument_types import ProgressOption
-from streamer.core.secrets.options import hidden
+from streamer.core.request.request import ProgressOption
+from streamer.core.secrets.hidden_arguments import hidden, hidden_uri
 from streamer.core.secrets.redact import redact
-from streamer.core.secrets.urls import hidden_uri
 from streamer.core.store.digests import NOT_REQUESTED, NoDigest, ObjectDigest
 from streamer.core.store.parallel import MOST_LARGE, in_parallel
 from streamer.core.store.sources import ObjectInfo, Store

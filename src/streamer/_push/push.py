@@ -32,10 +32,9 @@ from streamer.core.errors import ChangedError, ObjectNotFoundError, UsageError
 from streamer.core.options.arguments import check_storage_options, check_uri
 from streamer.core.options.settings import Settings, resolve
 from streamer.core.quoting import quoted
-from streamer.core.request.argument_types import ProgressOption
-from streamer.core.secrets.options import hidden
+from streamer.core.request.request import ProgressOption
+from streamer.core.secrets.hidden_arguments import hidden, hidden_uri
 from streamer.core.secrets.redact import redact
-from streamer.core.secrets.urls import hidden_uri
 from streamer.core.store.parallel import in_parallel
 from streamer.core.store.presence import info_if_present
 from streamer.core.store.sources import Store

@@ -10,12 +10,12 @@ from streamer.core.errors import OptionError, UsageError
 from streamer.core.format.shard_names import INDEX_SUFFIX
 from streamer.core.quoting import quoted
 from streamer.core.request.request import Request
+from streamer.core.secrets.hidden_arguments import type_name
 from streamer.core.secrets.redact import redact
-from streamer.core.secrets.wrong_types import type_name
 
 if TYPE_CHECKING:
     from streamer.core.options.options import Options
-    from streamer.core.request.argument_types import ProgressOption, StorageOptions
+    from streamer.core.request.request import ProgressOption, StorageOptions
 
 __all__ = ["SaveArguments", "SaveOptions", "place_request"]
 

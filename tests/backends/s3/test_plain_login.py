@@ -15,7 +15,7 @@ from streamer.backends.s3.client import PlainRequests
 from streamer.backends.s3.plain_login import keys_of_session, plain_login
 from streamer.core.options.limits import Limits
 from streamer.core.secrets.environment import set_variables
-from streamer.core.store.trust import default_ca_file
+from streamer.core.store.certificates import default_ca_file
 
 OWN = "http://127.0.0.1:9000"
 KEYS = {"key": "AKIDOPTION", "secret": "of the options"}

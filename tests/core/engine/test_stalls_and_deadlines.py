@@ -19,7 +19,7 @@ from streamer.core.checkpoint import header_reads
 from streamer.core.engine.plan import Item, plan_reads
 from streamer.core.engine.session import ReadSession, SourceObject
 from streamer.core.format.header import parse_header
-from streamer.core.options.deadline import Deadline
+from streamer.core.options.limits import Deadline
 from streamer.core.options.settings import resolve
 from streamer.core.store.sources import HttpSource
 

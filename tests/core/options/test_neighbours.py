@@ -9,14 +9,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from streamer.core.options import neighbours
-from streamer.core.options.neighbours import AnnouncedLoad, sharers
+from streamer.core.options import machine
+from streamer.core.options.machine import AnnouncedLoad, sharers
 
 
 @pytest.fixture(autouse=True)
 def own_folder(tmp_path, monkeypatch):
     """Count in a folder of the test's own: other tests load at the same time."""
-    monkeypatch.setattr(neighbours, "SHARED_MEMORY", tmp_path)
+    monkeypatch.setattr(machine, "SHARED_MEMORY", tmp_path)
     return tmp_path
 
 
@@ -24,7 +24,7 @@ def test_a_load_alone_shares_with_nobody():
     assert sharers({}) == 1
 
 
-@pytest.mark.parametrize("name", neighbours.LOCAL_SIZES)
+@pytest.mark.parametrize("name", machine.LOCAL_SIZES)
 def test_ranks_are_counted_as_their_launcher_says(name):
     assert sharers({name: "8"}) == 8
     assert sharers({name: ""}) == sharers({name: "many"}) == sharers({name: "0"}) == 1
@@ -45,7 +45,7 @@ def test_announced_loads_are_counted_until_they_end():
 
 def test_a_load_of_a_process_that_was_killed_is_counted_no_more(own_folder):
     code = (
-        "import sys, pathlib; from streamer.core.options import neighbours as n; "
+        "import sys, pathlib; from streamer.core.options import machine as n; "
         "n.SHARED_MEMORY = pathlib.Path(sys.argv[1]); load = n.AnnouncedLoad(); print('there', flush=True); input()"
     )
     command = [sys.executable, "-c", code, str(own_folder)]
@@ -82,7 +82,7 @@ def test_a_file_that_is_not_this_users_is_left_alone(own_folder):
 
 
 def test_a_machine_without_shared_memory_counts_one_load(monkeypatch, own_folder):
-    monkeypatch.setattr(neighbours, "SHARED_MEMORY", own_folder / "absent")
+    monkeypatch.setattr(machine, "SHARED_MEMORY", own_folder / "absent")
     load = AnnouncedLoad()
     assert sharers({}) == 1
     load.end()

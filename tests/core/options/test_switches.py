@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from streamer.core.options.switches import is_on
+from streamer.core.options.variable_values import is_on
 
 
 @pytest.mark.parametrize("default", [True, False])

@@ -14,9 +14,8 @@ from streamer import _native
 from streamer.backends.client.proxy import refusal_of_proxy
 from streamer.core.errors import ConnectError, HttpStatusError, ObjectNotFoundError, StorageError
 from streamer.core.outages import patience as server_outages
-from streamer.core.outages.patience import Patience
-from streamer.core.outages.probes import first_byte_limit_s
-from streamer.core.outages.received import note_bytes
+from streamer.core.outages.counters import note_bytes
+from streamer.core.outages.patience import Patience, first_byte_limit_s
 
 NAMES = (f"http://host{number}" for number in itertools.count())
 

@@ -1,29 +1,116 @@
-"""A URL with a secret as a `str` whose `repr` does not show the secret.
+"""Arguments whose `repr` shows no secret: storage options, URLs, and arguments of a wrong type.
 
 A traceback with locals (of a notebook, of a crash reporter) shows the `repr` of every local variable. So the public
-functions wrap such URLs at once, and their parts are wrapped, too. ``str(url)`` unwraps: for plug-ins, and for fsspec,
-which distinguishes its instances by the `repr` of their arguments. Paths, and URLs without a secret, are not wrapped.
+functions wrap these arguments at once. Parts of a wrapped URL are wrapped, too; paths, and URLs without a secret, are
+not. Of an argument of a wrong type only the type is kept.
+
+Only the call that passes an argument to another library, or to a plug-in, unwraps it: fsspec distinguishes its
+instances by the `repr` of their arguments, and all wrapped options have the same text.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any, SupportsIndex
 
 from streamer.core.path_objects import is_path_object
 from streamer.core.secrets.redact import redact
-from streamer.core.secrets.wrong_types import WrongType
 
-__all__ = ["SecretBytes", "SecretText", "hidden_part", "hidden_uri", "hidden_uris", "is_mangled"]
-
+__all__ = [
+    "SecretBytes",
+    "SecretOptions",
+    "SecretText",
+    "WrongType",
+    "hidden",
+    "hidden_part",
+    "hidden_uri",
+    "hidden_uris",
+    "is_mangled",
+    "plain",
+    "type_name",
+]
 
 # URLs that were changed so that they look like paths: they would be shown as paths, with password and signature.
 _MANGLED = re.compile(
     r"""[\s"'<(]+[a-z][a-z0-9+.-]*:/|//[^/]*@|[^/:@\s]+:[^/@\s]+@[^/\s]+/|(abfss?|az|gc?s|hf|https?|nfs|s3a?|wasbs?):/(?!/)""",
     re.IGNORECASE,
 )
+
+
+class WrongType:
+    """An argument that will be refused.
+
+    Args:
+        value: The argument; it is not kept.
+    """
+
+    def __init__(self, value: Any) -> None:
+        self.type_name = type(value).__name__
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.type_name})"
+
+
+def type_name(value: Any) -> str:
+    """Return the name of an argument's type; for a `WrongType`, of the argument that it replaces."""
+    return value.type_name if isinstance(value, WrongType) else type(value).__name__
+
+
+class SecretOptions(MutableMapping[str, Any]):
+    """A copy of a mapping whose `repr` names only the keys; so do the mappings in it.
+
+    Example:
+        >>> SecretOptions({"key": "AKID", "secret": "S3CR3T"})
+        SecretOptions(key=…, secret=…)
+        >>> SecretOptions({"key": "AKID"}) == {"key": "AKID"}
+        True
+    """
+
+    def __init__(self, options: Mapping[str, Any] | None = None) -> None:
+        self._values: dict[str, Any] = dict(options._values if isinstance(options, SecretOptions) else options or {})
+
+    def __getitem__(self, name: str) -> Any:
+        return _hidden(self._values[name])
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self._values[name] = value
+
+    def __delitem__(self, name: str) -> None:
+        del self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}=…' for name in self._values)})"
+
+
+def hidden(storage_options: Any) -> Any:
+    """Wrap a caller's ``storage_options``: a mapping or a sequence of mappings; for other values only keep the type."""
+    is_text = isinstance(storage_options, (str, bytes, bytearray, memoryview))
+    if isinstance(storage_options, Sequence) and not is_text:
+        return [_hidden_argument(each) for each in storage_options]
+    return _hidden_argument(storage_options)
+
+
+def plain(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Unwrap a copy, for a call to another library; a frame of this package must not keep it in a variable."""
+    values = options._values if isinstance(options, SecretOptions) else options
+    return {name: plain(value) if type(value) in (dict, SecretOptions) else value for name, value in values.items()}
+
+
+def _hidden_argument(value: Any) -> Any:
+    return _hidden(value) if value is None or isinstance(value, Mapping) else WrongType(value)
+
+
+def _hidden(value: Any) -> Any:
+    is_plain = isinstance(value, Mapping) and not isinstance(value, SecretOptions)
+    return SecretOptions(value) if is_plain else value
 
 
 class SecretText(str):

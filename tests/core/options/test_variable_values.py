@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 
 from streamer import Options
-from streamer.core.options import environment_names
-from streamer.core.options.environment_names import OTHERS, warn_of_typos
+from streamer.core.options import variable_values
 from streamer.core.options.settings import resolve
+from streamer.core.options.variable_values import OTHERS, warn_of_typos
 
 ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture(autouse=True)
 def _nothing_was_said_before() -> None:
-    environment_names._warn.cache_clear()
+    variable_values._warn.cache_clear()
 
 
 @pytest.mark.parametrize(

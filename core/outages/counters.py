@@ -1,0 +1,70 @@
+"""Counts what happens before the engine counts: bytes of an answer that still arrives, and failures while locating.
+
+A request may be made on one thread and read on another thread's event loop, which has the caller's context variables.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+__all__ = ["EarlierCounters", "ReceivedBytes", "counting", "note_bytes"]
+
+# The engine's counters that add up over the stages of a load.
+_SUMMED = ("http_requests", "retries", "hedges", "credential_refreshes", "outages", "waited_us", "probes")
+
+
+@dataclass(eq=False)
+class ReceivedBytes:
+    """The count of one request, including its retries and further pages.
+
+    Attributes:
+        count: Number of bytes of bodies.
+    """
+
+    count: int = 0
+
+
+_received: ContextVar[ReceivedBytes | None] = ContextVar("received", default=None)
+
+
+@contextmanager
+def counting(received: ReceivedBytes) -> Iterator[None]:
+    """Count the bytes that the requests inside the block receive."""
+    token = _received.set(received)
+    try:
+        yield
+    finally:
+        _received.reset(token)
+
+
+def note_bytes(count: int) -> None:
+    """Add bytes of a body to the count of the current request, if there is one."""
+    received = _received.get()
+    if received is not None:
+        received.count += count
+
+
+class EarlierCounters:
+    """The sums of one load."""
+
+    def __init__(self) -> None:
+        self._sums: Counter[str] = Counter()
+
+    def add(self, stats: Mapping[str, int]) -> None:
+        """Add the counters of a session, or of the lookup before it, which only has some of them."""
+        self._sums.update({name: stats[name] for name in _SUMMED if name in stats})
+
+    def added_to(self, stats: Mapping[str, int]) -> dict[str, int]:
+        """Return the counters of the session that reads the tensors, with the earlier counters added.
+
+        Example:
+            >>> earlier = EarlierCounters()
+            >>> earlier.add({"http_requests": 2, "items_delivered": 2})
+            >>> earlier.added_to({"http_requests": 3, "items_delivered": 7})
+            {'http_requests': 5, 'items_delivered': 7}
+        """
+        return {**stats, **{name: stats[name] + self._sums[name] for name in _SUMMED if name in stats}}
