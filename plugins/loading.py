@@ -30,9 +30,7 @@ from streamer.core.store.sources import (
     Store,
     StoreHooks,
 )
-from streamer.plugins.guard.calls import Calls
-from streamer.plugins.guard.failures import HOOK, description_of
-from streamer.plugins.guard.plugin import DISABLED, BrokenContractError, Plugin, kind_of
+from streamer.plugins.guard.calls import DISABLED, HOOK, BrokenContractError, Calls, Plugin, description_of, kind_of
 from streamer.plugins.guard.store import guarded
 
 if TYPE_CHECKING:  # the import takes 15 ms, a quarter of the time that `import streamer` may take

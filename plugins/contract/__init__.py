@@ -21,10 +21,8 @@ Needs pytest. No assertion depends on timing, but every wait ends.
 from __future__ import annotations
 
 from streamer.plugins.contract.extras import ExtrasContract
-from streamer.plugins.contract.failures import FailuresContract
-from streamer.plugins.contract.listing_tests import ListingContract
-from streamer.plugins.contract.reading_tests import ReadingContract
-from streamer.plugins.contract.sharing import SharingContract
+from streamer.plugins.contract.failures import FailuresContract, SharingContract
+from streamer.plugins.contract.reading_tests import ListingContract, ReadingContract
 
 __all__ = ["BackendContract"]
 

@@ -1,5 +1,8 @@
 """Wraps a plug-in's store for the engine: answers are checked, exceptions are translated, calls are timed.
 
+Guarantees: `read_into`, `confirm` and `refresh` only raise errors of this package, which name the plug-in. The result
+of `refresh` is checked like the first source.
+
 Guarantees: a method fulfils the contract of `streamer.core.store.sources.Store`, or raises an error of this package
 that names the plug-in. Stores of this package are not wrapped.
 """
@@ -7,22 +10,154 @@ that names the plug-in. Stores of this package are not wrapped.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from streamer.core.store.digests import NoDigest, ObjectDigest
-from streamer.core.store.sources import ObjectInfo, Source
+from streamer.core.store.sources import FileSource, HttpSource, NfsSource, ObjectInfo, PythonSource, Source
 from streamer.core.store.uploads import Upload
-from streamer.plugins.guard.answers import digest_in, info_in, listing_in, names_in, text_in
-from streamer.plugins.guard.calls import Calls
-from streamer.plugins.guard.plugin import BrokenContractError, kind_of
-from streamer.plugins.guard.sources import guarded_source
-from streamer.plugins.guard.uploads import GuardedUpload, upload_in
+from streamer.plugins.guard.answers import (
+    checked_http,
+    digest_in,
+    info_in,
+    line_in,
+    listing_in,
+    names_in,
+    number_in,
+    path_in,
+    text_in,
+)
+from streamer.plugins.guard.calls import BrokenContractError, Calls, kind_of
 
-__all__ = ["GuardedStore", "guarded", "unguarded"]
+__all__ = ["GuardedStore", "GuardedUpload", "guarded", "guarded_source", "unguarded", "upload_in"]
+
+METHODS_OF_UPLOADS = ("send", "finish", "abort")
+
+MOST_THREADS = 256  # the limit of `Options`
+LONGEST_TIMEOUT_S = 1e7  # four months
 
 OPTIONAL = ("begin_upload", "digest", "folders", "remove", "write")
 METHODS = ("info", "find", "source", "close")
 CLOSE_TIMEOUT_S = 10.0  # a load that has all its tensors should not wait longer
+
+
+class GuardedUpload:
+    """See `streamer.core.store.uploads.Upload`.
+
+    Args:
+        upload: The plug-in's upload.
+        calls: Calls the methods of the upload.
+        uri: URL of the object, without secrets, or None.
+    """
+
+    def __init__(self, upload: Upload, calls: Calls, uri: str | None) -> None:
+        self._upload, self._calls, self._uri = upload, calls, uri
+        self.parallel_parts = upload.parallel_parts
+        self.needs_equal_parts = bool(getattr(upload, "needs_equal_parts", True))
+
+    def send(self, offset_bytes: int, part: memoryview) -> None:
+        """Send one part; raises as `Upload.send`."""
+        self._calls.ask("send", lambda: self._upload.send(offset_bytes, part), self._uri)
+
+    def finish(self) -> None:
+        """Make the object visible; raises as `Upload.finish`."""
+        self._calls.ask("finish", self._upload.finish, self._uri)
+
+    def abort(self) -> None:
+        """Remove the sent parts; raises as `Upload.abort`."""
+        self._calls.ask("abort", self._upload.abort, self._uri)
+
+
+def upload_in(answer: Any) -> Upload:
+    """Return an answer if it is an upload.
+
+    Raises:
+        BrokenContractError: it is no upload; the message names the missing attributes.
+    """
+    lacking = [name for name in METHODS_OF_UPLOADS if not callable(getattr(answer, name, None))]
+    parallel_parts = getattr(answer, "parallel_parts", None)
+    if not isinstance(parallel_parts, int) or parallel_parts < 1:
+        lacking.append("parallel_parts")
+    if lacking:
+        raise BrokenContractError(f"returned {kind_of(answer)}, which lacks {', '.join(lacking)}")
+    upload: Upload = answer
+    return upload
+
+
+def guarded_source(source: Any, calls: Calls, uri: str, store: object) -> Source:
+    """Return a checked source with wrapped functions.
+
+    Args:
+        source: The return value of the plug-in's store.
+        calls: Calls the functions of the plug-in.
+        uri: URL of the object, without secrets.
+        store: The plug-in's store, which is kept alive as long as the source.
+
+    Raises:
+        BrokenContractError: it is no source, or a part of it has another type than documented.
+    """
+    if isinstance(source, HttpSource):
+        checked = checked_http(source)
+        return replace(checked, refresh=source.refresh and _refresh(source, calls, uri, store), holder=store)
+    if isinstance(source, FileSource):
+        return replace(_file(source), holder=store)
+    if isinstance(source, NfsSource):
+        return NfsSource(line_in(source.url, "url"), holder=store)
+    if isinstance(source, PythonSource):
+        return replace(_python(source, calls, uri), holder=store)
+    raise BrokenContractError(f"returned {kind_of(source)}, not a source of streamer.plugins")
+
+
+def _refresh(source: HttpSource, calls: Calls, uri: str, store: object) -> Any:
+    def refreshed() -> Source:
+        assert source.refresh is not None
+        newer = source.refresh()
+        if not isinstance(newer, HttpSource):
+            raise BrokenContractError(f"returned {kind_of(newer)}, not an HttpSource")
+        return guarded_source(newer, calls, uri, store)
+
+    return partial(calls.ask, "refresh", refreshed, uri)
+
+
+def _file(source: FileSource) -> FileSource:
+    path = path_in(source.path, "path")
+    if not path.startswith("/"):
+        raise BrokenContractError("gave a path that is relative, so that it depends on the working directory")
+    inside = path_in(source.inside, "inside", may_be_none=True)
+    return FileSource(path, is_remote=bool(source.is_remote), inside=inside, needs_cache=bool(source.needs_cache))
+
+
+def _python(source: PythonSource, calls: Calls, uri: str) -> PythonSource:
+    for name in ("read_into", "confirm"):
+        function = getattr(source, name)
+        if not callable(function) and not (name == "confirm" and function is None):
+            raise BrokenContractError(f"gave {kind_of(function)} as {name}, which is a function")
+    if source.max_threads is not None:
+        number_in(source.max_threads, "max_threads", 1, MOST_THREADS)
+    is_number = isinstance(source.timeout_s, (int, float)) and not isinstance(source.timeout_s, bool)
+    if source.timeout_s is not None and not (is_number and 0 < source.timeout_s <= LONGEST_TIMEOUT_S):
+        raise BrokenContractError("gave a timeout_s that is no positive number of seconds")
+
+    def read_into(buffer: memoryview, offset: int) -> int:
+        # The buffer is passed on as an argument, because a closure would keep a reference to it.
+        byte_range = (offset, offset + buffer.nbytes)
+        return calls.call("read_into", _read, source, buffer, offset, uri=uri, byte_range=byte_range)
+
+    return PythonSource(
+        read_into,
+        max_threads=source.max_threads,
+        confirm=source.confirm and partial(calls.call, "confirm", source.confirm, uri=uri),
+        remark=text_in(source.remark, "remark", may_be_none=True),
+        timeout_s=source.timeout_s or calls.limits.block_deadline_s,
+        owner=calls.plugin.label,
+    )
+
+
+def _read(source: PythonSource, buffer: memoryview, offset: int) -> int:
+    wanted_bytes = buffer.nbytes
+    got = source.read_into(buffer, offset)
+    return number_in(got, "its result, the count of bytes that it wrote", 0, wanted_bytes)
 
 
 class GuardedStore:

@@ -12,7 +12,7 @@ from streamer.core.options.limits import Limits
 from streamer.core.options.settings import resolve
 from streamer.core.store.sources import ObjectInfo
 from streamer.plugins.guard.answers import names_in
-from streamer.plugins.guard.plugin import BrokenContractError
+from streamer.plugins.guard.calls import BrokenContractError
 
 SETTINGS = resolve(None)
 
