@@ -11,8 +11,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from streamer.compat.runai.installing import install
-from streamer.compat.runai.library import library_path
+from streamer.compat.runai.installing import install, library_path
 
 if TYPE_CHECKING:
     from streamer.compat.runai.distributed_streamer import DistributedStreamer

@@ -12,10 +12,9 @@ import logging
 from collections.abc import Callable
 from functools import partial, wraps
 
-from streamer.compat.runai.codes import Code, code_of
 from streamer.compat.runai.folder_files import listed_files
 from streamer.compat.runai.reader import Reader
-from streamer.compat.runai.submissions import ranges_at, texts_at
+from streamer.compat.runai.submissions import Code, code_of, ranges_at, texts_at
 from streamer.compat.runai.variables import storage_options_for
 from streamer.core.errors import StreamerError
 from streamer.core.secrets.hidden_arguments import SecretOptions

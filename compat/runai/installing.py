@@ -1,4 +1,7 @@
-"""Makes ``import runai_model_streamer`` find `streamer.compat.runai` if Run:ai's own package is not installed."""
+"""Two ways in for programs that use Run:ai's package: the path of the shared library, and ``import`` under its name.
+
+Their ``import runai_model_streamer`` finds `streamer.compat.runai` if Run:ai's own package is not installed.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,28 @@ import sys
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
+from pathlib import Path
 from types import ModuleType
 
-__all__ = ["install"]
+from streamer import _native
+
+__all__ = ["install", "library_path"]
+
+NAME = "librunai_file_streamer.so"
 
 THEIRS, OURS = "runai_model_streamer", "streamer.compat.runai"
 
 _log = logging.getLogger("streamer")
+
+
+def library_path() -> str:
+    """Return the path of the library; Run:ai's own Python package loads it from the variable ``STREAMER_LIBRARY``.
+
+    Example:
+        >>> library_path().endswith("/librunai_file_streamer.so")
+        True
+    """
+    return str(Path(_native.__file__).with_name(NAME))
 
 
 def install() -> bool:

@@ -1,12 +1,74 @@
-"""The requests of Run:ai's C interface: ranges of files, each with the address that its bytes are written to."""
+"""What crosses Run:ai's C interface: requests for ranges of files, the files of one streamer, and codes of errors.
+
+Each file is looked up once, and all reads until the streamer's end have one version. The codes are those of
+``native/runai/codes.h``.
+"""
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from enum import IntEnum
 from typing import NamedTuple
 
-__all__ = ["Range", "ranges_at", "texts_at"]
+from streamer._locate_shards import opened_store
+from streamer.compat.runai.variables import storage_options_for
+from streamer.core.checkpoint.shards import source_object
+from streamer.core.engine.session import SourceObject
+from streamer.core.errors import (
+    LoadCancelledError,
+    OutOfMemoryError,
+    PluginError,
+    RangeResponseError,
+    StorageError,
+    StreamerError,
+    TruncatedError,
+    UnknownSchemeError,
+    UsageError,
+)
+from streamer.core.options.settings import Settings
+from streamer.core.secrets.hidden_arguments import hidden_uri
+from streamer.core.store.parallel import in_parallel
+from streamer.plugins.registry import enabled, refuse_accidental_file_systems
+
+__all__ = ["Code", "Objects", "Range", "code_of", "ranges_at", "texts_at"]
+
+
+class Code(IntEnum):
+    """The result of a call or a range."""
+
+    SUCCESS = 0
+    FINISHED = 1
+    FILE_ACCESS = 2
+    END_OF_FILE = 3
+    INVALID_PARAMETER = 7
+    UNKNOWN = 11
+    NO_BACKEND = 12
+    WRONG_ANSWER = 15
+    OTHER_CREDENTIALS = 18
+    OUT_OF_MEMORY = 26
+
+
+_CODES: tuple[tuple[type[StreamerError], Code], ...] = (  # the first matching class counts
+    (LoadCancelledError, Code.FINISHED),
+    (TruncatedError, Code.END_OF_FILE),
+    (RangeResponseError, Code.WRONG_ANSWER),
+    (StorageError, Code.FILE_ACCESS),
+    (OutOfMemoryError, Code.OUT_OF_MEMORY),
+    (UnknownSchemeError, Code.NO_BACKEND),
+    (PluginError, Code.NO_BACKEND),
+    (UsageError, Code.INVALID_PARAMETER),
+)
+
+
+def code_of(error: BaseException) -> Code:
+    """Return the code of an error.
+
+    Example:
+        >>> code_of(TruncatedError("the file is shorter than before"))
+        <Code.END_OF_FILE: 3>
+    """
+    return next((code for kind, code in _CODES if isinstance(error, kind)), Code.UNKNOWN)
 
 
 class Range(NamedTuple):
@@ -57,3 +119,40 @@ def _ranges(submission: int, files: list[tuple[str, int]], rows: Iterator[tuple[
         for index in range(count):
             offset, size, target = next(rows)
             yield Range(submission, file, index, path, offset, offset + size, target)
+
+
+class Objects:
+    """Looks up files once. Thread-safe: two threads may look up the same file at the same time.
+
+    Attributes:
+        credentials: As for `storage_options_for`.
+    """
+
+    def __init__(self) -> None:
+        self.credentials: Mapping[str, str] = {}
+        self._found: dict[str, SourceObject] = {}
+
+    def found(self, paths: Iterable[str], settings: Settings) -> dict[str, SourceObject | StreamerError]:
+        """Return the file, or the error of its storage, for each path."""
+        distinct = list(dict.fromkeys(paths))
+        missing = [path for path in distinct if path not in self._found]
+        looked_up: dict[str, SourceObject | StreamerError] = {}
+        if missing:
+            backends = enabled(uris=missing)
+
+            def look_up(path: str) -> SourceObject | StreamerError:
+                try:
+                    refuse_accidental_file_systems([path])
+                    options = storage_options_for(path, self.credentials)
+                    with opened_store(hidden_uri(path), options, None, settings, backends) as store:
+                        return source_object(store, store.info(store.root))
+                except StreamerError as error:
+                    return error
+
+            looked_up = dict(zip(missing, in_parallel(look_up, missing, role="open"), strict=True))
+        self._found.update({path: each for path, each in looked_up.items() if isinstance(each, SourceObject)})
+        return {path: self._found.get(path) or looked_up[path] for path in distinct}
+
+    def pin(self, paths: Iterable[str], pinned: Iterable[SourceObject]) -> None:
+        """Keep the versions of a read, which later reads must have, too."""
+        self._found.update(zip(paths, pinned, strict=True))

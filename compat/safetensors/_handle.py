@@ -1,20 +1,24 @@
-"""``safe_open`` with safetensors' signature, methods and messages, for any URL."""
+"""``safe_open`` with safetensors' signature, methods and messages, for any URL.
+
+Callers match these messages (safetensors' own tests among them).
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
+from numbers import Integral
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from safetensors import SafetensorError
 from safetensors import safe_open as their_safe_open  # bound here, as `streamer.patch` replaces it there
 
 from streamer._checkpoint_headers import framework_for
 from streamer._lazy_checkpoint import Checkpoint
 from streamer._stream import Stream
 from streamer.compat.safetensors._errors import both, raised_as_safetensors
-from streamer.compat.safetensors._numpy_index import check_numpy_index
 from streamer.compat.safetensors._prefetch import PrefetchLoader, planned
 from streamer.core.checkpoint.tensor_slice import TensorSlice
 from streamer.core.errors import ObjectNotFoundError, OptionError, UnknownTensorError, UsageError
@@ -27,9 +31,45 @@ from streamer.plugins.registry import scheme_of
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["EngineHandle", "HandleSlice", "TensorMeta", "safe_open", "safe_open_handle"]
+__all__ = ["EngineHandle", "HandleSlice", "TensorMeta", "check_numpy_index", "safe_open", "safe_open_handle"]
 
 BACKENDS = ("mmap", "pread")
+
+
+def check_numpy_index(key: Any, shape: Sequence[int]) -> None:
+    """Check an index as safetensors 0.8 does for ``framework="np"``.
+
+    Raises:
+        SafetensorError: the index has a non-empty list, or exceeds the shape.
+    """
+    parts = key if isinstance(key, tuple) else (key,)
+    if any(isinstance(part, list) and part for part in parts):
+        raise SafetensorError("Non empty lists are not implemented")
+    if Ellipsis in parts or any(isinstance(part, list) or part is None for part in parts):
+        return
+    for dimension, (part, size) in enumerate(zip(parts, shape, strict=False)):
+        if isinstance(part, Integral) and part < -size:
+            raise SafetensorError(f"Invalid index {part} for dimension {dimension} of size {size}")
+        last = _last(part)
+        if last is not None and last >= size:
+            raise SafetensorError(
+                f"Error during slicing [{', '.join(map(_text, parts))}] with shape {list(shape)}: index {last} out of"
+                f" bounds for tensor dimension #{dimension} of size {size}"
+            )
+
+
+def _last(part: Any) -> int | None:
+    """Return the highest index that a part names, or None."""
+    if isinstance(part, slice):
+        return None if part.stop is None or part.stop <= 0 else int(part.stop) - 1
+    return int(part) if isinstance(part, Integral) else None
+
+
+def _text(part: Any) -> str:
+    if not isinstance(part, slice):
+        return str(part)
+    begin, end = ("" if each is None else str(each) for each in (part.start, part.stop))
+    return f"{begin}:{end}"
 
 
 class safe_open:  # noqa: N801  safetensors' name

@@ -18,9 +18,8 @@ from streamer.compat.hooks import imported
 from streamer.core.errors import OptionError
 from streamer.core.options.options import Options
 from streamer.core.secrets.hidden_arguments import hidden, hidden_uri
-from streamer.integrations.diffusers.hooks import package_of, route_of
+from streamer.integrations.diffusers.hooks import is_placed_by, package_of, placed_models, route_of
 from streamer.integrations.diffusers.pipeline_folder import PipelineFolder
-from streamer.integrations.diffusers.placement import is_placed_by, placed_models
 from streamer.integrations.folder_saves import check_saves, refuse_hub, saved_folder
 from streamer.integrations.kept_folders import keep, name_after
 from streamer.integrations.library_calls import check_class, library_call

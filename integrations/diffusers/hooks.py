@@ -1,18 +1,27 @@
-"""The names that `streamer.diffusers` replaces in diffusers, and dry runs that test whether this works.
+"""The names that `streamer.diffusers` replaces in diffusers, dry runs of them, and models on the devices of a map.
 
 A copy of diffusers inside another package has its own hooks. transformers reads the text encoders.
+
+diffusers reads each file into host memory, and then moves each tensor to its device. If ``device_map`` names the
+devices, one for all or one for each module, it receives tensors that are already on their device. Other tensors still
+go through host memory: those of quantised models, as some quantisers work when a tensor leaves host memory, and those
+that a strategy (``"auto"``, ``"balanced"``) places after the read. Text encoders are placed as in transformers.
 """
 
 from __future__ import annotations
 
+import json
 import os
-from contextlib import closing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, nullcontext, suppress
 from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from streamer.compat.hooks import Hook, imported, is_equal, package_with
+from streamer.integrations.device_maps import explicit_devices, goes_to_devices
 from streamer.integrations.model_folder import ModelFolder
 from streamer.integrations.naming import CONFIG, DIFFUSERS
 from streamer.integrations.routed_call import Route
@@ -20,13 +29,17 @@ from streamer.integrations.routed_names import RoutedName, routed
 from streamer.integrations.single_file import SingleFile
 from streamer.integrations.small_checkpoint import small_checkpoint, without_progress_bars
 from streamer.integrations.transformers import hooks as transformers_hooks
+from streamer.integrations.transformers.hooks import LIBRARY
+from streamer.integrations.transformers.placement import placed_tensors, placement_hook
 
-__all__ = ["file_hook", "is_of_transformers", "package_of", "route_of", "weights_hook"]
+__all__ = ["file_hook", "is_of_transformers", "is_placed_by", "package_of", "placed_models", "route_of", "weights_hook"]
 
 _OTHERWISE = "weights are written to a private folder on a disk before they are loaded, which is slower"
 _TRANSFORMERS_STEM = "model"  # the beginning of the names of its files
 
 package_of = partial(package_with, "diffusers")
+
+_QUANTISATION = "quantization_config"
 
 
 def route_of(part: ModelFolder | SingleFile, package: str) -> Route:
@@ -115,3 +128,34 @@ def _loads_a_small_file(package: str) -> bool:
                 ours.update(read(file.file_path))
                 theirs.update(read(os.path.join(location.uri, shard)))
     return is_equal(ours, expected) and is_equal(theirs, expected)
+
+
+def is_placed_by(kwargs: Mapping[str, Any]) -> bool:
+    """Whether the arguments of ``from_pretrained`` name an accelerator, and no quantisation."""
+    device_map = kwargs.get("device_map")
+    return kwargs.get(_QUANTISATION) is None and bool(explicit_devices(device_map)) and goes_to_devices(device_map)
+
+
+@contextmanager
+def placed_models(folders: Sequence[ModelFolder], kwargs: Mapping[str, Any]) -> Iterator[None]:
+    """Read tensors of these models directly to their devices inside the block; only one thread may be in it.
+
+    Args:
+        folders: The private folder of each model.
+        kwargs: The arguments of ``from_pretrained``.
+    """
+    if not is_placed_by(kwargs):
+        yield
+        return
+    for folder in folders:
+        if not _is_quantised(folder):
+            folder.place(explicit_devices(kwargs["device_map"]))
+    has_text = any(map(is_of_transformers, folders))
+    with placed_tensors(LIBRARY) if has_text and placement_hook(LIBRARY).fits() else nullcontext():
+        yield
+
+
+def _is_quantised(folder: ModelFolder) -> bool:
+    with suppress(OSError, ValueError):
+        return _QUANTISATION in json.loads(Path(folder.path, CONFIG).read_bytes())
+    return False

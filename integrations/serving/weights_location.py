@@ -1,7 +1,8 @@
-"""Locates the weights of the model that an engine names: a URL, a folder on a disk, or a repository of the Hub."""
+"""What the name of a model stands for: a URL, a folder on a disk, or a repository of the Hub; pulls its small files."""
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Sequence
 from contextlib import suppress
@@ -9,6 +10,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from streamer._checkpoint_headers import open_checkpoint
+from streamer._pull.pull import Wanted, pull
 from streamer.core.checkpoint.small_files import folder_files
 from streamer.core.errors import StreamerError, UsageError
 from streamer.core.options.options import Options
@@ -16,8 +18,9 @@ from streamer.core.options.settings import resolve
 from streamer.core.request.request import Request
 from streamer.core.secrets.redact import redact
 from streamer.integrations.model_request import Location
+from streamer.integrations.small_files import LARGEST_BYTES, left_behind
 
-__all__ = ["is_url", "weights_of", "without_ignored"]
+__all__ = ["is_url", "pull_small_files", "weights_of", "without_ignored"]
 
 
 def is_url(name: Any) -> bool:
@@ -88,3 +91,21 @@ def _downloaded(name: str, subfolder: str | None, revision: str | None, download
 
 def _inside(folder: str, subfolder: str | None) -> str:
     return f"{folder.rstrip('/')}/{subfolder.strip('/')}" if subfolder else folder
+
+
+def pull_small_files(url: str, folder: str, log: logging.Logger, *, takes_code: bool) -> None:
+    """Pull the small files of a model into a folder, once per node.
+
+    Args:
+        url: The URL of the model.
+        folder: The folder to fill.
+        log: The logger for a line on the pulled files.
+        takes_code: Whether the user trusts the code in the model's folder.
+
+    Raises:
+        StreamerError: as for ``python -m streamer pull``.
+        OSError: the folder cannot be written, or has no room.
+    """
+    wanted = Wanted(exclude=left_behind(takes_code=takes_code), largest_bytes=LARGEST_BYTES)
+    report = pull(url, folder, wanted, progress=False, on_wait=log.info)
+    log.info("Pulled %d files of %s into %s", report.files, report.uri, folder)

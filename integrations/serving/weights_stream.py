@@ -1,21 +1,138 @@
-"""Starts reading the weights of a model, with the engine's choice of files and tensors."""
+"""Starts reading the weights of a model, with the engine's choice of files and tensors, and the user's extra options.
+
+Guarantees: these are files on a disk, and no digests are to be compared. Pages are mapped when they are used, as in the
+engine's own loader: a thread that mapped them ahead (``MADV_POPULATE_READ``) made nothing faster.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import logging
+import time
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, suppress
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
+import safetensors
 import torch
 
+from streamer._progress import Progress
 from streamer._stream import stream
-from streamer.core.errors import ObjectNotFoundError
-from streamer.core.request.request import ProgressOption
-from streamer.integrations.serving.extra_config import ExtraConfig, for_place
-from streamer.integrations.serving.mapped import mapped_weights
+from streamer.core.checkpoint.strategies import VerifyOption
+from streamer.core.errors import ObjectNotFoundError, OptionError
+from streamer.core.options.machine import memory_bytes
+from streamer.core.options.options import Options
+from streamer.core.options.settings import resolve
+from streamer.core.quoting import size_text
+from streamer.core.request.request import ProgressOption, Request
+from streamer.core.secrets.environment import variable
 from streamer.integrations.serving.weights_location import without_ignored
+from streamer.integrations.shard_handles import WholeCheckpoint
+from streamer.plugins.registry import scheme_of
 
-__all__ = ["stream_weights"]
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["ExtraConfig", "for_place", "mapped_weights", "parsed", "stream_weights"]
+
+AHEAD_BYTES = 256 << 20
+URL_AHEAD_BYTES = 512 << 20
+URL_AHEAD_OF_MEMORY = 64
+
+_log = logging.getLogger("streamer")
+
+
+@dataclass(frozen=True)
+class ExtraConfig:
+    """How to read the weights.
+
+    Attributes:
+        options: As for `streamer.load`; None for the defaults and the environment.
+        storage_options: As for `streamer.load`.
+        verify: As for `streamer.load`.
+        of_engine: The keys of the engine's own loader.
+    """
+
+    options: Options | None
+    storage_options: Mapping[str, Any] | None
+    verify: VerifyOption
+    of_engine: dict[str, Any]
+
+
+def parsed(given: Any, of_engine: tuple[str, ...]) -> ExtraConfig:
+    """Check and divide the dictionary of the user.
+
+    Args:
+        given: The dictionary.
+        of_engine: The keys of the engine's own loader.
+
+    Raises:
+        OptionError: `given` is no dictionary, has an unknown key, or a value that `streamer.Options` does not accept.
+    """
+    if not isinstance(given or {}, dict):
+        raise OptionError(f"model_loader_extra_config is a dict, and not {type(given).__name__}")
+    left = dict(given or {})
+    storage_options, verify = left.pop("storage_options", None), left.pop("verify", None)
+    theirs = {key: left.pop(key) for key in of_engine if key in left}
+    return ExtraConfig(Options(**left) if left else None, storage_options, verify, theirs)
+
+
+def for_place(options: Options | None, place: str) -> Options | None:
+    """Return options with a smaller memory limit than other loads have, unless the user has set one.
+
+    An engine takes each tensor immediately, so a larger limit only costs memory: a Llama of 1 GiB in the page cache
+    took as long with 128 MiB as with the default, which held all of it. For a URL, the limit is what the network of a
+    large machine needs.
+    """
+    if variable("STREAMER_MEMORY_LIMIT_BYTES") is not None or (options and options.memory_limit_bytes is not None):
+        return options
+    of_url = min(resolve(None).memory_limit_bytes, max(URL_AHEAD_BYTES, memory_bytes() // URL_AHEAD_OF_MEMORY))
+    return replace(options or Options(), memory_limit_bytes=of_url if "://" in place else AHEAD_BYTES)
+
+
+def mapped_weights(
+    place: str | list[str], names: Callable[[str], bool], progress: ProgressOption
+) -> Generator[tuple[str, torch.Tensor], None, None] | None:
+    """Map the shards of a checkpoint; return None if a part of it is not in the page cache.
+
+    Args:
+        place: A folder or shards, as paths or URLs.
+        names: Returns whether a tensor of this name is needed.
+        progress: As for `streamer.load`.
+
+    Raises:
+        StreamerError: as for `streamer.load`, before the first tensor.
+    """
+    if any(scheme_of(each) != "file" for each in ([place] if isinstance(place, str) else place)):
+        return None
+    whole = WholeCheckpoint(Request(uri=place))
+    shards = whole.warm_shards()
+    if shards is None:
+        return None
+    wanted = {path: [name for name in held if names(name)] for path, held in shards.items()}
+    total_bytes = sum(whole[name].nbytes for held in wanted.values() for name in held)
+    if not total_bytes:
+        return None
+    return _mapped(wanted, total_bytes, whole.label, progress)
+
+
+def _mapped(
+    wanted: Mapping[str, list[str]], total_bytes: int, label: str, progress: ProgressOption
+) -> Generator[tuple[str, torch.Tensor], None, None]:
+    taken_bytes, began = 0, time.monotonic()
+    with Progress(progress, total_bytes, label) as shown:
+        for path, names in wanted.items():
+            with safetensors.safe_open(path, "pt") as shard:
+                for name in names:
+                    tensor = shard.get_tensor(name)
+                    size_bytes = tensor.nbytes
+                    yield name, tensor
+                    del tensor
+                    taken_bytes += size_bytes
+                    shown.update(lambda: taken_bytes)  # noqa: B023 (called before the next turn)
+    count, seconds = sum(map(len, wanted.values())), time.monotonic() - began
+    size = size_text(total_bytes)
+    _log.info("%s: %d tensors, %s mapped from the page cache in %.2f s", label, count, size, seconds)
 
 
 def stream_weights(

@@ -17,8 +17,7 @@ from sglang.srt.utils.runai_utils import SUPPORTED_SCHEMES
 
 from streamer.core.secrets.redact import redact
 from streamer.integrations.serving.engine_hooks import first_misfit, refusal
-from streamer.integrations.serving.small_files import pull_small_files
-from streamer.integrations.serving.weights_location import is_url
+from streamer.integrations.serving.weights_location import is_url, pull_small_files
 from streamer.integrations.sglang.names import COMMAND, LOADER
 
 __all__ = ["FORMAT", "register_hooks"]

@@ -21,9 +21,8 @@ from sglang.srt.utils.runai_utils import ObjectStorageModel
 
 from streamer.core.errors import UsageError
 from streamer.integrations.serving.engine_hooks import refusal
-from streamer.integrations.serving.extra_config import parsed
 from streamer.integrations.serving.weights_location import is_url, weights_of
-from streamer.integrations.serving.weights_stream import stream_weights
+from streamer.integrations.serving.weights_stream import parsed, stream_weights
 from streamer.integrations.sglang.dry_runs import TENSORS
 from streamer.integrations.sglang.names import COMMAND
 from streamer.integrations.sglang.private_names import is_of_another_draft, named_for_draft

@@ -27,8 +27,7 @@ from vllm.transformers_utils.runai_utils import is_runai_obj_uri
 
 from streamer.core.errors import UsageError
 from streamer.core.secrets.redact import redact
-from streamer.integrations.serving.small_files import pull_small_files
-from streamer.integrations.serving.weights_location import is_url
+from streamer.integrations.serving.weights_location import is_url, pull_small_files
 from streamer.integrations.vllm.log import LOGGER, forward_log
 
 __all__ = ["FORMATS", "wrap"]

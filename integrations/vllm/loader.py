@@ -18,9 +18,8 @@ from vllm.model_executor.model_loader.weight_utils import enable_tqdm
 
 from streamer import _native
 from streamer.integrations.serving.engine_hooks import refusal
-from streamer.integrations.serving.extra_config import parsed
 from streamer.integrations.serving.weights_location import weights_of
-from streamer.integrations.serving.weights_stream import stream_weights
+from streamer.integrations.serving.weights_stream import parsed, stream_weights
 from streamer.integrations.vllm.dry_runs import TENSORS
 from streamer.integrations.vllm.hooks import COMMAND
 from streamer.integrations.vllm.log import forward_log

@@ -10,8 +10,8 @@ from vllm.model_executor.model_loader.sharded_state_loader import ShardedStateLo
 from streamer._stream import stream
 from streamer.core.errors import FormatError
 from streamer.integrations.serving.engine_hooks import refusal
-from streamer.integrations.serving.extra_config import parsed
 from streamer.integrations.serving.weights_location import weights_of
+from streamer.integrations.serving.weights_stream import parsed
 from streamer.integrations.vllm.dry_runs import SHARDED_TENSORS
 from streamer.integrations.vllm.hooks import COMMAND
 from streamer.integrations.vllm.log import forward_log

@@ -34,8 +34,8 @@ import streamer
 from streamer.compat import hooks
 from streamer.compat.runai import entry_point as door
 from streamer.integrations import vllm as plugin
-from streamer.integrations.serving import extra_config
-from streamer.integrations.serving.extra_config import for_place
+from streamer.integrations.serving import weights_stream
+from streamer.integrations.serving.weights_stream import for_place
 from streamer.integrations.vllm import configuration
 
 pytestmark = [pytest.mark.server, pytest.mark.filterwarnings("ignore")]
@@ -290,7 +290,7 @@ def test_options_come_from_the_extra_config(folder, expected):
     ],
 )
 def test_less_is_held_ahead(place, given, limit, monkeypatch):
-    monkeypatch.setattr(extra_config, "memory_bytes", lambda: 16 << 30)
+    monkeypatch.setattr(weights_stream, "memory_bytes", lambda: 16 << 30)
     options = for_place(given, place)
     assert options.memory_limit_bytes == limit
     assert given is None or options.max_attempts == given.max_attempts

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from streamer.compat.runai.file_streamer.file_chunks import FileChunks
 from streamer.compat.runai.file_streamer.file_streamer import FileStreamer
+from streamer.compat.runai.file_streamer.requests_iterator import FileChunks
 from streamer.compat.runai.s3_utils.s3_utils import S3Credentials
 
 if TYPE_CHECKING:

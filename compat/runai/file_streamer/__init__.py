@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from streamer.compat.runai.file_streamer.file_chunks import FileChunks
 from streamer.compat.runai.file_streamer.file_streamer import FileStreamer
+from streamer.compat.runai.file_streamer.requests_iterator import FileChunks
 
 __all__ = ["FileChunks", "FileStreamer"]

@@ -9,7 +9,7 @@ from fnmatch import fnmatch
 
 from streamer.backends.posix.drafts import draft_of
 from streamer.compat.runai.folder_files import listed_files
-from streamer.compat.runai.objects import Objects
+from streamer.compat.runai.submissions import Objects
 from streamer.compat.runai.variables import options_from_environment, storage_options_for
 from streamer.core.engine.byte_stream import ByteStream
 from streamer.core.errors import FormatError, StreamerError
