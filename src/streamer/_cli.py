@@ -20,10 +20,9 @@ import streamer
 from streamer import plugins
 from streamer._cache_cli.command import cache
 from streamer._check import check
-from streamer._command_line.copy_options import copy_options
 from streamer._command_line.exit_codes import exit_code_of
+from streamer._command_line.options import copy_options, parsed_options
 from streamer._command_line.output import print_line, print_table
-from streamer._command_line.storage_options import parsed_options
 from streamer._pull.command import INTERRUPTED, report_failure, run_pull
 from streamer._pull.pull import Wanted
 from streamer._push.commands import copy_files, push_folder

@@ -16,7 +16,7 @@ from tiny_pipelines import make_pipeline
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 import streamer
-from streamer._pull.report import Wanted
+from streamer._pull.record import Wanted
 from streamer._push.push import Target, push
 from streamer.compat.safetensors import torch as compat
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pulls import pull, visible
 from servers.scripted_http import Answer, Request, ScriptedServer
 
-from streamer._pull.names import check_names, is_safe
+from streamer._pull.listing import check_names, is_safe
 from streamer.core.errors import FormatError
 
 OUTSIDE = [

@@ -16,8 +16,8 @@ from streamer._cache.folder import CacheFolder, absolute_path
 from streamer._cache_cli.contents import check, contents, is_named
 from streamer._cache_cli.warm import WarmReport, warm
 from streamer._command_line.exit_codes import TRY_AGAIN, WRONG_DATA, exit_code_of
+from streamer._command_line.options import parsed_options
 from streamer._command_line.output import print_line, print_table
-from streamer._command_line.storage_options import parsed_options
 from streamer._pull.command import INTERRUPTED, report_failure
 from streamer.core.errors import ObjectNotFoundError, StreamerError, UsageError
 from streamer.core.options.options import Options

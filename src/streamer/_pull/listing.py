@@ -1,33 +1,99 @@
-"""Lists all files below a URL, including sub-folders; if listing is forbidden, looks up files of usual names."""
+"""Lists all files below a URL; which of them are wanted, and which may be written to a disk.
+
+A storage may list any name. Refused are names that leave the folder, names that a disk cannot store, a name that is
+both a file and a folder, and names under which a pull keeps its own state.
+"""
 
 from __future__ import annotations
 
 import logging
 import shlex
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import PurePosixPath
 from urllib.parse import unquote
 
-from streamer._pull.names import STATE
-from streamer.core.checkpoint.half_pulled import refuse_half_pulled
+from streamer.core.checkpoint.half_pulled import INCOMPLETE, refuse_half_pulled
 from streamer.core.checkpoint.nothing_found import nothing_there
 from streamer.core.checkpoint.shards import info_of, infos_of_shards, read_index
 from streamer.core.checkpoint.small_files import USUAL_FILES, named_files
-from streamer.core.errors import AccessDeniedError, ObjectNotFoundError, StorageError, UsageError
+from streamer.core.errors import AccessDeniedError, FormatError, ObjectNotFoundError, StorageError, UsageError
 from streamer.core.format.shard_names import USUAL_INDEX, USUAL_SHARD
 from streamer.core.options.settings import Settings
-from streamer.core.quoting import printable
+from streamer.core.quoting import printable, quoted
 from streamer.core.secrets.redact import redact
 from streamer.core.store.parallel import in_parallel
 from streamer.core.store.sources import FolderStore, ObjectInfo, Store
 
-__all__ = ["Listing", "files_below"]
+__all__ = ["STATE", "Listing", "check_names", "files_below", "is_safe", "is_selected"]
+
+STATE = ".streamer-pull"  # the sub-folder with the pull's own state
+LONGEST_SEGMENT_BYTES = 255  # NAME_MAX of Linux
 
 # Limits, because a server may invent sub-folders, and a link may lead to a parent folder.
 MOST_FOLDERS = 10_000
 DEEPEST = 32
 
 _log = logging.getLogger("streamer")
+
+
+def is_selected(name: str, include: Sequence[str], exclude: Sequence[str]) -> bool:
+    """Whether a file is wanted: it matches a pattern of `include`, if there are any, and none of `exclude`.
+
+    Patterns are those of ``hf download``: they match the whole relative name, ``*`` also matches slashes, and a slash
+    at the end means all files below.
+
+    Example:
+        >>> [is_selected(name, ["*.json", "vae/"], ["vae/b*"]) for name in ("a.json", "vae/c.bin", "vae/b.json", "d")]
+        [True, True, False, False]
+    """
+    return (not include or _matches(name, include)) and not _matches(name, exclude)
+
+
+def is_safe(name: str) -> bool:
+    r"""Whether a relative name stays in its folder, and a disk can store it.
+
+    Example:
+        >>> [is_safe(name) for name in ("vae/model.bin", "../a", "/a", "a//b", "", "a/.", "a\0", ".streamer-pull/b")]
+        [True, False, False, False, False, False, False, False]
+    """
+    segments = name.split("/")
+    if segments[0] in (STATE, INCOMPLETE) or "\0" in name:
+        return False
+    try:
+        lengths = [len(each.encode("utf-8", "surrogateescape")) for each in segments]
+    except UnicodeEncodeError:  # lone surrogates
+        return False
+    return max(lengths) <= LONGEST_SEGMENT_BYTES and not {"", ".", ".."}.intersection(segments)
+
+
+def check_names(names: Iterable[str], uri: str) -> None:
+    """Check names before anything is written.
+
+    Args:
+        names: Names relative to the folder.
+        uri: The URI of the folder, without secrets.
+
+    Raises:
+        FormatError: a name cannot be the name of a file in the folder.
+    """
+    files = set(names)
+    for name in sorted(files):
+        if not is_safe(name):
+            raise _refused(f"the storage lists {quoted(name)}, which is no name of a file in this folder", uri)
+        folder = next((str(each) for each in PurePosixPath(name).parents if str(each) in files), None)
+        if folder is not None:
+            raise _refused(f"the storage lists {quoted(folder)} as a file, and as the folder of {quoted(name)}", uri)
+
+
+def _refused(message: str, uri: str) -> FormatError:
+    return FormatError(message, uri=uri, hint="Nothing was pulled. Leave it out with --exclude, or rename it there")
+
+
+def _matches(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(name, each + "*" if each.endswith("/") else each) for each in patterns)
 
 
 @dataclass(frozen=True)

@@ -19,13 +19,10 @@ from streamer import _native
 from streamer._locate_shards import opened_store
 from streamer._progress import Progress
 from streamer._pull.checkpoints import Copied, check_checkpoints, check_series
-from streamer._pull.folder import Folder, open_folder
-from streamer._pull.listing import Listing, files_below
-from streamer._pull.names import check_names, is_selected
+from streamer._pull.folder import Folder, finish_placing, open_folder, place
+from streamer._pull.listing import Listing, check_names, files_below, is_selected
 from streamer._pull.part import READ_BYTES, Part, name_of_part
-from streamer._pull.placing import finish_placing, place
-from streamer._pull.record import PulledFile, PulledFolder
-from streamer._pull.report import PullReport, Wanted
+from streamer._pull.record import PulledFile, PulledFolder, PullReport, Wanted
 from streamer._pull.transfer import Incoming, transfer
 from streamer.backends.posix.open_folder import are_in_one_another
 from streamer.core.checkpoint.file_digests import OWN, FileDigests, hash_of

@@ -1,5 +1,11 @@
 """Reads the missing bytes of many files in one session of the engine, while threads write them.
 
+A pull begins with few bytes in flight. If they arrive in less than a second, more bytes may be in flight, at most eight
+times as many in one step. A fast line is fully used after three or four answers.
+
+Guarantees: a piece has at most an eighth of the bytes before it, or 64 KiB. So if a pull is stopped, the incomplete
+piece is a small part of the bytes that this run has read, on a slow line as on a fast one.
+
 Guarantees: memory is bounded, however many and large the files are. Each file has the bytes of one version, and is
 compared with its storage's digest if there is one.
 """
@@ -7,13 +13,11 @@ compared with its storage's digest if there is one.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 
-from streamer._pull.ahead import Ahead
 from streamer._pull.part import Part
-from streamer._pull.pieces import cut
 from streamer._pull.writers import Writers
 from streamer.core.checkpoint.file_digests import FileDigests
 from streamer.core.engine.plan import Item, plan_reads
@@ -23,9 +27,76 @@ from streamer.core.options.settings import Settings
 from streamer.core.store.parallel import in_parallel
 from streamer.core.store.sources import FileSource, NfsSource, ObjectInfo, Store
 
-__all__ = ["Incoming", "transfer"]
+__all__ = ["FIRST_BYTES", "LARGEST_BYTES", "SMALLEST_BYTES", "Ahead", "Incoming", "cut", "transfer"]
+
+FIRST_BYTES = 256 << 10  # a line of 64 kB/s delivers as much in four seconds, so a pull stopped every five advances
+GROWTH = 8  # at most: the first bytes may come from a buffer, faster than the line
+AHEAD_S = 1.0
+
+SMALLEST_BYTES = 64 << 10  # a thousand of them cost some 50 ms of Python
+LARGEST_BYTES = 8 << 20  # the largest block, so that a piece is complete with one answer
+SHARE = 8
 
 AHEAD_BYTES = 256 << 20  # in flight in the engine; pieces that wait for a writer thread add up to 64 MiB
+
+
+class Ahead:
+    """Measures how fast bytes arrive.
+
+    Args:
+        most_bytes: The maximum in flight.
+        now: Time in seconds at which reading begins.
+
+    Attributes:
+        bytes: How many bytes may be in flight now.
+    """
+
+    def __init__(self, most_bytes: int, now: float) -> None:
+        self._most_bytes = most_bytes
+        self._least_bytes = self.bytes = min(FIRST_BYTES, most_bytes)
+        self._arrived_bytes, self._since = 0, now
+
+    def count(self, size_bytes: int, now: float) -> bool:
+        """Count bytes that arrived; return whether `bytes` has changed.
+
+        Example:
+            >>> ahead = Ahead(1 << 30, 0.0)
+            >>> ahead.count(FIRST_BYTES, 0.25), ahead.bytes == 4 * FIRST_BYTES
+            (True, True)
+        """
+        self._arrived_bytes += size_bytes
+        if self._arrived_bytes < self.bytes:  # bytes are still in flight
+            return False
+        in_a_second = self._arrived_bytes * AHEAD_S / max(now - self._since, 1e-6)
+        before, most_bytes = self.bytes, min(self.bytes * GROWTH, self._most_bytes)
+        self.bytes = int(max(self._least_bytes, min(in_a_second, most_bytes)))
+        self._arrived_bytes, self._since = 0, now
+        return self.bytes != before
+
+
+def cut(missing: Iterable[tuple[int, int]]) -> list[Item]:
+    """Cut files into pieces; sizes are powers of two, and a piece ends at a multiple of its size, as blocks do.
+
+    Args:
+        missing: First byte and size of each file.
+
+    Example:
+        >>> [(each.begin, each.end) for each in cut([(1000, 100_000), (0, 10)])]
+        [(1000, 65536), (65536, 100000), (0, 10)]
+    """
+    items, before = [], 0
+    for number, (offset, size_bytes) in enumerate(missing):
+        at = offset
+        while at < size_bytes:
+            piece_bytes = _power_of_two(min(max(before // SHARE, SMALLEST_BYTES), LARGEST_BYTES))
+            end = min((at // piece_bytes + 1) * piece_bytes, size_bytes)
+            items.append(Item(number, at, end))
+            before, at = before + end - at, end
+    return items
+
+
+def _power_of_two(at_most: int) -> int:
+    return 1 << (at_most.bit_length() - 1)
 
 
 @dataclass(frozen=True)

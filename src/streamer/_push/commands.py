@@ -6,10 +6,9 @@ from typing import Any
 
 import click
 
-from streamer._command_line.copy_options import copy_options
-from streamer._command_line.storage_options import parsed_options
+from streamer._command_line.options import copy_options, parsed_options
 from streamer._pull.command import run_copy
-from streamer._pull.report import Wanted
+from streamer._pull.record import Wanted
 from streamer._push.push import Target, push
 from streamer._push.report import PushReport
 from streamer.core.quoting import counted, printable, size_text

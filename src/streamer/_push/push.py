@@ -18,9 +18,8 @@ from typing import Any
 from streamer._locate_shards import opened_store
 from streamer._progress import Progress
 from streamer._pull.checkpoints import check_series
-from streamer._pull.listing import files_below
-from streamer._pull.names import check_names, is_selected
-from streamer._pull.report import Wanted
+from streamer._pull.listing import check_names, files_below, is_selected
+from streamer._pull.record import Wanted
 from streamer._push.order import turn
 from streamer._push.report import PushReport
 from streamer._save.writing import Writing, uploading_store

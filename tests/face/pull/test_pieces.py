@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamer._pull.ahead import FIRST_BYTES, Ahead
-from streamer._pull.pieces import LARGEST_BYTES, SMALLEST_BYTES, cut
+from streamer._pull.transfer import FIRST_BYTES, LARGEST_BYTES, SMALLEST_BYTES, Ahead, cut
 
 MIB = 1 << 20
 

@@ -18,7 +18,7 @@ from servers.seaweedfs import SeaweedServer
 
 import streamer
 from streamer._cli import main
-from streamer._pull.report import Wanted
+from streamer._pull.record import Wanted
 from streamer._push.push import Target, push
 from streamer._push.report import PushReport
 
@@ -242,7 +242,7 @@ import json, resource, sys
 import streamer
 from streamer._cli import main
 from streamer._push.push import Target, push
-from streamer._pull.report import Wanted
+from streamer._pull.record import Wanted
 options = streamer.Options(memory_limit_bytes="64MiB")
 small, large, target, of_target = sys.argv[1:]
 push(small, Target(target + "-small", json.loads(of_target)), Wanted(options=options), progress=False)

@@ -1,13 +1,14 @@
-"""The options of all commands that copy files: which files, whether they are verified, and what is printed."""
+"""The options that several commands share: of storages, as JSON, and of commands that copy files."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
 
-__all__ = ["copy_options"]
+__all__ = ["copy_options", "parsed_options"]
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -24,3 +25,22 @@ def copy_options(command: Command) -> Command:
     ):
         command = option(command)
     return command
+
+
+def parsed_options(text: str | None, hint: str = "--storage-options") -> dict[str, Any] | None:
+    """Parse the value of such an option.
+
+    Args:
+        text: The value, or None.
+        hint: Name of the option, for the message.
+
+    Raises:
+        click.BadParameter: it is no JSON object.
+    """
+    try:
+        options = json.loads(text) if text is not None else None
+    except ValueError:
+        options = ()
+    if options is not None and not isinstance(options, dict):
+        raise click.BadParameter("it is no JSON object", param_hint=hint)
+    return options
