@@ -277,7 +277,7 @@ class Calls:
             byte_range: Half-open range that it reads, or None.
 
         Raises:
-            StreamerError: raised by the function itself, or translated from its exception (`failures.py`).
+            StreamerError: raised by the function itself, or translated from its exception (`error_of`).
         """
         with self._secrets.masking_errors():
             return self._call(method, partial(function, *arguments), uri, byte_range)

@@ -1,4 +1,4 @@
-"""How many processors and how much memory a container leaves to this process."""
+"""The processors and memory that this process may use, and the loads that share the machine."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from tests.control_groups import IS_UNIFIED, group_with
 
 from streamer.core.options import machine
+from streamer.core.options.machine import AnnouncedLoad, sharers
 
 ALL = len(os.sched_getaffinity(0))
 GIB = 1 << 30
@@ -170,3 +172,86 @@ def test_a_limit_that_changes_is_seen(meminfo: Path) -> None:
     for limit in (5, 4):
         put(meminfo, {"self": "0::/", "memory.max": str(limit * MIB), "memory.current": str(2 * MIB)})
         assert machine.free_bytes() == (limit - 2 + 1) * MIB
+
+
+@pytest.fixture(autouse=True)
+def own_folder(tmp_path, monkeypatch):
+    """Count in a folder of the test's own: other tests load at the same time."""
+    monkeypatch.setattr(machine, "SHARED_MEMORY", tmp_path)
+    return tmp_path
+
+
+def test_a_load_alone_shares_with_nobody():
+    assert sharers({}) == 1
+
+
+@pytest.mark.parametrize("name", machine.LOCAL_SIZES)
+def test_ranks_are_counted_as_their_launcher_says(name):
+    assert sharers({name: "8"}) == 8
+    assert sharers({name: ""}) == sharers({name: "many"}) == sharers({name: "0"}) == 1
+
+
+def test_announced_loads_are_counted_until_they_end():
+    first, second = AnnouncedLoad(), AnnouncedLoad()
+    assert sharers({}) == 3
+    first.end()
+    first.end()
+    assert sharers({}) == 2
+    third = AnnouncedLoad()  # in the place of the first
+    assert sharers({}) == 3
+    second.end()
+    third.end()
+    assert sharers({}) == 1
+
+
+def test_a_load_of_a_process_that_was_killed_is_counted_no_more(own_folder):
+    code = (
+        "import sys, pathlib; from streamer.core.options import machine as n; "
+        "n.SHARED_MEMORY = pathlib.Path(sys.argv[1]); load = n.AnnouncedLoad(); print('there', flush=True); input()"
+    )
+    command = [sys.executable, "-c", code, str(own_folder)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"there\n"
+        assert sharers({}) == 2
+        other.kill()
+        other.wait(10)
+    assert sharers({}) == 1
+
+
+def test_a_forked_child_that_lives_on_does_not_count_for_its_parent():
+    load = AnnouncedLoad()
+    parent, child = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(child)
+        os.read(parent, 1)
+        os._exit(0)
+    os.close(parent)
+    load.end()
+    assert sharers({}) == 1
+    os.close(child)
+    os.waitpid(pid, 0)
+
+
+def test_a_file_that_is_not_this_users_is_left_alone(own_folder):
+    elsewhere = own_folder / "elsewhere"
+    elsewhere.touch()
+    (own_folder / f"streamer-loads-{os.geteuid()}").symlink_to(elsewhere)
+    AnnouncedLoad().end()
+    assert sharers({}) == 1
+
+
+def test_a_machine_without_shared_memory_counts_one_load(monkeypatch, own_folder):
+    monkeypatch.setattr(machine, "SHARED_MEMORY", own_folder / "absent")
+    load = AnnouncedLoad()
+    assert sharers({}) == 1
+    load.end()
+
+
+def test_ranks_of_a_process_group_are_counted_once_for_each_device(monkeypatch):
+    distributed = SimpleNamespace(is_available=lambda: True, is_initialized=lambda: True, get_world_size=lambda: 16)
+    torch = SimpleNamespace(cuda=SimpleNamespace(device_count=lambda: 8))
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.setitem(sys.modules, "torch.distributed", distributed)
+    assert sharers({}) == 8

@@ -1,7 +1,8 @@
-"""A variable that begins as ours do and that nobody reads is warned of, with the name that was meant."""
+"""Switches in environment variables, and the warning of variables that nothing reads."""
 
 from __future__ import annotations
 
+import logging
 import re
 from pathlib import Path
 
@@ -10,9 +11,29 @@ import pytest
 from streamer import Options
 from streamer.core.options import variable_values
 from streamer.core.options.settings import resolve
-from streamer.core.options.variable_values import OTHERS, warn_of_typos
+from streamer.core.options.variable_values import OTHERS, is_on, warn_of_typos
 
 ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.mark.parametrize("default", [True, False])
+def test_what_is_not_set_or_blank_has_its_default(default: bool) -> None:
+    assert is_on("STREAMER_ABSENT", {}, default=default) is default
+    assert is_on("STREAMER_ABSENT", {"STREAMER_ABSENT": " "}, default=default) is default
+
+
+@pytest.mark.parametrize(("text", "expected"), [(" TRUE ", True), ("On", True), ("No", False)])
+def test_case_and_blanks_do_not_count(text: str, expected: bool) -> None:
+    assert is_on("STREAMER_X", {"STREAMER_X": text}, default=not expected) is expected
+
+
+def test_another_word_is_on_with_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, logger="streamer"):
+        assert [is_on("STREAMER_Y", {"STREAMER_Y": "ja\n"}) for _ in range(2)] == [True, True]
+    (record,) = caplog.records
+    assert "STREAMER_Y=ja" in record.getMessage()
+    assert "\n" not in record.getMessage()
+    assert "1, true, yes, on, 0, false, no, off" in record.getMessage()
 
 
 @pytest.fixture(autouse=True)
