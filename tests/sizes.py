@@ -15,7 +15,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "CONTRIBUTING.md"
 
-MOST_LINES_OF_A_FILE = 300
+MOST_LINES_OF_A_FILE = 300  # of C++, whose declarations stand in a file of their own
+MOST_LINES_OF_A_MODULE = 350  # of Python: with 300, several modules were halves of one idea
 MOST_LINES_OF_A_FUNCTION = 40
 MOST_PUBLIC_METHODS = 15
 
@@ -45,7 +46,8 @@ def _files() -> Iterator[Path]:
 
 
 def _is_long(path: Path, text: str) -> bool:
-    return text.count("\n") > MOST_LINES_OF_A_FILE and not _TESTS.fullmatch(path.name)
+    most_lines = MOST_LINES_OF_A_MODULE if path.suffix == ".py" else MOST_LINES_OF_A_FILE
+    return text.count("\n") > most_lines and not _TESTS.fullmatch(path.name)
 
 
 def _of_python(path: Path) -> Iterator[str]:
