@@ -16,7 +16,6 @@ from streamer.core.checkpoint.shards import Shards
 from streamer.core.checkpoint.slicing import sliced
 from streamer.core.checkpoint.strategies import Strategy, strategy_of
 from streamer.core.checkpoint.verification import Verification
-from streamer.core.collector import collector_spared
 from streamer.core.errors import FormatError, TruncatedError
 from streamer.core.options.settings import Settings, resolve
 from streamer.core.request.request import Request
@@ -78,14 +77,13 @@ def open_checkpoint(
     settings, strategy = resolve(request.options), strategy_of(request.verify)
     if not uses_cache:
         settings = replace(settings, cache_dir=None)
-    with collector_spared():
-        checkpoint = _opened(request, settings, strategy, listed)
-        if member is not None:
-            from streamer._group.agreement import agree_on_checkpoint  # noqa: PLC0415 (as its caller has)
+    checkpoint = _opened(request, settings, strategy, listed)
+    if member is not None:
+        from streamer._group.agreement import agree_on_checkpoint  # noqa: PLC0415 (as its caller has)
 
-            agree_on_checkpoint(member, checkpoint.catalog)
-            checkpoint.member = member
-        return checkpoint
+        agree_on_checkpoint(member, checkpoint.catalog)
+        checkpoint.member = member
+    return checkpoint
 
 
 def _opened(

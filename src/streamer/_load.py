@@ -10,7 +10,6 @@ from streamer._arguments import hidden_arguments, request_of, takes_request
 from streamer._checkpoint_headers import framework_for, open_checkpoint, wanted_tensors
 from streamer._group.joining import joined_group
 from streamer._reread_on_mismatch import WholeRead
-from streamer.core.collector import collector_spared
 from streamer.core.options.options import Options
 from streamer.core.request.request import Request, UriOption
 from streamer.core.secrets.hidden_arguments import hidden, hidden_uris
@@ -97,7 +96,7 @@ def whole_read(request: Request) -> WholeRead:
 
 def collected(read: WholeRead) -> dict[str, Any]:
     """Read to the end; return a mapping of name to tensor, in file order."""
-    with read as tensors, collector_spared():
+    with read as tensors:
         loaded: dict[str, Any] = dict.fromkeys(tensors.names)  # sets the order; every value is then replaced
         while batch := tensors.next_batch():
             loaded.update(batch)

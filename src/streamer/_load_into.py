@@ -18,7 +18,7 @@ from streamer.core.checkpoint.placements import Placements
 from streamer.core.checkpoint.renaming import RenameOption, Renaming
 from streamer.core.checkpoint.report import LoadReport
 from streamer.core.checkpoint.targets import Targets, match_targets
-from streamer.core.collector import collector_spared
+from streamer.core.collector import collector_paused
 from streamer.core.errors import TargetError, UsageError
 from streamer.core.options.arguments import check_switch
 from streamer.core.quoting import printable
@@ -183,12 +183,10 @@ def _read(
     """Read into `tensors`, by names in the checkpoint; return the tensors that replace those in `new`."""
     reading = [each for each in wanted if each.entry.name in tensors]
     takes_stored_dtypes = _is_word(request.dtype, AUTO)
-    reading, targets = match_targets(reading, tensors, library, fresh=new, takes_stored_dtypes=takes_stored_dtypes)
+    with collector_paused():
+        reading, targets = match_targets(reading, tensors, library, fresh=new, takes_stored_dtypes=takes_stored_dtypes)
     try:
-        with (
-            collector_spared(),
-            WholeRead(checkpoint, reading, library, targets=targets, progress=request.progress) as read,
-        ):
+        with WholeRead(checkpoint, reading, library, targets=targets, progress=request.progress) as read:
             loaded = _fill(read, targets)
         targets.states.check_unchanged()
         _check_ties(loaded, targets)
