@@ -19,8 +19,7 @@ from urllib.parse import quote, urlencode
 
 from streamer.backends.client.answer_times import answer_times
 from streamer.backends.client.exchange import Response
-from streamer.backends.s3.answers import RefusedError, parse_page, refuse_foreign_listing
-from streamer.backends.s3.digests import FIELDS
+from streamer.backends.s3.answers import FIELDS, RefusedError, parse_page, refuse_foreign_listing
 from streamer.backends.s3.plain_login import PlainLogin, plain_login
 from streamer.backends.s3.sender import Sender
 from streamer.backends.s3.signing import UrlTemplate, clock_offset_s

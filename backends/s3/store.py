@@ -16,9 +16,16 @@ from typing import TYPE_CHECKING, Any
 
 from streamer.backends.client.answer_values import is_directly_in, parse_size
 from streamer.backends.client.option_checks import refuse_version_of_folder
-from streamer.backends.s3.answers import ListedObject, count_of_entries, names_in, objects_in
+from streamer.backends.s3.answers import (
+    Composite,
+    ListedObject,
+    count_of_entries,
+    digest_in_head,
+    digest_of_parts,
+    names_in,
+    objects_in,
+)
 from streamer.backends.s3.client import S3Client
-from streamer.backends.s3.digests import Composite, digest_in_head, digest_of_parts
 from streamer.backends.s3.urls import parse_url, split_path
 from streamer.core.errors import ObjectNotFoundError, StorageError, StreamerError, UsageError
 from streamer.core.options.limits import Limits, ListingCount

@@ -12,7 +12,7 @@ raises, no call of `Upload.send` is running, unless a second interrupt ended the
 
 from __future__ import annotations
 
-import secrets
+import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -118,7 +118,7 @@ class UploadMark:
     """
 
     def __init__(self, name: str, replaced: ObjectInfo | None, found: Callable[[], Mapping[str, str]]) -> None:
-        self.metadata = {name: secrets.token_hex(16)}
+        self.metadata = {name: os.urandom(16).hex()}
         self._is_new, self._found = replaced is None, found
         self._may_be_there = False
 

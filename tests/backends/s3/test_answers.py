@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from streamer import _native
-from streamer.backends.s3.digests import Composite, digest_in_head, digest_of_parts
+from streamer.backends.s3.answers import Composite, digest_in_head, digest_of_parts
 from streamer.core.store.digests import NoDigest, ObjectDigest, PartDigest
 
 CRC32C = "4waSgw=="  # of "123456789"
