@@ -76,22 +76,16 @@ TakeResult Scheduler::wait_for_block(Lane which, bool is_loan, const Admission& 
     TakeResult result = take_prepared(lock, lane, now, admission);
     if (result.block && is_loan) ++loans_;  // before anybody can release the block's memory
     if (result.block || result.is_finished) {
-      const bool may_be_more = !lane.is_starved || devices_.size() > 1;  // for another device
-      const bool is_there_more = result.block && may_be_more && notes_waking(lane);
+      const bool may_be_more =
+          !lane.readers.are_starved() || devices_.size() > 1;  // for another device
+      const bool is_there_more = result.block && may_be_more && lane.readers.note_next();
       unlock_and_wake(lock);
-      if (is_there_more) lane.has_work.notify_one();
+      if (is_there_more) lane.readers.wake_next();
       return result;
     }
     // A reader that lacks memory has the consumer take what is finished.
     if (std::exchange(is_consumer_to_be_woken_, false)) has_delivery_.notify_all();
-    ++lane.waiting;
-    if (result.retry_at) {
-      lane.has_work.wait_until(lock, *result.retry_at);
-    } else {
-      lane.has_work.wait(lock);
-    }
-    --lane.waiting;
-    lane.is_waking = false;
+    lane.readers.wait(lock, result.retry_at);
   }
 }
 
@@ -188,7 +182,7 @@ void Scheduler::queue_again(LaneQueue& lane, Block block, TimePoint due) {
   if (is_stopped_) return;  // and its slot goes back
   if (block.received == 0) take_slot_back(block);
   lane.retries.emplace(due, std::move(block));
-  wake_lane(lane);
+  lane.readers.note_work();
 }
 
 void Scheduler::fail(ReadError error) {
@@ -211,9 +205,37 @@ void Scheduler::stop_locked() {
   is_stopped_ = true;
   for (LaneQueue& lane : lanes_) {
     lane.retries.clear();  // their slots go back
-    wake_all_of(lane);
+    lane.readers.note_work_for_all();
   }
   is_consumer_to_be_woken_ = true;
+}
+
+void Scheduler::unlock_and_wake(std::unique_lock<std::mutex>& lock) {
+  std::array<LaneReaders::Woken, kLaneCount> woken{};
+  for (std::size_t i = 0; i < kLaneCount; ++i) woken[i] = lanes_[i].readers.take_woken();
+  const bool is_consumer_woken = std::exchange(is_consumer_to_be_woken_, false);
+  lock.unlock();
+  if (is_consumer_woken) has_delivery_.notify_all();
+  for (std::size_t i = 0; i < kLaneCount; ++i) lanes_[i].readers.notify(woken[i]);
+}
+
+void Scheduler::wake_starved_locked() {
+  for (LaneQueue& lane : lanes_) {
+    if (lane.readers.are_starved()) lane.readers.note_work();
+  }
+}
+
+void Scheduler::wake_starved() {
+  const Locked lock(*this);
+  wake_starved_locked();
+}
+
+void Scheduler::add_waker(Lane which, std::function<void()> waker) {
+  queue_of(which).readers.add_waker(std::move(waker));
+}
+
+void Scheduler::remove_wakers() {
+  for (LaneQueue& lane : lanes_) lane.readers.remove_wakers();
 }
 
 }  // namespace streamer

@@ -46,6 +46,7 @@
 #include "schedule/device_slots.h"
 #include "schedule/digest_ledger.h"
 #include "schedule/item_memory.h"
+#include "schedule/lane_readers.h"
 #include "schedule/rate_limit.h"
 
 namespace streamer {
@@ -183,13 +184,7 @@ class Scheduler {
     std::multimap<TimePoint, Block> retries;
     std::uint32_t in_flight = 0;
     std::uint32_t expected = 0;  // items that a cache holds, and that may turn out to be damaged
-    bool is_starved = false;     // somebody asked and memory was short
-    std::uint32_t waiting = 0;   // readers in wait_for_block()
-    bool is_to_be_woken = false;
-    bool are_all_to_be_woken = false;
-    bool is_waking = false;  // a reader was notified, and has not looked for a block since
-    std::condition_variable has_work;
-    std::vector<std::function<void()>> wakers;  // guarded by wakers_mutex_
+    LaneReaders readers;
 
     bool is_cut() const {
       return std::all_of(cutters.begin(), cutters.end(),
@@ -252,16 +247,11 @@ class Scheduler {
   void stop_locked();
   void release_locked();
   void queue_again(LaneQueue& lane, Block block, TimePoint due);
-  // One reader, which wakes the next if there is more than its own block; and all reactors.
-  static void wake_lane(LaneQueue& lane);
-  static bool notes_waking(LaneQueue& lane);
-  static void wake_all_of(LaneQueue& lane);
   void wake_starved_locked();
   LaneQueue& queue_of(Lane lane) { return lanes_[static_cast<std::size_t>(lane)]; }
 
   const SchedulerOptions options_;
-  std::mutex wakers_mutex_;  // never taken inside of mutex_
-  DigestLedger ledger_;      // has a lock of its own, taken inside of ours
+  DigestLedger ledger_;  // has a lock of its own, taken inside of ours
   BlockTap* tap_ = nullptr;
 
   std::mutex mutex_;  // guards everything below

@@ -14,7 +14,7 @@ constexpr std::size_t kMostTakenAtOnce = 256;
 
 // Whether the consumer, who may want many items at a time, is to have those that are finished.
 bool Scheduler::has_enough() const {
-  const auto is_starved = [](const LaneQueue& lane) { return lane.is_starved; };
+  const auto is_starved = [](const LaneQueue& lane) { return lane.readers.are_starved(); };
   return queue_.has_ready() && (finished_bytes_ >= enough_bytes_ || queue_.has_completed_all() ||
                                 std::any_of(lanes_.begin(), lanes_.end(), is_starved));
 }

@@ -19,9 +19,9 @@ void Scheduler::count_landed(Lane which, const Block& block) {
   // Memory and slots come back by other ways, which wake who lacks them; a lane with nothing in
   // flight takes blocks that were too short before.
   if (lane.is_finished()) {
-    wake_all_of(lane);
-  } else if (lane.is_starved && lane.in_flight == 0) {
-    wake_lane(lane);
+    lane.readers.note_work_for_all();
+  } else if (lane.readers.are_starved() && lane.in_flight == 0) {
+    lane.readers.note_work();
   }
 }
 
@@ -57,7 +57,7 @@ void Scheduler::settle_cached(std::uint32_t item, std::uint32_t origin) {
   if (is_right) {
     stats_.cached_bytes += plan_.items[item].size();
     complete(item);
-    if (lane.is_finished()) wake_all_of(lane);
+    if (lane.is_finished()) lane.readers.note_work_for_all();
     return;
   }
   ++stats_.cache_failures;
@@ -84,7 +84,7 @@ void Scheduler::read_again(Lane which, std::uint32_t index) {
     block->first_started = Clock::now();
     lane.retries.emplace(TimePoint{}, std::move(*block));
   }
-  wake_lane(lane);
+  lane.readers.note_work();
 }
 
 void Scheduler::complete(std::uint32_t item) {

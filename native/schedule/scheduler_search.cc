@@ -33,7 +33,7 @@ bool Scheduler::take_due(LaneQueue& lane, Search& search) {
   for (auto it = lane.retries.begin(); it != lane.retries.end() && it->first <= search.now; ++it) {
     if (!search.may_take(it->second.source, it->second.first_started)) continue;
     if (!try_give_slot(it->second, search)) {
-      lane.is_starved = true;
+      lane.readers.note_starved();
       continue;
     }
     search.found = std::move(it->second);
@@ -79,7 +79,7 @@ bool Scheduler::cut_from(BlockCutter& cutter, LaneQueue& lane, Search& search) {
   const Item* const next = search.may_map ? nullptr : cutter.unreserved();
   if (next != nullptr && memory_.is_unprepared(*next)) {
     if (is_preparing_) {
-      lane.is_starved = true;
+      lane.readers.note_starved();
     } else {
       unprepared_ = *next;
     }
@@ -100,7 +100,7 @@ bool Scheduler::cut_from(BlockCutter& cutter, LaneQueue& lane, Search& search) {
     block.reset();
   }
   if (!block) {
-    lane.is_starved = true;
+    lane.readers.note_starved();
     if (has_enough()) is_consumer_to_be_woken_ = true;
   }
   return block.has_value();
