@@ -1,5 +1,7 @@
 """Opens the store of a URL, through entry points of the group ``streamer.backends``, one per scheme.
 
+One mapping may serve URLs of several storages: ``{"s3": {"key": …}, "gs": {"token": …}}``, as in fsspec's chained URLs.
+
 Guarantees: only the backend of the URL's scheme is imported, and it gets only the options of that scheme. A built-in
 scheme gets the user's credentials, so another distribution's backend serves it only if `STREAMER_PLUGINS` names that
 distribution, and with a warning. Two other distributions that claim one scheme are an error.
@@ -18,25 +20,26 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from streamer.backends.extras import BUILTIN_SCHEMES
+from streamer.backends.option_names import near_name
 from streamer.backends.posix.paths import absolute_path
 from streamer.core.discovery.entry_points import ALLOWED, entry_points_of, is_allowed, normalized, refuse_accidental
 from streamer.core.errors import OptionError, PluginError, UnknownSchemeError, UsageError
 from streamer.core.options.arguments import check_file_system, check_letters, check_storage_options, check_uri
 from streamer.core.options.limits import Limits
 from streamer.core.path_objects import text_of, without_path_objects
+from streamer.core.quoting import quoted
 from streamer.core.secrets.environment import variable
 from streamer.core.secrets.hidden_arguments import SecretOptions, hidden, hidden_uri, plain
 from streamer.core.secrets.redact import redact
 from streamer.core.store.sources import PROJECT_NAME, Store
 from streamer.plugins.loading import DISABLED, FALLBACK, distribution_of, is_builtin, open_with, version_of
-from streamer.plugins.scheme_options import options_of
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
     from fsspec import AbstractFileSystem
 
-__all__ = ["GROUP", "choose", "enabled", "may_serve", "open_checked_store", "open_store", "scheme_of"]
+__all__ = ["GROUP", "choose", "enabled", "may_serve", "open_checked_store", "open_store", "options_of", "scheme_of"]
 
 GROUP = "streamer.backends"
 OUR_MODULES = "streamer.backends."
@@ -45,6 +48,57 @@ DEFAULT_LIMITS = Limits()
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+._-]*)(?:://|::)")
 _warned: set[tuple[str, ...]] = set()
 _logger = logging.getLogger(PROJECT_NAME)
+
+
+def options_of(
+    uri: str, scheme: str, storage_options: Mapping[str, Any], backends: Mapping[str, str]
+) -> dict[str, Any]:
+    """Choose the options of one URL.
+
+    Args:
+        uri: The URL, chained or not.
+        scheme: Its first scheme.
+        storage_options: The user's options. A mapping under the name of a scheme is for that scheme; all other options
+            are for every URL, and take precedence, as in fsspec.
+        backends: Maps the scheme of every installed backend to its module; schemes of one module are aliases.
+
+    Returns:
+        A new mapping: flat for a plain URL, still by scheme for a chained URL, because fsspec splits it itself.
+
+    Raises:
+        OptionError: options stand under a name that is similar to a scheme of the URL.
+    """
+    if not any(isinstance(value, Mapping) for value in storage_options.values()):
+        return dict(storage_options)
+    schemes = _existing_schemes(backends)
+    by_scheme = {key: value for key, value in storage_options.items() if isinstance(value, Mapping) and key in schemes}
+    for_all = {key: value for key, value in storage_options.items() if key not in by_scheme}
+    _check_schemes(for_all, {scheme} | {part.partition("://")[0] for part in uri.split("::")})
+    if "::" in uri:
+        chain = {part.partition("://")[0] for part in uri.split("::")}
+        return {**{key: dict(value) for key, value in by_scheme.items() if key in chain}, **for_all}
+    module = backends.get(scheme)
+    aliases = {scheme} | {name for name, value in backends.items() if module is not None and value == module}
+    own: dict[str, Any] = {}
+    for key, value in by_scheme.items():
+        if key in aliases:
+            own.update(value)
+    return {**own, **for_all}
+
+
+def _check_schemes(options: Mapping[str, Any], schemes: set[str]) -> None:
+    for key in options:
+        near = near_name(key, schemes) if isinstance(options[key], Mapping) else None
+        if near is not None:
+            raise OptionError(
+                f"storage_options holds options under {quoted(key)}, which is no scheme", hint=f"Did you mean {near!r}?"
+            )
+
+
+def _existing_schemes(backends: Mapping[str, str]) -> set[str]:
+    from fsspec import available_protocols  # noqa: PLC0415 (takes 0.1 s; most users give flat options)
+
+    return {*available_protocols(), *backends}
 
 
 def open_store(

@@ -1,5 +1,8 @@
 """Makes Python's requests wait out the outage of a server: for listings, sizes, digests and places of objects.
 
+A folder of a web server takes an index page and a request for each shard; a folder of an object store takes several
+pages. If one refused request restarted them all, a server that refuses each third request would never answer.
+
 The engine records which servers are away (native/net/lookup.h; docs/reliability.md, "Outages"): an outage is one event
 for all lookups and reads of the process. During an outage, a request waits here for its turn as the probe. If the
 server answers other requests, only this request waits for a moment. Requests do not wait for a server that never
@@ -13,20 +16,19 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from math import inf
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from streamer import _native
 from streamer.core.errors import ConnectError, CredentialsError, StorageError, StreamerError
-from streamer.core.outages.answered import one_question
 from streamer.core.outages.counters import ReceivedBytes, counting
 from streamer.core.outages.news import OUTAGE_LOG
 from streamer.core.outages.transient import is_away, is_transient, is_transport_failure
 
-__all__ = ["Patience", "first_byte_limit_s", "limited"]
+__all__ = ["Answered", "Patience", "answered_so_far", "first_byte_limit_s", "limited", "one_question"]
 
 Answer = TypeVar("Answer")
 
@@ -34,6 +36,44 @@ LIMIT_OF_ONE_REQUEST_S = 10.0  # for statuses that one request may cause by itse
 LOOK_S = 0.2  # time between two checks whether the caller still needs the answer
 
 _limit_s: ContextVar[float] = ContextVar("first_byte_limit_s", default=inf)
+
+
+class Answered:
+    """The answers to parts of one question. Thread-safe if no two threads request the same part at the same time."""
+
+    def __init__(self) -> None:
+        self._answers: dict[Hashable, Any] = {}
+
+    def once(self, request: Callable[..., Answer], *part: Hashable) -> Answer:
+        """Return the result of a function for a part (its arguments); call it only if it has not returned one yet."""
+        if (request, part) not in self._answers:
+            self._answers[request, part] = request(*part)
+        answer: Answer = self._answers[request, part]
+        return answer
+
+    def forget(self) -> None:
+        """Drop the answers and their functions."""
+        self._answers.clear()
+
+
+_of_question: ContextVar[Answered | None] = ContextVar("answered", default=None)
+
+
+@contextmanager
+def one_question() -> Iterator[None]:
+    """Keep the answers that arrive inside the block."""
+    answered = Answered()
+    token = _of_question.set(answered)
+    try:
+        yield
+    finally:
+        _of_question.reset(token)
+        answered.forget()  # asyncio keeps the context of a request as long as its connection lives
+
+
+def answered_so_far() -> Answered:
+    """Return the answers of the current question; an empty `Answered` if there is none."""
+    return _of_question.get() or Answered()
 
 
 class _Wait:

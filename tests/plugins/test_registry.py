@@ -1,7 +1,4 @@
-"""Backends are found by scheme, loaded one at a time, and broken ones break nothing but themselves.
-
-The distributions here are real ones as far as `importlib.metadata` can see: a folder with a ``dist-info`` each.
-"""
+"""The backend of a URL is chosen by its scheme, gets only its scheme's options, and no broken one affects another."""
 
 from __future__ import annotations
 
@@ -12,6 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from typing import Any
 
 import pytest
 from plugin_distributions import install_plugin
@@ -19,7 +17,7 @@ from plugin_distributions import install_plugin
 from streamer.core.errors import ObjectNotFoundError, PluginError, UnknownSchemeError
 from streamer.core.options.limits import Limits
 from streamer.plugins import Backend, examine, installed, open_store, registry
-from streamer.plugins.registry import folder_of, scheme_of
+from streamer.plugins.registry import folder_of, options_of, scheme_of
 
 STORE = """
 from streamer.core.store.sources import hookimpl
@@ -40,6 +38,14 @@ def streamer_open_store(scheme, uri, storage_options):
 LIMITED = "(scheme, uri, limits):\n    return AStore(scheme, uri, limits)"
 
 Install = Callable[..., list[EntryPoint]]
+
+BACKENDS = {
+    "s3": "streamer.backends.s3",
+    "s3a": "streamer.backends.s3",
+    "gs": "streamer.backends.gcs",
+    "acme": "acme",
+}
+BOTH = {"s3": {"key": "a"}, "gs": {"token": "b"}}
 
 
 @pytest.fixture(autouse=True)
@@ -260,3 +266,33 @@ def test_the_folder_of_a_checkpoint_is_known_however_its_url_is_written(tmp_path
     folder.mkdir()
     assert folder_of(spelling.format(folder)) == str(folder)
     assert folder_of(spelling.format(str(folder).replace(" ", "%20") if "://" in spelling else folder)) == str(folder)
+
+
+@pytest.mark.parametrize(
+    ("uri", "given", "chosen"),
+    [
+        ("s3://b/k", {"key": "a"}, {"key": "a"}),
+        ("s3://b/k", {}, {}),
+        ("s3://b/k", BOTH, {"key": "a"}),
+        ("s3a://b/k", BOTH, {"key": "a"}),
+        ("gs://b/k", BOTH, {"token": "b"}),
+        ("memory://k", BOTH, {}),
+        ("/a/path", BOTH, {}),
+        ("acme://k", {"acme": {"x": 1}, "s3": {"key": "a"}}, {"x": 1}),
+        ("s3://b/k", {"s3": {"key": "own", "anon": True}, "key": "for all"}, {"key": "for all", "anon": True}),
+        ("s3://b/k", {"client_kwargs": {"verify": "/ca"}}, {"client_kwargs": {"verify": "/ca"}}),
+        ("s3://b/k", {"client_kwargs": {"verify": "/ca"}, "gs": {}}, {"client_kwargs": {"verify": "/ca"}}),
+        ("s3://b/k", {"s3": "not a mapping"}, {"s3": "not a mapping"}),
+        ("simplecache::s3://b/k", BOTH, {"s3": {"key": "a"}}),
+        ("zip://f::s3://b/k", {**BOTH, "zip": {"mode": "r"}}, {"s3": {"key": "a"}, "zip": {"mode": "r"}}),
+    ],
+)
+def test_a_url_gets_the_options_of_its_scheme(uri: str, given: dict[str, Any], chosen: dict[str, Any]) -> None:
+    scheme = uri.partition(":")[0] if ":" in uri else "file"
+    assert options_of(uri, scheme, given, BACKENDS) == chosen
+
+
+def test_the_callers_options_are_copied() -> None:
+    given = {"simplecache": {"expiry": 1}}
+    options_of("simplecache::s3://b/k", "simplecache", given, BACKENDS)["simplecache"].clear()
+    assert given == {"simplecache": {"expiry": 1}}

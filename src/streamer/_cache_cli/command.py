@@ -1,19 +1,19 @@
-"""The commands, what they print, and how they end."""
+"""The commands on a cache: the objects that they list and check, what they print, and how they end."""
 
 from __future__ import annotations
 
 import json
 import os
 import time
-from collections.abc import Callable
-from dataclasses import asdict
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
 from functools import wraps
 from typing import Any, TypeVar
 
 import click
 
-from streamer._cache.folder import CacheFolder, absolute_path
-from streamer._cache_cli.contents import check, contents, is_named
+from streamer import _native
+from streamer._cache.folder import CacheFolder, Held, absolute_path
 from streamer._cache_cli.warm import WarmReport, warm
 from streamer._command_line.exit_codes import TRY_AGAIN, WRONG_DATA, exit_code_of
 from streamer._command_line.options import parsed_options
@@ -26,7 +26,7 @@ from streamer.core.quoting import counted, printable, size_text
 from streamer.core.request.request import Request
 from streamer.core.secrets.redact import redact
 
-__all__ = ["cache"]
+__all__ = ["Content", "cache", "check", "contents", "is_named"]
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -34,6 +34,84 @@ _folder_option = click.option(
     "--cache-dir", "cache_dir", metavar="DIR", help="The folder of the cache, in place of STREAMER_CACHE_DIR."
 )
 _json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, also of an error.")
+
+
+@dataclass(frozen=True)
+class Content:
+    """One object of a cache.
+
+    Attributes:
+        uri: URI of the object, without secrets; "" if the description of the object is damaged.
+        version: Version of the object, as its storage names it.
+        bytes: Size of the object.
+        held_bytes: How many of these bytes the cache holds.
+        disk_bytes: Bytes that the object occupies on the disk.
+        used_at: Unix time when the object was last used.
+        key: Name of the object's folder in the cache.
+    """
+
+    uri: str
+    version: str
+    bytes: int
+    held_bytes: int
+    disk_bytes: int
+    used_at: float
+    key: str
+
+
+def contents(folder: CacheFolder) -> list[Content]:
+    """List the objects; the most recently used one comes last.
+
+    Raises:
+        OSError: the folder cannot be read.
+    """
+    return [_content(folder, each) for each in folder.held()]
+
+
+def is_named(content: Content, uri: str) -> bool:
+    """Whether a URI names an object or a folder above it.
+
+    Example:
+        >>> is_named(Content("s3://b/m/a.safetensors", "1", 0, 0, 0, 0.0, ""), "s3://b/m")
+        True
+    """
+    plain = redact(uri).rstrip("/")
+    return bool(plain) and (content.uri == plain or content.uri.startswith(f"{plain}/"))
+
+
+def check(folder: CacheFolder) -> Iterator[tuple[Content, int]]:
+    """Read every object, and forget its damaged parts; yield each object with the number of damaged bytes.
+
+    Raises:
+        OSError: the folder cannot be read.
+    """
+    for each in folder.held():
+        content = _content(folder, each)
+        entry = _entry(folder, each)
+        yield content, entry.check() if entry else 0
+
+
+def _content(folder: CacheFolder, held: Held) -> Content:
+    identity, entry = held.identity, _entry(folder, held)
+    return Content(
+        uri=identity.uri if identity else "",
+        version=identity.version if identity else "",
+        bytes=identity.size_bytes if identity else 0,
+        held_bytes=entry.held_bytes() if entry else 0,
+        disk_bytes=held.disk_bytes,
+        used_at=held.used_at,
+        key=held.key,
+    )
+
+
+def _entry(folder: CacheFolder, held: Held) -> Any:
+    """Open an object without a lock. Another process may remove it meanwhile; its open files can still be read."""
+    if held.identity is None:
+        return None
+    try:
+        return _native.CacheEntry(os.fsencode(folder.folder_of(held.identity)), held.identity.size_bytes)
+    except OSError:  # it was removed
+        return None
 
 
 @click.group()
