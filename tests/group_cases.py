@@ -10,6 +10,7 @@ import os
 import signal
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
@@ -91,6 +92,7 @@ def whole(rank: int, ranks: int, *, uri: str, expected: str, **how: Any) -> Any:
         "bytes_read": report.bytes_read,
         "bytes": report.bytes,
         "complete": report.is_complete and loaded.keys() == known.keys(),
+        "verified": dict(Counter(check.verified_by or check.remark for check in report.verified)),
     }
 
 
@@ -125,7 +127,10 @@ def slices(rank: int, ranks: int, *, uri: str, kind: str, **how: Any) -> Any:
     alone = streamer.load(uri, **{**own, "group": None})
     loaded = streamer.load(uri, **own)
     wrong = [name for name in alone if not same(got[name], alone[name]) or not same(loaded[name], alone[name])]
-    return {"wrong": wrong, "bytes_read": tensors.report.bytes_read, "bytes": tensors.report.bytes, "order": list(got)}
+    report = tensors.report
+    verified = dict(Counter(check.verified_by or check.remark for check in report.verified))
+    facts = {"bytes_read": report.bytes_read, "bytes": report.bytes, "verified": verified}
+    return {"wrong": wrong, "order": list(got), **facts}
 
 
 @case

@@ -11,12 +11,14 @@ from streamer._cache.cache import Cache, open_cache
 from streamer._cache.trust import Distrusting
 from streamer._locate_shards import locate
 from streamer.core.checkpoint.catalog import Catalog, ShardTensor, read_catalog
+from streamer.core.checkpoint.manifest_lookup import ManifestOfShard
 from streamer.core.checkpoint.selection import select
 from streamer.core.checkpoint.shards import Shards
 from streamer.core.checkpoint.slicing import sliced
 from streamer.core.checkpoint.strategies import Strategy, strategy_of
 from streamer.core.checkpoint.verification import Verification
 from streamer.core.errors import FormatError, TruncatedError
+from streamer.core.format.manifest import TensorDigest
 from streamer.core.options.settings import Settings, resolve
 from streamer.core.request.request import Request
 from streamer.core.store.sources import ObjectInfo
@@ -64,6 +66,11 @@ class OpenedCheckpoint:
         """Return the verification of one read; None if nothing is compared."""
         verification = self._strategy.verification(self.catalog, self._expected, wanted)
         return Distrusting(verification, wanted, self.cache) if verification else None
+
+    def tensor_digests(self) -> list[Mapping[str, TensorDigest]]:
+        """Return the digests of each shard's tensors, by a manifest; none if there is no manifest to compare with."""
+        expected = (each for each in self._expected if isinstance(each, ManifestOfShard))
+        return [each.manifest.shards[each.shard].tensors for each in expected]
 
 
 def open_checkpoint(

@@ -70,12 +70,9 @@ class Stream(Generic[TensorT]):
         order: Order = "completion",
         progress: ProgressOption = None,
     ) -> None:
-        self._group: SharedReads | None = None
-        if checkpoint.member is not None:
-            from streamer._group.start import SharedReads  # noqa: PLC0415 (takes 15 ms, and few loads have a group)
-
-            self._group = SharedReads(checkpoint.member, checkpoint.catalog, wanted, checkpoint.settings)
-            wanted = self._group.kept
+        self._group = _reads_of_group(checkpoint, wanted, is_verified=verification is not None)
+        if self._group is not None:
+            wanted, verification = self._group.kept, self._group.verification
         self._checkpoint, self._wanted, self._verification = checkpoint, wanted, verification
         with collector_paused():
             self._destinations = Destinations(wanted, framework, targets)
@@ -294,6 +291,18 @@ def stream(uri: UriOption, *, order: Order = "completion", **how: Unpack[Request
     """
     uri, how = hidden_arguments(uri, how)
     return begun(request_of(stream, uri, how), order)
+
+
+def _reads_of_group(
+    checkpoint: OpenedCheckpoint, wanted: list[ShardTensor], *, is_verified: bool
+) -> SharedReads | None:
+    if checkpoint.member is None:
+        return None
+    from streamer._group.start import SharedReads  # noqa: PLC0415 (takes 15 ms, and few loads have a group)
+
+    digests = checkpoint.tensor_digests() if is_verified else ()
+    catalog, settings, distrust = checkpoint.catalog, checkpoint.settings, checkpoint.cache.distrust
+    return SharedReads(checkpoint.member, catalog, wanted, settings, digests=digests, distrust=distrust)
 
 
 def begun(request: Request, order: Order) -> Stream[Any]:

@@ -15,14 +15,13 @@ from streamer._group.member import SILENCE_S, Member
 from streamer._group.parts import Part, Runs, part_of
 from streamer.core.checkpoint.catalog import Catalog, ShardTensor
 from streamer.core.checkpoint.placements import Placements
-from streamer.core.checkpoint.strategies import Unverified, strategy_of
+from streamer.core.checkpoint.strategies import ByManifest, ByStore, strategy_of
 from streamer.core.checkpoint.tensor_parallel import TensorParallel
 from streamer.core.engine.session import SourceObject
 from streamer.core.errors import ChangedError, GroupError, UsageError
 from streamer.core.options.arguments import is_group
 from streamer.core.options.options import Options
 from streamer.core.options.settings import Settings
-from streamer.core.quoting import quoted
 from streamer.core.request.request import Request
 from streamer.core.secrets.redact import redact
 from streamer.core.store.sources import FileSource
@@ -45,9 +44,9 @@ def joined(request: Request) -> Iterator[Member | None]:
     try:
         options = (request.options or Options()).filled_from_environment()
         member.silence_s = SILENCE_S - Options().block_deadline_s + options.block_deadline_s
-        if not isinstance(strategy_of(request.verify), Unverified):
-            hint = 'Pass verify="off", or load without group='
-            raise UsageError("verify= compares what one process reads, not what a group does", hint=hint)
+        if isinstance(strategy_of(request.verify), ByStore):
+            hint = 'Pass verify="manifest" or "off", or load without group='
+            raise UsageError('verify="auto" compares whole objects, of which each rank reads only a part', hint=hint)
         _compare_requests(member, request)
         yield member
     except BaseException as error:
@@ -94,18 +93,15 @@ def agree_on_checkpoint(member: Member, catalog: Catalog) -> None:
 
 def agree_on_parts(
     member: Member, catalog: Catalog, wanted: Sequence[ShardTensor], settings: Settings
-) -> tuple[list[list[Part]], int]:
+) -> tuple[list[ShardTensor], list[list[Part]], int]:
     """Exchange what each rank wants.
 
     Returns:
-        By rank and tensor, the part that the rank keeps; and the bytes of a window.
-
-    Raises:
-        UsageError: the ranks want different tensors.
+        The whole tensors that any rank wants, in file order; by rank and by number in that list, the part that the rank
+        keeps, empty if it does not want the tensor; and the bytes of a window.
     """
     names = [each.entry.name for each in wanted]
-    begins = [catalog.tensors[name].entry.begin for name in names]
-    mine = [part_of(each, begin) for each, begin in zip(wanted, begins, strict=True)]
+    mine = [part_of(each, catalog.tensors[name].entry.begin) for name, each in zip(names, wanted, strict=True)]
     is_whole = all(each == catalog.tensors[each.entry.name] for each in wanted)
     told = member.gather(
         {
@@ -114,14 +110,16 @@ def agree_on_parts(
             "limit": settings.memory_limit_bytes,
         }
     )
-    for rank, each in enumerate(told):
-        if each["names"] != told[0]["names"]:
-            member.is_over = True
-            raise _other_names(member.name_of(rank), each["names"], told[0]["names"], catalog)
-    whole = [part_of(catalog.tensors[name], begin) for name, begin in zip(names, begins, strict=True)]
-    parts = [whole if each["parts"] is None else [_part(runs) for runs in each["parts"]] for each in told]
+    wants = [list(catalog.tensors) if each["names"] is None else each["names"] for each in told]
+    tensors = list(catalog.in_file_order({name for names in wants for name in names}))
+    whole = {each.entry.name: part_of(each, each.entry.begin) for each in tensors}
+    parts = []
+    for names, each in zip(wants, told, strict=True):
+        kept = whole if each["parts"] is None else dict(zip(names, map(_part, each["parts"]), strict=True))
+        wanted_names = {*names}
+        parts.append([kept[name] if name in wanted_names else () for name in whole])
     window_bytes = min(MOST_WINDOW_BYTES, min(each["limit"] for each in told) // WINDOWS_IN_LIMIT)
-    return parts, max(LEAST_WINDOW_BYTES, window_bytes)
+    return tensors, parts, max(LEAST_WINDOW_BYTES, window_bytes)
 
 
 def _part(runs: Sequence[Sequence[int]]) -> Part:
@@ -148,7 +146,7 @@ def _summary(request: Request) -> Mapping[str, str]:
         "uri=": ", ".join(map(redact, request.uris)),
         "framework=": str(request.framework),
         "dtype=": str(request.dtype),
-        "verify=": str(request.verify),
+        "verify=": "manifest" if isinstance(strategy_of(request.verify), ByManifest) else "off",
         "slices=": kind or ("None" if slices is None else "a mapping"),
     }
 
@@ -156,12 +154,3 @@ def _summary(request: Request) -> Mapping[str, str]:
 def _version_for_all(shard: SourceObject) -> str:
     """Return the version as every machine sees it: without a file's device number, which differs between machines."""
     return shard.version.partition("-")[2] if isinstance(shard.source, FileSource) else shard.version
-
-
-def _other_names(rank: str, names: list[str] | None, first: list[str] | None, catalog: Catalog) -> UsageError:
-    here, there = ({*(each if each is not None else catalog.tensors)} for each in (names, first))
-    more, less = sorted(here - there), sorted(there - here)
-    said = [
-        f"{len(each)} {what}, {quoted(each[0])} among them" for each, what in ((more, "more"), (less, "fewer")) if each
-    ]
-    return UsageError(f"{rank} wants other tensors than rank 0: {'; '.join(said) or 'in another order'}", hint=STRICT)

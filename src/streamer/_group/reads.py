@@ -50,8 +50,12 @@ class GroupReads:
     plan: ReadPlan
     names: Sequence[str]
 
+    def of_rank(self, window: int, rank: int) -> Iterator[OwnRead]:
+        """Yield the reads of any rank in a window, in their order."""
+        return _own_reads(rank, self.parts, self.windows[window])
+
     def sizes_to_send(self, window: int, rank: int) -> list[int]:
-        """Count the bytes of a window that a rank sends to each other rank."""
+        """Count the bytes of tensors that a rank sends to each other rank in a window."""
         sizes = [0] * len(self.parts)
         for tensor, begin, end in self.windows[window].stripe(rank, len(sizes)):
             for other, parts in enumerate(self.parts):

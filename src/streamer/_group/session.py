@@ -1,7 +1,7 @@
 """One run of a group's loads: each rank reads its pieces, and receives what it wants of the others' pieces.
 
 It takes the place of a `ReadSession`, with the same guarantees: each tensor is handed out once, when all its bytes
-are there. The bytes of a window are exchanged while those of the next are read. The tensors come in the same order on
+are there. The bytes of a window are exchanged while those of the next are read. The tensors come in file order on
 all ranks. If one rank fails, leaves or dies, the load fails on all.
 """
 
@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from streamer import _native
@@ -19,6 +19,8 @@ from streamer._group.destination import Destination, copy_bytes, packed
 from streamer._group.member import Member, State
 from streamer._group.parts import bytes_between, clipped
 from streamer._group.reads import GroupReads, OwnRead
+from streamer._group.verification import CHECKSUM_BYTES, GroupVerification
+from streamer._group.windows import Window
 from streamer.core.engine.plan import ReadPlan
 from streamer.core.engine.session import ReadSession
 from streamer.core.errors import LoadCancelledError
@@ -49,6 +51,8 @@ class GroupSession:
         plan: Where the tensors of this rank go.
         destination: Memory of these tensors.
         session: Makes the session that reads this rank's bytes; takes a function that the session calls while it waits.
+        kept: Numbers that the group's reads give to the tensors of this rank, in their order.
+        verification: Compares the tensors, or None.
     """
 
     def __init__(
@@ -58,9 +62,13 @@ class GroupSession:
         plan: ReadPlan,
         destination: Destination,
         session: Callable[[Callable[[Callable[[], int]], None]], ReadSession],
+        *,
+        kept: Sequence[int],
+        verification: GroupVerification | None,
     ) -> None:
         self._member, self._reads, self._destination = member, reads, destination
         self._torch = sys.modules["torch"]
+        self._own_numbers = {number: own for own, number in enumerate(kept)}
         self._sizes = [end - begin for _, begin, end, _, _ in plan.item_rows()]
         self._arrived: deque[int] = deque()
         self._next_window = 0
@@ -71,6 +79,7 @@ class GroupSession:
         self._is_finished = self._is_closing = False
         self._delivered = self._delivered_bytes = 0
         self._last_beat = time.monotonic()
+        self._verification = verification
         self._session = session(self._beat)
 
     def next_items(self, enough_bytes: int = 0) -> list[int]:
@@ -157,39 +166,60 @@ class GroupSession:
 
     def _begin(self, window: int) -> _Exchange:
         """Read this rank's bytes of a window, and begin to send those that other ranks want."""
-        reads, rank = self._reads, self._member.rank
-        sizes = reads.sizes_to_send(window, rank)
+        rank, ranks = self._member.rank, self._member.size
+        sizes = self._sizes_to_send(window, rank)
         sent = self._torch.empty(sum(sizes), dtype=self._torch.uint8)
-        ends = [sum(sizes[:other]) for other in range(self._member.size)]
-        for read in reads.own[window]:
-            self._add(read, self._next_memory(), sent, ends)
+        ends = [sum(sizes[:other]) for other in range(ranks)]
+        checksums = bytearray()
+        for read in self._reads.own[window]:
+            item = self._next_item()
+            self._add(read, item, sent, ends)
+            if self._verification is not None:
+                checksums += self._checksum(read, item)
+        for other in self._others if checksums else ():
+            sent[ends[other] : ends[other] + len(checksums)] = self._torch.frombuffer(checksums, dtype=sent.dtype)
         self._wait_for_all()
-        if not reads.windows[window].shared:
+        if not self._reads.windows[window].shared and self._verification is None:
             return _Exchange(window, None)
-        received_sizes = [
-            0 if other == rank else reads.sizes_to_send(window, other)[rank] for other in range(len(sizes))
-        ]
+        received_sizes = [0 if other == rank else self._sizes_to_send(window, other)[rank] for other in range(ranks)]
         room = self._torch.empty(sum(received_sizes), dtype=self._torch.uint8, device=self._member.device)
         before, self._held_bytes = self._held_bytes, sum(sizes) + sum(received_sizes)
         self._peak_held_bytes = max(self._peak_held_bytes, before + self._held_bytes)
         return _Exchange(window, self._member.exchange(room, sent, received_sizes, sizes))
 
-    def _next_memory(self) -> _native.Memory:
+    def _sizes_to_send(self, window: int, rank: int) -> list[int]:
+        """Count the bytes that a rank sends to each other rank: of tensors, and the checksums of its reads."""
+        sizes = self._reads.sizes_to_send(window, rank)
+        if self._verification is None:
+            return sizes
+        checksums = CHECKSUM_BYTES * sum(1 for _ in self._reads.of_rank(window, rank))
+        return [0 if other == rank else size + checksums for other, size in enumerate(sizes)]
+
+    def _checksum(self, read: OwnRead, item: int) -> bytes:
+        """Note the checksum of a read, and return it as it is sent."""
+        assert self._verification is not None
+        ((_, _, checksum),) = self._session.digest_pieces(item)
+        self._verification.note(read, checksum)
+        return checksum.to_bytes(CHECKSUM_BYTES, "little")
+
+    def _next_item(self) -> int:
         if not self._arrived:
             self._arrived.extend(self._session.next_items())
-        memory = self._session.take_all([self._arrived.popleft()])[0]
+        return self._arrived.popleft()
+
+    def _add(self, read: OwnRead, item: int, sent: Any, ends: list[int]) -> None:
+        """Copy a read to the tensors of this rank, and append it to the bytes that are sent to each other rank."""
+        memory = self._session.take_all([item])[0]
         self._check_open()
         assert memory is not None, "no read of a group is empty"
-        return memory
-
-    def _add(self, read: OwnRead, memory: _native.Memory, sent: Any, ends: list[int]) -> None:
-        """Copy a read to the tensors of this rank, and append it to the bytes that are sent to each other rank."""
         tensor, begin, end = read.piece
-        if read.is_whole and self._destination.takes_memory_of_engine(tensor):
-            self._destination.keep(tensor, memory)
+        own_number = self._own_numbers.get(tensor)
+        if read.is_whole and own_number is not None and self._destination.takes_memory_of_engine(own_number):
+            self._destination.keep(own_number, memory)
             return
         data = self._torch.frombuffer(memory, dtype=self._torch.uint8)
-        self._destination.add_read(tensor, begin, data)
+        if own_number is not None:
+            self._destination.add_read(own_number, begin, data)
         for other in self._others if read.is_shared else ():
             for runs in clipped(self._reads.parts[other][tensor], begin, end):
                 first, ends[other] = ends[other], ends[other] + runs.length * runs.number
@@ -197,15 +227,36 @@ class GroupSession:
 
     def _finish(self, exchange: _Exchange) -> list[int]:
         window, at = self._reads.windows[exchange.window], 0
-        if exchange.received is not None:
-            received, parts = exchange.received(), self._reads.parts[self._member.rank]
-            for piece in (each for other in self._others for each in window.stripe(other, self._member.size)):
-                first, at = at, at + bytes_between(parts[piece.tensor], piece.begin, piece.end)
-                if at > first:
-                    self._destination.add_received(piece.tensor, piece.begin, received[first:at])
-        complete = list(window.complete)
+        received = exchange.received() if exchange.received is not None else None
+        for other in self._others if received is not None else ():
+            at = self._take_stripe(window, other, received, at)
+            if self._verification is not None:
+                at = self._take_checksums(exchange.window, other, received, at)
+        if self._verification is not None:
+            self._verification.compare(window.complete)
+        complete = [self._own_numbers[tensor] for tensor in window.complete if tensor in self._own_numbers]
         self._destination.finish(complete)
         return complete
+
+    def _take_stripe(self, window: Window, other: int, received: Any, at: int) -> int:
+        """Copy what another rank sent to the tensors of this rank; return the offset after these bytes."""
+        parts = self._reads.parts[self._member.rank]
+        for piece in window.stripe(other, self._member.size):
+            first, at = at, at + bytes_between(parts[piece.tensor], piece.begin, piece.end)
+            if at > first:
+                self._destination.add_received(self._own_numbers[piece.tensor], piece.begin, received[first:at])
+        return at
+
+    def _take_checksums(self, window: int, other: int, received: Any, at: int) -> int:
+        """Note the checksums that another rank sent; return the offset after them."""
+        assert self._verification is not None
+        reads = list(self._reads.of_rank(window, other))
+        end = at + CHECKSUM_BYTES * len(reads)
+        sent = received[at:end].cpu().numpy().tobytes()
+        for number, read in enumerate(reads):
+            first = CHECKSUM_BYTES * number
+            self._verification.note(read, int.from_bytes(sent[first : first + CHECKSUM_BYTES], "little"))
+        return end
 
     def _beat(self, landed_bytes: Callable[[], int]) -> None:
         del landed_bytes

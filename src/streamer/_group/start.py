@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -12,10 +12,12 @@ from streamer._group.member import Member
 from streamer._group.parts import size_of
 from streamer._group.reads import group_reads
 from streamer._group.session import GroupSession
+from streamer._group.verification import GroupVerification
 from streamer.core.checkpoint.catalog import Catalog, ShardTensor
 from streamer.core.checkpoint.destinations import Destinations
 from streamer.core.engine.plan import ReadPlan
 from streamer.core.engine.session import ReadSession
+from streamer.core.format.manifest import TensorDigest
 from streamer.core.options.settings import Settings
 
 __all__ = ["SharedReads"]
@@ -36,28 +38,41 @@ class SharedReads:
         catalog: All tensors; the same on all ranks.
         wanted: What this rank wants of them.
         settings: How to read.
+        digests: Digests of the tensors of each shard; empty if nothing is compared.
+        distrust: Called with the number of a shard that mismatches them.
 
     Attributes:
         kept: What is handed out: each part as a tensor of its own, which needs no further cutting.
+        verification: Compares the tensors with the digests, or None.
 
     Raises:
-        UsageError: the ranks want different tensors.
         GroupError: another rank failed.
     """
 
-    def __init__(self, member: Member, catalog: Catalog, wanted: Sequence[ShardTensor], settings: Settings) -> None:
+    def __init__(
+        self,
+        member: Member,
+        catalog: Catalog,
+        wanted: Sequence[ShardTensor],
+        settings: Settings,
+        *,
+        digests: Sequence[Mapping[str, TensorDigest]] = (),
+        distrust: Callable[[int], None] = lambda _: None,
+    ) -> None:
         member.deadline = settings.deadline
-        parts, window_bytes = agree_on_parts(member, catalog, wanted, settings)
-        whole = [catalog.tensors[each.entry.name] for each in wanted]
+        tensors, parts, window_bytes = agree_on_parts(member, catalog, wanted, settings)
         self._member, self._catalog = member, catalog
-        self._reads = group_reads(member.rank, parts, whole, window_bytes)
+        self._reads = group_reads(member.rank, parts, tensors, window_bytes)
+        numbers = {each.entry.name: number for number, each in enumerate(tensors)}
+        self._kept_numbers = [numbers[each.entry.name] for each in wanted]
         held_bytes = WINDOWS_HELD * max((each.shared_bytes for each in self._reads.windows), default=0)
         limit_bytes = settings.memory_limit_bytes
         self._settings = replace(settings, memory_limit_bytes=max(limit_bytes - held_bytes, limit_bytes // 4, 1))
         self.kept = [
-            each._replace(entry=each.kept._replace(begin=0, end=size_of(part)), cut=None)
-            for each, part in zip(wanted, parts[member.rank], strict=True)
+            each._replace(entry=each.kept._replace(begin=0, end=size_of(parts[member.rank][number])), cut=None)
+            for each, number in zip(wanted, self._kept_numbers, strict=True)
         ]
+        self.verification = GroupVerification(catalog, tensors, wanted, digests, distrust) if digests else None
 
     def counted(self, plan: ReadPlan) -> ReadPlan:
         """Return a plan of the tensors that counts only the bytes that this rank reads."""
@@ -78,7 +93,9 @@ class SharedReads:
             if each.entry.name in destinations.in_place
         }
         parts = self._reads.parts[self._member.rank]
-        destination = Destination(parts, plan, destinations.device_tensors, targets)
+        destination = Destination(
+            [parts[number] for number in self._kept_numbers], plan, destinations.device_tensors, targets
+        )
 
         def session(beat: Callable[[Callable[[], int]], None]) -> ReadSession:
             def on_progress(landed_bytes: Callable[[], int]) -> None:
@@ -93,6 +110,9 @@ class SharedReads:
                 on_progress=on_progress,
                 on_wait=progress.note,
                 name_of=lambda item: names[item],
+                digests=self.verification.digests_of(self._reads) if self.verification else None,
             )
 
-        return GroupSession(self._member, self._reads, plan, destination, session)
+        kept, verification = self._kept_numbers, self.verification
+        reads, member = self._reads, self._member
+        return GroupSession(member, reads, plan, destination, session, kept=kept, verification=verification)

@@ -13,6 +13,8 @@ from safetensors.torch import save
 from servers.one_file import one_file
 from servers.scripted_http import Answer, Request
 
+import streamer
+
 pytestmark = pytest.mark.slow
 SOON_S = 4.0  # a second on an idle machine; the tests share theirs
 TENSORS = {f"layers.{number:02}": torch.full((1 << 20,), float(number)) for number in range(24)}
@@ -44,10 +46,7 @@ def test_requests_that_differ_are_an_error_on_all_ranks(folder: Path) -> None:
         ({"framework": "np"}, "framework= differs in the group: np on rank 1, pt on rank 0"),
         ({"dtype": "float16"}, "dtype= differs in the group: float16 on rank 1, None on rank 0"),
         ({"slices": {}}, "slices= differs in the group: a mapping on rank 1, None on rank 0"),
-        (
-            {"names": ["layers.00", "layers.01"]},
-            "rank 1 of the group (3 ranks) wants other tensors than rank 0: 22 fewer, 'layers.02' among them",
-        ),
+        ({"verify": "manifest"}, "verify= differs in the group: manifest on rank 1, off on rank 0"),
     ]
     told = ranks_tell(3, *[("load", {"uri": uri, **of_rank(1, **own)}) for own, _ in differences])
     for (_, text), ranks in zip(differences, told, strict=True):
@@ -60,7 +59,7 @@ def test_the_error_of_one_rank_ends_all_before_data(folder: Path) -> None:
     uri = str(folder / "model.safetensors")
     faults: list[tuple[dict[str, Any], str, str]] = [
         ({"names": "nothing.*"}, "UnknownTensorError", "no tensor matches pattern 'nothing.*'"),
-        ({"verify": "manifest"}, "UsageError", "verify= compares what one process reads"),
+        ({"verify": "auto"}, "UsageError", 'verify="auto" compares whole objects'),
         ({"device": "no such device"}, "UnknownDeviceError", "no such device"),
         ({"names": 7}, "UsageError", "names"),
         ({"slices": 7}, "UsageError", "slices"),
@@ -72,6 +71,22 @@ def test_the_error_of_one_rank_ends_all_before_data(folder: Path) -> None:
             assert (each["error"], each["rank"]) == ("GroupError", 2), each
             assert f"rank 2 of the group (3 ranks) failed: {kind}: " in each["text"]
             assert each["seconds"] < SOON_S
+
+
+@pytest.mark.parametrize("kind", ["load", "slices"])
+def test_bytes_that_mismatch_the_manifest_are_an_error_on_all_ranks(tmp_path: Path, kind: str) -> None:
+    tensors = {name: TENSORS[name] for name in ("layers.03", "layers.04")}
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(save({**tensors, "0.up.weight": torch.arange(512.0 * 512).view(512, 512)}))
+    streamer.write_manifest(file)
+    stored = bytearray(file.read_bytes())
+    stored[-5] ^= 1  # of "layers.04"
+    file.write_bytes(stored)
+    how = {"uri": str(file), "verify": "manifest", **({"kind": "rows"} if kind == "slices" else {})}
+    (told,) = ranks_tell(3, (kind, how))
+    for each in told:
+        assert each["error"] == "ChecksumError", each
+        assert "the crc32c of tensor 'layers.04' mismatches its manifest's: " in each["text"]
 
 
 def test_a_rank_without_access_ends_all(data: bytes) -> None:

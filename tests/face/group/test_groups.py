@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,53 @@ def test_whole_tensors_are_read_once_and_equal_on_all_ranks(checkpoint: Path) ->
             assert all(each["wrong"] == [] and each["complete"] for each in got)
             assert sum(each["bytes_read"] for each in got) == got[0]["bytes"]  # each byte once, none of a gap
             assert all(each["order"] == got[0]["order"] for each in got)
+
+
+def test_each_rank_gets_the_tensors_that_it_names_and_what_several_name_is_read_once(checkpoint: Path) -> None:
+    names = {
+        "0": {"names": ["0.*", "scalar"]},  # some with rank 1, some alone
+        "1": {"names": ["0.up.weight", "none", "1.down.weight"]},
+        "2": {"names": "embed.weight"},  # nothing that another rank wants
+    }
+    how = {"uri": str(checkpoint), "of": names}
+    expected = {"expected": str(checkpoint)}
+    most = {"2": names["2"]}  # rank 2 alone wants less
+    wholes = [("whole", {**how, **expected}), ("whole", {**how, **expected, "of": most})]
+    cases = [*wholes, ("slices", {**how, "kind": "plan"})]
+    whole, others_all, cut = ranks_tell(3, *cases)
+    for told in (whole, others_all, cut):
+        assert all(each["wrong"] == [] for each in values(told))
+    got = values(whole)
+    assert [sorted(each["order"]) for each in got] == [
+        ["0.down.weight", "0.joint.weight", "0.up.bias", "0.up.weight", "scalar"],
+        ["0.up.weight", "1.down.weight", "none"],
+        ["embed.weight"],
+    ]
+    wanted = {name for each in got for name in each["order"]}
+    assert sum(each["bytes_read"] for each in got) == sum(
+        tensor.nbytes for name, tensor in weights().items() if name in wanted
+    )
+
+
+def test_a_manifest_is_compared_although_no_rank_reads_a_whole_tensor(checkpoint: Path, tmp_path: Path) -> None:
+    shutil.copytree(checkpoint, tmp_path, dirs_exist_ok=True)
+    streamer.write_manifest(tmp_path)
+    how = {"uri": str(tmp_path), "verify": "manifest"}
+    cases = [
+        ("whole", {**how, "expected": str(tmp_path)}),
+        ("whole", {**how, "expected": str(tmp_path), "names": "seven", "of": {"1": {"names": ["*weight", "none"]}}}),
+        ("slices", {**how, "kind": "plan"}),
+        ("slices", {**how, "kind": "one dimension each"}),
+    ]
+    whole, named, cut, partial = map(values, ranks_tell(3, *cases))
+    assert all(each["wrong"] == [] for told in (whole, named, cut, partial) for each in told)
+    sources = {"manifest (crc32c)": 2}
+    assert [each["verified"] for each in whole] == [sources] * 3
+    assert [each["verified"] for each in cut] == [sources] * 3
+    assert named[1]["verified"] == sources
+    assert named[0]["verified"] == {"none of its tensors was read": 1, "manifest (crc32c)": 1}
+    # Rank 2 keeps the same parts as rank 0, so some rows and columns are read by no rank.
+    assert "only a part of a tensor was read by the ranks of the group" in partial[0]["verified"]
 
 
 def test_every_dtype_arrives_as_it_is(tmp_path: Path) -> None:
