@@ -1,6 +1,7 @@
-"""A FUSE mount that answers direct reads with less than was asked for, as it may; no library is needed.
+"""A FUSE mount that answers direct reads with less than was asked for, as it may, or counts reads of the page cache.
 
-It speaks the kernel's protocol (linux/fuse.h, version 7) through ``/dev/fuse``: one folder with one file, read-only.
+It speaks the kernel's protocol (linux/fuse.h, version 7) through ``/dev/fuse``: one folder with one file, read-only; no
+library is needed.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ import os
 import stat
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 __all__ = ["FILE", "fuse_mount"]
@@ -24,16 +26,20 @@ REQUEST, ANSWER = struct.Struct("=IIQQIIII"), struct.Struct("=IiQ")
 MOST_BYTES = 1 << 20  # of a read
 MNT_DETACH = 2
 DIRECT_IO = 1  # FOPEN_DIRECT_IO: no read passes through the page cache, so that answers may be short
+KEEP_CACHE = 2  # FOPEN_KEEP_CACHE: a process that opens the file later finds the pages of the others, as with NFS
 
 
 @contextmanager
-def fuse_mount(folder: Path, data: bytes, most_bytes: int) -> Iterator[Path]:
+def fuse_mount(
+    folder: Path, data: bytes, most_bytes: int = MOST_BYTES, on_cache_read: Callable[[int], object] | None = None
+) -> Iterator[Path]:
     """Mount at `folder`, and give the path of the file.
 
     Args:
         folder: An empty folder.
         data: Content of the file.
         most_bytes: Of an answer to a read, however much is asked for.
+        on_cache_read: Called with the bytes of each answer; reads then pass through the page cache.
 
     Raises:
         OSError: there is no FUSE here, or no right to mount.
@@ -44,7 +50,8 @@ def fuse_mount(folder: Path, data: bytes, most_bytes: int) -> Iterator[Path]:
     if libc.mount(b"short", str(folder).encode(), b"fuse", 0, options) != 0:
         os.close(descriptor)
         raise OSError(ctypes.get_errno(), "FUSE cannot be mounted")
-    thread = threading.Thread(target=_serve, args=(descriptor, data, most_bytes), name="fuse", daemon=True)
+    answer = partial(_answer, data=data, most_bytes=most_bytes, on_cache_read=on_cache_read)
+    thread = threading.Thread(target=_serve, args=(descriptor, answer), name="fuse", daemon=True)
     thread.start()
     try:
         yield folder / FILE
@@ -54,7 +61,7 @@ def fuse_mount(folder: Path, data: bytes, most_bytes: int) -> Iterator[Path]:
         os.close(descriptor)
 
 
-def _serve(descriptor: int, data: bytes, most_bytes: int) -> None:
+def _serve(descriptor: int, answer_to: Callable[[int, int, bytes], bytes | int]) -> None:
     """Answer until the file system is unmounted."""
     while True:
         try:
@@ -68,7 +75,7 @@ def _serve(descriptor: int, data: bytes, most_bytes: int) -> None:
         _, code, unique, node, *_ = REQUEST.unpack_from(request)
         if code in (FORGET, BATCH_FORGET):  # which have no answer
             continue
-        answer = _answer(code, node, request[REQUEST.size :], data, most_bytes)
+        answer = answer_to(code, node, request[REQUEST.size :])
         head = ANSWER.pack(
             ANSWER.size + (len(answer) if isinstance(answer, bytes) else 0),
             0 if isinstance(answer, bytes) else -answer,
@@ -77,7 +84,9 @@ def _serve(descriptor: int, data: bytes, most_bytes: int) -> None:
         os.write(descriptor, head + (answer if isinstance(answer, bytes) else b""))
 
 
-def _answer(code: int, node: int, body: bytes, data: bytes, most_bytes: int) -> bytes | int:
+def _answer(
+    code: int, node: int, body: bytes, data: bytes, most_bytes: int, on_cache_read: Callable[[int], object] | None
+) -> bytes | int:
     """Give the body of an answer, or an errno."""
     if code == INIT:
         return struct.pack("=IIIIHHIIHHI28x", 7, 31, MOST_BYTES, 0, 16, 12, MOST_BYTES, 1, 256, 0, 0)
@@ -88,10 +97,14 @@ def _answer(code: int, node: int, body: bytes, data: bytes, most_bytes: int) -> 
     if code == GETATTR:
         return struct.pack("=QII", 60, 0, 0) + _attributes(node, data)
     if code in (OPEN, OPENDIR):
-        return struct.pack("=QII", 1, DIRECT_IO if code == OPEN else 0, 0)
+        flags = KEEP_CACHE if on_cache_read else DIRECT_IO
+        return struct.pack("=QII", 1, flags if code == OPEN else 0, 0)
     if code == READ:
         _, offset, size = struct.unpack_from("=QQI", body)
-        return data[offset : offset + min(size, most_bytes)]
+        content = data[offset : offset + min(size, most_bytes)]
+        if on_cache_read:
+            on_cache_read(len(content))
+        return content
     if code == READDIR:
         _, offset = struct.unpack_from("=QQ", body)
         name = FILE.encode()
