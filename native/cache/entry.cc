@@ -83,11 +83,13 @@ CacheEntry::CacheEntry(const std::string& folder, std::uint64_t object_bytes)
       refuse("the journal of a cached object");
     }
   }
+  refresh();  // first: a writer records a piece only after it has given the file its size
+  const std::uint64_t size = size_of(data_);
+  if (size < object_bytes) forget_cut_off(size);
   // Sparse: whoever reads a hole finds a wrong checksum.
-  const bool is_sized = size_of(data_) == object_bytes ||
+  const bool is_sized = size == object_bytes ||
                         (is_writable_ && ftruncate(data_, static_cast<off_t>(object_bytes)) == 0);
   if (!is_sized) failure_ = errno == 0 ? EIO : errno;
-  refresh();
 }
 
 CacheEntry::~CacheEntry() {
@@ -106,6 +108,15 @@ void CacheEntry::refresh() {
   if (!read_all(journal_, bytes, from)) return;
   for (const JournalRecord& record : decode_journal(bytes)) index_.add(record);
   journal_bytes_ = size;
+}
+
+// Forgets the pieces that reach beyond a size that the file was cut to.
+void CacheEntry::forget_cut_off(std::uint64_t size) {
+  const std::vector<CachedPiece> pieces = index_.pieces();
+  const bool is_any_cut =
+      std::any_of(pieces.begin(), pieces.end(),
+                  [size](const CachedPiece& piece) { return piece.end() > size; });
+  if (is_any_cut) forget(size, object_bytes_);
 }
 
 std::optional<std::uint64_t> CacheEntry::checksum(std::uint64_t begin, std::uint64_t end) {

@@ -58,6 +58,7 @@ class CacheEntry {
   void forget(std::uint64_t begin, std::uint64_t end);
 
  private:
+  void forget_cut_off(std::uint64_t size);
   bool are_recorded(const std::vector<JournalRecord>& records) const;
   void append(const std::vector<JournalRecord>& records);
   std::optional<std::uint64_t> checksum_within(const CachedPiece& piece, std::uint64_t begin,
