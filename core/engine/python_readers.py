@@ -14,7 +14,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from streamer.core.causes import forget_locals
 from streamer.core.engine.native_errors import NO_THREAD_HINT
@@ -122,13 +122,17 @@ class PythonReaders:
 
     def _read(self, block: _native.PythonBlock) -> None:
         """Finish the block or fail it, whatever the source raises; else the load would never end."""
+        source = self._objects[block.source].source
+        assert isinstance(source, PythonSource)
+        if not source.takes_block and not block.make_buffer():
+            return  # the engine reports that there is no memory
         references = sys.getrefcount(block)
-        view = memoryview(block)
+        view = None if source.takes_block else memoryview(block)
 
         def is_shared() -> bool:
             return not _is_released(view) or sys.getrefcount(block) != references  # noqa: F821  it is deleted last
 
-        error = _caught(self._fill, block, view)
+        error = _caught(self._fill, source, block, view)
         if error is not None:
             forget_locals(error)  # they would keep the load's memory as long as somebody keeps the error
         # A slice of the view holds the block, not the view. An error that the source handled may hold a slice in a
@@ -157,9 +161,7 @@ class PythonReaders:
         finally:
             block.fail(type(error).__name__, is_kept)
 
-    def _fill(self, block: _native.PythonBlock, view: memoryview) -> None:
-        source = self._objects[block.source].source
-        assert isinstance(source, PythonSource)
+    def _fill(self, source: PythonSource, block: _native.PythonBlock, view: memoryview | None) -> None:
         gate = self._gates.get(block.source)
         if gate is None:
             self._fill_in_time(source, block, view)
@@ -167,10 +169,11 @@ class PythonReaders:
             with gate:
                 self._fill_in_time(source, block, view)
 
-    def _fill_in_time(self, source: PythonSource, block: _native.PythonBlock, view: memoryview) -> None:
+    def _fill_in_time(self, source: PythonSource, block: _native.PythonBlock, view: memoryview | None) -> None:
         self._running.begin(block.source, block.begin, block.end)
         try:
-            self._check(source.read_into(view, block.begin), block)
+            buffer: Any = block if view is None else view
+            self._check(source.read_into(buffer, block.begin), block)
             self._confirm_if_last(source, block)
         finally:
             self._running.end()
@@ -240,9 +243,10 @@ def _is_true_without_garbage(is_true: Callable[[], bool]) -> bool:
     return True
 
 
-def _is_released(view: memoryview) -> bool:
+def _is_released(view: memoryview | None) -> bool:
     try:
-        view.release()
+        if view is not None:
+            view.release()
     except BufferError:
         return False
     return True

@@ -174,6 +174,8 @@ class PythonSource:
             takes longer. None: ``block_deadline_s`` of `streamer.Options` for the stores of plug-ins.
         owner: Owner of these functions, for messages; set for the stores of plug-ins.
         holder: As in `HttpSource`.
+        takes_block: `read_into` gets the engine's block in place of a buffer, and copies the bytes to their places with
+            ``copy_in`` of the block. Only for streamer itself, where the bytes are in memory.
     """
 
     read_into: Callable[[memoryview, int], int]
@@ -183,6 +185,7 @@ class PythonSource:
     timeout_s: float | None = None
     owner: str | None = field(default=None, repr=False, compare=False)
     holder: object = field(default=None, repr=False, compare=False)
+    takes_block: bool = field(default=False, repr=False, compare=False)
 
 
 Source: TypeAlias = FileSource | HttpSource | NfsSource | PythonSource

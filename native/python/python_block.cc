@@ -31,6 +31,13 @@ void register_python_block(py::module_& module) {
       .def_property_readonly("is_reread",
                              [](const PythonBlock& block) { return block.block().is_reread; })
       .def_property_readonly("end", [](const PythonBlock& block) { return block.block().end; })
+      .def("make_buffer", &PythonBlock::make_buffer, released())
+      .def(
+          "copy_in",
+          [](PythonBlock& block, std::uint64_t begin, std::uintptr_t address, std::size_t bytes) {
+            block.copy_in(begin, {reinterpret_cast<const std::byte*>(address), bytes});
+          },
+          py::arg("begin"), py::arg("address"), py::arg("size_bytes"), released())
       .def("finish", &PythonBlock::finish, released())
       .def("try_again", &PythonBlock::try_again, py::arg("detail"), py::arg("http_status"),
            released())

@@ -3,6 +3,7 @@
 #include <exception>
 #include <new>
 #include <optional>
+#include <stdexcept>
 #include <utility>
 #include <vector>
 
@@ -35,6 +36,10 @@ bool PythonBlock::fill_in() {
   is_lent_ = true;
   is_settled_ = false;
   loan_ = std::move(*lent);
+  return true;
+}
+
+bool PythonBlock::make_buffer() {
   const std::span<const Segment> targets = block().read_targets();
   const bool is_direct = targets.size() == 1 && targets[0].target != nullptr;
   if (is_direct) {
@@ -45,6 +50,15 @@ bool PythonBlock::fill_in() {
   data_ = bounce_.get();
   if (data_ == nullptr) report(ErrorCode::kOutOfMemory, "no memory to read a block into");
   return data_ != nullptr;
+}
+
+void PythonBlock::copy_in(std::uint64_t begin, std::span<const std::byte> bytes) {
+  const bool is_inside = is_lent_ && begin >= block().begin && begin <= block().end &&
+                         bytes.size() <= block().end - begin;
+  if (!is_inside) throw std::invalid_argument("bytes outside of the block");
+  SegmentCursor cursor(block());
+  cursor.skip(begin - block().begin);
+  cursor.copy(bytes.data(), bytes.size());
 }
 
 void PythonBlock::finish() {

@@ -3,9 +3,16 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <span>
+#include <stdexcept>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "io/arena.h"
 
@@ -13,10 +20,13 @@ namespace streamer {
 namespace {
 
 constexpr std::uint64_t kItemBytes = 1000;
+constexpr std::uint64_t kGapBytes = 40;
+
+using Places = std::array<std::vector<std::byte>, 2>;
 
 // Two items of one object, `gap` bytes apart; read as one block where the gap is small.
-std::shared_ptr<Session> started(std::uint64_t gap = 0,
-                                 const std::string& server = "test://server") {
+std::shared_ptr<Session> started(std::uint64_t gap = 0, const std::string& server = "test://server",
+                                 Places* places = nullptr) {
   SessionOptions options;
   options.scheduler.block_bytes.fill(std::uint64_t{1} << 62);
   options.scheduler.memory_limit_bytes = 1 << 20;
@@ -25,6 +35,9 @@ std::shared_ptr<Session> started(std::uint64_t gap = 0,
   const std::uint64_t second = kItemBytes + gap;
   Plan plan;
   plan.items = {{0, 0, kItemBytes}, {0, second, second + kItemBytes}};
+  if (places != nullptr) {
+    for (std::size_t i = 0; i < plan.items.size(); ++i) plan.items[i].target = (*places)[i].data();
+  }
   plan.spans = {{0, 0, second + kItemBytes, 0, 2}};
   session->start(std::move(plan));
   return session;
@@ -51,7 +64,9 @@ TEST_CASE("a block that its thread drops fails the load (regression)") {
 
 TEST_CASE("a block without memory for its buffer fails the load (regression)") {
   const auto session = started(std::uint64_t{1} << 60);
-  CHECK(PythonBlock::take(session) == nullptr);
+  const auto block = PythonBlock::take(session);
+  REQUIRE(block);
+  CHECK_FALSE(block->make_buffer());
   CHECK(session->wait(1).error.value().code == ErrorCode::kOutOfMemory);
 }
 
@@ -59,6 +74,7 @@ TEST_CASE("a session whose Python source failed gives its memory back when close
   const std::size_t before = held_bytes();
   const auto session = started();
   const auto block = PythonBlock::take(session);
+  REQUIRE(block->make_buffer());
   block->fail("it failed", false);
   CHECK(block->data() == nullptr);
   session->close();
@@ -69,12 +85,34 @@ TEST_CASE("a buffer that somebody kept stays until the block is gone, and then n
   const std::size_t before = held_bytes();
   const auto session = started();
   auto block = PythonBlock::take(session);
+  REQUIRE(block->make_buffer());
   block->fail("it failed", true);
   session->close();
   CHECK(block->data() != nullptr);
   CHECK(held_bytes() == before + 2 * kItemBytes);
   block.reset();
   CHECK(held_bytes() == before);
+}
+
+TEST_CASE(
+    "bytes in memory are copied to the places of a block, in any order and without a buffer") {
+  Places places;
+  for (auto& place : places) place.resize(kItemBytes);
+  const auto session = started(kGapBytes, "test://server", &places);
+  const auto block = PythonBlock::take(session);
+  std::vector<std::byte> object(block->block().size());
+  for (std::size_t i = 0; i < object.size(); ++i) object[i] = static_cast<std::byte>(i % 251);
+  const std::span all(object);
+  constexpr std::uint64_t kMiddle = 300;
+  block->copy_in(kMiddle, all.subspan(kMiddle));
+  block->copy_in(0, all.first(kMiddle));
+  CHECK(block->data() == nullptr);
+  CHECK_THROWS_AS(block->copy_in(1, all), std::invalid_argument);
+  block->finish();
+  CHECK(session->wait(1).items.size() == 2);
+  CHECK(std::ranges::equal(places[0], all.first(kItemBytes)));
+  CHECK(std::ranges::equal(places[1], all.last(kItemBytes)));
+  CHECK_THROWS_AS(block->copy_in(0, all), std::invalid_argument);
 }
 
 TEST_CASE("a reader that is late keeps the memory of its session until it is finished") {

@@ -14,6 +14,7 @@ import mmap
 import os
 import struct
 import threading
+from collections.abc import Callable
 
 from streamer._node.forks import closed_in_children, opening
 
@@ -88,18 +89,19 @@ class Region:
         """Announce that a slot is about to be written; processes that copy from it now discard their copies."""
         _GENERATION.pack_into(self._mapping, slot * _GENERATION.size, generation)
 
-    def copy(self, slot: int, skipped_bytes: int, buffer: memoryview, generation: int) -> bool:
-        """Fill a buffer from a slot, and say whether the slot was still of this generation afterwards."""
+    def copy(self, slot: int, skipped_bytes: int, generation: int, put: Callable[[int], None]) -> bool:
+        """Call ``put`` with the address of bytes of a slot; say whether they were of this generation until it returned.
+
+        Args:
+            slot: Number of the slot.
+            skipped_bytes: Bytes of the slot before the address.
+            generation: The expected generation of the slot.
+            put: Copies the bytes from that address. It is not called if this object is closed.
+        """
         if not self._begin_use():
             return False
         try:
-            offset = self._begin + slot * self.slot_bytes + skipped_bytes
-            done = 0
-            while done < buffer.nbytes:
-                got = os.preadv(self._memory.fileno(), [buffer[done:]], offset + done)
-                if not got:
-                    return False
-                done += got
+            put(self.address(slot) + skipped_bytes)
             with self._lock:  # the lock orders the copy before the read of the generation
                 pass
             found = os.pread(self._memory.fileno(), _GENERATION.size, slot * _GENERATION.size)

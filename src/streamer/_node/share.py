@@ -12,11 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
+from streamer import _native
 from streamer._node.book import READERS
 from streamer._node.grid import Grid
 from streamer._node.key import is_shareable, key_of
 from streamer._node.leader import Terms
-from streamer._node.member import Member
+from streamer._node.member import Found, Member
 from streamer._node.place import Place
 from streamer._node.storage_reads import RenewedObjects, StorageReads
 from streamer._node.wanted import Wanted
@@ -83,7 +84,12 @@ class NodeShare:
             lambda: StorageReads(self._own, inner, self._count),
         )
         self.objects = [
-            replace(each, source=PythonSource(partial(self._read_into, number)), compares_answers=False, cache=None)
+            replace(
+                each,
+                source=PythonSource(partial(self._read_into, number), takes_block=True),
+                compares_answers=False,
+                cache=None,
+            )
             if number in shared
             else each
             for number, each in enumerate(objects)
@@ -117,36 +123,45 @@ class NodeShare:
         with self._lock:
             self._stats.update({name: stats[name] for name in (*_SUMMED, "bytes_landed")})
 
-    def _read_into(self, number: int, buffer: memoryview, offset: int) -> int:
+    def _read_into(self, number: int, block: _native.PythonBlock, offset: int) -> int:
+        del offset
         try:
-            self._fill(number, buffer, offset)
+            self._fill(number, block)
         except StreamerError as error:
             raise LastAttemptError(error) from None
-        return buffer.nbytes
+        return block.end - block.begin
 
-    def _fill(self, number: int, buffer: memoryview, offset: int) -> None:
-        begin, end = offset, offset + buffer.nbytes
-        while begin < end:
-            found = self._member.find(number, begin, end)
-            part = buffer[begin - offset : found.end - offset]
+    def _fill(self, number: int, block: _native.PythonBlock) -> None:
+        begin = block.begin
+        while begin < block.end:
+            found = self._member.find(number, begin, block.end)
             if found.meeting is None or found.ready is None:
-                self._read_past(number, begin, part)
-            else:
-                block, slot, _, _, generation = found.ready
-                skipped = begin - found.meeting.grid.place(block)[1]
-                if not found.meeting.region.copy(slot, skipped, part, generation):
-                    self._member.lost(found.meeting, block)
-                    continue
-                if block not in found.meeting.fetched:
-                    with self._lock:
-                        self._copied_bytes += part.nbytes
-            part.release()
+                self._read_past(number, begin, found.end, block)
+            elif not self._copy(begin, found, block):
+                self._member.lost(found.meeting, found.ready[0])
+                continue
             self._member.have(number, begin, found.end)
             begin = found.end
 
-    def _read_past(self, number: int, begin: int, part: memoryview) -> None:
-        item = Item(number, begin, begin + part.nbytes, address_of(part))
-        self._past.read([item], None, lambda _: None)
+    def _copy(self, begin: int, found: Found, block: _native.PythonBlock) -> bool:
+        """Copy bytes out of the shared memory to their places; False if they were replaced meanwhile."""
+        assert found.meeting is not None
+        assert found.ready is not None
+        shared, slot, _, _, generation = found.ready
+        skipped, size_bytes = begin - found.meeting.grid.place(shared)[1], found.end - begin
+        region = found.meeting.region
+        if not region.copy(slot, skipped, generation, lambda address: block.copy_in(begin, address, size_bytes)):
+            return False
+        if shared not in found.meeting.fetched:
+            with self._lock:
+                self._copied_bytes += size_bytes
+        return True
+
+    def _read_past(self, number: int, begin: int, end: int, block: _native.PythonBlock) -> None:
+        memory = _native.allocate(end - begin)
+        address = address_of(memoryview(memory))
+        self._past.read([Item(number, begin, end, address)], memory, lambda _: None)
+        block.copy_in(begin, address, end - begin)
 
 
 def _terms(objects: Sequence[SourceObject], settings: Settings) -> Terms:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import io
 import os
@@ -34,19 +35,24 @@ def filled(region: Region, slot: int, value: int) -> None:
 def test_a_copy_is_of_the_slot_and_the_generation(region):
     region.lend(1, 5)
     filled(region, 1, 7)
-    buffer = bytearray(100)
-    assert region.copy(1, 50, memoryview(buffer), 5)
-    assert buffer == bytes([7]) * 100
+    copied = []
+    assert region.copy(1, 50, 5, lambda address: copied.append(ctypes.string_at(address, 100)))
+    assert copied == [bytes([7]) * 100]
     region.lend(1, 6)
-    assert not region.copy(1, 50, memoryview(buffer), 5)
+    assert not region.copy(1, 50, 5, lambda _: None)
+
+
+def test_a_slot_that_is_lent_again_during_a_copy_is_noticed(region):
+    region.lend(1, 5)
+    assert not region.copy(1, 0, 5, lambda _: region.lend(1, 6))
 
 
 def test_another_process_sees_the_same_memory(region):
     filled(region, 2, 9)
     other = Region(io.FileIO(os.dup(region.descriptor), "r+"), 3, 8192)
-    buffer = bytearray(8192)
-    assert other.copy(2, 0, memoryview(buffer), 0)
-    assert buffer == bytes([9]) * 8192
+    copied = []
+    assert other.copy(2, 0, 0, lambda address: copied.append(ctypes.string_at(address, 8192)))
+    assert copied == [bytes([9]) * 8192]
     other.close()
 
 
@@ -72,7 +78,7 @@ def test_a_closed_region_copies_nothing_and_leaves_no_descriptor():
     descriptor = made.descriptor
     made.close()
     made.close()
-    assert not made.copy(0, 0, memoryview(bytearray(1)), 0)
+    assert not made.copy(0, 0, 0, pytest.fail)
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(descriptor)
 
