@@ -24,17 +24,18 @@ pytestmark = [pytest.mark.server, pytest.mark.filterwarnings("ignore")]
 HERE = Path(__file__).parent
 
 
-def run_ranks(place, load_format, cache):
-    """Load on four ranks."""
+def run_ranks(place, load_format, cache, **variables):
+    """Load on four ranks, with more variables of the environment."""
     path = os.pathsep.join([str(HERE.parent), os.environ["PYTHONPATH"]])
     environment = {**os.environ, "PYTHONPATH": path, "VLLM_ASSETS_CACHE": str(cache), "VLLM_LOGGING_LEVEL": "ERROR"}
+    environment |= variables
     command = [sys.executable, str(HERE / "four_ranks.py"), str(place), load_format]
     return subprocess.run(command, check=False, env=environment, capture_output=True, text=True, timeout=240)
 
 
-def ranks(place, load_format, cache):
+def ranks(place, load_format, cache, **variables):
     """Give what each of them tells."""
-    done = run_ranks(place, load_format, cache)
+    done = run_ranks(place, load_format, cache, **variables)
     assert done.returncode == 0, done.stderr[-5000:]
     told = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"rank"')]
     return sorted(told, key=lambda each: each["rank"])
@@ -53,6 +54,18 @@ def test_four_ranks_of_experts_are_four_processes(tmp_path, s3_server):
     assert len(set.union(*of_experts)) == 2 * 8 * 3
     others = {name for name in streamer.load(folder) if ".experts." not in name}
     assert all(others <= set(each["given"]) for each in ours)
+
+
+def test_four_ranks_that_share_read_each_tensor_once(tmp_path, s3_server):
+    folder = save_mixtral(tmp_path / "model")
+    url = s3_server.upload_folder(folder, "private", "vllm/sharing")
+    theirs = ranks(folder, "safetensors", tmp_path)
+    ours = ranks(url, "streamer", tmp_path, STREAMER_SHARE="node", LOCAL_WORLD_SIZE="4", PATIENCE_S="60")
+    assert [each["parameters"] for each in ours] == [each["parameters"] for each in theirs]
+    total_bytes = sum(tensor.nbytes for tensor in streamer.load(folder).values())
+    read_bytes = sum(each["bytes_read"] for each in ours)
+    assert 0.9 * total_bytes <= read_bytes <= 1.02 * total_bytes, (read_bytes, total_bytes)
+    assert sum(each["shared_bytes"] for each in ours) > 0
 
 
 def test_a_shard_that_fails_ends_every_rank_with_our_error(tmp_path):

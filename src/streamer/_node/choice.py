@@ -47,7 +47,7 @@ def node_share(catalog: Catalog, wanted: Sequence[ShardTensor], plan: ReadPlan, 
     from streamer._node.share import NodeShare  # noqa: PLC0415 (see the module's docstring)
 
     try:
-        takes_parts = any(_is_part(each, catalog) for each in wanted)
+        takes_parts = len(wanted) < len(catalog.tensors) or any(_is_part(each, catalog) for each in wanted)
         return NodeShare(catalog.shards, plan, settings, takes_parts=takes_parts)
     except (OSError, RuntimeError) as error:  # no descriptor or thread is left: the load reads alone
         _log.info("the load is not shared with other processes of this node: %s", printable(str(error)))

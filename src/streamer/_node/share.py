@@ -54,7 +54,7 @@ class NodeShare:
         objects: Objects of the load, as its plan numbers them.
         plan: Plan of the load.
         settings: Settings of the load.
-        takes_parts: Whether the load wants parts of tensors, so that others probably want the other parts.
+        takes_parts: Whether the load wants only some tensors or parts, so that others probably want the rest.
 
     Attributes:
         objects: Objects for the engine, in place of the argument.

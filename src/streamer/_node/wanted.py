@@ -16,7 +16,7 @@ class Wanted:
 
     Args:
         ranges: Ranges that the load reads; they do not overlap within an object.
-        takes_parts: Whether the ranges are parts of tensors, so that other loads probably want the other parts.
+        takes_parts: Whether the ranges are only some tensors or parts, so that other loads probably want the rest.
     """
 
     def __init__(self, ranges: Iterable[Range], takes_parts: bool = False) -> None:
