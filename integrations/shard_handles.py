@@ -54,7 +54,9 @@ class _OwnReads:
 
 
 class WholeCheckpoint(Checkpoint[Any]):
-    """An open checkpoint with access to its shards."""
+    """An open checkpoint with access to its shards: files of safetensors, which its hosts read."""
+
+    _reads_any_format = False
 
     def __init__(self, request: Request, listed: Sequence[ObjectInfo] | None = None) -> None:
         super().__init__(request, listed)

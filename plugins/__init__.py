@@ -5,6 +5,9 @@ that points to a module (or object) with a `hookimpl` called ``streamer_open_sto
 arguments ``scheme``, ``uri``, ``storage_options`` and ``limits``, and returns a `Store`. The suite in
 `streamer.plugins.contract` checks the behaviour of the storage. Built-in and other backends are found in the same way,
 and each is loaded only when a URL needs it. The errors are those of `streamer`.
+
+A format of checkpoints is added in the same way: an entry point in the group ``streamer.formats``, that points to a
+module with a `hookimpl` called ``streamer_format``, which returns a `Format`.
 """
 
 from streamer.backends.option_names import check_option_names
@@ -14,6 +17,7 @@ from streamer.core.errors import (
     ChecksumError,
     ConnectError,
     CredentialsError,
+    FormatError,
     HttpStatusError,
     ObjectNotFoundError,
     OptionError,
@@ -27,6 +31,7 @@ from streamer.core.errors import (
     TruncatedError,
     UsageError,
 )
+from streamer.core.formats.interface import BytesFile, CheckpointFile, CheckpointIndex, Format, Reader, TensorPlace
 from streamer.core.options.limits import Limits, ListingCount
 from streamer.core.store.digests import NoDigest, ObjectDigest, PartDigest
 from streamer.core.store.sources import (
@@ -51,13 +56,18 @@ __all__ = [
     "AccessDeniedError",
     "AnswerChecksum",
     "Backend",
+    "BytesFile",
     "ChangedError",
+    "CheckpointFile",
+    "CheckpointIndex",
     "ChecksumError",
     "ConnectError",
     "CredentialsError",
     "DigestingStore",
     "Examined",
     "FileSource",
+    "Format",
+    "FormatError",
     "HttpSource",
     "HttpStatusError",
     "Limits",
@@ -72,12 +82,14 @@ __all__ = [
     "PluginError",
     "PythonSource",
     "RangeResponseError",
+    "Reader",
     "RedirectError",
     "RemoteStore",
     "Source",
     "StorageError",
     "Store",
     "StreamerError",
+    "TensorPlace",
     "TlsError",
     "TransferTimeoutError",
     "TruncatedError",

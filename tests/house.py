@@ -47,6 +47,7 @@ PYTHON_ROOMS = [
     "backends.private_names",
     "core.request",
     "core.checkpoint",
+    "core.formats",
     "core.engine",
     "core.tensors",
     "core.format core.store",

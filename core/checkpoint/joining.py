@@ -5,6 +5,7 @@ from __future__ import annotations
 from streamer.core.checkpoint.shard_choice import duplicate_tensor
 from streamer.core.checkpoint.shards import Shards
 from streamer.core.engine.session import SourceObject
+from streamer.core.errors import FormatError
 
 __all__ = ["joined"]
 
@@ -13,7 +14,7 @@ def joined(parts: list[Shards]) -> Shards:
     """Join several checkpoints into one, in the order of `parts`.
 
     Raises:
-        FormatError: the indexes of two of them name the same tensor.
+        FormatError: the indexes of two of them name the same tensor, or they are of different formats.
     """
     if len(parts) == 1:
         return parts[0]
@@ -29,6 +30,12 @@ def joined(parts: list[Shards]) -> Shards:
     expected = [each for part in parts for each in part.expected]
     label = f"{parts[0].label} and {len(parts) - 1} more"
     remarks = tuple(remark for part in parts for remark in part.remarks)
+    formats = {part.format and part.format.name: part.format for part in parts}
+    if len(formats) > 1:
+        names = " and ".join(sorted(name or "safetensors" for name in formats))
+        raise FormatError(
+            f"these are checkpoints of {names}", uri=label, hint="Load those of each format by themselves"
+        )
     numbers = [number for number, part in enumerate(parts) for _ in part.objects]
     return Shards(
         label,
@@ -39,4 +46,5 @@ def joined(parts: list[Shards]) -> Shards:
         expected=expected,
         remarks=remarks,
         checkpoint_of=numbers,
+        format=parts[0].format,
     )

@@ -17,7 +17,16 @@ from streamer.core.store.sources import ObjectInfo, RemoteStore, Store
 __all__ = ["is_pattern", "no_match", "no_shard", "nothing_there"]
 
 _CHECK_IT = "Check its name, and that its upload or download is complete"
-_OTHER_WEIGHTS = (".bin", ".pt", ".pth", ".ckpt", ".gguf", ".h5", ".msgpack", ".npz", ".onnx", ".pkl")
+_OTHER_WEIGHTS = (".bin", ".pt", ".pth", ".ckpt", ".gguf", ".h5", ".msgpack", ".npz", ".onnx", ".pkl", ".keras", ".npy")
+# What nobody reads here, and how to convert it.
+_UNREAD = {
+    ".h5": "holds HDF5, as Keras writes it: load it there, and save its arrays with safetensors.numpy.save_file",
+    ".keras": "is a model of Keras: load it there, and save its arrays with safetensors.numpy.save_file",
+    ".msgpack": "is a file of Flax: flax.serialization.msgpack_restore reads it, safetensors.flax.save_file saves it",
+    ".npy": "is one array: load it with numpy.load, and save it with numpy.savez or safetensors.numpy.save_file",
+    ".onnx": "is a graph of ONNX: convert the model that it was exported from",
+    ".pkl": "is a pickle, which runs code when it is loaded: load it where it was made, and save its arrays",
+}
 
 
 def is_pattern(text: str) -> bool:
@@ -65,12 +74,22 @@ def no_match(store: Store, label: str, root: str, listed: Sequence[ObjectInfo]) 
     return ObjectNotFoundError("no file matches this pattern", uri=label, hint=hint)
 
 
-def no_shard(store: Store, label: str, root: str, listed: Sequence[ObjectInfo]) -> ObjectNotFoundError:
-    """Return the error for a folder without shards; it says what the folder holds."""
-    return _without_shards(label, _names_in(store, root) or list(map(_name, listed)))
+def no_shard(
+    store: Store, label: str, root: str, listed: Sequence[ObjectInfo], suffixes: Sequence[str] = ()
+) -> ObjectNotFoundError:
+    """Return the error for a folder without shards; it says what the folder holds.
+
+    Args:
+        store: The store of the folder.
+        label: Its URI, without secrets.
+        root: Its path in the store.
+        listed: Its files.
+        suffixes: Ends of the names of files in other formats that are read.
+    """
+    return _without_shards(label, _names_in(store, root) or list(map(_name, listed)), suffixes)
 
 
-def _without_shards(label: str, names: Sequence[str]) -> ObjectNotFoundError:
+def _without_shards(label: str, names: Sequence[str], suffixes: Sequence[str] = ()) -> ObjectNotFoundError:
     others = [name for name in names if name.endswith(_OTHER_WEIGHTS)]
     hidden = [name for name in names if name.startswith(".") and name.endswith(SHARD_SUFFIX)]
     steps = ["Name one of its folders"] if any(name.endswith("/") and name != "/" for name in names) else []
@@ -80,11 +99,17 @@ def _without_shards(label: str, names: Sequence[str]) -> ObjectNotFoundError:
         steps.append("Names there have two slashes in a row: name the files")
     if hidden:
         steps.append(f"{_shown(hidden[0])} is hidden, and so no shard of the folder: rename it, or name it itself")
-    if others:
+    unread = next(((name, said) for name in others for end, said in _UNREAD.items() if name.endswith(end)), None)
+    if suffixes and unread:
+        steps.append(f"{_shown(unread[0])} {unread[1]}")
+    elif suffixes and others:
+        steps.append(f"{_shown(others[0])} is no whole model by its name: name it to load it")
+    elif others:
         steps.append(f"{_shown(others[0])} has another format: convert it, or fetch the *.safetensors")
     hint = ". ".join(steps) or _CHECK_IT
     held = enumerated(sorted(names, key=lambda name: not name.endswith(("/", *_OTHER_WEIGHTS))))
-    return ObjectNotFoundError(f"the folder holds no *.safetensors file, but {held}", uri=label, hint=hint)
+    what = "no *.safetensors file, and none of another format that is read," if suffixes else "no *.safetensors file,"
+    return ObjectNotFoundError(f"the folder holds {what} but {held}", uri=label, hint=hint)
 
 
 def _shown(name: str) -> str:

@@ -44,12 +44,13 @@ class ShardIndex:
     metadata: Mapping[str, Any]
 
 
-def parse_index(data: bytes | memoryview, *, uri: str) -> ShardIndex:
+def parse_index(data: bytes | memoryview, *, uri: str, suffixes: tuple[str, ...] = (SHARD_SUFFIX,)) -> ShardIndex:
     """Read an index.
 
     Args:
         data: The whole index.
         uri: The index, for messages.
+        suffixes: Ends of the names of its shards.
 
     Raises:
         ShardIndexError: the index is malformed, empty, too large, or names a shard that is not a file of its folder.
@@ -64,7 +65,7 @@ def parse_index(data: bytes | memoryview, *, uri: str) -> ShardIndex:
         weight_map = document.weight_map()
         shards = tuple(sorted(document.shards, key=_natural_order))
         for shard in shards:
-            _check_shard_name(shard)
+            _check_shard_name(shard, suffixes)
         metadata = document.others.get("metadata")
         return ShardIndex(weight_map, shards, {} if metadata is None else _object(metadata, "metadata"))
     except ShardIndexError as error:
@@ -164,10 +165,10 @@ def _natural_order(name: str) -> tuple[list[str | int], str]:
     return pieces, name
 
 
-def _check_shard_name(name: str) -> None:
+def _check_shard_name(name: str, suffixes: tuple[str, ...]) -> None:
     reason = why_not_inside(name)
-    if reason is None and not name.endswith(SHARD_SUFFIX):
-        reason = f"does not end in {SHARD_SUFFIX}"
+    if reason is None and not name.endswith(suffixes):
+        reason = f"does not end in {' or '.join(suffixes)}"
     if reason is not None:
         raise ShardIndexError(
             f"shard name {quoted(name)} {reason}",

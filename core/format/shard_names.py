@@ -35,7 +35,7 @@ USUAL_SHARD = "model.safetensors"
 MOST_SHARDS = 10_000
 SHOWN_NAMES = 3
 
-_NUMBERED = re.compile(r"(.*?)([0-9]{1,9})-of-([0-9]{1,9})\.safetensors")
+_NUMBERED = re.compile(r"(.*?)([0-9]{1,9})-of-([0-9]{1,9})(\.[A-Za-z]{1,16})")
 _OF_RANK = re.compile(r"shard-[0-9]{5}-model-")  # of DCP: a rank only writes shards of its parts
 
 
@@ -77,15 +77,15 @@ def is_of_checkpoint(name: str) -> bool:
     return name.endswith(_OF_CHECKPOINTS)
 
 
-def series_of(name: str) -> tuple[str, str] | None:
-    """Identify the series of a numbered shard by the text before its number and by the total; None without a number.
+def series_of(name: str) -> tuple[str, str, str] | None:
+    """Identify the series of a numbered shard by the text before its number, the total and the suffix; None for others.
 
     Example:
         >>> series_of("model-00001-of-00003.safetensors")
-        ('model-', '00003')
+        ('model-', '00003', '.safetensors')
     """
     match = _NUMBERED.fullmatch(name)
-    return None if match is None or _OF_RANK.match(name) else (match[1], match[3])
+    return None if match is None or _OF_RANK.match(name) else (match[1], match[3], match[4])
 
 
 def second_copies(names: Iterable[str]) -> list[str]:
@@ -112,16 +112,16 @@ def incomplete_series(names: Iterable[str]) -> list[IncompleteSeries]:
         >>> print(*incomplete_series(["model-00001-of-00003.safetensors", "model-00003-of-00003.safetensors"]))
         2 of the 3 shards model-*-of-00003.safetensors (missing: model-00002-of-00003.safetensors)
     """
-    series: dict[tuple[str, str], dict[int, int]] = defaultdict(dict)
+    series: dict[tuple[str, str, str], dict[int, int]] = defaultdict(dict)
     for name in names:
         if key := series_of(name):
             digits = name[len(key[0]) :].partition("-of-")[0]
             series[key][int(digits)] = len(digits)
-    checked = (_incomplete(prefix, total, widths) for (prefix, total), widths in sorted(series.items()))
+    checked = (_incomplete(*key, widths) for key, widths in sorted(series.items()))
     return [each for each in checked if each is not None]
 
 
-def _incomplete(prefix: str, total: str, widths: dict[int, int]) -> IncompleteSeries | None:
+def _incomplete(prefix: str, total: str, suffix: str, widths: dict[int, int]) -> IncompleteSeries | None:
     """Compare the numbers of existing shards, which map to their counts of digits, with the expected numbers."""
     first = 0 if 0 in widths else 1
     expected = range(first, first + int(total))
@@ -131,5 +131,5 @@ def _incomplete(prefix: str, total: str, widths: dict[int, int]) -> IncompleteSe
     width = max(widths.values())
     # A total may have nine digits, so only as many numbers are checked as are shown.
     absent = islice((number for number in expected if number not in widths), SHOWN_NAMES)
-    names = tuple(f"{prefix}{number:0{width}}-of-{total}.safetensors" for number in absent)
-    return IncompleteSeries(f"{prefix}*-of-{total}.safetensors", count, int(total), names)
+    names = tuple(f"{prefix}{number:0{width}}-of-{total}{suffix}" for number in absent)
+    return IncompleteSeries(f"{prefix}*-of-{total}{suffix}", count, int(total), names)

@@ -17,9 +17,10 @@ from torch.distributed.checkpoint.planner import LoadPlan, ReadItem
 
 from streamer.core.checkpoint.catalog import check_index
 from streamer.core.checkpoint.header_reads import read_headers
+from streamer.core.checkpoint.locating import shards_in
 from streamer.core.checkpoint.report import LoadReport
 from streamer.core.checkpoint.shard_choice import duplicate_tensor
-from streamer.core.checkpoint.shards import Shards, shards_in
+from streamer.core.checkpoint.shards import Shards
 from streamer.core.engine.session import SourceObject
 from streamer.core.errors import FormatError
 from streamer.core.format.dcp_metadata import SavedChunk

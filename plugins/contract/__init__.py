@@ -1,4 +1,4 @@
-"""The behaviour of every storage backend as a test suite; our backends run it, and yours should run it, too.
+"""The behaviour of every storage backend and of every format as a test suite; ours run it, and yours should, too.
 
 Subclass `BackendContract` in a test module, define the storage's URL and how a test writes an object, and run pytest.
 Objects are read through the real engine, so the suite also checks the sources that the store returns:
@@ -15,16 +15,17 @@ Objects are read through the real engine, so the suite also checks the sources t
         def delete(self, name: str) -> None:
             client.delete(f"contract/{name}")
 
-Needs pytest. No assertion depends on timing, but every wait ends.
+`FormatContract` is the suite of formats. Needs pytest. No assertion depends on timing, but every wait ends.
 """
 
 from __future__ import annotations
 
 from streamer.plugins.contract.extras import ExtrasContract
 from streamer.plugins.contract.failures import FailuresContract, SharingContract
+from streamer.plugins.contract.format_tests import FormatContract, Sample
 from streamer.plugins.contract.reading_tests import ListingContract, ReadingContract
 
-__all__ = ["BackendContract"]
+__all__ = ["BackendContract", "FormatContract", "Sample"]
 
 
 class BackendContract(ListingContract, ReadingContract, FailuresContract, SharingContract, ExtrasContract):

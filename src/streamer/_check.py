@@ -67,7 +67,7 @@ def check(uri: str, *, storage_options: StorageOptions = None) -> CheckReport:
     """
     began = time.monotonic()
     request = Request(uri=uri, storage_options=storage_options)
-    checkpoint = open_checkpoint(request)
+    checkpoint = open_checkpoint(request, any_format=True)
     entries = [each.entry for each in checkpoint.catalog.tensors.values()]
     return CheckReport(
         checkpoint.label,
@@ -84,7 +84,7 @@ def check(uri: str, *, storage_options: StorageOptions = None) -> CheckReport:
 def _manifest(request: Request) -> str:
     """Compare the manifest with the headers. The headers were read before, so only the manifest can be missing."""
     try:
-        open_checkpoint(replace(request, verify="manifest"))
+        open_checkpoint(replace(request, verify="manifest"), any_format=True)
     except ObjectNotFoundError:
         return "none"
     except AccessDeniedError:

@@ -11,9 +11,11 @@ from streamer._cache.cache import Cache, open_cache
 from streamer._cache.trust import Distrusting
 from streamer._locate_shards import locate
 from streamer.core.checkpoint.catalog import Catalog, ShardTensor, read_catalog
+from streamer.core.checkpoint.format_catalog import read_format_catalog
+from streamer.core.checkpoint.format_choice import NO_FORMATS, Formats
 from streamer.core.checkpoint.manifest_lookup import ManifestOfShard
 from streamer.core.checkpoint.selection import select
-from streamer.core.checkpoint.shards import Shards
+from streamer.core.checkpoint.shards import Shards, name_of
 from streamer.core.checkpoint.slicing import sliced
 from streamer.core.checkpoint.strategies import Strategy, strategy_of
 from streamer.core.checkpoint.verification import Verification
@@ -21,8 +23,10 @@ from streamer.core.errors import FormatError, TruncatedError
 from streamer.core.format.manifest import TensorDigest
 from streamer.core.options.settings import Settings, resolve
 from streamer.core.request.request import Request
+from streamer.core.store.digests import NoDigest
 from streamer.core.store.sources import ObjectInfo
 from streamer.core.tensors.frameworks import Framework, framework_of
+from streamer.plugins.formats import formats_for
 from streamer.plugins.registry import folder_of
 
 if TYPE_CHECKING:
@@ -79,12 +83,22 @@ def open_checkpoint(
     member: Member | None = None,
     *,
     uses_cache: bool = True,
+    any_format: bool = False,
 ) -> OpenedCheckpoint:
-    """Locate the shards, with `listed` as for `locate`, and read their headers; raises as `streamer.load` does."""
+    """Locate the shards and read their headers; raises as `streamer.load` does.
+
+    Args:
+        request: The arguments of the call.
+        listed: As for `locate`.
+        member: This rank of the group that reads it together, or None.
+        uses_cache: Whether the cache of the options is used.
+        any_format: Whether other formats than safetensors are read, too.
+    """
     settings, strategy = resolve(request.options), strategy_of(request.verify)
     if not uses_cache:
         settings = replace(settings, cache_dir=None)
-    checkpoint = _opened(request, settings, strategy, listed)
+    formats = formats_for(map(folder_of, request.uris)) if any_format else NO_FORMATS
+    checkpoint = _opened(request, settings, strategy, listed, formats)
     if member is not None:
         from streamer._group.agreement import agree_on_checkpoint  # noqa: PLC0415 (as its caller has)
 
@@ -94,10 +108,14 @@ def open_checkpoint(
 
 
 def _opened(
-    request: Request, settings: Settings, strategy: Strategy, listed: Sequence[ObjectInfo] | None
+    request: Request,
+    settings: Settings,
+    strategy: Strategy,
+    listed: Sequence[ObjectInfo] | None,
+    formats: Formats,
 ) -> OpenedCheckpoint:
     started = time.perf_counter()
-    shards = locate(request, settings, strategy, listed)
+    shards = locate(request, settings, strategy, listed, formats=formats)
     located = time.perf_counter()
     # Only with `compares_answers` do requests ask for checksums; they are then as small as the checksums require.
     objects = shards.objects
@@ -105,6 +123,9 @@ def _opened(
         objects = [replace(each, compares_answers=True) for each in objects]
     cache = open_cache(objects, settings)
     catalog = _read_catalog(cache, shards, settings, strategy)
+    if shards.format is not None and strategy.compares_objects:
+        reason = NoDigest(f"{shards.format.name} has bytes that belong to no tensor, and are not read")
+        shards = replace(shards, expected=[reason] * len(catalog.shards))
     stages = {"locate": located - started, "headers": time.perf_counter() - located}
     return OpenedCheckpoint(shards, catalog, settings, stages, strategy, cache=cache)
 
@@ -113,6 +134,9 @@ def _read_catalog(cache: Cache, shards: Shards, settings: Settings, strategy: St
     """Read the headers; if they are malformed, once more without the cache, which may hold what a server once sent."""
 
     def read() -> Catalog:
+        if shards.format is not None:
+            names = [name_of(info) for info in shards.infos]
+            return read_format_catalog(shards.format, cache.objects, names, settings, shards.choice)
         keeps_headers = strategy.compares_objects
         catalog = read_catalog(cache.objects, settings, choice=shards.choice, keeps_headers=keeps_headers)
         strategy.check_headers(catalog, shards.expected)

@@ -49,6 +49,7 @@ class Checkpoint(Mapping[str, TensorSlice[TensorT]]):
     replaced.
     """
 
+    _reads_any_format = True
     __eq__, __hash__ = object.__eq__, object.__hash__  # by identity: mappings would compare unread tensors
 
     def __init__(self, request: Request, listed: Sequence[ObjectInfo] | None = None) -> None:
@@ -59,7 +60,7 @@ class Checkpoint(Mapping[str, TensorSlice[TensorT]]):
             raise UsageError("open() reads for one rank, when it is asked, and so takes no group=", hint=hint)
         self._request = request
         self._framework = framework_for(request)
-        self._checkpoint = open_checkpoint(request, listed)
+        self._checkpoint = open_checkpoint(request, listed, any_format=self._reads_any_format)
         # Each read gets the whole deadline, and its own report.
         self._checkpoint.settings = replace(self._checkpoint.settings, began=None, earlier=EarlierCounters())
         self._checkpoint.stages = {}

@@ -90,7 +90,7 @@ def whole_read(request: Request) -> WholeRead:
     """Start the read of a load; raises as `load` does."""
     with joined_group(request) as member:
         library = framework_for(request)
-        checkpoint = open_checkpoint(request, member=member)
+        checkpoint = open_checkpoint(request, member=member, any_format=True)
         return WholeRead(checkpoint, wanted_tensors(checkpoint, request), library, progress=request.progress)
 
 

@@ -108,7 +108,7 @@ def load_into(
         meta = MetaModule(target)
         fresh = _replaceable(meta, own, request.device)
         library = _library(request, request.device)
-        checkpoint = open_checkpoint(request, member=member)
+        checkpoint = open_checkpoint(request, member=member, any_format=True)
         wanted = wanted_tensors(checkpoint, request)
         chosen = [each.entry.name for each in wanted]
         pairs = pair_names(chosen, list(checkpoint.catalog.tensors), own, renaming, strict=strict)

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from streamer._patient_store import patient
 from streamer.core.checkpoint.files_of_folder import LISTED_PER_FILE, are_of_one_folder, is_named_after, shards_of_files
+from streamer.core.checkpoint.format_choice import NO_FORMATS, Formats
 from streamer.core.checkpoint.joining import joined
-from streamer.core.checkpoint.shards import Shards, shards_in
+from streamer.core.checkpoint.locating import shards_in
+from streamer.core.checkpoint.shards import Shards
 from streamer.core.checkpoint.strategies import Strategy, Unverified
 from streamer.core.errors import OptionError, StreamerError
 from streamer.core.options.settings import Settings
@@ -36,7 +38,12 @@ _Wanted: TypeAlias = "tuple[str, Mapping[str, Any] | None]"
 
 
 def locate(
-    request: Request, settings: Settings, strategy: Strategy, listed: Sequence[ObjectInfo] | None = None
+    request: Request,
+    settings: Settings,
+    strategy: Strategy,
+    listed: Sequence[ObjectInfo] | None = None,
+    *,
+    formats: Formats = NO_FORMATS,
 ) -> Shards:
     """Find the shards, and their expected digests if they are verified; wait while a server is unavailable.
 
@@ -45,6 +52,7 @@ def locate(
         settings: How to read.
         strategy: How the bytes are verified.
         listed: As for `shards_in`, if there is one URI.
+        formats: As for `shards_in`.
 
     Raises:
         OptionError: `storage_options` is a list of another length than the URIs.
@@ -58,7 +66,8 @@ def locate(
     uris = request.uris
     options = _options_by_uri(request.storage_options, uris)
     refuse_accidental_file_systems(uris)
-    lookup = _Lookup(settings, request.fs, strategy, enabled(uris=uris), Patience(settings.block_deadline_s), listed)
+    patience = Patience(settings.block_deadline_s)
+    lookup = _Lookup(settings, request.fs, strategy, enabled(uris=uris), patience, listed, formats)
     return joined(lookup.find_all(list(zip(uris, options, strict=True))))
 
 
@@ -73,6 +82,7 @@ class _Lookup:
         backends: The entry points of all installed backends; kept here because reading them takes long.
         patience: Waits for servers that are unavailable.
         listed: As for `locate`.
+        formats: As for `locate`.
     """
 
     settings: Settings
@@ -81,6 +91,7 @@ class _Lookup:
     backends: list[EntryPoint]
     patience: Patience
     listed: Sequence[ObjectInfo] | None = None
+    formats: Formats = NO_FORMATS
 
     def find_all(self, wanted: list[_Wanted]) -> list[Shards]:
         """Locate all URIs in parallel, until the load's own deadline."""
@@ -115,7 +126,7 @@ class _Lookup:
             if len(group) > 1:
                 found = shards_of_files(store, uris)
             else:
-                found = [shards_in(store, uris[0], self.settings, self.listed)]
+                found = [shards_in(store, uris[0], self.settings, self.listed, self.formats)]
             expected = self.strategy.expected_of(store, found, self.settings)
             return [
                 replace(shards, expected=each) if each else shards for shards, each in zip(found, expected, strict=True)

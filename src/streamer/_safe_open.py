@@ -25,12 +25,14 @@ class safe_open(Checkpoint[Any]):  # noqa: N801  the name in safetensors
         options: How to read; see `streamer.Options`.
 
     Raises:
-        StreamerError: as for `streamer.load`.
+        StreamerError: as for `streamer.load`; other formats than safetensors are refused.
 
     Example:
         >>> with safe_open("s3://bucket/model.safetensors", framework="pt") as f:     # doctest: +SKIP
         ...     tensor = f.get_tensor("weight")
     """
+
+    _reads_any_format = False
 
     def __init__(
         self,

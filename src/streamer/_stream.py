@@ -311,7 +311,7 @@ def begun(request: Request, order: Order) -> Stream[Any]:
         if order not in ("completion", "file"):
             raise OptionError(f'order is "completion" or "file", not {order!r}')
         library = framework_for(request)
-        checkpoint = open_checkpoint(request, member=member)
+        checkpoint = open_checkpoint(request, member=member, any_format=True)
         wanted = wanted_tensors(checkpoint, request)
         verification = checkpoint.verification(wanted)
         return Stream(checkpoint, wanted, library, verification, order=order, progress=request.progress)

@@ -1,0 +1,200 @@
+"""The catalog of a checkpoint in another format than safetensors.
+
+The format's index is checked as strictly as a header: names, dtypes, shapes, and that the bytes of each tensor lie in
+its file. A tensor whose bytes no file holds as they are becomes an object of its own, which Python threads read. Two
+tensors that share bytes are read from two views of their file, so that each owns its memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
+
+from streamer.core.checkpoint.catalog import Catalog, ShardTensor, check_index
+from streamer.core.checkpoint.shard_choice import ShardChoice, duplicate_tensor
+from streamer.core.engine.python_readers import LastAttemptError
+from streamer.core.engine.session import SourceObject
+from streamer.core.errors import FormatError, PluginError, StreamerError
+from streamer.core.format.dtypes import byte_length
+from streamer.core.format.header import TensorEntry
+from streamer.core.formats.interface import CheckpointFile, EngineFile, Format, Reader, TensorPlace
+from streamer.core.options.settings import Settings
+from streamer.core.quoting import counted, quoted
+from streamer.core.store.sources import PythonSource
+
+__all__ = ["read_format_catalog"]
+
+MOST_VIEWS = 1000  # of one file, for tensors that share bytes; each is opened
+MOST_NAME_CHARACTERS = 1 << 16  # as of an entry in a header of safetensors
+_HINT = "It is damaged, or of a program that writes another dialect: save the checkpoint again"
+
+
+def read_format_catalog(
+    format_: Format, objects: Sequence[SourceObject], names: Sequence[str], settings: Settings, choice: ShardChoice
+) -> Catalog:
+    """Read the index of a checkpoint, and check it.
+
+    Args:
+        format_: The format of all files.
+        objects: The files.
+        names: Their names in their folder.
+        settings: How to read.
+        choice: Which file counts for a tensor that several files hold; also says which files are one checkpoint.
+
+    Raises:
+        FormatError: a file is malformed, or two tensors have one name.
+        PluginError: the format of another distribution broke its contract.
+        TruncatedError: a file is too short.
+        StorageError: and its kinds, from the storage.
+    """
+    files = [EngineFile(name, each, settings) for name, each in zip(names, objects, strict=True)]
+    placing = _Placing(files, settings, choice)
+    metadata: dict[str, str] = {}
+    for group in _checkpoints(files, choice.checkpoint_of):
+        index = format_.read_index(group)
+        for tensor in index.tensors:
+            placing.add(tensor)
+        metadata.update(index.metadata)
+    return placing.catalog(metadata, format_.name)
+
+
+def _checkpoints(files: Sequence[EngineFile], numbers: Sequence[int]) -> list[list[EngineFile]]:
+    if not numbers:
+        return [list(files)]
+    return [
+        [file for file, each in zip(files, numbers, strict=True) if each == number] for number in sorted({*numbers})
+    ]
+
+
+class _Placed(NamedTuple):
+    """A tensor, and the number of its file."""
+
+    file: int
+    entry: TensorEntry
+    reader: Reader | None
+
+
+class _Placing:
+    """Collects the tensors of a checkpoint."""
+
+    def __init__(self, files: Sequence[EngineFile], settings: Settings, choice: ShardChoice) -> None:
+        self._files, self._choice, self._max_rank = files, choice, settings.max_rank
+        self._number_of: dict[CheckpointFile, int] = {file: number for number, file in enumerate(files)}
+        self._placed: dict[str, _Placed] = {}
+        self._overruled: set[int] = set()
+
+    def add(self, tensor: TensorPlace) -> None:
+        """Check a tensor, and add it unless the index takes it from another file."""
+        number = self._number_of.get(tensor.file)
+        if number is None:
+            raise PluginError("the format placed a tensor in a file that it was not given")
+        file = self._files[number]
+        try:
+            entry = self._checked(tensor)
+        except FormatError as error:
+            error.uri, error.hint = error.uri or file.uri, error.hint or _HINT
+            raise
+        if self._choice.overrules(entry.name, number):
+            self._overruled.add(number)
+            return
+        if entry.name in self._placed:
+            first = self._files[self._placed[entry.name].file].uri
+            if first == file.uri:
+                raise FormatError(f"tensor {quoted(entry.name)} occurs twice", uri=file.uri, hint=_HINT)
+            raise duplicate_tensor(entry.name, first, file.uri)
+        self._placed[entry.name] = _Placed(number, entry, tensor.reader)
+
+    def catalog(self, metadata: dict[str, str], format_name: str) -> Catalog:
+        """Return the catalog of all tensors that were added."""
+        objects = [file.source_object for file in self._files]
+        views = _Views(objects)
+        computed: list[_Placed] = []
+        tensors: list[ShardTensor] = []
+        for placed in sorted(self._placed.values(), key=lambda each: (each.file, each.entry.begin, each.entry.end)):
+            if placed.reader is None or placed.entry.begin == placed.entry.end:
+                tensors.append(ShardTensor(views.shard_of(placed), placed.entry))
+            else:
+                computed.append(placed)
+        shards = views.objects
+        remark = f"Python unpacks {counted(len(computed), 'tensor')} that {format_name} does not hold as plain bytes"
+        for each in computed:
+            size_bytes = each.entry.end - each.entry.begin
+            tensors.append(ShardTensor(len(shards), each.entry._replace(begin=0, end=size_bytes)))
+            shards.append(_computed(objects[each.file], each, remark))
+        tensors.sort(key=lambda each: each.shard)  # keeps the order in each shard
+        check_index(self._placed, self._choice, objects)
+        return Catalog(
+            shards,
+            {each.entry.name: each for each in tensors},
+            metadata,
+            [b""] * len(shards),
+            self._overruled,
+        )
+
+    def _checked(self, tensor: TensorPlace) -> TensorEntry:
+        name, dtype, shape, file, begin, reader = tensor
+        if not isinstance(name, str) or len(name) > MOST_NAME_CHARACTERS:
+            raise FormatError("a tensor has a name that is too long, or no text")
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise FormatError(f"the name of tensor {quoted(name)} holds a lone surrogate") from None
+        if len(shape) > self._max_rank or not all(type(each) is int and each >= 0 for each in (*shape, begin)):
+            raise FormatError(f"tensor {quoted(name)} has an impossible shape or place")
+        try:
+            end = begin + byte_length(shape, dtype)
+        except FormatError as error:
+            error.message = f"tensor {quoted(name)}: {error.message}"
+            raise
+        size_bytes = file.size_bytes if reader is None else reader.size_bytes
+        if end > size_bytes and end > begin:
+            raise FormatError(f"tensor {quoted(name)} ends at byte {end} of {size_bytes}")
+        return (
+            TensorEntry(name, dtype, tuple(shape), begin, end)
+            if end > begin
+            else TensorEntry(name, dtype, tuple(shape), 0, 0)
+        )
+
+
+class _Views:
+    """The objects of the engine for the files; tensors of one object do not overlap.
+
+    Attributes:
+        objects: The files, and behind them further views of files.
+    """
+
+    def __init__(self, objects: Sequence[SourceObject]) -> None:
+        self.objects = list(objects)
+        self._ends: dict[int, dict[int, int]] = {number: {number: 0} for number in range(len(objects))}
+
+    def shard_of(self, placed: _Placed) -> int:
+        """Return the number of a view in which this tensor begins behind the last; call it in file order."""
+        entry, ends = placed.entry, self._ends[placed.file]
+        shard = next((shard for shard, end in ends.items() if end <= entry.begin), None)
+        if shard is None:
+            if len(ends) == MOST_VIEWS:
+                uri = self.objects[placed.file].uri
+                raise FormatError(f"more than {MOST_VIEWS} tensors share their bytes", uri=uri, hint=_HINT)
+            shard = len(self.objects)
+            self.objects.append(self.objects[placed.file])
+        ends[shard] = max(entry.end, ends.get(shard, 0))
+        return shard
+
+
+def _computed(file: SourceObject, placed: _Placed, remark: str) -> SourceObject:
+    entry, reader = placed.entry, placed.reader
+    assert reader is not None
+    source = PythonSource(partial(_read_into, reader, entry.begin, file.uri), remark=remark)
+    return replace(file, source=source, size_bytes=entry.end - entry.begin, cache=None, compares_answers=False)
+
+
+def _read_into(reader: Reader, begin: int, uri: str, buffer: memoryview, offset: int) -> int:
+    """Fill the engine's buffer; an error is final, because the reads below were retried already."""
+    try:
+        reader.read_into(buffer, begin + offset)
+    except StreamerError as error:
+        error.uri = error.uri or uri
+        raise LastAttemptError(error) from error
+    return buffer.nbytes

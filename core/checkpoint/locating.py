@@ -1,0 +1,214 @@
+"""Finds the checkpoint of a URI in one store; the user names a file, folder, index or glob.
+
+One listing gives all sizes and versions of a folder. If listing is denied, an index or a file can still be loaded.
+No name in a checkpoint can lead out of its folder. Safetensors counts where a folder holds another format as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+
+from streamer.core.checkpoint.completeness import check_whole, unfinished, without_second_copies
+from streamer.core.checkpoint.format_choice import NO_FORMATS, Formats
+from streamer.core.checkpoint.half_pulled import refuse_half_pulled
+from streamer.core.checkpoint.nothing_found import is_pattern, no_match, no_shard
+from streamer.core.checkpoint.shards import (
+    Shards,
+    info_of,
+    infos_of_shards,
+    name_of,
+    objects_of,
+    read_index,
+    shards_of,
+)
+from streamer.core.engine.small_reads import read_ranges
+from streamer.core.errors import AccessDeniedError, FormatError, ObjectNotFoundError
+from streamer.core.format.shard_names import INDEX_SUFFIX, SHARD_SUFFIX, USUAL_INDEX, USUAL_SHARD
+from streamer.core.formats.interface import HEAD_BYTES, Format
+from streamer.core.options.settings import Settings
+from streamer.core.secrets.redact import redact
+from streamer.core.secrets.urls import hidden_part
+from streamer.core.store.sources import ObjectInfo, Store
+
+__all__ = ["shards_in"]
+
+
+def shards_in(
+    store: Store,
+    uri: str,
+    settings: Settings,
+    listed: Sequence[ObjectInfo] | None = None,
+    formats: Formats = NO_FORMATS,
+) -> Shards:
+    """Find the shards of one checkpoint.
+
+    Args:
+        store: Opened for the URI.
+        uri: A file, a folder, an index or a pattern.
+        settings: How to read an index, and whether shards may be missing.
+        listed: The entries of the folder of a file or an index, if the caller has just listed it.
+        formats: The formats that count beside safetensors.
+
+    Raises:
+        ObjectNotFoundError: the URI names nothing, or a shard that the index names is missing.
+        ShardIndexError: the index is malformed or leaves its folder.
+        FormatError: a folder holds several indexes, or several checkpoints of another format.
+        StorageError: and its kinds, from the storage.
+    """
+    search = _Search(store, redact(uri), settings, formats)
+    root = hidden_part(store.root.rstrip("/") or store.root, uri)
+    if is_pattern(root.rpartition("/")[2]):
+        return search.from_pattern(root)
+    return search.from_name(root, listed)
+
+
+@dataclass(frozen=True)
+class _Search:
+    """The search for the checkpoint of one URI.
+
+    Attributes:
+        store: Opened for the URI.
+        label: The URI, without secrets.
+        settings: As for `shards_in`.
+        formats: As for `shards_in`.
+    """
+
+    store: Store
+    label: str
+    settings: Settings
+    formats: Formats
+
+    def from_pattern(self, root: str) -> Shards:
+        """Find the shards of a pattern. If it matches nothing, take it as a name: names may contain its characters."""
+        folder, _, pattern = root.rpartition("/")
+        listed = self.store.find(folder or "/")
+        refuse_half_pulled(listed, self.label)
+        brackets_alone = not {"*", "?"} & {*pattern}  # file names may contain brackets
+        if brackets_alone and any(name_of(info) == pattern for info in listed):
+            return self.from_name(root)
+        matches = [info for info in listed if fnmatchcase(name_of(info), pattern) and _is_meant(info, pattern)]
+        if matches:
+            return self._of_one_format(shards_of(self.store, self.label, matches, "glob"))
+        try:
+            return self.from_name(root)
+        except ObjectNotFoundError as error:
+            if is_pattern(folder):  # the error already says that a folder cannot be a pattern
+                raise
+            raise no_match(self.store, self.label, root, listed) from error
+
+    def from_name(self, root: str, listed: Sequence[ObjectInfo] | None = None) -> Shards:
+        """Find the shards of a file, an index or a folder."""
+        folder, _, name = root.rpartition("/")
+        format_ = None if name.endswith(SHARD_SUFFIX) else self.formats.of_index(name) or self.formats.of_name(name)
+        if format_ is None and not name.endswith((SHARD_SUFFIX, INDEX_SUFFIX)):
+            return self._from_folder(root)
+        suffixes = (SHARD_SUFFIX,) if format_ is None else format_.suffixes
+        found = [info for info in listed or () if info.path == root and info.size_bytes is not None]
+        try:
+            info = found[0] if found else info_of(self.store, self.label, root)
+        except ObjectNotFoundError as error:
+            with suppress(ObjectNotFoundError):  # the first error has the name as the user wrote it
+                inner = [name_of(each) for each in self._list_or_nothing(root)]
+                if any(suffix in each for each in inner for suffix in (SHARD_SUFFIX, *suffixes)):
+                    return self._from_folder(root)  # a folder that is named like a file
+            raise error
+        if not name.endswith(INDEX_SUFFIX):
+            return self._of_one_format(shards_of(self.store, self.label, [info]))
+        return self._from_index(info, self._list_or_nothing(folder) if listed is None else [*listed], format_)
+
+    def _from_folder(self, root: str) -> Shards:
+        infos = self._listed(root)
+        refuse_half_pulled(infos, self.label)
+        indexes = [info for info in infos if name_of(info).endswith(SHARD_SUFFIX + INDEX_SUFFIX)]
+        usual = [info for info in indexes if name_of(info) == USUAL_INDEX]
+        if len(indexes) > 1 and not usual:
+            raise FormatError(
+                f"the folder holds {len(indexes)} indexes: {', '.join(name_of(info) for info in indexes[:5])}",
+                uri=self.label,
+                hint="Name the one to load",
+            )
+        if indexes:
+            return self._from_index((usual or indexes)[0], infos)
+        shards = [info for info in infos if name_of(info).endswith(SHARD_SUFFIX) and _is_meant(info)]
+        if shards:
+            names, remarks = without_second_copies([name_of(info) for info in shards])
+            return self._whole([info for info in shards if name_of(info) in names], infos, remarks)
+        if infos:
+            return self._of_another_format(root, infos)
+        return self._of_one_format(shards_of(self.store, self.label, [info_of(self.store, self.label, root)]))
+
+    def _of_another_format(self, root: str, infos: list[ObjectInfo]) -> Shards:
+        try:
+            choice = self.formats.of_folder([name_of(info) for info in infos])
+        except FormatError as error:
+            error.uri, error.hint = error.uri or self.label, error.hint or "Name the one to load"
+            raise
+        if choice is None:
+            suffixes = [suffix for each in self.formats.load() for suffix in each.suffixes]
+            raise no_shard(self.store, self.label, root, infos, suffixes)
+        by_name = {name_of(info): info for info in infos}
+        if choice.index is not None:
+            return self._from_index(by_name[choice.index], infos, choice.format)
+        return replace(self._whole([by_name[name] for name in choice.names], infos), format=choice.format)
+
+    def _whole(self, shards: list[ObjectInfo], infos: list[ObjectInfo], remarks: tuple[str, ...] = ()) -> Shards:
+        """Return the shards of a folder without an index, if none of a numbered series is missing."""
+        names = [name_of(info) for info in shards]
+        remarks += check_whole(names, self.label, is_allowed=bool(self.settings.allow_missing_shards))
+        remarks += unfinished([name_of(info) for info in infos], self.label)
+        return replace(shards_of(self.store, self.label, shards, "folder"), remarks=remarks)
+
+    def _from_index(self, index_info: ObjectInfo, listed: list[ObjectInfo], format_: Format | None = None) -> Shards:
+        refuse_half_pulled(listed, self.label)
+        if index_info.size_bytes is None:  # an entry that is listed without a size may not be a file
+            index_info = self.store.info(index_info.path)
+        suffixes = (SHARD_SUFFIX,) if format_ is None else format_.suffixes
+        index = read_index(self.store, index_info, self.settings, suffixes)
+        folder = index_info.path.rpartition("/")[0]
+        infos = infos_of_shards(self.store, folder, index, listed, index_info.uri)
+        position = {name: number for number, name in enumerate(index.shards)}
+        shard_of = {tensor: position[shard] for tensor, shard in index.weight_map.items()}
+        objects = objects_of(self.store, infos)
+        return Shards(self.label, objects, shard_of, infos, index_info.path, "index", format=format_)
+
+    def _of_one_format(self, shards: Shards) -> Shards:
+        """Add the format, by the first bytes of each file that is not named like a shard of safetensors."""
+        numbers = [i for i, info in enumerate(shards.infos) if not name_of(info).endswith(SHARD_SUFFIX)]
+        if not numbers or not any(self.formats.load()):
+            return shards
+        objects = [shards.objects[i] for i in numbers]
+        ends = [(i, 0, min(each.size_bytes, HEAD_BYTES)) for i, each in enumerate(objects)]
+        heads, _ = read_ranges(objects, ends, self.settings, what="beginnings")
+        names = [name_of(shards.infos[i]) for i in numbers]
+        found = [self.formats.of_file(name, bytes(head)) for name, head in zip(names, heads, strict=True)]
+        kinds = {None if each is None else each.name: each for each in found}
+        if len(kinds) > 1 or (None not in kinds and len(numbers) < len(shards.infos)):
+            what = ", ".join(sorted(each or "safetensors, or none that is known" for each in kinds))
+            hint = "Load the files of each by themselves"
+            raise FormatError(f"these are files of several formats: {what}", uri=self.label, hint=hint)
+        return replace(shards, format=found[0])
+
+    def _listed(self, root: str) -> list[ObjectInfo]:
+        """List a folder; if listing is forbidden, look up the usual names of a checkpoint."""
+        try:
+            return self.store.find(root)
+        except AccessDeniedError:
+            for name in (USUAL_INDEX, USUAL_SHARD):
+                with suppress(AccessDeniedError, ObjectNotFoundError):
+                    return [self.store.info(f"{root}/{name}")]
+            raise
+
+    def _list_or_nothing(self, folder: str) -> list[ObjectInfo]:
+        """List a folder, or return nothing if listing is forbidden: it only saves one request for each shard."""
+        try:
+            return self.store.find(folder)
+        except AccessDeniedError:
+            return []
+
+
+def _is_meant(info: ObjectInfo, pattern: str = "") -> bool:
+    """Whether a file is not hidden, as in a shell: tools leave hidden drafts and notes (``._a.safetensors``)."""
+    return not name_of(info).startswith(".") or pattern.startswith(".")

@@ -1,0 +1,305 @@
+"""GGUF, the format of llama.cpp.
+
+Plain tensors (F32, F16, BF16, F64, I8 to I64) have their dtype. Quantised tensors are given as their blocks: U8, with
+the bytes of a row of blocks as the last dimension, as the library ``gguf`` gives them. The metadata maps their names to
+their types, under `TYPES_KEY`. All other metadata of the file is there under its own key: texts as they are, numbers
+and arrays as JSON.
+
+Refuses with FormatError: version 1, big-endian files, lengths and offsets that do not fit the file, tensors that
+overlap, arrays nested deeper than any has, and parts of a split model without the others.
+
+Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from math import prod
+from struct import Struct
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from streamer.core.errors import FormatError, TruncatedError
+from streamer.core.format.shard_names import series_of
+from streamer.core.formats.interface import CheckpointFile, CheckpointIndex, Format, TensorPlace, about
+from streamer.core.quoting import quoted
+from streamer.core.store.parallel import in_parallel
+from streamer.core.store.sources import hookimpl
+
+__all__ = ["BLOCKS", "TYPES_KEY", "Gguf", "streamer_format"]
+
+TYPES_KEY = "streamer.ggml_types"
+
+# Number and name of each type, and the dtype of its elements.
+_PLAIN = {
+    0: ("F32", "F32"),
+    1: ("F16", "F16"),
+    24: ("I8", "I8"),
+    25: ("I16", "I16"),
+    26: ("I32", "I32"),
+    27: ("I64", "I64"),
+    28: ("F64", "F64"),
+    30: ("BF16", "BF16"),
+}
+BLOCKS = {
+    2: ("Q4_0", 32, 18),
+    3: ("Q4_1", 32, 20),
+    6: ("Q5_0", 32, 22),
+    7: ("Q5_1", 32, 24),
+    8: ("Q8_0", 32, 34),
+    9: ("Q8_1", 32, 40),
+    10: ("Q2_K", 256, 84),
+    11: ("Q3_K", 256, 110),
+    12: ("Q4_K", 256, 144),
+    13: ("Q5_K", 256, 176),
+    14: ("Q6_K", 256, 210),
+    15: ("Q8_K", 256, 292),
+    16: ("IQ2_XXS", 256, 66),
+    17: ("IQ2_XS", 256, 74),
+    18: ("IQ3_XXS", 256, 98),
+    19: ("IQ1_S", 256, 50),
+    20: ("IQ4_NL", 32, 18),
+    21: ("IQ3_S", 256, 110),
+    22: ("IQ2_S", 256, 82),
+    23: ("IQ4_XS", 256, 136),
+    29: ("IQ1_M", 256, 56),
+    34: ("TQ1_0", 256, 54),
+    35: ("TQ2_0", 256, 66),
+    39: ("MXFP4", 32, 17),
+}
+"""Number of each quantised type: its name, the elements of a block, and the bytes of a block."""
+
+_NUMBERS = {
+    0: "<u1",
+    1: "<i1",
+    2: "<u2",
+    3: "<i2",
+    4: "<u4",
+    5: "<i4",
+    6: "<f4",
+    7: "?",
+    10: "<u8",
+    11: "<i8",
+    12: "<f8",
+}
+_TEXT, _ARRAY = 8, 9
+_VERSIONS = (2, 3)
+MOST_NESTING = 4  # of arrays; no model has arrays of arrays
+MOST_INDEX_BYTES = 64 << 20  # a vocabulary of 256 000 tokens with its merges takes some 15 MB
+FIRST_BYTES = 1 << 20
+MOST_DIMENSIONS = 8  # ggml has four
+MOST_ALIGNMENT = 1 << 20
+_U32, _U64 = Struct("<I"), Struct("<Q")
+_HINT = "It is damaged, or was cut short: download it, or convert the model, again"
+
+
+class _Tensor(NamedTuple):
+    name: str
+    type_name: str
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+    size_bytes: int
+
+
+class Gguf:
+    """The format; see the module's docstring."""
+
+    name = "GGUF"
+    suffixes: tuple[str, ...] = (".gguf",)
+
+    def files_of(self, names: Sequence[str]) -> Sequence[str]:
+        """Choose the only model of a folder, whole or split; see `Format.files_of`."""
+        models = {series_of(name) or name for name in names}
+        if len(models) > 1:
+            hint = "Name the one to load, or all parts of it by a pattern"
+            raise FormatError(f"the folder holds {len(models)} models of GGUF: {', '.join(names[:5])}", hint=hint)
+        return names
+
+    def is_format(self, head: bytes) -> bool:
+        """Recognise the first four bytes; see `Format.is_format`."""
+        return head.startswith(b"GGUF")
+
+    def read_index(self, files: Sequence[CheckpointFile]) -> CheckpointIndex:
+        """Find the tensors; see `Format.read_index`."""
+        found = in_parallel(_read_file, files, role="index")
+        metadata: dict[str, str] = {}
+        types: dict[str, str] = {}
+        for _, own_types, own in reversed(found):  # the first part has the metadata of the model
+            metadata.update(own)
+            types.update(own_types)
+        tensors = [tensor for tensors, _, _ in found for tensor in tensors]
+        with about(files[0]):
+            _check_parts(metadata, len(files), len(tensors))
+        return CheckpointIndex(tensors, {**metadata, TYPES_KEY: json.dumps(types)} if types else metadata)
+
+
+@hookimpl
+def streamer_format() -> Format:
+    """Return the format."""
+    return Gguf()
+
+
+def _check_parts(metadata: dict[str, str], files: int, tensors: int) -> None:
+    parts = metadata.get("split.count", "0")
+    if parts not in ("0", str(files)):
+        what = (
+            f"this is a part of a model of {parts[:20]} parts"
+            if files == 1
+            else f"{files} of {parts[:20]} parts are there"
+        )
+        raise FormatError(what, hint="Name its folder, or all parts by a pattern: model-*-of-00003.gguf")
+    count = metadata.get("split.tensors.count")
+    if parts != "0" and count is not None and count != str(tensors):
+        raise FormatError(
+            f"the parts hold {tensors} tensors, and say {count[:20]}", hint="Fetch all parts of one model"
+        )
+
+
+def _read_file(file: CheckpointFile) -> tuple[list[TensorPlace], dict[str, str], dict[str, str]]:
+    """Return the tensors of a file, the types of those that are quantised, and the metadata."""
+    with about(file, _HINT):
+        cursor = _Cursor(file)
+        tensors, values = _parsed(cursor)
+        alignment = values.get("general.alignment", 32)
+        if type(alignment) is not int or not 0 < alignment <= MOST_ALIGNMENT or alignment & (alignment - 1):
+            raise FormatError(f"the alignment is {quoted(str(alignment)[:40])}, not a power of two")
+        data_begin = -(-cursor.position // alignment) * alignment
+        _check_places(tensors, alignment, file.size_bytes - data_begin)
+        places = [TensorPlace(each.name, each.dtype, each.shape, file, data_begin + each.offset) for each in tensors]
+        types = {each.name: each.type_name for each in tensors if each.type_name != each.dtype}
+        return places, types, {key: _text(value) for key, value in values.items()}
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _check_places(tensors: Sequence[_Tensor], alignment: int, data_bytes: int) -> None:
+    end = 0
+    for each in sorted(tensors, key=lambda tensor: (tensor.offset, tensor.size_bytes)):
+        if each.offset % alignment:
+            raise FormatError(f"tensor {quoted(each.name)} begins at offset {each.offset}, which is not aligned")
+        if each.offset < end:
+            raise FormatError(f"tensor {quoted(each.name)} overlaps with another")
+        end = each.offset + each.size_bytes
+        if end > data_bytes:
+            raise FormatError(f"tensor {quoted(each.name)} ends {end - data_bytes} bytes behind the file")
+
+
+def _parsed(cursor: _Cursor) -> tuple[list[_Tensor], dict[str, Any]]:
+    if cursor.take(4) != b"GGUF":
+        raise FormatError("this is no GGUF file")
+    version = cursor.u32()
+    if version not in _VERSIONS:
+        is_big = version in (_VERSIONS[0] << 24, _VERSIONS[1] << 24)
+        what = "this GGUF file is big-endian" if is_big else f"this is GGUF of version {version}, not 2 or 3"
+        raise FormatError(what, hint="Convert it with a current llama.cpp")
+    tensor_count, key_count = cursor.u64(), cursor.u64()
+    cursor.check_room(tensor_count, 24)  # of each: two lengths, a type and an offset
+    cursor.check_room(key_count, 13)
+    values: dict[str, Any] = {}
+    for _ in range(key_count):
+        key = cursor.text()
+        if key in values:
+            raise FormatError(f"the metadata has {quoted(key)} twice")
+        values[key] = cursor.value(cursor.u32(), 0)
+    return [_tensor(cursor) for _ in range(tensor_count)], values
+
+
+def _tensor(cursor: _Cursor) -> _Tensor:
+    name, dimensions = cursor.text(), cursor.u32()
+    if dimensions > MOST_DIMENSIONS:
+        raise FormatError(f"tensor {quoted(name)} has {dimensions} dimensions")
+    shape = tuple(cursor.u64() for _ in range(dimensions))[::-1]  # the file has the last dimension first
+    number, offset = cursor.u32(), cursor.u64()
+    if number in _PLAIN:
+        type_name, dtype = _PLAIN[number]
+        item_bytes = int(dtype.lstrip("BFI")) // 8
+        return _Tensor(name, type_name, dtype, shape, offset, prod(shape) * item_bytes)
+    if number not in BLOCKS:
+        hint = "It is of a newer llama.cpp than this program knows"
+        raise FormatError(f"tensor {quoted(name)} has the unknown type {number}", hint=hint)
+    type_name, elements, block_bytes = BLOCKS[number]
+    if not shape or shape[-1] % elements:
+        raise FormatError(f"tensor {quoted(name)} of {type_name} has rows that are no whole blocks of {elements}")
+    shape = (*shape[:-1], shape[-1] // elements * block_bytes)
+    return _Tensor(name, type_name, "U8", shape, offset, prod(shape))
+
+
+class _Cursor:
+    """Reads values one after the other from the beginning of a file; more of it is fetched as they need it.
+
+    Attributes:
+        position: Offset of the next value.
+    """
+
+    def __init__(self, file: CheckpointFile) -> None:
+        self._file, self.position = file, 0
+        self._data = file.read(0, min(FIRST_BYTES, file.size_bytes))
+
+    def take(self, size_bytes: int) -> bytes:
+        """Give the next bytes."""
+        begin, self.position = self.position, self.position + size_bytes
+        if self.position > len(self._data):
+            self._fetch(self.position)
+        return self._data[begin : self.position]
+
+    def u32(self) -> int:
+        """Give the next number of four bytes."""
+        return int(_U32.unpack(self.take(4))[0])
+
+    def u64(self) -> int:
+        """Give the next number of eight bytes."""
+        return int(_U64.unpack(self.take(8))[0])
+
+    def text(self) -> str:
+        """Give the next text."""
+        length = self.u64()
+        self.check_room(length, 1)
+        try:
+            return self.take(length).decode()
+        except UnicodeDecodeError as error:
+            raise FormatError(f"a text before byte {self.position} is not UTF-8") from error
+
+    def value(self, kind: int, depth: int) -> Any:
+        """Give the next value of a type; an array as a list."""
+        if kind == _TEXT:
+            return self.text()
+        if kind == _ARRAY:
+            return self._array(depth)
+        return self._numbers(kind, 1)[0]
+
+    def check_room(self, count: int, least_bytes: int) -> None:
+        """Refuse a count of values that the file has no room for, before any is read."""
+        if count * least_bytes > self._file.size_bytes - self.position:
+            raise FormatError(f"the file says {count} values at byte {self.position}, and has no room for them")
+
+    def _array(self, depth: int) -> list[Any]:
+        if depth == MOST_NESTING:
+            raise FormatError(f"arrays of the metadata are nested deeper than {MOST_NESTING}")
+        kind, count = self.u32(), self.u64()
+        if kind in _NUMBERS:
+            return self._numbers(kind, count)
+        self.check_room(count, 8)
+        read: Callable[[], Any] = self.text if kind == _TEXT else lambda: self.value(kind, depth + 1)
+        return [read() for _ in range(count)]
+
+    def _numbers(self, kind: int, count: int) -> list[Any]:
+        if kind not in _NUMBERS:
+            raise FormatError(f"a value before byte {self.position} has the unknown type {kind}")
+        dtype = np.dtype(_NUMBERS[kind])
+        self.check_room(count, dtype.itemsize)
+        numbers: list[Any] = np.frombuffer(self.take(count * dtype.itemsize), dtype).tolist()
+        return numbers
+
+    def _fetch(self, end: int) -> None:
+        size_bytes = self._file.size_bytes
+        if end > min(size_bytes, MOST_INDEX_BYTES):
+            if end > size_bytes:
+                raise TruncatedError("the file ends inside of its metadata", uri=self._file.uri, hint=_HINT)
+            raise FormatError(f"the metadata takes more than {MOST_INDEX_BYTES >> 20} MiB")
+        wanted = min(size_bytes, MOST_INDEX_BYTES, max(end, 2 * len(self._data)))
+        self._data += self._file.read(len(self._data), wanted)

@@ -1,0 +1,276 @@
+"""Readers of bytes that no file holds as they are: strided, in big-endian order, deflated.
+
+Guarantees: every reader gives the same bytes at any offset, from any thread. `Inflated` and `Swapped` hold a few
+megabytes. `Strided` holds two tensors of a checkpoint as a whole, because a transposed row lies in all of its bytes.
+"""
+
+from __future__ import annotations
+
+import threading
+import zlib
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Sequence
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from streamer.core.errors import FormatError
+from streamer.core.formats.interface import Reader
+
+__all__ = ["Inflated", "Laid", "Strided", "Swapped", "is_contiguous", "span_elements"]
+
+MOST_LAID = 2  # tensors of a checkpoint that `Strided` holds: one that is read, and the next
+FETCHED_BYTES = 2 << 20  # of compressed bytes that are read at a time: a request to a storage takes milliseconds
+FED_BYTES = 16 << 10  # of them that the decompressor gets at a time: each point keeps what it has not used yet
+POINTS = 256  # where a deflated member can be entered; each takes some 50 KB
+LEAST_DISTANCE = 1 << 20  # of two points, in bytes of the result
+
+
+def is_contiguous(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Say whether the elements lie one after the other, row by row; the strides of dimensions of size 1 do not matter.
+
+    Args:
+        shape: Dimensions.
+        strides: In elements, one for each dimension.
+    """
+    step = 1
+    for size, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if size == 0:
+            return True
+        if size > 1 and stride != step:
+            return False
+        step *= size
+    return True
+
+
+def span_elements(shape: Sequence[int], strides: Sequence[int]) -> int:
+    """Count the elements from the first of a strided tensor to its last, both included."""
+    if 0 in shape:
+        return 0
+    return 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
+
+
+class Laid:
+    """The last tensors of one checkpoint that were laid out row by row."""
+
+    def __init__(self) -> None:
+        self._arrays: OrderedDict[int, Any] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, reader: Strided) -> Any:
+        """Return the array of a reader, or None."""
+        with self._lock:
+            return self._arrays.get(id(reader))
+
+    def put(self, reader: Strided, array: Any) -> None:
+        """Keep an array, and drop the oldest if there are too many."""
+        with self._lock:
+            self._arrays[id(reader)] = array
+            while len(self._arrays) > MOST_LAID:
+                self._arrays.popitem(last=False)
+
+    def drop(self, reader: Strided) -> None:
+        """Drop the array of a reader."""
+        with self._lock:
+            self._arrays.pop(id(reader), None)
+
+
+class Strided:
+    """A tensor whose rows do not lie one after the other: transposed, expanded, or every other column.
+
+    Args:
+        reader: The bytes that hold its elements.
+        begin: Offset of its first element there.
+        shape: Dimensions.
+        strides: In elements, none negative.
+        item_bytes: Size of an element.
+        laid: Of the checkpoint.
+    """
+
+    def __init__(
+        self,
+        reader: Reader,
+        begin: int,
+        shape: Sequence[int],
+        strides: Sequence[int],
+        *,
+        item_bytes: int,
+        laid: Laid,
+    ) -> None:
+        self._reader, self._begin, self._laid = reader, begin, laid
+        self._shape, self._strides, self._item_bytes = tuple(shape), tuple(strides), item_bytes
+        self.size_bytes = prod(shape) * item_bytes
+        self._missing_bytes = self.size_bytes
+        self._lock = threading.Lock()
+
+    def read_into(self, buffer: memoryview, offset: int) -> None:
+        """Fill the buffer; see `Reader.read_into`."""
+        with self._lock:  # only one thread lays it out
+            array = self._laid.get(self)
+            if array is None:
+                array = self._laid_out()
+                self._laid.put(self, array)
+            self._missing_bytes -= buffer.nbytes
+            if self._missing_bytes <= 0:  # perhaps too early, after a second read of a part
+                self._missing_bytes = self.size_bytes
+                self._laid.drop(self)
+        buffer.cast("B")[:] = memoryview(array)[offset : offset + buffer.nbytes]
+
+    def _laid_out(self) -> Any:
+        span: Any = np.empty(span_elements(self._shape, self._strides) * self._item_bytes, np.uint8)
+        self._reader.read_into(memoryview(span), self._begin)
+        strides = [stride * self._item_bytes for stride in self._strides]
+        view = np.ndarray(self._shape, np.dtype((np.void, self._item_bytes)), span.data, strides=strides)
+        return np.ascontiguousarray(view).reshape(-1).view(np.uint8)
+
+
+class Swapped:
+    """Elements in big-endian order, given in little-endian order.
+
+    Args:
+        reader: The bytes.
+        begin: Offset of the first element there.
+        size_bytes: Of all elements.
+        item_bytes: Size of an element, or of each half of a complex one.
+    """
+
+    def __init__(self, reader: Reader, begin: int, size_bytes: int, item_bytes: int) -> None:
+        self._reader, self._begin, self._item_bytes = reader, begin, item_bytes
+        self.size_bytes = size_bytes
+
+    def read_into(self, buffer: memoryview, offset: int) -> None:
+        """Fill the buffer; see `Reader.read_into`."""
+        first = offset - offset % self._item_bytes
+        end = -(-(offset + buffer.nbytes) // self._item_bytes) * self._item_bytes
+        whole: Any = np.empty(end - first, np.uint8)
+        self._reader.read_into(memoryview(whole), self._begin + first)
+        swapped = whole.reshape(-1, self._item_bytes)[:, ::-1].reshape(-1)
+        buffer.cast("B")[:] = memoryview(swapped)[offset - first : offset - first + buffer.nbytes]
+
+
+class _Point(NamedTuple):
+    """A place where a deflated member can be entered.
+
+    Attributes:
+        position: Offset in the result.
+        source: Offset in the compressed bytes of the first that was not given to `state`.
+        state: The decompressor, which is copied before it goes on.
+        crc: CRC-32 of the result up to here.
+    """
+
+    position: int
+    source: int
+    state: Any
+    crc: int
+
+
+class Inflated:
+    """A member of a zip archive that is compressed with deflate.
+
+    It can be entered at a few places, so that a read of its end does not inflate all of it again, and several threads
+    inflate parts of it at the same time. The CRC-32 of the archive is compared when the last byte is inflated.
+
+    Args:
+        reader: The archive.
+        begin: Offset of the compressed bytes there.
+        stored_bytes: Number of compressed bytes.
+        size_bytes: Number of bytes of the result, as the archive says.
+        crc: CRC-32 of the result, as the archive says.
+        name: Name of the member, for messages.
+    """
+
+    def __init__(self, reader: Reader, begin: int, stored_bytes: int, *, size_bytes: int, crc: int, name: str) -> None:
+        self._reader, self._begin, self._stored_bytes = reader, begin, stored_bytes
+        self.size_bytes, self._crc, self._name = size_bytes, crc, name
+        self._distance = max(LEAST_DISTANCE, size_bytes // POINTS)
+        self._points = [_Point(0, 0, zlib.decompressobj(-zlib.MAX_WBITS), 0)]
+        self._lock = threading.Lock()
+
+    def read_into(self, buffer: memoryview, offset: int) -> None:
+        """Fill the buffer; see `Reader.read_into`.
+
+        Raises:
+            FormatError: the bytes are no deflated member of this size and CRC-32.
+        """
+        target, end = buffer.cast("B"), offset + buffer.nbytes
+        with self._lock:
+            index = bisect_right(self._points, offset, key=lambda point: point.position) - 1
+            point = self._points[index]
+        walk = _Walk(point, self._chunk)
+        while walk.position < end:
+            begin = walk.position
+            try:
+                piece = walk.step(min(self._distance, self.size_bytes - begin))
+            except zlib.error as error:
+                raise self._error(f"cannot be inflated ({error})") from error
+            if not piece:
+                raise self._error(f"ends after {begin} of {self.size_bytes} bytes")
+            first, last = max(offset, begin), min(end, walk.position)
+            if first < last:
+                target[first - offset : last - offset] = piece[first - begin : last - begin]
+            self._keep(walk)
+        if walk.position == self.size_bytes:
+            self._check_end(walk)
+
+    def _chunk(self, source: int) -> bytes:
+        data = bytearray(min(FETCHED_BYTES, self._stored_bytes - source))
+        self._reader.read_into(memoryview(data), self._begin + source)
+        return bytes(data)
+
+    def _keep(self, walk: _Walk) -> None:
+        with self._lock:
+            if walk.position - self._points[-1].position >= self._distance:
+                self._points.append(walk.point())
+
+    def _check_end(self, walk: _Walk) -> None:
+        if walk.step(1):
+            raise self._error(f"inflates to more than the {self.size_bytes} bytes that the archive says")
+        if walk.crc != self._crc:
+            raise self._error(f"has CRC-32 {walk.crc:08x}, the archive says {self._crc:08x}")
+
+    def _error(self, what: str) -> FormatError:
+        return FormatError(f"member {self._name[:80]!r} of the archive {what}", hint="Upload or download it again")
+
+
+class _Walk:
+    """Inflates from a point on.
+
+    Attributes:
+        position: Offset of the next byte in the result.
+        crc: CRC-32 of the result up to there.
+    """
+
+    def __init__(self, point: _Point, chunk: Any) -> None:
+        self.position, self.crc = point.position, point.crc
+        self._source, self._state, self._chunk = point.source, point.state.copy(), chunk
+        self._fetched = b""
+        self._fed = 0  # bytes of `_fetched` that the decompressor got
+
+    def step(self, most_bytes: int) -> bytes:
+        """Give the next bytes, at most so many; none at the end of the compressed bytes."""
+        while not self._state.eof:
+            data = self._state.unconsumed_tail
+            if not data:
+                data = self._next()
+            piece: bytes = self._state.decompress(data, max(1, most_bytes))
+            if piece:
+                self.position += len(piece)
+                self.crc = zlib.crc32(piece, self.crc)
+                return piece
+            if not data:
+                return b""
+        return b""
+
+    def _next(self) -> bytes:
+        if self._fed == len(self._fetched):
+            self._fetched, self._fed = self._chunk(self._source), 0
+        data = self._fetched[self._fed : self._fed + FED_BYTES]
+        self._fed += len(data)
+        self._source += len(data)
+        return data
+
+    def point(self) -> _Point:
+        """Return the place where this walk is."""
+        return _Point(self.position, self._source, self._state.copy(), self.crc)

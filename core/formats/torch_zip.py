@@ -1,0 +1,257 @@
+"""PyTorch's own files, as ``torch.save`` writes them: ``pytorch_model.bin``, ``*.pt``, ``*.pth``.
+
+The file is a zip archive: a pickle that says what there is, and a member for the bytes of each storage. Guarantees: no
+code of the pickle is run, and no class of it is imported; the result equals that of ``torch.load(weights_only=True)``,
+except that each tensor has memory of its own. Tensors in nested containers are named by their path:
+``state_dict.layer.weight``. Values that are no tensors become metadata.
+
+Refuses with FormatError: pickles that name anything but tensors, and files of PyTorch before 1.6, which are no zip.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from streamer.core.errors import FormatError
+from streamer.core.format.dtypes import TORCH_DTYPES, bits_of
+from streamer.core.format.plain_pickle import GlobalName, Record, read_plain, same
+from streamer.core.formats.interface import CheckpointFile, CheckpointIndex, Format, Reader, TensorPlace, about
+from streamer.core.formats.nested import flattened
+from streamer.core.formats.readers import Laid, Strided, Swapped, is_contiguous, span_elements
+from streamer.core.formats.zip_directory import ZIP_HEAD, ZipMember, read_members, reader_of
+from streamer.core.quoting import quoted
+from streamer.core.store.parallel import in_parallel
+from streamer.core.store.sources import hookimpl
+
+__all__ = ["TorchZip", "streamer_format"]
+
+# Names of whole models; a folder may also hold the states of optimizers and random generators, which nobody loads.
+_MODEL = re.compile(
+    r"(?:pytorch_model|diffusion_pytorch_model|adapter_model|model|consolidated)(?:[.-][^/]*)?\.(?:bin|pt|pth|ckpt)"
+)
+_OF_TRAINING = re.compile(r"(?:optimizer|scheduler|scaler|training_args|rng_state|trainer_state)[^/]*")
+_BEFORE_1_6 = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19"  # the pickle of a number
+MOST_PICKLE_BYTES = 64 << 20  # a tensor takes some 200 bytes
+_SAVE_AGAIN = "Save it again: torch.save(torch.load(file, weights_only=True), file) with PyTorch 1.6 or newer"
+_STORAGES = {
+    "BFloat16Storage": "BF16",
+    "BoolStorage": "BOOL",
+    "ByteStorage": "U8",
+    "CharStorage": "I8",
+    "ComplexFloatStorage": "C64",
+    "DoubleStorage": "F64",
+    "FloatStorage": "F32",
+    "HalfStorage": "F16",
+    "IntStorage": "I32",
+    "LongStorage": "I64",
+    "ShortStorage": "I16",
+    "UntypedStorage": "",  # newer dtypes are named beside the storage
+}
+_BY_TORCH_NAME = {torch_name: name for name, torch_name in TORCH_DTYPES.items() if bits_of(name) >= 8}
+_REBUILD = {"_rebuild_tensor", "_rebuild_tensor_v2", "_rebuild_tensor_v3"}
+_PARAMETER = {"_rebuild_parameter", "_rebuild_parameter_with_state"}
+_RECORDS: frozenset[GlobalName] = frozenset(("torch._utils", name) for name in (*_REBUILD, *_PARAMETER))
+
+
+class _StateDict(dict[Any, Any]):
+    """Stands for the OrderedDict of a module's state, which has ``_metadata`` as an attribute: versions of modules."""
+
+    __slots__ = ()
+
+    def __setstate__(self, state: Any) -> None:
+        """Ignore the attributes."""
+
+
+class _OrderedDict:
+    __slots__ = ()
+
+    def __call__(self, items: Any = ()) -> _StateDict:
+        return _StateDict(items)
+
+
+_BUILTINS: dict[GlobalName, Any] = {
+    **{("torch", name): name for name in (*_STORAGES, *_BY_TORCH_NAME)},
+    ("torch.storage", "UntypedStorage"): "UntypedStorage",
+    ("torch", "Size"): same(tuple),
+    ("collections", "OrderedDict"): _OrderedDict(),
+}
+
+
+class _Storage(NamedTuple):
+    kind: str
+    key: str
+    numel: int
+
+
+class TorchZip:
+    """The format; see the module's docstring."""
+
+    name = "PyTorch"
+    suffixes: tuple[str, ...] = (".bin", ".pt", ".pth", ".ckpt")
+
+    def files_of(self, names: Sequence[str]) -> Sequence[str]:
+        """Choose the files of a model; see `Format.files_of`."""
+        own = [name for name in names if not _OF_TRAINING.fullmatch(name)]
+        models = [name for name in own if _MODEL.fullmatch(name)]
+        if not models and len(own) > 1:
+            hint = "Name the one to load"
+            raise FormatError(f"the folder holds {len(own)} files of PyTorch: {', '.join(own[:5])}", hint=hint)
+        stems = {re.split(r"[.-]", name)[0] for name in models}
+        if len(stems) > 1:
+            raise FormatError(f"the folder holds several models: {', '.join(models[:5])}", hint="Name the one to load")
+        return models or own
+
+    def is_format(self, head: bytes) -> bool:
+        """Recognise a zip archive, and the files of PyTorch before 1.6; see `Format.is_format`."""
+        return head.startswith((ZIP_HEAD, _BEFORE_1_6))
+
+    def read_index(self, files: Sequence[CheckpointFile]) -> CheckpointIndex:
+        """Find the tensors; see `Format.read_index`."""
+        found = in_parallel(_read_file, files, role="index")
+        metadata = {name: value for index in found for name, value in index.metadata.items()}
+        return CheckpointIndex([tensor for index in found for tensor in index.tensors], metadata)
+
+
+@hookimpl
+def streamer_format() -> Format:
+    """Return the format."""
+    return TorchZip()
+
+
+def _read_file(file: CheckpointFile) -> CheckpointIndex:
+    with about(file):
+        _check_kind(file)
+        members = read_members(file)
+        folder = _folder_of(members)
+        if f"{folder}constants.pkl" in members:
+            what = "this is a TorchScript archive, which holds code"
+            raise FormatError(what, hint="Save its weights: torch.save(torch.jit.load(file).state_dict(), file)")
+        pickled = _content(file, members[f"{folder}data.pkl"])
+        order = members.get(f"{folder}byteorder")
+        is_big = order is not None and _content(file, order) == b"big"
+        root = read_plain(pickled, _RECORDS, _BUILTINS, _storage)
+        archive = _Archive(file, folder, members, is_big)
+        leaves, metadata = flattened(root, lambda value: isinstance(value, Record))
+        return CheckpointIndex([archive.place(name, value) for name, value in leaves], metadata)
+
+
+def _check_kind(file: CheckpointFile) -> None:
+    head = file.read(0, min(file.size_bytes, len(_BEFORE_1_6)))
+    if head == _BEFORE_1_6:
+        raise FormatError("this file was saved by PyTorch before 1.6, and is no zip archive", hint=_SAVE_AGAIN)
+    if not head.startswith(ZIP_HEAD):
+        what = "this is no file that torch.save wrote: it is no zip archive"
+        raise FormatError(what, hint=_SAVE_AGAIN)
+
+
+def _folder_of(members: Mapping[str, ZipMember]) -> str:
+    folders = [name.removesuffix("data.pkl") for name in members if name.endswith("/data.pkl") and name.count("/") == 1]
+    if len(folders) != 1:
+        hint = "torch.save writes one data.pkl in one folder of the archive"
+        raise FormatError(f"this zip archive has {len(folders)} pickles of PyTorch, not one", hint=hint)
+    return folders[0]
+
+
+def _content(file: CheckpointFile, member: ZipMember) -> bytes:
+    reader = reader_of(file, member)
+    if reader is None:
+        return file.read(member.begin, member.begin + member.stored_bytes)
+    if member.size_bytes > MOST_PICKLE_BYTES:
+        raise FormatError(f"member {quoted(member.name)} has {member.size_bytes} bytes")
+    content = bytearray(member.size_bytes)
+    reader.read_into(memoryview(content), 0)
+    return bytes(content)
+
+
+def _storage(pid: Any) -> _Storage:
+    if not isinstance(pid, tuple) or len(pid) != 5:
+        raise FormatError("the pickle refers to objects outside of it")
+    kind, storage, key, _, count = pid
+    if kind != "storage" or storage not in _STORAGES or not isinstance(key, str) or type(count) is not int:
+        raise FormatError("the pickle refers to something that is no storage of PyTorch")
+    return _Storage(storage, key, count)
+
+
+class _Archive:
+    """One file, whose directory and pickle were read."""
+
+    def __init__(self, file: CheckpointFile, folder: str, members: Mapping[str, ZipMember], is_big: bool) -> None:
+        self._file, self._folder, self._members, self._is_big = file, folder, members, is_big
+        self._laid = Laid()
+        self._readers: dict[str, Reader | None] = {}
+
+    def place(self, name: str, rebuilt: Record) -> TensorPlace:
+        """Return the place of a tensor.
+
+        Args:
+            name: Its name.
+            rebuilt: The call that makes it.
+        """
+        if rebuilt.kind in _PARAMETER:
+            rebuilt = rebuilt.arguments[0] if rebuilt.arguments else rebuilt
+            if not isinstance(rebuilt, Record) or rebuilt.kind not in _REBUILD:
+                raise FormatError(f"parameter {quoted(name)} is not made of a tensor")
+        storage, dtype, offset, shape, strides = _described(name, rebuilt)
+        item_bytes = bits_of(dtype) // 8
+        member = self._member(name, storage, storage.numel if storage.kind == "UntypedStorage" else None, item_bytes)
+        count = member.size_bytes // item_bytes
+        if offset + span_elements(shape, strides) > count and 0 not in shape:
+            raise FormatError(f"tensor {quoted(name)} does not lie in its storage of {count} elements")
+        make = partial(TensorPlace, name, dtype, shape, self._file)
+        if 0 in shape:
+            return make()
+        reader, begin = self._bytes_of(member, item_bytes // 2 if dtype == "C64" else item_bytes)
+        begin += offset * item_bytes
+        if is_contiguous(shape, strides):
+            return make(begin, reader)
+        return make(0, Strided(reader or self._file, begin, shape, strides, item_bytes=item_bytes, laid=self._laid))
+
+    def _member(self, name: str, storage: _Storage, size_bytes: int | None, item_bytes: int) -> ZipMember:
+        member = self._members.get(f"{self._folder}data/{storage.key}")
+        if member is None:
+            raise FormatError(f"the archive lacks storage {quoted(storage.key)} of tensor {quoted(name)}")
+        expected = storage.numel * item_bytes if size_bytes is None else size_bytes
+        if member.size_bytes != expected:
+            what = f"storage {quoted(storage.key)} has {member.size_bytes} bytes, the pickle says {expected}"
+            raise FormatError(what)
+        return member
+
+    def _bytes_of(self, member: ZipMember, item_bytes: int) -> tuple[Reader | None, int]:
+        """Return what reads the content of a member, and the offset there; None for the file."""
+        if member.name not in self._readers:
+            self._readers[member.name] = reader_of(self._file, member)
+        reader = self._readers[member.name]
+        begin = member.begin if reader is None else 0
+        if self._is_big and item_bytes > 1:
+            return Swapped(reader or self._file, begin, member.size_bytes, item_bytes), 0
+        return reader, begin
+
+
+def _described(name: str, rebuilt: Record) -> tuple[_Storage, str, int, tuple[int, ...], tuple[int, ...]]:
+    """Return storage, dtype, offset in elements, shape and strides of a tensor."""
+    arguments = rebuilt.arguments
+    is_v3 = rebuilt.kind == "_rebuild_tensor_v3"
+    if len(arguments) < (7 if is_v3 else 4) or not isinstance(arguments[0], _Storage):
+        raise FormatError(f"tensor {quoted(name)} is not described as PyTorch does it")
+    storage, offset, shape, strides, *others = arguments
+    dtype = others[2] if is_v3 else _STORAGES[storage.kind]
+    dtype = _BY_TORCH_NAME.get(dtype, "") if is_v3 and isinstance(dtype, str) else dtype
+    if dtype not in _BY_TORCH_NAME.values():
+        raise FormatError(f"tensor {quoted(name)} has a dtype that is not read", hint="Cast it, and save it again")
+    more = others[3:] if is_v3 else others[2:]
+    if more and more[0]:
+        hint = "Save it again after .resolve_conj().resolve_neg()"
+        raise FormatError(f"tensor {quoted(name)} is a conjugated or negated view", hint=hint)
+    numbers = [offset, *_tuple(name, shape), *_tuple(name, strides)]
+    if not all(type(each) is int and 0 <= each < 1 << 63 for each in numbers) or len(shape) != len(strides):
+        raise FormatError(f"tensor {quoted(name)} has an impossible shape or place")
+    return storage, dtype, offset, tuple(shape), tuple(strides)
+
+
+def _tuple(name: str, value: Any) -> tuple[Any, ...]:
+    if not isinstance(value, (tuple, list)):
+        raise FormatError(f"tensor {quoted(name)} has no shape")
+    return tuple(value)

@@ -1,0 +1,134 @@
+"""Finds the installed formats of checkpoints: entry points in the group ``streamer.formats``.
+
+Ours come first: a format of another distribution gets the files that none of ours takes. They are imported when a
+checkpoint that is no safetensors is opened. A format that cannot be imported does not keep others from being used: the
+log names it. Whatever a format of another distribution raises becomes an error that names it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pluggy
+
+from streamer.core.checkpoint.format_choice import Formats
+from streamer.core.discovery.entry_points import entry_points_of, normalized
+from streamer.core.errors import PluginError
+from streamer.core.formats.interface import CheckpointFile, CheckpointIndex, Format, FormatHooks, TensorPlace
+from streamer.core.secrets.environment import variable
+from streamer.core.store.sources import PROJECT_NAME
+from streamer.plugins.guard.failures import description_of, is_own
+from streamer.plugins.guard.plugin import DISABLED, kind_of
+from streamer.plugins.loading import distribution_of, version_of
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+__all__ = ["FORMATS", "formats_for", "installed_formats"]
+
+FORMATS = "streamer.formats"
+OUR_MODULES = "streamer.core.formats."
+
+_logger = logging.getLogger(PROJECT_NAME)
+_Answer = TypeVar("_Answer")
+
+
+def formats_for(folders: Iterable[str] = ()) -> Formats:
+    """Return the formats for checkpoints in some folders; distributions that lie there are not used."""
+    loaded: list[list[Format]] = []
+
+    def load() -> Sequence[Format]:
+        if not loaded:
+            loaded.append(installed_formats(entry_points_of(FORMATS, folders)))
+        return loaded[0]
+
+    return Formats(load)
+
+
+def installed_formats(entry_points: Iterable[EntryPoint]) -> list[Format]:
+    """Load formats, ours first, then the others by name; leave out those that do not work or are disabled."""
+    disabled = {normalized(name) for name in (variable(DISABLED) or "").split(",")} - {""}
+    found: list[Format] = []
+    for point in sorted(entry_points, key=lambda point: (not point.value.startswith(OUR_MODULES), point.name)):
+        is_ours = point.value.startswith(OUR_MODULES)
+        if not is_ours and disabled and normalized(distribution_of(point)) in disabled:
+            continue
+        try:
+            found.append(_loaded(point) if is_ours else _Guarded(_loaded(point), point))
+        except PluginError as error:
+            _logger.warning("%s", error)
+    return found
+
+
+def _loaded(point: EntryPoint) -> Format:
+    manager = pluggy.PluginManager(PROJECT_NAME)
+    manager.add_hookspecs(FormatHooks)
+    try:
+        manager.register(point.load())
+        manager.check_pending()
+        made: Any = manager.hook.streamer_format()
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # a script ends with SystemExit when it is imported
+        raise _error(point, f"cannot be used ({description_of(error)})") from error
+    lacking = [each for each in ("name", "suffixes", "files_of", "is_format", "read_index") if not hasattr(made, each)]
+    if lacking:
+        raise _error(point, f"gave {kind_of(made)} without {lacking[0]}, which is no format")
+    return made  # type: ignore[no-any-return]
+
+
+def _error(point: EntryPoint, what: str) -> PluginError:
+    who = f"{distribution_of(point)} {version_of(point)}".rstrip()
+    return PluginError(
+        f"The format {point.name!r} = {point.value!r} of {who} {what}",
+        hint=f"Update or uninstall it, or name it in {DISABLED}",
+        distribution=distribution_of(point),
+        version=version_of(point),
+    )
+
+
+class _Guarded:
+    """A format of another distribution; its faults become errors that name it."""
+
+    def __init__(self, inner: Format, point: EntryPoint) -> None:
+        self._inner, self._point = inner, point
+        self.name, self.suffixes = str(inner.name), self._suffixes(inner)
+
+    def files_of(self, names: Sequence[str]) -> Sequence[str]:
+        chosen = self._call("files_of", partial(self._inner.files_of, names))
+        if not all(name in names for name in chosen):
+            raise _error(self._point, "chose a file that the folder does not hold")
+        return chosen
+
+    def is_format(self, head: bytes) -> bool:
+        return bool(self._call("is_format", partial(self._inner.is_format, head)))
+
+    def read_index(self, files: Sequence[CheckpointFile]) -> CheckpointIndex:
+        index = self._call("read_index", partial(self._inner.read_index, files))
+        if not isinstance(index, CheckpointIndex):
+            raise _error(self._point, f"returned {kind_of(index)} from read_index, not a CheckpointIndex")
+        for each in index.tensors:
+            if (
+                not isinstance(each, TensorPlace)
+                or not isinstance(each.dtype, str)
+                or not isinstance(each.shape, tuple)
+            ):
+                raise _error(self._point, f"gave {kind_of(each)} in place of a TensorPlace with a dtype and a shape")
+        return index
+
+    def _suffixes(self, inner: Format) -> tuple[str, ...]:
+        suffixes = inner.suffixes
+        if not isinstance(suffixes, tuple) or not all(isinstance(each, str) and each for each in suffixes):
+            raise _error(self._point, "has suffixes that are no tuple of texts")
+        return suffixes
+
+    def _call(self, method: str, function: Callable[[], _Answer]) -> _Answer:
+        try:
+            return function()
+        except Exception as error:
+            if is_own(error):
+                raise
+            raise _error(self._point, f"raised {description_of(error)} in {method}") from error
