@@ -108,8 +108,7 @@ def _without_shards(label: str, names: Sequence[str], suffixes: Sequence[str] = 
         steps.append(f"{_shown(others[0])} has another format: convert it, or fetch the *.safetensors")
     hint = ". ".join(steps) or _CHECK_IT
     held = enumerated(sorted(names, key=lambda name: not name.endswith(("/", *_OTHER_WEIGHTS))))
-    what = "no *.safetensors file, and none of another format that is read," if suffixes else "no *.safetensors file,"
-    return ObjectNotFoundError(f"the folder holds {what} but {held}", uri=label, hint=hint)
+    return ObjectNotFoundError(f"the folder holds no *.safetensors file, but {held}", uri=label, hint=hint)
 
 
 def _shown(name: str) -> str:

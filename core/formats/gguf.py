@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from streamer.core.errors import FormatError, TruncatedError
+from streamer.core.format.dtypes import bits_of
 from streamer.core.format.shard_names import series_of
 from streamer.core.formats.interface import CheckpointFile, CheckpointIndex, Format, TensorPlace, about
 from streamer.core.quoting import quoted
@@ -32,58 +33,22 @@ __all__ = ["BLOCKS", "TYPES_KEY", "Gguf", "streamer_format"]
 
 TYPES_KEY = "streamer.ggml_types"
 
-# Number and name of each type, and the dtype of its elements.
-_PLAIN = {
-    0: ("F32", "F32"),
-    1: ("F16", "F16"),
-    24: ("I8", "I8"),
-    25: ("I16", "I16"),
-    26: ("I32", "I32"),
-    27: ("I64", "I64"),
-    28: ("F64", "F64"),
-    30: ("BF16", "BF16"),
-}
+_PLAIN = {0: "F32", 1: "F16", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 30: "BF16"}
+# Number, name, elements of a block, bytes of a block.
+_BLOCKS = """
+    2 Q4_0 32 18, 3 Q4_1 32 20, 6 Q5_0 32 22, 7 Q5_1 32 24, 8 Q8_0 32 34, 9 Q8_1 32 40, 10 Q2_K 256 84,
+    11 Q3_K 256 110, 12 Q4_K 256 144, 13 Q5_K 256 176, 14 Q6_K 256 210, 15 Q8_K 256 292, 16 IQ2_XXS 256 66,
+    17 IQ2_XS 256 74, 18 IQ3_XXS 256 98, 19 IQ1_S 256 50, 20 IQ4_NL 32 18, 21 IQ3_S 256 110, 22 IQ2_S 256 82,
+    23 IQ4_XS 256 136, 29 IQ1_M 256 56, 34 TQ1_0 256 54, 35 TQ2_0 256 66, 39 MXFP4 32 17, 40 NVFP4 64 36,
+    41 Q1_0 128 18
+"""
 BLOCKS = {
-    2: ("Q4_0", 32, 18),
-    3: ("Q4_1", 32, 20),
-    6: ("Q5_0", 32, 22),
-    7: ("Q5_1", 32, 24),
-    8: ("Q8_0", 32, 34),
-    9: ("Q8_1", 32, 40),
-    10: ("Q2_K", 256, 84),
-    11: ("Q3_K", 256, 110),
-    12: ("Q4_K", 256, 144),
-    13: ("Q5_K", 256, 176),
-    14: ("Q6_K", 256, 210),
-    15: ("Q8_K", 256, 292),
-    16: ("IQ2_XXS", 256, 66),
-    17: ("IQ2_XS", 256, 74),
-    18: ("IQ3_XXS", 256, 98),
-    19: ("IQ1_S", 256, 50),
-    20: ("IQ4_NL", 32, 18),
-    21: ("IQ3_S", 256, 110),
-    22: ("IQ2_S", 256, 82),
-    23: ("IQ4_XS", 256, 136),
-    29: ("IQ1_M", 256, 56),
-    34: ("TQ1_0", 256, 54),
-    35: ("TQ2_0", 256, 66),
-    39: ("MXFP4", 32, 17),
+    int(number): (name, int(elements), int(block_bytes))
+    for number, name, elements, block_bytes in map(str.split, _BLOCKS.split(","))
 }
 """Number of each quantised type: its name, the elements of a block, and the bytes of a block."""
 
-_NUMBERS = {
-    0: "<u1",
-    1: "<i1",
-    2: "<u2",
-    3: "<i2",
-    4: "<u4",
-    5: "<i4",
-    6: "<f4",
-    7: "?",
-    10: "<u8",
-    11: "<i8",
-    12: "<f8",
-}
+_NUMBERS = dict(enumerate(["u1", "i1", "u2", "i2", "u4", "i4", "f4", "?"])) | {10: "u8", 11: "i8", 12: "f8"}
 _TEXT, _ARRAY = 8, 9
 _VERSIONS = (2, 3)
 MOST_NESTING = 4  # of arrays; no model has arrays of arrays
@@ -216,9 +181,8 @@ def _tensor(cursor: _Cursor) -> _Tensor:
     shape = tuple(cursor.u64() for _ in range(dimensions))[::-1]  # the file has the last dimension first
     number, offset = cursor.u32(), cursor.u64()
     if number in _PLAIN:
-        type_name, dtype = _PLAIN[number]
-        item_bytes = int(dtype.lstrip("BFI")) // 8
-        return _Tensor(name, type_name, dtype, shape, offset, prod(shape) * item_bytes)
+        dtype = _PLAIN[number]
+        return _Tensor(name, dtype, dtype, shape, offset, prod(shape) * bits_of(dtype) // 8)
     if number not in BLOCKS:
         hint = "It is of a newer llama.cpp than this program knows"
         raise FormatError(f"tensor {quoted(name)} has the unknown type {number}", hint=hint)
@@ -290,7 +254,7 @@ class _Cursor:
     def _numbers(self, kind: int, count: int) -> list[Any]:
         if kind not in _NUMBERS:
             raise FormatError(f"a value before byte {self.position} has the unknown type {kind}")
-        dtype = np.dtype(_NUMBERS[kind])
+        dtype = np.dtype(_NUMBERS[kind]).newbyteorder("<")
         self.check_room(count, dtype.itemsize)
         numbers: list[Any] = np.frombuffer(self.take(count * dtype.itemsize), dtype).tolist()
         return numbers

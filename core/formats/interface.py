@@ -14,13 +14,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
-from streamer.core.engine.byte_reads import read_bytes, read_into
-from streamer.core.engine.session import SourceObject
 from streamer.core.errors import FormatError, TruncatedError
-from streamer.core.options.settings import Settings
 from streamer.core.store.sources import hookspec
+
+if TYPE_CHECKING:  # the engine imports numpy, and `streamer.plugins` is imported without it
+    from streamer.core.engine.session import SourceObject
+    from streamer.core.options.settings import Settings
 
 __all__ = [
     "HEAD_BYTES",
@@ -114,10 +115,14 @@ class EngineFile(CheckpointFile):
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
         """Fill the buffer; raises as a load does."""
+        from streamer.core.engine.byte_reads import read_into  # noqa: PLC0415 (imports numpy)
+
         if buffer.nbytes:
             read_into(self.source_object, offset, buffer, self._settings)
 
     def _read(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        from streamer.core.engine.byte_reads import read_bytes  # noqa: PLC0415 (imports numpy)
+
         found, (self.source_object,) = read_bytes(
             [self.source_object], [(0, begin, end) for begin, end in ranges], self._settings
         )

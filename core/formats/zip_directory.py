@@ -85,7 +85,7 @@ def read_members(file: CheckpointFile) -> dict[str, ZipMember]:
     with about(file, _HINT):
         directory, begin = _directory(file)
         entries = sorted(_entries(directory), key=lambda each: each.header)
-        ends = [*(each.header for each in entries[1:]), begin]
+        ends = [*(each.header for each in entries), begin][1:]
         members: dict[str, ZipMember] = {}
         for entry, data, end in zip(entries, _local_begins(file, entries), ends, strict=True):
             if data + entry.stored_bytes > end:

@@ -34,6 +34,7 @@ FOR_PLUGINS = """
     check_option_names examine hookimpl installed open_store
     AccessDeniedError ChangedError ChecksumError ConnectError CredentialsError HttpStatusError ObjectNotFoundError
     OptionError PluginError RangeResponseError RedirectError StorageError StreamerError
+    BytesFile CheckpointFile CheckpointIndex Format FormatError Reader TensorPlace
     TlsError TransferTimeoutError TruncatedError UsageError
 """
 EXAMPLES = [ROOT / "docs/write-a-plugin.md", *sorted((ROOT / "plugins/example").rglob("*.py"))]

@@ -77,7 +77,7 @@ class Mistakes:
         streamer.load(self.folder / "all")
 
     def a_folder_of_another_format(self) -> None:
-        self.file.rename(self.folder / "pytorch_model.bin")
+        self.file.rename(self.folder / "tf_model.h5")
         streamer.load(self.folder)
 
     def a_folder_without_one_of_its_shards(self) -> None:

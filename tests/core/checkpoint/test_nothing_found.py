@@ -58,11 +58,11 @@ def test_a_pattern_that_matches_nothing_is_met_with_what_there_is(folder: str) -
 
 
 def test_weights_of_another_format_are_named(tmp_path: Path) -> None:
-    for name in ("config.json", "pytorch_model.bin", "tokenizer.json"):
+    for name in ("config.json", "model.onnx", "tokenizer.json"):
         (tmp_path / name).touch()
     assert said(tmp_path) == (
-        "the folder holds no *.safetensors file, but pytorch_model.bin, config.json, tokenizer.json. "
-        "pytorch_model.bin has another format: convert it, or fetch the *.safetensors"
+        "the folder holds no *.safetensors file, but model.onnx, config.json, tokenizer.json. "
+        "model.onnx is a graph of ONNX: convert the model that it was exported from"
     )
 
 

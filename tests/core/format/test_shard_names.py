@@ -26,7 +26,8 @@ def some_of(total: int, *numbers: int, first: int = 1) -> list[str]:
         ["model.safetensors", "other.safetensors"],
         [ONE, TWO],
         ["model-00000-of-00002.safetensors", ONE],  # some count from 0
-        ["model-00001-of-00002.bin"],
+        ["model-00001-of-00002.bin", "model-00002-of-00002.bin"],
+        ["model-00001-of-00002.bin.index.json"],
         ["1-of-1.safetensors"],
         ["shard-00002-model-00001-of-00003.safetensors"],  # of a rank that had no part in the others
     ],

@@ -211,7 +211,7 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
     "exatensors": lambda: gguf(counts=(HUGE, 0)),
     "exakeys": lambda: gguf(counts=(0, HUGE)),
     "more tensors than there are": lambda: gguf(tensors=ONE, counts=(2, 0)),
-    "more keys than there are": lambda: gguf([("a", 4, 1)], ONE, counts=(1, 2)),
+    "more keys than there are": lambda: gguf([("a", 4, 1)], ONE, counts=(1, 9)),
     "a key of exabytes": lambda: gguf([("a", 4, 1)]).replace(text("a"), struct.pack("<Q", HUGE) + b"a"),
     "a text of exabytes": lambda: gguf([("a", 8, struct.pack("<Q", HUGE))]),
     "a text beyond 64 bits together": lambda: gguf([("a", 8, struct.pack("<Q", (1 << 64) - 1))]),
