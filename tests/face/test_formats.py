@@ -6,14 +6,19 @@ import json
 import pickle
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+import torch.distributed.checkpoint as dcp
+from gguf import GGUFWriter
 from safetensors.torch import save_file
 from servers.seaweedfs import SeaweedServer
+from tensorizer import TensorSerializer
 
 import streamer
 from streamer.core.errors import FormatError, MissingShardError, ObjectNotFoundError
@@ -77,6 +82,75 @@ def test_a_folder_with_only_a_bin_just_loads(place: Place) -> None:
 def test_a_file_loads_by_its_name(place: Place) -> None:
     place.put("any.pt", saved(tensors()))
     assert_equal(streamer.load(f"{place.uri}/any.pt", **place.how), tensors())
+
+
+def write_dcp(place: Place, value: dict[str, torch.Tensor], folder: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that there is no process group
+        dcp.save(value, checkpoint_id=folder / "saved")
+    for path in (folder / "saved").iterdir():
+        place.put(path.name, lambda target, path=path: target.write_bytes(path.read_bytes()))
+
+
+def write_gguf(path: Path) -> None:
+    writer = GGUFWriter(path, "llama")
+    for name, tensor in tensors().items():
+        if tensor.dim():  # ggml has no scalars, and no numbers of 64 bits in its arrays' order
+            writer.add_tensor(name, np.ascontiguousarray(tensor.numpy()))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def write_tensorizer(path: Path) -> None:
+    serializer = TensorSerializer(str(path))
+    serializer.write_state_dict(tensors())
+    serializer.close()
+
+
+def of_numpy(save: Callable[..., None]) -> Callable[[Path], object]:
+    # A transposed array that numpy writes in Fortran order.
+    return lambda path: save(path, **{name: each.numpy() for name, each in tensors().items()})
+
+
+WRITERS: dict[str, Callable[[Path], object]] = {
+    "x.pth": lambda path: torch.save(tensors(), path),
+    "x.gguf": write_gguf,
+    "x.npz": of_numpy(np.savez),
+    "compressed.npz": of_numpy(np.savez_compressed),
+    "x.tensors": write_tensorizer,
+}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_every_format_loads_streams_and_is_opened(place: Place, name: str) -> None:
+    place.put(name, WRITERS[name])
+    expected = {key: each for key, each in tensors().items() if name != "x.gguf" or each.dim()}
+    for uri in (place.uri, f"{place.uri}/{name}"):
+        assert_equal(streamer.load(uri, **place.how), expected)
+    options = streamer.Options(memory_limit_bytes=1 << 20, block_bytes=64 << 10)
+    with streamer.stream(place.uri, order="file", options=options, **place.how) as stream:
+        assert_equal(dict(stream), expected)
+    parts = {"*": streamer.Slice(0, 1, 2)}
+    sliced = streamer.load(place.uri, names=["weight", "transposed"], slices=parts, **place.how)
+    assert_equal(sliced, {"weight": expected["weight"][100:], "transposed": expected["transposed"][150:]})
+    with streamer.open(place.uri, **place.how) as checkpoint:
+        assert torch.equal(checkpoint["transposed"][7], expected["transposed"][7])
+
+
+def test_a_folder_of_dcp_loads(place: Place, tmp_path_factory: pytest.TempPathFactory) -> None:
+    write_dcp(place, tensors(), tmp_path_factory.mktemp("dcp"))
+    assert_equal(streamer.load(place.uri, **place.how), tensors())
+    with streamer.open(place.uri, **place.how) as checkpoint:
+        assert torch.equal(checkpoint["transposed"][7], tensors()["transposed"][7])
+
+
+def test_other_formats_are_saved_as_safetensors(place: Place) -> None:
+    place.put("x.npz", of_numpy(np.savez_compressed))
+    with streamer.open(place.uri, **place.how) as checkpoint:
+        streamer.save(checkpoint, f"{place.uri}/converted", **place.how)
+    assert_equal(streamer.load(f"{place.uri}/converted", verify="manifest", **place.how), tensors())
 
 
 def test_an_index_says_which_shard_counts(place: Place) -> None:

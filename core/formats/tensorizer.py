@@ -1,0 +1,143 @@
+"""Tensorizer's files (``*.tensors``), versions 1 to 5.
+
+Guarantees: every tensor of the index is one plain range of the file. The hashes in the headers of the tensors are not
+compared. Refuses with FormatError: encrypted files, tensors without data, indexes and lengths that do not fit the file.
+
+Format: https://github.com/coreweave/tensorizer
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from struct import Struct, error
+from typing import Any
+
+from streamer.core.errors import FormatError
+from streamer.core.format.dtypes import DTYPE_BITS, TORCH_DTYPES, byte_length
+from streamer.core.formats.interface import CheckpointFile, CheckpointIndex, Format, TensorPlace, about
+from streamer.core.quoting import quoted
+from streamer.core.store.sources import hookimpl
+
+__all__ = ["Tensorizer", "streamer_format"]
+
+MAGIC = b"|TZR|"
+ENCRYPTED_VERSION, FLAGS_VERSION, LONG_VERSION, NEWEST_VERSION = 3, 4, 5, 5
+_HEADER = Struct("<5sI32s3QQ")  # magic, version, flags, two unused sizes, number of tensors, bytes of the index
+_PLACE = Struct("<3Q")  # offset of the tensor's header, of its data, bytes of its data
+_LEAST_ENTRY_BYTES = 28
+_ENCRYPTED, _VERSIONED = 1, 2  # flags
+_PATH = b"\x1e"  # before a name that is a path in nested containers, as JSON
+_BY_TORCH_NAME = {f"torch.{torch_name}": name for name, torch_name in TORCH_DTYPES.items() if DTYPE_BITS[name] >= 8}
+_DTYPES = {
+    "b1": "BOOL",
+    **{f"{kind}{size}": f"{kind.upper()}{8 * size}" for kind in "iu" for size in (1, 2, 4, 8)},
+    "f2": "F16",
+    "f4": "F32",
+    "f8": "F64",
+    "c8": "C64",
+}
+_HINT = "It is damaged, or was cut short: save it, or download it, again"
+
+
+class Tensorizer:
+    """The format; see the module's docstring."""
+
+    name = "Tensorizer"
+    suffixes: tuple[str, ...] = (".tensors",)
+
+    def files_of(self, names: Sequence[str]) -> Sequence[str]:
+        """Choose the only file; see `Format.files_of`."""
+        if len(names) > 1:
+            hint = "Name the one to load"
+            raise FormatError(f"the folder holds {len(names)} files of Tensorizer: {', '.join(names[:5])}", hint=hint)
+        return names
+
+    def is_format(self, head: bytes) -> bool:
+        """Recognise the first five bytes; see `Format.is_format`."""
+        return head.startswith(MAGIC)
+
+    def read_index(self, files: Sequence[CheckpointFile]) -> CheckpointIndex:
+        """Find the tensors; see `Format.read_index`."""
+        return CheckpointIndex([place for file in files for place in _read_file(file)])
+
+
+@hookimpl
+def streamer_format() -> Format:
+    """Return the format."""
+    return Tensorizer()
+
+
+def _read_file(file: CheckpointFile) -> list[TensorPlace]:
+    with about(file, _HINT):
+        magic, version, flags, _, _, count, size_bytes = _HEADER.unpack(file.read(0, _HEADER.size))
+        if magic != MAGIC or not 1 <= version <= NEWEST_VERSION:
+            raise FormatError(f"this is version {version} of Tensorizer's format, not 1 to {NEWEST_VERSION}")
+        features = int.from_bytes(flags, "little") if version >= FLAGS_VERSION else 0
+        if version == ENCRYPTED_VERSION or features & _ENCRYPTED:
+            hint = "Decrypt it with tensorizer: TensorDeserializer(file, encryption=DecryptionParams…), and save it"
+            raise FormatError("this file is encrypted by Tensorizer", hint=hint)
+        if features & ~_VERSIONED:
+            raise FormatError(f"this file has features of a newer Tensorizer: {features:#x}")
+        if count * _LEAST_ENTRY_BYTES > size_bytes:
+            raise FormatError(f"the index of {size_bytes} bytes cannot hold {count} tensors")
+        index = _Index(file.read(_HEADER.size, _HEADER.size + size_bytes), is_versioned=bool(features & _VERSIONED))
+        try:
+            return list(index.places(file, count))
+        except (error, IndexError, UnicodeDecodeError, ValueError, RecursionError) as cause:
+            if isinstance(cause, FormatError):
+                raise
+            raise FormatError("the index is malformed") from cause
+
+
+class _Index:
+    """The entries of an index, one after the other."""
+
+    def __init__(self, data: bytes, *, is_versioned: bool) -> None:
+        self._data, self._at, self._is_versioned = data, 0, is_versioned
+
+    def places(self, file: CheckpointFile, count: int) -> Iterator[TensorPlace]:
+        """Give the places of the tensors."""
+        for _ in range(count):
+            is_long = self._is_versioned and self._numbers("<I")[0] >= LONG_VERSION
+            name = _name(self._text("<H"))
+            self._numbers("<B")  # whether it is a parameter
+            dtype = _dtype(name, self._text("<B").decode())
+            dimensions = self._numbers("<B")[0]
+            shape = self._numbers(f"<{dimensions}{'Q' if is_long else 'I'}")
+            _, begin, size_bytes = self._numbers(_PLACE.format)
+            if size_bytes != byte_length(shape, dtype):
+                what = f"tensor {quoted(name)} of {list(shape)} has {size_bytes} bytes"
+                raise FormatError(what, hint="Tensors of the meta device have no data: leave them out when you save")
+            yield TensorPlace(name, dtype, shape, file, begin)
+
+    def _numbers(self, format_: str) -> tuple[Any, ...]:
+        packed = Struct(format_)
+        self._at += packed.size
+        return packed.unpack_from(self._data, self._at - packed.size)
+
+    def _text(self, length_format: str) -> bytes:
+        length = self._numbers(length_format)[0]
+        self._at += length
+        if self._at > len(self._data):
+            raise FormatError("the index ends inside of a text")
+        return self._data[self._at - length : self._at]
+
+
+def _name(data: bytes) -> str:
+    if not data.startswith(_PATH):
+        return data.decode()
+    path = json.loads(data[1:])
+    if not isinstance(path, list) or not all(type(each) in (str, int) for each in path):
+        raise FormatError("the name of a tensor is no path")
+    return ".".join(map(str, path))
+
+
+def _dtype(name: str, text: str) -> str:
+    """Return the dtype; numpy's name, and torch's behind a zero byte if numpy has no such dtype."""
+    numpy_name, _, torch_name = text.partition("\0")
+    known = _BY_TORCH_NAME.get(torch_name) if torch_name else _DTYPES.get(numpy_name[1:])
+    is_little = numpy_name[:1] in ("<", "|")
+    if known is None or not is_little:
+        raise FormatError(f"tensor {quoted(name)} has the dtype {quoted(text[:40])}, which is not read")
+    return known
