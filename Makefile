@@ -88,7 +88,8 @@ soak: $(INSTALL_STAMP) $(AZURITE_STAMP) ## draw more examples for property tests
 	  PYTHONPATH=../examples ../$(BIN)/python -m faults.rotating_credentials --storage $$storage || exit 1; done
 
 NATIVE_FUZZERS = range_response url nfs_url nfs_link
-PYTHON_FUZZERS = header index manifest uri error_body gcs_listing hub_listing index_page probe_header s3_listing
+PYTHON_FUZZERS = header index manifest uri error_body gcs_listing hub_listing index_page probe_header s3_listing \
+  torch_zip gguf npz dcp tensorizer
 fuzz: $(INSTALL_STAMP) clang-packages ## fuzz every parser for SECONDS each, from the corpus of the repository, or as FUZZING says in libFuzzer's options
 	$(UV) 'atheris>=2.3'
 	CXX=clang++ $(BIN)/cmake -S native -B build/fuzzers -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja \

@@ -28,6 +28,7 @@ class CheckReport:
         tensors: Number of its tensors.
         bytes: Bytes of these tensors.
         has_index: Whether an index named the shards.
+        format: What the shards are: ``"safetensors"``, ``"PyTorch"``, ….
         manifest: ``"fits"``, ``"none"``, or ``"unreadable"`` if access to it is denied. If listing is denied, S3
             denies access also to a manifest that does not exist.
         remarks: The remarks of a load.
@@ -42,6 +43,7 @@ class CheckReport:
     manifest: str
     remarks: tuple[str, ...]
     seconds: float
+    format: str = "safetensors"
 
     def to_dict(self) -> dict[str, Any]:
         """Return all fields as plain values for JSON."""
@@ -55,6 +57,7 @@ class CheckReport:
             "unreadable": "a manifest may not be read, or there is none",
         }
         found = f"{counted(self.shards, 'shard')}, {counted(self.tensors, 'tensor')}, {size_text(self.bytes)}"
+        found = found if self.format == "safetensors" else f"{found} of {self.format}"
         return f"{self.uri}: {found}; headers are right, {index}, {manifests[self.manifest]}"
 
 
@@ -71,13 +74,14 @@ def check(uri: str, *, storage_options: StorageOptions = None) -> CheckReport:
     entries = [each.entry for each in checkpoint.catalog.tensors.values()]
     return CheckReport(
         checkpoint.label,
-        len(checkpoint.catalog.shards),
+        len(checkpoint.infos),
         len(entries),
         sum(each.end - each.begin for each in entries),
         checkpoint.index_path is not None,
         _manifest(request),
         tuple(checkpoint.remarks),
         time.monotonic() - began,
+        checkpoint.format_name,
     )
 
 

@@ -58,6 +58,7 @@ class OpenedCheckpoint:
         self.infos = shards.infos
         self.index_path = shards.index_path
         self.kind = shards.kind
+        self.format_name = "safetensors" if shards.format is None else shards.format.name
         self.remarks = shards.remarks
         self.catalog = catalog
         self.settings = settings

@@ -13,14 +13,22 @@ from safetensors import SafetensorError, deserialize
 
 from fuzzing import answers
 from streamer.core.errors import FormatError, ManifestError, ShardIndexError, TruncatedError
+from streamer.core.format.dtypes import byte_length
 from streamer.core.format.header import LENGTH_BYTES, header_size_bytes, parse_header
 from streamer.core.format.index import parse_index
 from streamer.core.format.manifest import parse_manifest, render_manifest
+from streamer.core.formats.dcp import METADATA, Dcp
+from streamer.core.formats.gguf import Gguf
+from streamer.core.formats.interface import BytesFile, Format
+from streamer.core.formats.npz import Npz
+from streamer.core.formats.tensorizer import Tensorizer
+from streamer.core.formats.torch_zip import TorchZip
 from streamer.core.secrets.redact import redact
 from streamer.plugins.registry import scheme_of
 
 MAX_RANK = 64
 SECRET = "CANARYsecret"
+MOST_FUZZED_BYTES = 1 << 20
 
 
 def header(data: bytes) -> None:
@@ -72,10 +80,33 @@ def uri(data: bytes) -> None:
             assert SECRET not in redact(secret), secret
 
 
+def _format(parser: Format) -> Callable[[bytes], None]:
+    """A file is refused with FormatError or TruncatedError, or every tensor that fits in it is read or refused so."""
+
+    def target(data: bytes) -> None:
+        files = [BytesFile(data, METADATA if isinstance(parser, Dcp) else "file")]
+        if isinstance(parser, Dcp):
+            files.append(BytesFile(b"", "__0_0.distcp"))
+        try:
+            for place in parser.read_index(files).tensors:
+                reader, size_bytes = place.reader or place.file, byte_length(place.shape, place.dtype)
+                if 0 < size_bytes <= min(MOST_FUZZED_BYTES, reader.size_bytes - place.begin):
+                    reader.read_into(memoryview(bytearray(size_bytes)), place.begin)
+        except (FormatError, TruncatedError):
+            return
+
+    return target
+
+
 TARGETS: dict[str, Callable[[bytes], None]] = {
     "header": header,
     "index": index,
     "manifest": manifest,
     "uri": uri,
+    "torch_zip": _format(TorchZip()),
+    "gguf": _format(Gguf()),
+    "npz": _format(Npz()),
+    "dcp": _format(Dcp()),
+    "tensorizer": _format(Tensorizer()),
     **answers.TARGETS,
 }
