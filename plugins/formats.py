@@ -20,8 +20,7 @@ from streamer.core.errors import PluginError
 from streamer.core.formats.interface import CheckpointFile, CheckpointIndex, Format, FormatHooks, TensorPlace
 from streamer.core.secrets.environment import variable
 from streamer.core.store.sources import PROJECT_NAME
-from streamer.plugins.guard.failures import description_of, is_own
-from streamer.plugins.guard.plugin import DISABLED, kind_of
+from streamer.plugins.guard.calls import DISABLED, description_of, is_own, kind_of
 from streamer.plugins.loading import distribution_of, version_of
 
 if TYPE_CHECKING:

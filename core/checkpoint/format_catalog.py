@@ -187,7 +187,9 @@ def _computed(file: SourceObject, placed: _Placed, remark: str) -> SourceObject:
     entry, reader = placed.entry, placed.reader
     assert reader is not None
     source = PythonSource(partial(_read_into, reader, entry.begin, file.uri), remark=remark)
-    return replace(file, source=source, size_bytes=entry.end - entry.begin, cache=None, compares_answers=False)
+    return replace(
+        file, source=source, size_bytes=entry.end - entry.begin, version="", cache=None, compares_answers=False
+    )
 
 
 def _read_into(reader: Reader, begin: int, uri: str, buffer: memoryview, offset: int) -> int:

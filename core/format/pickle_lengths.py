@@ -1,7 +1,8 @@
 r"""Checks the lengths and positions in a pickle, before Python's unpickler allocates memory for them.
 
 The unpickler allocates its memo up to any position at once: twelve bytes can take all memory. Refuses positions and
-lengths that are larger than the pickle. Other faults of a pickle are left to the unpickler.
+lengths that are larger than the pickle, and sets, which take 216 bytes of memory for one byte. Other faults of a pickle
+are left to the unpickler.
 
 Format: https://docs.python.org/3/library/pickletools.html
 """
@@ -16,7 +17,7 @@ __all__ = ["check_lengths"]
 
 # Opcodes without a length, with the bytes of their argument; most of a pickle consists of these.
 _PLAIN = re.compile(
-    rb"(?:[()0-2NQRabdelostu}\])\x81\x85-\x89\x8f\x90-\x94\x97\x98]|[Khq\x80\x82].|[M\x83]..|[Jj\x84]....|[G\x95].{8})*",
+    rb"(?:[()0-2NQRabdelostu}\])\x81\x85-\x89\x92-\x94\x97\x98]|[Khq\x80\x82].|[M\x83]..|[Jj\x84]....|[G\x95].{8})*",
     re.DOTALL,
 )
 # Opcodes with a length, and the number of bytes of the length.
@@ -24,13 +25,14 @@ _COUNTED = {b"C": 1, b"U": 1, b"\x8a": 1, b"\x8c": 1, b"B": 4, b"T": 4, b"X": 4,
 _COUNTED |= {b"\x8d": 8, b"\x8e": 8, b"\x96": 8}
 _LINES = {b"F": 1, b"I": 1, b"L": 1, b"P": 1, b"S": 1, b"V": 1, b"c": 2, b"g": 1, b"i": 2, b"p": 1}
 _LONG_PUT, _TEXT_PUT = b"r", b"p"
+_SETS = (b"\x8f", b"\x90", b"\x91")
 
 
 def check_lengths(data: bytes) -> None:
     r"""Check a pickle.
 
     Raises:
-        FormatError: the pickle holds a length or a position that is larger than the pickle.
+        FormatError: the pickle holds a length or a position that is larger than the pickle, or a set.
 
     Example:
         >>> check_lengths(b"\x80\x04Nr\xff\xff\xff\xff.")
@@ -56,6 +58,8 @@ def check_lengths(data: bytes) -> None:
                 line, position = _line(data, position)
             if opcode == _TEXT_PUT:
                 _check(_number(line), "position", data)
+        elif opcode in _SETS:
+            raise FormatError("the pickle holds a set")
         else:  # the end of the pickle, or an invalid opcode
             return
 

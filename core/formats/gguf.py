@@ -24,7 +24,7 @@ import numpy as np
 from streamer.core.errors import FormatError, TruncatedError
 from streamer.core.format.dtypes import bits_of
 from streamer.core.format.shard_names import series_of
-from streamer.core.formats.interface import CheckpointFile, CheckpointIndex, Format, TensorPlace, about
+from streamer.core.formats.interface import CheckpointFile, CheckpointIndex, Format, TensorPlace, about, not_of
 from streamer.core.quoting import quoted
 from streamer.core.store.parallel import in_parallel
 from streamer.core.store.sources import hookimpl
@@ -155,8 +155,9 @@ def _check_places(tensors: Sequence[_Tensor], alignment: int, data_bytes: int) -
 
 
 def _parsed(cursor: _Cursor) -> tuple[list[_Tensor], dict[str, Any]]:
-    if cursor.take(4) != b"GGUF":
-        raise FormatError("this is no GGUF file")
+    head = cursor.take(4)
+    if head != b"GGUF":
+        raise not_of("GGUF file", head + cursor.take(4), _HINT)
     version = cursor.u32()
     if version not in _VERSIONS:
         is_big = version in (_VERSIONS[0] << 24, _VERSIONS[1] << 24)

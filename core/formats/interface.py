@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 from streamer.core.errors import FormatError, TruncatedError
+from streamer.core.format.foreign_formats import foreign_format
 from streamer.core.store.sources import hookspec
 
 if TYPE_CHECKING:  # the engine imports numpy, and `streamer.plugins` is imported without it
@@ -34,6 +35,7 @@ __all__ = [
     "Reader",
     "TensorPlace",
     "about",
+    "not_of",
 ]
 
 HEAD_BYTES = 512  # the beginning of a file that `Format.is_format` gets: a zip archive names its first member there
@@ -221,6 +223,20 @@ class FormatHooks:
     @hookspec(firstresult=True)
     def streamer_format(self) -> Format | None:
         """Return the format of the entry point."""
+
+
+def not_of(what: str, head: bytes, hint: str) -> FormatError:
+    """Return the error for a file that is of another format than its name says: a web page, a pointer of Git LFS, ….
+
+    Args:
+        what: What the file should be.
+        head: At least its first eight bytes, or all of a shorter file.
+        hint: What to do if it is of no known format.
+    """
+    foreign = foreign_format(head[:8])
+    if foreign is None:
+        return FormatError(f"this is no {what}", hint=hint)
+    return FormatError(f"this is no {what}, but {foreign.what}", hint=foreign.hint)
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from typing import Any
 
 from streamer.core.errors import FormatError
 from streamer.core.format.dtypes import DTYPE_BITS, TORCH_DTYPES, byte_length
-from streamer.core.formats.interface import CheckpointFile, CheckpointIndex, Format, TensorPlace, about
+from streamer.core.formats.interface import CheckpointFile, CheckpointIndex, Format, TensorPlace, about, not_of
 from streamer.core.quoting import quoted
 from streamer.core.store.sources import hookimpl
 
@@ -70,8 +70,11 @@ def streamer_format() -> Format:
 
 def _read_file(file: CheckpointFile) -> list[TensorPlace]:
     with about(file, _HINT):
-        magic, version, flags, _, _, count, size_bytes = _HEADER.unpack(file.read(0, _HEADER.size))
-        if magic != MAGIC or not 1 <= version <= NEWEST_VERSION:
+        head = file.read(0, _HEADER.size)
+        if not head.startswith(MAGIC):
+            raise not_of("file of Tensorizer", head, _HINT)
+        _, version, flags, _, _, count, size_bytes = _HEADER.unpack(head)
+        if not 1 <= version <= NEWEST_VERSION:
             raise FormatError(f"this is version {version} of Tensorizer's format, not 1 to {NEWEST_VERSION}")
         features = int.from_bytes(flags, "little") if version >= FLAGS_VERSION else 0
         if version == ENCRYPTED_VERSION or features & _ENCRYPTED:

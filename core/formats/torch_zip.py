@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from streamer.core.errors import FormatError
 from streamer.core.format.dtypes import TORCH_DTYPES, bits_of
 from streamer.core.format.plain_pickle import GlobalName, Record, read_plain, same
-from streamer.core.formats.interface import CheckpointFile, CheckpointIndex, Format, Reader, TensorPlace, about
+from streamer.core.formats.interface import CheckpointFile, CheckpointIndex, Format, Reader, TensorPlace, about, not_of
 from streamer.core.formats.nested import flattened
 from streamer.core.formats.readers import Laid, Strided, Swapped, is_contiguous, span_elements
 from streamer.core.formats.zip_directory import ZIP_HEAD, ZipMember, read_members, reader_of
@@ -34,7 +34,11 @@ _MODEL = re.compile(
 )
 _OF_TRAINING = re.compile(r"(?:optimizer|scheduler|scaler|training_args|rng_state|trainer_state)[^/]*")
 _BEFORE_1_6 = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19"  # the pickle of a number
-MOST_PICKLE_BYTES = 64 << 20  # a tensor takes some 200 bytes
+MOST_PICKLE_BYTES = 16 << 20  # 80 000 tensors; a hostile one takes 130 times as much memory
+_ONLY_TENSORS = (
+    "It holds more than dense tensors. If you trust who wrote it, load it with torch, and save its tensors alone: "
+    "torch.save(model.state_dict(), file)"
+)
 _SAVE_AGAIN = "Save it again: torch.save(torch.load(file, weights_only=True), file) with PyTorch 1.6 or newer"
 _STORAGES = {
     "BFloat16Storage": "BF16",
@@ -132,10 +136,18 @@ def _read_file(file: CheckpointFile) -> CheckpointIndex:
         pickled = _content(file, members[f"{folder}data.pkl"])
         order = members.get(f"{folder}byteorder")
         is_big = order is not None and _content(file, order) == b"big"
-        root = read_plain(pickled, _RECORDS, _BUILTINS, _storage)
+        root = _unpickled(pickled)
         archive = _Archive(file, folder, members, is_big)
         leaves, metadata = flattened(root, lambda value: isinstance(value, Record))
         return CheckpointIndex([archive.place(name, value) for name, value in leaves], metadata)
+
+
+def _unpickled(data: bytes) -> Any:
+    try:
+        return read_plain(data, _RECORDS, _BUILTINS, _storage)
+    except FormatError as error:  # most are models, or tensors of a kind that safetensors lacks
+        error.hint = _ONLY_TENSORS
+        raise
 
 
 def _check_kind(file: CheckpointFile) -> None:
@@ -143,8 +155,7 @@ def _check_kind(file: CheckpointFile) -> None:
     if head == _BEFORE_1_6:
         raise FormatError("this file was saved by PyTorch before 1.6, and is no zip archive", hint=_SAVE_AGAIN)
     if not head.startswith(ZIP_HEAD):
-        what = "this is no file that torch.save wrote: it is no zip archive"
-        raise FormatError(what, hint=_SAVE_AGAIN)
+        raise not_of("zip archive, as torch.save writes it", head, _SAVE_AGAIN)
 
 
 def _folder_of(members: Mapping[str, ZipMember]) -> str:
@@ -157,10 +168,10 @@ def _folder_of(members: Mapping[str, ZipMember]) -> str:
 
 def _content(file: CheckpointFile, member: ZipMember) -> bytes:
     reader = reader_of(file, member)
-    if reader is None:
-        return file.read(member.begin, member.begin + member.stored_bytes)
     if member.size_bytes > MOST_PICKLE_BYTES:
         raise FormatError(f"member {quoted(member.name)} has {member.size_bytes} bytes")
+    if reader is None:
+        return file.read(member.begin, member.begin + member.stored_bytes)
     content = bytearray(member.size_bytes)
     reader.read_into(memoryview(content), 0)
     return bytes(content)

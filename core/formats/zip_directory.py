@@ -14,7 +14,7 @@ from struct import Struct
 from typing import Any, NamedTuple
 
 from streamer.core.errors import FormatError
-from streamer.core.formats.interface import CheckpointFile, Reader, about
+from streamer.core.formats.interface import CheckpointFile, Reader, about, not_of
 from streamer.core.formats.readers import Inflated
 from streamer.core.quoting import quoted
 
@@ -103,6 +103,9 @@ def _directory(file: CheckpointFile) -> tuple[bytes, int]:
     tail = file.read(tail_begin, file.size_bytes)
     at = len(tail) - _END.size
     if at < 0 or tail[at : at + 4] != b"PK\5\6":
+        head = file.read(0, min(8, file.size_bytes))
+        if not head.startswith(ZIP_HEAD):
+            raise not_of("zip archive", head, _HINT)
         raise FormatError("the archive has no end record, or a comment behind it")
     _, disk, first, here, count, size, begin, comment = _END.unpack_from(tail, at)
     end = tail_begin + at

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -16,9 +17,14 @@ from streamer.core.engine import needed_memory
 from streamer.core.errors import FormatError, HeaderError, ShardIndexError
 from streamer.core.format.header import parse_header
 from streamer.core.format.index import MAX_INDEX_BYTES, parse_index
+from streamer.core.format.plain_pickle import read_plain
+from streamer.core.formats.gguf import Gguf
+from streamer.core.formats.interface import BytesFile
 
 SIZE = 3_000_000  # large enough that what is not proportional does not count
 MOST_TIMES = 10.0  # its size
+MOST_TIMES_OF_PICKLE = 130.0  # one byte makes a dict; so 16 MiB are read of a pickle at most
+MOST_TIMES_OF_GGUF = 40.0
 
 
 def repeated(unit: str) -> str:
@@ -183,3 +189,26 @@ def test_memory_of_the_callers_own_is_no_matter_of_ours(tmp_path: Path, monkeypa
     monkeypatch.setattr(needed_memory, "swap_bytes", lambda: 0)
     streamer.load_into(path, target)
     assert not target["large"].any()
+
+
+PICKLES = {
+    "lists": b"]",
+    "dicts": b"}",
+    "floats": b"G" + bytes(8),
+    "texts": b"\x8c\x01a",
+    "tuples": b"N\x85",
+    "sets": b"\x8f",
+}
+
+
+@pytest.mark.parametrize("kind", PICKLES)
+def test_a_pickle_costs_130_times_its_size_at_most(kind: str) -> None:
+    data = b"\x80\x04" + PICKLES[kind] * (SIZE // len(PICKLES[kind]) // 3) + b"."
+    assert peak_of(lambda: read_plain(data, {}, {}), data) < MOST_TIMES_OF_PICKLE
+
+
+def test_an_index_of_gguf_costs_forty_times_its_size_at_most() -> None:
+    counted = SIZE // 12
+    array = struct.pack("<IQ", 9, counted) + struct.pack("<IQ", 4, 0) * counted  # of empty arrays
+    data = b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 1) + b"a" + struct.pack("<I", 9) + array
+    assert peak_of(lambda: Gguf().read_index([BytesFile(data)]), data) < MOST_TIMES_OF_GGUF

@@ -247,6 +247,7 @@ HOSTILE_PICKLES: dict[str, Callable[[], bytes]] = {
     "a key that is a tuple": lambda: pickle.dumps({(1, 2): 3}, 2),
     "bytes": lambda: pickle.dumps({"w": b"123"}, 4),
     "a number of a million digits": lambda: pickle.dumps({"w": 1 << 3_000_000}, 2),
+    "a set": lambda: pickle.dumps({"w": {1}}, 4),
     "no stop": lambda: b"\x80\x02}",
     "nothing": lambda: b"",
     "a storage that the archive lacks": lambda: tensor_pickle(key="7"),
@@ -398,6 +399,19 @@ def written(folder: Path, data: bytes) -> Path:
     path = folder / "x.pt"
     path.write_bytes(data)
     return path
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.gguf", "model.npz", "model.tensors"])
+def test_what_was_saved_in_place_of_a_file_is_named(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 4\n" * 3)
+    with pytest.raises(FormatError, match="but a Git LFS pointer"):
+        streamer.load(tmp_path)
+
+
+def test_a_whole_module_says_how_to_save_its_tensors(tmp_path: Path) -> None:
+    torch.save(torch.nn.Linear(2, 2), tmp_path / "x.pt")
+    with pytest.raises(FormatError, match=r"names 'torch\.nn\.modules\.linear\.Linear'.*save its tensors alone"):
+        streamer.load(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "x.pt"])
