@@ -250,7 +250,7 @@ define require_packages
 endef
 
 build-packages:
-	$(call require_packages,g++ ccache pkg-config libcurl4-openssl-dev libnfs-dev liburing-dev $(PYTHON_PACKAGES))
+	$(call require_packages,g++ ccache pkg-config libcurl4-openssl-dev libssl-dev libnfs-dev liburing-dev $(PYTHON_PACKAGES))
 
 test-packages:
 	$(call require_packages,doctest-dev nginx-light nfs-ganesha nfs-ganesha-vfs)

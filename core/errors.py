@@ -10,11 +10,13 @@ The tree (each class is also the builtin a caller would expect)::
     │   ├── UnknownTensorError (KeyError)       a name in ``names`` that no shard holds
     │   ├── TensorIndexError (IndexError)       an index that a tensor does not have
     │   ├── TargetError                         load_into: wrong shape, dtype, or unmatched names
+    │   ├── EncryptionKeyError                  no key, a wrong key, or one that cannot be used
     │   └── UnsupportedDtypeError (TypeError)   the framework has no such dtype
     ├── FormatError (ValueError)                the checkpoint itself is wrong
     │   ├── HeaderError                         malformed safetensors header
     │   ├── ShardIndexError                     malformed index, or one that leaves its folder
-    │   └── ManifestError                       malformed manifest, or one of another checkpoint
+    │   ├── ManifestError                       malformed manifest, or one of another checkpoint
+    │   └── TamperedError                       an encrypted checkpoint is not as it was saved
     ├── StorageError (OSError)                  the storage refused, failed or did not answer
     │   ├── ObjectNotFoundError (FileNotFoundError)
     │   │   └── MissingShardError               an index, or numbers, name a shard that does not exist
@@ -53,6 +55,7 @@ __all__ = [
     "ConnectError",
     "CredentialsError",
     "DeviceError",
+    "EncryptionKeyError",
     "EngineError",
     "FormatError",
     "GroupError",
@@ -70,6 +73,7 @@ __all__ = [
     "ShardIndexError",
     "StorageError",
     "StreamerError",
+    "TamperedError",
     "TargetError",
     "TensorIndexError",
     "TlsError",
@@ -134,6 +138,10 @@ class TargetError(UsageError):
     """A target of ``load_into`` does not fit the checkpoint."""
 
 
+class EncryptionKeyError(UsageError):
+    """An encrypted checkpoint needs a key, the key is another one, or the key cannot be read."""
+
+
 class UnsupportedDtypeError(UsageError, TypeError):
     """The checkpoint has a dtype that the chosen framework lacks."""
 
@@ -152,6 +160,10 @@ class ShardIndexError(FormatError):
 
 class ManifestError(FormatError):
     """A manifest is malformed, or belongs to another checkpoint."""
+
+
+class TamperedError(FormatError):
+    """An encrypted checkpoint is not as it was saved: it is changed, mixed, incomplete, or not encrypted."""
 
 
 class StorageError(StreamerError, OSError):

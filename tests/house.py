@@ -50,6 +50,7 @@ PYTHON_ROOMS = [
     "core.formats",
     "core.engine",
     "core.tensors",
+    "core.encryption",
     "core.format core.store",
     "core.options",
     "core.secrets",

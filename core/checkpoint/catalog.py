@@ -7,8 +7,8 @@ names a tensor its shard does not hold.
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from streamer.core.checkpoint.cuts import Cut
 from streamer.core.checkpoint.header_reads import read_headers
@@ -18,6 +18,9 @@ from streamer.core.engine.session import SourceObject
 from streamer.core.errors import ShardIndexError
 from streamer.core.format.header import Header, TensorEntry
 from streamer.core.options.settings import Settings
+
+if TYPE_CHECKING:
+    from streamer.core.encryption.sealed_files import SealedFile
 
 __all__ = ["Catalog", "ShardTensor", "check_index", "not_held", "read_catalog"]
 
@@ -59,6 +62,8 @@ class Catalog:
         headers: The bytes before the data of each shard, if `read_catalog` keeps them, else empty.
         overruled: Shards that hold a tensor whose name the index takes from another shard. Reading such a file by
             itself gives the wrong tensor.
+        header_metadata: The ``__metadata__`` of each header.
+        sealed: The shards that are encrypted, by number.
     """
 
     shards: Sequence[SourceObject]
@@ -66,6 +71,8 @@ class Catalog:
     metadata: Mapping[str, str]
     headers: Sequence[bytes] = ()
     overruled: Set[int] = frozenset()
+    header_metadata: Sequence[Mapping[str, str]] = ()
+    sealed: Mapping[int, SealedFile] = field(default_factory=dict)
 
     def in_file_order(self, names: set[str] | None = None) -> Iterator[ShardTensor]:
         """Yield the wanted tensors, or all, in the order of their bytes in storage."""
@@ -108,7 +115,7 @@ def read_catalog(
     check_index(tensors, choice, pinned)
     kept = zip(beginnings, headers, strict=True) if keeps_headers else ()
     begun = [bytes(data[: header.data_begin]) for data, header in kept]
-    return Catalog(pinned, tensors, metadata, begun, overruled)
+    return Catalog(pinned, tensors, metadata, begun, overruled, [header.metadata or {} for header in headers])
 
 
 def _add_entries(

@@ -13,7 +13,7 @@ from streamer.core.store.proxies import advice_about, suspect_proxy
 if TYPE_CHECKING:
     from streamer._native import ReadError
 
-__all__ = ["NO_THREAD_HINT", "checksum_error", "error_from_native"]
+__all__ = ["NO_THREAD_HINT", "checksum_error", "error_from_native", "tampered_error"]
 
 
 class _Row(NamedTuple):
@@ -145,4 +145,14 @@ def checksum_error(native: ReadError, tensor: str | None, *, uri: str, object_si
         algorithm=native.algorithm,
         expected=native.expected,
         found=native.found,
+    )
+
+
+def tampered_error(native: ReadError, tensor: str | None, *, uri: str) -> errors.TamperedError:
+    """Name the encrypted tensor that is not as it was saved; the engine has only its number."""
+    what = f"tensor {quoted(tensor)}" if tensor is not None else "a range"
+    return errors.TamperedError(
+        f"{what} is not as it was saved (bytes {native.begin}-{native.end - 1}): {native.detail}",
+        uri=uri,
+        hint="Do not use it; get it again from where it was saved",
     )

@@ -14,7 +14,7 @@ from typing import NoReturn
 
 from streamer import _native
 from streamer.core.engine.cached_reads import with_cache
-from streamer.core.engine.native_errors import checksum_error, error_from_native
+from streamer.core.engine.native_errors import checksum_error, error_from_native, tampered_error
 from streamer.core.engine.native_session import SourceObject, make_engine
 from streamer.core.engine.needed_memory import check_memory
 from streamer.core.engine.one_process import of_one_process
@@ -52,6 +52,7 @@ class ReadSession:
         name_of: Gives the name of an item, for messages.
         device_tensors: Allocates memory for items on CUDA devices, on the consumer's thread.
         items: What the items are called in a message.
+        seals: The items that are encrypted.
         on_end: Called when reading stops, before the threads are joined, so that Python sources return.
 
     Raises:
@@ -73,6 +74,7 @@ class ReadSession:
         name_of: Callable[[int], str] | None = None,
         device_tensors: DeviceTensors | None = None,
         items: str = "tensors",
+        seals: _native.SealPlan | None = None,
         on_end: Callable[[], object] = lambda: None,
     ) -> None:
         check_memory(plan, objects, name_of)
@@ -93,7 +95,7 @@ class ReadSession:
         self._finalizer = weakref.finalize(self, self._end)
         try:
             streams = device_tensors.streams() if device_tensors else {}
-            self._engine.start(plan.items, plan.spans, streams, digests, cached.table)
+            self._engine.start(plan.items, plan.spans, streams, digests, cached.table, seals)
             self._readers.start()
         except BaseException:
             self.close()
@@ -250,6 +252,9 @@ class ReadSession:
             is_of_item = native.item < self._plan.item_count  # else of an answer, which may hold several
             name = self._name_of(native.item) if self._name_of and is_of_item else None
             return checksum_error(native, name, uri=failed.uri, object_size=failed.size_bytes)
+        if native.code == "tampered":
+            name = self._name_of(native.item) if self._name_of else None
+            return tampered_error(native, name, uri=failed.uri)
         is_of_all = native.code == "device" and len(self._objects) > 1  # the error is not about one object
         return error_from_native(
             native,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from streamer.core.errors import UsageError
 from streamer.core.format.dtypes import DTYPE_BITS
-from streamer.core.format.header import MAX_JSON_BYTES
+from streamer.core.format.header import LENGTH_BYTES, MAX_JSON_BYTES
 from streamer.core.quoting import quoted
 
 __all__ = ["METADATA_KEY", "TensorLayout", "in_file_order", "render_header"]
@@ -52,12 +52,13 @@ def in_file_order(tensors: Iterable[TensorLayout]) -> list[TensorLayout]:
     return sorted(tensors, key=lambda each: (-_RANK[each.dtype], each.name.encode("utf-8", "surrogatepass")))
 
 
-def render_header(tensors: Iterable[TensorLayout], metadata: Mapping[str, str]) -> bytes:
+def render_header(tensors: Iterable[TensorLayout], metadata: Mapping[str, str], *, least_bytes: int = 0) -> bytes:
     """Write the length and the text of a header.
 
     Args:
         tensors: Tensors in the order of their bytes, as `in_file_order` returns them.
         metadata: Content of ``__metadata__``; the member is left out if it is empty.
+        least_bytes: Least size of the result, a multiple of 8; spaces fill it.
 
     Raises:
         UsageError: a name or the metadata is no UTF-8, a name is ``__metadata__``, or the header is too long.
@@ -75,7 +76,7 @@ def render_header(tensors: Iterable[TensorLayout], metadata: Mapping[str, str]) 
         document[each.name] = {"dtype": each.dtype, "shape": each.shape, "data_offsets": [begin, end]}
         begin = end
     text = _encoded(document)
-    text += b" " * (-len(text) % ALIGNMENT_BYTES)
+    text += b" " * max(-len(text) % ALIGNMENT_BYTES, least_bytes - LENGTH_BYTES - len(text))
     if len(text) > MAX_JSON_BYTES:
         hint = "Save fewer tensors in one file: a smaller max_shard_bytes"
         raise UsageError(f"the header would have {len(text)} bytes, more than the format allows", hint=hint)

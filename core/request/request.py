@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from streamer.core.checkpoint.selection import NamesOption, checked_names
 from streamer.core.checkpoint.slicing import SlicesOption, checked_slices
 from streamer.core.checkpoint.strategies import VerifyOption
+from streamer.core.encryption.keys import KeySource
 from streamer.core.errors import UsageError
 from streamer.core.options.arguments import (
     check_file_system,
@@ -64,6 +65,7 @@ class Request:
     progress: ProgressOption = None
     dtype: Any = None
     verify: VerifyOption = None
+    key: Any = field(default=None, repr=False)
     group: Any = None
 
     def __post_init__(self) -> None:
@@ -74,6 +76,9 @@ class Request:
         check_options(self.options, Options)
         check_progress(self.progress)
         check_group(self.group)
+        if self.key is not None and self.group is not None:
+            hint = "Let each rank load alone: group=None; ranks of one node share what they read"
+            raise UsageError("group= does not read encrypted checkpoints", hint=hint)
         uri, storage_options, fs = without_path_objects(passed, self.storage_options, self.fs)
         uri = uri if uri is passed else hidden_uris(uri)  # the URL of a path object may hold a secret
         vars(self).update(  # because `__setattr__` of a frozen value refuses
@@ -82,6 +87,7 @@ class Request:
             fs=fs,
             names=checked_names(self.names),
             slices=checked_slices(self.slices),
+            key=None if self.key is None else KeySource(self.key).check(),
         )
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -21,6 +21,7 @@ from streamer.core.checkpoint.locating import shards_in
 from streamer.core.checkpoint.report import LoadReport
 from streamer.core.checkpoint.shard_choice import duplicate_tensor
 from streamer.core.checkpoint.shards import Shards
+from streamer.core.encryption.sealed_files import refuse_encrypted
 from streamer.core.engine.session import SourceObject
 from streamer.core.errors import FormatError
 from streamer.core.format.dcp_metadata import SavedChunk
@@ -44,10 +45,13 @@ def tensor_files_in(store: Store, location: Location, settings: Settings) -> Ten
     """Open a checkpoint of safetensors.
 
     Raises:
+        EncryptionKeyError: it is encrypted.
         StreamerError: as `streamer.load`.
     """
     shards = shards_in(store, location.uri, settings)
     headers, _, objects = read_headers(shards.objects, settings)
+    for header, each in zip(headers, objects, strict=True):
+        refuse_encrypted(header.metadata, each.uri)
     return TensorFiles(_chunks(shards, headers, objects), objects, location.label)
 
 

@@ -34,6 +34,7 @@ enum class ErrorCode : std::uint8_t {
   kOutOfMemory,         // no memory for a destination
   kSource,              // a Python source raised; the exception is kept on the Python side
   kChecksum,            // the bytes are not those whose digest was expected
+  kTampered,            // an encrypted piece does not have its authentication tag
   kDevice,              // a GPU or its driver refused; storage_code is the name the driver gives
 };
 

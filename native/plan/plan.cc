@@ -10,6 +10,21 @@ namespace {
   throw std::invalid_argument("plan: " + what + " " + std::to_string(index));
 }
 
+void check_seals(const SealPlan& seals, const std::vector<Item>& items) {
+  if (!seals.items.empty() && seals.items.size() != items.size())
+    refuse("not as many items as sealed items:", seals.items.size());
+  for (std::size_t i = 0; i < seals.items.size(); ++i) {
+    const SealedItem& sealed = seals.items[i];
+    if (sealed.file == SealedItem::kPlain) continue;
+    if (sealed.file >= seals.files.size()) refuse("unknown encrypted file of item", i);
+    const SealedFile& file = seals.files[sealed.file];
+    const std::uint64_t tags = file.tags.size() / kTagBytes;
+    const std::uint64_t pieces = file.cipher->pieces_in(items[i].begin, items[i].end);
+    if (sealed.first_piece > tags || pieces > tags - sealed.first_piece)
+      refuse("no tags of item", i);
+  }
+}
+
 }  // namespace
 
 void check_plan(const Plan& plan, std::uint32_t source_count) {
@@ -44,6 +59,7 @@ void check_plan(const Plan& plan, std::uint32_t source_count) {
     if (!exists || plan.items[cached.item].size() == 0)
       refuse("misplaced cached item", cached.item);
   }
+  check_seals(plan.seals, plan.items);
 }
 
 std::vector<std::uint64_t> wanted_bytes(const Plan& plan, std::uint32_t source_count) {

@@ -17,6 +17,7 @@
 #include "base/clock.h"
 #include "base/read_error.h"
 #include "integrity/digest_plan.h"
+#include "integrity/seal_plan.h"
 
 namespace streamer {
 
@@ -63,13 +64,15 @@ struct Plan {
   std::vector<Span> spans;
   DigestPlan digests{};
   std::vector<CachedItem> cached{};
+  SealPlan seals{};
 };
 
 // Throws std::invalid_argument unless all of these hold. Every span is non-empty, names an existing
 // source, and holds its items in ascending order without overlap. Every item of non-zero size is in
 // exactly one span. All items of a span are for one device, because a block passes through the
 // pinned memory of one device. There are as many digests as items, or none. Cached items and their
-// origins exist.
+// origins exist. There are as many sealed items as items, or none, and the tags of all their pieces
+// exist.
 void check_plan(const Plan& plan, std::uint32_t source_count);
 
 // Returns the bytes of each source's items. The bytes of its spans would be too many: their gaps

@@ -2,6 +2,9 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <cstddef>
+#include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <stdexcept>
@@ -11,6 +14,8 @@
 
 #include "integrity/crc.h"
 #include "integrity/digest_plan.h"
+#include "integrity/piece_cipher.h"
+#include "integrity/seal_plan.h"
 #include "python/gil.h"
 #include "python/registers.h"
 
@@ -33,6 +38,81 @@ std::uint64_t crc_of_buffer(const std::string& name, const py::buffer& data, std
                         static_cast<std::size_t>(info.size));
   const GilReleased unlocked;
   return compute(code, bytes, before);
+}
+
+std::span<const std::byte> bytes_of(const py::buffer_info& info) {
+  if (info.ndim != 1 || info.itemsize != 1) throw std::invalid_argument("bytes are needed");
+  return {static_cast<const std::byte*>(info.ptr), static_cast<std::size_t>(info.size)};
+}
+
+std::vector<std::byte> copied(const py::buffer& data) {
+  const py::buffer_info info = data.request();
+  const std::span bytes = bytes_of(info);
+  return {bytes.begin(), bytes.end()};
+}
+
+// Returns the encrypted bytes and their tags.
+py::tuple encrypt(const PieceCipher& cipher, const py::buffer& data, std::uint64_t position,
+                  std::uint64_t first) {
+  const py::buffer_info info = data.request();
+  const std::span plain = bytes_of(info);
+  const std::uint64_t pieces = cipher.pieces_in(position, position + plain.size());
+  py::bytearray to(nullptr, plain.size());
+  py::bytearray tags(nullptr, pieces * kTagBytes);
+  auto* const to_bytes = reinterpret_cast<std::byte*>(PyByteArray_AS_STRING(to.ptr()));
+  auto* const tag_bytes = reinterpret_cast<std::byte*>(PyByteArray_AS_STRING(tags.ptr()));
+  {
+    const GilReleased unlocked;
+    cipher.encrypt(position, first, plain, to_bytes, {tag_bytes, pieces * kTagBytes});
+  }
+  return py::make_tuple(std::move(to), std::move(tags));
+}
+
+// Returns the decrypted bytes; None if a tag mismatches.
+py::object decrypt(const PieceCipher& cipher, const py::buffer& data, std::uint64_t position,
+                   std::uint64_t first, const py::buffer& tags) {
+  std::vector<std::byte> bytes = copied(data);
+  const py::buffer_info info = tags.request();
+  const std::span tag_bytes = bytes_of(info);
+  if (cipher.decrypt(position, first, bytes, tag_bytes) != PieceCipher::kAllRight)
+    return py::none();
+  return py::bytes(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+}
+
+void register_encryption(py::module_& module) {
+  using Cipher = std::shared_ptr<PieceCipher>;
+  py::class_<PieceCipher, Cipher>(
+      module, "PieceCipher", "AES-256-GCM of the pieces of a file; see integrity/piece_cipher.h.")
+      .def(py::init([](const py::buffer& key, std::uint64_t piece_bytes) {
+             const py::buffer_info info = key.request();
+             return std::make_shared<PieceCipher>(bytes_of(info), piece_bytes);
+           }),
+           py::arg("key"), py::arg("piece_bytes"))
+      .def("header_tag",
+           [](const PieceCipher& cipher) {
+             const auto tag = cipher.header_tag();
+             return py::bytes(reinterpret_cast<const char*>(tag.data()), tag.size());
+           })
+      .def("pieces_in", &PieceCipher::pieces_in, py::arg("begin"), py::arg("end"))
+      .def("encrypt", &encrypt, py::arg("data"), py::arg("position"), py::arg("first"))
+      .def("decrypt", &decrypt, py::arg("data"), py::arg("position"), py::arg("first"),
+           py::arg("tags"));
+
+  py::class_<SealPlan>(module, "SealPlan",
+                       "The items that are encrypted; see integrity/seal_plan.h.")
+      .def(py::init<>())
+      .def(
+          "add_file",
+          [](SealPlan& plan, const Cipher& cipher, const py::buffer& tags) {
+            plan.files.push_back({cipher, copied(tags)});
+          },
+          py::arg("cipher"), py::arg("tags"))
+      .def(
+          "add_item",
+          [](SealPlan& plan, std::optional<std::uint32_t> file, std::uint64_t first_piece) {
+            plan.items.push_back({file.value_or(SealedItem::kPlain), first_piece});
+          },
+          py::arg("file"), py::arg("first_piece"));
 }
 
 }  // namespace
@@ -69,6 +149,7 @@ void register_integrity(py::module_& module) {
             plan.cuts[source] = std::move(offsets);
           },
           py::arg("source"), py::arg("offsets"));
+  register_encryption(module);
 }
 
 }  // namespace streamer

@@ -109,10 +109,11 @@ CudaStreamHandle stream_of(std::uintptr_t number) {
 
 void start(Session& session, const py::buffer& items, const py::buffer& spans,
            const std::map<std::int32_t, std::uintptr_t>& streams, std::optional<DigestPlan> digests,
-           const std::optional<py::buffer>& cached) {
+           const std::optional<py::buffer>& cached, std::optional<SealPlan> seals) {
   Plan plan = plan_of(items, spans);
   if (cached) plan.cached = cached_items_of(*cached);
   if (digests) plan.digests = std::move(*digests);
+  if (seals) plan.seals = std::move(*seals);
   Session::ConsumerStreams handles;
   for (const auto& [device, number] : streams) handles[device] = stream_of(number);
   const GilReleased unlocked;  // opening a device is slow
@@ -205,7 +206,8 @@ void register_session(py::module_& module) {
            py::arg("may_wait"))
       .def("digest_pieces", &digest_pieces, py::arg("item"))
       .def("start", &start, py::arg("items"), py::arg("spans"), py::arg("streams"),
-           py::arg("digests") = py::none(), py::arg("cached") = py::none())
+           py::arg("digests") = py::none(), py::arg("cached") = py::none(),
+           py::arg("seals") = py::none())
       .def("provide", &provide, py::arg("device"), py::arg("stream"), py::arg("items"),
            py::arg("addresses"))
       .def("next_to_allocate", &Session::next_to_allocate)

@@ -63,6 +63,8 @@ const char* name_of(ErrorCode code) {
       return "object_failure";
     case ErrorCode::kTimeout:
       return "timeout";
+    case ErrorCode::kTampered:
+      return "tampered";
     case ErrorCode::kLeavesFolder:
       return "leaves_folder";
     case ErrorCode::kIo:

@@ -56,6 +56,13 @@ Verdict DigestLedger::judge(std::uint32_t item) {
   return Verdict::kReadAgain;
 }
 
+bool DigestLedger::is_wrong(std::uint32_t item) {
+  if (is_empty()) return false;
+  const std::lock_guard lock(mutex_);
+  const std::optional<std::uint64_t>& expected = plan_.items[item].expected;
+  return plan_.items[item].code && expected && whole(item) != *expected;
+}
+
 void DigestLedger::forget(std::uint32_t item) {
   if (is_empty()) return;
   const std::lock_guard lock(mutex_);

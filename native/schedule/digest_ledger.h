@@ -39,6 +39,8 @@ class DigestLedger {
   void add(const Block& block);
   // All bytes of the item were added.
   Verdict judge(std::uint32_t item);
+  // Whether the digest of an item that was judged mismatches.
+  bool is_wrong(std::uint32_t item);
   // What was added of an item is not to count: it is read again, from elsewhere.
   void forget(std::uint32_t item);
   // Of an item that was judged: in order, one piece, or one between each two cuts.

@@ -11,6 +11,7 @@ Scheduler::Scheduler(Plan plan, const std::vector<Lane>& lane_of_source,
                      const SchedulerOptions& options)
     : options_(options),
       ledger_(std::move(plan.digests)),
+      seals_(std::move(plan.seals), plan.items),
       plan_(std::move(plan)),
       lane_of_source_(lane_of_source),
       cached_(plan_),
@@ -40,7 +41,14 @@ Scheduler::Scheduler(Plan plan, const std::vector<Lane>& lane_of_source,
   ask_for_memory();
 }
 
+// Blocks of encrypted objects hold whole pieces.
 BlockCutter::BlockBytes Scheduler::block_bytes_of(std::size_t lane) const {
+  if (seals_.is_empty()) return wanted_block_bytes_of(lane);
+  return [wanted = wanted_block_bytes_of(lane), piece = seals_.piece_bytes()](
+             std::uint32_t source) { return std::max(piece, wanted(source) / piece * piece); };
+}
+
+BlockCutter::BlockBytes Scheduler::wanted_block_bytes_of(std::size_t lane) const {
   const bool follows_server =
       lane == static_cast<std::size_t>(Lane::kHttp) && options_.http_block_bytes;
   if (follows_server) {
@@ -155,6 +163,7 @@ void Scheduler::finish(Lane which, Block block) {
     cached_.add(block);
     ledger_.add(block);
     if (tap_ != nullptr) tap_->offer(block);
+    seals_.decrypt(block);  // last: digests and the cache are of the bytes in the object
   }
   const Locked lock(*this);
   if (is_gpudirect) stats_.gpudirect_bytes += block.size();

@@ -48,6 +48,7 @@
 #include "schedule/item_memory.h"
 #include "schedule/lane_readers.h"
 #include "schedule/rate_limit.h"
+#include "schedule/seal_ledger.h"
 
 namespace streamer {
 
@@ -208,6 +209,7 @@ class Scheduler {
   };
   void unlock_and_wake(std::unique_lock<std::mutex>& lock);
   BlockCutter::BlockBytes block_bytes_of(std::size_t lane) const;
+  BlockCutter::BlockBytes wanted_block_bytes_of(std::size_t lane) const;
   // One look for a block, and what stood in its way.
   struct Search {
     const Admission& admission;
@@ -240,6 +242,7 @@ class Scheduler {
   void settle(Lane lane, std::uint32_t item);
   void settle_cached(std::uint32_t item, std::uint32_t origin);
   void forget_in_cache(std::uint32_t item);
+  Verdict judge(std::uint32_t item);
   void read_again(Lane lane, std::uint32_t item);
   void complete(std::uint32_t item);
   bool has_enough() const;
@@ -252,6 +255,7 @@ class Scheduler {
 
   const SchedulerOptions options_;
   DigestLedger ledger_;  // has a lock of its own, taken inside of ours
+  SealLedger seals_;     // likewise
   BlockTap* tap_ = nullptr;
 
   std::mutex mutex_;  // guards everything below

@@ -11,8 +11,9 @@ void Scheduler::add_device(std::int32_t device, DeviceSlots lane) {
 
 void Scheduler::set_gpudirect(std::uint32_t source, bool is_gpudirect) {
   const std::lock_guard lock(mutex_);
-  const bool is_compared = !ledger_.is_empty() || cached_.holds(source);
-  if (is_gpudirect && !is_compared) gpudirect_sources_.insert(source);
+  const bool is_in_host_memory =  // compared or decrypted there
+      !ledger_.is_empty() || !seals_.is_empty() || cached_.holds(source);
+  if (is_gpudirect && !is_in_host_memory) gpudirect_sources_.insert(source);
   if (!is_gpudirect) gpudirect_sources_.erase(source);
 }
 

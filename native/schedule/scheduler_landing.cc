@@ -34,7 +34,7 @@ void Scheduler::finish_damaged(Lane which, Block block) {
 
 void Scheduler::settle(Lane lane, std::uint32_t item) {
   if (const auto origin = cached_.origin(item)) return settle_cached(item, *origin);
-  switch (ledger_.judge(item)) {
+  switch (judge(item)) {
     case Verdict::kRight:
       return complete(item);
     case Verdict::kReadAgain:
@@ -43,12 +43,25 @@ void Scheduler::settle(Lane lane, std::uint32_t item) {
       return read_again(lane, item);
     case Verdict::kWrong:
       forget_in_cache(item);
-      return fail_locked(ledger_.error_of(plan_.items[item], item));
+      return fail_locked(ledger_.is_wrong(item) ? ledger_.error_of(plan_.items[item], item)
+                                                : SealLedger::error_of(plan_.items[item], item));
   }
 }
 
+// Judges the digest of an item, and then its tags.
+Verdict Scheduler::judge(std::uint32_t item) {
+  const Verdict digest = ledger_.judge(item);
+  if (digest != Verdict::kRight) {
+    seals_.discard(item);  // of other bytes than expected
+    return digest;
+  }
+  const Verdict seal = seals_.judge(item);
+  if (seal == Verdict::kReadAgain) ledger_.forget(item);
+  return seal;
+}
+
 void Scheduler::settle_cached(std::uint32_t item, std::uint32_t origin) {
-  const bool is_right = cached_.is_right(item) && ledger_.judge(item) == Verdict::kRight;
+  const bool is_right = cached_.is_right(item) && judge(item) == Verdict::kRight;
   cached_.leave(item);
   const Lane which = lane_of_source_[origin];
   LaneQueue& lane = queue_of(which);
@@ -62,6 +75,7 @@ void Scheduler::settle_cached(std::uint32_t item, std::uint32_t origin) {
   }
   ++stats_.cache_failures;
   ledger_.forget(item);
+  seals_.forget(item);
   forget_in_cache(item);
   read_again(which, item);
 }

@@ -46,6 +46,7 @@ struct Session::State {
   std::unique_ptr<Scheduler> scheduler;
   DeviceCopiers copiers;
   // From start() on.
+  std::uint64_t piece_bytes = 1;  // of encrypted objects; a block holds whole pieces
   std::vector<std::shared_ptr<Endpoint>> endpoints;  // by source
   std::optional<OutageWatch> outages;
   std::optional<PythonLoans> python;
@@ -87,6 +88,7 @@ struct Session::State {
     for (const Lane lane : sources.lanes()) {
       largest = std::max(largest, chosen.block_bytes[static_cast<std::size_t>(lane)]);
     }
+    largest = std::max(largest, piece_bytes);
     const unsigned readers = sources.has(Lane::kFile) ? options.file_threads : kFirstRequests;
     return {.pinned_bytes = options.pinned_bytes,
             .slot_bytes = largest,
@@ -162,6 +164,7 @@ void Session::start(Plan plan, const ConsumerStreams& streams) {
   const std::vector<std::uint64_t> wanted_of_sources =
       wanted_bytes(plan, static_cast<std::uint32_t>(lanes.size()));
   const DeviceCopiers::Wanted wanted(plan);
+  state.piece_bytes = plan.seals.piece_bytes();
   state.scheduler = std::make_unique<Scheduler>(std::move(plan), lanes,
                                                 state.scheduler_options(!wanted.targets.empty()));
   if (!state.tap.is_empty()) state.scheduler->set_tap(&state.tap);

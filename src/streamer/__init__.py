@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from streamer.core.checkpoint.report import LoadReport
     from streamer.core.checkpoint.slices import Slice
     from streamer.core.checkpoint.tensor_parallel import TensorParallel
+    from streamer.core.encryption.keys import DataKey, KeyProvider
     from streamer.core.errors import (
         AccessDeniedError,
         ChangedError,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
         ConnectError,
         CredentialsError,
         DeviceError,
+        EncryptionKeyError,
         EngineError,
         FormatError,
         GroupError,
@@ -54,6 +56,7 @@ if TYPE_CHECKING:
         ShardIndexError,
         StorageError,
         StreamerError,
+        TamperedError,
         TargetError,
         TensorIndexError,
         TlsError,
@@ -74,6 +77,8 @@ __version__ = "0.1.0"
 __all__ = [
     "AsyncStream",
     "Checkpoint",
+    "DataKey",
+    "KeyProvider",
     "LoadReport",
     "ManifestReport",
     "Options",
@@ -88,6 +93,7 @@ __all__ = [
     "ConnectError",
     "CredentialsError",
     "DeviceError",
+    "EncryptionKeyError",
     "EngineError",
     "FormatError",
     "GroupError",
@@ -105,6 +111,7 @@ __all__ = [
     "ShardIndexError",
     "StorageError",
     "StreamerError",
+    "TamperedError",
     "TargetError",
     "TensorIndexError",
     "TlsError",
@@ -164,6 +171,8 @@ _DEFINED_IN = {
     "patch": "streamer.compat.patches",
     "patched": "streamer.compat.patches",
     "unpatch": "streamer.compat.patches",
+    "DataKey": "streamer.core.encryption.keys",
+    "KeyProvider": "streamer.core.encryption.keys",
     "Options": "streamer.core.options.options",
     "LoadReport": "streamer.core.checkpoint.report",
     "Placements": "streamer.core.checkpoint.placements",

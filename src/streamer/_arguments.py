@@ -11,6 +11,7 @@ from dataclasses import MISSING, fields
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 from streamer._group.joining import reporting_to_group
+from streamer.core.encryption.keys import hidden_key
 from streamer.core.request.request import Request
 from streamer.core.secrets.hidden_arguments import hidden, hidden_uris
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from streamer.core.checkpoint.selection import NamesOption
     from streamer.core.checkpoint.slicing import SlicesOption
     from streamer.core.checkpoint.strategies import VerifyOption
+    from streamer.core.encryption.keys import KeyOption
     from streamer.core.options.options import Options
     from streamer.core.request.request import ProgressOption, StorageOptions
 
@@ -51,6 +53,7 @@ class LoadArguments(TypedDict, total=False):
     progress: ProgressOption
     dtype: Any
     verify: VerifyOption
+    key: KeyOption
     group: Any
 
 
@@ -104,7 +107,8 @@ def takes_fields(of: type, **defaults: Any) -> Callable[[Function], Function]:
 
 def hidden_arguments(uri: Any, how: Mapping[str, Any]) -> tuple[Any, Any]:
     """Wrap arguments that may hold secrets, before anything can raise: a traceback may show arguments."""
-    return hidden_uris(uri), {**how, "storage_options": hidden(how.get("storage_options"))}
+    key = {"key": hidden_key(how["key"])} if "key" in how else {}
+    return hidden_uris(uri), {**how, **key, "storage_options": hidden(how.get("storage_options"))}
 
 
 def request_of(function: Callable[..., Any], uri: Any, how: Mapping[str, Any]) -> Request:

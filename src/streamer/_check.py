@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from streamer._checkpoint_headers import open_checkpoint
+from streamer.core.encryption.keys import KeyOption
 from streamer.core.errors import AccessDeniedError, ObjectNotFoundError
 from streamer.core.quoting import counted, size_text
 from streamer.core.request.request import Request, StorageOptions
@@ -61,15 +62,16 @@ class CheckReport:
         return f"{self.uri}: {found}; headers are right, {index}, {manifests[self.manifest]}"
 
 
-def check(uri: str, *, storage_options: StorageOptions = None) -> CheckReport:
+def check(uri: str, *, storage_options: StorageOptions = None, key: KeyOption = None) -> CheckReport:
     """Check a checkpoint; raises as `streamer.open` does, and as with ``verify="manifest"`` if there is a manifest.
 
     Args:
         uri: As for `streamer.load`.
         storage_options: As for `streamer.load`.
+        key: As for `streamer.load`; headers are then authenticated, and tensors are not.
     """
     began = time.monotonic()
-    request = Request(uri=uri, storage_options=storage_options)
+    request = Request(uri=uri, storage_options=storage_options, key=key)
     checkpoint = open_checkpoint(request, any_format=True)
     entries = [each.entry for each in checkpoint.catalog.tensors.values()]
     return CheckReport(

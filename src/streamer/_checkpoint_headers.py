@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +14,11 @@ from streamer.core.checkpoint.catalog import Catalog, ShardTensor, read_catalog
 from streamer.core.checkpoint.format_catalog import read_format_catalog
 from streamer.core.checkpoint.format_choice import NO_FORMATS, Formats
 from streamer.core.checkpoint.manifest_lookup import ManifestOfShard
+from streamer.core.checkpoint.sealed_catalog import opened_catalog, with_whole_pieces
 from streamer.core.checkpoint.selection import select
 from streamer.core.checkpoint.shards import Shards, name_of
 from streamer.core.checkpoint.slicing import sliced
-from streamer.core.checkpoint.strategies import Strategy, strategy_of
+from streamer.core.checkpoint.strategies import Strategy, Unverified, strategy_of
 from streamer.core.checkpoint.verification import Verification
 from streamer.core.errors import FormatError, TruncatedError
 from streamer.core.format.manifest import TensorDigest
@@ -60,8 +61,11 @@ class OpenedCheckpoint:
         self.kind = shards.kind
         self.format_name = "safetensors" if shards.format is None else shards.format.name
         self.remarks = shards.remarks
+        if catalog.sealed and not isinstance(strategy, Unverified):
+            self.remarks += ("verify= compares nothing of an encrypted checkpoint: each piece is authenticated",)
         self.catalog = catalog
         self.settings = settings
+        self.is_sealed = bool(catalog.sealed)
         self.stages = stages
         self.cache = cache
         self._strategy = strategy
@@ -69,6 +73,8 @@ class OpenedCheckpoint:
 
     def verification(self, wanted: list[ShardTensor]) -> Verification | None:
         """Return the verification of one read; None if nothing is compared."""
+        if self.is_sealed:  # each piece is authenticated, and digests are of encrypted bytes
+            return None
         verification = self._strategy.verification(self.catalog, self._expected, wanted)
         return Distrusting(verification, wanted, self.cache) if verification else None
 
@@ -84,6 +90,7 @@ def open_checkpoint(
     member: Member | None = None,
     *,
     uses_cache: bool = True,
+    is_raw: bool = False,
     any_format: bool = False,
 ) -> OpenedCheckpoint:
     """Locate the shards and read their headers; raises as `streamer.load` does.
@@ -93,13 +100,14 @@ def open_checkpoint(
         listed: As for `locate`.
         member: This rank of the group that reads it together, or None.
         uses_cache: Whether the cache of the options is used.
+        is_raw: Whether the bytes in the storage are wanted, so that no key is needed.
         any_format: Whether other formats than safetensors are read, too.
     """
     settings, strategy = resolve(request.options), strategy_of(request.verify)
     if not uses_cache:
         settings = replace(settings, cache_dir=None)
     formats = formats_for(map(folder_of, request.uris)) if any_format else NO_FORMATS
-    checkpoint = _opened(request, settings, strategy, listed, formats)
+    checkpoint = _opened(request, settings, strategy, listed, formats, is_raw=is_raw)
     if member is not None:
         from streamer._group.agreement import agree_on_checkpoint  # noqa: PLC0415 (as its caller has)
 
@@ -114,6 +122,8 @@ def _opened(
     strategy: Strategy,
     listed: Sequence[ObjectInfo] | None,
     formats: Formats,
+    *,
+    is_raw: bool,
 ) -> OpenedCheckpoint:
     started = time.perf_counter()
     shards = locate(request, settings, strategy, listed, formats=formats)
@@ -123,7 +133,19 @@ def _opened(
     if strategy.compares_objects:
         objects = [replace(each, compares_answers=True) for each in objects]
     cache = open_cache(objects, settings)
-    catalog = _read_catalog(cache, shards, settings, strategy)
+
+    def read() -> Catalog:
+        if shards.format is not None:
+            names = [name_of(info) for info in shards.infos]
+            catalog = read_format_catalog(shards.format, cache.objects, names, settings, shards.choice)
+        else:
+            keeps_headers = strategy.compares_objects or request.key is not None
+            catalog = read_catalog(cache.objects, settings, choice=shards.choice, keeps_headers=keeps_headers)
+            strategy.check_headers(catalog, shards.expected)
+        is_whole = shards.kind in ("folder", "index")
+        return catalog if is_raw else opened_catalog(catalog, request.key, settings, is_whole=is_whole)
+
+    catalog = _read_catalog(cache, settings, read)
     if shards.format is not None and strategy.compares_objects:
         reason = NoDigest(f"{shards.format.name} has bytes that belong to no tensor, and are not read")
         shards = replace(shards, expected=[reason] * len(catalog.shards))
@@ -131,18 +153,8 @@ def _opened(
     return OpenedCheckpoint(shards, catalog, settings, stages, strategy, cache=cache)
 
 
-def _read_catalog(cache: Cache, shards: Shards, settings: Settings, strategy: Strategy) -> Catalog:
+def _read_catalog(cache: Cache, settings: Settings, read: Callable[[], Catalog]) -> Catalog:
     """Read the headers; if they are malformed, once more without the cache, which may hold what a server once sent."""
-
-    def read() -> Catalog:
-        if shards.format is not None:
-            names = [name_of(info) for info in shards.infos]
-            return read_format_catalog(shards.format, cache.objects, names, settings, shards.choice)
-        keeps_headers = strategy.compares_objects
-        catalog = read_catalog(cache.objects, settings, choice=shards.choice, keeps_headers=keeps_headers)
-        strategy.check_headers(catalog, shards.expected)
-        return catalog
-
     try:
         return read()
     except (FormatError, TruncatedError):
@@ -167,8 +179,13 @@ def framework_for(request: Request, device: Any = None, dtype: Any = None, *, fi
     )
 
 
-def wanted_tensors(checkpoint: OpenedCheckpoint, request: Request) -> list[ShardTensor]:
+def wanted_tensors(checkpoint: OpenedCheckpoint, request: Request, *, is_lazy: bool = False) -> list[ShardTensor]:
     """Return the requested tensors, or the requested parts of them, in file order.
+
+    Args:
+        checkpoint: The checkpoint.
+        request: Which tensors are wanted.
+        is_lazy: They are narrowed before they are read; `with_whole_pieces` is then for the caller.
 
     Raises:
         UnknownTensorError: a name or pattern matches nothing.
@@ -176,4 +193,5 @@ def wanted_tensors(checkpoint: OpenedCheckpoint, request: Request) -> list[Shard
     """
     available = list(checkpoint.catalog.tensors)
     chosen = select(request.names, available, checkpoint.label)
-    return sliced(list(checkpoint.catalog.in_file_order(chosen)), request.slices, available, checkpoint.label)
+    wanted = sliced(list(checkpoint.catalog.in_file_order(chosen)), request.slices, available, checkpoint.label)
+    return wanted if is_lazy else with_whole_pieces(checkpoint.catalog, wanted)

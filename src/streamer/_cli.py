@@ -149,17 +149,27 @@ def write_manifest(context: click.Context, /, uri: str, *, storage_options: str 
 @main.command("check")
 @click.argument("uri")
 @click.option("--storage-options", "storage_options", metavar="JSON", help="As of the command manifest.")
+@click.option(
+    "--key-file",
+    type=click.Path(),
+    help="The key of an encrypted checkpoint: 32 bytes, hexadecimal digits or base64. Without it, STREAMER_KEY if it is"
+    " set.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object instead of a line, also of an error.")
 @click.pass_context
-def check_checkpoint(context: click.Context, /, uri: str, *, storage_options: str | None, as_json: bool) -> None:
+def check_checkpoint(
+    context: click.Context, /, uri: str, *, storage_options: str | None, key_file: str | None, as_json: bool
+) -> None:
     """Check the checkpoint at URI without reading its weights: headers, index against shards, and the manifest.
 
-    Ends as a load would, before a server starts. Exit codes as of pull.
+    Ends as a load would, before a server starts. With a key, the headers must be as they were saved. Exit codes as of
+    pull.
 
     Example: python -m streamer check s3://bucket/model
     """
     try:
-        report = check(uri, storage_options=parsed_options(storage_options))
+        key = key_file or ("env:STREAMER_KEY" if os.environ.get("STREAMER_KEY") else None)
+        report = check(uri, storage_options=parsed_options(storage_options), key=key)
     except streamer.StreamerError as error:
         context.exit(report_failure(str(error), exit_code_of(error), type(error).__name__, as_json=as_json))
     print_line(json.dumps(report.to_dict()) if as_json else printable(str(report)))

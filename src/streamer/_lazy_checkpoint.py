@@ -15,6 +15,7 @@ from streamer._stream import Stream
 from streamer.core.checkpoint.catalog import ShardTensor
 from streamer.core.checkpoint.fitting import KeptMemory
 from streamer.core.checkpoint.placements import Placements
+from streamer.core.checkpoint.sealed_catalog import with_whole_pieces
 from streamer.core.checkpoint.selection import NamesOption, select, unknown_tensor
 from streamer.core.checkpoint.tensor_slice import TensorSlice
 from streamer.core.errors import ChangedError, UsageError
@@ -64,7 +65,9 @@ class Checkpoint(Mapping[str, TensorSlice[TensorT]]):
         # Each read gets the whole deadline, and its own report.
         self._checkpoint.settings = replace(self._checkpoint.settings, began=None, earlier=EarlierCounters())
         self._checkpoint.stages = {}
-        self._shard_tensors = {each.entry.name: each for each in wanted_tensors(self._checkpoint, request)}
+        self._shard_tensors = {
+            each.entry.name: each for each in wanted_tensors(self._checkpoint, request, is_lazy=True)
+        }
         self._is_closed = False
 
     def keys(self) -> list[str]:  # type: ignore[override]  # a list, as that of safetensors
@@ -112,6 +115,7 @@ class Checkpoint(Mapping[str, TensorSlice[TensorT]]):
         check_progress(progress)
         chosen = select(names, list(self._shard_tensors), self._checkpoint.label)
         wanted = [each for name, each in self._shard_tensors.items() if chosen is None or name in chosen]
+        wanted = with_whole_pieces(self._checkpoint.catalog, wanted)
         progress = self._request.progress if progress is None else progress
         return collected(WholeRead(self._checkpoint, wanted, self._library(device, dtype), progress=progress))
 
@@ -188,6 +192,7 @@ class Checkpoint(Mapping[str, TensorSlice[TensorT]]):
         return self._framework if device is None and dtype is None else framework_for(self._request, device, dtype)
 
     def _read(self, wanted: ShardTensor, library: Framework) -> Any:
+        (wanted,) = with_whole_pieces(self._checkpoint.catalog, [wanted])
         kept = KeptMemory([wanted], library, None)
         if kept.stored_bytes >= LEAST_CHECKED_BYTES and self._checkpoint.settings.check_memory is not False:
             kept.check_fit(self._checkpoint.label)

@@ -64,6 +64,9 @@ def load(uri: UriOption, **how: Unpack[RequestArguments]) -> dict[str, Any]:
         verify: Compare the bytes with digests: ``"auto"`` uses the digest that the storage keeps of each object, if
             any; ``"manifest"`` uses the manifest that `streamer.write_manifest` wrote; ``"off"`` compares nothing.
             None uses ``STREAMER_VERIFY``, or ``"off"``. `LoadReport.verified` says what was compared.
+        key: The key of an encrypted checkpoint: 32 bytes, the path of a file with them, ``"env:NAME"`` for an
+            environment variable, a function that returns them, or a `KeyProvider`. With a key, a file that is not
+            encrypted is refused. See docs/encryption.md.
         group: A ``torch.distributed.ProcessGroup``, all of whose ranks make this call: each byte is read by one of
             them, and sent to the others that want it. Their `slices` may differ. None reads alone.
 
@@ -72,7 +75,8 @@ def load(uri: UriOption, **how: Unpack[RequestArguments]) -> dict[str, Any]:
 
     Raises:
         UsageError: or a subclass: unknown scheme, device, tensor name, dtype or option; a Slice that does not fit.
-        FormatError: or a subclass: malformed header or index.
+        FormatError: or a subclass: malformed header or index; `TamperedError`, if an encrypted checkpoint is not as it
+            was saved.
         StorageError: or a subclass: missing, denied, changed, truncated, unreachable, timed out; with `verify`,
             `ChecksumError`.
         DeviceError: the device is out of memory or lost, or its driver reported an error.

@@ -103,7 +103,7 @@ def write_manifest(
         store = plugins.open_store(uri, own_options, fs=request.fs)
         stack.callback(close_store, store)
         writable = _writable(store, uri)
-        checkpoint = open_checkpoint(request, uses_cache=False)  # its digests are of what the storage has
+        checkpoint = open_checkpoint(request, uses_cache=False, is_raw=True)  # its digests are of what the storage has
         if checkpoint.kind == "glob":
             raise UsageError("a manifest is of a whole checkpoint, not of a glob", uri=checkpoint.label)
         path = manifest_paths(checkpoint.infos, checkpoint.index_path)[0]

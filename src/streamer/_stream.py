@@ -23,6 +23,7 @@ from streamer.core.checkpoint.catalog import ShardTensor
 from streamer.core.checkpoint.destinations import Destinations
 from streamer.core.checkpoint.device_path import device_path, gpudirect_remarks
 from streamer.core.checkpoint.report import LoadReport, load_report
+from streamer.core.checkpoint.sealed_catalog import seal_plan
 from streamer.core.checkpoint.targets import Targets
 from streamer.core.checkpoint.verification import Verification, log_unverified
 from streamer.core.collector import collector_paused
@@ -202,6 +203,7 @@ class Stream(Generic[TensorT]):
             digests=verification.digests if verification else None,
             name_of=lambda item: wanted[item].entry.name,  # refers to no stream, so that garbage collection closes one
             device_tensors=self._destinations.device_tensors,
+            seals=seal_plan(self._checkpoint.catalog, self._plan),
             on_end=share.close if share else lambda: None,
         )
 

@@ -59,7 +59,7 @@ def warm(request: Request) -> WarmReport:
         StreamerError: as for `streamer.load`.
     """
     started = time.perf_counter()
-    checkpoint = open_checkpoint(request)
+    checkpoint = open_checkpoint(request, is_raw=True)
     _check_cached(checkpoint)
     for shard in checkpoint.catalog.shards:
         if shard.cache is not None:

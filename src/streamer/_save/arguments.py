@@ -6,14 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypedDict
 
+from streamer.core.encryption.keys import KeySource
 from streamer.core.errors import OptionError, UsageError
 from streamer.core.format.shard_names import INDEX_SUFFIX
+from streamer.core.options.arguments import check_switch
 from streamer.core.quoting import quoted
 from streamer.core.request.request import Request
 from streamer.core.secrets.hidden_arguments import type_name
 from streamer.core.secrets.redact import redact
 
 if TYPE_CHECKING:
+    from streamer.core.encryption.keys import KeyOption
     from streamer.core.options.options import Options
     from streamer.core.request.request import ProgressOption, StorageOptions
 
@@ -31,6 +34,8 @@ class SaveArguments(TypedDict, total=False):
     overwrite: bool
     digests: bool
     resume: bool
+    key: KeyOption
+    hide_names: bool
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,7 @@ class SaveOptions:
     Raises:
         UsageError: the metadata is not a mapping of texts to texts.
         OptionError: the storage options are not a mapping.
+        EncryptionKeyError: the key cannot be one.
     """
 
     max_shard_bytes: int | str = "5GB"
@@ -50,8 +56,11 @@ class SaveOptions:
     overwrite: bool = False
     digests: bool = True
     resume: bool = False
+    key: KeyOption = field(default=None, repr=False)
+    hide_names: bool = False
 
     def __post_init__(self) -> None:
+        self._check_key()
         if self.storage_options is not None and not isinstance(self.storage_options, Mapping):
             kind = type_name(self.storage_options)
             raise OptionError(f"storage_options is a mapping of names to values, not {kind}")
@@ -62,6 +71,16 @@ class SaveOptions:
             if wrong is not None or key is None or value is None:
                 hint = "The format holds only texts: write numbers with str(), others with json.dumps()"
                 raise UsageError(f"metadata {quoted(key)} holds {type(wrong).__name__}, not a text", hint=hint)
+
+    def _check_key(self) -> None:
+        if self.key is not None:
+            vars(self)["key"] = KeySource(self.key).check()
+        check_switch("hide_names", self.hide_names)
+        if self.hide_names and self.key is None:
+            raise UsageError("hide_names= encrypts the names, which takes a key=")
+        if self.resume and self.key is not None:
+            hint = "Save again without resume=: each save encrypts with new random numbers, so no byte is the same"
+            raise UsageError("an encrypted save cannot be resumed", hint=hint)
 
 
 def place_request(uri: Any, how: SaveOptions) -> Request:

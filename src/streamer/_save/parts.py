@@ -16,7 +16,7 @@ from streamer.core.format.header_writer import TensorLayout
 from streamer.core.format.manifest import ALGORITHM, TensorDigest
 from streamer.core.quoting import quoted
 
-__all__ = ["PART_BYTES", "ShardBytes", "cut", "part_bytes_for"]
+__all__ = ["PART_BYTES", "ShardBytes", "cut", "part_bytes_for", "tensor_changed"]
 
 MIB = 1 << 20
 PART_BYTES = 16 * MIB  # with parts of this size, S3 takes 1 Gbit/s from one connection; eight are in flight
@@ -106,16 +106,24 @@ class ShardBytes:
             ChangedError: a tensor has another size than before.
         """
         yield memoryview(self.header)
-        for layout in self.layouts:
+        for layout, pieces in self.contents():
             digest = read_bytes = 0
-            for piece in self._tensors.pieces(layout):
+            for piece in pieces:
                 read_bytes += piece.nbytes
                 if self._has_digests:
                     digest = _native.crc(ALGORITHM, piece, digest)
                 yield piece
             if read_bytes != layout.size_bytes:
-                raise ChangedError(
-                    f"tensor {quoted(layout.name)} has {read_bytes} bytes, and had {layout.size_bytes} before",
-                    hint="Do not change tensors while they are saved",
-                )
+                raise tensor_changed(layout, read_bytes)
             self.digests[layout.name] = TensorDigest(layout.dtype, layout.shape, layout.size_bytes, digest)
+
+    def contents(self) -> Iterator[tuple[TensorLayout, Iterable[memoryview]]]:
+        """Yield each tensor of the file with its pieces."""
+        for layout in self.layouts:
+            yield layout, self._tensors.pieces(layout)
+
+
+def tensor_changed(layout: TensorLayout, read_bytes: int) -> ChangedError:
+    """Return the error for a tensor with another size than before."""
+    what = f"tensor {quoted(layout.name)} has {read_bytes} bytes, and had {layout.size_bytes} before"
+    return ChangedError(what, hint="Do not change tensors while they are saved")

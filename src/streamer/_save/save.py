@@ -16,6 +16,7 @@ from streamer._save.report import SaveReport
 from streamer._save.saving import Saving
 from streamer.core.checkpoint.saved_tensors import SavedTensors
 from streamer.core.checkpoint.sharding import most_shard_bytes
+from streamer.core.encryption.keys import hidden_key
 from streamer.core.errors import UsageError
 from streamer.core.in_thread import in_thread
 from streamer.core.options.settings import resolve
@@ -69,13 +70,18 @@ def save(
             ``resume`` (default False): keep each shard as soon as it is whole, also if the save fails or is killed. The
             next call with the same tensors sends the others. No reader takes these shards for a checkpoint.
 
+            ``key`` (default None): encrypt the tensors. 32 bytes, the path of a file with them, ``"env:NAME"``, a
+            function that returns them, or a `KeyProvider`. See docs/encryption.md.
+
+            ``hide_names`` (default False): encrypt names, dtypes, shapes and metadata, too.
+
     Returns:
         What was written.
 
     Raises:
         UsageError: there is a checkpoint already, the storage cannot be written, or a tensor cannot be saved: it
             shares memory with another, is on the meta device, or the format lacks its dtype (`UnsupportedDtypeError`).
-            No byte was written.
+            No byte was written. `EncryptionKeyError`: the key cannot be read.
         ChangedError: another program wrote the same checkpoint meanwhile.
         StorageError: or a subclass: the storage refused or failed. What could not be removed is named in its hint.
         LoadCancelledError: raised by `progress`, and passed on.
@@ -166,6 +172,8 @@ def _saving(uri: Any, tensors: Mapping[str, Any], how: SaveOptions) -> Saving:
         has_digests=how.digests,
         resume=how.resume,
         settings=resolve(request.options),
+        key=hidden_key(how.key),
+        hides_names=how.hide_names,
     )
 
 

@@ -14,9 +14,11 @@ from streamer._save.parts import ShardBytes
 from streamer._save.place import Place, old_manifest, place_of
 from streamer._save.report import SaveReport
 from streamer._save.resuming import Resumed
+from streamer._save.sealed_shards import sealed_shards
 from streamer._save.writing import Writing, uploading_store
 from streamer.core.checkpoint.saved_tensors import SavedTensors
 from streamer.core.checkpoint.sharding import divided, index_text
+from streamer.core.encryption.keys import KeySource
 from streamer.core.errors import FormatError, ObjectNotFoundError, StreamerError
 from streamer.core.format.header_writer import TensorLayout, in_file_order, render_header
 from streamer.core.format.manifest import Manifest, ShardManifest, render_manifest
@@ -48,6 +50,8 @@ class Saving:
         has_digests: Whether a manifest is written.
         resume: Whether shards that are whole are kept, now and if the save ends early.
         settings: Limits and time-outs.
+        key: The key with which the files are encrypted, or None.
+        hides_names: Whether the headers are encrypted, too.
         is_cancelled: Set when the caller wants the save to end.
     """
 
@@ -59,6 +63,8 @@ class Saving:
     has_digests: bool
     resume: bool
     settings: Settings
+    key: KeySource | None = None
+    hides_names: bool = False
     is_cancelled: Event = field(default_factory=Event)
 
     def run(self, store: Store) -> SaveReport:
@@ -84,8 +90,12 @@ class Saving:
 
     def _shards(self, *, is_file: bool) -> list[ShardBytes]:
         """Lay out the files; nothing but their tensors' bytes can be wrong after this."""
-        groups = [self.tensors.layouts] if is_file else divided(self.tensors.layouts, self.most_shard_bytes)
-        return [self._shard(in_file_order(group)) for group in groups]
+        layouts = [self.tensors.layouts] if is_file else divided(self.tensors.layouts, self.most_shard_bytes)
+        groups = [in_file_order(group) for group in layouts]
+        if self.key is None:
+            return [self._shard(group) for group in groups]
+        how = {"hides_names": self.hides_names, "has_digests": self.has_digests}
+        return [*sealed_shards(groups, self.tensors, self.metadata, self.key, **how)]
 
     def _shard(self, layouts: list[TensorLayout]) -> ShardBytes:
         return ShardBytes(render_header(layouts, self.metadata), self.tensors, layouts, has_digests=self.has_digests)
@@ -136,7 +146,7 @@ class Saving:
         """Name the old shards in an index: without one, readers would take old and new shards for one checkpoint."""
         assert place.index is not None
         try:
-            old = open_checkpoint(self.request)
+            old = open_checkpoint(self.request, is_raw=True)
         except (FormatError, ObjectNotFoundError):  # the older checkpoint is incomplete, so there is nothing to keep
             return place
         shards: dict[str, list[TensorLayout]] = {}

@@ -1,0 +1,232 @@
+"""Opens the files of an encrypted checkpoint: authenticates their headers, and reads their tags.
+
+Guarantees: with a key, every file is encrypted with it and belongs to the same checkpoint, none is there twice, and a
+folder or an index has all of them. Without a key, an encrypted file is refused. Nothing of a header is used before the
+header is authenticated, except for the ranges of bytes to be read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from streamer import _native
+from streamer.core.checkpoint.catalog import Catalog, ShardTensor
+from streamer.core.checkpoint.cuts import Cut
+from streamer.core.checkpoint.shard_choice import duplicate_tensor
+from streamer.core.encryption.keys import KeySource
+from streamer.core.encryption.sealed_files import (
+    HEADER_TENSOR,
+    METADATA_NAME,
+    PAYLOAD_TENSOR,
+    TAG_BYTES,
+    TAGS_TENSOR,
+    SealedFile,
+    SealedParameters,
+    parsed_parameters,
+    refuse_encrypted,
+    sealed_file,
+    tensor_name,
+)
+from streamer.core.engine.plan import ReadPlan
+from streamer.core.engine.small_reads import read_ranges
+from streamer.core.errors import TamperedError, UsageError
+from streamer.core.format.dtypes import bits_of
+from streamer.core.format.header import MAX_JSON_BYTES, TensorEntry, parse_header
+from streamer.core.options.settings import Settings
+
+__all__ = ["opened_catalog", "seal_plan", "with_whole_pieces"]
+
+_HINT = "Do not use it; get it again from where it was saved"
+LEAST_ENTRY_BYTES = 16  # of a tensor in a header; names, dtypes and offsets need more
+
+
+def opened_catalog(catalog: Catalog, key: KeySource | None, settings: Settings, *, is_whole: bool) -> Catalog:
+    """Authenticate the headers of an encrypted checkpoint; return the catalog of its tensors.
+
+    Args:
+        catalog: As `read_catalog` returns it; with its headers, if there is a key.
+        key: The key, or None if the checkpoint is not encrypted.
+        settings: How to read.
+        is_whole: The caller names a whole checkpoint, of which no file may be missing.
+
+    Raises:
+        EncryptionKeyError: there is no key, or it is another one.
+        TamperedError: a file is not as it was saved, or belongs to another checkpoint.
+        FormatError: the parameters in a header are malformed.
+        StorageError: and its kinds, if the tags cannot be read.
+    """
+    if key is None:
+        for metadata, shard in zip(catalog.header_metadata, catalog.shards, strict=True):
+            refuse_encrypted(metadata, shard.uri)
+        return catalog
+    parameters = _checked_parameters(catalog, is_whole=is_whole)
+    data_key = key.key_for(parameters[0].key_id, parameters[0].wrapped, catalog.shards[0].uri)
+    files = [_OuterFile.of(catalog, number, each) for number, each in enumerate(parameters)]
+    ranges = [(number, each.begin, each.end) for number, file in enumerate(files) for each in file.to_read()]
+    contents, pinned = read_ranges(catalog.shards, ranges, settings, what="tags")
+    remaining = iter(contents)
+    tensors: dict[str, ShardTensor] = {}
+    metadata: dict[str, str] = {}
+    sealed: dict[int, SealedFile] = {}
+    for number, file in enumerate(files):
+        hidden = next(remaining) if file.hidden is not None else None
+        opened = file.opened(data_key, catalog.headers[number], next(remaining), hidden)
+        sealed[number] = opened.file
+        metadata.update(opened.metadata)
+        for entry in opened.entries:
+            if entry.name in tensors:
+                raise duplicate_tensor(entry.name, catalog.shards[tensors[entry.name].shard].uri, file.uri)
+            tensors[entry.name] = ShardTensor(number, entry)
+    return replace(catalog, shards=pinned, tensors=tensors, metadata=metadata, sealed=sealed)
+
+
+def _checked_parameters(catalog: Catalog, *, is_whole: bool) -> list[SealedParameters]:
+    found: list[SealedParameters] = []
+    for metadata, shard in zip(catalog.header_metadata, catalog.shards, strict=True):
+        parameters = parsed_parameters(metadata, shard.uri)
+        if parameters is None:
+            raise TamperedError(
+                "a key is given, and the file is not encrypted", uri=shard.uri, hint="Leave key= out if that is right"
+            )
+        first = found[0] if found else parameters
+        if _of_checkpoint(parameters) != _of_checkpoint(first):
+            raise TamperedError("the file belongs to another encrypted checkpoint", uri=shard.uri, hint=_HINT)
+        if any(each.shard == parameters.shard for each in found):
+            raise TamperedError(f"file {parameters.shard} of the checkpoint is there twice", uri=shard.uri, hint=_HINT)
+        found.append(parameters)
+    if catalog.overruled:
+        uri = catalog.shards[min(catalog.overruled)].uri
+        raise TamperedError("the index takes tensors of this encrypted file from another one", uri=uri, hint=_HINT)
+    if is_whole and len(found) < found[0].shards:
+        what = f"{len(found)} of the {found[0].shards} files of the encrypted checkpoint are there"
+        raise TamperedError(what, uri=catalog.shards[0].uri, hint=_HINT)
+    return found
+
+
+def _of_checkpoint(parameters: SealedParameters) -> SealedParameters:
+    """Return what all files of a checkpoint have in common."""
+    return replace(parameters, shard=1, salt=b"")
+
+
+class _Opened(NamedTuple):
+    file: SealedFile
+    entries: Sequence[TensorEntry]
+    metadata: Mapping[str, str]
+
+
+class _OuterFile(NamedTuple):
+    """One file as its own header describes it; not authenticated yet."""
+
+    uri: str
+    parameters: SealedParameters
+    entries: list[TensorEntry]
+    tags: TensorEntry
+    hidden: TensorEntry | None
+    metadata: Mapping[str, str]
+
+    @classmethod
+    def of(cls, catalog: Catalog, number: int, parameters: SealedParameters) -> _OuterFile:
+        uri, metadata = catalog.shards[number].uri, catalog.header_metadata[number]
+        entries = sorted(
+            (each.entry for each in catalog.tensors.values() if each.shard == number),
+            key=lambda entry: (entry.begin, entry.end),
+        )
+        names = [
+            tensor_name(kind, parameters.shard, parameters.shards)
+            for kind in (HEADER_TENSOR, PAYLOAD_TENSOR, TAGS_TENSOR)
+        ]
+        found = [entry.name for entry in entries]
+        is_right = found == names if parameters.hides_names else found[-1:] == names[-1:]
+        if not is_right or entries[-1].dtype != "U8":
+            raise TamperedError("the encrypted file does not have its tags, or other tensors", uri=uri, hint=_HINT)
+        hidden = entries[0] if parameters.hides_names else None
+        file = cls(uri, parameters, entries[:-1], entries[-1], hidden, metadata)
+        file.check_sizes()
+        return file
+
+    def check_sizes(self) -> None:
+        """Check the size of what is read before the header is authenticated."""
+        tags_bytes, piece_bytes = self.tags.end - self.tags.begin, self.parameters.piece_bytes
+        if self.hidden is None:
+            pieces = sum(-(-each.end // piece_bytes) - each.begin // piece_bytes for each in self._filled())
+            is_right = tags_bytes == TAG_BYTES * (1 + pieces)
+        else:
+            header_bytes = self.hidden.end - self.hidden.begin
+            most_pieces = (self.tags.begin - self.hidden.begin) // piece_bytes + header_bytes // LEAST_ENTRY_BYTES + 4
+            is_right = TAG_BYTES <= tags_bytes <= TAG_BYTES * most_pieces and 8 < header_bytes <= MAX_JSON_BYTES + 16
+        if not is_right:
+            raise TamperedError("the encrypted file has another number of tags", uri=self.uri, hint=_HINT)
+
+    def _filled(self) -> list[TensorEntry]:
+        return [each for each in self.entries if each.begin < each.end]
+
+    def to_read(self) -> list[TensorEntry]:
+        """Return the tensors that `opened` needs, in the order of their bytes."""
+        return [self.tags] if self.hidden is None else [self.hidden, self.tags]
+
+    def opened(self, key: bytes, header: bytes, tags: memoryview, hidden: memoryview | None) -> _Opened:
+        """Authenticate the header, and read the hidden one if there is any."""
+        if self.hidden is None or hidden is None:
+            file = sealed_file(key, self.parameters, header=header, tags=tags, entries=self.entries, uri=self.uri)
+            metadata = {name: text for name, text in self.metadata.items() if name != METADATA_NAME}
+            return _Opened(file, self.entries, metadata)
+        outer = sealed_file(key, self.parameters, header=header, tags=tags, entries=[self.hidden], uri=self.uri)
+        inner_bytes = outer.decrypted(hidden, self.hidden.begin, self.uri)
+        payload = self.entries[1]
+        size_bytes = len(inner_bytes) + payload.end - payload.begin
+        inner = parse_header(inner_bytes, size_bytes, uri=self.uri)
+        moved = payload.begin - inner.data_begin
+        entries = [each._replace(begin=each.begin + moved, end=each.end + moved) for each in inner.entries]
+        all_entries = [self.hidden, *entries]
+        file = sealed_file(key, self.parameters, header=header, tags=tags, entries=all_entries, uri=self.uri)
+        if file.piece_count * TAG_BYTES != len(tags):
+            raise TamperedError("the encrypted file has another number of tags", uri=self.uri, hint=_HINT)
+        return _Opened(file, entries, inner.metadata or {})
+
+
+def with_whole_pieces(catalog: Catalog, wanted: list[ShardTensor]) -> list[ShardTensor]:
+    """Widen parts of encrypted tensors to whole pieces, out of which the parts are cut."""
+    if not catalog.sealed:
+        return wanted
+    return [_with_whole_pieces(catalog.sealed[each.shard], each) for each in wanted]
+
+
+def _with_whole_pieces(file: SealedFile, wanted: ShardTensor) -> ShardTensor:
+    entry = wanted.entry
+    if file.first_piece(entry.begin, entry.end) is not None:
+        return wanted
+    bits = bits_of(entry.dtype)
+    begin, end = file.whole_pieces(entry.begin, entry.end)
+    if (entry.begin - begin) * 8 % bits or (end - begin) * 8 % bits:  # dtypes of 6 bits
+        begin, end = file.tensor_range(entry.begin)
+    first, count = (entry.begin - begin) * 8 // bits, (end - begin) * 8 // bits
+    whole = tuple(entry.shape)
+    cut = wanted.cut._replace(first=wanted.cut.first + first) if wanted.cut else Cut(whole, whole, first, whole)
+    return wanted._replace(entry=entry._replace(shape=(count,), begin=begin, end=end), cut=cut)
+
+
+def seal_plan(catalog: Catalog, plan: ReadPlan) -> _native.SealPlan | None:
+    """Return what the engine needs to decrypt the items of a plan; None if nothing is encrypted.
+
+    Raises:
+        UsageError: an item is a part of a tensor that was not widened by `with_whole_pieces`.
+    """
+    if not catalog.sealed:
+        return None
+    seals = _native.SealPlan()
+    file_of = {}
+    for position, (shard, file) in enumerate(catalog.sealed.items()):
+        seals.add_file(file.cipher, file.tags)
+        file_of[shard] = position
+    for source, begin, end, _, _ in plan.item_rows():
+        first = catalog.sealed[source].first_piece(begin, end)
+        if first is None:
+            raise UsageError(
+                "a target takes a part of an encrypted tensor in place, which begins or ends inside of a piece",
+                uri=catalog.shards[source].uri,
+                hint="Load the part with slices=, or the whole tensor, and copy it",
+            )
+        seals.add_item(file_of[source], first)
+    return seals

@@ -1,0 +1,1 @@
+"""Encryption of checkpoints: keys, and the format of an encrypted safetensors file."""

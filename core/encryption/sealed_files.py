@@ -1,0 +1,294 @@
+"""The format of an encrypted safetensors file, which docs/encryption.md describes: parameters, keys, and pieces.
+
+Guarantees: the key of a file depends on every byte of its header, so a changed name, dtype, shape or offset makes all
+of its tags wrong. Nothing that is read before the header is authenticated is trusted further than its bounds.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+import re
+import secrets
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from streamer import _native
+from streamer.core.encryption.keys import KEY_BYTES, MOST_KEY_ID_CHARACTERS, MOST_WRAPPED_BYTES, DataKey, derived
+from streamer.core.errors import EncryptionKeyError, FormatError, TamperedError
+from streamer.core.format.header import TensorEntry
+
+__all__ = [
+    "HEADER_TENSOR",
+    "METADATA_NAME",
+    "PAYLOAD_TENSOR",
+    "PIECE_BYTES",
+    "TAGS_TENSOR",
+    "TAG_BYTES",
+    "SealedFile",
+    "SealedParameters",
+    "cipher_of",
+    "new_parameters",
+    "parsed_parameters",
+    "refuse_encrypted",
+    "sealed_file",
+    "tensor_name",
+]
+
+METADATA_NAME = "streamer.encryption"
+TAGS_TENSOR, HEADER_TENSOR, PAYLOAD_TENSOR = "streamer.tags", "streamer.header", "streamer.tensors"
+TAG_BYTES = 16
+VERSION = 1
+# A tag for each 256 KiB costs nothing to read or to check, and a few rows of a tensor need no more than 512 KiB.
+PIECE_BYTES = 256 << 10
+LEAST_PIECE_BYTES, MOST_PIECE_BYTES = (
+    4 << 10,
+    16 << 20,
+)  # blocks hold whole pieces; the smallest default block has 4 MiB
+MOST_SHARDS = 1_000_000
+SALT_BYTES, CHECKPOINT_ID_BYTES = 32, 16
+_SHARD_INFO = b"streamer-encryption-1 shard"
+_HEXADECIMAL = re.compile(r"[0-9a-f]*")
+
+
+@dataclass(frozen=True)
+class SealedParameters:
+    """What the header of an encrypted file says of its encryption.
+
+    Attributes:
+        key_id: Name of the key.
+        wrapped: The key, encrypted by a key service; empty without one.
+        checkpoint: Random number of the checkpoint, the same in each of its files.
+        shard: Number of the file, from 1.
+        shards: Number of files of the checkpoint.
+        salt: Random bytes, others in each file.
+        piece_bytes: Size of a piece; a power of two.
+        hides_names: Whether the header of the tensors is encrypted.
+    """
+
+    key_id: str
+    wrapped: bytes
+    checkpoint: str
+    shard: int
+    shards: int
+    salt: bytes
+    piece_bytes: int = PIECE_BYTES
+    hides_names: bool = False
+
+    def rendered(self) -> str:
+        """Return the text for the metadata of the header."""
+        values: dict[str, Any] = {
+            "version": VERSION,
+            "cipher": "AES-256-GCM",
+            "key_id": self.key_id,
+            "checkpoint": self.checkpoint,
+            "shard": self.shard,
+            "shards": self.shards,
+            "salt": self.salt.hex(),
+            "piece_bytes": self.piece_bytes,
+            "hides_names": self.hides_names,
+        }
+        if self.wrapped:
+            values["wrapped_key"] = base64.b64encode(self.wrapped).decode()
+        return json.dumps(values, separators=(",", ":"))
+
+
+def new_parameters(key: DataKey, shards: int, *, hides_names: bool) -> list[SealedParameters]:
+    """Make the parameters of the files of one checkpoint, each with a salt of its own."""
+    checkpoint = secrets.token_hex(CHECKPOINT_ID_BYTES)
+    first = SealedParameters(key.key_id, key.wrapped, checkpoint, 1, shards, b"", hides_names=hides_names)
+    return [replace(first, shard=number, salt=secrets.token_bytes(SALT_BYTES)) for number in range(1, shards + 1)]
+
+
+def parsed_parameters(metadata: Mapping[str, str] | None, uri: str) -> SealedParameters | None:
+    """Read the parameters; None if the file is not encrypted.
+
+    Raises:
+        FormatError: they are malformed, or of a later version.
+    """
+    text = (metadata or {}).get(METADATA_NAME)
+    if text is None:
+        return None
+    try:
+        values = json.loads(text)
+        if isinstance(values, dict) and values.get("version") != VERSION:
+            what = f"the file is encrypted by version {str(values.get('version'))[:20]} of the format, not {VERSION}"
+            raise FormatError(what, uri=uri, hint="Install a newer streamer")
+        return _checked(values)
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        if isinstance(error, FormatError):
+            raise
+        what = "the parameters of the encryption in the header are malformed"
+        raise FormatError(what, uri=uri, hint="It is damaged: upload or download it again") from error
+
+
+def _checked(values: Any) -> SealedParameters:
+    key_id, shard, shards, piece_bytes = (values[name] for name in ("key_id", "shard", "shards", "piece_bytes"))
+    wrapped = base64.b64decode(values.get("wrapped_key", ""), validate=True)
+    is_sound = (
+        values["cipher"] == "AES-256-GCM"
+        and isinstance(key_id, str)
+        and len(key_id) <= MOST_KEY_ID_CHARACTERS
+        and len(wrapped) <= MOST_WRAPPED_BYTES
+        and all(type(each) is int for each in (shard, shards, piece_bytes))
+        and 1 <= shard <= shards <= MOST_SHARDS
+        and LEAST_PIECE_BYTES <= piece_bytes <= MOST_PIECE_BYTES
+        and piece_bytes.bit_count() == 1
+        and type(values["hides_names"]) is bool
+    )
+    if not is_sound:
+        raise ValueError("a value is out of its bounds")
+    checkpoint, salt = _hexadecimal(values["checkpoint"], CHECKPOINT_ID_BYTES), _hexadecimal(values["salt"], SALT_BYTES)
+    hides_names = values["hides_names"]
+    return SealedParameters(key_id, wrapped, checkpoint.hex(), shard, shards, salt, piece_bytes, hides_names)
+
+
+def _hexadecimal(text: Any, size_bytes: int) -> bytes:
+    if len(text) != 2 * size_bytes or not _HEXADECIMAL.fullmatch(text):
+        raise ValueError("wrong number of hexadecimal digits")
+    return bytes.fromhex(text)
+
+
+def refuse_encrypted(metadata: Mapping[str, str] | None, uri: str) -> None:
+    """Refuse an encrypted file where there is no key.
+
+    Raises:
+        EncryptionKeyError: the file is encrypted; names the key.
+    """
+    found = parsed_parameters(metadata, uri)
+    if found is None:
+        return
+    how = "a key provider that unwraps it" if found.wrapped else "its bytes, the path of a file, or env:NAME"
+    what = f"the checkpoint is encrypted with key {found.key_id!r}, and no key is given"
+    raise EncryptionKeyError(what, uri=uri, hint=f"Give key=: {how}")
+
+
+def tensor_name(kind: str, shard: int, shards: int) -> str:
+    """Name a tensor that is no tensor of the user, differently in each file.
+
+    Example:
+        >>> tensor_name(TAGS_TENSOR, 1, 2)
+        'streamer.tags-00001-of-00002'
+    """
+    return f"{kind}-{shard:05d}-of-{shards:05d}"
+
+
+def cipher_of(key: bytes, parameters: SealedParameters, header: bytes) -> _native.PieceCipher:
+    """Return the cipher of one file.
+
+    Args:
+        key: The key of the checkpoint.
+        parameters: Of the file.
+        header: The length and the text of the header: all bytes before the first tensor.
+    """
+    info = _SHARD_INFO + hashlib.sha256(header).digest()
+    return _native.PieceCipher(derived(key, parameters.salt, info, KEY_BYTES), parameters.piece_bytes)
+
+
+class SealedFile:
+    """One encrypted file whose header was authenticated.
+
+    Attributes:
+        parameters: Of the file.
+        cipher: Of the file.
+        tags: The tags of its pieces, by number.
+    """
+
+    def __init__(
+        self,
+        parameters: SealedParameters,
+        cipher: _native.PieceCipher,
+        tags: bytes | memoryview,
+        ranges: Iterable[tuple[int, int]],
+    ) -> None:
+        self.parameters, self.cipher, self.tags = parameters, cipher, tags
+        self._begins: list[int] = []
+        self._ends: list[int] = []
+        self._firsts: list[int] = []
+        number = 1  # piece 0 is the header's
+        for begin, end in ranges:
+            if begin < end:
+                self._begins.append(begin)
+                self._ends.append(end)
+                self._firsts.append(number)
+                number += cipher.pieces_in(begin, end)
+        self.piece_count = number
+
+    def first_piece(self, begin: int, end: int) -> int | None:
+        """Return the number of the piece with which a range begins; None unless it begins and ends with a piece."""
+        if begin == end:
+            return 0
+        index = bisect_right(self._begins, begin) - 1
+        if index < 0 or end > self._ends[index]:
+            return None
+        first, last, size = self._begins[index], self._ends[index], self.parameters.piece_bytes
+        if (begin != first and begin % size) or (end != last and end % size):
+            return None
+        return self._firsts[index] + begin // size - first // size
+
+    def whole_pieces(self, begin: int, end: int) -> tuple[int, int]:
+        """Widen a range of one tensor so that it begins and ends with a piece."""
+        index = bisect_right(self._begins, begin) - 1
+        size = self.parameters.piece_bytes
+        return max(self._begins[index], begin // size * size), min(self._ends[index], -(-end // size) * size)
+
+    def tensor_range(self, begin: int) -> tuple[int, int]:
+        """Return the range of the tensor with this byte."""
+        index = bisect_right(self._begins, begin) - 1
+        return self._begins[index], self._ends[index]
+
+    def decrypted(self, data: bytes | memoryview, begin: int, uri: str) -> bytes:
+        """Decrypt a small tensor.
+
+        Raises:
+            TamperedError: a tag mismatches.
+        """
+        first = self.first_piece(begin, begin + len(data))
+        assert first is not None
+        count = self.cipher.pieces_in(begin, begin + len(data))
+        tags = memoryview(self.tags)[first * TAG_BYTES : (first + count) * TAG_BYTES]
+        plain = self.cipher.decrypt(data, begin, first, tags)
+        if plain is None:
+            raise _changed(uri)
+        return plain
+
+
+def sealed_file(
+    key: bytes,
+    parameters: SealedParameters,
+    *,
+    header: bytes,
+    tags: bytes | memoryview,
+    entries: Sequence[TensorEntry],
+    uri: str,
+) -> SealedFile:
+    """Authenticate the header of a file.
+
+    Args:
+        key: The key of the checkpoint.
+        parameters: Of the file.
+        header: All bytes before the first tensor.
+        tags: Content of the tensor of tags.
+        entries: The encrypted tensors of the header, in the order of their bytes.
+        uri: The file, for messages.
+
+    Raises:
+        TamperedError: the header is not as it was saved.
+    """
+    cipher = cipher_of(key, parameters, header)
+    if not hmac.compare_digest(cipher.header_tag(), bytes(tags[:TAG_BYTES])):
+        raise TamperedError(
+            "the header of the encrypted file is not as it was saved, or the key is another one",
+            uri=uri,
+            hint="Do not use it; get it again from where it was saved",
+        )
+    return SealedFile(parameters, cipher, tags, [(each.begin, each.end) for each in entries])
+
+
+def _changed(uri: str) -> TamperedError:
+    hint = "Do not use it; get it again from where it was saved"
+    return TamperedError("the encrypted header of the tensors is not as it was saved", uri=uri, hint=hint)

@@ -1,0 +1,41 @@
+// Which items of a plan are encrypted, as values.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "integrity/piece_cipher.h"
+
+namespace streamer {
+
+// One encrypted file: its cipher, and the tags of all its pieces by their numbers.
+struct SealedFile {
+  std::shared_ptr<const PieceCipher> cipher;
+  std::vector<std::byte> tags;
+};
+
+// The number of the file of an item, and of the item's first piece in the file.
+struct SealedItem {
+  std::uint32_t file = kPlain;
+  std::uint64_t first_piece = 0;
+
+  static constexpr std::uint32_t kPlain = UINT32_MAX;
+};
+
+struct SealPlan {
+  std::vector<SealedFile> files;
+  std::vector<SealedItem> items;  // by item; empty: nothing is encrypted
+
+  // Returns the largest piece size, of which all others are divisors; 1 without an encrypted file.
+  std::uint64_t piece_bytes() const {
+    std::uint64_t largest = 1;
+    for (const SealedFile& file : files) {
+      if (file.cipher->piece_bytes() > largest) largest = file.cipher->piece_bytes();
+    }
+    return largest;
+  }
+};
+
+}  // namespace streamer

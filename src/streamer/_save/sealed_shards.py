@@ -1,0 +1,178 @@
+"""Encrypts the bytes of a shard on their way to the storage.
+
+Guarantees: every piece is encrypted once, with a key of its file alone, so no nonce occurs twice: a shard yields its
+bytes only once, and no more of them than its header says. Memory holds the encrypted bytes of the parts in flight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from streamer._save.parts import ShardBytes, tensor_changed
+from streamer.core.checkpoint.saved_tensors import SavedTensors
+from streamer.core.encryption.keys import KeySource
+from streamer.core.encryption.sealed_files import (
+    HEADER_TENSOR,
+    METADATA_NAME,
+    PAYLOAD_TENSOR,
+    TAG_BYTES,
+    TAGS_TENSOR,
+    SealedParameters,
+    cipher_of,
+    new_parameters,
+    tensor_name,
+)
+from streamer.core.errors import EngineError, UsageError
+from streamer.core.format.header_writer import TensorLayout, render_header
+
+__all__ = ["SealedShard", "sealed_shards"]
+
+# Most bytes that are encrypted at a time: a part of an upload, so that a part is one run and is not copied.
+RUN_BYTES = 16 << 20
+
+
+def sealed_shards(
+    groups: list[list[TensorLayout]],
+    tensors: SavedTensors,
+    metadata: Mapping[str, str],
+    key: KeySource,
+    *,
+    hides_names: bool,
+    has_digests: bool,
+) -> list[SealedShard]:
+    """Lay out the encrypted files of one checkpoint.
+
+    Args:
+        groups: The tensors of each file, in file order.
+        tensors: What is saved.
+        metadata: Metadata for the headers.
+        key: The key.
+        hides_names: Whether names, dtypes, shapes and metadata are encrypted, too.
+        has_digests: Whether digests of the encrypted tensors are computed.
+
+    Raises:
+        EncryptionKeyError: there is no key.
+        UsageError: a name or the metadata cannot be saved.
+    """
+    reserved = [each.name for group in groups for each in group if each.name.startswith("streamer.")]
+    if reserved or METADATA_NAME in metadata:
+        what = f"the name {(reserved or [METADATA_NAME])[0][:80]!r} belongs to the format of encrypted files"
+        raise UsageError(what, hint="Rename it: names with streamer. at their beginning are reserved")
+    data_key = key.new_key()
+    parameters = new_parameters(data_key, len(groups), hides_names=hides_names)
+    return [
+        SealedShard(each, data_key.key, group, tensors, metadata, has_digests=has_digests)
+        for each, group in zip(parameters, groups, strict=True)
+    ]
+
+
+class SealedShard(ShardBytes):
+    """The bytes of one encrypted shard; see docs/encryption.md for their format."""
+
+    def __init__(
+        self,
+        parameters: SealedParameters,
+        key: bytes,
+        inner: list[TensorLayout],
+        tensors: SavedTensors,
+        metadata: Mapping[str, str],
+        *,
+        has_digests: bool,
+    ) -> None:
+        self._parameters, self._inner = parameters, inner
+        self._inner_header = render_header(inner, metadata) if parameters.hides_names else b""
+        outer = {} if parameters.hides_names else dict(metadata)
+        outer[METADATA_NAME] = parameters.rendered()
+        size_bytes = parameters.piece_bytes
+        most = 3 + sum(each.size_bytes // size_bytes + 2 for each in inner) + len(self._inner_header) // size_bytes
+        least_bytes = len(render_header(self._layouts(most), outer))  # pieces depend on where the first tensor begins
+        layouts = self._layouts(1 + self._count_pieces(least_bytes))
+        header = render_header(layouts, outer, least_bytes=least_bytes)
+        super().__init__(header, tensors, layouts, has_digests=has_digests)
+        self._cipher = cipher_of(key, parameters, header)
+        self._tags = bytearray(self._cipher.header_tag())
+        self._position = len(header)
+        self._is_begun = False
+
+    def contents(self) -> Iterator[tuple[TensorLayout, Iterable[memoryview]]]:
+        """Yield each tensor of the file with its encrypted pieces, and last the tags.
+
+        Raises:
+            ChangedError: a tensor has another size than before.
+        """
+        if self._is_begun:
+            raise EngineError("an encrypted shard is written once: its pieces would be encrypted twice")
+        self._is_begun = True
+        if self._inner_header:
+            yield self.layouts[0], self._encrypted([memoryview(self._inner_header)], self.layouts[0])
+            yield self.layouts[1], (run for each in self._inner for run in self._of_tensor(each))
+        else:
+            for each in self._inner:
+                yield each, self._of_tensor(each)
+        yield self.layouts[-1], [memoryview(self._tags)]
+
+    def _layouts(self, tags: int) -> list[TensorLayout]:
+        shard, shards = self._parameters.shard, self._parameters.shards
+
+        def layout(kind: str, size_bytes: int) -> TensorLayout:
+            return TensorLayout(tensor_name(kind, shard, shards), "U8", (size_bytes,), size_bytes)
+
+        last = layout(TAGS_TENSOR, TAG_BYTES * tags)
+        if not self._parameters.hides_names:
+            return [*self._inner, last]
+        payload = layout(PAYLOAD_TENSOR, sum(each.size_bytes for each in self._inner))
+        return [layout(HEADER_TENSOR, len(self._inner_header)), payload, last]
+
+    def _count_pieces(self, position: int) -> int:
+        size, count = self._parameters.piece_bytes, 0
+        for size_bytes in (len(self._inner_header), *(each.size_bytes for each in self._inner)):
+            end = position + size_bytes
+            count += -(-end // size) - position // size if size_bytes else 0
+            position = end
+        return count
+
+    def _of_tensor(self, layout: TensorLayout) -> Iterator[memoryview]:
+        return self._encrypted(self._tensors.pieces(layout), layout)
+
+    def _encrypted(self, plain: Iterable[memoryview], layout: TensorLayout) -> Iterator[memoryview]:
+        """Encrypt one tensor in runs of whole pieces."""
+        begin = self._position
+        for run in _runs(plain, begin, self._parameters.piece_bytes):
+            read_bytes = self._position + run.nbytes - begin
+            if read_bytes > layout.size_bytes:  # what follows would be encrypted with the numbers of other pieces
+                raise tensor_changed(layout, read_bytes)
+            data, tags = self._cipher.encrypt(run, self._position, len(self._tags) // TAG_BYTES)
+            self._tags += tags
+            self._position += run.nbytes
+            yield memoryview(data)
+        if self._position - begin != layout.size_bytes:
+            raise tensor_changed(layout, self._position - begin)
+
+
+def _runs(plain: Iterable[memoryview], position: int, piece_bytes: int) -> Iterator[memoryview]:
+    """Join and cut the bytes of a tensor, which begins at a position of the file, into runs of whole pieces.
+
+    Example:
+        >>> [bytes(run) for run in _runs([memoryview(b"abc"), memoryview(b"defghij")], 2, 4)]
+        [b'ab', b'cdef', b'ghij']
+    """
+    rest = bytearray()
+    for each in plain:
+        begin = 0
+        if rest:
+            begin = min(each.nbytes, piece_bytes - (position + len(rest)) % piece_bytes)
+            rest += each[:begin]
+            if (position + len(rest)) % piece_bytes:
+                continue
+            yield memoryview(rest)
+            position, rest = position + len(rest), bytearray()
+        while begin < each.nbytes:
+            end = min((position // RUN_BYTES + 1) * RUN_BYTES, position + each.nbytes - begin) // piece_bytes
+            size_bytes = end * piece_bytes - position
+            if size_bytes <= 0:
+                rest = bytearray(each[begin:])
+                break
+            yield each[begin : begin + size_bytes]
+            begin, position = begin + size_bytes, position + size_bytes
+    if rest:
+        yield memoryview(rest)

@@ -1,0 +1,116 @@
+"""Keys come from where the caller says, never appear in a text, and the wrong one is named."""
+
+from __future__ import annotations
+
+import base64
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from encryption_reference import key_id
+
+import streamer
+from streamer.core.encryption.keys import KeySource, derived, hidden_key, key_id_of
+
+KEY = bytes(range(32))
+TENSORS = {"a": torch.arange(9)}
+
+
+class StubKms:
+    """A key service in memory, as AWS KMS works: data keys are wrapped by a key that never leaves it."""
+
+    def __init__(self) -> None:
+        self.unwrapped = 0
+        self._own = AESGCM(AESGCM.generate_key(256))
+
+    def new_key(self) -> streamer.DataKey:
+        key, nonce = os.urandom(32), os.urandom(12)
+        return streamer.DataKey(key, nonce + self._own.encrypt(nonce, key, b"weights"), "alias/weights")
+
+    def unwrap(self, key_id: str, wrapped: bytes) -> bytes:
+        assert key_id == "alias/weights"
+        self.unwrapped += 1
+        return self._own.decrypt(wrapped[:12], wrapped[12:], b"weights")
+
+
+def test_a_key_service_wraps_a_key_for_each_checkpoint(tmp_path: Path) -> None:
+    kms = StubKms()
+    tensors = {"a": torch.arange(300_000), "b": torch.arange(300_000)}
+    streamer.save(tensors, tmp_path / "one", key=kms, max_shard_bytes="3MB")
+    streamer.save(tensors, tmp_path / "two", key=kms)
+    loaded = streamer.load(tmp_path / "one", key=kms)
+    assert torch.equal(loaded["a"], tensors["a"])
+    assert kms.unwrapped == 1  # for both shards
+    with pytest.raises(streamer.EncryptionKeyError, match="unwrap raised InvalidTag"):
+        streamer.load(tmp_path / "one", key=StubKms())
+    with pytest.raises(streamer.EncryptionKeyError, match="wrapped by a key service"):
+        streamer.load(tmp_path / "one", key=KEY)
+    streamer.save(tensors, tmp_path / "three", key=KEY)
+    with pytest.raises(streamer.EncryptionKeyError, match="was not made by a key service"):
+        streamer.load(tmp_path / "three", key=kms)
+
+
+@pytest.mark.parametrize("content", [KEY, KEY.hex().encode() + b"\n", base64.b64encode(KEY)])
+def test_a_key_is_bytes_a_file_a_variable_or_a_function(
+    tmp_path: Path, content: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    streamer.save(TENSORS, tmp_path / "model", key=KEY)
+    (tmp_path / "key").write_bytes(content)
+    monkeypatch.setenv("MY_KEY", KEY.hex())
+    for key in (KEY, bytearray(KEY), str(tmp_path / "key"), tmp_path / "key", "env:MY_KEY", lambda: KEY):
+        assert torch.equal(streamer.load(tmp_path / "model", key=key)["a"], TENSORS["a"])
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        (b"x" * 31, "has 31 bytes, not 32"),
+        (7, "a key is bytes, not int"),
+        ("/nowhere/key", "cannot be read: No such file"),
+        (KEY.hex(), "cannot be read"),
+        ("env:NO_SUCH_KEY", "'NO_SUCH_KEY' with the key is not set"),
+        (lambda: "text", "is not bytes, but str"),
+        (lambda: b"x", "has 1 bytes, not 32"),
+        (lambda: 1 // 0, "raised ZeroDivisionError"),
+    ],
+)
+def test_what_is_no_key_is_refused_without_being_shown(tmp_path: Path, key: Any, message: str) -> None:
+    with pytest.raises(streamer.EncryptionKeyError, match=message) as raised:
+        streamer.save(TENSORS, tmp_path / "model", key=key)
+    assert KEY.hex() not in str(raised.value)
+    assert not (tmp_path / "model").exists()
+
+
+def test_a_file_without_a_key_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "key").write_bytes(b"secret words, more than thirty-two bytes of them")
+    with pytest.raises(streamer.EncryptionKeyError, match="does not hold a key") as raised:
+        streamer.save(TENSORS, tmp_path / "model", key=tmp_path / "key")
+    assert "secret" not in str(raised.value)
+
+
+def test_a_missing_and_a_wrong_key_are_named(tmp_path: Path) -> None:
+    streamer.save(TENSORS, tmp_path, key=KEY)
+    with pytest.raises(streamer.EncryptionKeyError, match=f"encrypted with key '{key_id(KEY)}', and no key is given"):
+        streamer.load(tmp_path)
+    with pytest.raises(streamer.EncryptionKeyError, match=f"'{key_id(KEY)}', which is not the given key"):
+        streamer.load(tmp_path, key=bytes(32))
+
+
+def test_a_key_shows_in_no_text(tmp_path: Path) -> None:
+    source = hidden_key(KEY)
+    assert repr(source) == "KeySource(…)"
+    assert str(KEY) not in repr(streamer.DataKey(KEY, b"wrapped", "id"))
+    request: Any = streamer._load.request_of(streamer.load, str(tmp_path), {"key": KEY})  # type: ignore[attr-defined]
+    assert "key" not in repr(request)
+    assert pickle.loads(pickle.dumps(KeySource(KEY))).value() == KEY
+
+
+def test_a_key_id_and_derived_keys_are_of_rfc_5869() -> None:
+    assert key_id_of(KEY) == key_id(KEY)
+    # Test case 1 of appendix A, its first block
+    okm = derived(b"\x0b" * 22, bytes(range(13)), bytes(range(0xF0, 0xFA)))
+    assert okm.hex() == "3cb25f25faacd57a90434f64d0362f2a2d2d0a90cf1a5a4c5db02d56ecc4c5bf"
