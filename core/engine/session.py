@@ -79,18 +79,17 @@ class ReadSession:
     ) -> None:
         check_memory(plan, objects, name_of)
         cached = with_cache(objects, plan, settings.coalesce_gap_bytes)
-        self._own_objects, objects, plan = objects, cached.objects, cached.plan
-        self._objects, self._plan = objects, plan
+        self._own_objects, self._objects, self._plan = objects, cached.objects, cached.plan
+        objects, plan = cached.objects, cached.plan
         self._items, self._name_of, self._on_progress = items, name_of, on_progress
         self._device_tensors = device_tensors
-        self._delivered = self._taken = 0
-        self._deadline, self._max_bytes_per_second = settings.deadline, settings.max_bytes_per_second
+        self._delivered, self._taken, self._settings = 0, 0, settings
         self._engine = make_engine(objects, plan, settings, in_item_order)
         self._news = OutageNews(self._engine, on_wait)
         self._renewals = Renewals(self._engine, objects, settings.block_deadline_s)
         targets = Targets(keep_alive, lock, device_tensors)
-        python_threads = choose_python_threads(settings, plan.span_bytes)
-        self._readers = PythonReaders(self._engine, objects, python_threads, targets, plan)
+        threads = choose_python_threads(settings, plan.span_bytes)
+        self._readers = PythonReaders(self._engine, objects, threads, targets, plan)
         self._end = SessionEnd(self._engine, self._readers, targets, plan.span_bytes, on_end)
         self._finalizer = weakref.finalize(self, self._end)
         try:
@@ -148,7 +147,7 @@ class ReadSession:
     @of_one_process
     def take_all(self, items: list[int]) -> list[_native.Memory | None]:
         """Hand over the memory of finished items, for a consumer that keeps them all; see `take`."""
-        if self._deadline.is_over:
+        if self._settings.deadline.is_over:
             self._taken_late()
         self._taken += len(items)
         memories = self._engine.take(items)
@@ -222,7 +221,7 @@ class ReadSession:
             self._engine.provide(*provision)
 
     def _check_deadline(self) -> None:
-        if self._deadline.is_over and self._delivered < self._plan.item_count:
+        if self._settings.deadline.is_over and self._delivered < self._plan.item_count:
             raise self._late(self._plan.item_count - self._delivered)
 
     def _taken_late(self) -> NoReturn:
@@ -230,13 +229,13 @@ class ReadSession:
         raise self._late(self._plan.item_count - self._taken)
 
     def _late(self, missing: int) -> StreamerError:
-        limit = self._max_bytes_per_second
+        limit = self._settings.max_bytes_per_second
         limited = f"; max_bytes_per_second allows {limit} bytes/s" if limit else ""
         away = [
             f"; {each.server} has been failing for {each.waited_s:.1f} s, at last with: {printable(each.last_failure)}"
             for each in self._engine.outages()
         ]
-        return self._deadline.error(
+        return self._settings.deadline.error(
             f"{missing} of {self._plan.item_count} {self._items} were not there in time{limited}{''.join(away)}",
             self._objects[0].uri,
         )

@@ -34,6 +34,8 @@ from streamer.core.secrets.hidden_arguments import hidden, hidden_uris
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
+    from streamer.core.encryption.keys import KeyOption
+
 __all__ = ["OneUri", "ProgressOption", "Request", "StorageOptions", "UriOption"]
 
 OneUri: TypeAlias = "str | os.PathLike[str] | PathObject"
@@ -65,7 +67,7 @@ class Request:
     progress: ProgressOption = None
     dtype: Any = None
     verify: VerifyOption = None
-    key: Any = field(default=None, repr=False)
+    key: KeyOption = field(default=None, repr=False)
     group: Any = None
 
     def __post_init__(self) -> None:

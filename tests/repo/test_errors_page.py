@@ -89,6 +89,18 @@ class Provoked:
     def target_error(self) -> None:
         streamer.load_into(self.file, {"weight": torch.zeros(7), "bias": torch.zeros(3)})
 
+    def encryption_key_error(self) -> None:
+        streamer.save({"weight": torch.zeros(3)}, self.folder / "secret.safetensors", key=bytes(range(32)))
+        streamer.load(self.folder / "secret.safetensors")
+
+    def tampered_error(self) -> None:
+        secret = self.folder / "secret.safetensors"
+        streamer.save({"weight": torch.zeros(3)}, secret, key=bytes(range(32)))
+        content = bytearray(secret.read_bytes())
+        content[-1] ^= 1
+        secret.write_bytes(content)
+        streamer.load(secret, key=bytes(range(32)))
+
     def unsupported_dtype_error(self) -> None:
         header = json.dumps({"weight": {"dtype": "F6_E2M3", "shape": [4], "data_offsets": [0, 3]}}).encode()
         self.file.write_bytes(struct.pack("<Q", len(header)) + header + bytes(3))

@@ -474,8 +474,8 @@ def test_drafts_of_a_killed_save_are_removed_by_the_next_one_and_no_others(tmp_p
 
 
 def test_an_unknown_keyword_is_a_type_error(tmp_path: Path) -> None:
-    with pytest.raises(TypeError, match="unexpected keyword argument 'key'"):
-        streamer.save({}, tmp_path, key=b"")  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="unexpected keyword argument 'shards'"):
+        streamer.save({}, tmp_path, shards=2)  # type: ignore[call-arg]
     assert "resume" in inspect.signature(streamer.save_model).parameters
 
 
