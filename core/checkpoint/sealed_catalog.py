@@ -58,8 +58,8 @@ def opened_catalog(catalog: Catalog, key: KeySource | None, settings: Settings, 
         StorageError: and its kinds, if the tags cannot be read.
     """
     if key is None:
-        for metadata, shard in zip(catalog.header_metadata, catalog.shards, strict=True):
-            refuse_encrypted(metadata, shard.uri)
+        for plain, shard in zip(catalog.header_metadata, catalog.shards, strict=True):
+            refuse_encrypted(plain, shard.uri)
         return catalog
     parameters = _checked_parameters(catalog, is_whole=is_whole)
     data_key = key.key_for(parameters[0].key_id, parameters[0].wrapped, catalog.shards[0].uri)

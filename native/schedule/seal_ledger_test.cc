@@ -2,6 +2,10 @@
 
 #include <doctest/doctest.h>
 
+#include <memory>
+#include <span>
+#include <stdexcept>
+#include <utility>
 #include <vector>
 
 namespace streamer {

@@ -20,6 +20,7 @@ from streamer.core.checkpoint.shards import Shards, name_of
 from streamer.core.checkpoint.slicing import sliced
 from streamer.core.checkpoint.strategies import Strategy, Unverified, strategy_of
 from streamer.core.checkpoint.verification import Verification
+from streamer.core.encryption.keys import hidden_key
 from streamer.core.errors import FormatError, TruncatedError
 from streamer.core.format.manifest import TensorDigest
 from streamer.core.options.settings import Settings, resolve
@@ -143,7 +144,7 @@ def _opened(
             catalog = read_catalog(cache.objects, settings, choice=shards.choice, keeps_headers=keeps_headers)
             strategy.check_headers(catalog, shards.expected)
         is_whole = shards.kind in ("folder", "index")
-        return catalog if is_raw else opened_catalog(catalog, request.key, settings, is_whole=is_whole)
+        return catalog if is_raw else opened_catalog(catalog, hidden_key(request.key), settings, is_whole=is_whole)
 
     catalog = _read_catalog(cache, settings, read)
     if shards.format is not None and strategy.compares_objects:

@@ -22,6 +22,7 @@ ErrorCodeName = Literal[
     "tls",
     "timeout",
     "leaves_folder",
+    "tampered",
     "io",
     "out_of_memory",
     "source",
