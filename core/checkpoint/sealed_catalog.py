@@ -15,7 +15,7 @@ from streamer import _native
 from streamer.core.checkpoint.catalog import Catalog, ShardTensor
 from streamer.core.checkpoint.cuts import Cut
 from streamer.core.checkpoint.shard_choice import duplicate_tensor
-from streamer.core.encryption.keys import KeySource
+from streamer.core.encryption.keys import KeySource, SecretKey
 from streamer.core.encryption.sealed_files import (
     HEADER_TENSOR,
     METADATA_NAME,
@@ -166,7 +166,7 @@ class _OuterFile(NamedTuple):
         """Return the tensors that `opened` needs, in the order of their bytes."""
         return [self.tags] if self.hidden is None else [self.hidden, self.tags]
 
-    def opened(self, key: bytes, header: bytes, tags: memoryview, hidden: memoryview | None) -> _Opened:
+    def opened(self, key: SecretKey, header: bytes, tags: memoryview, hidden: memoryview | None) -> _Opened:
         """Authenticate the header, and read the hidden one if there is any."""
         if self.hidden is None or hidden is None:
             file = sealed_file(key, self.parameters, header=header, tags=tags, entries=self.entries, uri=self.uri)

@@ -13,12 +13,12 @@ import hmac
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeAlias, cast, runtime_checkable
 
 from streamer.core.errors import EncryptionKeyError, StreamerError
 from streamer.core.quoting import quoted
 
-__all__ = ["KEY_BYTES", "DataKey", "KeyOption", "KeyProvider", "KeySource", "derived", "hidden_key", "key_id_of"]
+__all__ = ["KEY_BYTES", "DataKey", "KeyOption", "KeyProvider", "KeySource", "NewKey", "SecretKey", "hidden_key"]
 
 KEY_BYTES = 32
 MOST_KEY_FILE_BYTES = 1024  # 32 bytes as text need 64 digits; more is another file
@@ -72,6 +72,78 @@ class KeyProvider(Protocol):
 KeyOption: TypeAlias = "bytes | str | os.PathLike[str] | Callable[[], bytes] | KeyProvider | None"
 
 
+class SecretKey:
+    """A key, or what should be one, that no `repr` shows: a traceback with locals shows the `repr` of every local.
+
+    Args:
+        key: Bytes of a key; anything else has a `problem`.
+    """
+
+    def __init__(self, key: Any) -> None:
+        self._key = bytes(key) if isinstance(key, (bytearray, memoryview)) else key
+
+    @classmethod
+    def of_text(cls, text: str | None) -> SecretKey:
+        """Decode 64 hexadecimal digits, or base64; a text that is neither gives a key of no bytes."""
+        digits = (text or "").strip()
+        try:
+            return cls(
+                bytes.fromhex(digits) if len(digits) == 2 * KEY_BYTES else base64.b64decode(digits, validate=True)
+            )
+        except (ValueError, binascii.Error):
+            return cls(b"")
+
+    @classmethod
+    def of_content(cls, content: bytes) -> SecretKey:
+        """Decode the content of a file: the key, or a text as for `of_text`."""
+        if len(content) == KEY_BYTES:
+            return cls(content)
+        return cls.of_text(content.decode("ascii", "replace") if len(content) <= MOST_KEY_FILE_BYTES else "")
+
+    @property
+    def problem(self) -> str | None:
+        """Say why this is no key; None if it is one."""
+        if not isinstance(self._key, bytes):
+            return f"is not bytes, but {type(self._key).__name__}"
+        return None if len(self._key) == KEY_BYTES else f"has {len(self._key)} bytes, not {KEY_BYTES}"
+
+    def checked(self, what: str) -> SecretKey:
+        """Return the key.
+
+        Raises:
+            EncryptionKeyError: it is none; the message begins with `what`.
+        """
+        if self.problem is not None:
+            raise EncryptionKeyError(f"{what} {self.problem}", hint=_HINT)
+        return self
+
+    @property
+    def key_id(self) -> str:
+        """The name of the key without a key service: 16 hexadecimal digits that reveal nothing of it.
+
+        Example:
+            >>> SecretKey(bytes(32)).key_id
+            '1e059404923de0e6'
+        """
+        return self.derived(b"", b"streamer-encryption-1 key id", 8).hex()
+
+    def derived(self, salt: bytes, info: bytes, size_bytes: int = KEY_BYTES) -> bytes:
+        """Derive bytes by HKDF with SHA-256 (RFC 5869); at most 32 bytes, its first block."""
+        secret = hmac.new(salt or bytes(hashlib.sha256().digest_size), self._key, hashlib.sha256).digest()
+        return hmac.new(secret, info + b"\x01", hashlib.sha256).digest()[:size_bytes]
+
+    def __repr__(self) -> str:
+        return "SecretKey(…)"
+
+
+class NewKey(NamedTuple):
+    """The key of a checkpoint that is saved; `wrapped` is empty without a key service."""
+
+    key: SecretKey
+    wrapped: bytes
+    key_id: str
+
+
 class KeySource:
     """An argument ``key=``, which no `repr` shows.
 
@@ -92,30 +164,29 @@ class KeySource:
         Raises:
             EncryptionKeyError: the argument cannot be a key.
         """
-        value = self._value
-        if isinstance(value, (bytes, bytearray, memoryview)):
-            _checked(bytes(value), "the key")
-        elif not (isinstance(value, (str, os.PathLike, KeyProvider)) or callable(value)):
-            raise EncryptionKeyError(f"a key is bytes, not {type(value).__name__}", hint=_HINT)
+        if self._is_bytes:
+            SecretKey(self._value).checked("the key")
+        elif not (isinstance(self._value, (str, os.PathLike, KeyProvider)) or callable(self._value)):
+            raise EncryptionKeyError(f"a key is bytes, not {type(self._value).__name__}", hint=_HINT)
         return self
 
-    def new_key(self) -> DataKey:
-        """Return the key of a checkpoint that is saved; `DataKey.wrapped` is empty without a key service.
+    def new_key(self) -> NewKey:
+        """Return the key of a checkpoint that is saved.
 
         Raises:
             EncryptionKeyError: there is no key, or it is of another length.
         """
         if not isinstance(self._value, KeyProvider):
             key = self._plain_key()
-            return DataKey(key, b"", key_id_of(key))
+            return NewKey(key, b"", key.key_id)
         made = _of_service("new_key", self._value.new_key)
         if not isinstance(made, DataKey) or not isinstance(made.key_id, str) or not isinstance(made.wrapped, bytes):
             raise EncryptionKeyError("new_key of the key provider returned no streamer.DataKey")
         if not made.wrapped or len(made.wrapped) > MOST_WRAPPED_BYTES or len(made.key_id) > MOST_KEY_ID_CHARACTERS:
             raise EncryptionKeyError("the key provider returned no wrapped key, or one that is too long")
-        return DataKey(_checked(made.key, "the key provider's key"), made.wrapped, made.key_id)
+        return NewKey(SecretKey(made.key).checked("the key provider's key"), made.wrapped, made.key_id)
 
-    def key_for(self, key_id: str, wrapped: bytes, uri: str) -> bytes:
+    def key_for(self, key_id: str, wrapped: bytes, uri: str) -> SecretKey:
         """Return the key of a checkpoint that is loaded.
 
         Args:
@@ -131,29 +202,42 @@ class KeySource:
                 hint = "Give the key itself: its bytes, a path, or env:NAME"
                 raise EncryptionKeyError(_wants(key_id, "was not made by a key service"), uri=uri, hint=hint)
             provider = self._value
-            return _checked(_of_service("unwrap", lambda: provider.unwrap(key_id, wrapped)), "the unwrapped key")
+            found = _of_service("unwrap", lambda: SecretKey(provider.unwrap(key_id, wrapped)))
+            return cast("SecretKey", found).checked("the unwrapped key")
         if wrapped:
             hint = "Give a key provider as key=, with a method unwrap(key_id, wrapped)"
             raise EncryptionKeyError(_wants(key_id, "was wrapped by a key service"), uri=uri, hint=hint)
         key = self._plain_key()
-        if not hmac.compare_digest(key_id_of(key).encode(), key_id.encode(errors="replace")):
-            what = _wants(key_id, f"is not the given key {key_id_of(key)}")
+        if not hmac.compare_digest(key.key_id.encode(), key_id.encode(errors="replace")):
+            what = _wants(key_id, f"is not the given key {key.key_id}")
             raise EncryptionKeyError(what, uri=uri, hint="Give the key with which it was saved")
         return key
 
-    def _plain_key(self) -> bytes:
-        value = self._value
-        if isinstance(value, (bytes, bytearray, memoryview)):
-            return _checked(bytes(value), "the key")
-        if isinstance(value, str) and value.startswith(ENVIRONMENT_PREFIX):
-            name = value.removeprefix(ENVIRONMENT_PREFIX)
-            text = os.environ.get(name)
-            if not text:
-                raise EncryptionKeyError(f"the environment variable {quoted(name)} with the key is not set", hint=_HINT)
-            return _of_text(text, f"the environment variable {quoted(name)}")
-        if isinstance(value, (str, os.PathLike)):
-            return _of_file(value)
-        return _checked(_of_service("key=", value), "the key")
+    @property
+    def _is_bytes(self) -> bool:
+        return isinstance(self._value, (bytes, bytearray, memoryview))
+
+    def _plain_key(self) -> SecretKey:
+        if self._is_bytes:
+            return SecretKey(self._value).checked("the key")
+        if isinstance(self._value, str) and self._value.startswith(ENVIRONMENT_PREFIX):
+            return _of_environment(self._value.removeprefix(ENVIRONMENT_PREFIX))
+        if isinstance(self._value, (str, os.PathLike)):
+            return self._of_file()
+        found = _of_service("the function for the key", lambda: SecretKey(self._value()))
+        return cast("SecretKey", found).checked("the key")
+
+    def _of_file(self) -> SecretKey:
+        """Read a key file. Its path is in no message unless the file exists: it may be a key, passed as a text."""
+        try:
+            with open(self._value, "rb") as file:
+                key = SecretKey.of_content(file.read(MOST_KEY_FILE_BYTES + 1))
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or "no path"
+            raise EncryptionKeyError(f"the key file cannot be read: {why}", hint=_HINT) from None
+        if key.problem is not None:
+            raise _no_key_in(f"the key file {quoted(os.fsdecode(self._value))}")
+        return key
 
     def __repr__(self) -> str:
         return "KeySource(…)"
@@ -164,62 +248,22 @@ def hidden_key(value: Any) -> KeySource | None:
     return None if value is None else KeySource(value)
 
 
-def key_id_of(key: bytes) -> str:
-    """Return the name of a key without a key service: 16 hexadecimal digits that reveal nothing of it.
+def _of_environment(name: str) -> SecretKey:
+    if not os.environ.get(name):
+        raise EncryptionKeyError(f"the environment variable {quoted(name)} with the key is not set", hint=_HINT)
+    key = SecretKey.of_text(os.environ.get(name))
+    if key.problem is not None:
+        raise _no_key_in(f"the environment variable {quoted(name)}")
+    return key
 
-    Example:
-        >>> key_id_of(bytes(32))
-        '1e059404923de0e6'
-    """
-    return derived(key, b"", b"streamer-encryption-1 key id", 8).hex()
 
-
-def derived(key: bytes, salt: bytes, info: bytes, size_bytes: int = KEY_BYTES) -> bytes:
-    """Derive bytes from a key by HKDF with SHA-256 (RFC 5869); at most 32 bytes, its first block."""
-    secret = hmac.new(salt or bytes(hashlib.sha256().digest_size), key, hashlib.sha256).digest()
-    return hmac.new(secret, info + b"\x01", hashlib.sha256).digest()[:size_bytes]
+def _no_key_in(where: str) -> EncryptionKeyError:
+    hint = "Write 64 hexadecimal digits, or base64: openssl rand -hex 32"
+    return EncryptionKeyError(f"{where} does not hold a key of {KEY_BYTES} bytes", hint=hint)
 
 
 def _wants(key_id: str, why: str) -> str:
     return f"the checkpoint is encrypted with key {quoted(key_id)}, which {why}"
-
-
-def _checked(key: Any, what: str) -> bytes:
-    if not isinstance(key, bytes):
-        raise EncryptionKeyError(f"{what} is not bytes, but {type(key).__name__}", hint=_HINT)
-    if len(key) != KEY_BYTES:
-        raise EncryptionKeyError(f"{what} has {len(key)} bytes, not {KEY_BYTES}", hint=_HINT)
-    return key
-
-
-def _of_file(path: Any) -> bytes:
-    """Read a key file. Its path is in no message unless the file exists: it may be a key that was passed as a text."""
-    try:
-        with open(path, "rb") as file:
-            content = file.read(MOST_KEY_FILE_BYTES + 1)
-    except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or "no path"
-        raise EncryptionKeyError(f"the key file cannot be read: {why}", hint=_HINT) from None
-    if len(content) == KEY_BYTES:
-        return content
-    try:
-        text = content.decode("ascii") if len(content) <= MOST_KEY_FILE_BYTES else ""
-    except UnicodeDecodeError:
-        text = ""
-    return _of_text(text, f"the key file {quoted(os.fsdecode(path))}")
-
-
-def _of_text(text: str, where: str) -> bytes:
-    """Decode 64 hexadecimal digits, or base64."""
-    text = text.strip()
-    try:
-        key = bytes.fromhex(text) if len(text) == 2 * KEY_BYTES else base64.b64decode(text, validate=True)
-    except (ValueError, binascii.Error):
-        key = b""
-    if len(key) != KEY_BYTES:
-        hint = "Write 64 hexadecimal digits, or base64: openssl rand -hex 32"
-        raise EncryptionKeyError(f"{where} does not hold a key of {KEY_BYTES} bytes", hint=hint)
-    return key
 
 
 def _of_service(what: str, call: Callable[[], Any]) -> Any:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from streamer import _native
-from streamer.core.encryption.keys import KEY_BYTES, MOST_KEY_ID_CHARACTERS, MOST_WRAPPED_BYTES, DataKey, derived
+from streamer.core.encryption.keys import MOST_KEY_ID_CHARACTERS, MOST_WRAPPED_BYTES, NewKey, SecretKey
 from streamer.core.errors import EncryptionKeyError, FormatError, TamperedError
 from streamer.core.format.header import TensorEntry
 
@@ -97,7 +97,7 @@ class SealedParameters:
         return json.dumps(values, separators=(",", ":"))
 
 
-def new_parameters(key: DataKey, shards: int, *, hides_names: bool) -> list[SealedParameters]:
+def new_parameters(key: NewKey, shards: int, *, hides_names: bool) -> list[SealedParameters]:
     """Make the parameters of the files of one checkpoint, each with a salt of its own."""
     checkpoint = secrets.token_hex(CHECKPOINT_ID_BYTES)
     first = SealedParameters(key.key_id, key.wrapped, checkpoint, 1, shards, b"", hides_names=hides_names)
@@ -177,7 +177,7 @@ def tensor_name(kind: str, shard: int, shards: int) -> str:
     return f"{kind}-{shard:05d}-of-{shards:05d}"
 
 
-def cipher_of(key: bytes, parameters: SealedParameters, header: bytes) -> _native.PieceCipher:
+def cipher_of(key: SecretKey, parameters: SealedParameters, header: bytes) -> _native.PieceCipher:
     """Return the cipher of one file.
 
     Args:
@@ -186,7 +186,7 @@ def cipher_of(key: bytes, parameters: SealedParameters, header: bytes) -> _nativ
         header: The length and the text of the header: all bytes before the first tensor.
     """
     info = _SHARD_INFO + hashlib.sha256(header).digest()
-    return _native.PieceCipher(derived(key, parameters.salt, info, KEY_BYTES), parameters.piece_bytes)
+    return _native.PieceCipher(key.derived(parameters.salt, info), parameters.piece_bytes)
 
 
 class SealedFile:
@@ -258,7 +258,7 @@ class SealedFile:
 
 
 def sealed_file(
-    key: bytes,
+    key: SecretKey,
     parameters: SealedParameters,
     *,
     header: bytes,

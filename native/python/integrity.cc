@@ -16,6 +16,7 @@
 #include "integrity/digest_plan.h"
 #include "integrity/piece_cipher.h"
 #include "integrity/seal_plan.h"
+#include "io/arena.h"
 #include "python/gil.h"
 #include "python/registers.h"
 
@@ -51,21 +52,22 @@ std::vector<std::byte> copied(const py::buffer& data) {
   return {bytes.begin(), bytes.end()};
 }
 
-// Returns the encrypted bytes and their tags.
+// Returns the encrypted bytes, in memory of the arena, which has huge pages and is reused, and
+// their tags.
 py::tuple encrypt(const PieceCipher& cipher, const py::buffer& data, std::uint64_t position,
                   std::uint64_t first) {
   const py::buffer_info info = data.request();
   const std::span plain = bytes_of(info);
-  const std::uint64_t pieces = cipher.pieces_in(position, position + plain.size());
-  py::bytearray to(nullptr, plain.size());
-  py::bytearray tags(nullptr, pieces * kTagBytes);
-  auto* const to_bytes = reinterpret_cast<std::byte*>(PyByteArray_AS_STRING(to.ptr()));
-  auto* const tag_bytes = reinterpret_cast<std::byte*>(PyByteArray_AS_STRING(tags.ptr()));
+  std::vector<std::byte> tags(cipher.pieces_in(position, position + plain.size()) * kTagBytes);
+  Memory to;
   {
     const GilReleased unlocked;
-    cipher.encrypt(position, first, plain, to_bytes, {tag_bytes, pieces * kTagBytes});
+    to = Arena::instance().allocate(plain.size(), 0);
+    to.hand_over();
+    cipher.encrypt(position, first, plain, to.data(), tags);
   }
-  return py::make_tuple(std::move(to), std::move(tags));
+  return py::make_tuple(std::move(to),
+                        py::bytes(reinterpret_cast<const char*>(tags.data()), tags.size()));
 }
 
 // Returns the decrypted bytes; None if a tag mismatches.

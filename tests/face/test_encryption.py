@@ -14,11 +14,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 from encryption_reference import decrypted, divided, encrypted, key_id
+from faults.flips import flips_always, flips_once
+from faults.server import FaultServer
 from safetensors import safe_open
 from servers.seaweedfs import SeaweedServer
 
 import streamer
+from streamer._cli import main
 from streamer._save.sealed_shards import SealedShard
 from streamer.core.format.dtypes import TORCH_DTYPES
 
@@ -309,3 +313,48 @@ def test_a_group_is_refused_before_anything_is_read(tmp_path: Path) -> None:
             streamer.load(tmp_path / "nothing", key=KEY, group=torch.distributed.group.WORLD)
     finally:
         torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("how", ["file", "environment"])
+def test_the_command_check_authenticates_the_headers(tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, words = tmp_path / "model", ["check", str(tmp_path / "model")]
+    streamer.save({"a": torch.arange(9)}, model, key=KEY)
+    without = CliRunner().invoke(main, words)
+    assert (without.exit_code, key_id(KEY) in without.output) == (2, True)
+    if how == "file":
+        (tmp_path / "key").write_text(KEY.hex())
+        words += ["--key-file", str(tmp_path / "key")]
+    else:
+        monkeypatch.setenv("STREAMER_KEY", KEY.hex())
+    found = CliRunner().invoke(main, words)
+    assert (found.exit_code, "1 tensor" in found.output) == (0, True)
+    file = model / "model.safetensors"
+    file.write_bytes(file.read_bytes().replace(b'"I64"', b'"U64"', 1))
+    (model / "model.safetensors.manifest.json").unlink()
+    changed = CliRunner().invoke(main, words)
+    assert (changed.exit_code, "not as it was saved" in changed.output) == (65, True)
+
+
+def test_dcp_refuses_what_is_encrypted(tmp_path: Path) -> None:
+    streamer.save({"a": torch.arange(9)}, tmp_path, key=KEY)
+    with pytest.raises(streamer.EncryptionKeyError, match=key_id(KEY)):
+        streamer.dcp.HuggingFaceStorageReader(str(tmp_path)).read_metadata()
+
+
+def test_a_flipped_bit_on_the_way_is_read_again(tmp_path: Path) -> None:
+    tensors = large_tensors()
+    folder = tmp_path / "bucket/model"
+    streamer.save(tensors, folder, key=KEY)
+    with FaultServer(folder.parent, flips_once()) as server:
+        how: Any = {"key": KEY, "storage_options": server.storage_options(), "progress": False}
+        with streamer.stream(server.url("model"), **how) as stream:
+            assert are_equal(dict(stream), tensors)
+        assert server.faults["flipped_byte"] == 1
+    assert stream.report.rereads == 1
+
+
+def test_bits_that_flip_each_time_are_an_error(tmp_path: Path) -> None:
+    folder = tmp_path / "bucket/model"
+    streamer.save(large_tensors(), folder, key=KEY)
+    with FaultServer(folder.parent, flips_always) as server, pytest.raises(streamer.TamperedError):
+        streamer.load(server.url("model"), key=KEY, storage_options=server.storage_options(), progress=False)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from streamer._save.parts import ShardBytes, tensor_changed
 from streamer.core.checkpoint.saved_tensors import SavedTensors
-from streamer.core.encryption.keys import KeySource
+from streamer.core.encryption.keys import KeySource, SecretKey
 from streamer.core.encryption.sealed_files import (
     HEADER_TENSOR,
     METADATA_NAME,
@@ -58,10 +58,10 @@ def sealed_shards(
     if reserved or METADATA_NAME in metadata:
         what = f"the name {(reserved or [METADATA_NAME])[0][:80]!r} belongs to the format of encrypted files"
         raise UsageError(what, hint="Rename it: names with streamer. at their beginning are reserved")
-    data_key = key.new_key()
-    parameters = new_parameters(data_key, len(groups), hides_names=hides_names)
+    new_key = key.new_key()
+    parameters = new_parameters(new_key, len(groups), hides_names=hides_names)
     return [
-        SealedShard(each, data_key.key, group, tensors, metadata, has_digests=has_digests)
+        SealedShard(each, new_key.key, group, tensors, metadata, has_digests=has_digests)
         for each, group in zip(parameters, groups, strict=True)
     ]
 
@@ -72,7 +72,7 @@ class SealedShard(ShardBytes):
     def __init__(
         self,
         parameters: SealedParameters,
-        key: bytes,
+        key: SecretKey,
         inner: list[TensorLayout],
         tensors: SavedTensors,
         metadata: Mapping[str, str],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import os
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,13 @@ import pytest
 import torch
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from encryption_reference import key_id
+from frames import shown_by_us
 
 import streamer
-from streamer.core.encryption.keys import KeySource, derived, hidden_key, key_id_of
+from streamer.core.encryption.keys import KeySource, SecretKey, hidden_key
 
 KEY = bytes(range(32))
+OTHER = bytes(range(7, 39))
 TENSORS = {"a": torch.arange(9)}
 
 
@@ -100,6 +103,60 @@ def test_a_missing_and_a_wrong_key_are_named(tmp_path: Path) -> None:
         streamer.load(tmp_path, key=bytes(32))
 
 
+def spoiled(folder: Path) -> None:
+    """Change the last tag."""
+    file = folder / "model.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+
+
+def spoiled_header(folder: Path) -> None:
+    file = folder / "model.safetensors"
+    file.write_bytes(file.read_bytes().replace(b'"pt"', b'"np"', 1))
+
+
+class Careless:
+    """A key provider whose keys are too long."""
+
+    def new_key(self) -> streamer.DataKey:
+        return streamer.DataKey(LONG, b"wrapped", "id")
+
+    def unwrap(self, key_id: str, wrapped: bytes) -> bytes:
+        return LONG
+
+
+LONG = bytes(range(33))  # wrong, and yet a secret
+FAILURES: dict[str, Callable[[Path], object]] = {
+    "wrong key": lambda folder: streamer.load(folder, key=OTHER),
+    "wrong length": lambda folder: streamer.load(folder, key=LONG),
+    "a key as a path": lambda folder: streamer.load(folder, key=KEY.hex()),
+    "a wrong text in the environment": lambda folder: streamer.load(folder, key="env:MY_LONG_KEY"),
+    "a wrong file": lambda folder: streamer.load(folder, key=folder.parent / "long"),
+    "a function that returns too much": lambda folder: streamer.load(folder, key=lambda: LONG),
+    "a provider that returns too much": lambda folder: streamer.save(TENSORS, folder.parent / "two", key=Careless()),
+    "a changed tensor": lambda folder: (spoiled(folder), streamer.load(folder, key=KEY)),
+    "a changed header": lambda folder: (spoiled_header(folder), streamer.load(folder, key=KEY)),
+    "a checkpoint that is there": lambda folder: streamer.save(TENSORS, folder, key=KEY),
+    "a tensor that cannot be saved": lambda folder: streamer.save({"a": 1}, folder, key=KEY),
+    "an unknown keyword": lambda folder: streamer.load(folder, key=KEY, kee=1),  # type: ignore[call-arg]
+    "a missing name": lambda folder: streamer.load(folder, key=KEY, names="b"),
+}
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+def test_no_frame_of_ours_shows_a_key(failure: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_LONG_KEY", LONG.hex())
+    (tmp_path / "long").write_text(LONG.hex())
+    streamer.save(TENSORS, tmp_path / "model", key=KEY)
+    with pytest.raises((streamer.StreamerError, TypeError)) as raised:
+        FAILURES[failure](tmp_path / "model")
+    shown = shown_by_us(raised.value)
+    assert shown
+    for key in (KEY, OTHER, LONG):
+        assert not [text for text in (*shown, str(raised.value)) if key.hex() in text or repr(key)[2:-1] in text]
+
+
 def test_a_key_shows_in_no_text(tmp_path: Path) -> None:
     source = hidden_key(KEY)
     assert repr(source) == "KeySource(…)"
@@ -110,7 +167,7 @@ def test_a_key_shows_in_no_text(tmp_path: Path) -> None:
 
 
 def test_a_key_id_and_derived_keys_are_of_rfc_5869() -> None:
-    assert key_id_of(KEY) == key_id(KEY)
+    assert SecretKey(KEY).key_id == key_id(KEY)
     # Test case 1 of appendix A, its first block
-    okm = derived(b"\x0b" * 22, bytes(range(13)), bytes(range(0xF0, 0xFA)))
+    okm = SecretKey(b"\x0b" * 22).derived(bytes(range(13)), bytes(range(0xF0, 0xFA)))
     assert okm.hex() == "3cb25f25faacd57a90434f64d0362f2a2d2d0a90cf1a5a4c5db02d56ecc4c5bf"
