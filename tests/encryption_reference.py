@@ -6,6 +6,7 @@ It is what another implementation would be: the tests compare the product with i
 from __future__ import annotations
 
 import hashlib
+import hmac
 import itertools
 import json
 from collections.abc import Mapping
@@ -41,9 +42,14 @@ def divided(data: bytes) -> Outer:
     return Outer(data[:begin], document, parameters, sorted(tensors, key=lambda each: each[1:]), data)
 
 
-def shard_key(key: bytes, parameters: Mapping[str, Any], header: bytes) -> bytes:
-    info = b"streamer-encryption-1 shard" + hashlib.sha256(header).digest()
+def shard_key(key: bytes, parameters: Mapping[str, Any], header: bytes, what: str = "shard") -> bytes:
+    info = f"streamer-encryption-1 {what}".encode() + hashlib.sha256(header).digest()
     return HKDF(SHA256(), 32, bytes.fromhex(parameters["salt"]), info).derive(key)
+
+
+def tag_0(key: bytes, parameters: Mapping[str, Any], header: bytes, tags: bytes) -> bytes:
+    """Authenticate the header, and the tags of all pieces."""
+    return hmac.digest(shard_key(key, parameters, header, "tags"), tags, "sha256")[:TAG_BYTES]
 
 
 def key_id(key: bytes) -> str:
@@ -70,7 +76,8 @@ def decrypted(data: bytes, key: bytes) -> dict[str, tuple[str, list[int], bytes]
             plain += cipher.decrypt(number.to_bytes(12, "big"), data[first:last] + tag, None)
         return plain
 
-    cipher.decrypt(bytes(12), tags[: next(numbers) + TAG_BYTES], None)  # the header
+    assert next(numbers) == 0
+    assert hmac.compare_digest(tags[:TAG_BYTES], tag_0(key, outer.parameters, outer.header, tags[TAG_BYTES:]))
     document, tensors = outer.document, outer.tensors[:-1]
     if outer.parameters["hides_names"]:
         hidden = opened(*tensors[0][1:])
@@ -110,7 +117,7 @@ def encrypted(tensors: Mapping[str, tuple[str, list[int], bytes]], key: bytes, p
         position += len(data)
     begun = header(TAG_BYTES * (1 + sum(map(len, ranges))))
     cipher = AESGCM(shard_key(key, parameters, begun))
-    body, tags = b"", cipher.encrypt(bytes(12), b"", None)
+    body, tags = b"", b""
     position, number = 4096, 0
     for (_, _, data), cuts in zip(tensors.values(), ranges, strict=True):
         for first, last in cuts:
@@ -118,4 +125,4 @@ def encrypted(tensors: Mapping[str, tuple[str, list[int], bytes]], key: bytes, p
             sealed = cipher.encrypt(number.to_bytes(12, "big"), data[first - position : last - position], None)
             body, tags = body + sealed[:-TAG_BYTES], tags + sealed[-TAG_BYTES:]
         position += len(data)
-    return begun + body + tags
+    return begun + body + tag_0(key, parameters, begun, tags) + tags

@@ -64,6 +64,14 @@ def opened_catalog(catalog: Catalog, key: KeySource | None, settings: Settings, 
     parameters = _checked_parameters(catalog, is_whole=is_whole)
     data_key = key.key_for(parameters[0].key_id, parameters[0].wrapped, catalog.shards[0].uri)
     files = [_OuterFile.of(catalog, number, each) for number, each in enumerate(parameters)]
+    try:
+        return _opened(catalog, files, data_key, settings)
+    except TamperedError:  # headers and tags may have been damaged on the way, as everything else
+        return _opened(catalog, files, data_key, settings)
+
+
+def _opened(catalog: Catalog, files: Sequence[_OuterFile], key: SecretKey, settings: Settings) -> Catalog:
+    """Read the tags of all files, and authenticate their headers and tags."""
     ranges = [(number, each.begin, each.end) for number, file in enumerate(files) for each in file.to_read()]
     contents, pinned = read_ranges(catalog.shards, ranges, settings, what="tags")
     remaining = iter(contents)
@@ -72,7 +80,7 @@ def opened_catalog(catalog: Catalog, key: KeySource | None, settings: Settings, 
     sealed: dict[int, SealedFile] = {}
     for number, file in enumerate(files):
         hidden = next(remaining) if file.hidden is not None else None
-        opened = file.opened(data_key, catalog.headers[number], next(remaining), hidden)
+        opened = file.opened(key, catalog.headers[number], next(remaining), hidden)
         sealed[number] = opened.file
         metadata.update(opened.metadata)
         for entry in opened.entries:

@@ -36,6 +36,7 @@ __all__ = [
     "parsed_parameters",
     "refuse_encrypted",
     "sealed_file",
+    "tags_digest",
     "tensor_name",
 ]
 
@@ -51,7 +52,7 @@ LEAST_PIECE_BYTES, MOST_PIECE_BYTES = (
 )  # blocks hold whole pieces; the smallest default block has 4 MiB
 MOST_SHARDS = 1_000_000
 SALT_BYTES, CHECKPOINT_ID_BYTES = 32, 16
-_SHARD_INFO = b"streamer-encryption-1 shard"
+_SHARD_INFO, _TAGS_INFO = b"streamer-encryption-1 shard", b"streamer-encryption-1 tags"
 _HEXADECIMAL = re.compile(r"[0-9a-f]*")
 
 
@@ -189,6 +190,12 @@ def cipher_of(key: SecretKey, parameters: SealedParameters, header: bytes) -> _n
     return _native.PieceCipher(key.derived(parameters.salt, info), parameters.piece_bytes)
 
 
+def tags_digest(key: SecretKey, parameters: SealedParameters, header: bytes) -> hmac.HMAC:
+    """Begin the digest of the tags of all pieces, whose first 16 bytes are tag 0; arguments as for `cipher_of`."""
+    info = _TAGS_INFO + hashlib.sha256(header).digest()
+    return hmac.new(key.derived(parameters.salt, info), digestmod=hashlib.sha256)
+
+
 class SealedFile:
     """One encrypted file whose header was authenticated.
 
@@ -209,7 +216,7 @@ class SealedFile:
         self._begins: list[int] = []
         self._ends: list[int] = []
         self._firsts: list[int] = []
-        number = 1  # piece 0 is the header's
+        number = 1  # tag 0 is no piece's
         for begin, end in ranges:
             if begin < end:
                 self._begins.append(begin)
@@ -266,7 +273,7 @@ def sealed_file(
     entries: Sequence[TensorEntry],
     uri: str,
 ) -> SealedFile:
-    """Authenticate the header of a file.
+    """Authenticate the header and the tags of a file.
 
     Args:
         key: The key of the checkpoint.
@@ -277,15 +284,17 @@ def sealed_file(
         uri: The file, for messages.
 
     Raises:
-        TamperedError: the header is not as it was saved.
+        TamperedError: the header or the tags are not as they were saved.
     """
-    cipher = cipher_of(key, parameters, header)
-    if not hmac.compare_digest(cipher.header_tag(), bytes(tags[:TAG_BYTES])):
+    digest = tags_digest(key, parameters, header)
+    digest.update(tags[TAG_BYTES:])
+    if not hmac.compare_digest(digest.digest()[:TAG_BYTES], bytes(tags[:TAG_BYTES])):
         raise TamperedError(
-            "the header of the encrypted file is not as it was saved, or the key is another one",
+            "the header or the tags of the encrypted file are not as they were saved, or the key is another one",
             uri=uri,
             hint="Do not use it; get it again from where it was saved",
         )
+    cipher = cipher_of(key, parameters, header)
     return SealedFile(parameters, cipher, tags, [(each.begin, each.end) for each in entries])
 
 

@@ -131,14 +131,6 @@ std::uint64_t PieceCipher::decrypt(std::uint64_t position, std::uint64_t first,
   return wrong;
 }
 
-std::array<std::byte, kTagBytes> PieceCipher::header_tag() const {
-  Context context(key_, Direction::kEncrypt);
-  std::array<std::byte, kTagBytes> tag;
-  context.begin(0);
-  context.finish_with_tag(tag.data());
-  return tag;
-}
-
 std::uint64_t PieceCipher::end_of_piece(std::uint64_t position, std::uint64_t end) const {
   return std::min(end, (position / piece_bytes_ + 1) * piece_bytes_);
 }

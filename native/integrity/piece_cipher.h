@@ -46,10 +46,6 @@ class PieceCipher {
   std::uint64_t decrypt(std::uint64_t position, std::uint64_t first, std::span<std::byte> data,
                         std::span<const std::byte> tags) const;
 
-  // Returns the tag of piece 0, which has no bytes: the key of a file depends on its header, and so
-  // does this tag.
-  std::array<std::byte, kTagBytes> header_tag() const;
-
   static constexpr std::uint64_t kAllRight = UINT64_MAX;
 
  private:

@@ -90,11 +90,6 @@ void register_encryption(py::module_& module) {
              return std::make_shared<PieceCipher>(bytes_of(info), piece_bytes);
            }),
            py::arg("key"), py::arg("piece_bytes"))
-      .def("header_tag",
-           [](const PieceCipher& cipher) {
-             const auto tag = cipher.header_tag();
-             return py::bytes(reinterpret_cast<const char*>(tag.data()), tag.size());
-           })
       .def("pieces_in", &PieceCipher::pieces_in, py::arg("begin"), py::arg("end"))
       .def("encrypt", &encrypt, py::arg("data"), py::arg("position"), py::arg("first"))
       .def("decrypt", &decrypt, py::arg("data"), py::arg("position"), py::arg("first"),

@@ -66,7 +66,7 @@ def test_the_vector_is_what_the_page_shows(vector: bytes) -> None:
     assert shard_key(bytes(range(32)), outer.parameters, outer.header).hex() == VECTOR["key of the file"]
     assert vector[4096:4099].hex() == VECTOR["`a`, encrypted"]
     tags = vector[outer.tensors[-1][1] :].hex()
-    assert tags == "".join(VECTOR[f"tag {name}"] for name in ("0 (header)", "1 (`a`)", "2", "3"))
+    assert tags == "".join(VECTOR[f"tag {name}"] for name in ("0", "1 (`a`)", "2", "3"))
     assert sha256(vector).hexdigest() == VECTOR["`H(file)`, 8261 bytes"]
 
 

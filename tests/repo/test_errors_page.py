@@ -97,7 +97,7 @@ class Provoked:
         secret = self.folder / "secret.safetensors"
         streamer.save({"weight": torch.zeros(3)}, secret, key=bytes(range(32)))
         content = bytearray(secret.read_bytes())
-        content[-1] ^= 1
+        content[-33] ^= 1  # the last byte before two tags
         secret.write_bytes(content)
         streamer.load(secret, key=bytes(range(32)))
 

@@ -20,6 +20,7 @@ from streamer.core.encryption.sealed_files import (
     SealedParameters,
     cipher_of,
     new_parameters,
+    tags_digest,
     tensor_name,
 )
 from streamer.core.errors import EngineError, UsageError
@@ -90,7 +91,7 @@ class SealedShard(ShardBytes):
         header = render_header(layouts, outer, least_bytes=least_bytes)
         super().__init__(header, tensors, layouts, has_digests=has_digests)
         self._cipher = cipher_of(key, parameters, header)
-        self._tags = bytearray(self._cipher.header_tag())
+        self._tags, self._digest = bytearray(TAG_BYTES), tags_digest(key, parameters, header)
         self._position = len(header)
         self._is_begun = False
 
@@ -109,6 +110,7 @@ class SealedShard(ShardBytes):
         else:
             for each in self._inner:
                 yield each, self._of_tensor(each)
+        self._tags[:TAG_BYTES] = self._digest.digest()[:TAG_BYTES]
         yield self.layouts[-1], [memoryview(self._tags)]
 
     def _layouts(self, tags: int) -> list[TensorLayout]:
@@ -143,6 +145,7 @@ class SealedShard(ShardBytes):
                 raise tensor_changed(layout, read_bytes)
             data, tags = self._cipher.encrypt(run, self._position, len(self._tags) // TAG_BYTES)
             self._tags += tags
+            self._digest.update(tags)
             self._position += run.nbytes
             yield memoryview(data)
         if self._position - begin != layout.size_bytes:
