@@ -131,6 +131,7 @@ class _Placing:
             metadata,
             [b""] * len(shards),
             self._overruled,
+            header_metadata=[{}] * len(shards),  # no file of another format is encrypted, whatever its metadata say
         )
 
     def _checked(self, tensor: TensorPlace) -> TensorEntry:
