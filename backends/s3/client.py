@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.util import find_spec
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from types import Callable, MappingProxyType
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urlencode
 
 from streamer.backends.client.answer_times import answer_times
@@ -55,6 +55,8 @@ _OF_HEAD = {"ETag": "etag", "ChecksumType": "x-amz-checksum-type"} | {
 _OF_USER = "x-amz-meta-"
 
 DEFAULT_LIMITS = Limits()
+
+Answer = TypeVar("Answer")
 
 
 class PlainRequests:
@@ -196,17 +198,16 @@ class S3Client:
             Exception: an exception that `storage_error` translates.
         """
         plain = self._plain
-        if plain is None or not plain.serves(method, bucket, parameters):
-            return self._botocore().call(method, bucket, **parameters)
-        answer = plain.call(method, bucket, parameters)
-        if answer is None:
+        if plain is not None and plain.serves(method, bucket, parameters):
+            answer = plain.call(method, bucket, parameters)
+            if answer is not None:
+                return answer
             self._plain = None
-            answer = self._botocore().call(method, bucket, **parameters)
-        return answer
+        return self._asked(lambda client: client.call(method, bucket, **parameters))
 
     def put_part(self, bucket: str, part: memoryview, crc32c: str, **parameters: Any) -> Mapping[str, str]:
         """Send one part of an object; see `BotocoreClient.put_part`."""
-        return self._botocore().put_part(bucket, part, crc32c, **parameters)
+        return self._asked(lambda client: client.put_part(bucket, part, crc32c, **parameters))
 
     def takes_checksums(self) -> bool:
         """Whether uploads may carry checksums that S3 does not require."""
@@ -241,10 +242,29 @@ class S3Client:
         login = plain_login(self._options, set_variables())
         return None if login is None else PlainRequests(login, self._limits)
 
-    def _botocore(self) -> BotocoreClient:
+    def _asked(self, request: Callable[[BotocoreClient], Answer]) -> Answer:
+        """Send a request; if S3 says that the keys are no longer valid, look them up anew and send it once more.
+
+        Keys are replaced before they expire; this is for keys that end earlier, or whose provider names no time.
+        """
+        client = self._botocore()
+        try:
+            return request(client)
+        except Exception as error:
+            from streamer.backends.s3.errors import has_expired  # noqa: PLC0415 (imports botocore)
+
+            if not has_expired(error):
+                raise
+            return request(self._botocore(refused=client))
+
+    def _botocore(self, refused: BotocoreClient | None = None) -> BotocoreClient:
+        """Return the client of botocore: a new one with a login of its own if this one's keys were refused."""
         with self._lock:
-            if self._botocore_client is None:
+            if self._botocore_client is None or self._botocore_client is refused:
                 with collector_paused():
                     from streamer.backends.s3.botocore_client import BotocoreClient  # noqa: PLC0415 (see above)
-                self._botocore_client = BotocoreClient(self._options, self._limits)
+                options = SecretOptions(self._options)
+                if refused is not None:
+                    options["skip_instance_cache"] = True
+                self._botocore_client = BotocoreClient(options, self._limits)
             return self._botocore_client

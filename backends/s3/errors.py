@@ -33,13 +33,18 @@ from streamer.core.errors import (
 )
 from streamer.core.quoting import quoted
 
-__all__ = ["LoginError", "MalformedAnswerError", "error_code", "storage_error"]
+__all__ = ["LoginError", "MalformedAnswerError", "error_code", "has_expired", "storage_error"]
 
 _CHECK_KEY = "Check bucket and key; keys are case-sensitive, and have no slash at the start"
 _CHECK_SERVER = "Check endpoint_url: is it a server of S3's kind?"
 _REDIRECTS = frozenset({"PermanentRedirect", "TemporaryRedirect", "Redirect", "IllegalLocationConstraintException"})
 _WEB_PAGE = "The answer is a web page and none of S3's: check endpoint_url, and the proxy on the way to it"
+_EXPIRED = frozenset({"ExpiredToken", "TokenRefreshRequired", "InvalidToken", "InvalidAccessKeyId"})
 _REGION = re.compile(r"[a-z0-9-]{2,40}")
+
+_FULL: ErrorRow[StorageError] = ErrorRow(
+    StorageError, "The storage is full, or its quota is used up", "Remove what is not needed, or get a larger quota"
+)
 
 # By S3's codes. https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html
 _CODES: dict[str, ErrorRow[StorageError]] = {
@@ -66,6 +71,9 @@ _CODES: dict[str, ErrorRow[StorageError]] = {
     ),
     "RequestTimeTooSkewed": ErrorRow(CredentialsError, "This machine's clock differs from S3's", "Set the clock"),
     "InvalidObjectState": ErrorRow(AccessDeniedError, "The object is archived", "Restore it from Glacier first"),
+    "InvalidPart": ErrorRow(StorageError, "S3 has lost a part of the upload", "Save again"),
+    "QuotaExceeded": _FULL,
+    "XMinioStorageFull": _FULL,
     "AccessDenied": ErrorRow(
         AccessDeniedError,
         "S3 refuses access to the object or bucket",
@@ -195,6 +203,11 @@ def error_code(error: Exception) -> str | None:
     """Return S3's error code; None if there is none, as in the answer to a HEAD, which has no body."""
     code = _code_in(_answer_in(error) or {})
     return None if not code or code == "Unknown" else code
+
+
+def has_expired(error: Exception) -> bool:
+    """Say whether S3 refuses keys that it may have known before."""
+    return error_code(error) in _EXPIRED
 
 
 def _answer_in(error: Exception) -> dict[str, Any] | None:

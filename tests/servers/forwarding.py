@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import http.client
 import threading
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from hashlib import md5
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Literal
 
@@ -13,7 +14,9 @@ from servers.background import served
 
 __all__ = ["Fault", "ForwardingProxy"]
 
-Fault = Literal["refuse", "lose", "damage", None]
+Fault = Literal["refuse", "lose", "stall", "damage", "swallow", None] | tuple[int, bytes]
+_EXPIRED = b"<Error><Code>ExpiredToken</Code><Message>The provided token has expired</Message></Error>"
+_UNKNOWN = b"<Error><Code>NotImplemented</Code><Message>A header is not implemented</Message></Error>"
 HOP_BY_HOP = ("connection", "keep-alive", "transfer-encoding", "content-length")
 
 
@@ -23,14 +26,17 @@ class ForwardingProxy:
     Args:
         port: Of the store, on loopback.
         decide: Called with method and path of each request: ``"refuse"`` answers 503, ``"lose"`` passes the request on
-            and closes the connection without an answer, ``"damage"`` changes a byte of the request's body, None passes
-            both on.
+            and closes the connection without an answer, ``"stall"`` passes it on and is silent until the client leaves,
+            ``"damage"`` changes a byte of the request's body, ``"swallow"`` confirms the body and passes nothing on, a
+            status and a body are the answer, None passes both on.
         unknown: A request with this header is answered with 501.
         dropped: A header that no answer has.
 
     Attributes:
         port: Where it listens.
         requests: Method and path of each request.
+        most_at_once: Most requests that were passed on at the same time.
+        expired_key: Requests that are signed with this access key are answered as those with an expired one.
     """
 
     def __init__(self, port: int, decide: Callable[[str, str], Fault], *, unknown: str = "", dropped: str = "") -> None:
@@ -38,6 +44,8 @@ class ForwardingProxy:
         self._unknown, self._dropped = unknown, dropped
         self._guard = threading.Lock()
         self.requests: list[tuple[str, str]] = []
+        self.expired_key = ""
+        self.most_at_once = self._at_once = 0
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"proxy": self}))
         self._server.daemon_threads = True
         self.port = self._server.server_port
@@ -51,6 +59,17 @@ class ForwardingProxy:
     def __exit__(self, *error: object) -> None:
         assert self._running is not None
         self._running.__exit__(None, None, None)
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        with self._guard:
+            self._at_once += 1
+            self.most_at_once = max(self.most_at_once, self._at_once)
+        try:
+            yield
+        finally:
+            with self._guard:
+                self._at_once -= 1
 
     def _forwarded(self, handler: BaseHTTPRequestHandler, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
         connection = http.client.HTTPConnection("127.0.0.1", self._store_port, timeout=60)
@@ -79,19 +98,32 @@ class _Handler(BaseHTTPRequestHandler):
             self.proxy.requests.append((self.command, self.path))
             fault = self.proxy._decide(self.command, self.path)
         if fault == "refuse":
-            self.send_response(503)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-            return
-        if self.proxy._unknown in self.headers:
-            self._refuse_unknown()
-            return
+            fault = 503, b""
+        elif self.proxy.expired_key and self.proxy.expired_key in self.path + self.headers.get("Authorization", ""):
+            fault = 400, _EXPIRED
+        elif self.proxy._unknown in self.headers:
+            fault = 501, _UNKNOWN
+        if isinstance(fault, tuple):
+            self._send(fault[0], [], fault[1])
+        elif fault == "swallow":
+            confirmed = [(name, value) for name, value in self.headers.items() if name.startswith("x-amz-checksum")]
+            self._send(200, [("ETag", f'"{md5(body, usedforsecurity=False).hexdigest()}"'), *confirmed], b"")
+        else:
+            self._forward(fault, body)
+
+    def _forward(self, fault: Fault, body: bytes) -> None:
         if fault == "damage":
             body = body[:-1] + bytes([body[-1] ^ 1])
-        status, headers, answer = self.proxy._forwarded(self, body)
-        if fault == "lose":
+        with self.proxy._counted():
+            status, headers, answer = self.proxy._forwarded(self, body)
+        if fault == "stall":
+            self.rfile.read(1)
+        if fault in ("lose", "stall"):
             self.close_connection = True
             return
+        self._send(status, headers, answer)
+
+    def _send(self, status: int, headers: list[tuple[str, str]], answer: bytes) -> None:
         self.send_response_only(status)
         for name, value in headers:
             self.send_header(name, value)
@@ -100,13 +132,6 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(answer)
-
-    def _refuse_unknown(self) -> None:
-        answer = b"<Error><Code>NotImplemented</Code><Message>A header is not implemented</Message></Error>"
-        self.send_response(501)
-        self.send_header("Content-Length", str(len(answer)))
-        self.end_headers()
-        self.wfile.write(answer)
 
     do_HEAD = do_PUT = do_POST = do_DELETE = do_GET  # noqa: N815 (the base class's names)
 

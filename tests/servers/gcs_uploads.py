@@ -64,12 +64,15 @@ class ResumableUploads:
         if request.method == "DELETE":
             del self._uploads[upload_id]
             return web.Response(status=499)
-        span = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+)", request.headers["Content-Range"])
+        if request.headers["Content-Range"] == "bytes */0":  # the end of an empty object
+            upload.result = upload.result or await self._completed(bucket, upload)
+            return web.json_response(upload.result)
+        span = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+|\*)", request.headers["Content-Range"])
         body, begin = await request.read(), int(span[1]) if span else -1
         if span is None or len(body) != int(span[2]) - begin + 1 or begin > len(upload.data):
             raise RefusedError(400, "badRequest", "Invalid request. The Content-Range is wrong.")
         upload.data[begin:] = body
-        if len(upload.data) < int(span[3]):
+        if span[3] == "*" or len(upload.data) < int(span[3]):
             if len(body) % CHUNK_BYTES:
                 raise RefusedError(400, "badRequest", "Chunks are multiples of 256 KiB.")
             return web.Response(status=308, headers={"Range": f"bytes=0-{len(upload.data) - 1}"})
@@ -98,8 +101,11 @@ class ResumableUploads:
 
     async def _completed(self, bucket: str, upload: Upload) -> dict[str, Any]:
         url = f"{self._emulator_url}/upload/storage/v1/b/{bucket}/o"
-        query = {"uploadType": "media", "name": upload.name}
-        async with self._client.post(url, params=query, data=io.BytesIO(upload.data)) as answer:
+        # In two parts, because an upload of the bytes alone makes the emulator fail where there are none.
+        parts = aiohttp.MultipartWriter("related")
+        parts.append(json.dumps({"name": upload.name}), {"Content-Type": "application/json"})
+        parts.append(io.BytesIO(upload.data), {"Content-Type": "application/octet-stream"})
+        async with self._client.post(url, params={"uploadType": "multipart"}, data=parts) as answer:
             result: dict[str, Any] = json.loads(await answer.read())
         self.described[bucket, upload.name] = upload.described
         return result

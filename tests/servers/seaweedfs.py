@@ -68,6 +68,7 @@ class SeaweedServer(RestartableServer):
         endpoint_url: Where S3 answers.
         port: The same, of 127.0.0.1.
         identity: May do everything; `access_key` and `secret_key` are its keys.
+        successor: Other keys with the same rights, as after a rotation.
         limited: May read and list `limited_buckets` only.
         ca_file: PEM file to trust, or None without `tls`.
     """
@@ -81,7 +82,7 @@ class SeaweedServer(RestartableServer):
         public_buckets: Sequence[str] = (),
         unlisted_buckets: Sequence[str] = (),
     ) -> None:
-        self.identity, self.limited = Identity(), Identity()
+        self.identity, self.successor, self.limited = Identity(), Identity(), Identity()
         self.domain = domain
         self._tls = tls
         self._limited_buckets, self._public_buckets = limited_buckets, public_buckets
@@ -161,7 +162,7 @@ class SeaweedServer(RestartableServer):
             return {"name": name, "credentials": keys, "actions": actions}
 
         entries = [
-            entry("full", ["Admin", "Read", "Write", "List", "Tagging"], self.identity),
+            entry("full", ["Admin", "Read", "Write", "List", "Tagging"], self.identity, self.successor),
             entry("limited", _reading(self._limited_buckets) + _unlisted(self._unlisted_buckets), self.limited),
         ]
         if self._public_buckets:
