@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
-from types import Callable, MappingProxyType
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urlencode
 

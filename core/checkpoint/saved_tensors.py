@@ -17,7 +17,7 @@ from streamer.core.quoting import quoted
 from streamer.core.tensors.shared_memory import refuse_shared
 from streamer.core.tensors.tensor_bytes import bytes_of, dtype_name, is_array, is_torch_tensor, layout_of
 
-__all__ = ["SavedTensors"]
+__all__ = ["MOST_READ_BYTES", "SavedTensors"]
 
 MOST_READ_BYTES = 256 << 20  # enough for full speed; smaller tensors are read whole, as rows have no digest
 
@@ -40,6 +40,15 @@ class SavedTensors:
         self._tensors = {_name(each): tensors[each] for each in tensors}
         self.layouts = [_layout(name, tensor) for name, tensor in self._tensors.items()]
         refuse_shared({name: tensor for name, tensor in self._tensors.items() if is_torch_tensor(tensor)})
+
+    def held_bytes(self, layout: TensorLayout) -> int:
+        """Return how much memory `pieces` takes beside the memory of the tensors: none for a view of it."""
+        tensor = self._tensors[layout.name]
+        if isinstance(tensor, TensorSlice):
+            return min(layout.size_bytes, MOST_READ_BYTES)
+        if is_torch_tensor(tensor):
+            return 0 if tensor.device.type == "cpu" and tensor.is_contiguous() else layout.size_bytes
+        return 0 if tensor.flags.c_contiguous else layout.size_bytes
 
     def pieces(self, layout: TensorLayout) -> Iterator[memoryview]:
         """Yield the bytes of one tensor, in one or more pieces."""

@@ -15,7 +15,7 @@ from streamer._save.place import Place, old_manifest, place_of
 from streamer._save.report import SaveReport
 from streamer._save.resuming import Resumed
 from streamer._save.sealed_shards import sealed_shards
-from streamer._save.writing import Writing, uploading_store
+from streamer._save.writing import SentFile, Writing, uploading_store
 from streamer.core.checkpoint.saved_tensors import SavedTensors
 from streamer.core.checkpoint.sharding import divided, index_text
 from streamer.core.encryption.keys import KeySource
@@ -27,7 +27,7 @@ from streamer.core.options.settings import Settings
 from streamer.core.request.request import Request
 from streamer.core.secrets.redact import redact
 from streamer.core.store.sources import Store
-from streamer.core.store.uploads import UploadingStore
+from streamer.core.store.uploads import Upload, UploadingStore
 
 __all__ = ["Saving"]
 
@@ -104,17 +104,7 @@ class Saving:
         """Write all files, and return their names in the order in which they show up."""
         if place.has_old_shards_without_index:
             place = self._with_old_index(writing, store, place)
-        sent = []
-        for name, shard in zip(place.shards, shards, strict=True):
-            if name in place.left:
-                continue
-            path, replaced = place.folder + name, place.existing.get(name)
-            upload = writing.send(path, shard.size_bytes, shard.pieces(), replaced)
-            if self.resume and place.index is not None:
-                writing.show(path, upload, replaced)
-                writing.keep_shown()
-            else:
-                sent.append((name, upload))
+        sent = self._send_shards(writing, place, shards)
         old = old_manifest(store, place, self.settings) if self.has_digests and place.index else None
         if old is not None:
             place = self._with_old_digests(writing, store, place, old, shards)
@@ -125,13 +115,36 @@ class Saving:
         is_first = not place.existing
         order = {place.commit: 2, place.manifest: 1 if is_first else 3}
         sent.sort(key=lambda each: order.get(each[0], 0))
-        for name, upload in sent:
+        first = [each for each in sent if each[0] not in order]
+        writing.show_all([(place.folder + name, upload, place.existing.get(name)) for name, upload in first])
+        for name, upload in sent[len(first) :]:
             writing.show(place.folder + name, upload, place.existing.get(name))
             if name == place.commit:
                 stale = None if is_first or old is not None or not self.has_digests else place.folder + place.manifest
                 writing.keep_shown(failure=_LEFT if old is not None else _NO_MANIFEST, stale=stale)
         shown = [name for name, _ in sent]
         return [*(name for name in place.shards if name not in shown), *shown]
+
+    def _send_shards(self, writing: Writing, place: Place, shards: list[ShardBytes]) -> list[tuple[str, Upload]]:
+        """Send the shards that are not there; return those that have not shown up yet, in their order."""
+        missing = [each for each in zip(place.shards, shards, strict=True) if each[0] not in place.left]
+        is_kept = self.resume and place.index is not None
+        sent: dict[int, tuple[str, Upload]] = {}
+
+        def note(number: int, upload: Upload) -> None:
+            name = missing[number][0]
+            if is_kept:
+                writing.show(place.folder + name, upload, place.existing.get(name))
+                writing.keep_shown()
+            else:
+                sent[number] = name, upload
+
+        files = [
+            SentFile(place.folder + name, each.size_bytes, each.pieces(), place.existing.get(name), each.held_bytes)
+            for name, each in missing
+        ]
+        writing.send_all(files, note)
+        return [sent[number] for number in sorted(sent)]
 
     def _small_files(self, place: Place, shards: list[ShardBytes]) -> list[tuple[str, bytes]]:
         named = dict(zip(place.shards, shards, strict=True))

@@ -1,31 +1,38 @@
 """Writes the files of one save: all bytes first, then one file after the other shows up; or none stays.
 
 Guarantees: after an error, also an interrupt, what was written is removed again, and what could not be removed is named
-in the error or in the log.
+in the error or in the log. Files are sent several at a time; progress is reported on the caller's thread.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from queue import SimpleQueue
 from threading import Event
 from typing import Any
 
 from streamer._progress import Progress
 from streamer._save.parts import PART_BYTES, cut, part_bytes_for
+from streamer.core.checkpoint.saved_tensors import MOST_READ_BYTES
 from streamer.core.errors import LoadCancelledError, StorageError, StreamerError, UsageError
 from streamer.core.options.settings import Settings
 from streamer.core.quoting import quoted
 from streamer.core.secrets.redact import redact
+from streamer.core.store.part_sender import PartSender
 from streamer.core.store.sources import ObjectInfo, Store
-from streamer.core.store.uploads import Upload, UploadingStore, send_parts
+from streamer.core.store.uploads import Upload, UploadingStore
 
-__all__ = ["Writing", "quiet_writing", "uploading_store"]
+__all__ = ["SentFile", "Writing", "quiet_writing", "uploading_store"]
 
 _log = logging.getLogger("streamer")
 
 MOST_PARALLEL = 8
+MOST_FILES = 8  # at a time: small files wait for their first and last request, not for their bytes
 # Memory that a part in flight may need, in parts: the part itself, if several tensors meet in it, and copies of it
 # on the way to the network.
 COPIES_OF_PART = 3
@@ -57,6 +64,25 @@ def quiet_writing(store: Store, uri: str, settings: Settings) -> Iterator[Writin
         yield writing
 
 
+@dataclass(frozen=True)
+class SentFile:
+    """One file, and where it is sent to.
+
+    Attributes:
+        path: The store's own path of the file.
+        size_bytes: Its size.
+        pieces: Its bytes, in order.
+        replaced: What is there and is to be replaced, or None.
+        held_bytes: Most memory that a piece takes beside the parts: a tensor that is read, or copied from a device.
+    """
+
+    path: str
+    size_bytes: int
+    pieces: Iterable[memoryview]
+    replaced: ObjectInfo | None
+    held_bytes: int = 0
+
+
 class Writing:
     """A context manager around the writing of some files.
 
@@ -66,6 +92,10 @@ class Writing:
         progress: Progress of the save; its total is the bytes of all files.
         is_cancelled: Set when the caller wants the save to end.
         failure: How the message of an error begins.
+
+    Attributes:
+        most_parallel: Most parts that may be sent at a time.
+        sent_bytes: Bytes that were sent.
     """
 
     def __init__(
@@ -78,7 +108,7 @@ class Writing:
         failure: str = "not saved",
     ) -> None:
         self._store, self._progress, self._is_cancelled = store, progress, is_cancelled
-        self._most_parallel = max(1, min(MOST_PARALLEL, memory_limit_bytes // (COPIES_OF_PART * PART_BYTES)))
+        self.most_parallel = max(1, min(MOST_PARALLEL, memory_limit_bytes // (COPIES_OF_PART * PART_BYTES)))
         self._begun: list[tuple[str, Upload]] = []
         self._shown: list[tuple[str, Callable[[], None]]] = []  # files that no older checkpoint had
         self._failure = failure
@@ -91,21 +121,52 @@ class Writing:
             LoadCancelledError: the save was cancelled.
             StreamerError: the file cannot be written.
         """
-        part_bytes = part_bytes_for(size_bytes)
+        with PartSender(self.most_parallel) as sender:
+            return self._sent(SentFile(path, size_bytes, pieces, replaced), sender, self._note_sent)
+
+    def send_all(self, files: Sequence[SentFile], on_sent: Callable[[int, Upload], None]) -> None:
+        """Send the bytes of several files, at the same time if the memory allows it.
+
+        Args:
+            files: What is sent.
+            on_sent: Called on this thread with the number of each file that is sent, and with its upload.
+
+        Raises:
+            BaseException: as `send`, of the first file that fails; or of `on_sent`.
+        """
+        news: SimpleQueue[Callable[[], None]] = SimpleQueue()
+
+        def note(size_bytes: int) -> None:
+            news.put(partial(self._note_sent, size_bytes))
+
+        def job(number: int) -> Callable[[], Callable[[], None]]:
+            return lambda: partial(on_sent, number, self._sent(files[number], sender, note))
+
+        with PartSender(self.most_parallel) as sender:
+            jobs = [(each.held_bytes, job(number)) for number, each in enumerate(files)]
+            _in_threads(jobs, news, stop=sender.close)
+
+    def begin(self, path: str, size_bytes: int | None, part_bytes: int, replaced: ObjectInfo | None) -> Upload:
+        """Begin a file whose parts the caller sends; raises as `send`."""
         upload: Upload = self._store.begin_upload(path, size_bytes, part_bytes, replaced)
         self._begun.append((path, upload))
-        parts = cut(pieces, part_bytes, is_equal=upload.needs_equal_parts)
-        send_parts(upload, parts, self._most_parallel, self._note_sent)
         return upload
 
     def show(self, path: str, upload: Upload, replaced: ObjectInfo | None) -> None:
         """Let one file show up under its name."""
         self._check_wanted()
         upload.finish()
-        self._begun = [each for each in self._begun if each[1] is not upload]
-        self._shown = [each for each in self._shown if each[0] != path]
-        if replaced is None:
-            self._shown.append((path, lambda: self._store.remove(path)))
+        self._note_shown(path, upload, replaced)
+
+    def show_all(self, files: Sequence[tuple[str, Upload, ObjectInfo | None]]) -> None:
+        """Let several files show up, in any order; raises as `show`."""
+
+        def job(path: str, upload: Upload, replaced: ObjectInfo | None) -> Callable[[], None]:
+            upload.finish()
+            return partial(self._note_shown, path, upload, replaced)
+
+        self._check_wanted()
+        _in_threads([(0, partial(job, *each)) for each in files], SimpleQueue(), stop=lambda: None)
 
     def keep_shown(self, *, failure: str | None = None, stale: str | None = None) -> None:
         """Keep what has shown up, whatever comes.
@@ -133,6 +194,18 @@ class Writing:
         elif left:
             _log.warning("a save that failed could not remove %s", ", ".join(map(quoted, left)))
 
+    def _sent(self, file: SentFile, sender: PartSender, on_sent: Callable[[int], None]) -> Upload:
+        part_bytes = part_bytes_for(file.size_bytes)
+        upload = self.begin(file.path, file.size_bytes, part_bytes, file.replaced)
+        sender.send(upload, cut(file.pieces, part_bytes, is_equal=upload.needs_equal_parts), on_sent)
+        return upload
+
+    def _note_shown(self, path: str, upload: Upload, replaced: ObjectInfo | None) -> None:
+        self._begun = [each for each in self._begun if each[1] is not upload]
+        self._shown = [each for each in self._shown if each[0] != path]
+        if replaced is None:
+            self._shown.append((path, lambda: self._store.remove(path)))
+
     def _removed(self) -> list[str]:
         """Remove what was written; return the names of the files that could not be removed."""
         left = []
@@ -153,3 +226,62 @@ class Writing:
     def _check_wanted(self) -> None:
         if self._is_cancelled.is_set():
             raise LoadCancelledError("the save was cancelled")
+
+
+def _in_threads(
+    jobs: Sequence[tuple[int, Callable[[], Callable[[], None]]]],
+    news: SimpleQueue[Callable[[], None]],
+    *,
+    stop: Callable[[], None],
+) -> None:
+    """Run jobs at the same time, and wait for all of them, also after a failure.
+
+    Args:
+        jobs: The bytes that a job holds in memory, and what it does in a thread of its own. What it returns is called
+            on this thread.
+        news: Further calls for this thread.
+        stop: Makes the jobs that are running end early, after a failure.
+
+    Raises:
+        BaseException: of the first job, or of the first call on this thread, that failed.
+    """
+    threads: list[threading.Thread] = []
+    held: dict[int, int] = {}
+    began = 0
+
+    def run(number: int) -> None:
+        try:
+            news.put(partial(note, number, jobs[number][1]()))
+        except BaseException as error:
+            news.put(partial(_raise, error))
+
+    def note(number: int, result: Callable[[], None]) -> None:
+        del held[number]
+        result()
+
+    try:
+        while held or began < len(jobs):
+            while began < len(jobs) and _fits(held, jobs[began][0]):
+                held[began] = jobs[began][0]
+                thread = threading.Thread(target=run, args=(began,), name=f"streamer-send{began}", daemon=True)
+                thread.start()
+                threads.append(thread)
+                began += 1
+            news.get()()
+        while not news.empty():
+            news.get()()
+    except BaseException:
+        stop()
+        raise
+    finally:
+        for thread in threads:
+            thread.join()
+
+
+def _fits(held: dict[int, int], more_bytes: int) -> bool:
+    """Whether another file is sent beside others: memory has room for one large tensor."""
+    return not held or (len(held) < MOST_FILES and sum(held.values()) + more_bytes <= MOST_READ_BYTES)
+
+
+def _raise(error: BaseException) -> None:
+    raise error

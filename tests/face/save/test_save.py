@@ -352,20 +352,22 @@ def test_asave_saves_and_a_cancelled_one_leaves_nothing(tmp_path: Path) -> None:
 
 
 CHILD = """
-import os, sys, numpy, streamer
-from streamer._save.writing import Writing
+import os, sys, threading, numpy, streamer
+from streamer.backends.posix.upload import PosixUpload
 point = sys.argv[2]
-shown = 0
-show = Writing.show
-def dying_show(self, *arguments):
-    global shown
-    if point == f"before {shown}":
-        os.kill(os.getpid(), 9)
-    show(self, *arguments)
-    shown += 1
-    if point == f"after {shown}":
-        os.kill(os.getpid(), 9)
-Writing.show = dying_show
+counts = {"before": 0, "after": 0}
+guard = threading.Lock()
+finish = PosixUpload.finish
+def pass_by(when):
+    with guard:
+        counts[when] += 1
+        if point == f"{when} {counts[when]}":
+            os.kill(os.getpid(), 9)
+def dying_finish(self):
+    pass_by("before")
+    finish(self)
+    pass_by("after")
+PosixUpload.finish = dying_finish
 def progress(done, total):
     if point == "parts" and done * 2 > total:
         os.kill(os.getpid(), 9)

@@ -1,0 +1,182 @@
+"""Sends the parts of objects, several at a time, of one object or of several.
+
+Guarantees: at most so many parts exist as are sent at a time, and one that is being made. After `PartSender.close`, no
+call of `Upload.send` is running, unless a second interrupt ended the wait for it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from streamer.core.store.uploads import Upload
+
+__all__ = ["PartSender", "PartStream"]
+
+Noted = Callable[[int], None]
+
+
+class SenderClosedError(Exception):
+    """Nothing is sent any more, because of a failure elsewhere or an interrupt."""
+
+
+class PartSender:
+    """A context manager around threads that send parts; they start when they are needed.
+
+    Args:
+        most_parallel: Most parts that are sent at a time, of all objects together.
+    """
+
+    def __init__(self, most_parallel: int) -> None:
+        self.workers = max(1, most_parallel)
+        self.has_news = threading.Condition()  # guards the next four, and those of the streams
+        self._waiting: deque[tuple[PartStream, int, memoryview]] = deque()
+        self._places = self.workers + 1  # for parts that may be made
+        self._is_closed = False
+        self._threads: list[threading.Thread] = []
+
+    def __enter__(self) -> PartSender:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def send(self, upload: Upload, parts: Iterable[memoryview], on_sent: Noted) -> None:
+        """Send the parts of one object, and wait until all are sent. Several threads may call this at a time.
+
+        Args:
+            upload: Of the object.
+            parts: In their order; they are made on this thread.
+            on_sent: Called on this thread with the number of bytes of each part that has been sent.
+
+        Raises:
+            BaseException: of the first part that could not be made or sent, or of `on_sent`.
+        """
+        stream = PartStream(self, upload, on_sent)
+        made = iter(parts)
+        while True:
+            self.take_place(stream)
+            part: memoryview | None = None
+            try:
+                part = next(made, None)
+            finally:
+                if part is None:
+                    self.give_place()
+            if part is None:
+                break
+            stream.put(part, has_place=True)
+            del part
+        stream.finish()
+
+    def close(self) -> None:
+        """Send nothing more, and wait for the calls that are running."""
+        with self.has_news:
+            self._is_closed = True
+            self._waiting.clear()
+            self.has_news.notify_all()
+        for thread in self._threads:
+            thread.join()
+
+    def wait(self, stream: PartStream, is_reached: Callable[[], bool]) -> None:
+        """Wait on behalf of a stream, and tell its caller of the parts that have been sent."""
+        while True:
+            with self.has_news:
+                self.has_news.wait_for(lambda: stream.sent or stream.failure or self._is_closed or is_reached())
+                if stream.failure is not None:
+                    raise stream.failure
+                if self._is_closed:
+                    raise SenderClosedError
+                sent_bytes = [stream.sent.popleft() for _ in range(len(stream.sent))]
+                is_over = is_reached()
+            for size_bytes in sent_bytes:
+                stream.on_sent(size_bytes)
+            if is_over:
+                return
+
+    def put(self, stream: PartStream, offset_bytes: int, part: memoryview) -> None:
+        """Send a part as soon as a thread is free."""
+        with self.has_news:
+            self._waiting.append((stream, offset_bytes, part))
+            stream.unsent += 1
+            self.has_news.notify_all()
+            if len(self._threads) < self.workers:
+                self._start()
+
+    def take_place(self, stream: PartStream) -> None:
+        """Wait until another part may be made."""
+        while True:
+            self.wait(stream, lambda: self._places > 0)
+            with self.has_news:
+                if self._places > 0:
+                    self._places -= 1
+                    return
+
+    def give_place(self) -> None:
+        """Let another part be made."""
+        with self.has_news:
+            self._places += 1
+            self.has_news.notify_all()
+
+    def _start(self) -> None:
+        thread = threading.Thread(target=self._work, name=f"streamer-upload{len(self._threads)}", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # the system has no thread left: those that run send this part, too
+            if not self._threads:
+                raise
+            return
+        self._threads.append(thread)
+
+    def _work(self) -> None:
+        while (taken := self._take()) is not None:
+            stream, offset_bytes, part = taken
+            del taken
+            try:
+                stream.upload.send(offset_bytes, part)
+                size_bytes = part.nbytes
+            except BaseException as error:
+                with self.has_news:
+                    stream.failure = stream.failure or error
+                    self.has_news.notify_all()
+                return
+            del part  # which may hold memory, while this thread waits
+            with self.has_news:
+                self._places += 1
+                stream.unsent -= 1
+                stream.sent.append(size_bytes)
+                self.has_news.notify_all()
+
+    def _take(self) -> tuple[PartStream, int, memoryview] | None:
+        with self.has_news:
+            self.has_news.wait_for(lambda: self._waiting or self._is_closed)
+            return self._waiting.popleft() if self._waiting else None
+
+
+class PartStream:
+    """The parts of one object, in their order; the methods belong to one thread.
+
+    Args:
+        sender: Whose threads send them.
+        upload: Of the object.
+        on_sent: As for `PartSender.send`.
+    """
+
+    def __init__(self, sender: PartSender, upload: Upload, on_sent: Noted) -> None:
+        self._sender, self.upload, self.on_sent = sender, upload, on_sent
+        self._most = max(1, min(sender.workers, upload.parallel_parts))
+        self.offset_bytes = self.unsent = 0
+        self.sent: deque[int] = deque()  # bytes of parts that the caller does not know of yet
+        self.failure: BaseException | None = None
+
+    def put(self, part: memoryview, *, has_place: bool = False) -> None:
+        """Send the next part as soon as its turn comes; raises as `PartSender.send`, also for earlier parts."""
+        if not has_place:
+            self._sender.take_place(self)
+        self._sender.wait(self, lambda: self.unsent < self._most)
+        self._sender.put(self, self.offset_bytes, part)
+        self.offset_bytes += part.nbytes
+
+    def finish(self) -> None:
+        """Wait until all parts are sent; raises as `put`."""
+        self._sender.wait(self, lambda: not self.unsent)
