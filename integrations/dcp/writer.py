@@ -21,6 +21,7 @@ from torch.futures import Future
 
 from streamer._locate_shards import opened_store
 from streamer._save.writing import quiet_writing, uploading_store
+from streamer.core.errors import UsageError
 from streamer.core.options.arguments import check_storage_options, check_uri
 from streamer.core.options.options import Options
 from streamer.core.options.settings import resolve
@@ -31,6 +32,7 @@ from streamer.core.store.sources import Store
 
 __all__ = ["StorageWriter"]
 
+METADATA = ".metadata"
 THREADS = 4  # each holds one serialised item
 
 
@@ -85,8 +87,11 @@ class StorageWriter(FileSystemWriter):
         """Look whether there is a checkpoint, and remove its ``.metadata``; called by torch.
 
         Raises:
-            RuntimeError: there is one, and it may not be replaced.
+            UsageError: there is one, and it may not be replaced.
         """
+        if not self.overwrite and self._files.exists(METADATA):
+            hint = "Save elsewhere, or say overwrite=True: until the new one is complete, there is none to be read"
+            raise UsageError("there is a checkpoint already", uri=str(self.path), hint=hint)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # it tells that `overwrite`, which was passed, is True
             return super().prepare_local_plan(plan)

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import importlib
 import sys
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -209,6 +211,28 @@ def _imported(module: str) -> Any:
 
     with collector_paused():
         return importlib.import_module(module)
+
+
+class _NamedModule(ModuleType):
+    """Lets ``import streamer.transformers`` find the module of this name, which is imported when it is used."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"{__name__}.{name}", f"See `{_MODULES[name]}`.")
+        self._name = name
+        self.__spec__ = ModuleSpec(self.__name__, None)
+
+    def __getattr__(self, name: str) -> Any:
+        if (
+            name.startswith("__") and name != "__all__"
+        ):  # tools look at all modules for such names, and must not import a host
+            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+        return getattr(_imported(_MODULES[self._name]), name)
+
+    def __dir__(self) -> list[str]:
+        return dir(_imported(_MODULES[self._name]))
+
+
+sys.modules.update({f"{__name__}.{name}": _NamedModule(name) for name in _MODULES if name != "plugins"})
 
 
 def __dir__() -> list[str]:

@@ -102,7 +102,7 @@ def test_an_asynchronous_save_is_loaded(s3_server: SeaweedServer, tmp_path: Path
 def test_a_checkpoint_is_replaced_only_when_asked(s3_server: SeaweedServer, tmp_path: Path) -> None:
     target = Target(f"s3://private/again-{tmp_path.name}", s3_server.storage_options())
     save(target, state(1.0))
-    with pytest.raises(dcp.CheckpointException, match="already exists"):
+    with pytest.raises(dcp.CheckpointException, match=r"there is a checkpoint already.*overwrite=True"):
         save(target, state(2.0))
     check_saved(target, state(1.0))
     save(target, state(2.0), overwrite=True)
