@@ -184,7 +184,7 @@ class AzureStore:
 
         self._client.call(upload, self._url.uri_of(name), container)
 
-    def begin_upload(self, path: str, size_bytes: int, part_bytes: int, replaced: ObjectInfo | None) -> Upload:
+    def begin_upload(self, path: str, size_bytes: int | None, part_bytes: int, replaced: ObjectInfo | None) -> Upload:
         """Begin a blob; raises as `Upload.send` with its first block."""
         from streamer.backends.azure.upload import AzureUpload  # noqa: PLC0415 (a load needs none)
 

@@ -31,7 +31,7 @@ class FsspecUpload:
         fs: The file system.
         path: Its own path of the object.
         uri: Of the object, without secrets.
-        size_bytes: Of the object.
+        size_bytes: Of the object, or None.
         replaces: Whether an object that is there is to be replaced.
         fail: Raises an exception of the file system as an error of this package.
 
@@ -49,7 +49,7 @@ class FsspecUpload:
         fs: AbstractFileSystem,
         path: str,
         uri: str,
-        size_bytes: int,
+        size_bytes: int | None,
         *,
         replaces: bool,
         fail: Callable[[Exception], NoReturn],
@@ -60,7 +60,7 @@ class FsspecUpload:
         self._small = bytearray()
         self._file: Any = None
         self._is_finished = False
-        if size_bytes > SMALL_BYTES:
+        if size_bytes is None or size_bytes > SMALL_BYTES:
             self._open()
 
     def send(self, offset_bytes: int, part: memoryview) -> None:

@@ -91,7 +91,7 @@ class GcsUpload:
 
     Args:
         writer: Of the object.
-        size_bytes: Of the object.
+        size_bytes: Of the object, or None: then each chunk may be the last, and keeps its end back.
         replaced: What is to be replaced, or None.
 
     Raises:
@@ -102,11 +102,11 @@ class GcsUpload:
     parallel_parts = 1
     needs_equal_parts = True
 
-    def __init__(self, writer: ObjectWriter, size_bytes: int, replaced: ObjectInfo | None) -> None:
+    def __init__(self, writer: ObjectWriter, size_bytes: int | None, replaced: ObjectInfo | None) -> None:
         self._writer, self._uri, self._size_bytes, self._refused = writer, writer.uri, size_bytes, writer.refused
         self._replaced = replaced
         self._mark = UploadMark(MARK, replaced, writer.metadata)
-        self._crc = self._crc_bytes = 0
+        self._crc = self._crc_bytes = self._last_offset = 0
         self._last = b""  # sent by `finish`, with which Google completes the object
         condition = (replaced.version or "") if replaced else "0"
         query = {"uploadType": "resumable", "name": writer.key} | (
@@ -124,10 +124,17 @@ class GcsUpload:
         if offset_bytes == self._crc_bytes:
             self._crc = _native.crc("crc32c", part, self._crc)
             self._crc_bytes += part.nbytes
-        if offset_bytes + part.nbytes == self._size_bytes:
+        if self._last and self._last_offset + len(self._last) == offset_bytes:  # the part before was not the last
+            self._send(self._last_offset, memoryview(self._last))
+            self._last = b""
+        if self._size_bytes in (None, offset_bytes + part.nbytes):
             kept_bytes = part.nbytes % CHUNK_MULTIPLE_BYTES or min(part.nbytes, CHUNK_MULTIPLE_BYTES)
             self._last = bytes(part[part.nbytes - kept_bytes :])
             part = part[: part.nbytes - kept_bytes]
+            self._last_offset = offset_bytes + part.nbytes
+        self._send(offset_bytes, part)
+
+    def _send(self, offset_bytes: int, part: memoryview) -> None:
         while part.nbytes:
             received_bytes = self._received(self._put(offset_bytes, part))
             if not offset_bytes < received_bytes <= offset_bytes + part.nbytes:
@@ -140,6 +147,7 @@ class GcsUpload:
     def finish(self) -> None:
         """Send the end, which completes the object; raises as `Upload.finish`."""
         self._mark.note_last_request()
+        self._size_bytes = self._crc_bytes
         answer = self._put(self._size_bytes - len(self._last), self._last)
         if answer.status not in (200, 201):
             if answer.status not in (404, 410, 412) or not self._mark.is_there():
@@ -157,7 +165,7 @@ class GcsUpload:
 
     def _put(self, offset_bytes: int, data: bytes | memoryview) -> Answer:
         span = f"{offset_bytes}-{offset_bytes + len(data) - 1}" if data else "*"
-        span = f"bytes {span}/{self._size_bytes}"
+        span = f"bytes {span}/{'*' if self._size_bytes is None else self._size_bytes}"
         return self._writer.upload("PUT", self._session(), data, {"Content-Range": span})
 
     def _received(self, answer: Answer) -> int:

@@ -36,7 +36,7 @@ class PosixUpload:
 
     Args:
         path: Of the file.
-        size_bytes: Of the file.
+        size_bytes: Of the file, or None.
         replaced: What is to be replaced, or None.
         info: Describes the file at a path.
 
@@ -48,7 +48,7 @@ class PosixUpload:
     needs_equal_parts = True  # of whole pages, that is
 
     def __init__(
-        self, path: str, size_bytes: int, replaced: ObjectInfo | None, info: Callable[[str], ObjectInfo]
+        self, path: str, size_bytes: int | None, replaced: ObjectInfo | None, info: Callable[[str], ObjectInfo]
     ) -> None:
         self._path, self._replaced, self._info = path, replaced, info
         folder, name = os.path.split(disk_name(path))
@@ -60,7 +60,7 @@ class PosixUpload:
             if size_bytes:
                 self._reserve(size_bytes)
         is_local = _native.file_system_type(os.fsencode(folder)) in _LOCAL_DISKS
-        self._is_direct = is_local and size_bytes >= SMALL_BYTES
+        self._is_direct = is_local and (size_bytes is None or size_bytes >= SMALL_BYTES)
 
     def send(self, offset_bytes: int, part: memoryview) -> None:
         """Write one part; raises as `Upload.send`."""

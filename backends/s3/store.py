@@ -193,7 +193,7 @@ class S3Store:
         """
         self._writer(path).call("put_object", Body=data)
 
-    def begin_upload(self, path: str, size_bytes: int, part_bytes: int, replaced: ObjectInfo | None) -> Upload:
+    def begin_upload(self, path: str, size_bytes: int | None, part_bytes: int, replaced: ObjectInfo | None) -> Upload:
         """Begin an object, by a multipart upload if it is not small.
 
         Raises:

@@ -96,7 +96,7 @@ class S3Upload:
 
     Args:
         writer: Of the object.
-        size_bytes: Of the object.
+        size_bytes: Of the object, or None.
         part_bytes: Of each part but the last.
         replaced: What is to be replaced, or None.
 
@@ -108,7 +108,9 @@ class S3Upload:
     parallel_parts = PARALLEL_PARTS
     needs_equal_parts = True
 
-    def __init__(self, writer: ObjectWriter, size_bytes: int, part_bytes: int, replaced: ObjectInfo | None) -> None:
+    def __init__(
+        self, writer: ObjectWriter, size_bytes: int | None, part_bytes: int, replaced: ObjectInfo | None
+    ) -> None:
         self._writer, self._call, self._uri = writer, writer.call, writer.uri
         self._part_bytes, self._replaced = part_bytes, replaced
         self._mark = UploadMark(MARK, replaced, lambda: (writer.head() or {}).get("Metadata", {}))
@@ -117,7 +119,7 @@ class S3Upload:
         self._body: memoryview | None = None
         self._upload_id: str | None = None
         self._has_checksums = self._confirms = False
-        if size_bytes > MOST_BYTES_AT_ONCE:
+        if size_bytes is None or size_bytes > MOST_BYTES_AT_ONCE:
             self._upload_id = self._begin()
 
     def send(self, offset_bytes: int, part: memoryview) -> None:

@@ -62,18 +62,19 @@ class Upload(Protocol):
 class UploadingStore(Protocol):
     """A `Store` to which large objects can be written in parts."""
 
-    def begin_upload(self, path: str, size_bytes: int, part_bytes: int, replaced: ObjectInfo | None) -> Upload:
+    def begin_upload(self, path: str, size_bytes: int | None, part_bytes: int, replaced: ObjectInfo | None) -> Upload:
         """Begin to write one object; nothing shows up yet.
 
         Args:
             path: Of the object; folders above it are made where the storage has any.
-            size_bytes: Of the whole object; with 0, `finish` comes without a part.
+            size_bytes: Of the whole object; with 0, `finish` comes without a part. None if it is not known yet: there
+                is one part at least, and `finish` comes after the last one.
             part_bytes: Of each part but the last; the most of any part, if they need not be equal.
             replaced: The object that is there and is to be replaced, if it is still this version when the upload
                 ends; None: there must be no object. A storage that has no such condition looks right before.
 
         Raises:
-            UsageError: the storage cannot be written.
+            UsageError: the storage cannot be written, or only objects whose size is known.
             AccessDeniedError: it may not be written.
             StorageError: it could not, or the bucket does not exist.
         """

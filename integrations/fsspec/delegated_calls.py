@@ -10,7 +10,7 @@ from fsspec.utils import stringify_path
 from streamer.backends.fsspec.info import origin_of
 from streamer.backends.private_names.fsspec import parent_of, path_of
 from streamer.integrations.fsspec.inner import Inner
-from streamer.integrations.fsspec.read_only import ReadOnly
+from streamer.integrations.fsspec.read_only import WholeFiles
 
 try:
     from fsspec.implementations.chained import ChainedFileSystem
@@ -20,7 +20,7 @@ except ImportError:  # before 2025.10, only `fo` has the path of a chain
 __all__ = ["ListedInside"]
 
 
-class ListedInside(ReadOnly, ChainedFileSystem):  # type: ignore[misc]  # fsspec has no types
+class ListedInside(WholeFiles, ChainedFileSystem):  # type: ignore[misc]  # fsspec has no types
     """A file system with the paths of another one. Listings are requested each time, never taken from a cache."""
 
     @property
@@ -74,6 +74,18 @@ class ListedInside(ReadOnly, ChainedFileSystem):  # type: ignore[misc]  # fsspec
         """Return the result of the wrapped file system; raises as `info`."""
         with self._inner.with_own_errors(self._path_of(path)) as fs:
             return fs.sign(self._path_of(path), expiration=expiration, **named)
+
+    def makedirs(self, path: str, exist_ok: bool = False) -> None:
+        """Create a folder, and those above it, as the wrapped file system does; raises as `info`."""
+        path = self._path_of(path)
+        with self._inner.with_own_errors(path) as fs:
+            fs.makedirs(path, exist_ok=exist_ok)
+
+    def mkdir(self, path: str, create_parents: bool = True, **named: Any) -> None:
+        """Create a folder as the wrapped file system does; raises as `info`."""
+        path = self._path_of(path)
+        with self._inner.with_own_errors(path) as fs:
+            fs.mkdir(path, create_parents=create_parents, **named)
 
     def invalidate_cache(self, path: str | None = None) -> None:
         """Clear the listing cache of the wrapped file system."""

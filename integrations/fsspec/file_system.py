@@ -2,8 +2,9 @@
 
 The engine reads the bytes. The wrapped file system lists, with its own arguments (``s3={…}``), configuration and
 environment. Guarantees: all reads of an open object give the same version, or raise `streamer.ChangedError`. Listings
-are requested each time, never taken from a cache. Writing is refused. Errors are those of `streamer`; each is also the
-builtin exception that users of fsspec expect, and none shows a secret.
+are requested each time, never taken from a cache. Files are written whole (`written_file`); to append, copy, move and
+remove is refused. Errors are those of `streamer`; each is also the builtin exception that users of fsspec expect, and
+none shows a secret.
 """
 
 from __future__ import annotations
@@ -24,23 +25,24 @@ from streamer.core.options.arguments import check_file_system, check_options, ch
 from streamer.core.options.options import Options
 from streamer.core.options.settings import resolve
 from streamer.core.secrets.hidden_arguments import hidden
-from streamer.integrations.fsspec.delegated_calls import ListedInside
 from streamer.integrations.fsspec.downloads import download, download_small, is_small, write_to
 from streamer.integrations.fsspec.inner import Inner
 from streamer.integrations.fsspec.pinned_object import PinnedObject
 from streamer.integrations.fsspec.ranges import bounds, opened_objects, read_ranges
 from streamer.integrations.fsspec.read_only import refusal
 from streamer.integrations.fsspec.remote_file import CachedFile, RemoteFile
+from streamer.integrations.fsspec.uploads import WholeFileWrites, check_names
+from streamer.integrations.fsspec.written_file import WrittenFile
 
 __all__ = ["StreamerFileSystem"]
 
 # Arguments that fsspec accepts for every file system.
 _COMMON = frozenset({"use_listings_cache", "listings_expiry_time", "max_paths", "skip_instance_cache"})
-_OPEN_ARGUMENTS = frozenset({"autocommit", "cache_options", "cache_type", "fill_cache", "size"})
+_OPEN_ARGUMENTS = frozenset({"cache_options", "cache_type", "fill_cache", "size"})
 
 
-class StreamerFileSystem(ListedInside):
-    """Reads files that another file system lists.
+class StreamerFileSystem(WholeFileWrites):
+    """Reads and writes files that another file system lists.
 
     Args:
         fs: The file system to read from, in place of `target_protocol` and `target_options`.
@@ -110,7 +112,7 @@ class StreamerFileSystem(ListedInside):
             ChangedError: the file was replaced meanwhile.
             StorageError: and its kinds.
         """
-        _check_names("cat_file", named, frozenset())
+        check_names("cat_file", named, frozenset())
         pinned = self.pinned(path)
         wanted = (0, *bounds(pinned.size_bytes, start, end))
         (content,), _ = read_bytes([pinned.source_object()], [wanted], pinned.fresh_settings())
@@ -132,7 +134,7 @@ class StreamerFileSystem(ListedInside):
             ValueError: `starts` or `ends` has another length than `paths`.
             StorageError: and its kinds, unless `on_error` is ``"return"``, which returns errors in place of the bytes.
         """
-        _check_names("cat_ranges", named, {"batch_size"})
+        check_names("cat_ranges", named, {"batch_size"})
         if not isinstance(paths, list):
             raise TypeError(f"paths is a list, not {type(paths).__name__}")
         firsts, lasts = (
@@ -173,7 +175,7 @@ class StreamerFileSystem(ListedInside):
             StorageError: and its kinds, from the storage.
             OSError: the local file cannot be written.
         """
-        _check_names("get_file", named, {"maxdepth", "recursive"})
+        check_names("get_file", named, {"maxdepth", "recursive"})
         target = lpath if outfile is None and isfilelike(lpath) else outfile
         try:
             pinned = self.pinned(rpath)
@@ -211,11 +213,16 @@ class StreamerFileSystem(ListedInside):
         for _ in download_small(small):
             progress.relative_update()
 
-    def _open(self, path: str, mode: str = "rb", block_size: Any = None, **named: Any) -> RemoteFile | CachedFile:
+    def _open(
+        self, path: str, mode: str = "rb", block_size: Any = None, autocommit: bool = True, **named: Any
+    ) -> RemoteFile | CachedFile | WrittenFile:
+        check_names("open", named, _OPEN_ARGUMENTS)
+        size = None if block_size == "default" else block_size
+        if mode in ("wb", "xb"):
+            how: dict[str, Any] = {"part_bytes": size, "size_bytes": named.get("size"), "autocommit": autocommit}
+            return WrittenFile(self, self._inner, self._path_of(path), mode, **how)
         if mode != "rb":
             raise refusal()
-        _check_names("open", named, _OPEN_ARGUMENTS)
-        size = None if block_size == "default" else block_size
         pinned = self.pinned(path)
         if named.get("cache_type"):
             how = {"cache_type": named["cache_type"], "cache_options": named.get("cache_options")}
@@ -247,10 +254,3 @@ def _with_single(options: Options | None, single: Mapping[str, Any]) -> Options 
     if options is None:
         return Options(**single) if single else None
     return replace(options, **single)
-
-
-def _check_names(method: str, named: Mapping[str, Any], known: frozenset[str] | set[str]) -> None:
-    if unknown := sorted(named.keys() - known):
-        raise OptionError(
-            f"{method} of streamer:: has no argument {unknown[0][:80]!r}", hint="Leave it out, or use the attribute fs"
-        )

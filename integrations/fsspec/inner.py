@@ -1,4 +1,4 @@
-"""The file system that ``streamer::`` wraps: it lists files, and its store names the source of their bytes."""
+"""The file system that ``streamer::`` wraps: it lists files, and its store reads and writes their bytes."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from streamer.core.options.settings import Settings
 from streamer.core.secrets.hidden_arguments import SecretOptions, hidden, hidden_uri, plain
 from streamer.core.secrets.redact import redact
 from streamer.core.secrets.texts import SecretTexts
+from streamer.core.store.sources import Store
 from streamer.integrations.fsspec.pinned_object import Opened
 from streamer.integrations.fsspec.store_file_system import StoreFileSystem
 from streamer.plugins.registry import choose, enabled, refuse_accidental_file_systems
@@ -35,7 +36,7 @@ class Inner:
         protocol: The protocol of the file system; None with `fs`.
         options: The arguments of the file system, or None.
         fs: The caller's own file system, or None.
-        settings: How requests are made.
+        settings: How requests are made; an attribute, too.
 
     Raises:
         OptionError: neither `protocol` nor `fs` is passed, or both are.
@@ -54,7 +55,7 @@ class Inner:
                 "streamer:: reads from another file system",
                 hint="Name one: streamer::s3://bucket/key, or fs=, or target_protocol= with target_options=",
             )
-        self._protocol, self._options, self._settings = protocol, hidden(options) or SecretOptions(), settings
+        self._protocol, self._options, self.settings = protocol, hidden(options) or SecretOptions(), settings
         refuse_accidental_file_systems([f"{protocol or 'file'}://"])
         self._backends = enabled()
         self._has_backend = protocol is not None and choose(protocol, self._backends) is not None
@@ -80,9 +81,20 @@ class Inner:
             StorageError: and its kinds.
         """
         uri, options, fs = (self._uri(path), self._options, None) if self._has_backend else (path, None, self.fs)
-        with opened_store(hidden_uri(uri), options, fs, self._settings, self._backends) as store:
+        with opened_store(hidden_uri(uri), options, fs, self.settings, self._backends) as store:
             info = store.info(store.root)
             return Opened(info, source_object(store, info))
+
+    @contextmanager
+    def written(self, path: str) -> Iterator[tuple[Store, str]]:
+        """Open the store of an object that is written; yield the store, and the URL of the object for messages.
+
+        Raises:
+            StorageError: and its kinds.
+        """
+        uri, options, fs = (self._uri(path), self._options, None) if self._has_backend else (path, None, self.fs)
+        with opened_store(hidden_uri(uri), options, fs, self.settings, self._backends) as store:
+            yield store, uri
 
     @contextmanager
     def with_own_errors(self, path: str) -> Iterator[AbstractFileSystem]:
@@ -110,6 +122,6 @@ class Inner:
     def _made(self) -> AbstractFileSystem:
         assert self._protocol is not None
         if self._protocol not in fsspec.available_protocols() and self._has_backend:
-            return StoreFileSystem(self._protocol, self._options, self._settings)
+            return StoreFileSystem(self._protocol, self._options, self.settings)
         options = with_guarded_links(f"{self._protocol}://", self._options)
         return with_whole_records(lambda: fsspec.filesystem(self._protocol, **plain(options)), options)

@@ -1,0 +1,130 @@
+"""Writes of whole files through ``streamer::``: `open`, `put` and `pipe` of a file system.
+
+Guarantees: as `streamer.integrations.fsspec.written_file`; a local file that changes while it is sent is an error.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from fsspec.callbacks import Callback, NoOpCallback
+
+from streamer._locate_shards import opened_store
+from streamer._save.parts import part_bytes_for
+from streamer.core.checkpoint.file_bytes import FileBytes
+from streamer.core.errors import OptionError, UsageError
+from streamer.core.options.settings import Settings
+from streamer.core.secrets.redact import redact
+from streamer.integrations.fsspec.delegated_calls import ListedInside
+
+__all__ = ["WholeFileWrites", "check_names"]
+
+
+class WholeFileWrites(ListedInside):
+    """A file system that writes whole files."""
+
+    def open(self, path: str, mode: str = "rb", *how: Any, compression: str | None = None, **named: Any) -> Any:
+        """Open a file; see fsspec.
+
+        Modes are ``"rb"``, ``"wb"`` and ``"xb"``, and these without ``b`` for text. A file that is written shows up
+        when it is closed; see `WrittenFile`.
+
+        Raises:
+            io.UnsupportedOperation: another mode.
+            OptionError: an argument is unknown, or cannot be combined.
+            StorageError: and its kinds.
+        """
+        if compression is not None and "r" not in mode:  # fsspec would not close the file inside
+            hint = "Use fsspec.open(url, mode, compression=…), or compress what you write"
+            raise OptionError("open of streamer:: compresses nothing", hint=hint)
+        return super().open(path, mode, *how, compression=compression, **named)
+
+    def pipe_file(self, path: str, value: Any, mode: str = "overwrite", **named: Any) -> None:
+        """Write a file.
+
+        Args:
+            path: Where to.
+            value: The bytes.
+            mode: ``"create"``: there must be no such file.
+            named: None.
+
+        Raises:
+            FileExistsError: there is one, with ``mode="create"``.
+            ChangedError: another program has written the file meanwhile.
+            StorageError: and its kinds.
+        """
+        check_names("pipe_file", named, frozenset())
+        content = memoryview(value).cast("B")
+        with self._opened(path, content.nbytes, mode) as file:
+            file.write(content)
+
+    def put_file(
+        self, lpath: Any, rpath: str, callback: Callback | None = None, mode: str = "overwrite", **named: Any
+    ) -> None:
+        """Copy a local file; of a folder, create the folder.
+
+        Args:
+            lpath: The local file.
+            rpath: Where to.
+            callback: Told of the bytes.
+            mode: As for `pipe_file`.
+            named: None.
+
+        Raises:
+            ChangedError: the local file changes, or another program has written the file, meanwhile.
+            StorageError: as for `pipe_file`, and if the local file cannot be read.
+        """
+        check_names("put_file", named, {"maxdepth", "recursive"})
+        if os.path.isdir(lpath):
+            self.makedirs(rpath, exist_ok=True)
+            return
+        with (
+            _local_bytes(os.fspath(lpath), self._inner.settings, callback or NoOpCallback()) as (size_bytes, pieces),
+            self._opened(rpath, size_bytes, mode) as file,
+        ):
+            for piece in pieces:
+                file.write(piece)
+
+    def _opened(self, path: str, size_bytes: int, mode: str) -> Any:
+        how = "xb" if mode == "create" else "wb"
+        return self.open(path, how, block_size=part_bytes_for(size_bytes), size=size_bytes)
+
+
+def check_names(method: str, named: Mapping[str, Any], known: frozenset[str] | set[str]) -> None:
+    """Refuse arguments of a call that are unknown.
+
+    Raises:
+        OptionError: there is one.
+    """
+    if unknown := sorted(named.keys() - known):
+        raise OptionError(
+            f"{method} of streamer:: has no argument {unknown[0][:80]!r}", hint="Leave it out, or use the attribute fs"
+        )
+
+
+@contextmanager
+def _local_bytes(path: str, settings: Settings, callback: Callback) -> Iterator[tuple[int, Iterator[memoryview]]]:
+    """Yield the size of a local file, and its bytes in order.
+
+    Raises:
+        UsageError: it is a pipe, a device or a socket.
+        ChangedError: the file changes while it is read.
+        StorageError: and its kinds.
+    """
+
+    def pieces() -> Iterator[memoryview]:
+        for piece in file.pieces(file.digests()):
+            yield piece
+            callback.relative_update(piece.nbytes)
+
+    if os.path.exists(path) and not os.path.isfile(path):  # its size would be 0
+        raise UsageError(
+            f"{redact(path)} is no regular file", hint="Copy its content into one, or write to an open file"
+        )
+    with opened_store(path, None, None, settings) as store:
+        file = FileBytes(store, store.info(store.root), settings)
+        callback.set_size(file.size_bytes)
+        yield file.size_bytes, pieces()
