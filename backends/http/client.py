@@ -1,7 +1,7 @@
-"""GETs of objects and folders of a web server, with their redirects.
+"""GETs of objects and folders of a web server, with their redirects; and requests that change an object, without.
 
-Guarantees: redirects follow the rules of `client/redirects.py`; each wait is bounded (`answer_times`) and each request
-has three attempts at most.
+Guarantees: redirects of a GET follow the rules of `client/redirects.py`; each wait is bounded (`answer_times`) and each
+request has three attempts at most.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from streamer.backends.client.answer_times import named_times
+from streamer.backends.client.answer_times import AnswerTimes, named_times
 from streamer.backends.client.exchange import Response, send
 from streamer.backends.client.redirects import MAX_REDIRECTS, REDIRECTS, Hop, next_hop, too_many_redirects
 from streamer.backends.client.retry import Attempts, answered, demanded_pause_s
@@ -52,7 +52,7 @@ class _Route:
 
 
 class HttpClient:
-    """Sends GETs with one `Access`.
+    """Sends requests with one `Access`.
 
     Args:
         access: Certificates, proxy and time-outs. Its headers are not used here: each `Hop` has its own headers.
@@ -92,6 +92,23 @@ class HttpClient:
         refused.retry_after_s = demanded_pause_s(response.status, response.headers)
         raise refused
 
+    def change(
+        self, method: str, hop: Hop, extra: Mapping[str, str], body: bytes | memoryview = b""
+    ) -> tuple[Response, Attempts]:
+        """Send a ``PUT`` or ``DELETE``, follow no redirect, and return the answer, of any status.
+
+        Args:
+            method: Method of the request.
+            hop: URL and headers.
+            extra: More headers.
+            body: What is put.
+
+        Raises:
+            StorageError: there is no answer.
+        """
+        times = self._times.with_upload(len(body))
+        return answered(lambda each: self._send(hop, extra, each, times=times, method=method, body=body), times, None)
+
     def _follow(self, route: _Route, start: Hop, uri: str, extra: Mapping[str, str], attempts: Attempts) -> Response:
         route.hop = start
         for _ in range(MAX_REDIRECTS + 1):
@@ -103,10 +120,21 @@ class HttpClient:
             route.hop = next_hop(route.hop, location, uri, may_be_local=self._access.may_redirect_to_local)
         raise too_many_redirects(uri)
 
-    def _send(self, hop: Hop, extra: Mapping[str, str], attempts: Attempts) -> Response:
+    def _send(
+        self,
+        hop: Hop,
+        extra: Mapping[str, str],
+        attempts: Attempts,
+        *,
+        times: AnswerTimes | None = None,
+        method: str = "GET",
+        body: bytes | memoryview = b"",
+    ) -> Response:
         return send(
             HttpSource(hop.url, {**hop.headers, **extra}, ca_file=self._access.ca_file, proxy=self._access.proxy),
-            self._times,
+            times or self._times,
+            method=method,
+            body=body,
             head_timeout_s=attempts.head_timeout_s,
             is_repeated=attempts.is_repeated,
             ca_option=CA_OPTION,

@@ -33,6 +33,7 @@ from streamer.core.secrets.redact import redact
 from streamer.core.store.parallel import in_parallel
 from streamer.core.store.presence import folders_among
 from streamer.core.store.sources import HttpSource, ObjectInfo, PythonSource, Store, hookimpl
+from streamer.core.store.uploads import Upload
 
 __all__ = ["HttpStore", "source_of_probe", "streamer_open_store", "streamer_source_kind"]
 
@@ -164,6 +165,24 @@ class HttpStore:
         ca_file, proxy = self._access.ca_file, self._access.proxy
         start = self._start(info.path)
         return source_of_probe(probe, self._client, start, info, refresh, ca_file=ca_file, proxy=proxy)
+
+    def begin_upload(self, path: str, size_bytes: int | None, part_bytes: int, replaced: ObjectInfo | None) -> Upload:
+        """Begin an object that one ``PUT`` writes; see `HttpUpload`.
+
+        Raises:
+            UsageError: the size is not known, or too large for one request.
+        """
+        from streamer.backends.http.upload import HttpFile, HttpUpload  # noqa: PLC0415 (a load needs none)
+
+        del part_bytes  # all are sent together
+        file = HttpFile(self._client, self._start(path), self._uri(path))
+        return HttpUpload(file, size_bytes, replaced, partial(self.info, path))
+
+    def remove(self, path: str) -> None:
+        """Remove one file by a ``DELETE``; raises as `UploadingStore.remove`."""
+        from streamer.backends.http.upload import HttpFile  # noqa: PLC0415 (a load needs none)
+
+        HttpFile(self._client, self._start(path), self._uri(path)).remove()
 
     def close(self) -> None:
         """Do nothing: connections are shared."""

@@ -6,6 +6,7 @@ What its locations do with the files below ``root``::
     /bearer/    wants ``Authorization: Bearer TOKEN``        /whole/     gives no parts of a file, only all of it
     /moved/     redirects to the other host's /open/         /login/     answers with a web page, whatever is asked
     /unlisted/  serves, but lists nothing                    /chunked/   does not tell a size
+    /dav/       takes PUT and DELETE; without conditions     /small/     the same, of 100 kB at most
 """
 
 from __future__ import annotations
@@ -32,6 +33,10 @@ SERVER = """
     location /open/ {{ alias {root}/; autoindex on; }}
     location /unlisted/ {{ alias {root}/; }}
     location /whole/ {{ alias {root}/; autoindex on; max_ranges 0; }}
+    location /dav/ {{
+      alias {root}/; autoindex on; dav_methods PUT DELETE; create_full_put_path on; client_max_body_size 300m;
+    }}
+    location /small/ {{ alias {root}/; autoindex on; dav_methods PUT DELETE; client_max_body_size 100k; }}
     location /private/ {{ alias {root}/; autoindex on; auth_basic "x"; auth_basic_user_file {work}/users; }}
     location /bearer/ {{
       if ($http_authorization != "Bearer {token}") {{ return 401; }}

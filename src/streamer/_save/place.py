@@ -108,6 +108,8 @@ def place_of(
 def old_manifest(store: Store, place: Place, settings: Settings) -> Manifest | None:
     """Read the manifest of the older checkpoint; None if there is none, or if it cannot be read."""
     info = place.existing.get(place.manifest)
+    if info is not None and info.size_bytes is None:  # the listing of a web server has only sizes of shards
+        info = info_if_present(store, info.path)
     if info is None or not 0 < (info.size_bytes or 0) <= MAX_MANIFEST_BYTES:
         return None
     try:

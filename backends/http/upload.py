@@ -1,0 +1,189 @@
+"""Writes one file to a web server by one ``PUT`` (RFC 9110, 9.3.4), if the server takes any.
+
+Guarantees: the file shows up by one request, which is told to fail if there is one (``If-None-Match: *``), or if the
+one that is to be replaced is another by now (``If-Match``). Many servers ignore that, so we look right before, too.
+Afterwards the size is compared. A file of more than a MiB shows up when all its bytes are there, before `finish`:
+nobody holds the bytes of all files of a checkpoint until then. Refuses larger files than it may hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+
+from streamer.backends.client.error_rows import ErrorRow
+from streamer.backends.client.redirects import Hop
+from streamer.backends.http.client import HttpClient
+from streamer.backends.http.errors import refusal
+from streamer.core.errors import AccessDeniedError, ObjectNotFoundError, StorageError, StreamerError, UsageError
+from streamer.core.store.sources import ObjectInfo
+from streamer.core.store.uploads import changed_meanwhile
+
+__all__ = ["HttpFile", "HttpUpload"]
+
+MOST_BYTES = 256 << 20  # of one file, which is in memory until it is sent, beside seven others
+HELD_BYTES = 1 << 20  # a smaller file is sent in `finish`
+
+_LESS = "Save with max_shard_bytes='250MB', or to a disk or an object store, and publish it from there"
+_ALLOW = (
+    "Allow PUT and DELETE there (nginx: dav_methods PUT DELETE; create_full_put_path on), or save to a disk or an "
+    "object store, and publish it from there"
+)
+_REFUSED: Mapping[int, ErrorRow[StreamerError]] = {
+    HTTPStatus.METHOD_NOT_ALLOWED: ErrorRow(UsageError, "The server takes no {method} for this URL", _ALLOW),
+    HTTPStatus.NOT_IMPLEMENTED: ErrorRow(UsageError, "The server knows no {method}", _ALLOW),
+    HTTPStatus.CONFLICT: ErrorRow(StorageError, "The server has no folder for this file", "Make the folder first"),
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: ErrorRow(
+        StorageError, "The file is larger than the server takes", "Raise its limit (nginx: client_max_body_size)"
+    ),
+    HTTPStatus.INSUFFICIENT_STORAGE: ErrorRow(
+        StorageError, "The server's disk is full, or a quota is used up", "Make room there"
+    ),
+}
+
+
+@dataclass(frozen=True)
+class HttpFile:
+    """Sends requests that change one file.
+
+    Attributes:
+        client: Of the store.
+        start: URL and headers of the file.
+        uri: Of the file, without secrets.
+    """
+
+    client: HttpClient
+    start: Hop = field(repr=False)
+    uri: str
+
+    def put(self, body: bytes | memoryview, condition: Mapping[str, str]) -> bool:
+        """Write the file; False if there is another one.
+
+        Raises:
+            UsageError: the server takes no ``PUT``.
+            StorageError: it refuses, or failed.
+        """
+        status = self._change("PUT", condition, body, (200, 201, 204, HTTPStatus.PRECONDITION_FAILED))
+        return status != HTTPStatus.PRECONDITION_FAILED or self._holds(body)
+
+    def remove(self) -> None:
+        """Remove the file; nothing happens if there is none.
+
+        Raises:
+            UsageError: the server takes no ``DELETE``.
+            StorageError: it refuses, or failed.
+        """
+        self._change("DELETE", {}, b"", (200, 202, 204, HTTPStatus.NOT_FOUND, HTTPStatus.GONE))
+
+    def _change(self, method: str, extra: Mapping[str, str], body: bytes | memoryview, wanted: Container[int]) -> int:
+        response, attempts = self.client.change(method, self.start, extra, body)
+        text = response.finish()
+        if response.status in wanted:
+            return response.status
+        row = _REFUSED.get(response.status)
+        if row is not None:
+            raise row.filled(method=method).error(self.uri, status=response.status, attempts=attempts.number)
+        error = refusal(response.status, response.headers, text, self.uri, attempts=attempts.number)
+        if type(error) is AccessDeniedError:
+            error.hint = _ALLOW
+        raise error
+
+    def _holds(self, body: bytes | memoryview) -> bool:
+        """Whether the file has this content, because the answer to an earlier attempt was lost."""
+        opened = self.client.open(self.start, self.uri, {"Accept-Encoding": "identity"})
+        try:
+            return opened.response.read_up_to(len(body) + 1) == body
+        finally:
+            opened.response.close()
+
+
+class HttpUpload:
+    """See `streamer.core.store.uploads.Upload`.
+
+    Args:
+        file: What is written.
+        size_bytes: Its size, or None.
+        replaced: What is to be replaced, or None.
+        info: Describes the file that is there.
+
+    Raises:
+        UsageError: the size is not known, or too large.
+    """
+
+    parallel_parts = 1
+    needs_equal_parts = False
+
+    def __init__(
+        self, file: HttpFile, size_bytes: int | None, replaced: ObjectInfo | None, info: Callable[[], ObjectInfo]
+    ) -> None:
+        if size_bytes is None:
+            hint = "Use put or pipe, or tell the size: open(…, size=…)"
+            raise UsageError("a web server takes only files whose size is known", uri=file.uri, hint=hint)
+        if size_bytes > MOST_BYTES:
+            raise UsageError(f"a web server gets files of {MOST_BYTES >> 20} MiB at most", uri=file.uri, hint=_LESS)
+        self._file, self._info = file, info
+        self._size_bytes, self._replaced = size_bytes, replaced
+        self._parts: dict[int, memoryview] = {}
+        self._may_be_there = self._is_done = False
+
+    def send(self, offset_bytes: int, part: memoryview) -> None:
+        """Hold a part, and send all with the last one of a large file; raises as `Upload.send`."""
+        self._parts[offset_bytes] = part
+        if self._size_bytes > HELD_BYTES and sum(each.nbytes for each in self._parts.values()) == self._size_bytes:
+            self._put()
+
+    def finish(self) -> None:
+        """Send a small file; raises as `Upload.finish`."""
+        self._put()
+
+    def abort(self) -> None:
+        """Remove a file that was created; raises as `Upload.abort`."""
+        self._parts = {}
+        if self._may_be_there and self._replaced is None:
+            self._file.remove()
+
+    def _put(self) -> None:
+        if self._is_done:
+            return
+        if not self._may_be_there:
+            self._check_unchanged()
+        parts = [part for _, part in sorted(self._parts.items())]
+        self._may_be_there = True
+        try:
+            is_written = self._file.put(parts[0] if len(parts) == 1 else b"".join(parts), self._condition())
+        except UsageError:
+            self._may_be_there = False
+            raise
+        if not is_written:
+            self._may_be_there = False
+            raise changed_meanwhile(self._file.uri, self._replaced, status=HTTPStatus.PRECONDITION_FAILED)
+        self._check_size()
+        self._is_done, self._parts = True, {}
+
+    def _condition(self) -> dict[str, str]:
+        if self._replaced is None:
+            return {"If-None-Match": "*"}
+        version = self._replaced.version or ""
+        return {"If-Match": version} if version.startswith('"') else {}
+
+    def _check_unchanged(self) -> None:
+        """Look what is there, for servers that know no conditions."""
+        try:
+            version: str | None = self._info().version or ""
+        except ObjectNotFoundError:
+            version = None
+        if self._replaced is not None and self._replaced.version is None:  # a listing tells none
+            is_changed = version is None
+        else:
+            is_changed = version != (self._replaced and self._replaced.version)
+        if is_changed:
+            raise changed_meanwhile(self._file.uri, self._replaced)
+
+    def _check_size(self) -> None:
+        size_bytes = self._info().size_bytes
+        if size_bytes != self._size_bytes:
+            message = f"the server has {size_bytes} bytes of the file, and got {self._size_bytes}"
+            raise StorageError(
+                message, uri=self._file.uri, hint="Save again; check what is between here and the server"
+            )
