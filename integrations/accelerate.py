@@ -1,5 +1,7 @@
 """``load_checkpoint_in_model`` and ``load_checkpoint_and_dispatch`` of accelerate, from any URL; ``save_model`` to any.
 
+`save_state` and `load_state` are in `streamer.integrations.accelerate_state`.
+
 The unmodified functions load from a private folder that holds only an index. They read the weights from the URL,
 through one read plan of all shards: during the call, the safetensors readers in ``accelerate.utils.modeling`` are
 replaced for files of this folder. If a version of accelerate does not allow this, the weights are written into it.
@@ -21,6 +23,7 @@ from streamer.core.options.options import Options
 from streamer.core.options.settings import resolve
 from streamer.core.private_folders import private_folder
 from streamer.core.secrets.hidden_arguments import hidden, hidden_uri
+from streamer.integrations.accelerate_state import load_state, save_state
 from streamer.integrations.folder_saves import saved_folder
 from streamer.integrations.folder_weights import FolderWeights
 from streamer.integrations.model_request import Location
@@ -32,7 +35,13 @@ from streamer.integrations.small_checkpoint import small_checkpoint
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
-__all__ = ["load_checkpoint_and_dispatch", "load_checkpoint_in_model", "save_model"]
+__all__ = [
+    "load_checkpoint_and_dispatch",
+    "load_checkpoint_in_model",
+    "load_state",
+    "save_model",
+    "save_state",
+]
 
 _Result = TypeVar("_Result")
 

@@ -166,26 +166,23 @@ class HttpStore:
         start = self._start(info.path)
         return source_of_probe(probe, self._client, start, info, refresh, ca_file=ca_file, proxy=proxy)
 
-    def begin_upload(self, path: str, size_bytes: int | None, part_bytes: int, replaced: ObjectInfo | None) -> Upload:
-        """Begin an object that one ``PUT`` writes; see `HttpUpload`.
+    def begin_upload(self, path: str, size_bytes: int | None, _: int, replaced: ObjectInfo | None) -> Upload:
+        """Begin an object that one ``PUT`` writes; raises as `HttpUpload`."""
+        from streamer.backends.http.upload import HttpUpload  # noqa: PLC0415 (a load needs none)
 
-        Raises:
-            UsageError: the size is not known, or too large for one request.
-        """
-        from streamer.backends.http.upload import HttpFile, HttpUpload  # noqa: PLC0415 (a load needs none)
-
-        del part_bytes  # all are sent together
-        file = HttpFile(self._client, self._start(path), self._uri(path))
-        return HttpUpload(file, size_bytes, replaced, partial(self.info, path))
+        return HttpUpload(self._file(path), size_bytes, replaced, partial(self.info, path))
 
     def remove(self, path: str) -> None:
-        """Remove one file by a ``DELETE``; raises as `UploadingStore.remove`."""
-        from streamer.backends.http.upload import HttpFile  # noqa: PLC0415 (a load needs none)
-
-        HttpFile(self._client, self._start(path), self._uri(path)).remove()
+        """Remove one file; raises as `HttpFile.remove`."""
+        self._file(path).remove()
 
     def close(self) -> None:
         """Do nothing: connections are shared."""
+
+    def _file(self, path: str) -> Any:
+        from streamer.backends.http.upload import HttpFile  # noqa: PLC0415 (a load needs none)
+
+        return HttpFile(self._client, self._start(path), self._uri(path))
 
     def _probe(self, path: str) -> Probe:
         return probe_object(self._client, self._start(path), self._uri(path))
