@@ -1,11 +1,14 @@
-"""Time ``streamer.save`` against safetensors' ``save_file`` (disk), and ``save_file`` and s3fs's ``put`` after it (S3).
+"""Time ``streamer.save`` against what else saves, to a disk and to S3.
+
+To a disk that is safetensors' ``save_file``. To S3 it is a C++ program that only sends the parts (the limit),
+``save_file`` and s3fs's ``put`` after it, and ``dcp.save`` with torch's ``FsspecWriter`` and with ours.
 
     python benchmarks/bench_save.py [--gib 1] [--rounds 5] [--json out.json]
 
 S3 is a real server on loopback. Every run is a fresh process that imports, makes its tensors and connects by writing a
 small object before the clock starts; contestants alternate. `save` computes the digest of each tensor and flushes files
 to the disk; `save_file` does neither, so it also runs with a flush behind it. What was written is compared, after the
-clock, by its size and CRC32.
+clock, by the size and CRC32 of its tensors. The clock of the C++ program leaves out the request that begins the upload.
 """
 
 from __future__ import annotations
@@ -28,7 +31,9 @@ sys.path[:0] = [str(HERE), str(HERE.parents[0] / "tests")]
 from measure import Measurement, summary_of  # noqa: E402  its folder is no package
 
 DISK = ("save to a disk", "save_file, flushed", "save_file")
-S3 = ("save to S3", "save_file, s3fs.put")
+RAW = "raw curl 8 x 16 MiB"
+S3 = ("save to S3", RAW, "save_file, s3fs.put", "dcp.save, FsspecWriter", "dcp.save, ours")
+PART_BYTES = 16 << 20
 TENSORS = 16
 METADATA = {"format": "pt"}
 
@@ -78,25 +83,31 @@ def child(name: str, gib: str, options_text: str, folder: str) -> None:
     options = json.loads(options_text)
     run, written = _contestant(name, tensors, options, folder)
     with Measurement() as measurement:
-        run()
+        told = run()
+    figures = json.loads(told) if isinstance(told, bytes) else measurement.to_dict()
     digest = size_bytes = 0
-    for piece in written():
-        digest, size_bytes = zlib.crc32(piece, digest), size_bytes + len(piece)
-    print(json.dumps({**measurement.to_dict(), "digest": digest, "bytes": size_bytes}))
+    for _, tensor in sorted(written().items()):
+        piece = memoryview(tensor.numpy()).cast("B")
+        digest, size_bytes = zlib.crc32(piece, digest), size_bytes + piece.nbytes
+    print(json.dumps({**figures, "digest": digest, "bytes": size_bytes}))
 
 
-Contestant = tuple[Callable[[], object], Callable[[], list[bytes]]]
+# What is timed, which may return the figures of a program; and what reads the tensors that it wrote.
+Contestant = tuple[Callable[[], object], Callable[[], dict[str, Any]]]
 
 
 def _contestant(name: str, tensors: dict[str, Any], options: dict[str, Any], folder: str) -> Contestant:
-    """Return what is timed, and what reads the file that it wrote."""
+    if name == RAW:
+        return _raw(tensors, options, folder)
+    if name.startswith("dcp.save"):
+        return _by_dcp(name, tensors, options, folder)
     if "S3" in name or "s3fs" in name:
         return _to_s3(name, tensors, options, folder)
     return _to_disk(name, tensors, folder)
 
 
 def _to_disk(name: str, tensors: dict[str, Any], folder: str) -> Contestant:
-    from safetensors.torch import save_file
+    from safetensors.torch import load_file, save_file
 
     import streamer
 
@@ -112,12 +123,12 @@ def _to_disk(name: str, tensors: dict[str, Any], folder: str) -> Contestant:
                 os.fsync(saved.fileno())
 
     streamer.save({"a": tensors["layer.0.weight"][:10].clone()}, f"{folder}/small")
-    return save, lambda: [Path(file).read_bytes()]
+    return save, lambda: load_file(file)
 
 
 def _to_s3(name: str, tensors: dict[str, Any], options: dict[str, Any], folder: str) -> Contestant:
     import fsspec
-    from safetensors.torch import save_file
+    from safetensors.torch import load, save_file
 
     import streamer
 
@@ -131,9 +142,9 @@ def _to_s3(name: str, tensors: dict[str, Any], options: dict[str, Any], folder: 
         save_file(tensors, file, METADATA)
         fs.put_file(file, remote)
 
-    def written() -> list[bytes]:
+    def written() -> dict[str, Any]:
         fs.invalidate_cache()
-        return [fs.cat_file(remote)]
+        return load(fs.cat_file(remote))
 
     small = f"s3://bench/{Path(folder).name}-small"
     if name == "save to S3":
@@ -143,10 +154,58 @@ def _to_s3(name: str, tensors: dict[str, Any], options: dict[str, Any], folder: 
     return save, written
 
 
+def _raw(tensors: dict[str, Any], options: dict[str, Any], folder: str) -> Contestant:
+    from botocore.session import Session
+    from raw_programs import compiled
+    from safetensors.torch import load, save_file
+
+    file, target = f"{folder}/model.safetensors", {"Bucket": "bench", "Key": f"{Path(folder).name}/model.safetensors"}
+    save_file(tensors, file, METADATA)
+    keys = {"aws_access_key_id": options["key"], "aws_secret_access_key": options["secret"]}
+    client = Session().create_client("s3", region_name="us-east-1", endpoint_url=options["endpoint_url"], **keys)
+    upload = {**target, "UploadId": client.create_multipart_upload(**target)["UploadId"]}
+    parts = -(-os.path.getsize(file) // PART_BYTES)
+    urls = [client.generate_presigned_url("upload_part", {**upload, "PartNumber": n + 1}) for n in range(parts)]
+    urls.append(client.generate_presigned_url("complete_multipart_upload", upload))
+    command = [compiled("raw_http_writer"), "--part", str(PART_BYTES), file]
+
+    def run() -> bytes:
+        return subprocess.run(command, input="\n".join(urls).encode(), stdout=subprocess.PIPE, check=True).stdout
+
+    return run, lambda: load(client.get_object(**target)["Body"].read())
+
+
+def _by_dcp(name: str, tensors: dict[str, Any], options: dict[str, Any], folder: str) -> Contestant:
+    import warnings
+
+    import fsspec
+    import torch
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader, FsspecWriter
+
+    import streamer
+
+    warnings.simplefilter("ignore")  # one process saves
+    remote = f"s3://bench/{Path(folder).name}/dcp"
+    is_ours = name.endswith("ours")
+    fsspec.filesystem("s3", **options).pipe_file(f"{remote}-small", b"{}")
+
+    def run() -> None:
+        ours = streamer.dcp.StorageWriter(remote, storage_options=options) if is_ours else None
+        dcp.save(tensors, storage_writer=ours or FsspecWriter(remote, **options), no_dist=True)
+
+    def written() -> dict[str, Any]:
+        read = {name: torch.zeros_like(tensor) for name, tensor in tensors.items()}
+        dcp.load(read, storage_reader=FsspecReader(remote, **options), no_dist=True)
+        return read
+
+    return run, written
+
+
 def report(runs: dict[str, list[dict[str, Any]]]) -> None:
     medians = {name: statistics.median(run["seconds"] for run in each) for name, each in runs.items()}
     for name, each in runs.items():
-        print(f"{name:20} {summary_of(each)}")
+        print(f"{name:22} {summary_of(each)}")
     for one, others in (("save to a disk", DISK[1:]), ("save to S3", S3[1:])):
         ratios = ", ".join(f"{medians[other] / medians[one]:.2f} x {other}" for other in others)
         print(f"{one}: {ratios}")

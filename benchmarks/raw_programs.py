@@ -21,6 +21,7 @@ FLAGS = ["-std=c++20", "-O2", "-Wall", "-Wextra", "-pthread"]
 # Each with the package of Debian's and Ubuntu's that has it.
 LIBRARIES = {
     "raw_http_reader": ("-lcurl", "libcurl4-openssl-dev"),
+    "raw_http_writer": ("-lcurl", "libcurl4-openssl-dev"),
     "raw_nfs_reader": ("-lnfs", "libnfs-dev"),
     "raw_ring_reader": ("-luring", "liburing-dev"),
 }
