@@ -191,6 +191,15 @@ class AzureStore:
         del size_bytes  # blobs of one block are uploaded like all others
         return AzureUpload(self._client, path, self._url.uri_of(path.partition("/")[2]), part_bytes, replaced)
 
+    def resume_upload(self, path: str, size_bytes: int, part_bytes: int, replaced: ObjectInfo | None) -> Upload:
+        """Begin a blob, of which Azure may have blocks; raises as `Upload.send`."""
+        from streamer.backends.azure.upload import AzureUpload  # noqa: PLC0415 (a load needs none)
+
+        del size_bytes
+        upload = AzureUpload(self._client, path, self._url.uri_of(path.partition("/")[2]), part_bytes, replaced)
+        upload.note_earlier_blocks()
+        return upload
+
     def remove(self, path: str) -> None:
         """Remove one blob; raises as `write`."""
         container, _, name = path.partition("/")

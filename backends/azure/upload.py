@@ -11,13 +11,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from functools import partial
+from hashlib import md5
 from typing import Any, TypeVar
 
 from azure.core import MatchConditions
 from azure.storage.blob import BlobBlock, BlobClient, BlobServiceClient
 
 from streamer.backends.azure.client import AzureClient
-from streamer.core.errors import ObjectNotFoundError, StorageError
+from streamer.core.errors import AccessDeniedError, ObjectNotFoundError, StorageError
 from streamer.core.store.sources import ObjectInfo
 from streamer.core.store.uploads import UploadMark, changed_meanwhile
 
@@ -50,13 +51,24 @@ class AzureUpload:
         self._mark = UploadMark(MARK, replaced, self._metadata)
         self._lock = threading.Lock()
         self._blocks: dict[int, str] = {}
+        self._earlier: dict[str, int] = {}  # sizes of blocks that another process has sent, by their ids
+
+    def note_earlier_blocks(self) -> None:
+        """Ask which blocks Azure has of this blob, so that equal ones are not sent again; raises as `Upload.send`."""
+        try:
+            _, blocks = self._ask(lambda blob, options: blob.get_block_list("uncommitted", **options))
+        except (AccessDeniedError, ObjectNotFoundError):  # no right to read, or no block at all
+            return
+        self._earlier = {block.id: block.size for block in blocks}
 
     def send(self, offset_bytes: int, part: memoryview) -> None:
         """Send one block; raises as `Upload.send`."""
         number = offset_bytes // self._part_bytes
-        block_id = f"{self._mark.metadata[MARK]}-{number:06d}"  # all of a blob have one length
-        data = bytes(part)
-        self._ask(lambda blob, options: blob.stage_block(block_id, data, validate_content=True, **options))
+        # All ids of a blob have one length. Azure compares the MD5 when it gets the block, and lists only the id.
+        block_id = f"{number:06d}-{md5(part, usedforsecurity=False).hexdigest()}"
+        if self._earlier.get(block_id) != part.nbytes:
+            data = bytes(part)
+            self._ask(lambda blob, options: blob.stage_block(block_id, data, validate_content=True, **options))
         with self._lock:
             self._blocks[number] = block_id
 

@@ -193,7 +193,9 @@ class S3Store:
         """
         self._writer(path).call("put_object", Body=data)
 
-    def begin_upload(self, path: str, size_bytes: int | None, part_bytes: int, replaced: ObjectInfo | None) -> Upload:
+    def begin_upload(
+        self, path: str, size_bytes: int | None, part_bytes: int, replaced: ObjectInfo | None, *, resumes: bool = False
+    ) -> Upload:
         """Begin an object, by a multipart upload if it is not small.
 
         Raises:
@@ -205,7 +207,11 @@ class S3Store:
 
         if self._pinned_version:
             raise UsageError("A version of an object cannot be written", uri=self._uri(path), hint=UNPIN)
-        return S3Upload(self._writer(path), size_bytes, part_bytes, replaced)
+        return S3Upload(self._writer(path), size_bytes, part_bytes, replaced, resumes=resumes)
+
+    def resume_upload(self, path: str, size_bytes: int, part_bytes: int, replaced: ObjectInfo | None) -> Upload:
+        """Begin an object, or go on with the latest multipart upload of it; raises as `begin_upload`."""
+        return self.begin_upload(path, size_bytes, part_bytes, replaced, resumes=True)
 
     def remove(self, path: str) -> None:
         """Remove one object; raises as `write`."""

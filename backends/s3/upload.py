@@ -12,6 +12,7 @@ from __future__ import annotations
 import base64
 import threading
 from collections.abc import Callable, Mapping
+from hashlib import md5
 from typing import Any, TypeVar
 
 from streamer import _native
@@ -64,6 +65,24 @@ class ObjectWriter:
         """Send one part, and return the headers of the answer; raises as `call`."""
         return self._asked(lambda: self._client.put_part(self._bucket, part, crc32c, Key=self._key, **parameters))
 
+    def latest_upload(self) -> str | None:
+        """Return the id of the latest multipart upload of the object that has not ended; raises as `call`."""
+        page = self._asked(lambda: self._client.call("list_multipart_uploads", self._bucket, Prefix=self._key))
+        uploads = [each for each in page.get("Uploads", []) if each["Key"] == self._key]
+        return str(max(uploads, key=lambda each: each["Initiated"])["UploadId"]) if uploads else None
+
+    def parts_of(self, upload_id: str) -> dict[int, dict[str, Any]]:
+        """Describe the parts that a multipart upload has, by number; raises as `call`."""
+        parts: dict[int, dict[str, Any]] = {}
+        marker = 0
+        while True:
+            page = self.call("list_parts", UploadId=upload_id, PartNumberMarker=marker)
+            parts |= {each["PartNumber"]: each for each in page.get("Parts", [])}
+            following = page.get("NextPartNumberMarker")
+            if not page.get("IsTruncated") or not following or following <= marker:
+                return parts
+            marker = following
+
     def takes_checksums(self) -> bool:
         """Whether the options allow checksums that S3 does not require."""
         return self._client.takes_checksums()
@@ -99,6 +118,7 @@ class S3Upload:
         size_bytes: Of the object, or None.
         part_bytes: Of each part but the last.
         replaced: What is to be replaced, or None.
+        resumes: Whether to go on with the latest upload of the object, if its program has left one.
 
     Raises:
         AccessDeniedError: the credentials do not allow writing.
@@ -109,7 +129,13 @@ class S3Upload:
     needs_equal_parts = True
 
     def __init__(
-        self, writer: ObjectWriter, size_bytes: int | None, part_bytes: int, replaced: ObjectInfo | None
+        self,
+        writer: ObjectWriter,
+        size_bytes: int | None,
+        part_bytes: int,
+        replaced: ObjectInfo | None,
+        *,
+        resumes: bool = False,
     ) -> None:
         self._writer, self._call, self._uri = writer, writer.call, writer.uri
         self._part_bytes, self._replaced = part_bytes, replaced
@@ -119,8 +145,9 @@ class S3Upload:
         self._body: memoryview | None = None
         self._upload_id: str | None = None
         self._has_checksums = self._confirms = False
+        self._earlier: dict[int, dict[str, Any]] | None = None  # parts that another process has sent, by number
         if size_bytes is None or size_bytes > MOST_BYTES_AT_ONCE:
-            self._upload_id = self._begin()
+            self._upload_id = (self._resumed() if resumes else None) or self._begin()
 
     def send(self, offset_bytes: int, part: memoryview) -> None:
         """Send one part; raises as `Upload.send`."""
@@ -130,11 +157,14 @@ class S3Upload:
         number = offset_bytes // self._part_bytes + 1
         of_part: dict[str, Any] = {"PartNumber": number, "UploadId": self._upload_id}
         checksum = {"ChecksumCRC32C": _crc32c(part)} if self._has_checksums else {}
+        earlier = (self._earlier or {}).get(number)
+        if earlier is not None and _is_same(earlier, part, checksum["ChecksumCRC32C"]):
+            self._note(number, earlier["ETag"], checksum)
+            return
         sent = self._send_signed(part, of_part, checksum["ChecksumCRC32C"]) if self._confirms else None
         if sent is None:
             sent = self._call("upload_part", Body=bytes(part), **checksum, **of_part)["ETag"]
-        with self._lock:
-            self._parts[number] = {"PartNumber": number, "ETag": sent, **checksum}
+        self._note(number, sent, checksum)
 
     def finish(self) -> None:
         """Put the object together; raises as `Upload.finish`."""
@@ -147,7 +177,7 @@ class S3Upload:
                 self._check_unchanged()
                 self._complete({})
             elif error.code in _CONDITION_FAILED or error.status in (404, 409, 412):
-                if not self._mark.is_there():
+                if not (self._mark.is_there() or self._is_made_of_parts()):
                     raise changed_meanwhile(self._uri, self._replaced) from error
             else:
                 raise
@@ -162,6 +192,36 @@ class S3Upload:
                     raise
         if self._mark.is_to_be_removed():
             self._call("delete_object")
+
+    def _note(self, number: int, etag: str, checksum: Mapping[str, str]) -> None:
+        with self._lock:
+            self._parts[number] = {"PartNumber": number, "ETag": etag, **checksum}
+
+    def _resumed(self) -> str | None:
+        """Return the id of an upload that another process has left, and note its parts."""
+        if not self._writer.takes_checksums():
+            return None
+        try:
+            upload_id = self._writer.latest_upload()
+            earlier = self._writer.parts_of(upload_id) if upload_id else {}
+        except StorageError as error:  # without these rights, or on a server without these requests, nothing is kept
+            if isinstance(error, AccessDeniedError) or error.code in _UNKNOWN or error.status == 404:
+                return None
+            raise
+        if upload_id is not None:
+            self._earlier, self._has_checksums, self._confirms = earlier, True, True
+        return upload_id
+
+    def _is_made_of_parts(self) -> bool:
+        """Whether the object is put together of the parts of a resumed upload, whose mark nobody knows any more."""
+        if self._earlier is None:
+            return False
+        etags = [part["ETag"].strip('"') for _, part in sorted(self._parts.items())]
+        try:
+            joined = md5(b"".join(map(bytes.fromhex, etags)), usedforsecurity=False).hexdigest()
+        except ValueError:
+            return False
+        return (self._writer.head() or {}).get("ETag") == f'"{joined}-{len(etags)}"'
 
     def _begin(self) -> str:
         """Begin a multipart upload whose parts have checksums, if the server knows such."""
@@ -202,6 +262,15 @@ class S3Upload:
         head = self._writer.head()
         if (head and head.get("ETag")) != (self._replaced and self._replaced.version):
             raise changed_meanwhile(self._uri, self._replaced)
+
+
+def _is_same(earlier: Mapping[str, Any], part: memoryview, crc32c: str) -> bool:
+    """Whether a part that S3 has is this one: by its CRC32C, or by its MD5 on servers that list none."""
+    if earlier.get("Size") != part.nbytes:
+        return False
+    if "ChecksumCRC32C" in earlier:
+        return bool(earlier["ChecksumCRC32C"] == crc32c)
+    return bool(earlier["ETag"].strip('"') == md5(part, usedforsecurity=False).hexdigest())
 
 
 def _crc32c(part: memoryview) -> str:

@@ -16,7 +16,7 @@ from typing import Protocol, runtime_checkable
 from streamer.core.errors import ChangedError
 from streamer.core.store.sources import ObjectInfo
 
-__all__ = ["Upload", "UploadMark", "UploadingStore", "changed_meanwhile"]
+__all__ = ["ResumingStore", "Upload", "UploadMark", "UploadingStore", "changed_meanwhile"]
 
 
 class Upload(Protocol):
@@ -85,6 +85,18 @@ class UploadingStore(Protocol):
         Raises:
             AccessDeniedError: it may not be removed.
             StorageError: it could not.
+        """
+
+
+@runtime_checkable
+class ResumingStore(Protocol):
+    """An `UploadingStore` that keeps the parts of an upload whose program was killed."""
+
+    def resume_upload(self, path: str, size_bytes: int, part_bytes: int, replaced: ObjectInfo | None) -> Upload:
+        """Begin to write one object; `Upload.send` sends no part that an earlier upload of this object has sent.
+
+        A part counts as sent if the storage tells its number, its size and a digest of its bytes, and all are equal.
+        Arguments and errors are those of `UploadingStore.begin_upload`.
         """
 
 

@@ -24,7 +24,7 @@ from streamer.core.store.sources import (
     Source,
     Store,
 )
-from streamer.core.store.uploads import Upload, UploadingStore
+from streamer.core.store.uploads import ResumingStore, Upload, UploadingStore
 from streamer.plugins.registry import scheme_of
 
 __all__ = ["patient"]
@@ -148,10 +148,23 @@ class _Uploads:
         self._ask(lambda: self._store.remove(path))
 
 
-_ABILITIES: dict[Any, type] = {DigestingStore: _Digests, FolderStore: _Folders, UploadingStore: _Uploads}
+class _Resumes:
+    _store: Any
+    _ask: Callable[..., Any]
+
+    def resume_upload(self, *arguments: Any) -> Upload:
+        return _PatientUpload(self._ask(lambda: self._store.resume_upload(*arguments)), self._ask)
 
 
-@lru_cache(maxsize=8)  # the number of combinations
+_ABILITIES: dict[Any, type] = {
+    DigestingStore: _Digests,
+    FolderStore: _Folders,
+    UploadingStore: _Uploads,
+    ResumingStore: _Resumes,
+}
+
+
+@lru_cache(maxsize=16)  # the number of combinations
 def _patient_class(abilities: tuple[type, ...]) -> type[Any]:
     return type(_PatientStore.__name__, (*abilities, _PatientStore), {})
 

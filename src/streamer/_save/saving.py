@@ -80,7 +80,9 @@ class Saving:
         total_bytes = sum(shard.size_bytes for shard in shards) - kept_bytes
         with (
             Progress(self.request.progress, total_bytes, f"save {redact(uri)}") as progress,
-            Writing(writable, self.settings.memory_limit_bytes, progress, self.is_cancelled) as writing,
+            Writing(
+                writable, self.settings.memory_limit_bytes, progress, self.is_cancelled, resumes=self.resume
+            ) as writing,
         ):
             files = self._write(writing, store, place, shards)
         not_removed = self._removed(writable, place)

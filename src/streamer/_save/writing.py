@@ -25,7 +25,7 @@ from streamer.core.quoting import quoted
 from streamer.core.secrets.redact import redact
 from streamer.core.store.part_sender import PartSender
 from streamer.core.store.sources import ObjectInfo, Store
-from streamer.core.store.uploads import Upload, UploadingStore
+from streamer.core.store.uploads import ResumingStore, Upload, UploadingStore
 
 __all__ = ["SentFile", "Writing", "quiet_writing", "uploading_store"]
 
@@ -92,6 +92,7 @@ class Writing:
         progress: Progress of the save; its total is the bytes of all files.
         is_cancelled: Set when the caller wants the save to end.
         failure: How the message of an error begins.
+        resumes: Whether parts that a killed program has sent are kept.
 
     Attributes:
         most_parallel: Most parts that may be sent at a time.
@@ -106,12 +107,13 @@ class Writing:
         is_cancelled: Event,
         *,
         failure: str = "not saved",
+        resumes: bool = False,
     ) -> None:
         self._store, self._progress, self._is_cancelled = store, progress, is_cancelled
         self.most_parallel = max(1, min(MOST_PARALLEL, memory_limit_bytes // (COPIES_OF_PART * PART_BYTES)))
         self._begun: list[tuple[str, Upload]] = []
         self._shown: list[tuple[str, Callable[[], None]]] = []  # files that no older checkpoint had
-        self._failure = failure
+        self._failure, self._resumes = failure, resumes
         self.sent_bytes = 0
 
     def send(self, path: str, size_bytes: int, pieces: Iterable[memoryview], replaced: ObjectInfo | None) -> Upload:
@@ -148,7 +150,9 @@ class Writing:
 
     def begin(self, path: str, size_bytes: int | None, part_bytes: int, replaced: ObjectInfo | None) -> Upload:
         """Begin a file whose parts the caller sends; raises as `send`."""
-        upload: Upload = self._store.begin_upload(path, size_bytes, part_bytes, replaced)
+        does_resume = self._resumes and size_bytes is not None and isinstance(self._store, ResumingStore)
+        begin = self._store.resume_upload if does_resume else self._store.begin_upload
+        upload: Upload = begin(path, size_bytes, part_bytes, replaced)
         self._begun.append((path, upload))
         return upload
 
