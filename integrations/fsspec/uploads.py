@@ -17,6 +17,7 @@ from streamer._save.parts import part_bytes_for
 from streamer.core.checkpoint.file_bytes import FileBytes
 from streamer.core.errors import OptionError, UsageError
 from streamer.core.options.settings import Settings
+from streamer.core.quoting import quoted
 from streamer.core.secrets.redact import redact
 from streamer.integrations.fsspec.delegated_calls import ListedInside
 
@@ -53,6 +54,7 @@ class WholeFileWrites(ListedInside):
 
         Raises:
             FileExistsError: there is one, with ``mode="create"``.
+            OptionError: there is no such mode.
             ChangedError: another program has written the file meanwhile.
             StorageError: and its kinds.
         """
@@ -89,6 +91,8 @@ class WholeFileWrites(ListedInside):
                 file.write(piece)
 
     def _opened(self, path: str, size_bytes: int, mode: str) -> Any:
+        if mode not in ("create", "overwrite"):
+            raise OptionError(f"mode is 'overwrite' or 'create', not {quoted(mode)}")
         how = "xb" if mode == "create" else "wb"
         return self.open(path, how, block_size=part_bytes_for(size_bytes), size=size_bytes)
 

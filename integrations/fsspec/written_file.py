@@ -13,10 +13,10 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex
 
 from streamer._save.parts import PART_BYTES
-from streamer._save.writing import quiet_writing
+from streamer._save.writing import quiet_writing, uploading_store
 from streamer.core.errors import OptionError, UsageError
 from streamer.core.secrets.redact import redact
 from streamer.core.store.part_sender import PartSender, PartStream
@@ -100,6 +100,10 @@ class WrittenFile(io.RawIOBase):
         """Say yes."""
         return True
 
+    def read(self, _: int = -1) -> bytes:
+        """Refuse."""
+        raise io.UnsupportedOperation("not open for reading")
+
     def tell(self) -> int:
         """Return the number of bytes that were written."""
         return self.size
@@ -170,6 +174,9 @@ class WrittenFile(io.RawIOBase):
             warnings.warn(f"{self} was not closed, and is not written", ResourceWarning, stacklevel=2, source=self)
             self.discard()
 
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        raise TypeError("a file that is open for writing cannot be pickled")
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {redact(self.full_name)}>"
 
@@ -209,6 +216,7 @@ class WrittenFile(io.RawIOBase):
 
 def _replaced(store: Store, uri: str, *, must_create: bool) -> ObjectInfo | None:
     """Describe the object that is there and is to be replaced."""
+    uploading_store(store, uri)
     replaced = info_if_present(store, store.root)
     if replaced is not None and must_create:
         raise FileExistsError(f"{redact(uri)} is there already")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import os
+import pickle
 import random
 from pathlib import Path
 from typing import Any
@@ -161,6 +163,15 @@ def test_a_file_that_nothing_refers_to_is_given_up_and_told() -> None:
     assert not is_there(fs, "/given-up")
 
 
+def test_a_file_that_is_written_is_neither_read_nor_pickled() -> None:
+    with StreamerFileSystem(target_protocol="memory").open("/written", "wb") as file:
+        for call in (file.read, lambda: file.seek(0)):
+            with pytest.raises(io.UnsupportedOperation):
+                call()
+        with pytest.raises(TypeError, match="open for writing cannot be pickled"):
+            pickle.dumps(file)
+
+
 def test_a_file_may_be_written_while_another_exception_is_handled() -> None:
     fs = StreamerFileSystem(target_protocol="memory")
     try:
@@ -200,6 +211,8 @@ def test_what_cannot_be_written_is_an_error_that_names_it(tmp_path: Path) -> Non
     short.write(b"123")
     with pytest.raises(streamer.UsageError, match="3 bytes were written, and 4 expected"):
         short.close()
+    with pytest.raises(streamer.OptionError, match="'overwrite' or 'create', not 'append'"):
+        fs.pipe_file(str(tmp_path / "a"), b"1", mode="append")
     with pytest.raises(streamer.OptionError, match="block_size"):
         fs.open(str(tmp_path / "a"), "wb", block_size=100)
     assert sorted(each.name for each in tmp_path.iterdir()) == ["folder", "pipe"]
