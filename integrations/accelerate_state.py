@@ -12,14 +12,13 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from streamer._pull.report import Wanted
+from streamer._pull.record import Wanted
 from streamer._push.push import Target, push
 from streamer._save.report import SaveReport
 from streamer.core.errors import OptionError, UsageError
 from streamer.core.options.options import Options
 from streamer.core.private_folders import private_folder
-from streamer.core.secrets.options import hidden
-from streamer.core.secrets.urls import hidden_uri
+from streamer.core.secrets.hidden_arguments import hidden, hidden_uri
 from streamer.integrations.folder_saves import saved_folder
 
 __all__ = ["load_state", "save_state"]
