@@ -83,7 +83,6 @@ class ShardBytes:
         header: As the argument.
         layouts: As the argument.
         size_bytes: Size of the file.
-        held_bytes: Most memory of a tensor that is read, or copied, while it is sent.
         digests: Digests of the tensors that were read so far.
     """
 
@@ -91,8 +90,12 @@ class ShardBytes:
         self.header, self._tensors, self._has_digests = header, tensors, has_digests
         self.layouts = layouts
         self.size_bytes = len(header) + sum(each.size_bytes for each in layouts)
-        self.held_bytes = max((tensors.held_bytes(each) for each in layouts), default=0)
         self.digests: dict[str, TensorDigest] = {}
+
+    @property
+    def held_bytes(self) -> int:
+        """Most memory of a tensor that is read, or copied, while it is sent."""
+        return max((self._tensors.held_bytes(each) for each in self.layouts), default=0)
 
     def digested(self, digests: FileDigests) -> Iterator[memoryview]:
         """Yield the pieces, and update the digests of the whole file with each piece; raises as `pieces`."""

@@ -95,6 +95,11 @@ class SealedShard(ShardBytes):
         self._position = len(header)
         self._is_begun = False
 
+    @property
+    def held_bytes(self) -> int:
+        """Most memory of a tensor that is read, or copied, and of the run that is encrypted."""
+        return RUN_BYTES + max((self._tensors.held_bytes(each) for each in self._inner), default=0)
+
     def contents(self) -> Iterator[tuple[TensorLayout, Iterable[memoryview]]]:
         """Yield each tensor of the file with its encrypted pieces, and last the tags.
 
