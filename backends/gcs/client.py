@@ -1,12 +1,11 @@
 """The control plane of Google Cloud Storage: its JSON API, with the options and the credentials of gcsfs.
 
 Guarantees: each object has a name that can be requested and a size that a file can have; otherwise a `StorageError`.
-
-Guarantees: options of the user (arguments, fsspec configuration, environment) are never overridden, changed in place or
-written back. A request ends within three attempts and the time of `answer_times`. A refused token is renewed once. The
-engine sends the requests; if the engine cannot use the session's options, gcsfs's own session sends them. gcsfs's
-request methods are not used: they answer from a listing cache, and lose the status and Google's reason. They also retry
-six times over a minute, and renew tokens on the event loop that all file systems share.
+Options of the user (arguments, fsspec configuration, environment) are never overridden, changed in place or written
+back. A request ends within three attempts and the time of `answer_times`. A refused token is renewed once. The engine
+sends the requests; if the engine cannot use the session's options, gcsfs's own session sends them. gcsfs's request
+methods are not used: they answer from a listing cache, and lose the status and Google's reason. They also retry six
+times over a minute, and renew tokens on the event loop that all file systems share.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ credentials, or if the default credentials belong to another project than `proje
 Google, in a URL, to check it. Each request to a token server ends within `TOKEN_TIMEOUT_S`. Modules that take long to
 import are imported when a login needs them.
 
-Guarantees: after a change of the environment or of a file of credentials, a load does not use a login from before the
-change. The last `KEPT` logins are kept; they hold no connection.
+After a change of the environment or of a file of credentials, a load does not use a login from before the change. The
+last `KEPT` logins are kept; they hold no connection.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
 """Completes the arguments of `gcsfs.GCSFileSystem` from the environment; checks the arguments of aiohttp's session.
 
-Guarantees: an argument has the same effect on reads and on lookups; if the engine cannot use it, Python does both with
-that session. Refuses arguments that aiohttp does not have, unverified TLS, and headers that would break reading by
-ranges.
+Guarantees: the user's options (arguments, fsspec configuration) are never overridden or changed in place.
 
-Guarantees: the user's options (arguments, fsspec configuration) are never overridden or changed in place. Refuses
-unverified TLS.
+An argument of the session has the same effect on reads and on lookups; if the engine cannot use it, Python does both
+with that session. Refuses arguments that aiohttp does not have, unverified TLS, and headers that would break reading by
+ranges.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Sends requests and reads objects through gcsfs's own session, if it has options that the engine cannot use.
 
 Guarantees: lookups and reads use the same session, with its certificates and its proxy, follow no redirect, and end
-within their time. Errors belong to this package's tree, and repeat no part of a request.
-
-Guarantees: a read fills its whole buffer with the requested range of the listed generation, or raises.
+within their time. Errors belong to this package's tree, and repeat no part of a request. A read fills its whole buffer
+with the requested range of the listed generation, or raises.
 """
 
 from __future__ import annotations

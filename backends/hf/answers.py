@@ -2,10 +2,9 @@
 
 Guarantees: the result is a value of the expected kind, or a `StorageError` with a hint to check the endpoint.
 
-Guarantees: the next page is requested from the endpoint that the user named. A mirror may pass on the original link,
-which names another host: if it leads to the same listing there, only its query is used. Refuses any other link to
-another server; the error names both servers. Refuses a ``Link`` that cannot be parsed: it is not taken for the end of
-the listing.
+The next page is requested from the endpoint that the user named. A mirror may pass on the original link, which names
+another host: if it leads to the same listing there, only its query is used. Refuses any other link to another server;
+the error names both servers. Refuses a ``Link`` that cannot be parsed: it is not taken for the end of the listing.
 """
 
 from __future__ import annotations

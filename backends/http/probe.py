@@ -1,10 +1,10 @@
 """Looks up objects and folders of a web server: size, version, and whether the server has ranges.
 
-Guarantees: an answer of unknown size, a compressed answer, and a web page in place of weights are errors. Pure. Names
-of headers are in lower case, or their mapping ignores case.
+Guarantees: an answer of unknown size, a compressed answer, and a web page in place of weights are errors. Names of
+headers are in lower case, or their mapping ignores case.
 
-Guarantees: one GET of one byte is sent, because servers may answer a HEAD differently. If the answer leaves the size
-open, a second GET is sent, whose body is not read.
+One GET of one byte is sent, because servers may answer a HEAD differently. If the answer leaves the size open, a second
+GET is sent, whose body is not read.
 """
 
 from __future__ import annotations

@@ -1,12 +1,10 @@
 """Reads an HTTP object from beginning to end through one GET, if its server answers no requests for ranges.
 
-Guarantees: a body that stops, or is too slow, fails after `stall_timeout_s`; bytes that arrived are returned before the
-error that ended the body is raised.
-
-Guarantees: every byte comes from an answer with the size and version of the probe. Each wait is bounded. The connection
-is closed at the end of the object, if many other objects are read, or if the reader is no longer used. The engine's
-threads may request neighbouring blocks in any order: a later block waits for its turn. A block before the current
-position restarts the reading at the start of the object.
+Guarantees: every byte comes from an answer with the size and version of the probe. A body that stops, or is too slow,
+fails after `stall_timeout_s`; bytes that arrived are returned before the error that ended the body is raised. Each wait
+is bounded. The connection is closed at the end of the object, if many other objects are read, or if the reader is no
+longer used. The engine's threads may request neighbouring blocks in any order: a later block waits for its turn. A
+block before the current position restarts the reading at the start of the object.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
 """The session and the client of botocore for one login, as s3fs would make them from its arguments.
 
-Amazon forbids a colon in the name of a bucket, and botocore applies this rule to every server, before it sends a
-request. Guarantees: such a bucket is read if the server is not Amazon's; at Amazon an error says that there is none.
-Names with an ``@`` do not reach this module: the store refuses them, because they hold credentials.
-
 Guarantees: loads with the same profile share one session, so that temporary credentials are fetched once, as long as
 the environment and the user's files do not change. If the user passes a session of aiobotocore (the option ``session``
 of s3fs), it is not changed; its configuration and its credentials are used.
 
-Guarantees: loads with equal options share one login and its credentials, as long as the environment and the user's
+Loads with equal options share one login and its credentials, as long as the environment and the user's
 files do not change. The last `KEPT` logins stay for later loads. A client is made when it is first needed. It sends a
 request once; `Sender` retries it.
+
+Buckets of other tenants (``tenant:bucket``, as Ceph and OpenStack name them) are read if the server is not Amazon's; at
+Amazon an error says that there is none. Amazon forbids a colon in the name of a bucket, and botocore applies this rule
+to every server. Names with an ``@`` do not reach this module: the store refuses them, because they hold credentials.
 """
 
 from __future__ import annotations

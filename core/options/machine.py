@@ -3,8 +3,8 @@
 A container whose quota allows 4 of 192 processors still sees all of them; 192 threads would only be stopped for the
 rest of each period. Limits are those of the process's control group and of all groups above it, in either version
 (https://docs.kernel.org/admin-guide/cgroup-v2.html: ``cpu.max``, ``memory.max``; cgroup-v1/: ``cpu.cfs_quota_us``,
-``memory.limit_in_bytes``). The groups are looked up once, their free memory each time. Guarantees: a file that cannot
-be read sets no limit; no function here raises.
+``memory.limit_in_bytes``). The groups are looked up once, their free memory each time. A file that cannot be read sets
+no limit.
 
 Eight ranks that each read with all processors and pin their own ring take four times as long as eight ranks that share.
 The launcher's variable or torch's process group holds the number of ranks. Independent loads of this user are counted
