@@ -163,19 +163,16 @@ class PythonSource:
     """Any object that Python can read; Python threads read it into the engine's memory.
 
     Attributes:
-        read_into: ``read_into(buffer, offset_bytes)`` fills the whole writable buffer from that offset and
-            returns the bytes written; called from several threads at once unless `max_threads` is 1. It must
-            keep no reference to the buffer.
+        read_into: ``read_into(buffer, offset_bytes)`` fills the whole writable buffer from that offset and returns the
+            bytes written; called from several threads at once unless `max_threads` is 1. It keeps no reference to it.
         max_threads: Most calls at a time, or None for the engine's default.
         confirm: Called when all requested bytes of the object are read, before the last of them are delivered; raises
             `ChangedError` if the object changed since the first read. None if that cannot be checked.
         remark: Reason for reading in Python, for the load's report, or None.
-        timeout_s: Longest time that one call of `read_into`, with `confirm` after it, may take; the load fails if it
-            takes longer. None: ``block_deadline_s`` of `streamer.Options` for the stores of plug-ins.
+        timeout_s: The load fails if `read_into` and `confirm` take longer. None: ``block_deadline_s`` for plug-ins.
         owner: Owner of these functions, for messages; set for the stores of plug-ins.
         holder: As in `HttpSource`.
-        takes_block: `read_into` gets the engine's block in place of a buffer, and copies the bytes to their places with
-            ``copy_in`` of the block. Only for streamer itself, where the bytes are in memory.
+        takes_block: `read_into` gets the engine's block, not a buffer, for its ``copy_in``; only within streamer.
     """
 
     read_into: Callable[[memoryview, int], int]
