@@ -22,23 +22,9 @@ from streamer.core.encryption.keys import MOST_KEY_ID_CHARACTERS, MOST_WRAPPED_B
 from streamer.core.errors import EncryptionKeyError, FormatError, TamperedError
 from streamer.core.format.header import TensorEntry
 
-__all__ = [
-    "HEADER_TENSOR",
-    "METADATA_NAME",
-    "PAYLOAD_TENSOR",
-    "PIECE_BYTES",
-    "TAGS_TENSOR",
-    "TAG_BYTES",
-    "SealedFile",
-    "SealedParameters",
-    "cipher_of",
-    "new_parameters",
-    "parsed_parameters",
-    "refuse_encrypted",
-    "sealed_file",
-    "tags_digest",
-    "tensor_name",
-]
+__all__ = ["HEADER_TENSOR", "METADATA_NAME", "PAYLOAD_TENSOR", "PIECE_BYTES", "TAGS_TENSOR", "TAG_BYTES"]
+__all__ += ["SealedFile", "SealedParameters", "cipher_of", "new_parameters", "parsed_parameters"]
+__all__ += ["refuse_encrypted", "sealed_file", "tags_digest", "tensor_name"]
 
 METADATA_NAME = "streamer.encryption"
 TAGS_TENSOR, HEADER_TENSOR, PAYLOAD_TENSOR = "streamer.tags", "streamer.header", "streamer.tensors"
@@ -53,6 +39,7 @@ LEAST_PIECE_BYTES, MOST_PIECE_BYTES = (
 MOST_SHARDS = 1_000_000
 SALT_BYTES, CHECKPOINT_ID_BYTES = 32, 16
 _SHARD_INFO, _TAGS_INFO = b"streamer-encryption-1 shard", b"streamer-encryption-1 tags"
+_HINT = "Do not use it; get it again from where it was saved"
 _HEXADECIMAL = re.compile(r"[0-9a-f]*")
 
 
@@ -260,7 +247,7 @@ class SealedFile:
         tags = memoryview(self.tags)[first * TAG_BYTES : (first + count) * TAG_BYTES]
         plain = self.cipher.decrypt(data, begin, first, tags)
         if plain is None:
-            raise _changed(uri)
+            raise TamperedError("the encrypted header of the tensors is not as it was saved", uri=uri, hint=_HINT)
         return plain
 
 
@@ -289,15 +276,7 @@ def sealed_file(
     digest = tags_digest(key, parameters, header)
     digest.update(tags[TAG_BYTES:])
     if not hmac.compare_digest(digest.digest()[:TAG_BYTES], bytes(tags[:TAG_BYTES])):
-        raise TamperedError(
-            "the header or the tags of the encrypted file are not as they were saved, or the key is another one",
-            uri=uri,
-            hint="Do not use it; get it again from where it was saved",
-        )
+        what = "the header or the tags of the encrypted file are not as they were saved, or the key is another one"
+        raise TamperedError(what, uri=uri, hint=_HINT)
     cipher = cipher_of(key, parameters, header)
     return SealedFile(parameters, cipher, tags, [(each.begin, each.end) for each in entries])
-
-
-def _changed(uri: str) -> TamperedError:
-    hint = "Do not use it; get it again from where it was saved"
-    return TamperedError("the encrypted header of the tensors is not as it was saved", uri=uri, hint=hint)
