@@ -62,3 +62,13 @@ class TestHttpWithoutRanges(TestHttp):
         self.storage_options = {}
         self.denied_options = None
         self.secrets = ()
+
+
+class TestHttpThatTakesPut(TestHttp):
+    @pytest.fixture(autouse=True)
+    def _on_a_server(self, http_server: NginxServer) -> None:
+        self.server = http_server
+        self.folder_uri = f"{http_server.http_url}/dav/contract"
+        self.storage_options = {}
+        self.denied_options = None
+        self.secrets = ()

@@ -30,11 +30,12 @@ HTTP = """
 """
 SERVER = """
     root {work}/empty;
+    client_max_body_size 300m;
     location /open/ {{ alias {root}/; autoindex on; }}
     location /unlisted/ {{ alias {root}/; }}
     location /whole/ {{ alias {root}/; autoindex on; max_ranges 0; }}
     location /dav/ {{
-      alias {root}/; autoindex on; dav_methods PUT DELETE; create_full_put_path on; client_max_body_size 300m;
+      alias {root}/; autoindex on; dav_methods PUT DELETE; create_full_put_path on;
     }}
     location /small/ {{ alias {root}/; autoindex on; dav_methods PUT DELETE; client_max_body_size 100k; }}
     location /private/ {{ alias {root}/; autoindex on; auth_basic "x"; auth_basic_user_file {work}/users; }}
