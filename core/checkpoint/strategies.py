@@ -16,7 +16,7 @@ from streamer.core.checkpoint.manifest_verification import ManifestVerification
 from streamer.core.checkpoint.shards import Shards
 from streamer.core.checkpoint.store_verification import StoreVerification
 from streamer.core.checkpoint.verification import Expected, Verification
-from streamer.core.errors import OptionError, PluginError
+from streamer.core.errors import FormatError, OptionError, PluginError
 from streamer.core.options.settings import Settings
 from streamer.core.secrets.environment import variable
 from streamer.core.store.digests import NoDigest, ObjectDigest, doubt_of, is_sound
@@ -127,13 +127,13 @@ class ByManifest:
 
     def expected_of(self, store: Store, found: Sequence[Shards], settings: Settings) -> list[list[Expected]]:
         manifests = Manifests(store, settings)  # reads each manifest once, also if many URIs share it
-        return in_parallel(
-            lambda shards: [
-                *manifests.of_shards(shards.infos, shards.index_path, is_whole=shards.kind in ("folder", "index"))
-            ],
-            found,
-            role="digest",
-        )
+
+        def of_uri(shards: Shards) -> list[Expected]:
+            if shards.format is not None:
+                raise _no_manifests(shards.format.name, shards.infos[0].uri)
+            return [*manifests.of_shards(shards.infos, shards.index_path, is_whole=shards.kind in ("folder", "index"))]
+
+        return in_parallel(of_uri, found, role="digest")
 
     def verification(
         self, catalog: Catalog, expected: Sequence[Expected], wanted: Sequence[ShardTensor]
@@ -143,6 +143,15 @@ class ByManifest:
 
     def check_headers(self, catalog: Catalog, expected: Sequence[Expected]) -> None:
         check_fit(catalog, _manifests(expected))
+
+
+def _no_manifests(name: str, uri: str) -> FormatError:
+    what = f"a manifest has the digests of safetensors files, and this checkpoint is of the format {name}"
+    return FormatError(
+        what,
+        uri=uri,
+        hint='Leave verify="manifest" out; or save the tensors with streamer.save, which writes a manifest',
+    )
 
 
 _STRATEGIES: dict[str, Strategy] = {"auto": ByStore(), "manifest": ByManifest(), "off": Unverified()}

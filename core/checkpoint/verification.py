@@ -78,8 +78,8 @@ def log_unverified(uri: str, checks: Sequence[ObjectCheck]) -> None:
 @lru_cache(maxsize=1024)  # an open checkpoint reads many times
 def _warn_once(uri: str, reason: str) -> None:
     _log.warning(
-        "%s: verify compared nothing: %s. A manifest is compared on any storage: streamer.write_manifest, then "
-        'verify="manifest"',
+        "%s: verify compared nothing: %s. Safetensors files are compared on any storage with a manifest: "
+        'streamer.write_manifest, then verify="manifest"',
         printable(uri),
         printable(reason),
     )

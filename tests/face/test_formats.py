@@ -21,7 +21,7 @@ from servers.seaweedfs import SeaweedServer
 from tensorizer import TensorSerializer
 
 import streamer
-from streamer.core.errors import FormatError, MissingShardError, ObjectNotFoundError
+from streamer.core.errors import FormatError, MissingShardError, ObjectNotFoundError, TamperedError
 
 Load = Callable[..., dict[str, torch.Tensor]]
 
@@ -230,6 +230,19 @@ def test_verify_auto_says_why_nothing_is_compared(place: Place) -> None:
     with streamer.stream(f"{place.uri}/x.pt", verify="auto", **place.how) as stream:
         assert_equal(dict(stream), tensors())
     assert all(each.verified_by or each.remark for each in stream.report.verified)
+
+
+def test_a_manifest_of_another_format_is_refused_with_a_way_out(tmp_path: Path) -> None:
+    np.savez(tmp_path / "model.npz", weight=np.arange(6.0))
+    with pytest.raises(FormatError, match="of the format NumPy") as caught:
+        streamer.load(tmp_path / "model.npz", framework="np", verify="manifest")
+    assert 'Leave verify="manifest" out' in str(caught.value)
+
+
+def test_with_a_key_another_format_is_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "model.npz", weight=np.arange(6.0))
+    with pytest.raises(TamperedError, match="not encrypted"):
+        streamer.load(tmp_path / "model.npz", framework="np", key=bytes(32))
 
 
 def test_the_report_says_what_python_unpacked(place: Place) -> None:
