@@ -9,8 +9,9 @@ from streamer.core.format.shard_names import SHARD_SUFFIX
 
 __all__ = ["turn"]
 
-# The name of a variant's index contains the name of the variant.
-_INDEX = re.compile(r".*\.safetensors\.index(?:\.[^/]+)?\.json", re.DOTALL)
+# The name of a variant's index contains the name of the variant. DCP's index is `.metadata`.
+_INDEX = re.compile(r".*\.(?:safetensors|bin)\.index(?:\.[^/]+)?\.json|(?:.*/)?\.metadata", re.DOTALL)
+_WEIGHTS = (SHARD_SUFFIX, ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".npz", ".tensors")
 
 
 def turn(names: Collection[str], name: str) -> tuple[int, str]:
@@ -28,9 +29,11 @@ def turn(names: Collection[str], name: str) -> tuple[int, str]:
         'model.safetensors.index.json'
         >>> turn(["model.safetensors"], "model.safetensors") > turn(["model.safetensors"], "z.txt")
         True
+        >>> sorted(["z.txt", ".metadata", "__0_0.distcp"], key=lambda name: turn(names, name))[-1]
+        '.metadata'
     """
     folder = name[: len(name) - len(name.rpartition("/")[2])]
     has_index = any(each.startswith(folder) and _INDEX.fullmatch(each) for each in names)
     if _INDEX.fullmatch(name):
         return 2, name
-    return (1 if name.endswith(SHARD_SUFFIX) and not has_index else 0), name
+    return (1 if name.endswith(_WEIGHTS) and not has_index else 0), name
