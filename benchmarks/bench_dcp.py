@@ -56,7 +56,7 @@ def main() -> None:
 
 
 def shapes(layers: int, width: int) -> dict[str, tuple[int, ...]]:
-    """Give those of a decoder's layers: matrices, and small vectors between them."""
+    """Return those of a decoder's layers: matrices, and small vectors between them."""
     found: dict[str, tuple[int, ...]] = {}
     for layer in range(layers):
         for name in "qkvo":

@@ -73,7 +73,7 @@ def of_store() -> list[Contestant]:
 
 @contextmanager
 def capped_disk(path: Path, bytes_per_second: int) -> Iterator[list[str]]:
-    """Give the beginning of a command whose process reads the disk of `path` no faster than that."""
+    """Return the beginning of a command whose process reads the disk of `path` no faster than that."""
     device = f"{os.major(path.stat().st_dev)}:{os.minor(path.stat().st_dev)}"
     is_unified = (GROUPS / "cgroup.controllers").exists()
     group = GROUPS / ("" if is_unified else "blkio") / f"streamer-bench-{os.getpid()}"

@@ -115,7 +115,7 @@ class DeviceMemory:
         self._taken = 0
 
     def take(self, shape: tuple[int, ...], dtype: Any) -> Any:
-        """Give the next piece, as a tensor."""
+        """Return the next piece, as a tensor."""
         import torch
 
         size_bytes = torch.empty(shape, dtype=dtype, device="meta").nbytes

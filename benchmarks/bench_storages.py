@@ -183,7 +183,7 @@ PLACES: dict[str, Callable[[list[Path]], AbstractContextManager[Place]]] = {
 
 
 def raw_commands(place: Place) -> dict[str, list[str]]:
-    """Give the raw readers of a place, with the URLs and headers that its backend makes; none for Python sources."""
+    """Return the raw readers of a place, with the URLs and headers that its backend makes; none for Python sources."""
     sources, sizes = [], []
     for uri in place.uris:
         if "::" in uri or uri.startswith("sqlite"):

@@ -49,6 +49,6 @@ def listing(folder: Path) -> str:
 
 
 def etag(path: Path) -> str:
-    """Give what nginx answers: the time of the last change and the size."""
+    """Return what nginx answers: the time of the last change and the size."""
     status = path.stat()
     return f'"{int(status.st_mtime):x}-{status.st_size:x}"'

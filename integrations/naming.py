@@ -70,7 +70,7 @@ def _of_transformers(listed: Collection[str], variant: str | None, location: Loc
 def _of_diffusers(
     listed: Collection[str], variant: str | None, location: Location, *, may_lack_variant: bool = False
 ) -> ChosenWeights:
-    """Choose as diffusers: an index, else one file."""
+    """Choose files as diffusers does: an index if there is one, else one file."""
     for wanted in dict.fromkeys((variant, None) if may_lack_variant else (variant,)):
         for stem in _STEMS:
             file, index = (_with_variant(f"{stem}.safetensors{end}", wanted) for end in ("", ".index.json"))

@@ -26,7 +26,7 @@ def is_fence(module: str) -> bool:
 
 
 def private_names(path: Path) -> Iterator[tuple[int, str]]:
-    """Give the private names of others in a file, each with its line.
+    """Return the private names of others in a file, each with its line.
 
     Those that the file defines are its own; so are those of ``self`` that a base class may define, beside it or in a
     file that it imports from.

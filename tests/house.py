@@ -92,7 +92,7 @@ def room_of(module: str) -> str:
 
 
 def python_imports(path: Path) -> Iterator[str]:
-    """Give what a file imports of this package, as `python_files` names it; the engine is no room of Python's."""
+    """Return what a file imports of this package, as `python_files` names it; the engine is no room of Python's."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "streamer":
             names = [f"{node.module}.{alias.name}" for alias in node.names]
@@ -107,7 +107,7 @@ def python_imports(path: Path) -> Iterator[str]:
 
 
 def code_of(path: Path) -> str:
-    """Give a Python file without its comments and docstrings."""
+    """Return a Python file without its comments and docstrings."""
     tree = ast.parse(path.read_text())
     for node in ast.walk(tree):
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(node) is not None:

@@ -37,7 +37,7 @@ def started(uri: str, folder: Path, *more: str, options: dict[str, Any] | None =
 def arguments(
     uri: str | os.PathLike[str], folder: Path, *more: str, options: dict[str, Any] | None = None
 ) -> list[str]:
-    """Give the arguments of a pull."""
+    """Return the arguments of a pull."""
     told = ["--storage-options", json.dumps(options)] if options is not None else []
     return ["pull", os.fspath(uri), str(folder), "--json", *told, *more]
 
@@ -49,7 +49,7 @@ def visible(folder: Path) -> set[str]:
 
 
 def parts(folder: Path) -> list[Path]:
-    """Give the files on their way."""
+    """Return the files on their way."""
     return [each for each in folder.glob(".streamer-pull/parts/*") if not each.suffix and not each.name.startswith(".")]
 
 

@@ -61,7 +61,7 @@ class Started:
         assert self.handle
 
     def request(self, files: dict[str, list[Wanted]]) -> tuple[int, int]:
-        """Give the code, and the number of the submission."""
+        """Return the code, and the number of the submission."""
         ranges = [each for wanted in files.values() for each in wanted]
         number, count = ctypes.c_uint64(), len(ranges)
         code = self.library.runai_file_streamer_request(

@@ -35,7 +35,7 @@ def started(model: str | Path, *flags: str, load_format: str = "streamer") -> tu
 
 
 def load_config(args: ServerArgs, **named: Any) -> LoadConfig:
-    """Give the configuration of the loader."""
+    """Return the configuration of the loader."""
     given = {
         "tp_rank": 0,
         "remote_instance_weight_transporter_engine": None,

@@ -118,7 +118,7 @@ class _Block:
         return self.statement.partition("(")[0].split()[-1]
 
     def inside(self) -> Iterator[_Block]:
-        """Give the classes and functions in it, not those inside of functions."""
+        """Return the classes and functions in it, not those inside of functions."""
         for block in self.blocks:
             yield block
             if block.is_container:

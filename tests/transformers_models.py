@@ -86,7 +86,7 @@ def compare(kind: str, folder: Path, url: str, storage_options: dict) -> None:
 
 
 def _answer(model: Any) -> torch.Tensor | str:
-    """Give what a model says; or its error, as transformers 5.23 makes a quantised model that fails if it is cast."""
+    """Return what a model says; or its error, as transformers 5.23 makes a quantised model that fails if it is cast."""
     try:
         with torch.no_grad():
             return model(torch.arange(1, 9)[None]).logits

@@ -23,7 +23,7 @@ ARGUMENTS = {"skip_tokenizer_init": True, "dtype": "float32", "enforce_eager": T
 
 
 def config_of(model: str | Path, load_format: str = "streamer", **named: Any) -> VllmConfig:
-    """Give the configuration that ``vllm serve MODEL --load-format FORMAT`` makes."""
+    """Return the configuration that ``vllm serve MODEL --load-format FORMAT`` makes."""
     return EngineArgs(model=str(model), load_format=load_format, **(ARGUMENTS | named)).create_engine_config()
 
 

@@ -21,7 +21,7 @@ BODY_S = 30.0  # for a page of a listing or a document; enough for 16 MiB, the l
 SILENCE_S = 15.0  # longest pause in a body; an answer that may take longer to begin may pause as long
 TOO_SLOW = "Check the network and the proxy on the way to it; a page or document has 30 s"
 HOW_TO_WAIT = "If it is this slow, raise connect_timeout_s and first_byte_timeout_s in Options"
-SLOWEST_UPLOAD_BYTES_PER_S = 256 << 10  # of one connection: eight connections share a line of 16 Mbit/s
+SLOWEST_UPLOAD_BYTES_PER_S = 256 << 10  # per connection, if eight share a line of 16 Mbit/s
 ATTEMPTS = 3  # the most that any of the clients makes
 
 

@@ -39,7 +39,7 @@ class Cut(NamedTuple):
     kept: tuple[int, ...]
 
     def view(self, read: Any, entry: TensorEntry, framework: Framework) -> Any:
-        """Give the part of what was read, a tensor of one dimension: a view, where there is one of that shape."""
+        """Return the part of what was read, a tensor of one dimension: a view, where there is one of that shape."""
         whole, box, kept = (framework.shape(entry._replace(shape=each)) for each in (self.whole, self.box, self.kept))
         if hasattr(read, "data_ptr"):
             first = self.first * read.numel() // prod(entry.shape)  # torch has two values of F4 in an element
@@ -49,7 +49,7 @@ class Cut(NamedTuple):
         return numpy.ndarray(box, read.dtype, memory, self.first * read.itemsize, in_bytes).reshape(kept)
 
     def copy(self, read: Any, entry: TensorEntry, framework: Framework) -> Any:
-        """Give the part in memory of its own, so that the rest of what was read is freed."""
+        """Return the part in memory of its own, so that the rest of what was read is freed."""
         view = self.view(read, entry, framework)
         return view.contiguous() if hasattr(view, "data_ptr") else sys.modules["numpy"].ascontiguousarray(view)
 

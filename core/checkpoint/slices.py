@@ -61,12 +61,12 @@ class Slice:
             raise UsageError(f"a Slice cannot have {self.blocks} blocks", hint="1 is a tensor that is no joint one")
 
     def bounds(self, size: int) -> tuple[int, int]:
-        """Give the first position of this part, and the one after its last, in a dimension of this size."""
+        """Return the first position of this part, and the one after its last, in a dimension of this size."""
         each = -(-size // self.count)
         return min(size, self.index * each), min(size, (self.index + 1) * each)
 
     def of(self, whole: ShardTensor) -> ShardTensor:
-        """Give this part of a tensor.
+        """Return this part of a tensor.
 
         Raises:
             UsageError: it has no such dimension, blocks do not divide it, or the part begins or ends inside of a byte.
@@ -82,7 +82,7 @@ class Slice:
         return ShardTensor(whole.shard, read, cut)
 
     def _place(self, entry: TensorEntry) -> tuple[int, int]:
-        """Give the dimension, counted from the first, and the size of a block in it; raises as `of`."""
+        """Return the dimension, counted from the first, and the size of a block in it; raises as `of`."""
         shape = entry.shape
         if not -len(shape) <= self.dim < len(shape):
             what = f"{list(shape)} has no dimension {self.dim}" if shape else "[] is a scalar, and has no dimension"

@@ -97,7 +97,7 @@ class PythonReaders:
             self._threads.append(thread)
 
     def overdue(self) -> StreamerError | None:
-        """Give the error for a source whose function runs for longer than it may; None without one."""
+        """Return the error for a source whose function runs for longer than it may; None without one."""
         return self._running.overdue()
 
     def join(self) -> bool:

@@ -44,7 +44,7 @@ class RunningReads:
         self._calls.pop(threading.get_ident(), None)
 
     def overdue(self) -> StreamerError | None:
-        """Give the error for a call that takes longer than its source may; None without one."""
+        """Return the error for a call that takes longer than its source may; None without one."""
         if not self._is_timed:
             return None
         now = time.monotonic()

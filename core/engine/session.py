@@ -166,7 +166,7 @@ class ReadSession:
 
     @of_one_process
     def digest_pieces(self, item: int) -> list[tuple[int, int, int]]:
-        """Give first byte, bytes and checksum of the consecutive pieces of a finished item; none where it is empty."""
+        """Return first byte, bytes and checksum of the consecutive pieces of a finished item; none if it is empty."""
         return self._engine.digest_pieces(item)
 
     @of_one_process
@@ -176,7 +176,7 @@ class ReadSession:
 
     @of_one_process
     def pinned(self) -> list[SourceObject]:
-        """Give the objects with the `version` that their answers had: later reads are refused if they changed since.
+        """Return the objects with the `version` that their answers had: later reads are refused if they changed since.
 
         Later reads request checksums only where every answer had one.
         """
@@ -188,7 +188,7 @@ class ReadSession:
 
     @of_one_process
     def stats(self) -> dict[str, int]:
-        """Give the engine's counters."""
+        """Return the engine's counters."""
         return self._engine.stats()
 
     def landed_bytes(self) -> int:

@@ -26,7 +26,8 @@ def read_ranges(
         ranges: What to read.
         settings: How to read.
         what: What the ranges hold, in a message.
-        on_read: Called with the indexes of ranges that have just been read, and the bytes of all, on this thread.
+        on_read: Called on this thread with the indexes of ranges that have just been read, and the bytes of all
+            ranges so far.
 
     Returns:
         The bytes of each range, and the objects with the version that their answers had: later reads of them are

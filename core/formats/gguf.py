@@ -206,22 +206,22 @@ class _Cursor:
         self._data = file.read(0, min(FIRST_BYTES, file.size_bytes))
 
     def take(self, size_bytes: int) -> bytes:
-        """Give the next bytes."""
+        """Return the next bytes."""
         begin, self.position = self.position, self.position + size_bytes
         if self.position > len(self._data):
             self._fetch(self.position)
         return self._data[begin : self.position]
 
     def u32(self) -> int:
-        """Give the next number of four bytes."""
+        """Return the next number of four bytes."""
         return int(_U32.unpack(self.take(4))[0])
 
     def u64(self) -> int:
-        """Give the next number of eight bytes."""
+        """Return the next number of eight bytes."""
         return int(_U64.unpack(self.take(8))[0])
 
     def text(self) -> str:
-        """Give the next text."""
+        """Return the next text."""
         length = self.u64()
         self.check_room(length, 1)
         try:
@@ -230,7 +230,7 @@ class _Cursor:
             raise FormatError(f"a text before byte {self.position} is not UTF-8") from error
 
     def value(self, kind: int, depth: int) -> Any:
-        """Give the next value of a type; an array as a list."""
+        """Return the next value of a type; an array as a list."""
         if kind == _TEXT:
             return self.text()
         if kind == _ARRAY:

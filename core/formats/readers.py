@@ -249,7 +249,7 @@ class _Walk:
         self._fed = 0  # bytes of `_fetched` that the decompressor got
 
     def step(self, most_bytes: int) -> bytes:
-        """Give the next bytes, at most so many; none at the end of the compressed bytes."""
+        """Return the next bytes, at most so many; none at the end of the compressed bytes."""
         while not self._state.eof:
             data = self._state.unconsumed_tail
             if not data:

@@ -100,7 +100,7 @@ class _Index:
         self._data, self._at, self._is_versioned = data, 0, is_versioned
 
     def places(self, file: CheckpointFile, count: int) -> Iterator[TensorPlace]:
-        """Give the places of the tensors."""
+        """Return the places of the tensors."""
         for _ in range(count):
             is_long = self._is_versioned and self._numbers("<I")[0] >= LONG_VERSION
             name = _name(self._text("<H"))

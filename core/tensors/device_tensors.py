@@ -85,7 +85,7 @@ class DeviceTensors:
         return list(provisions.values())
 
     def bytes_of(self, item: int) -> Any:
-        """Give the bytes of an allocated tensor, for the consumer to fill: a flat tensor on the same device."""
+        """Return the bytes of an allocated tensor, for the consumer to fill: a flat tensor on the same device."""
         tensor = self._allocated[item].tensor
         return tensor.view(-1).view(sys.modules["torch"].uint8)
 

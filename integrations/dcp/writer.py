@@ -139,7 +139,7 @@ class _Files(FileSystemBase):
 
     @contextmanager
     def create_stream(self, path: str | os.PathLike[str], mode: str) -> Iterator[io.IOBase]:
-        """Give a stream whose bytes are sent when the block ends without an error."""
+        """Return a stream whose bytes are sent when the block ends without an error."""
         del mode  # "wb"
         stream, name = _Content(), _name(path)
         try:

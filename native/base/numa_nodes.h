@@ -17,7 +17,7 @@
 namespace streamer {
 
 using Processors = std::set<unsigned>;
-// By the number of the node. A node that only has memory has no processors.
+// The processors of each node, by its number. A node that only has memory has none.
 using NumaNodes = std::map<unsigned, Processors>;
 
 // No kernel has more processors (NR_CPUS) or more nodes. A list with a larger number is malformed.

@@ -1,6 +1,6 @@
 // Writing past the page cache (O_DIRECT): the bytes of a part, wherever they lie, go through an
 // aligned buffer of the thread's own. A file that is flushed before it is shown must reach the disk
-// anyway, and through the page cache each of its pages is first found, filled and written back.
+// anyway; the page cache would only add the work of finding, filling and writing back each page.
 //
 // Guarantees: everything is written, or an error is returned. What is no multiple of 4096 at the
 // end of a file, and all of a file that takes no direct writes, goes through the page cache.

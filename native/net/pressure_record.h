@@ -1,8 +1,8 @@
 // Whether a server fails less if fewer requests are in flight.
 //
-// A server with a limit of requests per second answers the same number well, however many it gets:
-// with half as many in flight, it answers twice the share. A server that fails at random always
-// answers the same share; then fewer requests at a time do not help, and slow the load down.
+// A server with a limit of requests per second answers a fixed number of them: with half as many
+// in flight, it answers twice the share. A server that fails at random always answers the same
+// share; then fewer requests at a time do not help, and slow the load down.
 //
 // Pure. Not thread-safe; RequestWindow owns it.
 #pragma once

@@ -28,7 +28,7 @@ class BlockRetries {
   // no attempt, and it waits for the server instead of a time of its own. False when the load has
   // failed with it.
   bool try_again(Block block, ReadError error, Endpoint& endpoint, bool is_of_outage) const;
-  // Fails the load, and says what else is known: of the server's outage, or of the first failure.
+  // Fails the load. Its error also tells of the server's outage, or of the first failure.
   void give_up(const Block& block, ReadError error, Endpoint& endpoint) const;
 
  private:

@@ -44,7 +44,7 @@ class ItemMemory {
   bool has_asked() const { return !to_ask_.empty(); }
   // Items that need memory of the consumer's; a few at a time.
   std::vector<std::uint32_t> take_asked();
-  // Throws std::invalid_argument for what was not asked.
+  // Throws std::invalid_argument for an item that take_asked() did not return.
   void provide(const std::vector<std::uint32_t>& items, const std::vector<std::byte*>& targets);
 
   // Of an item that the consumer takes; empty where the memory is its own.

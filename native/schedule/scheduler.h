@@ -122,7 +122,7 @@ class Scheduler {
   void set_tap(BlockTap* tap) { tap_ = tap; }
 
   // --- readers ---
-  // Waits for a block; nothing when the lane is finished or everything was stopped.
+  // Waits for a block. Returns none if the lane is finished or the load was stopped.
   std::optional<Block> take(Lane lane);
   // As take(), for a reader that is not joined before release(): until end_loan() it may write the
   // block's memory, whatever became of the block. One loan for each block.

@@ -87,7 +87,7 @@ TEST_CASE("memory of the consumer's own on this machine is asked for, and read i
 constexpr std::uint64_t kTinyBytes = 1'000;
 
 // Items so small that a block has more copies than are put on a stream one by one. Their memory is
-// there from the start: where it comes piece by piece, blocks may be as short as the pieces.
+// there from the start: if it came piece by piece, blocks might be as short as the pieces.
 Plan tiny_plan_of(std::string& targets) {
   Plan plan;
   for (std::uint64_t begin = 0; begin < targets.size(); begin += kTinyBytes) {

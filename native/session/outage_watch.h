@@ -24,7 +24,7 @@ class OutageWatch {
   // `endpoints` by source; null where none is asked.
   explicit OutageWatch(const std::vector<std::shared_ptr<Endpoint>>& endpoints);
 
-  // By source: sources of one server have the same number.
+  // The number of each source's server, by source.
   const std::vector<std::uint32_t>& server_of_source() const { return server_of_source_; }
 
   std::vector<OpenOutage> open(TimePoint now) const;

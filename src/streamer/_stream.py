@@ -107,7 +107,7 @@ class Stream(Generic[TensorT]):
         return self._plan.item_bytes
 
     def unread_share(self) -> float:
-        """Give the part, from 1 to 0, of the bytes that are not read yet."""
+        """Return the part, from 1 to 0, of the bytes that are not read yet."""
         return max(0.0, 1 - self._session.landed_bytes() / max(1, self._plan.span_bytes))
 
     @property

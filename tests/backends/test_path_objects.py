@@ -68,7 +68,7 @@ def same(got, reference):
 
 @pytest.fixture
 def place(s3_server, s3_checkpoint, monkeypatch):
-    """Give an S3 place by kind; the environment leads to a server that does not exist."""
+    """Return an S3 place by kind; the environment leads to a server that does not exist."""
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIDOTHER")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "other")

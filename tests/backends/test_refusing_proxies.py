@@ -28,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("short_pauses")
 
 
 def through(storage, options, by, proxy, monkeypatch):
-    """Give options by which, or by the environment, lookups take a proxy of plain HTTP."""
+    """Return options by which, or by the environment, lookups take a proxy of plain HTTP."""
     url = f"http://user:CANARY@127.0.0.1:{proxy.server_port}"
     if by == "options":
         return options | NAMED[storage](url)

@@ -92,7 +92,7 @@ def test_the_same_server_is_read_with_a_good_certificate(secure):
 
 
 def options_of(kind, port, ca_file):
-    """Give a URL on a server of that port, and its storage options."""
+    """Return a URL on a server of that port, and its storage options."""
     endpoint, client = {"endpoint_url": f"https://127.0.0.1:{port}"}, {"client_kwargs": {"verify": ca_file}}
     return {
         "https": (f"https://127.0.0.1:{port}/a.safetensors", {"verify": ca_file}),

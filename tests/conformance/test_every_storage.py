@@ -27,7 +27,7 @@ Place = tuple[str, dict[str, Any]]
 
 @pytest.fixture
 def places(request: pytest.FixtureRequest, checkpoint: Path, tmp_path: Path) -> Callable[[str], Place]:
-    """Give URL and options of the checkpoint on a storage; only that storage's server is started."""
+    """Return URL and options of the checkpoint on a storage; only that storage's server is started."""
 
     def s3() -> tuple[SeaweedServer, str]:
         return request.getfixturevalue("s3_server"), request.getfixturevalue("s3_checkpoint")

@@ -88,7 +88,7 @@ assert not full, full
 
 
 def test_a_load_of_many_tensors_collects_only_between_its_waits(tmp_path: Path) -> None:
-    """Each 700 new objects began a collection, and some of them went through all that the program holds."""
+    """Before, every 700 new objects began a collection, and some collections went through the whole heap."""
     count = 30_000
     save_file({f"t{number}": np.zeros(1, np.uint8) for number in range(count)}, tmp_path / "model.safetensors")
     collections = []

@@ -31,7 +31,7 @@ def model(tmp_path: Path) -> Path:
 
 
 def checked(uri: str | Path, options: dict[str, Any] | None = None, *more: str) -> tuple[int, str]:
-    """Give the exit code, and what is on standard output."""
+    """Return the exit code, and what is on standard output."""
     arguments = ["check", str(uri), "--storage-options", json.dumps(options or {}), *more]
     result = CliRunner().invoke(main, arguments)
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception

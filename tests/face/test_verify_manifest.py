@@ -155,7 +155,7 @@ def test_that_command_can_be_pasted_into_a_shell(tmp_path: Path) -> None:
 
 
 def without_numbers(model: Path) -> list[Path]:
-    """Give the shards names that do not count them, and no index but a manifest."""
+    """Return the shards names that do not count them, and no index but a manifest."""
     for path in model.glob("*.json"):
         path.unlink()
     paths = [path.rename(model / f"part-{number}.safetensors") for number, path in enumerate(shards_of(model))]

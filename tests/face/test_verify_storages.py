@@ -49,7 +49,7 @@ class Place(NamedTuple):
 
 @pytest.fixture
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], Place]:
-    """Give a folder of its own on a storage; only that storage's server is started."""
+    """Return a folder of its own on a storage; only that storage's server is started."""
     own = hashlib.sha256(request.node.name.encode()).hexdigest()[:20]
 
     def each(put: Callable[[str, bytes], object]) -> Callable[[dict[str, bytes]], object]:

@@ -42,7 +42,8 @@ class ControlTally:
     Attributes:
         equal: Ended with every tensor equal.
         errors: Ended with an error of the tree; by class.
-        bad: Whatever must never happen: another exception, wrong tensors, a load without end; by description.
+        bad: Number of results that must never happen (another exception, wrong tensors, a load without end), by
+            description.
         mutations: How often each was made.
     """
 

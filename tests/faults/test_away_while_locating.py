@@ -34,7 +34,7 @@ LIMIT_S = 1.5  # a second, and what a busy machine takes to wake a thread
 
 @contextmanager
 def away(outage: str, storage: Storage, lasts_s: float | None) -> Iterator[TcpProxy]:
-    """Load once through a proxy; the storage is away from now on, for so long or until the end."""
+    """Load once through a proxy, with the storage away: for `lasts_s` seconds, or until the end if that is None."""
     enough = threading.Event()
     began = threading.Event()
 

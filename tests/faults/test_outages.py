@@ -39,7 +39,7 @@ LIMIT_S = 1.5  # a second, and what a busy machine takes to wake a thread
 
 @contextmanager
 def met_by(outage: str, storage: Storage, lasts_s: float | None, at_bytes: int = AT_BYTES) -> Iterator[Planned]:
-    """Give an outage of that storage, whose `proxy` is the way to it."""
+    """Return an outage of that storage, whose `proxy` is the way to it."""
     with storage.proxy() as proxy, Planned(outage, Scene(proxy, storage.server), at_bytes, lasts_s) as planned:
         yield planned
 

@@ -137,7 +137,7 @@ def _threads() -> int:
 
 
 def _settles(count: object, at_most: int) -> bool:
-    """Give what is being closed a moment."""
+    """Return what is being closed a moment."""
     assert callable(count)
     deadline = time.monotonic() + 10
     while count() > at_most:

@@ -171,7 +171,7 @@ class FakeGpu:
         return int(self._library.fake_cuda_calls(function.encode()))
 
     def exchange_capture_mode(self, mode: int) -> int:
-        """Give this thread a mode for captures (CUstreamCaptureMode), as its owner might; the one it had."""
+        """Return this thread a mode for captures (CUstreamCaptureMode), as its owner might; the one it had."""
         given = ctypes.c_int(mode)
         self._library.cuThreadExchangeStreamCaptureMode(ctypes.byref(given))
         return given.value

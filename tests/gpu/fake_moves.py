@@ -15,7 +15,7 @@ __all__ = ["counted_moves", "noted_streams"]
 
 
 def counted_moves(fake_gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Give the list of the bytes of each tensor that torch is asked to copy to a device from now on.
+    """Return the list of the bytes of each tensor that torch is asked to copy to a device from now on.
 
     Args:
         fake_gpu: Learns of tensors that are made on a device.
@@ -44,7 +44,7 @@ def counted_moves(fake_gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> list[in
 
 
 def noted_streams(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Give the list of the plans that are read from now on."""
+    """Return the list of the plans that are read from now on."""
     made: list[Any] = []
 
     def noted(*arguments: Any, **named: Any) -> Any:

@@ -56,7 +56,7 @@ def changes() -> Iterator[Change]:
 
 
 def changed(change: Change) -> str:
-    """Give the text of its file with the change.
+    """Return the text of its file with the change.
 
     Raises:
         LookupError: its text does not stand in the file once: the list is old.

@@ -1,7 +1,7 @@
 """Every small change that one file can have: an inverted condition, an off-by-one, a dropped check. Pure.
 
-Left out is what no test should notice: texts, annotations, constants of a module (which are tuning, with their reasons
-beside them), and what is only for type checkers.
+It leaves out what no test should depend on: texts, annotations, constants of a module (they are tuning, with a reason
+beside each), and what only type checkers read.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Drawn:
     new: str
 
     def made_in(self, text: str) -> str:
-        """Give the changed text."""
+        """Return the changed text."""
         return text[: self.begin] + self.new + text[self.end :]
 
 

@@ -41,7 +41,7 @@ CAPPED = {
 
 
 def compared_versions(path: Path) -> Iterator[str]:
-    """Give the comparisons of a file that have a version on either side."""
+    """Return the comparisons of a file that have a version on either side."""
     for node in ast.walk(ast.parse(path.read_text())):
         is_comparing = isinstance(node, ast.Call) and getattr(node.func, "attr", "") in COMPARING
         if (isinstance(node, ast.Compare) or is_comparing) and any(map(_is_version, ast.walk(node))):

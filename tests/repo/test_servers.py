@@ -44,9 +44,9 @@ def presigned_url(server: SeaweedServer, key: str, signer: type[S3SigV4QueryAuth
 
 
 def get(url: str, **headers: str) -> tuple[int, bytes]:
-    """Give the status and the body, whatever the status."""
+    """Return the status and the body, whatever the status."""
     request = urllib.request.Request(url, headers={name.replace("_", "-"): value for name, value in headers.items()})
-    trust = ssl.create_default_context()  # of SSL_CERT_FILE now: urllib keeps what it saw first
+    trust = ssl.create_default_context()  # reads SSL_CERT_FILE anew: urllib keeps its first certificates
     try:
         with urllib.request.urlopen(request, timeout=10, context=trust) as answer:
             return answer.status, answer.read()
@@ -56,7 +56,7 @@ def get(url: str, **headers: str) -> tuple[int, bytes]:
 
 
 def refusal(server: SeaweedServer, identity: Identity, bucket: str = "private") -> tuple[int, str]:
-    """Give the status and the code with which a GET under these keys is refused."""
+    """Return the status and the code with which a GET under these keys is refused."""
     client = server.client(identity)
     try:
         with pytest.raises(botocore.exceptions.ClientError) as caught:

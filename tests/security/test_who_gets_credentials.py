@@ -301,7 +301,7 @@ def test_the_hubs_own_api_takes_no_token_to_another_host(
 
 
 def asks_for_fsspec(name: str) -> dict[str, Any]:
-    """Give an option that only fsspec's own client can honour, and a secret somewhere in the options."""
+    """Return an option that only fsspec's own client can honour, and a secret somewhere in the options."""
     secrets: dict[str, dict[str, Any]] = {
         "headers": {"headers": {"X-Api-Key": SECRET}},
         "cookies": {"cookies": {"c": SECRET}},

@@ -61,7 +61,7 @@ class AzureGate:
         self._served.__exit__(None, None, None)
 
     def storage_options(self) -> dict[str, str]:
-        """Give the options under which adlfs reaches Azurite through the gate."""
+        """Return the options under which adlfs reaches Azurite through the gate."""
         here = f"127.0.0.1:{self._server.server_port}"
         return {"connection_string": self._azurite.connection_string.replace(self._authority, here)}
 

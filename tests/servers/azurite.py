@@ -68,7 +68,7 @@ class Login:
         self.given: list[str] = []
 
     async def get_token(self, *scopes: str, **_: Any) -> AccessToken:
-        """Give a token for `scopes`."""
+        """Return a token for `scopes`."""
         assert scopes == (f"{AUDIENCE}/.default",)
         given = token(self.lifetime_s)
         self.given.append(given.token)
@@ -152,7 +152,7 @@ class AzuriteServer(LoopbackServer):
         certificate.private_key_pem.write_to_path(str(self.folder / "key.pem"))
 
     def _port(self) -> int | None:
-        """Give the port it says that it listens on."""
+        """Return the port it says that it listens on."""
         said = LISTENING.search((self.folder / "log").read_bytes())
         return int(said[1]) if said else None
 
@@ -167,7 +167,7 @@ class AzuriteServer(LoopbackServer):
         return f"BlobEndpoint={self.account_url};AccountName={self.account};AccountKey={self.key}"
 
     def storage_options(self, **changes: Any) -> dict[str, Any]:
-        """Give the options under which adlfs reaches this server with the account's key.
+        """Return the options under which adlfs reaches this server with the account's key.
 
         adlfs speaks HTTPS alone to an ``account_host``; a plain server is named by a connection string.
         """
@@ -176,17 +176,17 @@ class AzuriteServer(LoopbackServer):
         return {**self.host_options(), "account_key": self.key, **changes}
 
     def sas_options(self, sas: str) -> dict[str, Any]:
-        """Give the options that use a SAS instead of the key."""
+        """Return the options that use a SAS instead of the key."""
         if not self._tls:
             return {"connection_string": f"BlobEndpoint={self.account_url};SharedAccessSignature={sas}"}
         return {**self.host_options(), "sas_token": sas}
 
     def host_options(self) -> dict[str, Any]:
-        """Give the options that name this TLS server and nobody's credentials."""
+        """Return the options that name this TLS server and nobody's credentials."""
         return {"account_name": self.account, "account_host": self.host, "connection_verify": self.ca_file}
 
     def anonymous_options(self) -> dict[str, Any]:
-        """Give the options of somebody without credentials."""
+        """Return the options of somebody without credentials."""
         if not self._tls:
             return {"connection_string": f"BlobEndpoint={self.account_url}"}
         return {**self.host_options(), "anon": True}

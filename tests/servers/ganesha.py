@@ -132,7 +132,7 @@ class NfsServer(RestartableServer):
     # --- use ----------------------------------------------------------------------------------------------------
 
     def url(self, name: str = "", **options: Any) -> str:
-        """Give the URL of a file or folder of the export, with `options` in its query."""
+        """Return the URL of a file or folder of the export, with `options` in its query."""
         path = f"/export/{name}" if name else "/export"
         given = {"version": 4, "nfsport": self.port, **options}
         return f"nfs://127.0.0.1{path}?" + "&".join(f"{key}={value}" for key, value in given.items())

@@ -97,11 +97,11 @@ class GcsServer(LoopbackServer):
     # --- use ----------------------------------------------------------------------------------------------------
 
     def storage_options(self, identity: str = "owner", **changes: Any) -> dict[str, Any]:
-        """Give the options under which gcsfs reaches the gate as ``owner``, ``reader`` (no listing) or ``stranger``."""
+        """Return gcsfs's options for the gate as ``owner``, ``reader`` (no listing) or ``stranger``."""
         return {"endpoint_url": self.endpoint_url, "token": self.service_account(identity), **changes}
 
     def anonymous_options(self) -> dict[str, Any]:
-        """Give the options of a gcsfs that shows no token."""
+        """Return the options of a gcsfs that shows no token."""
         return {"endpoint_url": self.endpoint_url, "token": "anon"}
 
     def service_account(self, identity: str = "owner") -> dict[str, str]:

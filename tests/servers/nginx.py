@@ -104,6 +104,6 @@ class NginxServer(NginxProcess):
         )
 
     def requests(self, fragment: str = "") -> list[Seen]:
-        """Give the requests so far whose URI holds `fragment`; nginx logs a request when it ends."""
+        """Return the requests so far whose URI holds `fragment`; nginx logs a request when it ends."""
         lines = (self.work / "access.log").read_text().splitlines()
         return [seen for seen in (Seen(**json.loads(line)) for line in lines) if fragment in seen.uri]

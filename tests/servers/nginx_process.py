@@ -78,11 +78,11 @@ class NginxProcess(RestartableServer):
         return f"https://127.0.0.1:{self.https_port}"
 
     def http_settings(self) -> str:
-        """Give what stands in the block ``http`` beside the usual."""
+        """Return further directives of the block ``http``."""
         return ""
 
     def server_settings(self) -> str:
-        """Give what stands in the block ``server``: what it serves."""
+        """Return the directives of the block ``server``: what it serves."""
         raise NotImplementedError
 
     def start(self) -> None:

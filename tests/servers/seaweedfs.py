@@ -191,17 +191,17 @@ class SeaweedServer(RestartableServer):
     # --- use ----------------------------------------------------------------------------------------------------
 
     def storage_options(self, identity: Identity | None = None) -> dict[str, Any]:
-        """Give the options under which s3fs reaches this server, as `identity` (by default the full one)."""
+        """Return the options under which s3fs reaches this server, as `identity` (by default the full one)."""
         identity = identity or self.identity
         return {"key": identity.access_key, "secret": identity.secret_key, **self.anonymous_options(), "anon": False}
 
     def anonymous_options(self) -> dict[str, Any]:
-        """Give the options of an s3fs that signs nothing."""
+        """Return the options of an s3fs that signs nothing."""
         options: dict[str, Any] = {"anon": True, "endpoint_url": self.endpoint_url}
         return options | ({"client_kwargs": {"verify": self.ca_file}} if self._tls else {})
 
     def client(self, identity: Identity | None = None) -> Any:
-        """Give a botocore client of this server, under `identity` (by default the full one); close it after use."""
+        """Return a botocore client of this server, under `identity` (by default the full one); close it after use."""
         identity = identity or self.identity
         return botocore.session.Session().create_client(
             "s3",

@@ -87,7 +87,7 @@ def _serve(descriptor: int, answer_to: Callable[[int, int, bytes], bytes | int])
 def _answer(
     code: int, node: int, body: bytes, data: bytes, most_bytes: int, on_cache_read: Callable[[int], object] | None
 ) -> bytes | int:
-    """Give the body of an answer, or an errno."""
+    """Return the body of an answer, or an errno."""
     if code == INIT:
         return struct.pack("=IIIIHHIIHHI28x", 7, 31, MOST_BYTES, 0, 16, 12, MOST_BYTES, 1, 256, 0, 0)
     if code == LOOKUP:

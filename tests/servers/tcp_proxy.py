@@ -147,7 +147,7 @@ class TcpProxy:
         self._do(self._reset())
 
     def refuse(self, head: bytes, body: bytes) -> None:
-        """Give this answer to every HTTP request, until `pass_on`; those under way are answered by the server."""
+        """Return this answer to every HTTP request, until `pass_on`; those under way are answered by the server."""
         self._do(self._refuse(head, body))
 
     def pass_on(self) -> None:

@@ -29,7 +29,7 @@ if find_spec("sglang") is not None:
 
 
 def engine():
-    """Give the helpers for the engine that is installed."""
+    """Return the helpers for the engine that is installed."""
     return import_module("vllm_engine" if find_spec("vllm") is not None else "sglang_engine")
 
 

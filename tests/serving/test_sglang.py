@@ -41,7 +41,7 @@ def _own_cache(tmp_path, monkeypatch):
 
 
 def tensors_of(args, config, **named):
-    """Give what the loader gives to a model."""
+    """Return what the loader gives to a model."""
     source = DefaultModelLoader.Source.init_new(config, named.pop("model", None))
     return dict(get_model_loader(load_config(args, **named), config)._get_weights_iterator(source))
 

@@ -34,7 +34,7 @@ def run_ranks(place, load_format, cache, **variables):
 
 
 def ranks(place, load_format, cache, **variables):
-    """Give what each of them tells."""
+    """Return what each of them tells."""
     done = run_ranks(place, load_format, cache, **variables)
     assert done.returncode == 0, done.stderr[-5000:]
     told = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"rank"')]

@@ -46,7 +46,7 @@ class Cell:
 
 
 def cells() -> Iterator[Cell]:
-    """Give all of them."""
+    """Return all of them."""
     for python in PYTHONS:
         for kind in EXTRAS:
             yield Cell(python, "lowest", kind)

@@ -45,7 +45,7 @@ class Cache:
 
 
 def open_cache(objects: Sequence[SourceObject], settings: Settings) -> Cache:
-    """Give objects their places in the cache that the settings name, if they name a cache.
+    """Return objects their places in the cache that the settings name, if they name a cache.
 
     Args:
         objects: The objects of a load.

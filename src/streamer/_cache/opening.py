@@ -30,7 +30,7 @@ LONGEST_END_S = 10.0  # longest time that a program waits at its exit until its 
 def placed_objects(
     objects: Sequence[SourceObject], cache_dir: str, cache_bytes: int | None
 ) -> tuple[Sequence[SourceObject], list[str]]:
-    """Give objects their places in a cache.
+    """Return objects their places in a cache.
 
     Args:
         objects: The objects of a load.

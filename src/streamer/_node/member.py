@@ -110,7 +110,7 @@ class Member:
                     asks_at = now + self._patience_s
 
     def have(self, source: int, begin: int, end: int) -> None:
-        """Note that the load has a range."""
+        """Note that the load has received a range of bytes."""
         with self._changed:
             self._wanted.have(source, begin, end)
             meeting = self._meeting

@@ -90,7 +90,7 @@ class Region:
         _GENERATION.pack_into(self._mapping, slot * _GENERATION.size, generation)
 
     def copy(self, slot: int, skipped_bytes: int, generation: int, put: Callable[[int], None]) -> bool:
-        """Call ``put`` with the address of bytes of a slot; say whether they were of this generation until it returned.
+        """Call ``put`` with the address of bytes of a slot; return whether the slot kept its generation meanwhile.
 
         Args:
             slot: Number of the slot.

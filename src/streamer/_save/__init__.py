@@ -1,1 +1,1 @@
-"""Saves checkpoints: the public functions are in `save`, `streamer` names them."""
+"""Saves checkpoints: the public functions are in `save.py`, and `streamer` exports them."""

@@ -55,7 +55,7 @@ def signed(url: str, *, token: str | None = None) -> str:
 
 
 def date_of(url: str) -> str:
-    """Give the time of a signature."""
+    """Return the time of a signature."""
     return url.partition("X-Amz-Date=")[2][:16]
 
 

@@ -81,7 +81,7 @@ def test_a_load_from_a_server_that_resets_survives_the_default_of_sigpipe_regres
 
 
 def blocked_by_native_threads():
-    """Give the signals each native thread of ours blocks, as the system sees them: bit n is signal n + 1."""
+    """Return the signals each native thread of ours blocks, as the system sees them: bit n is signal n + 1."""
     masks = []
     for task in Path("/proc/self/task").iterdir():
         with contextlib.suppress(FileNotFoundError):  # it ended meanwhile

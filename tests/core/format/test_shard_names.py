@@ -29,7 +29,7 @@ def some_of(total: int, *numbers: int, first: int = 1) -> list[str]:
         ["model-00001-of-00002.bin", "model-00002-of-00002.bin"],
         ["model-00001-of-00002.bin.index.json"],
         ["1-of-1.safetensors"],
-        ["shard-00002-model-00001-of-00003.safetensors"],  # of a rank that had no part in the others
+        ["shard-00002-model-00001-of-00003.safetensors"],  # one file of rank 2, which wrote no other
     ],
 )
 def test_a_series_is_whole(names: list[str]) -> None:

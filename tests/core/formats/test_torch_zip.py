@@ -31,7 +31,7 @@ def saved(value: Any, **how: Any) -> bytes:
 
 
 def array_of(tensor: torch.Tensor) -> Any:
-    """Give the bytes of a tensor, row by row."""
+    """Return the bytes of a tensor, row by row."""
     return tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().copy()
 
 

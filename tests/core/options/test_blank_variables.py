@@ -56,7 +56,7 @@ def unknown_server(monkeypatch):
 
 
 def places(server, folder):
-    """Give ways to load from that server: URL and arguments of a load."""
+    """Return ways to load from that server: URL and arguments of a load."""
     endpoint = f"https://127.0.0.1:{server.port}"
     s3 = {"key": "k", "secret": "s", "token": "t", "endpoint_url": endpoint}
     once = {**s3, "config_kwargs": {"retries": {"total_max_attempts": 1}}}  # s3fs itself tries for ten seconds

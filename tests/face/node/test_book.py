@@ -17,7 +17,7 @@ WHOLE = (0, 10)
 
 
 def told(letters: list[Any], kind: str) -> dict[int, list[int]]:
-    """Give the blocks of the letters of one kind, by member."""
+    """Return the block numbers in the letters of one kind, by member."""
     found: dict[int, list[int]] = {}
     for member, each, content in letters:
         if each == kind:

@@ -40,7 +40,7 @@ def test_pieces_grow_to_the_largest_block_and_end_where_blocks_do() -> None:
 
 
 def run(bytes_per_s: float, wait_s: float, answers: int) -> list[int]:
-    """Give how much was under way, if all of it arrives before more is asked for."""
+    """Return how much was under way, if all of it arrives before more is asked for."""
     now, ahead, seen = 0.0, Ahead(256 * MIB, 0.0), []
     for _ in range(answers):
         seen.append(ahead.bytes)

@@ -36,7 +36,7 @@ class Place:
         self.uri, self.options, self.port, self.part = uri, options, port, part
 
     def through(self, port: int) -> dict[str, Any]:
-        """Give the options that go through a proxy."""
+        """Return the options that go through a proxy."""
         return json.loads(json.dumps(self.options).replace(f"127.0.0.1:{self.port}", f"127.0.0.1:{port}"))  # type: ignore[no-any-return]
 
 

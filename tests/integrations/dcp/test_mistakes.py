@@ -37,7 +37,7 @@ def folder(tmp_path):
 
 
 def error_of(uri, found=None, **how):
-    """Give our error, which torch wraps."""
+    """Return our error, which torch wraps."""
     reader = streamer.dcp.StorageReader(uri, **how)
     reader.read_metadata()
     with pytest.raises(CheckpointException) as caught:

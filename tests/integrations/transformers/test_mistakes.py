@@ -79,7 +79,7 @@ def test_a_url_where_the_class_belongs(library):
 
 
 def test_a_configuration_without_a_type_writes_no_weights_and_blames_no_hook_regression(folder, monkeypatch, caplog):
-    """Its weights were written to the disk, and so were those of each later model of the process."""
+    """Before, the weights of this model and of every later one in the process were written to the disk."""
     written = []
     monkeypatch.setattr(ModelFolder, "write_weights", lambda folder: written.append(folder.path))
     config = json.loads((folder / "config.json").read_text())
