@@ -145,12 +145,8 @@ class _Bar:
     """A bar of tqdm."""
 
     def __init__(self, total_bytes: int, label: str) -> None:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # tqdm warns in a notebook without widgets, and shows text in it
-            from tqdm.auto import tqdm  # noqa: PLC0415  only when a bar is shown
-
         self._label, self._shown_bytes = label, 0
-        self._bar = tqdm(
+        self._bar = _bar_class()(
             total=total_bytes,
             desc=label,
             unit="B",
@@ -173,6 +169,25 @@ class _Bar:
 
     def close(self) -> None:
         self._bar.close()
+
+
+def _bar_class() -> Any:
+    """Return tqdm's class of bars, without its fault: if text cannot be written, `refresh` keeps the lock of all bars.
+
+    Whatever shows a bar in another thread then waits for ever, for example a model that transformers loads.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # tqdm warns in a notebook without widgets, and shows text in it
+        from tqdm.auto import tqdm  # noqa: PLC0415  only when a bar is shown
+
+    class Bar(tqdm):  # type: ignore[misc]  # which class it is depends on where the program runs
+        def refresh(self, nolock: bool = False, **_: Any) -> Any:
+            if nolock:
+                return super().refresh(nolock=True)
+            with self.get_lock():  # our bars pass no arguments for the lock
+                return super().refresh(nolock=True)
+
+    return Bar
 
 
 class _LogLines:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import sys
+import threading
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
+from tqdm.auto import tqdm
 
 import streamer
 from streamer import _progress
@@ -58,6 +60,25 @@ def test_no_state_of_stderr_ends_a_load(
     monkeypatch.setattr(_progress, "SHOWN_AFTER_S", 0)
     monkeypatch.setattr(sys, "stderr", stderr)
     load(checkpoint, option)
+
+
+@pytest.mark.parametrize("stderr", [closed(), Full()], ids=["closed", "full"])
+def test_a_bar_that_cannot_be_written_keeps_no_lock_regression(
+    checkpoint: Path, stderr: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_progress, "SHOWN_AFTER_S", 0)
+    monkeypatch.setattr(sys, "stderr", stderr)
+    load(checkpoint, progress=True)
+    took = []
+
+    def take_lock() -> None:
+        with tqdm.get_lock():
+            took.append(True)
+
+    thread = threading.Thread(target=take_lock, daemon=True)
+    thread.start()
+    thread.join(10.0)
+    assert took
 
 
 def test_a_function_that_raises_is_told_in_the_log_and_called_no_more(
