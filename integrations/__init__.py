@@ -1,1 +1,5 @@
-"""Lets libraries that load models by themselves load them from any URL: a module for each library."""
+"""Lets libraries that load models by themselves load them from any URL: a module or folder for each library.
+
+A new one is listed in `tests/house.py`, and has a page in ``docs/integrations``. If the library finds plug-ins by entry
+points, as vLLM, SGLang and fsspec do, register it in ``pyproject.toml``. `streamer.NAME` is an attribute of `streamer`.
+"""

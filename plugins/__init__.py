@@ -31,8 +31,15 @@ from streamer.core.errors import (
     TruncatedError,
     UsageError,
 )
-from streamer.core.formats.interface import BytesFile, CheckpointFile, CheckpointIndex, Format, Reader, TensorPlace
 from streamer.core.options.limits import Limits, ListingCount
+from streamer.core.other_formats.interface import (
+    BytesFile,
+    CheckpointFile,
+    CheckpointIndex,
+    Format,
+    Reader,
+    TensorPlace,
+)
 from streamer.core.store.digests import NoDigest, ObjectDigest, PartDigest
 from streamer.core.store.sources import (
     AnswerChecksum,

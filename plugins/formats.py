@@ -17,7 +17,7 @@ import pluggy
 from streamer.core.checkpoint.format_choice import Formats
 from streamer.core.discovery.entry_points import entry_points_of, normalized
 from streamer.core.errors import PluginError
-from streamer.core.formats.interface import CheckpointFile, CheckpointIndex, Format, FormatHooks, TensorPlace
+from streamer.core.other_formats.interface import CheckpointFile, CheckpointIndex, Format, FormatHooks, TensorPlace
 from streamer.core.secrets.environment import variable
 from streamer.core.store.sources import PROJECT_NAME
 from streamer.plugins.guard.calls import DISABLED, description_of, is_own, kind_of
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["FORMATS", "formats_for", "installed_formats"]
 
 FORMATS = "streamer.formats"
-OUR_MODULES = "streamer.core.formats."
+OUR_MODULES = "streamer.core.other_formats."
 
 _logger = logging.getLogger(PROJECT_NAME)
 _Answer = TypeVar("_Answer")

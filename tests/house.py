@@ -47,7 +47,7 @@ PYTHON_ROOMS = [
     "backends.private_names",
     "core.request",
     "core.checkpoint",
-    "core.formats",
+    "core.other_formats",
     "core.engine",
     "core.tensors",
     "core.encryption",

@@ -95,12 +95,12 @@ def main(
     from streamer import stream as function
     from streamer._arguments import hidden_arguments, request_of
     from streamer._checkpoint_headers import open_checkpoint, wanted_tensors
-    from streamer._node import choice, leader, member, pulse
+    from streamer._node import leader, member, pulse, should_share
 
     if patience_s is not None:
         leader.ARRIVAL_S = pulse.SILENCE_S = member.MEETING_S = patience_s  # type: ignore[attr-defined]
     if least_bytes is not None:
-        choice.LEAST_BYTES = least_bytes
+        should_share.LEAST_BYTES = least_bytes
     how: dict[str, Any] = {"storage_options": storage_options, "names": names, "framework": "np"}
     if part is not None:
         how["slices"] = {"*.columns": Slice(1, *part), "*.rows": Slice(0, *part)}

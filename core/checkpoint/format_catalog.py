@@ -19,8 +19,8 @@ from streamer.core.engine.session import SourceObject
 from streamer.core.errors import FormatError, PluginError, StreamerError
 from streamer.core.format.dtypes import byte_length
 from streamer.core.format.header import TensorEntry
-from streamer.core.formats.interface import CheckpointFile, EngineFile, Format, Reader, TensorPlace
 from streamer.core.options.settings import Settings
+from streamer.core.other_formats.interface import CheckpointFile, EngineFile, Format, Reader, TensorPlace
 from streamer.core.quoting import counted, quoted
 from streamer.core.store.sources import PythonSource
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from streamer.core.errors import FormatError
 from streamer.core.format.shard_names import INDEX_SUFFIX
-from streamer.core.formats.interface import Format
+from streamer.core.other_formats.interface import Format
 
 _HAS_SUFFIX = re.compile(r"\.[A-Za-z][^./]*\Z")
 

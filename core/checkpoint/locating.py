@@ -27,8 +27,8 @@ from streamer.core.checkpoint.shards import (
 from streamer.core.engine.small_reads import read_ranges
 from streamer.core.errors import AccessDeniedError, FormatError, ObjectNotFoundError
 from streamer.core.format.shard_names import INDEX_SUFFIX, SHARD_SUFFIX, USUAL_INDEX, USUAL_SHARD
-from streamer.core.formats.interface import HEAD_BYTES, Format
 from streamer.core.options.settings import Settings
+from streamer.core.other_formats.interface import HEAD_BYTES, Format
 from streamer.core.secrets.hidden_arguments import hidden_part
 from streamer.core.secrets.redact import redact
 from streamer.core.store.sources import ObjectInfo, Store

@@ -18,8 +18,8 @@ from streamer.core.engine.small_reads import read_ranges
 from streamer.core.errors import FormatError, ObjectNotFoundError, StorageError
 from streamer.core.format.index import ShardIndex, check_index_size, parse_index
 from streamer.core.format.shard_names import MOST_SHARDS, SHARD_SUFFIX
-from streamer.core.formats.interface import Format
 from streamer.core.options.settings import Settings
+from streamer.core.other_formats.interface import Format
 from streamer.core.store.parallel import in_parallel
 from streamer.core.store.sources import MAX_SIZE_BYTES, ObjectInfo, Store
 

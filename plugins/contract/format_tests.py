@@ -24,7 +24,7 @@ from typing import Any
 
 from streamer.core.errors import FormatError, TruncatedError
 from streamer.core.format.dtypes import byte_length
-from streamer.core.formats.interface import HEAD_BYTES, BytesFile, CheckpointIndex, Format, TensorPlace
+from streamer.core.other_formats.interface import HEAD_BYTES, BytesFile, CheckpointIndex, Format, TensorPlace
 from streamer.plugins.contract.rules import rule_of_formats
 
 __all__ = ["FormatContract", "Sample"]

@@ -17,7 +17,7 @@ from streamer import _native
 from streamer._arguments import hidden_arguments, request_of, takes_request
 from streamer._checkpoint_headers import OpenedCheckpoint, framework_for, open_checkpoint, wanted_tensors
 from streamer._group.joining import joined_group
-from streamer._node.choice import node_share
+from streamer._node.should_share import node_share
 from streamer._progress import Progress
 from streamer.core.checkpoint.catalog import ShardTensor
 from streamer.core.checkpoint.destinations import Destinations

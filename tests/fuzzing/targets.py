@@ -17,12 +17,12 @@ from streamer.core.format.dtypes import byte_length
 from streamer.core.format.header import LENGTH_BYTES, header_size_bytes, parse_header
 from streamer.core.format.index import parse_index
 from streamer.core.format.manifest import parse_manifest, render_manifest
-from streamer.core.formats.dcp import METADATA, Dcp
-from streamer.core.formats.gguf import Gguf
-from streamer.core.formats.interface import BytesFile, Format
-from streamer.core.formats.npz import Npz
-from streamer.core.formats.tensorizer import Tensorizer
-from streamer.core.formats.torch_zip import TorchZip
+from streamer.core.other_formats.dcp import METADATA, Dcp
+from streamer.core.other_formats.gguf import Gguf
+from streamer.core.other_formats.interface import BytesFile, Format
+from streamer.core.other_formats.npz import Npz
+from streamer.core.other_formats.tensorizer import Tensorizer
+from streamer.core.other_formats.torch_zip import TorchZip
 from streamer.core.secrets.redact import redact
 from streamer.plugins.registry import scheme_of
 

@@ -165,7 +165,7 @@ def test_a_wrong_place_is_refused(install: Install, raw: Path, code: str, said: 
 
 def test_ours_are_loaded_in_front() -> None:
     points = [
-        EntryPoint("gguf", "streamer.core.formats.gguf", FORMATS),
-        EntryPoint("torch", "streamer.core.formats.torch_zip", FORMATS),
+        EntryPoint("gguf", "streamer.core.other_formats.gguf", FORMATS),
+        EntryPoint("torch", "streamer.core.other_formats.torch_zip", FORMATS),
     ]
     assert [each.name for each in installed_formats(reversed(points))] == ["GGUF", "PyTorch"]

@@ -18,8 +18,8 @@ from streamer.core.errors import FormatError, HeaderError, ShardIndexError
 from streamer.core.format.header import parse_header
 from streamer.core.format.index import MAX_INDEX_BYTES, parse_index
 from streamer.core.format.plain_pickle import read_plain
-from streamer.core.formats.gguf import Gguf
-from streamer.core.formats.interface import BytesFile
+from streamer.core.other_formats.gguf import Gguf
+from streamer.core.other_formats.interface import BytesFile
 
 SIZE = 3_000_000  # large enough that what is not proportional does not count
 MOST_TIMES = 10.0  # its size

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 
-from streamer._node.book import READERS, Grant
+from streamer._node.assignment import READERS, Grant
 from streamer._node.channel import Message
 from streamer._node.meeting import Meeting
 from streamer._node.storage_reads import StorageReads

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from threading import Thread
 from typing import Any
 
-from streamer._node.book import Book, Letter
+from streamer._node.assignment import Book, Letter
 from streamer._node.channel import Channel, ChannelClosedError, Message
 from streamer._node.forks import closed_in_children, opening
 from streamer._node.grid import Grid, Hull

@@ -10,7 +10,7 @@ from queue import SimpleQueue
 from select import select
 from typing import Any
 
-from streamer._node.book import Grant, Ready
+from streamer._node.assignment import Grant, Ready
 from streamer._node.channel import Channel, ChannelClosedError, Message
 from streamer._node.grid import Grid, Hull, Range
 from streamer._node.region import Region

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from select import select
 from typing import NamedTuple
 
-from streamer._node.book import Ready
+from streamer._node.assignment import Ready
 from streamer._node.channel import Channel, ChannelClosedError, Message
 from streamer._node.fetchers import Fetchers
 from streamer._node.forks import closed_in_children, opening

@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 
 from streamer import _native
-from streamer._node.book import READERS
+from streamer._node.assignment import READERS
 from streamer._node.grid import Grid
 from streamer._node.key import is_shareable, key_of
 from streamer._node.leader import Terms

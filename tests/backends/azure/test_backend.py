@@ -171,7 +171,7 @@ def test_a_signature_reads_its_blob_and_nothing_else(azure_server: AzuriteServer
     assert get(HttpSource(source.url.replace("/a.bin", "/b.bin"), source.headers))[0] == 403
 
 
-def test_a_signature_begins_in_the_past_and_is_made_again_before_it_ends(
+def test_a_signature_begins_in_the_past_and_is_made_again_before_it_expires(
     azure_server: AzuriteServer, container: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     azure_server.put(container, "a.bin", DATA)
@@ -238,7 +238,7 @@ def test_a_given_sas_is_passed_on(tls_server: AzuriteServer) -> None:
             assert (source.expires_at_s, source.refresh) == (None, None)
 
 
-def test_a_sas_credential_is_asked_again_before_it_ends(tls_server: AzuriteServer) -> None:
+def test_a_sas_credential_is_asked_again_before_it_expires(tls_server: AzuriteServer) -> None:
     credential = AzureSasCredential(tls_server.blob_sas("private", "a.bin", lifetime_s=60))
     source = granted(AzureStore("az://private/a.bin", {**tls_server.host_options(), "credential": credential}))
     assert get(source) == (200, DATA)
@@ -272,7 +272,7 @@ def test_a_sas_in_the_url_is_the_credential_and_is_never_shown(
         assert signature not in shown
 
 
-def test_a_token_is_sent_as_a_header_and_fetched_again_when_it_nears_its_end(tls_server: AzuriteServer) -> None:
+def test_a_token_is_sent_as_a_header_and_fetched_again_when_it_is_about_to_expire(tls_server: AzuriteServer) -> None:
     login = Login(azure_client.TOKEN_RESERVE_S - 60)
     source = granted(AzureStore("az://private/a.bin", {**tls_server.host_options(), "credential": login}))
     assert get(source, Range="bytes=5-9") == (206, DATA[5:10])

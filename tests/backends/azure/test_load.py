@@ -135,7 +135,7 @@ def outlive(expires_at_s: float) -> None:
         time.sleep(0.02)
 
 
-def test_a_signature_that_ends_under_a_load_is_made_again(azure_server, azure_checkpoint, reference, monkeypatch):
+def test_a_signature_that_expires_during_a_load_is_made_again(azure_server, azure_checkpoint, reference, monkeypatch):
     monkeypatch.setattr(azure_client, "SIGNATURE_LIFETIME_S", SHORT_S)
     with streamer.stream(azure_checkpoint, storage_options=azure_server.storage_options(), options=TIGHT) as stream:
         tensors = iter(stream)
@@ -146,7 +146,7 @@ def test_a_signature_that_ends_under_a_load_is_made_again(azure_server, azure_ch
     assert stream.report.credential_refreshes > 0
 
 
-def test_a_token_that_ends_under_a_load_is_fetched_again(azure_tls_server, tls_checkpoint, reference):
+def test_a_token_that_expires_during_a_load_is_fetched_again(azure_tls_server, tls_checkpoint, reference):
     login = Login(SHORT_S)
     options = {**azure_tls_server.host_options(), "credential": login}
     with streamer.stream(tls_checkpoint, storage_options=options, options=TIGHT) as stream:
@@ -170,7 +170,7 @@ def load_slowly(uri, options, when_begun=lambda: None):
         list(tensors)
 
 
-def test_a_given_sas_that_ends_under_a_load_is_refused_and_not_shown(azure_server, azure_checkpoint):
+def test_a_given_sas_that_expires_during_a_load_is_refused_and_not_shown(azure_server, azure_checkpoint):
     options = azure_server.sas_options(azure_server.container_sas("private", lifetime_s=SHORT_S))
     with pytest.raises(streamer.AccessDeniedError, match=r"models/small/model-") as caught:
         load_slowly(azure_checkpoint, options)

@@ -21,10 +21,10 @@ from safetensors.torch import load_file
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 import streamer
-from streamer._node import choice, leader, member, pulse
+from streamer._node import leader, member, pulse, should_share
 
 uri, folder = sys.argv[1:]
-choice.LEAST_BYTES = 1  # so that a small model is shared by itself
+should_share.LEAST_BYTES = 1  # so that a small model is shared by itself
 leader.ARRIVAL_S = pulse.SILENCE_S = member.MEETING_S = 60.0  # the machine may be busy
 torch.set_num_threads(1)
 dist.init_process_group("gloo")

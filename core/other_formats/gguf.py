@@ -24,7 +24,7 @@ import numpy as np
 from streamer.core.errors import FormatError, TruncatedError
 from streamer.core.format.dtypes import bits_of
 from streamer.core.format.shard_names import series_of
-from streamer.core.formats.interface import CheckpointFile, CheckpointIndex, Format, TensorPlace, about, not_of
+from streamer.core.other_formats.interface import CheckpointFile, CheckpointIndex, Format, TensorPlace, about, not_of
 from streamer.core.quoting import quoted
 from streamer.core.store.parallel import in_parallel
 from streamer.core.store.sources import hookimpl

@@ -15,7 +15,7 @@ from typing import Any
 
 from streamer.core.errors import FormatError
 from streamer.core.format.dtypes import DTYPE_BITS, TORCH_DTYPES, byte_length
-from streamer.core.formats.interface import CheckpointFile, CheckpointIndex, Format, TensorPlace, about, not_of
+from streamer.core.other_formats.interface import CheckpointFile, CheckpointIndex, Format, TensorPlace, about, not_of
 from streamer.core.quoting import quoted
 from streamer.core.store.sources import hookimpl
 

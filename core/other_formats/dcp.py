@@ -22,8 +22,8 @@ from streamer.core.errors import FormatError, TruncatedError
 from streamer.core.format.dcp_metadata import DcpMetadata, SavedItem, SavedTensor, parse_dcp_metadata
 from streamer.core.format.dtypes import TORCH_DTYPES, bits_of
 from streamer.core.format.torch_archive import Archives, SavedArchive, StoredTensor, begin_of_data
-from streamer.core.formats.interface import CheckpointFile, CheckpointIndex, Format, Reader, TensorPlace, about
-from streamer.core.formats.torch_zip import TorchZip
+from streamer.core.other_formats.interface import CheckpointFile, CheckpointIndex, Format, Reader, TensorPlace, about
+from streamer.core.other_formats.torch_zip import TorchZip
 from streamer.core.quoting import quoted
 from streamer.core.store.parallel import in_parallel
 from streamer.core.store.sources import hookimpl

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamer._node.book import Book
+from streamer._node.assignment import Book
 from streamer._node.grid import Grid, without
 from streamer._node.wanted import Wanted
 

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 from streamer.core.errors import FormatError
 from streamer.core.format.dtypes import bits_of
-from streamer.core.formats.interface import CheckpointFile, CheckpointIndex, Format, Reader, TensorPlace, about
-from streamer.core.formats.readers import Laid, Strided, Swapped
-from streamer.core.formats.zip_directory import ZIP_HEAD, ZipMember, read_members, reader_of
+from streamer.core.other_formats.interface import CheckpointFile, CheckpointIndex, Format, Reader, TensorPlace, about
+from streamer.core.other_formats.readers import Laid, Strided, Swapped
+from streamer.core.other_formats.zip_directory import ZIP_HEAD, ZipMember, read_members, reader_of
 from streamer.core.quoting import quoted
 from streamer.core.store.parallel import in_parallel
 from streamer.core.store.sources import hookimpl

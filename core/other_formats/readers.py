@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from streamer.core.errors import FormatError
-from streamer.core.formats.interface import Reader
+from streamer.core.other_formats.interface import Reader
 
 __all__ = ["Inflated", "Laid", "Strided", "Swapped", "is_contiguous", "span_elements"]
 

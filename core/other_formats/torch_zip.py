@@ -18,10 +18,18 @@ from typing import Any, NamedTuple
 from streamer.core.errors import FormatError
 from streamer.core.format.dtypes import TORCH_DTYPES, bits_of
 from streamer.core.format.plain_pickle import GlobalName, Record, read_plain, same
-from streamer.core.formats.interface import CheckpointFile, CheckpointIndex, Format, Reader, TensorPlace, about, not_of
-from streamer.core.formats.nested import flattened
-from streamer.core.formats.readers import Laid, Strided, Swapped, is_contiguous, span_elements
-from streamer.core.formats.zip_directory import ZIP_HEAD, ZipMember, read_members, reader_of
+from streamer.core.other_formats.interface import (
+    CheckpointFile,
+    CheckpointIndex,
+    Format,
+    Reader,
+    TensorPlace,
+    about,
+    not_of,
+)
+from streamer.core.other_formats.nested import flattened
+from streamer.core.other_formats.readers import Laid, Strided, Swapped, is_contiguous, span_elements
+from streamer.core.other_formats.zip_directory import ZIP_HEAD, ZipMember, read_members, reader_of
 from streamer.core.quoting import quoted
 from streamer.core.store.parallel import in_parallel
 from streamer.core.store.sources import hookimpl

@@ -16,7 +16,7 @@ from gguf.quants import quantize
 
 import streamer
 from streamer.core.errors import FormatError, TruncatedError
-from streamer.core.formats.gguf import BLOCKS, TYPES_KEY, Gguf
+from streamer.core.other_formats.gguf import BLOCKS, TYPES_KEY, Gguf
 from streamer.plugins.contract import FormatContract, Sample
 
 QUANTISED = ["Q4_0", "Q5_1", "Q8_0"]

@@ -14,7 +14,7 @@ import pytest
 
 import streamer
 from streamer.core.errors import FormatError, TruncatedError
-from streamer.core.formats.npz import Npz
+from streamer.core.other_formats.npz import Npz
 from streamer.plugins.contract import FormatContract, Sample
 
 

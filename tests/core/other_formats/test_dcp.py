@@ -24,7 +24,7 @@ from torch.distributed.checkpoint.metadata import (
 
 import streamer
 from streamer.core.errors import FormatError, TruncatedError
-from streamer.core.formats.dcp import OBJECTS_KEY, Dcp
+from streamer.core.other_formats.dcp import OBJECTS_KEY, Dcp
 from streamer.plugins.contract import FormatContract, Sample
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")

@@ -14,7 +14,7 @@ from tensorizer import EncryptionParams, TensorDeserializer, TensorSerializer
 
 import streamer
 from streamer.core.errors import FormatError, TruncatedError
-from streamer.core.formats.tensorizer import Tensorizer
+from streamer.core.other_formats.tensorizer import Tensorizer
 from streamer.plugins.contract import FormatContract, Sample
 
 HEADER_BYTES = 73  # before the index

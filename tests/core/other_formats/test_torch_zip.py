@@ -19,8 +19,8 @@ import torch
 
 import streamer
 from streamer.core.errors import FormatError, TruncatedError
-from streamer.core.formats.interface import BytesFile
-from streamer.core.formats.torch_zip import TorchZip
+from streamer.core.other_formats.interface import BytesFile
+from streamer.core.other_formats.torch_zip import TorchZip
 from streamer.plugins.contract import FormatContract, Sample
 
 

@@ -14,8 +14,8 @@ from struct import Struct
 from typing import Any, NamedTuple
 
 from streamer.core.errors import FormatError
-from streamer.core.formats.interface import CheckpointFile, Reader, about, not_of
-from streamer.core.formats.readers import Inflated
+from streamer.core.other_formats.interface import CheckpointFile, Reader, about, not_of
+from streamer.core.other_formats.readers import Inflated
 from streamer.core.quoting import quoted
 
 __all__ = ["ZIP_HEAD", "ZipMember", "read_members", "reader_of"]
