@@ -386,7 +386,7 @@ def test_a_uri_that_leads_nowhere_says_so(arguments, error, message):
 
 
 def test_a_folder_without_safetensors_says_so(tmp_path):
-    write(tmp_path / "pytorch_model.bin", b"x")
+    write(tmp_path / "model.onnx", b"x")
     with pytest.raises(streamer.ObjectNotFoundError, match=r"no \*\.safetensors"):
         streamer.load(tmp_path)
 

@@ -32,8 +32,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[StreamerFileS
         s3: SeaweedServer = request.getfixturevalue("s3_server")
         options = s3.storage_options()
     elif request.param == "gs":
-        # Or gcsfs itself asks Google, by gRPC and for a minute, what kind of bucket it lists.
-        request.getfixturevalue("monkeypatch").setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
+        know_flat_buckets(request.getfixturevalue("monkeypatch"))
         gs: GcsServer = request.getfixturevalue("gcs_server")
         options = gs.storage_options()
     elif request.param == "az":
@@ -42,6 +41,19 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[StreamerFileS
     else:
         folder = f"/{folder}" if request.param == "memory" else str(tmp_path / "files")
     return StreamerFileSystem(target_protocol=request.param, target_options=options), folder
+
+
+def know_flat_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give gcsfs the answer to its question for the kind of a bucket: it asks by gRPC, which the emulator lacks.
+
+    It would ask Google for a minute.
+    """
+    extended = pytest.importorskip("gcsfs.extended_gcsfs")
+
+    async def kind_of(file_system: Any, bucket: str) -> Any:
+        return extended.BucketType.NON_HIERARCHICAL
+
+    monkeypatch.setattr(extended.ExtendedGcsFileSystem, "_get_bucket_type", kind_of)
 
 
 def is_there(fs: StreamerFileSystem, path: str) -> bool:
