@@ -7,10 +7,12 @@ more leaves than atoms exist. No value is dropped: what is no tensor becomes met
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from streamer.core.errors import FormatError
+from streamer.core.quoting import quoted
 
 __all__ = ["flattened"]
 
@@ -31,7 +33,8 @@ def flattened(root: Any, is_tensor: Callable[[Any], bool]) -> tuple[list[tuple[s
         The tensors by name, in their order, and the other values as JSON by name.
 
     Raises:
-        FormatError: the containers are nested too deep, hold too much or themselves, or have a strange key.
+        FormatError: the containers are nested too deep, hold too much or themselves, have a strange key, or give two
+            tensors one path.
 
     Example:
         >>> flattened({"epoch": 3, "model": {"w": b"", "b": b""}}, lambda value: isinstance(value, bytes))
@@ -53,6 +56,12 @@ def flattened(root: Any, is_tensor: Callable[[Any], bool]) -> tuple[list[tuple[s
             stack.extend(reversed(inner))
         else:
             others[name] = _text(value)
+    twice = [name for name, count in Counter(name for name, _ in tensors).items() if count > 1]
+    if twice:
+        raise FormatError(
+            f"two tensors have the path {quoted(twice[0])}, by which they would be loaded",
+            hint="Rename one of their keys: a key with a dot, or 1 beside '1', gives the path of another",
+        )
     return tensors, others
 
 

@@ -152,6 +152,16 @@ def test_nested_containers_become_names_and_other_values_metadata(tmp_path: Path
         }
 
 
+@pytest.mark.parametrize(
+    "content", [{"a": {"b": torch.ones(2)}, "a.b": torch.zeros(2)}, {1: torch.ones(2), "1": torch.zeros(2)}]
+)
+def test_two_tensors_with_one_path_are_refused_with_a_way_out(tmp_path: Path, content: dict[Any, Any]) -> None:
+    torch.save(content, tmp_path / "model.pt")
+    with pytest.raises(FormatError, match="two tensors have the path") as caught:
+        streamer.load(tmp_path / "model.pt")
+    assert "Rename one of their keys" in str(caught.value)
+
+
 def test_a_storage_shared_by_thousands_of_views_is_read(tmp_path: Path) -> None:
     flat = torch.arange(8000.0)
     torch.save({f"w{i}": flat[i * 4 : i * 4 + 4] for i in range(2000)}, tmp_path / "x.pt")
