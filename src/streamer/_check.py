@@ -80,7 +80,7 @@ def check(uri: str, *, storage_options: StorageOptions = None, key: KeyOption = 
         len(entries),
         sum(each.end - each.begin for each in entries),
         checkpoint.index_path is not None,
-        _manifest(request),
+        _manifest(request) if checkpoint.format_name == "safetensors" else "none",  # no other format has one
         tuple(checkpoint.remarks),
         time.monotonic() - began,
         checkpoint.format_name,
@@ -90,7 +90,7 @@ def check(uri: str, *, storage_options: StorageOptions = None, key: KeyOption = 
 def _manifest(request: Request) -> str:
     """Compare the manifest with the headers. The headers were read before, so only the manifest can be missing."""
     try:
-        open_checkpoint(replace(request, verify="manifest"), any_format=True)
+        open_checkpoint(replace(request, verify="manifest"))
     except ObjectNotFoundError:
         return "none"
     except AccessDeniedError:
