@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 
 from streamer import _native
 from streamer.core.checkpoint.catalog import Catalog, ShardTensor
@@ -11,7 +11,7 @@ from streamer.core.checkpoint.report import ObjectCheck
 from streamer.core.checkpoint.verification import Pieces
 from streamer.core.format.manifest import ALGORITHM, ShardManifest
 
-__all__ = ["ManifestVerification"]
+__all__ = ["ManifestVerification", "checks_of_shards"]
 
 
 class ManifestVerification:
@@ -46,17 +46,32 @@ class ManifestVerification:
     def checks(self, compares_answers: Callable[[int], bool]) -> tuple[ObjectCheck, ...]:
         """Return for each shard whether its tensors were compared."""
         del compares_answers
-        return tuple(self._check(shard, each.uri) for shard, each in enumerate(self._catalog.shards))
-
-    def _check(self, shard: int, uri: str) -> ObjectCheck:
-        if shard not in self._awaited:
-            return ObjectCheck(uri, None, "none of its tensors was read")
-        if self._awaited[shard]:
-            return ObjectCheck(uri, None, "not all of its tensors were read yet")
-        if shard in self._partial:
-            return ObjectCheck(uri, None, "only some rows of a tensor were read")
-        return ObjectCheck(uri, f"manifest ({ALGORITHM})", None)
+        return checks_of_shards(self._catalog, self._awaited, self._partial, "only some rows of a tensor were read")
 
     def _is_whole(self, shard_tensor: ShardTensor) -> bool:
         entry = self._catalog.tensors[shard_tensor.entry.name].entry
         return (entry.begin, entry.end) == (shard_tensor.entry.begin, shard_tensor.entry.end)
+
+
+def checks_of_shards(
+    catalog: Catalog, awaited: Mapping[int, int], incomplete: Set[int], remark: str
+) -> tuple[ObjectCheck, ...]:
+    """Return for each shard whether its tensors were compared with the manifest.
+
+    Args:
+        catalog: All tensors.
+        awaited: By shard of which tensors are wanted, how many of them are still to come.
+        incomplete: Shards with a tensor that could not be compared.
+        remark: Why it could not.
+    """
+
+    def check(shard: int, uri: str) -> ObjectCheck:
+        if shard not in awaited:
+            return ObjectCheck(uri, None, "none of its tensors was read")
+        if awaited[shard]:
+            return ObjectCheck(uri, None, "not all of its tensors were read yet")
+        if shard in incomplete:
+            return ObjectCheck(uri, None, remark)
+        return ObjectCheck(uri, f"manifest ({ALGORITHM})", None)
+
+    return tuple(check(shard, each.uri) for shard, each in enumerate(catalog.shards))

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from streamer.core.errors import FormatError
 from streamer.core.quoting import quoted
 
-__all__ = ["DTYPE_BITS", "MAX_UNSIGNED", "TORCH_DTYPES", "bit_length", "bits_of", "byte_length"]
+__all__ = ["DTYPES_BY_TORCH_NAME", "DTYPE_BITS", "MAX_UNSIGNED", "TORCH_DTYPES", "bit_length", "bits_of", "byte_length"]
 
 MAX_UNSIGNED = 2**64 - 1
 """Largest dimension, offset, element count and bit length: the format counts in unsigned 64-bit integers."""
@@ -72,6 +72,11 @@ TORCH_DTYPES: Mapping[str, str] = MappingProxyType(
     }
 )
 """torch's name of each dtype."""
+
+DTYPES_BY_TORCH_NAME: Mapping[str, str] = MappingProxyType(
+    {torch_name: name for name, torch_name in TORCH_DTYPES.items() if DTYPE_BITS[name] >= 8}
+)
+"""The dtype of each torch name, without those whose elements are shorter than a byte."""
 
 
 def bits_of(dtype: str) -> int:

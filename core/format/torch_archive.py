@@ -14,13 +14,14 @@ import zipfile
 from math import prod
 from typing import Any, NamedTuple
 
-from streamer.core.format.dtypes import TORCH_DTYPES, bits_of
+from streamer.core.format.dtypes import DTYPES_BY_TORCH_NAME, bits_of
 from streamer.core.format.plain_pickle import GlobalName, Record, empty_dict, read_plain
 from streamer.core.format.positioned_file import PositionedFile
 
-__all__ = ["Archives", "SavedArchive", "StoredTensor", "begin_of_data", "stored_tensor"]
+__all__ = ["Archives", "SavedArchive", "StoredTensor", "STORAGES", "TORCH_NAMES", "begin_of_data", "stored_tensor"]
 
-_STORAGES = {
+# The dtype of each class of storages that `torch.save` names.
+STORAGES = {
     "BFloat16Storage": "BF16",
     "BoolStorage": "BOOL",
     "ByteStorage": "U8",
@@ -34,13 +35,16 @@ _STORAGES = {
     "ShortStorage": "I16",
     "UntypedStorage": "",  # newer dtypes are named beside the storage
 }
-_BY_TORCH_NAME = {torch_name: name for name, torch_name in TORCH_DTYPES.items() if bits_of(name) >= 8}
 _RECORDS: frozenset[GlobalName] = frozenset(
     {("torch._utils", "_rebuild_tensor_v2"), ("torch._utils", "_rebuild_tensor_v3")}
 )
-_BUILTINS: dict[GlobalName, Any] = {
-    **{("torch", name): name for name in (*_STORAGES, *_BY_TORCH_NAME)},
+# The names that a pickle of torch gives to storages and dtypes, each with the text that stands for it.
+TORCH_NAMES: dict[GlobalName, str] = {
+    **{("torch", name): name for name in (*STORAGES, *DTYPES_BY_TORCH_NAME)},
     ("torch.storage", "UntypedStorage"): "UntypedStorage",
+}
+_BUILTINS: dict[GlobalName, Any] = {
+    **TORCH_NAMES,
     ("collections", "OrderedDict"): empty_dict,
 }
 # A member's local header: 26 bytes, the lengths of its name and of the extra field, the name.
@@ -139,7 +143,7 @@ def _stored_tensor(archive: SavedArchive, members: zipfile.ZipFile) -> StoredTen
 
 def _storage(pid: Any) -> tuple[str, str, int]:
     kind, storage, key, _, count = pid
-    if kind != "storage" or storage not in _STORAGES or not isinstance(key, str) or not isinstance(count, int):
+    if kind != "storage" or storage not in STORAGES or not isinstance(key, str) or not isinstance(count, int):
         raise ValueError(kind)
     return storage, key, count
 
@@ -150,12 +154,12 @@ def _described(rebuilt: Any) -> tuple[str, tuple[int, ...], str] | None:
         return None
     is_v3 = rebuilt.kind == "_rebuild_tensor_v3"
     (storage, key, count), offset, shape, stride, _, hooks, *more = rebuilt.arguments
-    dtype = _BY_TORCH_NAME[more.pop(0)] if is_v3 and more else _STORAGES[storage]
+    dtype = DTYPES_BY_TORCH_NAME[more.pop(0)] if is_v3 and more else STORAGES[storage]
     if not dtype or more or hooks or offset or not all(type(each) is int and each >= 0 for each in shape):
         return None
     elements = count * 8 // bits_of(dtype) if storage == "UntypedStorage" else count
     is_whole = elements == prod(shape) and tuple(stride) == _contiguous(shape)
-    return (dtype, tuple(shape), key) if is_whole and storage in _STORAGES else None
+    return (dtype, tuple(shape), key) if is_whole and storage in STORAGES else None
 
 
 def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:

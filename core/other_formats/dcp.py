@@ -20,7 +20,7 @@ import numpy as np
 
 from streamer.core.errors import FormatError, TruncatedError
 from streamer.core.format.dcp_metadata import DcpMetadata, SavedItem, SavedTensor, parse_dcp_metadata
-from streamer.core.format.dtypes import TORCH_DTYPES, bits_of
+from streamer.core.format.dtypes import DTYPES_BY_TORCH_NAME, bits_of
 from streamer.core.format.torch_archive import Archives, SavedArchive, StoredTensor, begin_of_data
 from streamer.core.other_formats.interface import CheckpointFile, CheckpointIndex, Format, Reader, TensorPlace, about
 from streamer.core.other_formats.torch_zip import TorchZip
@@ -35,7 +35,6 @@ METADATA = ".metadata"
 MOST_AROUND_BYTES = 64 << 10  # of an item without its tensor; torch writes 1.6 KB
 MOST_BATCH_BYTES = 16 << 20  # of the beginnings and ends of items that are read at a time
 MOST_CHUNKS = 4096  # of a tensor that is cut along several dimensions: they are compared with each other
-_DTYPES = {torch_name: name for name, torch_name in TORCH_DTYPES.items() if bits_of(name) >= 8}
 _HINT = "Fetch all files of the folder; or save the checkpoint again"
 
 
@@ -90,7 +89,7 @@ def streamer_format() -> Format:
 
 
 def _items(name: str, entry: SavedTensor, metadata: DcpMetadata) -> list[_Item]:
-    dtype = _DTYPES.get(entry.dtype)
+    dtype = DTYPES_BY_TORCH_NAME.get(entry.dtype)
     if dtype is None or entry.layout != "torch.strided":
         raise FormatError(f"tensor {quoted(name)} of {entry.dtype} and layout {entry.layout} is not read")
     items = []
@@ -227,7 +226,7 @@ def _whole(
     name: str, entry: SavedTensor, items: Sequence[_Item], places: Mapping[SavedItem, _Place], first: CheckpointFile
 ) -> TensorPlace:
     full = [each for each in items if each.size_bytes]
-    dtype = _DTYPES[entry.dtype]
+    dtype = DTYPES_BY_TORCH_NAME[entry.dtype]
     if not full:
         return TensorPlace(name, dtype, entry.size, first)
     place = places[full[0].saved]

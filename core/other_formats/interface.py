@@ -36,6 +36,7 @@ __all__ = [
     "TensorPlace",
     "about",
     "not_of",
+    "only_file",
 ]
 
 HEAD_BYTES = 512  # the beginning of a file that `Format.is_format` gets: a zip archive names its first member there
@@ -223,6 +224,22 @@ class FormatHooks:
     @hookspec(firstresult=True)
     def streamer_format(self) -> Format | None:
         """Return the format of the entry point."""
+
+
+def only_file(names: Sequence[str], what: str) -> Sequence[str]:
+    """Return the names if there is at most one: the `Format.files_of` of a format whose checkpoints are one file.
+
+    Args:
+        names: As for `Format.files_of`.
+        what: What several of them are, in a message.
+
+    Raises:
+        FormatError: there are several.
+    """
+    if len(names) > 1:
+        hint = "Name the one to load"
+        raise FormatError(f"the folder holds {len(names)} {what}: {', '.join(names[:5])}", hint=hint)
+    return names
 
 
 def not_of(what: str, head: bytes, hint: str) -> FormatError:

@@ -15,7 +15,15 @@ from typing import Any, NamedTuple
 
 from streamer.core.errors import FormatError
 from streamer.core.format.dtypes import bits_of
-from streamer.core.other_formats.interface import CheckpointFile, CheckpointIndex, Format, Reader, TensorPlace, about
+from streamer.core.other_formats.interface import (
+    CheckpointFile,
+    CheckpointIndex,
+    Format,
+    Reader,
+    TensorPlace,
+    about,
+    only_file,
+)
 from streamer.core.other_formats.readers import Laid, Strided, Swapped
 from streamer.core.other_formats.zip_directory import ZIP_HEAD, ZipMember, read_members, reader_of
 from streamer.core.quoting import quoted
@@ -58,10 +66,7 @@ class Npz:
 
     def files_of(self, names: Sequence[str]) -> Sequence[str]:
         """Choose the only archive; see `Format.files_of`."""
-        if len(names) > 1:
-            hint = "Name the one to load"
-            raise FormatError(f"the folder holds {len(names)} archives of NumPy: {', '.join(names[:5])}", hint=hint)
-        return names
+        return only_file(names, "archives of NumPy")
 
     def is_format(self, head: bytes) -> bool:
         """Recognise an archive whose first member is an array; see `Format.is_format`."""

@@ -272,5 +272,5 @@ class _Walk:
         return data
 
     def point(self) -> _Point:
-        """Return the place where this walk is."""
+        """Return a point from which inflating can go on here."""
         return _Point(self.position, self._source, self._state.copy(), self.crc)

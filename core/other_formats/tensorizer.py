@@ -14,8 +14,16 @@ from struct import Struct, error
 from typing import Any
 
 from streamer.core.errors import FormatError
-from streamer.core.format.dtypes import DTYPE_BITS, TORCH_DTYPES, byte_length
-from streamer.core.other_formats.interface import CheckpointFile, CheckpointIndex, Format, TensorPlace, about, not_of
+from streamer.core.format.dtypes import DTYPES_BY_TORCH_NAME, byte_length
+from streamer.core.other_formats.interface import (
+    CheckpointFile,
+    CheckpointIndex,
+    Format,
+    TensorPlace,
+    about,
+    not_of,
+    only_file,
+)
 from streamer.core.quoting import quoted
 from streamer.core.store.sources import hookimpl
 
@@ -28,7 +36,7 @@ _PLACE = Struct("<3Q")  # offset of the tensor's header, of its data, bytes of i
 _LEAST_ENTRY_BYTES = 28
 _ENCRYPTED, _VERSIONED = 1, 2  # flags
 _PATH = b"\x1e"  # before a name that is a path in nested containers, as JSON
-_BY_TORCH_NAME = {f"torch.{torch_name}": name for name, torch_name in TORCH_DTYPES.items() if DTYPE_BITS[name] >= 8}
+_BY_TORCH_NAME = {f"torch.{torch_name}": name for torch_name, name in DTYPES_BY_TORCH_NAME.items()}
 _DTYPES = {
     "b1": "BOOL",
     **{f"{kind}{size}": f"{kind.upper()}{8 * size}" for kind in "iu" for size in (1, 2, 4, 8)},
@@ -48,10 +56,7 @@ class Tensorizer:
 
     def files_of(self, names: Sequence[str]) -> Sequence[str]:
         """Choose the only file; see `Format.files_of`."""
-        if len(names) > 1:
-            hint = "Name the one to load"
-            raise FormatError(f"the folder holds {len(names)} files of Tensorizer: {', '.join(names[:5])}", hint=hint)
-        return names
+        return only_file(names, "files of Tensorizer")
 
     def is_format(self, head: bytes) -> bool:
         """Recognise the first five bytes; see `Format.is_format`."""

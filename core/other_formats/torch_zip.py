@@ -16,8 +16,9 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from streamer.core.errors import FormatError
-from streamer.core.format.dtypes import TORCH_DTYPES, bits_of
+from streamer.core.format.dtypes import DTYPES_BY_TORCH_NAME, bits_of
 from streamer.core.format.plain_pickle import GlobalName, Record, read_plain, same
+from streamer.core.format.torch_archive import STORAGES, TORCH_NAMES
 from streamer.core.other_formats.interface import (
     CheckpointFile,
     CheckpointIndex,
@@ -48,21 +49,6 @@ _ONLY_TENSORS = (
     "torch.save(model.state_dict(), file)"
 )
 _SAVE_AGAIN = "Save it again: torch.save(torch.load(file, weights_only=True), file) with PyTorch 1.6 or newer"
-_STORAGES = {
-    "BFloat16Storage": "BF16",
-    "BoolStorage": "BOOL",
-    "ByteStorage": "U8",
-    "CharStorage": "I8",
-    "ComplexFloatStorage": "C64",
-    "DoubleStorage": "F64",
-    "FloatStorage": "F32",
-    "HalfStorage": "F16",
-    "IntStorage": "I32",
-    "LongStorage": "I64",
-    "ShortStorage": "I16",
-    "UntypedStorage": "",  # newer dtypes are named beside the storage
-}
-_BY_TORCH_NAME = {torch_name: name for name, torch_name in TORCH_DTYPES.items() if bits_of(name) >= 8}
 _REBUILD = {"_rebuild_tensor", "_rebuild_tensor_v2", "_rebuild_tensor_v3"}
 _PARAMETER = {"_rebuild_parameter", "_rebuild_parameter_with_state"}
 _RECORDS: frozenset[GlobalName] = frozenset(("torch._utils", name) for name in (*_REBUILD, *_PARAMETER))
@@ -85,8 +71,7 @@ class _OrderedDict:
 
 
 _BUILTINS: dict[GlobalName, Any] = {
-    **{("torch", name): name for name in (*_STORAGES, *_BY_TORCH_NAME)},
-    ("torch.storage", "UntypedStorage"): "UntypedStorage",
+    **TORCH_NAMES,
     ("torch", "Size"): same(tuple),
     ("collections", "OrderedDict"): _OrderedDict(),
 }
@@ -189,7 +174,7 @@ def _storage(pid: Any) -> _Storage:
     if not isinstance(pid, tuple) or len(pid) != 5:
         raise FormatError("the pickle refers to objects outside of it")
     kind, storage, key, _, count = pid
-    if kind != "storage" or storage not in _STORAGES or not isinstance(key, str) or type(count) is not int:
+    if kind != "storage" or storage not in STORAGES or not isinstance(key, str) or type(count) is not int:
         raise FormatError("the pickle refers to something that is no storage of PyTorch")
     return _Storage(storage, key, count)
 
@@ -256,9 +241,9 @@ def _described(name: str, rebuilt: Record) -> tuple[_Storage, str, int, tuple[in
     if len(arguments) < (7 if is_v3 else 4) or not isinstance(arguments[0], _Storage):
         raise FormatError(f"tensor {quoted(name)} is not described as PyTorch does it")
     storage, offset, shape, strides, *others = arguments
-    dtype = others[2] if is_v3 else _STORAGES[storage.kind]
-    dtype = _BY_TORCH_NAME.get(dtype, "") if is_v3 and isinstance(dtype, str) else dtype
-    if dtype not in _BY_TORCH_NAME.values():
+    dtype = others[2] if is_v3 else STORAGES[storage.kind]
+    dtype = DTYPES_BY_TORCH_NAME.get(dtype, "") if is_v3 and isinstance(dtype, str) else dtype
+    if dtype not in DTYPES_BY_TORCH_NAME.values():
         raise FormatError(f"tensor {quoted(name)} has a dtype that is not read", hint="Cast it, and save it again")
     more = others[3:] if is_v3 else others[2:]
     if more and more[0]:

@@ -19,7 +19,7 @@ from streamer.core.checkpoint.report import LoadReport, joined_reports
 from streamer.core.engine.small_reads import read_ranges
 from streamer.core.errors import FormatError, TruncatedError
 from streamer.core.format.dcp_metadata import DcpMetadata, SavedItem
-from streamer.core.format.dtypes import TORCH_DTYPES, bits_of
+from streamer.core.format.dtypes import DTYPES_BY_TORCH_NAME, TORCH_DTYPES, bits_of
 from streamer.core.format.header import TensorEntry
 from streamer.core.format.torch_archive import Archives, SavedArchive, StoredTensor, begin_of_data
 from streamer.core.quoting import quoted
@@ -33,8 +33,6 @@ __all__ = ["grouped", "read_items"]
 SMALL_BYTES = 256 << 10  # for smaller tensors, three ranges and the check cost more than one copy
 MOST_AROUND_BYTES = 64 << 10  # the limit of an archive without its tensor; torch writes 1.6 KB
 HEAD_BYTES = 4096  # the tensor begins within these bytes; torch pads to 64 bytes after some 700
-
-_DTYPES = {torch_name: name for name, torch_name in TORCH_DTYPES.items() if bits_of(name) >= 8}
 
 
 def grouped(requests: Iterable[ReadItem], metadata: DcpMetadata, label: str) -> dict[SavedItem, list[ReadItem]]:
@@ -103,7 +101,7 @@ class _Sizes:
     def of(self, name: str, offset: Sequence[int] | None) -> tuple[str, tuple[int, ...]] | None:
         """Return dtype and shape of a chunk; None for other values, and for tensors that ``torch.load`` must read."""
         tensor = self._metadata.entries.get(name)
-        dtype = _DTYPES.get(tensor.dtype) if tensor is not None else None
+        dtype = DTYPES_BY_TORCH_NAME.get(tensor.dtype) if tensor is not None else None
         if tensor is None or dtype is None or offset is None:
             return None
         if name not in self._by_name:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from streamer import _native
 from streamer._group.reads import GroupReads, OwnRead
 from streamer.core.checkpoint.catalog import Catalog, ShardTensor
+from streamer.core.checkpoint.manifest_verification import checks_of_shards
 from streamer.core.checkpoint.report import ObjectCheck
 from streamer.core.checkpoint.verification import Pieces
 from streamer.core.errors import ChecksumError
@@ -49,7 +50,7 @@ class GroupVerification:
         self._catalog, self._tensors, self._wanted = catalog, tensors, wanted
         self._expected, self._distrust = expected, distrust
         self._awaited = Counter(each.shard for each in wanted)
-        self._incomplete: set[int] = set()  # shards with a tensor of which some bytes were not read
+        self._incomplete: set[int] = set()  # shards with a tensor that the ranks did not read completely
         self._pieces: dict[int, list[tuple[int, int, int]]] = {}  # by tensor: first byte, size, checksum
 
     def digests_of(self, reads: GroupReads) -> _native.DigestPlan:
@@ -81,7 +82,8 @@ class GroupVerification:
     def checks(self, compares_answers: Callable[[int], bool]) -> tuple[ObjectCheck, ...]:
         """Return for each shard whether its tensors were compared."""
         del compares_answers
-        return tuple(self._check(shard, each.uri) for shard, each in enumerate(self._catalog.shards))
+        remark = "only a part of a tensor was read by the ranks of the group"
+        return checks_of_shards(self._catalog, self._awaited, self._incomplete, remark)
 
     def _compare(self, tensor: int) -> None:
         shard, entry, *_ = self._tensors[tensor]
@@ -109,12 +111,3 @@ class GroupVerification:
             expected=f"{expected:08x}",
             found=f"{found:08x}",
         )
-
-    def _check(self, shard: int, uri: str) -> ObjectCheck:
-        if shard not in self._awaited:
-            return ObjectCheck(uri, None, "none of its tensors was read")
-        if self._awaited[shard]:
-            return ObjectCheck(uri, None, "not all of its tensors were read yet")
-        if shard in self._incomplete:
-            return ObjectCheck(uri, None, "only a part of a tensor was read by the ranks of the group")
-        return ObjectCheck(uri, f"manifest ({ALGORITHM})", None)
