@@ -39,7 +39,7 @@ class Cut(NamedTuple):
     kept: tuple[int, ...]
 
     def view(self, read: Any, entry: TensorEntry, framework: Framework) -> Any:
-        """Return the part of what was read, a tensor of one dimension: a view, where there is one of that shape."""
+        """Return the wanted part of `read`, a tensor of one dimension: a view of it if possible, else a copy."""
         whole, box, kept = (framework.shape(entry._replace(shape=each)) for each in (self.whole, self.box, self.kept))
         if hasattr(read, "data_ptr"):
             first = self.first * read.numel() // prod(entry.shape)  # torch has two values of F4 in an element

@@ -18,7 +18,7 @@ __all__ = ["is_pattern", "no_match", "no_shard", "nothing_there"]
 
 _CHECK_IT = "Check its name, and that its upload or download is complete"
 _OTHER_WEIGHTS = (".bin", ".pt", ".pth", ".ckpt", ".gguf", ".h5", ".msgpack", ".npz", ".onnx", ".pkl", ".keras", ".npy")
-# What nobody reads here, and how to convert it.
+# Files of weights that no format reads: how to convert each.
 _UNREAD = {
     ".h5": "holds HDF5, as Keras writes it: load it there, and save its arrays with safetensors.numpy.save_file",
     ".keras": "is a model of Keras: load it there, and save its arrays with safetensors.numpy.save_file",

@@ -180,7 +180,7 @@ def _bar_class() -> Any:
         warnings.simplefilter("ignore")  # tqdm warns in a notebook without widgets, and shows text in it
         from tqdm.auto import tqdm  # noqa: PLC0415  only when a bar is shown
 
-    class Bar(tqdm):  # type: ignore[misc]  # which class it is depends on where the program runs
+    class Bar(tqdm):  # type: ignore[misc]  # tqdm has no types here: it chooses a class for the terminal or the notebook
         def refresh(self, nolock: bool = False, **_: Any) -> Any:
             if nolock:
                 return super().refresh(nolock=True)

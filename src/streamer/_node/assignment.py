@@ -151,7 +151,7 @@ class Book:
         return self._served()
 
     def members_who_read(self) -> set[int]:
-        """Return the members to whom blocks are lent."""
+        """Return the members that are reading blocks for the meeting."""
         return {block.reader for block in self._blocks.values() if block.reader is not None}
 
     def _lent_to(self, member: int) -> list[tuple[int, Block]]:

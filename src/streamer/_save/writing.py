@@ -52,7 +52,7 @@ def uploading_store(store: Store, uri: str) -> UploadingStore:
 
 @contextmanager
 def quiet_writing(store: Store, uri: str, settings: Settings) -> Iterator[Writing]:
-    """Write files for another library: it shows its own progress, and nobody cancels.
+    """Write files for another library. No progress is shown, as the library shows its own, and no save is cancelled.
 
     Raises:
         UsageError: the store cannot be written.

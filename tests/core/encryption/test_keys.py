@@ -1,4 +1,4 @@
-"""Keys come from where the caller says, never appear in a text, and the wrong one is named."""
+"""A key is read from the place that the caller names. No text shows it. The error for a wrong key has the key id."""
 
 from __future__ import annotations
 
