@@ -42,7 +42,8 @@ class ForwardingProxy:
     def __init__(self, port: int, decide: Callable[[str, str], Fault], *, unknown: str = "", dropped: str = "") -> None:
         self._store_port, self._decide = port, decide
         self._unknown, self._dropped = unknown, dropped
-        self._guard = threading.Lock()
+        self._guard = threading.Condition()
+        self._pending = 0
         self.requests: list[tuple[str, str]] = []
         self.expired_key = ""
         self.most_at_once = self._at_once = 0
@@ -59,6 +60,11 @@ class ForwardingProxy:
     def __exit__(self, *error: object) -> None:
         assert self._running is not None
         self._running.__exit__(None, None, None)
+
+    def settle(self) -> None:
+        """Wait until the store has answered what was passed on, also for clients that have left."""
+        with self._guard:
+            assert self._guard.wait_for(lambda: not self._pending, timeout=60)
 
     @contextmanager
     def _counted(self) -> Iterator[None]:
@@ -97,6 +103,15 @@ class _Handler(BaseHTTPRequestHandler):
         with self.proxy._guard:
             self.proxy.requests.append((self.command, self.path))
             fault = self.proxy._decide(self.command, self.path)
+            self.proxy._pending += 1
+        try:
+            self._handle(fault, body)
+        finally:
+            with self.proxy._guard:
+                self.proxy._pending -= 1
+                self.proxy._guard.notify_all()
+
+    def _handle(self, fault: Fault, body: bytes) -> None:
         if fault == "refuse":
             fault = 503, b""
         elif self.proxy.expired_key and self.proxy.expired_key in self.path + self.headers.get("Authorization", ""):

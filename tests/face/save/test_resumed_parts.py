@@ -77,6 +77,7 @@ def killed_after(place: Place, count: int) -> None:
         killer.child = subprocess.Popen([sys.executable, "-c", CHILD, place.uri, through], stderr=subprocess.PIPE)
         _, told = killer.child.communicate()
         assert killer.child.returncode == -9, told.decode()
+        proxy.settle()  # the parts it had sent are there
 
 
 def saved(place: Place, tensor: Any, **how: Any) -> int:
