@@ -11,13 +11,14 @@ __all__ = ["turn"]
 
 # The name of a variant's index contains the name of the variant. DCP's index is `.metadata`.
 _INDEX = re.compile(r".*\.(?:safetensors|bin)\.index(?:\.[^/]+)?\.json|(?:.*/)?\.metadata", re.DOTALL)
-_WEIGHTS = (SHARD_SUFFIX, ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".npz", ".tensors")
+_OTHER_WEIGHTS = (".bin", ".pt", ".pth", ".ckpt", ".gguf", ".npz", ".tensors")
 
 
 def turn(names: Collection[str], name: str) -> tuple[int, str]:
     """Return the sort key of a file; in this order, readers find a checkpoint only when it is whole.
 
-    The index comes last. If there is no index, the weights come after all other files.
+    The index comes last. If there is no index, the weights come after all other files, those of safetensors last: a
+    folder that has them is loaded from them, and its ``.bin`` files may be anything (accelerate's ``scheduler.bin``).
 
     Args:
         names: Names of all files, relative to the folder.
@@ -29,11 +30,15 @@ def turn(names: Collection[str], name: str) -> tuple[int, str]:
         'model.safetensors.index.json'
         >>> turn(["model.safetensors"], "model.safetensors") > turn(["model.safetensors"], "z.txt")
         True
+        >>> turn(["model.safetensors", "scheduler.bin"], "model.safetensors") > turn(["scheduler.bin"], "scheduler.bin")
+        True
         >>> sorted(["z.txt", ".metadata", "__0_0.distcp"], key=lambda name: turn(names, name))[-1]
         '.metadata'
     """
     folder = name[: len(name) - len(name.rpartition("/")[2])]
     has_index = any(each.startswith(folder) and _INDEX.fullmatch(each) for each in names)
     if _INDEX.fullmatch(name):
-        return 2, name
-    return (1 if name.endswith(_WEIGHTS) and not has_index else 0), name
+        return 3, name
+    if has_index:
+        return 0, name
+    return 2 if name.endswith(SHARD_SUFFIX) else 1 if name.endswith(_OTHER_WEIGHTS) else 0, name
