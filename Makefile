@@ -56,7 +56,7 @@ test: $(INSTALL_STAMP) $(AZURITE_STAMP) $(SAFETENSORS_STAMP) $(TRANSFORMERS_STAM
 	$(BIN)/cmake -S native -B build/native-tests -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja \
 	  -DSTREAMER_BUILD_TESTS=ON -DSTREAMER_BUILD_PYTHON=OFF -DCMAKE_CXX_COMPILER=$(CXX)
 	$(BIN)/cmake --build build/native-tests
-	$(BIN)/ctest --test-dir build/native-tests --output-on-failure
+	$(BIN)/ctest --test-dir build/native-tests --parallel 3 --output-on-failure
 	$(BIN)/pytest $(if $(ARGS),$(ARGS),-n $(WORKERS) $(SHARING))
 
 # Those that speak to the libraries of storages: the contract, each backend, and what is read through fsspec.

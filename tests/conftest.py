@@ -88,6 +88,13 @@ def _no_thread_is_left() -> Iterator[None]:
         time.sleep(0.01)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _garbage_is_judged_here() -> Iterator[None]:
+    """Let finalizers of this file's garbage complain here: a later collection would blame a test of another file."""
+    yield
+    gc.collect()
+
+
 @pytest.fixture
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let clients of storages ask again as often as ever, but soon: what the last answer leads to is there earlier."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import house
@@ -32,8 +33,8 @@ def private_names(path: Path) -> Iterator[tuple[int, str]]:
     file that it imports from.
     """
     tree = ast.parse(path.read_text())
-    own = NAMED_TUPLE.union(*map(_defined, ast.walk(tree)))
-    inherited = set().union(*map(_defined, _nodes_of_bases(path, tree)))
+    own = NAMED_TUPLE | _defined_in(path)
+    inherited = frozenset[str]().union(*map(_defined_in, _files_of_bases(path, tree)))
     for node in ast.walk(tree):
         ours = own | inherited if _is_of_self(node) else own
         for name in _used(node):
@@ -41,16 +42,20 @@ def private_names(path: Path) -> Iterator[tuple[int, str]]:
                 yield node.lineno, name
 
 
-def _nodes_of_bases(path: Path, tree: ast.AST) -> Iterator[ast.AST]:
+def _files_of_bases(path: Path, tree: ast.AST) -> set[Path]:
     files = house.python_files()
     imported = [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     named = {name if name in files else name.removeprefix("streamer.") for name in imported if "streamer" in name}
-    for other in {*path.parent.glob("*.py"), *(files[name] for name in named if name in files)}:
-        yield from ast.walk(ast.parse(other.read_text()))
+    return {*path.parent.glob("*.py"), *(files[name] for name in named if name in files)}
+
+
+@cache  # a file is asked for by each file that imports from it
+def _defined_in(path: Path) -> frozenset[str]:
+    return frozenset[str]().union(*map(_defined, ast.walk(ast.parse(path.read_text()))))
 
 
 def _is_of_self(node: ast.AST) -> bool:
-    return isinstance(node, ast.Attribute) and ast.unparse(node.value) == "self"
+    return isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self"
 
 
 def _defined(node: ast.AST) -> set[str]:
@@ -58,7 +63,7 @@ def _defined(node: ast.AST) -> set[str]:
         return {node.name}
     if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
         return {node.id}
-    if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and ast.unparse(node.value) == "self":
+    if _is_of_self(node) and isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
         return {node.attr}
     return set()
 
