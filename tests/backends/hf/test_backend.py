@@ -40,10 +40,10 @@ def _nothing_from_outside(monkeypatch, tmp_path):
 @pytest.fixture
 def hub(hub_server, monkeypatch):
     monkeypatch.setenv("HF_ENDPOINT", hub_server.url)
-    hub_server.lifetime_s, hub_server.honours_ranges = 3600, True
     hub_server.seen.clear()
     hub_server.cdn_seen.clear()
-    return hub_server
+    yield hub_server
+    hub_server.lifetime_s, hub_server.honours_ranges = 3600, True  # tests of other files have the same server
 
 
 @pytest.fixture
