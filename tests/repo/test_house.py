@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-import subprocess
 import sys
 import textwrap
 from pathlib import Path
@@ -133,18 +132,6 @@ def test_every_argument_of_a_public_function_does_something():
 def test_an_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="no attribute 'lode'"):
         streamer.lode  # noqa: B018
-
-
-def run_python(code):
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
-
-
-def test_importing_streamer_imports_neither_torch_nor_numpy_nor_fsspec_and_starts_nothing():
-    code = (
-        "import sys, threading, streamer, streamer.plugins;"
-        "print([m for m in ('torch', 'numpy', 'fsspec', 'tqdm', 's3fs') if m in sys.modules], threading.active_count())"
-    )
-    assert run_python(code) == "[] 1"
 
 
 @pytest.mark.parametrize("path", ENGINE_FILES, ids=lambda path: f"{path.parent.name}/{path.name}")
