@@ -55,7 +55,7 @@ class CheckReport:
         manifests = {
             "fits": "the manifest fits",
             "none": "no manifest",
-            "unreadable": "a manifest may not be read, or there is none",
+            "unreadable": "a manifest does not exist or may not be read",
         }
         found = f"{counted(self.shards, 'shard')}, {counted(self.tensors, 'tensor')}, {size_text(self.bytes)}"
         found = found if self.format == "safetensors" else f"{found} of {self.format}"
@@ -63,12 +63,15 @@ class CheckReport:
 
 
 def check(uri: str, *, storage_options: StorageOptions = None, key: KeyOption = None) -> CheckReport:
-    """Check a checkpoint; raises as `streamer.open` does, and as with ``verify="manifest"`` if there is a manifest.
+    """Check a checkpoint.
 
     Args:
         uri: As for `streamer.load`.
         storage_options: As for `streamer.load`.
         key: As for `streamer.load`; headers are then authenticated, and tensors are not.
+
+    Raises:
+        StreamerError: as for `streamer.open`; if there is a manifest, as with ``verify="manifest"``.
     """
     began = time.monotonic()
     request = Request(uri=uri, storage_options=storage_options, key=key)

@@ -63,7 +63,7 @@ class OpenedCheckpoint:
         self.format_name = "safetensors" if shards.format is None else shards.format.name
         self.remarks = shards.remarks
         if catalog.sealed and not isinstance(strategy, Unverified):
-            self.remarks += ("verify= compares nothing of an encrypted checkpoint: each piece is authenticated",)
+            self.remarks += ("verify= is not used for an encrypted checkpoint: each piece is authenticated",)
         self.catalog = catalog
         self.settings = settings
         self.is_sealed = bool(catalog.sealed)
@@ -80,7 +80,7 @@ class OpenedCheckpoint:
         return Distrusting(verification, wanted, self.cache) if verification else None
 
     def tensor_digests(self) -> list[Mapping[str, TensorDigest]]:
-        """Return the digests of each shard's tensors, by a manifest; none if there is no manifest to compare with."""
+        """Return the digests that the manifest has for each shard's tensors; empty if no manifest is compared."""
         expected = (each for each in self._expected if isinstance(each, ManifestOfShard))
         return [each.manifest.shards[each.shard].tensors for each in expected]
 
@@ -101,7 +101,7 @@ def open_checkpoint(
         listed: As for `locate`.
         member: This rank of the group that reads it together, or None.
         uses_cache: Whether the cache of the options is used.
-        is_raw: Whether the bytes in the storage are wanted, so that no key is needed.
+        is_raw: Whether the bytes are wanted as the storage has them, so that no key is needed.
         any_format: Whether other formats than safetensors are read, too.
     """
     settings, strategy = resolve(request.options), strategy_of(request.verify)
@@ -129,7 +129,7 @@ def _opened(
     started = time.perf_counter()
     shards = locate(request, settings, strategy, listed, formats=formats)
     located = time.perf_counter()
-    # Only with `compares_answers` do requests ask for checksums; they are then as small as the checksums require.
+    # Requests ask for checksums only with `compares_answers`, and are then as small as the checksums require.
     objects = shards.objects
     if strategy.compares_objects:
         objects = [replace(each, compares_answers=True) for each in objects]
@@ -155,7 +155,7 @@ def _opened(
 
 
 def _read_catalog(cache: Cache, settings: Settings, read: Callable[[], Catalog]) -> Catalog:
-    """Read the headers; if they are malformed, once more without the cache, which may hold what a server once sent."""
+    """Read the headers; if they are malformed, read them again without the cache, which may hold malformed ones."""
     try:
         return read()
     except (FormatError, TruncatedError):
@@ -186,7 +186,7 @@ def wanted_tensors(checkpoint: OpenedCheckpoint, request: Request, *, is_lazy: b
     Args:
         checkpoint: The checkpoint.
         request: Which tensors are wanted.
-        is_lazy: They are narrowed before they are read; `with_whole_pieces` is then for the caller.
+        is_lazy: The caller narrows the tensors before it reads them, and then calls `with_whole_pieces` itself.
 
     Raises:
         UnknownTensorError: a name or pattern matches nothing.

@@ -84,8 +84,8 @@ main.add_command(cache)
 def list_plugins(as_json: bool) -> None:
     """List the installed storage backends: scheme, distribution, version, how they read, and why one does not work.
 
-    Every other URL that fsspec supports is read too, through Python. STREAMER_DISABLED_PLUGINS leaves distributions
-    out; one that claims a scheme of ours serves it where STREAMER_PLUGINS names it.
+    Every other URL that fsspec supports is read too, through Python. Distributions that STREAMER_DISABLED_PLUGINS names
+    are not used. A distribution serves a built-in scheme only if STREAMER_PLUGINS names the distribution.
 
     Example: python -m streamer plugins --json
     """
@@ -105,9 +105,9 @@ def list_plugins(as_json: bool) -> None:
 @click.argument("target")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def run_script(target: str, arguments: tuple[str, ...], *, is_module: bool) -> Callable[[], None]:
-    """Run the script TARGET, or a module, with ARGUMENTS, while libraries that use safetensors read with streamer.
+    """Run the script or module TARGET with ARGUMENTS; libraries that use safetensors then read with streamer.
 
-    STREAMER_DISABLE_PATCHES=1 runs it without.
+    STREAMER_DISABLE_PATCHES=1 runs it without these patches.
 
     Example: python -m streamer run train.py --model s3://bucket/model
     """
@@ -123,15 +123,16 @@ def run_script(target: str, arguments: tuple[str, ...], *, is_module: bool) -> C
     "--storage-options",
     "storage_options",
     metavar="JSON",
-    help="As storage_options of streamer.load. Keys and passwords belong into the environment, where no other user"
-    " sees them.",
+    help="As storage_options of streamer.load. Set keys and passwords in the environment, where no other user sees"
+    " them.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object instead of a line, also of an error.")
 @click.pass_context
 def write_manifest(context: click.Context, /, uri: str, *, storage_options: str | None, as_json: bool) -> None:
     """Read the checkpoint at URI and write the digests of its tensors beside it.
 
-    Loads with verify="manifest" compare with them. A manifest that is there is replaced. Exit codes as of pull.
+    Loads with verify="manifest" compare their bytes with these digests. An existing manifest is replaced. Exit codes:
+    as for pull.
 
     Example: python -m streamer manifest s3://bucket/model
     """
@@ -152,8 +153,8 @@ def write_manifest(context: click.Context, /, uri: str, *, storage_options: str 
 @click.option(
     "--key-file",
     type=click.Path(),
-    help="The key of an encrypted checkpoint: 32 bytes, hexadecimal digits or base64. Without it, STREAMER_KEY if it is"
-    " set.",
+    help="The key of an encrypted checkpoint: 32 bytes, as hexadecimal digits or base64. The default is STREAMER_KEY,"
+    " if it is set.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object instead of a line, also of an error.")
 @click.pass_context
@@ -162,8 +163,8 @@ def check_checkpoint(
 ) -> None:
     """Check the checkpoint at URI without reading its weights: headers, index against shards, and the manifest.
 
-    Ends as a load would, before a server starts. With a key, the headers must be as they were saved. Exit codes as of
-    pull.
+    Fails as a load would, so that a server need not start first. With a key, the headers are authenticated. Exit
+    codes: as for pull.
 
     Example: python -m streamer check s3://bucket/model
     """
@@ -179,7 +180,7 @@ def check_checkpoint(
 @click.argument("uri")
 @click.argument("folder", type=click.Path(file_okay=False), metavar="DIR")
 @copy_options
-@click.option("--check", is_flag=True, help="Read files that are there already, and pull those that changed again.")
+@click.option("--check", is_flag=True, help="Also read files that are in DIR already, and pull changed files again.")
 @click.option("--storage-options", "storage_options", metavar="JSON", help="As of the command manifest.")
 @click.pass_context
 def pull_folder(
@@ -193,10 +194,10 @@ def pull_folder(
     quiet: bool,
     **wanted: Any,
 ) -> None:
-    """Copy all files below URI, or the one that it names, into the folder DIR.
+    """Copy the file at URI, or all files below URI, into the folder DIR.
 
-    They appear there when all of them are whole. Run again, it goes on where it stopped, and reads nothing where
-    everything is there. A pattern is of the name relative to URI; its * matches slashes, too.
+    The files appear in DIR when all of them are complete. If the command is run again, it continues where it stopped,
+    and reads nothing if all files are in DIR. Patterns match names relative to URI; * matches slashes, too.
 
     Exit codes: 0 all there, 2 usage, 65 wrong data, 66 not found, 69 storage unavailable, 73 disk full or not
     writable, 75 changed meanwhile (try again), 76 TLS or protocol, 77 access denied, 130 and 143 interrupted.
@@ -204,7 +205,7 @@ def pull_folder(
     Example: python -m streamer pull s3://bucket/model /mnt/models --include '*.safetensors' --include '*.json'
     """
     if not folder:
-        raise click.BadParameter("it is empty; the working directory is .", param_hint="DIR")
+        raise click.BadParameter("the name is empty; write . for the working directory", param_hint="DIR")
     chosen = Wanted(
         include=wanted["include"],
         exclude=wanted["exclude"],
@@ -253,4 +254,4 @@ def _status(examined: plugins.Examined) -> str:
         return "ok"
     if examined.backend.builtin:
         return "not used: another distribution serves this scheme"
-    return f"not used: STREAMER_PLUGINS={examined.backend.distribution} would leave this scheme to it"
+    return f"not used: STREAMER_PLUGINS={examined.backend.distribution} would let it serve this scheme"

@@ -57,8 +57,8 @@ class Checkpoint(Mapping[str, TensorSlice[TensorT]]):
         if isinstance(request.slices, Placements):
             raise UsageError("open() gives no DTensors", hint="load() and stream() take Placements")
         if request.group is not None:
-            hint = "load() and stream() do"
-            raise UsageError("open() reads for one rank, when it is asked, and so takes no group=", hint=hint)
+            hint = "load() and stream() take one"
+            raise UsageError("open() reads for one rank, when it needs a tensor, and so takes no group=", hint=hint)
         self._request = request
         self._framework = framework_for(request)
         self._checkpoint = open_checkpoint(request, listed, any_format=self._reads_any_format)
@@ -70,7 +70,7 @@ class Checkpoint(Mapping[str, TensorSlice[TensorT]]):
         }
         self._is_closed = False
 
-    def keys(self) -> list[str]:  # type: ignore[override]  # a list, as that of safetensors
+    def keys(self) -> list[str]:  # type: ignore[override]  # a list, as in safetensors
         """Names of the tensors, sorted."""
         return sorted(self._shard_tensors)
 
@@ -102,7 +102,7 @@ class Checkpoint(Mapping[str, TensorSlice[TensorT]]):
         """Read many tensors in parallel, by default all, and return them in file order.
 
         Args:
-            names: As for `streamer.load`, like the others.
+            names: As for `streamer.load`.
             device: None uses the device given to `streamer.open`.
             dtype: None uses the dtype given to `streamer.open`.
             progress: None uses the value given to `streamer.open`.
@@ -169,7 +169,7 @@ class Checkpoint(Mapping[str, TensorSlice[TensorT]]):
         return name in self._shard_tensors
 
     def __repr__(self) -> str:
-        if not hasattr(self, "_shard_tensors"):  # a traceback with locals shows it if opening failed
+        if not hasattr(self, "_shard_tensors"):  # a traceback that shows locals calls this after opening failed
             return f"<{type(self).__name__}, not open>"
         kept = [each.kept for each in self._shard_tensors.values()]
         size_bytes = sum(byte_length(each.shape, each.dtype) for each in kept)
@@ -225,7 +225,7 @@ def _reopened(
         raise ChangedError(
             "the checkpoint is not the one that was pickled: its files were replaced",
             uri=checkpoint._checkpoint.label,
-            hint="Open it anew, and pickle that",
+            hint="Open the checkpoint again, and pickle the new object",
         )
     checkpoint._is_closed = is_closed
     return checkpoint

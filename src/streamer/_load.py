@@ -68,7 +68,7 @@ def load(uri: UriOption, **how: Unpack[RequestArguments]) -> dict[str, Any]:
             environment variable, a function that returns them, or a `KeyProvider`. With a key, a file that is not
             encrypted is refused. See docs/encryption.md.
         group: A ``torch.distributed.ProcessGroup``, all of whose ranks make this call: each byte is read by one of
-            them, and sent to the others that want it. Their `slices` may differ. None reads alone.
+            them, and sent to the others that want it. Their `slices` may differ. With None, this process reads alone.
 
     Returns:
         Name to tensor, in file order. Every tensor owns its memory.

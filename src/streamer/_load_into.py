@@ -77,8 +77,8 @@ def load_into(
         slices: A target has the shape of the part. The placements of a DTensor say which part is read.
         framework: ``"pt"`` or ``"np"``, the library of the targets.
         dtype: A target must have the dtype of its tensor after the cast. ``"target"`` casts each tensor to the dtype of
-            its target, for the same dtypes. ``"auto"`` gives parameters and buffers on the meta device the dtypes of
-            the checkpoint, for the same dtypes.
+            its target. ``"auto"`` gives parameters and buffers on the meta device the dtypes of the checkpoint. Both
+            apply only to the dtypes that `load` casts.
 
     Returns:
         The report. Its remarks name targets that stay on the meta device because the checkpoint lacks them, which are
@@ -132,7 +132,7 @@ def _warned(remarks: list[str], label: str) -> list[str]:
 
 
 def _replaceable(meta: MetaModule, own: Mapping[str, Any], device: Any) -> dict[str, Any]:
-    """Return the targets on the meta device; without any, refuse ``device=``."""
+    """Return the targets on the meta device; if there are none, refuse ``device=``."""
     fresh = meta.replaceable(own)
     if device is not None and not fresh:
         raise UsageError("device= is for targets on the meta device, and these have memory", hint="Leave it out")
@@ -214,7 +214,8 @@ def _check_ties(loaded: Mapping[str, Any], targets: Targets) -> None:
     for first, name, memory in ties:
         if not _are_equal(loaded[name], memory):
             raise TargetError(
-                f"the targets {first[:80]!r} and {name[:80]!r} are the same memory, the checkpoint's tensors differ",
+                f"the targets {first[:80]!r} and {name[:80]!r} are the same memory, "
+                "but the checkpoint's tensors differ",
                 hint="Give each name a tensor of its own, or leave one of them out with names=",
             )
 

@@ -61,7 +61,7 @@ def locate(
         ShardIndexError: the index is malformed or leaves its folder.
         FormatError: a folder holds several indexes.
         TransferTimeoutError: the load's own deadline has passed.
-        StorageError: and its kinds, from the storage.
+        StorageError: or a subclass, from the storage.
     """
     uris = request.uris
     options = _options_by_uri(request.storage_options, uris)
@@ -202,7 +202,7 @@ def _options_by_uri(storage_options: StorageOptions, uris: Sequence[str]) -> lis
         there_are = "is 1 URI" if len(uris) == 1 else f"are {len(uris)} URIs"
         raise OptionError(
             f"storage_options is a list of {len(options)}, and there {there_are}",
-            hint="Give one mapping for all URIs, or a list with one, or None, for each",
+            hint="Pass one mapping for all URIs, or a list that has a mapping or None for each URI",
         )
     return options
 

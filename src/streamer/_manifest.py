@@ -94,7 +94,7 @@ def write_manifest(
     started = time.perf_counter()
     uri, storage_options = hidden_uris(uri), hidden(storage_options)
     if isinstance(uri, list):  # `hidden_uris` turns every iterable into a list
-        raise UsageError("a manifest is of one checkpoint: one file, folder or index", hint="Call it once for each")
+        raise UsageError("a manifest describes one checkpoint: one file, folder or index", hint="Call it once for each")
     request = Request(uri=uri, storage_options=storage_options, fs=fs, options=options, progress=progress, verify="off")
     (uri,) = request.uris
     own_options = request.storage_options if isinstance(request.storage_options, Mapping) else None
@@ -103,9 +103,9 @@ def write_manifest(
         store = plugins.open_store(uri, own_options, fs=request.fs)
         stack.callback(close_store, store)
         writable = _writable(store, uri)
-        checkpoint = open_checkpoint(request, uses_cache=False, is_raw=True)  # its digests are of what the storage has
+        checkpoint = open_checkpoint(request, uses_cache=False, is_raw=True)  # digests describe the stored bytes
         if checkpoint.kind == "glob":
-            raise UsageError("a manifest is of a whole checkpoint, not of a glob", uri=checkpoint.label)
+            raise UsageError("a manifest describes a whole checkpoint, not a glob", uri=checkpoint.label)
         path = manifest_paths(checkpoint.infos, checkpoint.index_path)[0]
         _check_names([name_in_manifest(info.path, path) for info in checkpoint.infos], checkpoint.label)
         manifest, read_bytes = _digested(checkpoint, path, request.progress)
@@ -128,8 +128,8 @@ def _check_names(names: list[str], uri: str) -> None:
         try:
             name.encode()
         except UnicodeEncodeError as error:
-            hint = "Rename the file, and write the manifest then"
-            raise UsageError(f"the name of shard {quoted(name)} is no UTF-8, as JSON is", uri=uri, hint=hint) from error
+            hint = "Rename the file, and write the manifest again"
+            raise UsageError(f"the name of shard {quoted(name)} is not valid UTF-8", uri=uri, hint=hint) from error
 
 
 def _digested(checkpoint: OpenedCheckpoint, path: str, progress: ProgressOption) -> tuple[Manifest, int]:

@@ -38,7 +38,7 @@ Answer = TypeVar("Answer")
 def patient(
     store: Store, uri: str, options: Mapping[str, Any] | None, patience: Patience, secrets: SecretTexts
 ) -> Store:
-    """Wrap a store, unless it has no server.
+    """Wrap a store if it has a server.
 
     Args:
         store: The store to wrap.
@@ -78,7 +78,7 @@ class _PatientStore:
     def source(self, info: ObjectInfo) -> Source:
         source: Source = self._ask(lambda: self._store.source(info))
         if isinstance(source, HttpSource) and _is_at(source.url, self.server):
-            # So that the engine also waits for this server, if its requests take the same proxy.
+            # The engine then also waits for this server, if its requests take the same proxy.
             _native.Lookup(source.url.encode(), source.proxy or "").note_answer()
         return _guarded(source, self._secrets)
 
@@ -101,7 +101,7 @@ class _PatientStore:
 
 
 class _PatientUpload:
-    """An upload whose requests are retried, each on its own."""
+    """An upload whose requests are retried one by one."""
 
     def __init__(self, upload: Upload, ask: Callable[[Callable[[], None]], None]) -> None:
         self._upload, self._ask = upload, ask

@@ -42,7 +42,7 @@ class _View(Protocol):
         """Show a text in place of the label; an empty one restores the label."""
 
     def close(self) -> None:
-        """Leave what is shown as it is."""
+        """Stop; what is shown at this moment stays."""
 
 
 class Progress:
@@ -78,7 +78,7 @@ class Progress:
             self._show(self._view.note, printable(text))
 
     def close(self) -> None:
-        """Leave what is shown as it is."""
+        """Stop; what is shown at this moment stays."""
         if self._view is not None:
             self._show(self._view.close)
 
@@ -95,7 +95,7 @@ class Progress:
             raise
         except Exception as error:
             self._view = None
-            _log.warning("the progress of this load is shown no more: %s", printable(repr(error)))
+            _log.warning("the progress of this load is no longer shown: %s", printable(repr(error)))
 
 
 def _view_of(option: ProgressOption, total_bytes: int, label: str) -> _View | None:
@@ -174,7 +174,7 @@ class _Bar:
 def _bar_class() -> Any:
     """Return tqdm's class of bars, without its fault: if text cannot be written, `refresh` keeps the lock of all bars.
 
-    Whatever shows a bar in another thread then waits for ever, for example a model that transformers loads.
+    Other threads that show a bar then wait for ever, for example the loading of a model in transformers.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # tqdm warns in a notebook without widgets, and shows text in it

@@ -49,8 +49,8 @@ __all__ = ["Stream", "begun", "stream"]
 _log = logging.getLogger("streamer")
 
 Order = Literal["completion", "file"]
-BATCH_BYTES = 32 << 20  # what is taken no longer counts against the memory limit, and may yet be cast or moved
-ENOUGH_BYTES = 64 << 20  # what a consumer that keeps all tensors waits for, so that readers have its processor
+BATCH_BYTES = 32 << 20  # tensors of a batch no longer count against the memory limit, and may be cast or moved
+ENOUGH_BYTES = 64 << 20  # a consumer that keeps all tensors waits for as many, so that readers use its processor
 
 
 class Stream(Generic[TensorT]):
@@ -117,7 +117,7 @@ class Stream(Generic[TensorT]):
         share = self._share
         stats = share.added_to(stats) if share else stats
         paths = self._destinations.device_paths()
-        if self._group is not None:  # which fills the tensors on devices itself
+        if self._group is not None:  # the group fills tensors on devices itself
             paths = {"torch" if each == "ring" else each for each in paths}
         path = device_path(paths, stats)
         shards = {each.shard: self._checkpoint.catalog.shards[each.shard].source for each in self._wanted}
@@ -169,7 +169,7 @@ class Stream(Generic[TensorT]):
         """Take the next tensors, up to `BATCH_BYTES`, for a consumer that keeps them all; none at the end."""
         self._begin_reading()
         try:
-            held_bytes = self._checkpoint.settings.memory_limit_bytes  # of which readers need a part meanwhile
+            held_bytes = self._checkpoint.settings.memory_limit_bytes  # readers need the other part of it meanwhile
             self._batch = self._batch or deque(self._finished_items(min(ENOUGH_BYTES, held_bytes // 2)))
             items, size_bytes = [], 0
             while self._batch and size_bytes < BATCH_BYTES:
@@ -201,7 +201,7 @@ class Stream(Generic[TensorT]):
             on_progress=self._progress.update if self._progress.is_shown else None,
             on_wait=self._progress.note,
             digests=verification.digests if verification else None,
-            name_of=lambda item: wanted[item].entry.name,  # refers to no stream, so that garbage collection closes one
+            name_of=lambda item: wanted[item].entry.name,  # holds no stream, so that garbage collection closes it
             device_tensors=self._destinations.device_tensors,
             seals=seal_plan(self._checkpoint.catalog, self._plan),
             on_end=share.close if share else lambda: None,
@@ -212,7 +212,7 @@ class Stream(Generic[TensorT]):
             raise UsageError(
                 "the stream is read by another thread, or by its own progress callback",
                 uri=self._checkpoint.label,
-                hint="Let one thread read it and hand the tensors on, or make a stream for each",
+                hint="Let one thread read it and pass the tensors on, or open a stream for each thread",
             )
 
     def _finished_items(self, enough_bytes: int = 0) -> list[int]:
@@ -240,12 +240,12 @@ class Stream(Generic[TensorT]):
             raise
 
     def _check_delivered(self, items: list[int], memories: list[_native.Memory | None]) -> None:
-        """Check that only those have no memory of the engine's that are empty, or were read to memory of others."""
+        """Check that each tensor has memory of the engine, unless it is empty or was read into other memory."""
         for item, memory in zip(items, memories, strict=True):
             entry = self._wanted[item].entry
             if memory is not None or entry.name in self._destinations.in_place:
                 continue
-            if self._is_closing:  # by another thread: the engine hands out nothing any more
+            if self._is_closing:  # another thread closes the stream, and the engine delivers no more tensors
                 raise LoadCancelledError("the stream was closed while it was read")
             if entry.end > entry.begin and not self._destinations.is_on_accelerator(item):
                 uri = self._checkpoint.label

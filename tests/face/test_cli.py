@@ -202,7 +202,7 @@ def test_an_error_that_nobody_can_be_told_still_has_its_exit_code(tmp_path: Path
 def test_a_folder_without_a_name_is_not_the_working_directory() -> None:
     result = CliRunner().invoke(main, ["pull", "s3://bucket/model", ""])
     assert result.exit_code == 2
-    assert "Invalid value for DIR: it is empty" in result.output
+    assert "Invalid value for DIR: the name is empty" in result.output
 
 
 @pytest.mark.parametrize(

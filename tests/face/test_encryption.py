@@ -288,7 +288,7 @@ def test_a_shard_is_encrypted_once_alone(tmp_path: Path) -> None:
     ("how", "message"),
     [
         ({"key": KEY, "resume": True}, "cannot be resumed"),
-        ({"hide_names": True}, "takes a key="),
+        ({"hide_names": True}, "needs key="),
         ({"key": KEY, "hide_names": 1}, "hide_names is True or False"),
         ({"key": b"short"}, "has 5 bytes, not 32"),
         ({"key": KEY, "metadata": {"streamer.encryption": "x"}}, "belongs to the format"),

@@ -92,7 +92,7 @@ def test_a_function_that_raises_is_told_in_the_log_and_called_no_more(
 
     load(checkpoint, fail)
     assert len(calls) == 1
-    assert "shown no more: ValueError('no such widget')" in caplog.text
+    assert "no longer shown: ValueError('no such widget')" in caplog.text
 
 
 @pytest.mark.parametrize("error", [streamer.LoadCancelledError("enough"), KeyboardInterrupt()], ids=["ours", "Ctrl-C"])

@@ -253,7 +253,7 @@ def test_a_name_that_no_reader_of_a_manifest_would_accept_is_refused(tmp_path: P
     (tmp_path / "plain").write_bytes(save({"w": torch.zeros(3)}))
     os.rename(tmp_path / "plain", path)
     assert streamer.load(path)["w"].tolist() == [0, 0, 0]
-    with pytest.raises(streamer.UsageError, match="no UTF-8"):
+    with pytest.raises(streamer.UsageError, match="not valid UTF-8"):
         streamer.write_manifest(path)
     assert len(os.listdir(tmp_path)) == 1
 

@@ -188,7 +188,7 @@ def test_a_view_and_its_conjugate_are_tied_by_their_values(tmp_path: Path) -> No
     streamer.load_into(tmp_path, {"a": memory, "b": memory.conj()})
     assert torch.equal(memory, stored)
     save_file({"a": stored, "b": stored.clone()}, tmp_path / "a.safetensors")
-    with pytest.raises(TargetError, match="are the same memory, the checkpoint's tensors differ"):
+    with pytest.raises(TargetError, match="are the same memory, but the checkpoint's tensors differ"):
         streamer.load_into(tmp_path, {"a": memory, "b": memory.conj()})
 
 
@@ -306,7 +306,7 @@ def test_tied_targets_take_the_same_bytes_only_regression(
     assert np.asarray(targets["b"]).tolist()[2:] == list(range(10))
 
     save_file({"a": odd, "b": odd + 1}, tmp_path / "a.safetensors")
-    with pytest.raises(streamer.TargetError, match="'a' and 'b' are the same memory, the checkpoint's tensors differ"):
+    with pytest.raises(streamer.TargetError, match="'a' and 'b' are the same memory, but"):
         streamer.load_into(tmp_path, targets, framework=framework, dtype=dtype)
     streamer.load_into(tmp_path, targets, framework=framework, dtype=dtype, names="b", strict=False)
     assert np.asarray(targets["a"]).tolist()[2:] == list(range(1, 11))

@@ -1,4 +1,4 @@
-"""The commands on a cache: the objects that they list and check, what they print, and how they end."""
+"""The commands for a cache: the objects that they list and check, their output, and their exit codes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 _folder_option = click.option(
     "--cache-dir", "cache_dir", metavar="DIR", help="The folder of the cache, in place of STREAMER_CACHE_DIR."
 )
-_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, also of an error.")
+_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, also for an error.")
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def is_named(content: Content, uri: str) -> bool:
 
 
 def check(folder: CacheFolder) -> Iterator[tuple[Content, int]]:
-    """Read every object, and forget its damaged parts; yield each object with the number of damaged bytes.
+    """Read every object, and drop its damaged parts; yield each object with the number of damaged bytes.
 
     Raises:
         OSError: the folder cannot be read.
@@ -116,7 +116,7 @@ def _entry(folder: CacheFolder, held: Held) -> Any:
 
 @click.group()
 def cache() -> None:
-    """Show, fill, check or empty the cache of this machine: what loads with STREAMER_CACHE_DIR leave there."""
+    """Show, fill, check or empty the cache of this machine, which keeps what loads with STREAMER_CACHE_DIR read."""
 
 
 def _reports_errors(command: _Command) -> _Command:
@@ -153,7 +153,7 @@ def print_path(*, cache_dir: str | None) -> None:
 @_json_option
 @_reports_errors
 def list_objects(*, cache_dir: str | None, as_json: bool) -> None:
-    """List the objects in the cache, those that were used last at the end.
+    """List the objects in the cache, the most recently used last.
 
     Example: python -m streamer cache ls --json
     """
@@ -176,19 +176,19 @@ def list_objects(*, cache_dir: str | None, as_json: bool) -> None:
 @_json_option
 @_reports_errors
 def remove_objects(*, uri: str | None, is_all: bool, cache_dir: str | None, as_json: bool) -> int:
-    """Remove the object at URI, or all objects below it, from the cache. What a process uses stays.
+    """Remove the object at URI, or all objects below it, from the cache. Objects in use by a process stay.
 
-    Exit codes: 0 removed, 66 there is none, 75 some are in use.
+    Exit codes: 0 removed, 66 no such object, 75 some are in use.
 
     Example: python -m streamer cache rm s3://bucket/model
     """
     if (uri is None) != is_all:
-        raise UsageError("name a URI, or give --all for everything")
+        raise UsageError("name a URI, or pass --all to remove everything")
     folder = _folder(cache_dir)
     named = [each for each in contents(folder) if is_all or is_named(each, uri or "")]
     if uri is not None and not named:
-        hint = "`python -m streamer cache ls` shows what it holds"
-        raise ObjectNotFoundError("the cache holds nothing of it", uri=redact(uri), hint=hint)
+        hint = "`python -m streamer cache ls` lists its objects"
+        raise ObjectNotFoundError("the cache holds no object at or below this URI", uri=redact(uri), hint=hint)
     removed = [each for each in named if folder.remove(each.key)]
     kept = len(named) - len(removed)
     size_bytes = sum(each.disk_bytes for each in removed)
@@ -205,9 +205,9 @@ def remove_objects(*, uri: str | None, is_all: bool, cache_dir: str | None, as_j
 @_json_option
 @_reports_errors
 def verify_objects(*, cache_dir: str | None, as_json: bool) -> int:
-    """Read everything in the cache, and forget what is damaged: the next load reads that from its storage.
+    """Read everything in the cache, and drop damaged parts: the next load reads them from their storage.
 
-    Exit codes: 0 all is right, 65 something was damaged.
+    Exit codes: 0 nothing is damaged, 65 something was damaged.
 
     Example: python -m streamer cache verify
     """
@@ -217,7 +217,7 @@ def verify_objects(*, cache_dir: str | None, as_json: bool) -> int:
         if damaged_bytes:
             damaged.append({"uri": content.uri, "version": content.version, "damaged_bytes": damaged_bytes})
             if not as_json:
-                print_line(printable(f"{content.uri}: {size_text(damaged_bytes)} damaged, and forgotten"))
+                print_line(printable(f"{content.uri}: {size_text(damaged_bytes)} damaged, and dropped"))
     if as_json:
         print_line(json.dumps({"checked_bytes": checked_bytes, "damaged": damaged}))
     else:
@@ -228,14 +228,14 @@ def verify_objects(*, cache_dir: str | None, as_json: bool) -> int:
 @cache.command("warm")
 @click.argument("uri")
 @_folder_option
-@click.option("--storage-options", "storage_options", metavar="JSON", help="As of the command manifest.")
+@click.option("--storage-options", "storage_options", metavar="JSON", help="As for the command manifest.")
 @click.option("--quiet", is_flag=True, help="Show no progress and no summary.")
 @_json_option
 @_reports_errors
 def warm_checkpoint(
     *, uri: str, cache_dir: str | None, storage_options: str | None, quiet: bool, as_json: bool
 ) -> None:
-    """Read what the cache lacks of the checkpoint at URI. Exit codes as of pull.
+    """Read the parts of the checkpoint at URI that the cache lacks. Exit codes: as for pull.
 
     Example: python -m streamer cache warm s3://bucket/model
     """
@@ -256,7 +256,7 @@ def _summary(report: WarmReport) -> str:
 def _path(cache_dir: str | None) -> str:
     path = resolve(Options(cache_dir=cache_dir or None)).cache_dir
     if not path:
-        raise UsageError("no cache is named", hint="Set STREAMER_CACHE_DIR, or give --cache-dir")
+        raise UsageError("no cache folder is set", hint="Set STREAMER_CACHE_DIR, or pass --cache-dir")
     return absolute_path(os.fspath(path))
 
 
@@ -265,5 +265,5 @@ def _folder(cache_dir: str | None) -> CacheFolder:
     try:
         return CacheFolder.opened(path, makes=False)
     except FileNotFoundError as error:
-        hint = "`python -m streamer cache warm URI` makes it, and so does a load with this folder as cache_dir"
-        raise ObjectNotFoundError("there is no cache: no load has made it yet", uri=path, hint=hint) from error
+        hint = "`python -m streamer cache warm URI` creates it, and so does a load with this folder as cache_dir"
+        raise ObjectNotFoundError("there is no cache: no load has created it yet", uri=path, hint=hint) from error

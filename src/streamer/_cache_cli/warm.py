@@ -21,7 +21,7 @@ from streamer.core.request.request import ProgressOption, Request
 
 __all__ = ["WarmReport", "warm"]
 
-LONGEST_WRITE_S = 3600.0  # of what is on its way to a slow disk at the end; at most some hundred megabytes
+LONGEST_WRITE_S = 3600.0  # for the last bytes on their way to a slow disk; at most some hundred megabytes
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class WarmReport:
         uri: The URI of the checkpoint, without secrets.
         shards: Number of its shards.
         bytes: Bytes of its tensors.
-        read_bytes: Of these, what was read from the storage; the others were in the cache.
+        read_bytes: The part of `bytes` that was read from the storage; the other bytes were in the cache.
         seconds: Duration of the call.
     """
 
@@ -48,14 +48,14 @@ class WarmReport:
 
 
 def warm(request: Request) -> WarmReport:
-    """Read what the cache lacks of a checkpoint.
+    """Read the parts of a checkpoint that the cache lacks.
 
     Args:
-        request: Names the checkpoint, and in its options the cache.
+        request: Names the checkpoint; its options name the cache.
 
     Raises:
-        UsageError: it is of a kind that is not cached.
-        StorageError: the cache cannot be written, or is full; and its kinds, from the storage.
+        UsageError: this kind of checkpoint is not cached.
+        StorageError: the cache cannot be written, or is full; or a subclass, from the storage.
         StreamerError: as for `streamer.load`.
     """
     started = time.perf_counter()
@@ -68,9 +68,9 @@ def warm(request: Request) -> WarmReport:
     missing = _missing(checkpoint, wanted)
     _read(checkpoint, missing, request.progress)
     if not _native.finish_cache_writes(LONGEST_WRITE_S):
-        hint = f"Its disk took longer than {LONGEST_WRITE_S:.0f} s: look at its health, or name another folder"
+        hint = f"The disk needed more than {LONGEST_WRITE_S:.0f} s: check its health, or name another folder"
         raise StorageError(
-            "the cache's disk does not take the bytes", uri=checkpoint.label, code="ETIMEDOUT", hint=hint
+            "the disk of the cache is too slow to write the bytes", uri=checkpoint.label, code="ETIMEDOUT", hint=hint
         )
     _check_written(checkpoint, missing)
     return WarmReport(
@@ -86,7 +86,7 @@ def _check_cached(checkpoint: OpenedCheckpoint) -> None:
     left_out = [each for each in checkpoint.catalog.shards if each.cache is None and each.size_bytes]
     if left_out:
         reason = "; ".join(checkpoint.cache.remarks()) or "files of this machine are not cached"
-        raise UsageError(f"not all of it can be cached: {reason}", uri=checkpoint.label)
+        raise UsageError(f"not all of the checkpoint can be cached: {reason}", uri=checkpoint.label)
 
 
 def _missing(checkpoint: OpenedCheckpoint, wanted: Sequence[ShardTensor]) -> list[ShardTensor]:
@@ -124,9 +124,9 @@ def _check_written(checkpoint: OpenedCheckpoint, missing: Sequence[ShardTensor])
         number = shard.cache.entry.failure or (0 if shard.cache.is_written else errno.ENOSPC)
         if number or (missing and not shard.cache.entry.is_writable):
             raise StorageError(
-                f"the cache takes no more: {os.strerror(number or errno.EROFS)}",
+                f"the cache cannot store more bytes: {os.strerror(number or errno.EROFS)}",
                 uri=shard.uri,
-                hint="Free room on its disk, or raise cache_bytes",
+                hint="Free space on its disk, or raise cache_bytes",
                 code=errno.errorcode.get(number or errno.EROFS),
             )
 

@@ -1,6 +1,6 @@
 """Exit codes of the commands, by which an init container or a script can decide.
 
-They are those of ``sysexits.h`` if it has a fitting one.
+If ``sysexits.h`` has a fitting code, it is used.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The options that several commands share: of storages, as JSON, and of commands that copy files."""
+"""The options that several commands share: storage options as JSON, and the options of commands that copy files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def copy_options(command: Command) -> Command:
     patterns: dict[str, Any] = {"multiple": True, "metavar": "PATTERN"}
     for option in (
         click.option("--quiet", is_flag=True, help="Show no progress and no summary."),
-        click.option("--json", "as_json", is_flag=True, help="Print a JSON object, also of an error."),
+        click.option("--json", "as_json", is_flag=True, help="Print a JSON object, also for an error."),
         click.option("--no-verify", is_flag=True, help="Do not compare files with the digests that the storage keeps."),
         click.option("--exclude", **patterns, help="Leave out files that match; may be repeated."),
         click.option("--include", **patterns, help="Only files that match; may be repeated."),
@@ -28,14 +28,14 @@ def copy_options(command: Command) -> Command:
 
 
 def parsed_options(text: str | None, hint: str = "--storage-options") -> dict[str, Any] | None:
-    """Parse the value of such an option.
+    """Parse storage options that are written as JSON.
 
     Args:
         text: The value, or None.
         hint: Name of the option, for the message.
 
     Raises:
-        click.BadParameter: it is no JSON object.
+        click.BadParameter: the value is not a JSON object.
     """
     try:
         options = json.loads(text) if text is not None else None

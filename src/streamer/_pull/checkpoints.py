@@ -29,7 +29,7 @@ class Copied:
 
     Attributes:
         infos: The storage's description of each file, by name.
-        there: Names of all files on the disk, also from earlier pulls, or in the storage.
+        there: Names of all files that are in the storage, or on the disk, also from earlier pulls.
         is_wanted: Whether the user's patterns choose a name.
         opened: Opens one of the files on the disk, and returns its descriptor.
     """

@@ -63,10 +63,10 @@ def run_pull(uri: str, folder: str, wanted: Wanted, *, as_json: bool, is_quiet: 
 def run_copy(
     copy: Callable[[ProgressOption], Report], summary: Callable[[Report], str], *, as_json: bool, is_quiet: bool
 ) -> int:
-    """Copy files, tell the result, and return the exit code.
+    """Copy files, print the result, and return the exit code.
 
     Args:
-        copy: Does it, and shows how far it is.
+        copy: Copies the files, and shows its progress.
         summary: Describes what was done, for people.
         as_json: As for `run_pull`.
         is_quiet: As for `run_pull`.

@@ -3,9 +3,9 @@
 ``.streamer-pull/`` holds the lock, the parts of unfinished files, and ``complete.json``, the record of a complete pull.
 The file ``.streamer-pull-incomplete`` lies in the folder while files may be missing.
 
-During the pass, the folder has the mark that it is incomplete. For readers that do not check the mark, the files by
-which models are found (configurations, indexes) are removed first and placed last. The next pull finishes an
-interrupted pass, and needs no byte of the storage for it.
+While `place` moves files to their final names, the folder has the mark that it is incomplete. For readers that do not
+check the mark, the files by which models are found (configurations, indexes) are removed first and placed last. The
+next pull finishes an interrupted `place`, and needs no byte of the storage for this.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ def place(folder: Folder, record: PulledFolder, gone: Iterable[str], parts: Iter
 
     Args:
         folder: The folder that is filled.
-        record: All files that shall be in the folder.
+        record: All files that the folder holds afterwards.
         gone: Files to remove.
         parts: The complete parts.
 
@@ -202,7 +202,7 @@ def place(folder: Folder, record: PulledFolder, gone: Iterable[str], parts: Iter
 
 
 def finish_placing(folder: Folder) -> None:
-    """Finish an interrupted pass, if there is one; raises as `place`."""
+    """Finish an interrupted `place`, if there is one; raises as `place`."""
     record = folder.record("placing")
     if record is None:
         return

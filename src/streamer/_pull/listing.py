@@ -1,7 +1,7 @@
-"""Lists all files below a URL; which of them are wanted, and which may be written to a disk.
+"""Lists all files below a URL; decides which of them are wanted, and which may be written to a disk.
 
-A storage may list any name. Refused are names that leave the folder, names that a disk cannot store, a name that is
-both a file and a folder, and names under which a pull keeps its own state.
+A storage may list any name. A pull refuses names that leave the folder, names that a disk cannot store, a name that is
+both a file and a folder, and names under which it keeps its own state.
 """
 
 from __future__ import annotations
@@ -82,14 +82,14 @@ def check_names(names: Iterable[str], uri: str) -> None:
     files = set(names)
     for name in sorted(files):
         if not is_safe(name):
-            raise _refused(f"the storage lists {quoted(name)}, which is no name of a file in this folder", uri)
+            raise _refused(f"the storage lists {quoted(name)}, which cannot be the name of a file in this folder", uri)
         folder = next((str(each) for each in PurePosixPath(name).parents if str(each) in files), None)
         if folder is not None:
             raise _refused(f"the storage lists {quoted(folder)} as a file, and as the folder of {quoted(name)}", uri)
 
 
 def _refused(message: str, uri: str) -> FormatError:
-    return FormatError(message, uri=uri, hint="Nothing was pulled. Leave it out with --exclude, or rename it there")
+    return FormatError(message, uri=uri, hint="Nothing was pulled. Leave the file out with --exclude, or rename it")
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:
@@ -120,7 +120,7 @@ def files_below(store: Store, uri: str, settings: Settings) -> Listing:
     Raises:
         ObjectNotFoundError: there are no files, the folder is itself half pulled, or a shard of the index is missing.
         AccessDeniedError: listing is forbidden, and there is neither an index nor a shard of the usual name.
-        StorageError: and its kinds, from the storage.
+        StorageError: or a subclass, from the storage.
     """
     label, root = redact(uri), store.root.rstrip("/")
     # Links of a web page are percent-encoded; names of other storages are literal.
@@ -134,7 +134,7 @@ def files_below(store: Store, uri: str, settings: Settings) -> Listing:
     if not found and not uri.endswith("/"):
         return Listing(_one_file(store, uri, is_quoted=is_quoted))
     if not found:
-        nothing = ObjectNotFoundError("no file lies there", uri=label, hint="Check its name")
+        nothing = ObjectNotFoundError("no file is at this URI", uri=label, hint="Check the URI")
         raise nothing_there(nothing, store, label, root)
     return Listing(found)
 
@@ -149,9 +149,7 @@ def _named_files(store: Store, label: str, settings: Settings, refusal: AccessDe
         found.update(zip(index.shards, infos, strict=True))
     elif USUAL_SHARD not in found:
         raise refusal
-    _log.warning(
-        "%s: listing is forbidden: pulled are the weights and files of usual names, and no others", printable(label)
-    )
+    _log.warning("%s: listing is forbidden, so only the weights and files of usual names are pulled", printable(label))
     return found
 
 
@@ -161,7 +159,7 @@ def _one_file(store: Store, uri: str, *, is_quoted: bool) -> dict[str, ObjectInf
     except ObjectNotFoundError as error:
         folder, _, name = redact(uri).rpartition("/")
         if "*" in name:
-            error.hint = f"For some files of a folder, give {folder} and --include {shlex.quote(name)}"
+            error.hint = f"To pull some files of a folder, pass {folder} and --include {shlex.quote(name)}"
         raise
     return {_name_of(info, is_quoted=is_quoted): info}
 
@@ -180,7 +178,7 @@ class _Walk:
 
     def files(self, root: str) -> dict[str, ObjectInfo]:
         if not isinstance(self._store, FolderStore):
-            _log.warning("%s: this storage names no sub-folders: what is in any is not pulled", printable(self._label))
+            _log.warning("%s: this storage lists no sub-folders, so their files are not pulled", printable(self._label))
         found: dict[str, ObjectInfo] = {}
         level, folders = [(root or "/", "")], 1
         for _ in range(DEEPEST):

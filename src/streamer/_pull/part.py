@@ -168,7 +168,8 @@ class Part:
             "crc32c": self.crc32c,
             "verified_by": self._verified_by,
         }
-        # Not flushed: it never claims more bytes than were flushed. If a crash loses the note, bytes are read again.
+        # The note needs no flush: it never claims more bytes than were flushed. If a crash loses the note, bytes are
+        # read again.
         self._folder.write_atomically(self._note_name, json.dumps(note).encode(), is_flushed=False)
 
 

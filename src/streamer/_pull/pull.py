@@ -64,7 +64,7 @@ def pull(
         FormatError: a name leaves the folder.
         ChangedError: a file was replaced meanwhile.
         ChecksumError: the bytes mismatch the storage's digest.
-        StorageError: and its kinds, from the storage.
+        StorageError: or a subclass, from the storage.
         OSError: the folder cannot be written, or has no room.
     """
     check_uri(uri)
@@ -131,7 +131,7 @@ class _Pull:
         try:
             check_checkpoints(Copied(chosen, there, self._is_selected, opened), self._settings)
         except (FormatError, ObjectNotFoundError, TruncatedError) as error:
-            error.hint = f"{error.hint}. No file has its final name: mend the source, or leave files out with --exclude"
+            error.hint = f"{error.hint}. No file got its final name: fix the source, or leave files out with --exclude"
             raise
 
     def _is_selected(self, name: str) -> bool:
@@ -142,7 +142,7 @@ class _Pull:
         names = [name for name in sorted(listed) if self._is_selected(name)]
         if not names:
             raise ObjectNotFoundError(
-                f"none of the {len(listed)} files there is wanted", uri=self._label, hint="Check the patterns"
+                f"the patterns select none of the {len(listed)} files", uri=self._label, hint="Check the patterns"
             )
         check_names(names, self._label)
 
@@ -181,11 +181,11 @@ class _Pull:
         return f"{value:08x}" == pulled.crc32c
 
     def _others(self, listing: Listing, chosen: Mapping[str, ObjectInfo]) -> tuple[list[str], dict[str, PulledFile]]:
-        """Divide files of earlier pulls outside of this selection: removed or replaced in the storage, or unchanged."""
+        """Divide the other files of earlier pulls: those removed or replaced in the storage, and those unchanged."""
         recorded = self._record.files if self._record else {}
         rest = {name: each for name, each in recorded.items() if name not in chosen}
         listed = listing.files
-        if not listing.is_whole:  # it does not show which files were removed
+        if not listing.is_whole:  # such a listing does not show which files were removed
             return [], {name: each for name, each in rest.items() if name not in listed}
         others = {name: each for name, each in rest.items() if name in listed and listed[name].version == each.version}
         return sorted(set(rest) - set(others)), others
@@ -237,7 +237,7 @@ class _Pull:
         """Return the sources of files that are not complete."""
         names = [name for name in missing if not parts[name].is_whole(expected[name])]
         objects = in_parallel(partial(source_object, self._store), [missing[name] for name in names], role="source")
-        # Only with `compares_answers` do requests ask for checksums; they are then as small as the checksums require.
+        # Requests ask for checksums only with `compares_answers`, and are then as small as the checksums require.
         objects = [replace(each, compares_answers=self._wanted.is_verified) for each in objects]
         return [
             Incoming(missing[name], each, parts[name], FileDigests(each, expected[name]), parts[name].offset)
@@ -250,4 +250,4 @@ def _check_apart(uri: str, store: Store, path: str) -> None:
     if scheme_of(uri) != "file":
         return
     if are_in_one_another(disk_name(store.root), path):
-        raise UsageError("the folder and what is pulled are in one another", uri=redact(uri), hint="Name another")
+        raise UsageError("the folder and the source are in one another", uri=redact(uri), hint="Name another")

@@ -1,4 +1,4 @@
-"""What was asked of a pull, what it has put into a folder (``.streamer-pull/complete.json``), and its report. Pure.
+"""The request of a pull, the record of its files (``.streamer-pull/complete.json``), and its report. Pure.
 
 If a record cannot be parsed, the files are pulled again.
 """
@@ -90,7 +90,7 @@ class Wanted:
     """What to pull, and how.
 
     Attributes:
-        include: Patterns; empty: every file.
+        include: Patterns of wanted files; if it is empty, all files are wanted.
         exclude: Patterns of files that are left out.
         largest_bytes: Larger files are left out, with a warning; None: no file is too large.
         is_verified: Files are compared with the digests that their storage keeps.

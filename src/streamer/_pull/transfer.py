@@ -29,7 +29,7 @@ from streamer.core.store.sources import FileSource, NfsSource, ObjectInfo, Store
 
 __all__ = ["FIRST_BYTES", "LARGEST_BYTES", "SMALLEST_BYTES", "Ahead", "Incoming", "cut", "transfer"]
 
-FIRST_BYTES = 256 << 10  # a line of 64 kB/s delivers as much in four seconds, so a pull stopped every five advances
+FIRST_BYTES = 256 << 10  # four seconds of a line with 64 kB/s, so that a pull stopped every five seconds advances
 GROWTH = 8  # at most: the first bytes may come from a buffer, faster than the line
 AHEAD_S = 1.0
 
@@ -106,7 +106,7 @@ class Incoming:
     Attributes:
         info: The storage's description of the file.
         source_object: The source of its bytes.
-        part: The part that they are written to.
+        part: The part to which the bytes are written.
         digests: The digests of its bytes.
         kept_bytes: Bytes from an earlier run, which are read again for the digests.
     """
@@ -154,7 +154,7 @@ def transfer(
     Raises:
         ChangedError: a file was replaced meanwhile.
         ChecksumError: the bytes mismatch the storage's digest.
-        StorageError: and its kinds, from the storage.
+        StorageError: or a subclass, from the storage.
         OSError: a file cannot be written.
     """
     items = cut([(each.part.offset, each.source_object.size_bytes) for each in files])

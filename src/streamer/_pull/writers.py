@@ -38,7 +38,7 @@ _Task: TypeAlias = tuple[Destination, memoryview | None] | None  # None ends the
 
 
 class Writers:
-    """Writes pieces in the order of `put`, those of one file by one thread.
+    """Writes pieces in the order of `put`; one thread writes all pieces of a file.
 
     Args:
         files: The files; closed at the end, unless a hanging thread may still write to one.

@@ -20,15 +20,16 @@ __all__ = ["copy_files", "push_folder"]
 @click.argument("folder", type=click.Path(exists=True), metavar="DIR")
 @click.argument("uri")
 @copy_options
-@click.option("--storage-options", "storage_options", metavar="JSON", help="As of the command manifest.")
+@click.option("--storage-options", "storage_options", metavar="JSON", help="As for the command manifest.")
 @click.pass_context
 def push_folder(context: click.Context, /, folder: str, uri: str, *, storage_options: str | None, **asked: Any) -> None:
-    """Copy all files of the folder DIR, or the one file that it names, to URI.
+    """Copy the file DIR, or all files of the folder DIR, to URI.
 
-    The index of a checkpoint shows up last, so that a load finds the whole checkpoint or none. Run again, it goes on
-    where it stopped, and sends nothing where everything is there. It never replaces a file of other content.
+    The index of a checkpoint shows up last, so that a load finds the whole checkpoint or none. If the command is run
+    again, it continues where it stopped, and sends nothing if all files are there. It never replaces a file that has
+    other content.
 
-    Exit codes: as of pull.
+    Exit codes: as for pull.
 
     Example: python -m streamer push /mnt/trained s3://bucket/model --exclude '*optimizer*'
     """
@@ -53,11 +54,12 @@ def copy_files(
     target_options: str | None,
     **asked: Any,
 ) -> None:
-    """Copy all files below the first URI, or the one that it names, to the second, without a disk between them.
+    """Copy the file at the first URI, or all files below it, to the second URI, without a disk between them.
 
-    As push does: resumed, compared with the digests of both storages, the index last, nothing replaced.
+    As with push, a second run continues the first, the index shows up last, and no file is replaced. Files are compared
+    with the digests of both storages.
 
-    Exit codes: as of pull.
+    Exit codes: as for pull.
 
     Example: python -m streamer copy hf://org/model s3://bucket/model --include '*.safetensors' --include '*.json'
     """

@@ -1,4 +1,4 @@
-"""In which order the files of a folder show up. Pure."""
+"""The order in which the files of a folder show up. Pure."""
 
 from __future__ import annotations
 

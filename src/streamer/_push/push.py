@@ -1,9 +1,9 @@
 """Copies the files of a folder of any storage into another storage, without a disk between them.
 
-Guarantees: a file shows up whole; the index of a checkpoint, or its only file, after everything that it needs. Run
-again, it sends only what is missing: a file that is there is kept if its content is equal, by the digests of the
-storages. Refuses to replace a file of other content, before a byte is sent: an older checkpoint would be mixed with
-the new one.
+Guarantees: a file shows up only when it is whole. The index of a checkpoint, or its only file, shows up after all
+files that it needs. A second run sends only missing files: a file of the target is kept if the digests of the storages
+show equal content. Refuses, before a byte is sent, to replace a file that has other content: otherwise an older
+checkpoint would be mixed with the new one.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Target:
 
 
 def push(source: str, target: Target, wanted: Wanted, *, progress: ProgressOption) -> PushReport:
-    """Copy what is wanted of a folder, or one file, into a folder of another storage.
+    """Copy the wanted files of a folder, or one file, into a folder of another storage.
 
     Args:
         source: URI of a folder, or of one file.
@@ -65,11 +65,11 @@ def push(source: str, target: Target, wanted: Wanted, *, progress: ProgressOptio
         progress: As for `streamer.load`.
 
     Raises:
-        UsageError: the target cannot be written, or holds another file of one of the names.
+        UsageError: the target cannot be written, or holds a file of the same name with other content.
         ObjectNotFoundError: the source has no files, none of them is wanted, or a shard is missing.
         ChangedError: a file was replaced meanwhile, in the source or in the target.
         ChecksumError: the bytes mismatch the digest that the source's storage keeps.
-        StorageError: and its kinds, from either storage.
+        StorageError: or a subclass, from either storage.
     """
     for uri, options in ((source, wanted.storage_options), (target.uri, target.storage_options)):
         check_uri(uri)
@@ -134,7 +134,7 @@ class _Push:
         listed = files_below(source.store, source.uri, self._settings).files
         names = [name for name in sorted(listed) if is_selected(name, wanted.include, wanted.exclude)]
         if not names:
-            message = f"none of the {len(listed)} files there is wanted"
+            message = f"the patterns select none of the {len(listed)} files"
             raise ObjectNotFoundError(message, uri=source.label, hint="Check the patterns")
         check_names(names, source.label)
         check_series(listed, names, source.label)
@@ -154,9 +154,9 @@ class _Push:
         }
 
     def _check_equal(self, chosen: Mapping[str, FileBytes], there: Mapping[str, FileBytes]) -> None:
-        for name, file in there.items():  # one after the other: each may be read, by many requests at a time
+        for name, file in there.items():  # one by one: a comparison may read the file with many requests at once
             if not are_equal(chosen[name], file):
-                hint = "Copy to another place, or remove what is there: it is never replaced"
+                hint = "Copy to another place, or remove this file: it is never replaced"
                 raise UsageError(f"another file is there: {quoted(name)}", uri=file.info.uri, hint=hint)
 
     def _send(self, writing: Writing, name: str, file: FileBytes) -> None:
@@ -166,6 +166,6 @@ class _Push:
             upload = writing.send(path, file.size_bytes, file.pieces(digests), None)
             writing.show(path, upload, None)
         except ChangedError as error:
-            error.hint = "Run it again: what is there is kept"
+            error.hint = "Run the command again: files that were sent are kept"
             raise
         self._verified_files += digests.verified_by is not None

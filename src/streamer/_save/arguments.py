@@ -1,4 +1,4 @@
-"""The keyword arguments of the public functions that save, which these take by ``**how``; see `streamer.save`."""
+"""The keyword arguments that the public functions for saving take as ``**how``; see `streamer.save`."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class SaveOptions:
     Raises:
         UsageError: the metadata is not a mapping of texts to texts.
         OptionError: the storage options are not a mapping.
-        EncryptionKeyError: the key cannot be one.
+        EncryptionKeyError: the value of ``key`` cannot be a key.
     """
 
     max_shard_bytes: int | str = "5GB"
@@ -77,14 +77,14 @@ class SaveOptions:
             vars(self)["key"] = KeySource(self.key).check()
         check_switch("hide_names", self.hide_names)
         if self.hide_names and self.key is None:
-            raise UsageError("hide_names= encrypts the names, which takes a key=")
+            raise UsageError("hide_names= encrypts the names, and so needs key=")
         if self.resume and self.key is not None:
             hint = "Save again without resume=: each save encrypts with new random numbers, so no byte is the same"
             raise UsageError("an encrypted save cannot be resumed", hint=hint)
 
 
 def place_request(uri: Any, how: SaveOptions) -> Request:
-    """Check where to save to.
+    """Check the URI to which a checkpoint is saved.
 
     Raises:
         UsageError: the URI does not name a single folder or file.

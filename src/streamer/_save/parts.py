@@ -94,7 +94,7 @@ class ShardBytes:
 
     @property
     def held_bytes(self) -> int:
-        """Most memory of a tensor that is read, or copied, while it is sent."""
+        """The most memory that one tensor needs while it is sent, if it is read or copied for this."""
         return max((self._tensors.held_bytes(each) for each in self.layouts), default=0)
 
     def digested(self, digests: FileDigests) -> Iterator[memoryview]:

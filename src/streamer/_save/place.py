@@ -1,8 +1,8 @@
-"""Where a checkpoint is saved: what is there already, how the new files are called, and which old ones go.
+"""The place of a save: the files that exist there, the names of the new files, and the old files to remove.
 
-Guarantees: a new shard never has the name of a file that is there, so an older checkpoint stays whole until the new
-index, or the new only file, shows up. Refuses, before a byte is written, to overwrite without being asked to, and to
-save beside tensors of other files, which a load of the folder would read, too.
+Guarantees: a new shard never has the name of an existing file, so an older checkpoint stays whole until the new index,
+or the new only file, shows up. Before a byte is written, two cases are refused. One is a checkpoint that may not be
+overwritten. The other is a folder with other tensor files, which a load of the folder would read, too.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class Place:
         shards: Names of the new shards.
         index: Name of the new index, or None for a single file.
         manifest: Name of the manifest, new or old.
-        existing: The files there that belong to the checkpoint, by name.
-        left: New shards that are there already, complete: an earlier save that ended early wrote them.
+        existing: Existing files that belong to the checkpoint, by name.
+        left: New shards that exist already and are complete: an earlier save that ended early wrote them.
     """
 
     folder: str
@@ -58,15 +58,15 @@ class Place:
 
     @property
     def commit(self) -> str:
-        """Name of the file with which the checkpoint is complete."""
+        """Name of the file that makes the checkpoint complete."""
         return self.index or self.shards[0]
 
     def with_existing(self, name: str, info: ObjectInfo) -> Place:
-        """Return the place once a file of the older checkpoint was written anew."""
+        """Return the place after a file of the older checkpoint was written again."""
         return replace(self, existing={**self.existing, name: info})
 
     def unnamed(self, *, has_manifest: bool) -> list[str]:
-        """List the files there that the new checkpoint has no use for; those that would be read first come first."""
+        """List existing files that the new checkpoint does not use; files that readers look for first come first."""
         new = {*self.shards, self.index, self.manifest if has_manifest else None}
         return sorted(
             (name for name in self.existing if name not in new),
@@ -77,18 +77,18 @@ class Place:
 def place_of(
     store: Store, shards: int, settings: Settings, *, is_file: bool, overwrite: bool, resumed: Resumed | None = None
 ) -> Place:
-    """Look at what is there, and name the files.
+    """Examine the existing files, and name the new ones.
 
     Args:
         store: The store, opened for the URI of the checkpoint.
         shards: Number of shards to be written.
         settings: How to read an index that is there.
         is_file: Whether the URI names one file, not a folder.
-        overwrite: Whether a checkpoint may be there.
-        resumed: The shards, if some may be there because a save of them has ended early.
+        overwrite: Whether an existing checkpoint may be replaced.
+        resumed: The shards, if an earlier save that ended early may have written some of them.
 
     Raises:
-        UsageError: there is a checkpoint that may not be replaced, or there are files that belong to something else.
+        UsageError: a checkpoint exists and may not be replaced, or existing files belong to something else.
         StorageError: the storage cannot be listed.
     """
     if is_file:
@@ -100,7 +100,7 @@ def place_of(
         place = _folder(store, shards, settings, overwrite=overwrite, resumed=resumed)
     if place.existing and not overwrite:
         first = min(place.existing)
-        hint = "Save elsewhere, or say overwrite=True: it stays loadable until the new one is complete"
+        hint = "Save elsewhere, or pass overwrite=True: the old one stays loadable until the new one is complete"
         raise UsageError(f"there is a checkpoint already: {quoted(first)}", uri=place.existing[first].uri, hint=hint)
     return place
 
@@ -129,7 +129,8 @@ def _folder(store: Store, shards: int, settings: Settings, *, overwrite: bool, r
     existing = {name: info for name, info in listed.items() if is_of_checkpoint(name) or name == USUAL_MANIFEST}
     if overwrite:
         _check_belongs(store, existing, settings)
-    # One file replaces one file; with an index, readers know which of the files beside each other belong together.
+    # A single file replaces a single file without an index. In all other cases, readers need an index to know which of
+    # the files in the folder belong together.
     has_index = shards > 1 or not existing.keys() <= {USUAL_SHARD, USUAL_MANIFEST}
     names = None
     if resumed is not None and shards > 1:

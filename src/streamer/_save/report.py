@@ -16,11 +16,11 @@ class SaveReport:
 
     Attributes:
         uri: Where the checkpoint is, without secrets.
-        files: Names of the files that were written, the one that makes it complete last.
+        files: Names of the written files; the last file makes the checkpoint complete.
         tensors: Number of tensors.
         bytes: Bytes of these files.
         seconds: Duration of the call.
-        not_removed: Files of an older checkpoint that could not be removed; the new one does not name them.
+        not_removed: Files of an older checkpoint that could not be removed; the new checkpoint does not name them.
         kept_bytes: The part of `bytes` that an earlier save, which ended early, had sent; with ``resume=True``.
     """
 

@@ -1,7 +1,7 @@
-"""Finds the shards that a save which ended early has left, so that they are not sent again.
+"""Finds the shards that an earlier save wrote before it ended early, so that they are not sent again.
 
-Guarantees: only a shard with exactly the bytes that would be sent is kept, by the digest of its storage, or read back.
-A shard that an index names is never taken for one that is left.
+Guarantees: a shard is kept only if it has exactly the bytes that would be sent. The digest of its storage shows this,
+or the shard is read back. A shard that an index names belongs to a complete checkpoint, and is never kept.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MOST_NAMES = 4  # most names with a save id that are tried; each older checkpoin
 
 @dataclass(frozen=True)
 class Resumed:
-    """The shards that are saved, to be compared with what is there.
+    """The shards to save, for a comparison with existing files.
 
     Attributes:
         store: Where they are.
@@ -39,7 +39,7 @@ class Resumed:
         """Name the shards as the save that ended early did.
 
         Args:
-            existing: What is there, by name.
+            existing: Existing files, by name.
             in_use: Names of shards of the older checkpoint.
 
         Returns:

@@ -46,8 +46,9 @@ def save(
     the whole new one; nothing is left of a save that fails.
 
     Args:
-        tensors: A mapping of names to torch tensors or numpy arrays, or an ``nn.Module`` (its ``state_dict``). Also
-            what `streamer.open` returns, or some of its tensors: each is read when its turn comes, and then freed.
+        tensors: A mapping of names to torch tensors or numpy arrays, or an ``nn.Module`` (its ``state_dict``). The
+            result of `streamer.open`, or some of its tensors, can be saved, too: each tensor is read when its turn
+            comes, and then freed.
         uri: A folder or prefix, or a file that ends in ``.safetensors``; any URL that can be written. A folder has
             ``model.safetensors``, or shards and their index, as transformers names them.
         how: ``max_shard_bytes`` (default ``"5GB"``): most bytes of tensors in one file of a folder, as a number or with
@@ -83,7 +84,7 @@ def save(
             shares memory with another, is on the meta device, or the format lacks its dtype (`UnsupportedDtypeError`).
             No byte was written. `EncryptionKeyError`: the key cannot be read.
         ChangedError: another program wrote the same checkpoint meanwhile.
-        StorageError: or a subclass: the storage refused or failed. What could not be removed is named in its hint.
+        StorageError: or a subclass: the storage refused or failed. Its hint names files that could not be removed.
         LoadCancelledError: raised by `progress`, and passed on.
 
     Example:
@@ -102,8 +103,8 @@ def save_model(
 ) -> SaveReport:
     """Save a module whose tensors may share memory, such as tied weights, as ``safetensors.torch.save_model`` does.
 
-    Of tensors that share memory the first by name that covers all of it is written. The metadata names it for each of
-    the others, so that ``safetensors.torch.load_model`` finds them.
+    Of several tensors that share memory, one is written: the first by name that covers the whole memory. For each of
+    the others, the metadata names the written tensor, so that ``safetensors.torch.load_model`` finds it.
 
     Args:
         model: An ``nn.Module``, or a mapping of names to torch tensors.
@@ -191,5 +192,5 @@ def _tensors_of(tensors: Any) -> Mapping[str, Any]:
     if torch is not None and isinstance(tensors, torch.nn.Module):
         state: Mapping[str, Any] = tensors.state_dict()
         return state
-    hint = "Give a module, or a mapping of names to tensors"
+    hint = "Pass a module, or a mapping of names to tensors"
     raise UsageError(f"{type(tensors).__name__} cannot be saved", hint=hint)

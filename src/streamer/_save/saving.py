@@ -1,4 +1,4 @@
-"""One save from its tensors to its report: shards, then the manifest, and what makes the checkpoint complete last."""
+"""One save, from its tensors to its report: first shards, then the manifest, last the file that completes it."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ from streamer.core.store.uploads import Upload, UploadingStore
 __all__ = ["Saving"]
 
 _log = logging.getLogger("streamer")
-# How the message begins of an error that comes after the checkpoint is complete.
-_NO_MANIFEST = "the checkpoint is saved, and not its manifest"
-_LEFT = "the checkpoint is saved, and the older one is not removed"
+# If an error occurs after the checkpoint is complete, its message begins with one of these texts.
+_NO_MANIFEST = "the checkpoint is saved, but its manifest is not"
+_LEFT = "the checkpoint is saved, but the older one is not removed"
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Saving:
         tensors: What is saved.
         metadata: Metadata for the headers.
         most_shard_bytes: Most bytes of tensors in one file.
-        overwrite: Whether a checkpoint may be there.
+        overwrite: Whether an existing checkpoint may be replaced.
         has_digests: Whether a manifest is written.
         resume: Whether shards that are whole are kept, now and if the save ends early.
         settings: Limits and time-outs.
@@ -91,7 +91,7 @@ class Saving:
         return SaveReport(redact(uri), tuple(files), tensors, sent_bytes + kept_bytes, seconds, not_removed, kept_bytes)
 
     def _shards(self, *, is_file: bool) -> list[ShardBytes]:
-        """Lay out the files; nothing but their tensors' bytes can be wrong after this."""
+        """Lay out the files, so that all errors except those of reading or sending bytes are raised here."""
         layouts = [self.tensors.layouts] if is_file else divided(self.tensors.layouts, self.most_shard_bytes)
         groups = [in_file_order(group) for group in layouts]
         if self.key is None:
@@ -128,7 +128,7 @@ class Saving:
         return [*(name for name in place.shards if name not in shown), *shown]
 
     def _send_shards(self, writing: Writing, place: Place, shards: list[ShardBytes]) -> list[tuple[str, Upload]]:
-        """Send the shards that are not there; return those that have not shown up yet, in their order."""
+        """Send the missing shards; return the shards that have not shown up yet, in their order."""
         missing = [each for each in zip(place.shards, shards, strict=True) if each[0] not in place.left]
         is_kept = self.resume and place.index is not None
         sent: dict[int, tuple[str, Upload]] = {}

@@ -1,7 +1,7 @@
-"""Writes the files of one save: all bytes first, then one file after the other shows up; or none stays.
+"""Writes the files of one save: sends all bytes, and then lets the files show up one by one.
 
-Guarantees: after an error, also an interrupt, what was written is removed again, and what could not be removed is named
-in the error or in the log. Files are sent several at a time; progress is reported on the caller's thread.
+Guarantees: after an error or an interrupt, all written files are removed. The error or the log names files that could
+not be removed. Several files are sent at a time; progress is reported on the caller's thread.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class SentFile:
         path: The store's own path of the file.
         size_bytes: Its size.
         pieces: Its bytes, in order.
-        replaced: What is there and is to be replaced, or None.
+        replaced: The existing file that is replaced, or None.
         held_bytes: Most memory that a piece takes beside the parts: a tensor that is read, or copied from a device.
     """
 
@@ -173,11 +173,11 @@ class Writing:
         _in_threads([(0, partial(job, *each)) for each in files], SimpleQueue(), stop=lambda: None)
 
     def keep_shown(self, *, failure: str | None = None, stale: str | None = None) -> None:
-        """Keep what has shown up, whatever comes.
+        """Keep the files that have shown up, even if an error follows.
 
         Args:
             failure: How the message of an error begins from now on.
-            stale: A file that does not fit what has shown up. If an error comes before the file is
+            stale: A file that does not match the files that have shown up. If an error comes before the file is
                 replaced, the file is removed.
         """
         self._shown = [] if stale is None else [(stale, lambda: self._store.remove(stale))]
@@ -241,8 +241,8 @@ def _in_threads(
     """Run jobs at the same time, and wait for all of them, also after a failure.
 
     Args:
-        jobs: The bytes that a job holds in memory, and what it does in a thread of its own. What it returns is called
-            on this thread.
+        jobs: The bytes that a job holds in memory, and a function for a thread of its own. The function returns
+            another function, which is called on this thread.
         news: Further calls for this thread.
         stop: Makes the jobs that are running end early, after a failure.
 
@@ -283,7 +283,7 @@ def _in_threads(
 
 
 def _fits(held: dict[int, int], more_bytes: int) -> bool:
-    """Whether another file is sent beside others: memory has room for one large tensor."""
+    """Whether another file may be sent at the same time; memory has room for only one large tensor."""
     return not held or (len(held) < MOST_FILES and sum(held.values()) + more_bytes <= MOST_READ_BYTES)
 
 

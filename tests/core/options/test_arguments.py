@@ -111,7 +111,7 @@ def test_a_wrong_argument_is_refused_before_anything_is_asked(call, argument, nu
         ("uri", [b"x"], "a URI is non-empty text or a path, not bytes. Give one, or a list of them"),
         ("options", {"max_attempts": 3}, "options is streamer.Options(…) or None, not dict"),
         ("storage_options", ["x"], "storage_options is a mapping of names to values, not str"),
-        ("storage_options", [{}, {}], "storage_options is a list of 2, and there is 1 URI. Give one mapping for all"),
+        ("storage_options", [{}, {}], "storage_options is a list of 2, and there is 1 URI. Pass one mapping for all"),
         ("progress", 3, "progress is True, False, None or a function of (bytes done, bytes in all), not int"),
         ("names", b"x", "names must be None, strings or a callable, not bytes"),
         ("fs", "s3", "fs is a file system of fsspec, not str. As fsspec.filesystem(…) gives one"),

@@ -57,7 +57,7 @@ def test_sub_folders_without_an_end_are_refused(store: DeepStore) -> None:
 def test_a_storage_that_names_no_sub_folders_is_remarked(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "streamer"):
         assert files_below(FlatStore(), "x://bucket/model", SETTINGS).files.keys() == {"a.bin"}  # type: ignore[arg-type]
-    assert "this storage names no sub-folders" in caplog.text
+    assert "this storage lists no sub-folders" in caplog.text
 
 
 def test_what_a_plugin_names_as_folders_is_checked() -> None:
@@ -82,8 +82,8 @@ class EmptyStore(FlatStore):
 @pytest.mark.parametrize(
     ("name", "hint"),
     [
-        ("*.bin", r"give x://bucket/model and --include '\*\.bin'"),
-        ("my *.bin?sig=S3CR3T", r"give x://bucket/model and --include 'my \*\.bin"),
+        ("*.bin", r"pass x://bucket/model and --include '\*\.bin'"),
+        ("my *.bin?sig=S3CR3T", r"pass x://bucket/model and --include 'my \*\.bin"),
         ("a.bin", "Check the name"),
     ],
 )

@@ -305,7 +305,7 @@ def test_an_error_behind_the_commit_leaves_no_manifest_of_another_checkpoint_reg
     with ForwardingProxy(s3_server.port, AfterTheCommit(commit)) as proxy:
         options = {**s3_there.options, "endpoint_url": f"http://127.0.0.1:{proxy.port}"}
         how = {"options": streamer.Options(block_deadline_s=0.5), "overwrite": True, "max_shard_bytes": most}
-        with pytest.raises(streamer.StorageError, match="the checkpoint is saved, and "):
+        with pytest.raises(streamer.StorageError, match="the checkpoint is saved, but "):
             streamer.save(tensors(2.0), s3_there.url, storage_options=options, **how)
     assert is_equal(streamer.load(s3_there.url, storage_options=s3_there.options), tensors(2.0))
     if commit == "index.json":  # the manifest fits both
