@@ -1,8 +1,9 @@
 """Finds the installed formats of checkpoints: entry points in the group ``streamer.formats``.
 
-Ours come first: a format of another distribution gets the files that none of ours takes. They are imported when a
-checkpoint that is no safetensors is opened. A format that cannot be imported does not keep others from being used: the
-log names it. Whatever a format of another distribution raises becomes an error that names it.
+Built-in formats come first: a format of another distribution gets only files that no built-in format takes. Formats are
+imported when a checkpoint in another format than safetensors is opened. A format that cannot be imported is named in
+the log, and the others are still used. Each exception of a format from another distribution becomes an error that names
+the format.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _Answer = TypeVar("_Answer")
 
 
 def formats_for(folders: Iterable[str] = ()) -> Formats:
-    """Return the formats for checkpoints in some folders; distributions that lie there are not used."""
+    """Return the formats for checkpoints in some folders; distributions that lie in these folders are not used."""
     loaded: list[list[Format]] = []
 
     def load() -> Sequence[Format]:
@@ -48,7 +49,7 @@ def formats_for(folders: Iterable[str] = ()) -> Formats:
 
 
 def installed_formats(entry_points: Iterable[EntryPoint]) -> list[Format]:
-    """Load formats, ours first, then the others by name; leave out those that do not work or are disabled."""
+    """Load formats, first ours, then the others by name; leave out formats that do not work or are disabled."""
     disabled = {normalized(name) for name in (variable(DISABLED) or "").split(",")} - {""}
     found: list[Format] = []
     for point in sorted(entry_points, key=lambda point: (not point.value.startswith(OUR_MODULES), point.name)):
@@ -75,7 +76,7 @@ def _loaded(point: EntryPoint) -> Format:
         raise _error(point, f"cannot be used ({description_of(error)})") from error
     lacking = [each for each in ("name", "suffixes", "files_of", "is_format", "read_index") if not hasattr(made, each)]
     if lacking:
-        raise _error(point, f"gave {kind_of(made)} without {lacking[0]}, which is no format")
+        raise _error(point, f"gave {kind_of(made)} without {lacking[0]}, so it is not a format")
     return made  # type: ignore[no-any-return]
 
 
@@ -90,7 +91,7 @@ def _error(point: EntryPoint, what: str) -> PluginError:
 
 
 class _Guarded:
-    """A format of another distribution; its faults become errors that name it."""
+    """A format of another distribution. Its faults become errors that name the format."""
 
     def __init__(self, inner: Format, point: EntryPoint) -> None:
         self._inner, self._point = inner, point

@@ -115,7 +115,7 @@ def version_of(point: EntryPoint) -> str:
 
 
 def is_builtin(point: EntryPoint) -> bool:
-    """Say whether an entry point belongs to this distribution."""
+    """Return whether an entry point belongs to this distribution."""
     return normalized(distribution_of(point)) == PROJECT_NAME
 
 

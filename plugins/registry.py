@@ -5,10 +5,10 @@ One mapping may serve URLs of several storages: ``{"s3": {"key": …}, "gs": {"t
 Guarantees: only the backend of the URL's scheme is imported, and it gets only the options of that scheme. A built-in
 scheme gets the user's credentials, so another distribution's backend serves it only if `STREAMER_PLUGINS` names that
 distribution, and with a warning. Two other distributions that claim one scheme are an error.
-`STREAMER_DISABLED_PLUGINS` leaves distributions out; both variables hold names, separated by commas. Files in the
-working directory or in a checkpoint's folder are no plug-ins (`core/discovery/entry_points.py`). No state is kept
-between two calls: any number of storages, endpoints and credentials may be open. Importing this module imports neither
-fsspec nor torch.
+Distributions that `STREAMER_DISABLED_PLUGINS` names are not used. Both variables hold names, separated by commas. Files
+in the working directory or in a checkpoint's folder are no plug-ins (`core/discovery/entry_points.py`). No state is
+kept between two calls: any number of storages, endpoints and credentials may be open. Importing this module imports
+neither fsspec nor torch.
 """
 
 from __future__ import annotations
@@ -115,8 +115,8 @@ def open_store(
         uri: A path, a URL, or a chained URL, whose first scheme counts. With `fs`, a path in that file system.
         storage_options: Options of the file system, passed on unchanged. Options under the name of a scheme
             (``{"s3": {…}, "gs": {…}}``) are only for URLs of that scheme.
-        fs: An fsspec file system to read from, instead of a new one. If a native backend would make an equal one, it is
-            read natively, with its options and credentials; otherwise through its own methods.
+        fs: An fsspec file system to read from, instead of a new one. If a native backend would create an equal file
+            system, the engine reads natively, with the options of `fs`; otherwise the methods of `fs` read.
         entry_points: Entry points to choose from, instead of the installed ones.
         limits: Bounds of a server's answers.
 
@@ -243,7 +243,7 @@ def choose(scheme: str, candidates: Iterable[EntryPoint]) -> EntryPoint | None:
     for point in claims:
         if point is not ours and point not in foreign:
             name = distribution_of(point)
-            _warn_once("%s:// is not served by %s: to allow it, name that in %s", scheme, name, ALLOWED)
+            _warn_once("%s:// is not served by %s: to allow it, name the distribution in %s", scheme, name, ALLOWED)
     return next(iter(foreign), ours)
 
 
@@ -255,7 +255,7 @@ def _warn_once(message: str, *values: str) -> None:
 
 
 def may_serve(point: EntryPoint) -> bool:
-    """Say whether a backend may serve the scheme that it claims; a built-in scheme needs the user's permission."""
+    """Return whether a backend may serve the scheme that it claims; a built-in scheme needs the user's permission."""
     is_free = point.name.lower() not in BUILTIN_SCHEMES
     return is_free or is_builtin(point) or is_allowed(distribution_of(point))
 

@@ -22,12 +22,12 @@ class ExtrasContract(ContractStorage):
     """See the module's docstring."""
 
     @rule
-    def test_a_digest_it_tells_is_that_of_the_bytes(self) -> None:
-        """A store with `digest` tells the digest of the whole object, or of all its parts, or why it has none."""
+    def test_a_digest_matches_the_bytes(self) -> None:
+        """A store with `digest` returns the digest of the whole object, or of all its parts, or why it has none."""
         data = pattern(2 * MIB + 3)
         store = self._open(self._put("a.safetensors", data))
         if not isinstance(store, DigestingStore):
-            pytest.skip("this store tells no digests")
+            pytest.skip("this store has no digests")
         digest = store.digest(store.info(store.root))
         if isinstance(digest, NoDigest):
             assert digest.reason
@@ -41,9 +41,9 @@ class ExtrasContract(ContractStorage):
 
     @rule
     def test_every_sub_folder_is_named(self) -> None:
-        """A store with `folders` names the sub-folders of a folder, sorted, and no files; a file has no sub-folders."""
+        """A store with `folders` lists the sub-folders of a folder, sorted, and no files; a file has no sub-folders."""
         if not isinstance(self._open(self._uri()), FolderStore):
-            pytest.skip("this store names no folders")
+            pytest.skip("this store lists no folders")
         for name in ("a.bin", "vae/model.bin", "unet/a/b.bin", "unet/c.bin"):
             self._put(name, b"123")
         store = self._open(self._uri())
@@ -93,7 +93,7 @@ class ExtrasContract(ContractStorage):
         assert [self.name(info) for info in self._listed(self._open(self._uri()))] == ["a.safetensors"]
 
     def _write_over(self, store: UploadingStore, name: str, data: bytes) -> None:
-        """Write an object as if there were none."""
+        """Write an object as if none of this name existed."""
         upload = self._uploaded(store, name, data, MIB, None)
         try:
             upload.finish()

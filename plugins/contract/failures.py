@@ -68,7 +68,7 @@ class FailuresContract(ContractStorage):
             data = read_whole(pinned[0])
         except ChangedError:
             return
-        assert data == old, "bytes of the new object came for the old one, and no ChangedError"
+        assert data == old, "bytes of the new object were read in place of the old ones, without a ChangedError"
 
     @rule
     def test_a_truncated_object_is_an_error(self) -> None:

@@ -57,7 +57,7 @@ class FormatContract:
     format: Format
 
     def samples(self) -> Sequence[Sample]:
-        """Return checkpoints; together they have all that the format can hold."""
+        """Return checkpoints that together use everything that the format can hold."""
         raise NotImplementedError
 
     @rule_of_formats
@@ -83,10 +83,10 @@ class FormatContract:
         for sample in self.samples():
             index = self._index(sample.files, self._chosen(sample))
             names = [each.name for each in index.tensors]
-            assert sorted(names) == sorted(sample.tensors), f"other tensors: {sorted(names)[:10]}"
+            assert sorted(names) == sorted(sample.tensors), f"read_index found other tensors: {sorted(names)[:10]}"
             for each in index.tensors:
                 expected = sample.tensors[each.name]
-                assert _bytes_of(each) == expected.tobytes(), f"tensor {each.name} has other bytes"
+                assert _bytes_of(each) == expected.tobytes(), f"tensor {each.name} has wrong bytes"
                 assert each.dtype == "F4" or expected.itemsize * expected.size == byte_length(each.shape, each.dtype)
 
     @rule_of_formats
@@ -148,7 +148,7 @@ def _bytes_of(place: TensorPlace, begin: int = 0, end: int | None = None) -> byt
     buffer = bytearray((size_bytes if end is None else end) - begin)
     reader = place.reader or place.file
     if place.begin + size_bytes > reader.size_bytes and size_bytes:
-        raise FormatError(f"tensor {place.name} ends behind its file")  # as a load finds it
+        raise FormatError(f"tensor {place.name} ends after its file")  # a load checks the same
     if buffer:
         reader.read_into(memoryview(buffer), place.begin + begin)
     return bytes(buffer)

@@ -48,7 +48,7 @@ class ListingContract(ContractStorage):
 
     @rule
     def test_listing_is_never_older_than_the_call(self) -> None:
-        """An object put or replaced after a listing is in the next one as it is, also of another store."""
+        """After an object is written or replaced, the next listing shows its new state, also in another store."""
         self._put("a.safetensors", b"123")
         store = self._open(self._uri())
         assert [info.size_bytes for info in self._listed(store)] == [3]
@@ -59,7 +59,7 @@ class ListingContract(ContractStorage):
                 continue
             listed = self._listed(each)
             sizes = [info.size_bytes for info in listed]
-            assert sizes == [5, 1], f"find gave sizes {sizes} for what has 5 and 1 bytes now"
+            assert sizes == [5, 1], f"find gave sizes {sizes} for objects of 5 and 1 bytes"
             assert each.info(listed[0].path).size_bytes == 5
 
     @rule
@@ -92,14 +92,14 @@ class ListingContract(ContractStorage):
 
     @rule
     def test_version_stays_until_the_object_is_replaced(self) -> None:
-        """A version is the same when requested again, and another after the object was replaced."""
+        """A version stays the same until the object is replaced, and is then another."""
         uri = self._put("a.safetensors", b"old")
         store = self._open(uri)
         first, again = store.info(store.root).version, self._open(uri).info(store.root).version
         assert first == again, f"the version of the same object was {first}, then {again}"
         self._put("a.safetensors", b"new")
         if self.tells_replacement and first is not None:
-            assert self._open(uri).info(store.root).version != first, f"it is still {first}"
+            assert self._open(uri).info(store.root).version != first, f"the version is still {first}"
 
 
 class ReadingContract(ContractStorage):
@@ -114,7 +114,7 @@ class ReadingContract(ContractStorage):
         edges = [(0, 1), (1, 2), (65_535, 65_537), (131_072, 131_072 + 65_536), (size - 1, size)]
         ranges, _ = read_ranges([source_object], [(0, *edge) for edge in edges], settings())
         wrong = [edge for edge, each in zip(edges, ranges, strict=True) if bytes(each) != data[slice(*edge)]]
-        assert not wrong, f"other bytes than the object's came from {wrong} of {size}"
+        assert not wrong, f"wrong bytes were read from {wrong} of {size}"
         assert read_whole(source_object) == data
 
     @rule
@@ -130,11 +130,11 @@ class ReadingContract(ContractStorage):
         data = pattern(LARGE_BYTES)
         got = read_whole(self._object(self._put("large.safetensors", data)))
         first = next((place for place in range(len(data)) if data[place] != got[place]), None)
-        assert first is None, f"byte {first} is another"
+        assert first is None, f"byte {first} is wrong"
 
     @rule
     def test_sources_outlive_the_store_that_gave_them(self) -> None:
-        """Sources stay valid after their store is closed: bytes are read afterwards. No other store is closed."""
+        """Sources can be read after their store is closed. Closing one store closes no other."""
         data = pattern(200_000)
         uri = self._put("a.safetensors", data)
         store, other = self._open(uri), self._open(uri)
@@ -154,7 +154,7 @@ class ReadingContract(ContractStorage):
         with ThreadPoolExecutor(len(uris)) as pool:
             loaded = list(pool.map(lambda uri: read_whole(self._object(uri)), uris * 2))
         mixed = [uri for uri, got, data in zip(uris * 2, loaded, [*contents.values()] * 2, strict=True) if got != data]
-        assert not mixed, f"other bytes than the object's came for {mixed}"
+        assert not mixed, f"wrong bytes were read from {mixed}"
 
     @rule
     def test_cancellation_ends_every_thread(self) -> None:

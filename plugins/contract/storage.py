@@ -46,7 +46,7 @@ class ContractStorage:
         tells_replacement: A replaced object has another version than before, even at the same size.
         timeout_s: Longest time that one call of the storage may take; a longer call fails, so that no test hangs.
         keeps_versions: An open store still returns the objects as they were when it was opened, as of a commit.
-        odd_names: Names of objects that some part has to quote.
+        odd_names: Names of objects that must be quoted in URLs.
     """
 
     folder_uri: str
@@ -64,7 +64,7 @@ class ContractStorage:
         raise NotImplementedError
 
     def delete(self, name: str) -> None:
-        """Delete that object. Only called for objects that `put` wrote."""
+        """Delete the object of this name. Only called for objects that `put` wrote."""
         raise NotImplementedError
 
     def uri(self, path: str) -> str:

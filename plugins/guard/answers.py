@@ -54,7 +54,7 @@ def text_in(value: Any, what: str, *, may_be_none: bool = False) -> Any:
 
 
 def number_in(value: Any, what: str, low: int, high: int) -> int:
-    """Return a value if it is a whole number, which may be of numpy.
+    """Return a value if it is a whole number, of Python or of numpy.
 
     Raises:
         BrokenContractError: it is not, or is out of its bounds.
@@ -99,7 +99,7 @@ def listing_in(answer: Any, folder: str, limits: Limits, uri: str) -> list[Objec
 
     Args:
         answer: The return value of the store's `find`.
-        folder: The prefix that it was called with.
+        folder: The prefix with which `find` was called.
         limits: Bounds of the number of entries.
         uri: The folder, without secrets.
 
@@ -146,7 +146,7 @@ def names_in(answer: Any, limits: Limits, uri: str | None) -> list[str]:
 
 
 def is_directly_in(folder: str, path: str) -> bool:
-    """Say whether a listed path is an object directly in a folder, not the folder itself or in a sub-folder.
+    """Return whether a listed path is an object directly in a folder, not the folder itself or in a sub-folder.
 
     Raises:
         BrokenContractError: the path is outside of the folder.
@@ -194,7 +194,7 @@ def checked_http(source: HttpSource) -> HttpSource:
         BrokenContractError: a part has another type than documented, or cannot be sent.
     """
     if not _URL.match(line_in(source.url, "url")) or any(letter.isspace() for letter in source.url):
-        raise BrokenContractError("gave a url that is no http:// or https:// URL with its spaces quoted")
+        raise BrokenContractError("gave a url that is not http:// or https://, or has spaces that are not quoted")
     if source.refresh is not None and not callable(source.refresh):
         raise BrokenContractError(f"gave {kind_of(source.refresh)} as refresh, which is a function or None")
     return HttpSource(
@@ -254,7 +254,7 @@ def line_in(value: Any, what: str, *, may_be_none: bool = False) -> Any:
         return None
     position = next((place for place, letter in enumerate(text) if letter in "\r\n\0"), None)
     if position is not None:
-        raise BrokenContractError(f"gave {what} with a CR, LF or NUL at position {position}, which would end it there")
+        raise BrokenContractError(f"gave {what} with a CR, LF or NUL at position {position}, where the line would end")
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -265,7 +265,7 @@ def line_in(value: Any, what: str, *, may_be_none: bool = False) -> Any:
 def _token(value: Any, what: str, *, may_be_none: bool = False) -> Any:
     text = text_in(value, what, may_be_none=may_be_none)
     if text is not None and not _TOKEN.fullmatch(text):
-        raise BrokenContractError(f"gave {what} that is no token: letters, digits and !#$%&'*+.^_`|~- alone")
+        raise BrokenContractError(f"gave {what} that is no token (letters, digits and !#$%&'*+.^_`|~-)")
     return text
 
 

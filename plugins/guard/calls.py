@@ -118,7 +118,7 @@ class BrokenContractError(Exception):
 
 
 def kind_of(value: object) -> str:
-    """Return the name of an answer's type, without the class's own attributes, which a strange class may define.
+    """Return the name of an answer's type. No attribute of the class is used, because it may be a property that fails.
 
     Example:
         >>> [kind_of(value) for value in (None, 7, [])]
@@ -128,7 +128,7 @@ def kind_of(value: object) -> str:
 
 
 def is_own(error: BaseException) -> bool:
-    """Say whether an exception is a valid error of this package, which passes through."""
+    """Return whether an exception is a valid error of this package, which is raised unchanged."""
     if not issubclass(type(error), StreamerError):
         return False
     try:
@@ -138,7 +138,7 @@ def is_own(error: BaseException) -> bool:
 
 
 def may_be_cause(error: BaseException) -> bool:
-    """Say whether Python can print a traceback with this exception: printing evaluates its class."""
+    """Return whether Python can print a traceback with this exception: printing evaluates its class."""
     try:
         isinstance(error, SyntaxError)
     except (Exception, SystemExit, GeneratorExit):
@@ -296,5 +296,5 @@ class Calls:
 
 
 def _is_of_user(error: BaseException) -> bool:
-    """Say whether an exception is the user's interrupt, which Python only raises on the main thread."""
+    """Return whether an exception is the user's interrupt, which Python only raises on the main thread."""
     return issubclass(type(error), KeyboardInterrupt) and threading.current_thread() is threading.main_thread()

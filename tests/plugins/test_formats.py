@@ -107,7 +107,7 @@ def test_a_distribution_in_the_checkpoints_folder_is_not_used(
     [
         ("raise SystemExit(3)", "cannot be used (SystemExit: 3)"),
         ("import nothing_of_this_name", "No module named 'nothing_of_this_name'"),
-        ("", "gave None without name, which is no format"),
+        ("", "gave None without name, so it is not a format"),
         (CODE.replace("return Raw()", "return 7"), "gave int without name"),
         (CODE.replace('(".raw", ".bin")', '".raw"'), "has suffixes that are no tuple of texts"),
         (CODE.replace("def streamer_format()", "def streamer_format(uri)"), "cannot be used"),

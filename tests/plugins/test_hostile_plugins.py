@@ -495,9 +495,9 @@ def test_a_line_end_in_a_header_is_refused_when_the_source_is_made_regression(le
         (HttpSource(URL, version=7), "int as version"),  # type: ignore[arg-type]
         (HttpSource(URL, version_header="ETag\r\nX"), "version_header that is no token"),
         (HttpSource(f"{URL} HTTP/1.1\r\nX-Evil: 1"), "url"),
-        (HttpSource(f"{URL}?a b"), "spaces quoted"),
-        (HttpSource("ftp://host/a"), "no http:// or https:// URL"),
-        (HttpSource("file:///etc/passwd"), "no http:// or https:// URL"),
+        (HttpSource(f"{URL}?a b"), "spaces that are not quoted"),
+        (HttpSource("ftp://host/a"), "not http:// or https://"),
+        (HttpSource("file:///etc/passwd"), "not http:// or https://"),
         (HttpSource(b"http://host/a"), "bytes as url"),  # type: ignore[arg-type]
         (HttpSource(URL, expires_at_s="soon"), "str as expires_at_s"),  # type: ignore[arg-type]
         (HttpSource(URL, expires_at_s=float("nan")), "expires_at_s"),
