@@ -213,7 +213,7 @@ def _refusal(found: Any, hook: Hook) -> str | None:
 def _log_misfit(hook: Hook, reason: str) -> None:
     _log.warning(
         "%s of %s %s does not fit: %s. So %s. Please report this line as an issue of streamer. "
-        "%s=1 takes that way without this line",
+        "%s=1 uses this fallback without this line",
         hook.label,
         hook.library,
         version_of(hook.module),

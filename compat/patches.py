@@ -31,12 +31,12 @@ def _ours(module: str, name: str) -> Any:
 
 
 def _can_replace(module: str, name: str) -> bool:
-    """Whether our reader accepts the arguments of theirs, and reads two small tensors that safetensors wrote."""
+    """Whether our reader accepts the arguments of safetensors' reader, and reads two small tensors of safetensors."""
     ours, theirs = _ours(module, name), getattr(imported(module), name)
     known = set(signature(ours).parameters)
     unknown = [each.name for each in signature(theirs).parameters.values() if each.kind not in _ANY]
     if not known.issuperset(unknown):
-        raise TypeError(f"ours takes no {min(set(unknown) - known)!r}")
+        raise TypeError(f"streamer's reader has no argument {min(set(unknown) - known)!r}")
     torch = imported("torch")
     with tempfile.TemporaryDirectory(prefix="streamer-") as folder, torch.device("cpu"):
         expected, path = torch.nn.Linear(3, 2).state_dict(), os.path.join(folder, "small.safetensors")
@@ -164,7 +164,7 @@ def patched() -> Iterator[list[str]]:
 
 
 def _own(ours: Any) -> Any:
-    """Return a copy that only patches use: names with which the user imported our reader are then not undone."""
+    """Return a copy of our reader for patches only: undoing them then leaves names alone that the user imported."""
     if isinstance(ours, type):
         return type(ours.__name__, (ours,), {"__doc__": ours.__doc__, "__module__": ours.__module__})
 

@@ -39,7 +39,7 @@ def listed_files(
     Raises:
         ObjectNotFoundError: there is no such folder.
         OptionError: `folder` is empty, or its storage cannot list recursively.
-        StorageError: and its kinds.
+        StorageError: or a subclass.
 
     Example:
         >>> import fsspec
@@ -48,7 +48,7 @@ def listed_files(
         [('memory://listed/a.txt', 3)]
     """
     if not folder:
-        raise OptionError("an empty text names no folder", hint='The working directory is "."')
+        raise OptionError("the name of the folder is empty", hint='The working directory is "."')
     refuse_accidental_file_systems([folder])
     scheme = scheme_of(folder)
     if scheme in fsspec.available_protocols():
@@ -87,7 +87,7 @@ def _with_fsspec(
 
 def _with_store(folder: str, options: Mapping[str, object], is_recursive: bool) -> Iterator[tuple[str, int]]:
     if is_recursive:
-        raise OptionError(f"{scheme_of(folder)}:// lists one folder at a time", hint="Ask without is_recursive")
+        raise OptionError(f"{scheme_of(folder)}:// lists one folder at a time", hint="List it without is_recursive")
     with opened_store(hidden_uri(folder), options, None, resolve(None)) as store:
         for info in store.find(store.root):
             size = store.info(info.path).size_bytes if info.size_bytes is None else info.size_bytes

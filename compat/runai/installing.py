@@ -1,6 +1,6 @@
-"""Two ways in for programs that use Run:ai's package: the path of the shared library, and ``import`` under its name.
+"""Lets programs that use Run:ai's package use this one: by the path of a shared library, or by the name to ``import``.
 
-Their ``import runai_model_streamer`` finds `streamer.compat.runai` if Run:ai's own package is not installed.
+``import runai_model_streamer`` finds `streamer.compat.runai` if Run:ai's own package is not installed.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ def library_path() -> str:
 
 
 def install() -> bool:
-    """Make ``import runai_model_streamer``, and of its modules, find `streamer.compat.runai` in this process.
+    """Let ``import runai_model_streamer``, and imports of its modules, find `streamer.compat.runai` in this process.
 
-    If Run:ai's own package is installed, it only writes a line into the log: that package uses this package's engine
-    with ``STREAMER_LIBRARY`` (see `library_path`).
+    If Run:ai's own package is installed, this function only writes a line into the log. With ``STREAMER_LIBRARY`` (see
+    `library_path`), Run:ai's package uses the engine of this one.
 
     Returns:
         Whether the name now belongs to this package.

@@ -123,11 +123,11 @@ class Reading:
         if wanted.end <= source.size_bytes:
             return True
         error = TruncatedError(
-            "the object ends before the range that was asked for",
+            "the object ends before the end of the requested range",
             uri=source.uri,
             byte_range=(wanted.begin, wanted.end),
             object_size=source.size_bytes,
-            hint="Upload or download the file again, or ask for ranges that it has",
+            hint="Upload or download the file again, or request ranges that it has",
         )
         _log.error("%s", error)
         self._answer(wanted, Code.END_OF_FILE)
@@ -164,7 +164,7 @@ class Reader:
 
     Args:
         answer: Called for each range.
-        answer_rest: Called for each request when no more of it is read, to answer ranges without an answer.
+        answer_rest: Called for each request when its reading has ended, to answer ranges without an answer.
     """
 
     def __init__(self, answer: AnswerRange, answer_rest: AnswerRest) -> None:

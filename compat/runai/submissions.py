@@ -1,4 +1,4 @@
-"""What crosses Run:ai's C interface: requests for ranges of files, the files of one streamer, and codes of errors.
+"""The values that cross Run:ai's C interface: requests for ranges of files, the files of a streamer, and error codes.
 
 Each file is looked up once, and all reads until the streamer's end have one version. The codes are those of
 ``native/runai/codes.h``.
@@ -94,7 +94,7 @@ class Range(NamedTuple):
 
 
 def texts_at(address: int, count: int) -> list[str]:
-    """Copy an array of C strings; names of files may be no UTF-8."""
+    """Copy an array of C strings; names of files may not be valid UTF-8."""
     texts = (ctypes.c_char_p * count).from_address(address) if count else ()
     return [(each or b"").decode("utf-8", "surrogateescape") for each in texts]
 

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from safetensors import SafetensorError
-from safetensors import safe_open as their_safe_open  # bound here, as `streamer.patch` replaces it there
+from safetensors import safe_open as their_safe_open  # its own name here: `streamer.patch` replaces that of safetensors
 
 from streamer._checkpoint_headers import framework_for
 from streamer._lazy_checkpoint import Checkpoint
@@ -158,7 +158,7 @@ class EngineHandle(Checkpoint[Any]):
                     raise  # the file exists; a shard that its index names is missing
                 raise both(ObjectNotFoundError)(f"No such file or directory: {name}") from error
 
-    def keys(self) -> list[str]:  # type: ignore[override]  # a list, as that of safetensors
+    def keys(self) -> list[str]:  # type: ignore[override]  # a list, as in safetensors
         """Names of the tensors, sorted."""
         self._check_open()
         return super().keys()
@@ -208,7 +208,7 @@ class EngineHandle(Checkpoint[Any]):
         """Start to read tensors in the background, to any device.
 
         Args:
-            plan: Name to the wanted rows, or to None for all rows; None in place of a plan means all tensors.
+            plan: Maps names to the wanted rows, or to None for all rows; None in place of a plan means all tensors.
             device: The device of the tensors; None for the device of this handle.
             threads: Ignored: the engine chooses.
         """

@@ -25,7 +25,7 @@ def planned(plan: Mapping[str, slice | None] | None, tensors: Mapping[str, Shard
     """Return the tensors or rows to read, in file order.
 
     Args:
-        plan: Name to the wanted rows, or to None for all rows; None in place of a plan means all tensors.
+        plan: Maps names to the wanted rows, or to None for all rows; None in place of a plan means all tensors.
         tensors: The tensors of the checkpoint, in file order.
 
     Raises:

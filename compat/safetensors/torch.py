@@ -84,7 +84,7 @@ def save_file(
 ) -> None:
     """Save tensors to a file, as ``safetensors.torch.save_file`` does; a URL goes to `streamer.save`.
 
-    A file at a URL is replaced, too, and names its format in the metadata.
+    An existing file at the URL is replaced, too. Its metadata also names the format of the tensors.
 
     Args:
         tensors: By name.
@@ -94,7 +94,7 @@ def save_file(
         options: As for `streamer.save`; for URLs.
 
     Raises:
-        UsageError: the URL does not end so, or cannot be written; and as `streamer.save`.
+        UsageError: the URL does not end in ``.safetensors``, or cannot be written; and as `streamer.save`.
         StorageError: as for `streamer.save`.
         Exception: what safetensors raises, for a path.
     """
@@ -118,9 +118,9 @@ def save_model(
 
     Args:
         model: Its tied tensors are written once.
-        filename: As for `save_file`, as the next.
+        filename: As for `save_file`.
         metadata: For the header.
-        force_contiguous: As there; what goes to a URL is always written as what it shows.
+        force_contiguous: As in safetensors. A URL always gets contiguous tensors.
         storage_options: As for `save_file`.
         options: As for `save_file`.
 
@@ -141,7 +141,7 @@ def _is_url(filename: Any) -> bool:
 def _file(filename: str | os.PathLike[str]) -> str:
     uri = os.fspath(filename)
     if not uri.endswith(SHARD_SUFFIX):
-        raise UsageError("a file at a URL ends in .safetensors", uri=redact(uri), hint="Name it so")
+        raise UsageError("the name of a file at a URL must end in .safetensors", uri=redact(uri), hint="Add the suffix")
     return uri
 
 

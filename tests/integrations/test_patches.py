@@ -148,7 +148,7 @@ def test_a_name_that_takes_what_ours_does_not_is_left_alone_with_a_warning(
             assert "safetensors.safe_open" in names
     (line,) = caplog.messages
     assert "safetensors.torch.load_file of safetensors" in line
-    assert "ours takes no 'threads'" in line
+    assert "streamer's reader has no argument 'threads'" in line
 
 
 def test_a_name_that_is_gone_is_left_out(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

@@ -150,7 +150,7 @@ def test_the_names_of_safetensors_save_to_a_path_and_to_a_url(
     for value in (1.0, 2.0):  # a file that is there is replaced, as one on a disk is
         compat.save_file({"a": torch.full((3,), value)}, url, {"x": "y"}, storage_options=place[1])
         assert float(compat.load_file(url, storage_options=place[1])["a"][0]) == value
-    with pytest.raises(streamer.UsageError, match=r"ends in \.safetensors"):
+    with pytest.raises(streamer.UsageError, match=r"must end in \.safetensors"):
         compat.save_file(tensors, f"{place[0]}/one.bin", storage_options=place[1])
 
 

@@ -113,7 +113,7 @@ class FileStreamer:
         """Return path and size of each file in a folder; patterns match whole paths.
 
         Raises:
-            StorageError: and its kinds.
+            StorageError: or a subclass.
         """
         return listed_files(
             prefix,
@@ -153,10 +153,10 @@ def _checked(found: SourceObject | StreamerError, request: FileChunks) -> Source
             raise OptionError("a range begins or ends before its file", uri=found.uri)
         if offset + size > found.size_bytes:
             raise TruncatedError(
-                "the object ends before the range that was asked for",
+                "the object ends before the end of the requested range",
                 uri=found.uri,
                 byte_range=(offset, offset + size),
                 object_size=found.size_bytes,
-                hint="Upload or download the file again, or ask for ranges that it has",
+                hint="Upload or download the file again, or request ranges that it has",
             )
     return found

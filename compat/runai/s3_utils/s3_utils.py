@@ -89,7 +89,7 @@ def s3_glob(
     """Return the files directly in a folder; `allow_pattern` holds patterns of whole URLs.
 
     Raises:
-        StorageError: and its kinds.
+        StorageError: or a subclass.
     """
     options = storage_options_for(path, hidden_credentials(s3_credentials))
     found = listed_files(path, options, is_recursive=False, allowed=allow_pattern or [], ignored=[])
@@ -114,7 +114,7 @@ def s3_pull_files(
 
     Raises:
         FormatError: a name leads out of the folder; nothing is copied.
-        StorageError: and its kinds, from the storage.
+        StorageError: or a subclass, from the storage.
         OSError: a file cannot be written.
     """
     base = f"{model_path.rstrip('/')}/"

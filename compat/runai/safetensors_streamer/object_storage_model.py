@@ -30,7 +30,7 @@ def pull_files(
 
     Raises:
         NotImplementedError: the folder is on a disk.
-        StorageError: and its kinds, from the storage.
+        StorageError: or a subclass, from the storage.
         OSError: a file cannot be written.
     """
     if scheme_of(model_path) == "file":
@@ -88,7 +88,7 @@ class ObjectStorageModel:
                 pass
 
     def _is_complete(self) -> bool:
-        """Return whether the folder is complete. Lock it: for reading if it is, else for writing, and then empty it."""
+        """Lock the folder, and return whether it is complete; a folder that is not complete is emptied."""
         fcntl.flock(self._lock, fcntl.LOCK_SH)
         if os.path.exists(self._sentinel):
             return True

@@ -30,7 +30,7 @@ def list_safetensors(path: str, s3_credentials: S3Credentials | None = None) -> 
     """Return the safetensors files directly in a folder; an empty list if a local folder does not exist.
 
     Raises:
-        StorageError: and its kinds.
+        StorageError: or a subclass.
     """
     if scheme_of(path) == "file" and not os.path.isdir(path):
         return []
@@ -98,7 +98,7 @@ class SafetensorsStreamer:
             StreamerError: as `streamer.load`.
         """
         if isinstance(paths, (str, os.PathLike)) or is_path_object(paths):
-            raise OptionError("paths is a list of paths or URLs, and not one", hint="Call stream_file for one")
+            raise OptionError("paths must be a list of paths or URLs", hint="Call stream_file for one")
         _check_names(tensor_names)
         self._close()
         credentials = hidden_credentials(s3_credentials)
@@ -134,7 +134,7 @@ class SafetensorsStreamer:
 
 def _check_names(names: Collection[str] | None) -> None:
     if isinstance(names, str):
-        raise ValueError("tensor_names is a collection of names, and not one str")
+        raise ValueError("tensor_names must be a collection of names, not a single str")
     if names is not None and not names:
         raise ValueError("tensor_names is empty: None is for all tensors")
 
