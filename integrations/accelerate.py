@@ -1,10 +1,11 @@
-"""``load_checkpoint_in_model`` and ``load_checkpoint_and_dispatch`` of accelerate, from any URL; ``save_model`` to any.
+"""accelerate's ``load_checkpoint_in_model``, ``load_checkpoint_and_dispatch`` and ``save_model``, for any URL.
 
 `save_state` and `load_state` are in `streamer.integrations.accelerate_state`.
 
 The unmodified functions load from a private folder that holds only an index. They read the weights from the URL,
 through one read plan of all shards: during the call, the safetensors readers in ``accelerate.utils.modeling`` are
-replaced for files of this folder. If a version of accelerate does not allow this, the weights are written into it.
+replaced for files of this folder. If a version of accelerate does not allow this, the weights are written into the
+folder.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """``save_state`` and ``load_state`` of accelerate's ``Accelerator``, to and from any URL.
 
 accelerate decides what belongs to a state: models, optimizers, schedulers, samplers, the scaler, random numbers, and
-objects that were registered. The weights of models go out from memory; everything else passes by a private folder.
-Guarantees: a state shows up whole or not at all, with its first model last. Refuses several processes, whose files only
-a shared file system brings together.
+objects that were registered. The weights of models are sent from memory, all other files through a private folder.
+Guarantees: a state shows up whole or not at all, with its first model last. Several processes are refused, because only
+a shared file system would bring their files together.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def save_state(
     Raises:
         UsageError: the folder is not empty, the storage cannot be written, or there are several processes.
         OptionError: ``safe_serialization=False``, or accelerate is to choose the folder.
-        StorageError: as for `streamer.save`; nothing is left.
+        StorageError: as for `streamer.save`; no file is left.
 
     Example:
         >>> streamer.accelerate.save_state(accelerator, "s3://bucket/run/step-1000")          # doctest: +SKIP
@@ -76,7 +76,7 @@ def load_state(
     files that are no safetensors with ``torch.load``: load states only from places that you trust.
 
     Args:
-        accelerator: As for `save_state`, prepared with the same models, optimizers and schedulers as then.
+        accelerator: As for `save_state`, prepared with the same models, optimizers and schedulers as for the save.
         uri: The folder.
         storage_options: As for `streamer.load`.
         options: As for `streamer.load`.

@@ -1,8 +1,8 @@
-"""What a library saves into a folder, sent to any URL: its weights from memory, and small files from a private folder.
+"""Sends the files that a library saves to any URL: weights from memory, and small files from a private folder.
 
 Guarantees: all bytes are sent before a file shows up, and the index of a checkpoint, or its only file, shows up last;
-after an error nothing stays. Weights take no disk, as long as the library writes them by a name that is replaced here;
-else they are in the private folder for a while. Refuses a folder that is not empty.
+after an error no file stays. Weights need no disk if the library writes them by a name that is replaced here; otherwise
+the private folder holds them until they are sent. Refuses a folder that is not empty.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from streamer.integrations.routed_names import RoutedName, routed
 __all__ = ["check_saves", "refuse_hub", "saved_folder"]
 
 _Save = Callable[[str], object]
-# By these names the libraries write a file: of tensors, to a path, with metadata.
+# The names by which the libraries write a file; the arguments are tensors, a path and metadata.
 WRITERS: Mapping[str, RoutedName] = {
     module: RoutedName(module, name, ("safetensors.torch", "save_file"), position=1)
     for module, name in (
@@ -56,13 +56,13 @@ def saved_folder(
 
     Args:
         save: Saves into the folder with this path.
-        uri: A folder or prefix without files; hidden, as the storage options are, before anything can raise.
+        uri: A folder or prefix without files. Secrets in it and in the storage options are hidden by the caller.
         modules: Keys of `WRITERS`: those by which the library writes its weights.
         storage_options: As for `streamer.save`.
         options: As for `streamer.save`.
 
     Raises:
-        UsageError: there are files, or the storage cannot be written.
+        UsageError: the folder is not empty, or the storage cannot be written.
         StorageError: as for `streamer.save`.
     """
     began, settings = time.perf_counter(), resolve(options)
@@ -72,7 +72,7 @@ def saved_folder(
         quiet_writing(store, uri, settings) as writing,
     ):
         if store.find(store.root):
-            hint = "Save to another place, or remove what is there: it is never replaced"
+            hint = "Save to another place, or remove the files: they are never replaced"
             raise UsageError("the folder is not empty", uri=redact(uri), hint=hint)
         sending = _Sending(writing, store, os.path.abspath(folder))
         writers = {WRITERS[each]: sending.send_tensors for each in modules}
@@ -84,23 +84,23 @@ def saved_folder(
 
 
 def refuse_hub(named: Mapping[str, Any]) -> None:
-    """Refuse to push to the Hub: the place is the URL.
+    """Refuse to push to the Hub, because the model is saved to the URL.
 
     Raises:
-        OptionError: it was asked for.
+        OptionError: ``push_to_hub`` is set.
     """
     if named.get("push_to_hub"):
-        raise OptionError("push_to_hub=True names a second place", hint="Leave it out: the place is the URL")
+        raise OptionError("push_to_hub=True names a second place", hint="Leave it out: the files go to the URL")
 
 
 def check_saves(saved: Any) -> None:
-    """Refuse what has no ``save_pretrained``.
+    """Refuse an object without ``save_pretrained``.
 
     Raises:
-        UsageError: it has none.
+        UsageError: the object has none.
     """
     if isinstance(saved, type) or not callable(getattr(saved, "save_pretrained", None)):
-        hint = "Give a model, and after the URL its tokenizer or processor"
+        hint = "Pass a model, and after the URL its tokenizer or processor"
         raise UsageError(f"{type(saved).__name__} has no save_pretrained", hint=hint)
 
 
@@ -142,5 +142,5 @@ def _content(path: str, size_bytes: int) -> Iterator[memoryview]:
     if not size_bytes:
         return
     with open(path, "rb") as file:
-        # Closed when nothing needs it any more: a small file is held until it shows up.
+        # The map is closed when nothing refers to it any more: a small file is held until it shows up.
         yield memoryview(mmap.mmap(file.fileno(), size_bytes, access=mmap.ACCESS_READ))

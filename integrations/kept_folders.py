@@ -47,7 +47,7 @@ def keep(
         folder: The folder to close.
         parts: The folders of models in it, or the folder itself.
         objects: The loaded objects; those without support for weak references do not keep the folder.
-        late_readers: Names that read more weights of it after the load.
+        late_readers: Names that read more weights of the folder after the load.
     """
     routes = _routes_after_the_load(list(parts), objects, list(late_readers))
     alive = [None]  # one extra until all objects are watched

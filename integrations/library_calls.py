@@ -45,7 +45,7 @@ def check_class(cls: Any, method: str) -> None:
     if not callable(getattr(cls, method, None)):
         raise UsageError(
             f"the first argument, of the type {type(cls).__name__}, has no method {method}",
-            hint="Give the class first, and the URL after it",
+            hint="Pass the class first, and the URL after it",
         )
 
 

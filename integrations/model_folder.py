@@ -1,4 +1,4 @@
-"""A private folder that stands for a model's folder at a URL: it has its small files, but not its weights.
+"""A private folder that stands for a model's folder at a URL: it holds the model's small files, but not its weights.
 
 Libraries that load only from folders read configuration and tokenizer from it. The weights stay at the URL
 (`FolderWeights`). Refuses, before anything is loaded: a folder without a checkpoint or configuration, an index that

@@ -49,7 +49,7 @@ class Location(Request):
 
     def checkpoint(self, listed: Sequence[ObjectInfo] | None = None) -> WholeCheckpoint:
         """Open the checkpoint at this location, with `listed` as for `shards_in`; raises as `streamer.load`."""
-        # It needs safetensors, which only the host libraries install.
+        # This module needs safetensors, which only the host libraries install.
         from streamer.integrations.shard_handles import WholeCheckpoint  # noqa: PLC0415
 
         return WholeCheckpoint(self, listed)

@@ -55,7 +55,7 @@ def without(name: str, listed: Collection[str], location: Location, hint: str) -
 
 
 def _of_transformers(listed: Collection[str], variant: str | None, location: Location) -> ChosenWeights:
-    """Choose as transformers: one file, else an index, else other names."""
+    """Choose files as transformers does: one file, else an index, else other names."""
     index = _with_variant("model.safetensors.index.json", variant)
     stem = _with_variant("model.safetensors", variant).removesuffix(SHARD_SUFFIX)
     if f"{stem}.safetensors" in listed:
@@ -83,7 +83,7 @@ def _of_diffusers(
     if any(name.endswith(SHARD_SUFFIX) for name in listed):
         hint = "Save the model with save_pretrained; for a file of another kind, use from_single_file"
         raise without(_with_variant(f"{_STEMS[0]}.safetensors", variant), listed, location, hint)
-    return ChosenWeights(location, None, has_files=True)  # opening it raises the error
+    return ChosenWeights(location, None, has_files=True)  # opening this location raises the error
 
 
 def _with_variant(name: str, variant: str | None) -> str:
@@ -103,4 +103,4 @@ _USUAL_OF_DIFFUSERS = (
     *(f"{stem}.safetensors{end}" for stem in _STEMS for end in ("", ".index.json")),
 )
 DIFFUSERS = Naming(_of_diffusers, _USUAL_OF_DIFFUSERS)
-COMPONENT = Naming(partial(_of_diffusers, may_lack_variant=True), _USUAL_OF_DIFFUSERS)  # some lack the variant
+COMPONENT = Naming(partial(_of_diffusers, may_lack_variant=True), _USUAL_OF_DIFFUSERS)  # some components lack it

@@ -111,7 +111,7 @@ class ReadAhead:
                 self._awaited.discard(name)
 
     def take_part(self, wanted: ShardTensor) -> Any:
-        """Take a tensor if the caller wants all of it. If it wants a part, stop: it rarely takes others as a whole."""
+        """Take a tensor if the caller wants all of it. For a part, stop: such a caller rarely takes whole tensors."""
         name = wanted.entry.name
         if self._expected.get(name, wanted) == wanted:
             return self.take(name)

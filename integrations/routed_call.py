@@ -1,8 +1,8 @@
 """Calls a library for private folders; it reads their weights from the URL if its reader can be replaced.
 
 Guarantees: every version of the library finds the weights. If a hook does not fit, the weights are written into the
-private folder before the call. If a hook fits and the library does not use it, they are written after the call, and the
-library is called a second time.
+private folder before the call. If a hook fits and the library does not use it, the weights are written after the call,
+and the library is called a second time.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def call_routed(call: Callable[[], _Result], routes: Sequence[Route]) -> _Result
         unused = [route for route in fitting if not route.folder.is_read and _is_about(error, route.folder)]
         if not unused:
             raise
-    for route in fitting:  # all of them: a read plan serves a tensor only once
+    for route in fitting:  # not only the unused ones: a read plan serves a tensor only once
         route.folder.write_weights()
     result = call()  # if it fails again, the weights were not the reason
     for route in unused:

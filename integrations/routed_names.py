@@ -1,7 +1,8 @@
 """Replaces the name of a reader or writer in a module, for files of certain folders; other files are not affected.
 
-Thread-safe. The name is replaced while at least one folder is routed. Afterwards it is what it was before, or what
-`streamer.patch` or its undoing has set meanwhile. If other code has changed the name, it stays as it is.
+Thread-safe. The name is replaced while at least one folder is routed. Afterwards the name has its earlier value, or the
+value that `streamer.patch` or `streamer.unpatch` has set meanwhile. If other code has changed the name, it stays as it
+is.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class RoutedName:
 
         Args:
             folder: The absolute path of the folder.
-            reader: Reads a path below it, or returns None for a path that shall be read as before.
+            reader: Reads a path below it, or returns None for a path that must be read as before.
         """
         names = self._names()
         with self._lock:

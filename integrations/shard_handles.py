@@ -54,7 +54,7 @@ class _OwnReads:
 
 
 class WholeCheckpoint(Checkpoint[Any]):
-    """An open checkpoint with access to its shards: files of safetensors, which its hosts read."""
+    """An open checkpoint with access to its shards, which are files of safetensors."""
 
     _reads_any_format = False
 

@@ -1,4 +1,4 @@
-"""Which files of a model are pulled while its weights stay at the URL: one rule for every library.
+"""Decides which files of a model are pulled while its weights stay at the URL: one rule for every library.
 
 All files are pulled, with few exceptions: a tokenizer may have ``bpe.codes`` or ``source.spm``, and code may read a
 ``.yaml``. The exceptions: weights in any format; code and pickles (which run code when they are loaded), unless the
@@ -61,7 +61,7 @@ def files_of_sub_folders(store: Store, label: str) -> dict[str, ObjectInfo]:
         label: The URL of the folder, for a message.
 
     Raises:
-        StorageError: and its kinds, from the storage. Folders that may not be listed are left out.
+        StorageError: or a subclass, from the storage. Folders that may not be listed are left out.
     """
     root = store.root.rstrip("/")
 
@@ -98,7 +98,7 @@ def write_small_files(
         takes_code: As for `left_behind`.
 
     Raises:
-        StorageError: files of usual names are too large together, or the other folder is full; and its kinds, from
+        StorageError: files of usual names are too large together, or the other folder is full; or a subclass, from
             the storage.
     """
     patterns = left_behind(takes_code=takes_code)

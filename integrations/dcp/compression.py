@@ -35,7 +35,7 @@ def check_transforms(name: str, transforms: tuple[str, ...], uri: str) -> None:
     others = [each for each in transforms if not each.startswith(f"{ZSTD}/1")]
     if others:
         raise FormatError(
-            f"item {quoted(name)} went through {quoted(', '.join(others))} when it was saved, which is not undone here",
+            f"item {quoted(name)} was saved with {quoted(', '.join(others))}, which this reader cannot undo",
             uri=uri,
             hint="Load it with torch's own FsspecReader, or save the checkpoint without extensions",
         )

@@ -1,6 +1,7 @@
 """Finds the checkpoint at a URL: one of DCP, or one of safetensors.
 
-Refuses a folder with neither, and a folder without ``.metadata``, whose save was not finished: it is written last.
+Refuses a folder without a checkpoint, and files of DCP without ``.metadata``: this file is written last, so their save
+was not finished.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def checkpoint_in(store: Store, location: Location, settings: Settings, rank: in
     Raises:
         ObjectNotFoundError: there is no checkpoint.
         FormatError: its metadata are malformed.
-        StorageError: and its kinds.
+        StorageError: or a subclass.
     """
     root = store.root.rstrip("/")
     names = [METADATA] if rank is None else [f"__{rank}{METADATA}", METADATA]
@@ -87,7 +88,7 @@ def _check_finished(listed: dict[str, ObjectInfo], name: str, location: Location
         return
     by_rank = [each for each in names if each.endswith(METADATA)]
     if any(each.endswith(DATA_SUFFIX) for each in names) and not by_rank:
-        hint = "Its save was not finished, or not uploaded as a whole: hidden files belong to it, too"
+        hint = "Its save was not finished, or its upload lacks hidden files, which belong to it, too"
     elif by_rank:
         hint = f"Each process saved its own part: there is {enumerated(by_rank)}"
     else:

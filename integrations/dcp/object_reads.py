@@ -80,7 +80,7 @@ def read_jobs(jobs: Iterable[Job], where: Objects) -> LoadReport:
 
     Raises:
         TargetError: a target cannot be filled.
-        StorageError: and its kinds.
+        StorageError: or a subclass.
     """
     ordered = sorted(jobs, key=_position)
     parts = [part for job in ordered for part in job.parts]

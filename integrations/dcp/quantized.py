@@ -89,7 +89,7 @@ class QuantizedTensorFiles:
         return FormatError(
             f"tensor {quoted(name)} has shape {list(weight)}, its scales {list(scale)}",
             uri=self._files.label,
-            hint=f"Give the block_size of this checkpoint, which is not {self._block_size}",
+            hint=f"Pass the block_size of this checkpoint, which is not {self._block_size}",
         )
 
     def _job(self, request: ReadItem, destination: Destination) -> Job:

@@ -71,7 +71,7 @@ class StorageReader(TorchStorageReader):
         super().__init__()
         self._location = Location(uri=uri, storage_options=storage_options, fs=fs, options=options)
         self._found: Found | None = None
-        self._failure: StreamerError | None = None  # of the metadata of all ranks
+        self._failure: StreamerError | None = None  # raised when the metadata of all ranks were read
         self._load_id = str(uuid.uuid4())
         self.report: LoadReport | None = None
 
@@ -94,13 +94,13 @@ class StorageReader(TorchStorageReader):
             kwargs: ``rank=`` for the metadata that one rank saved.
 
         Returns:
-            The metadata. None for a rank without its own metadata, after an error with the metadata of all ranks: torch
-            tries a rank then, and would put the same error into its message twice.
+            The metadata. None for a rank without its own metadata, if reading the metadata of all ranks raised an
+            error: torch then tries a rank, and would report the same error twice.
 
         Raises:
             ObjectNotFoundError: there is no checkpoint, or a shard that its index names is missing.
             FormatError: its metadata are malformed, or name classes that are not allowed.
-            StorageError: and its kinds.
+            StorageError: or a subclass.
         """
         rank, failure = kwargs.get("rank"), self._failure
         is_second = rank is not None and failure is not None
@@ -142,7 +142,7 @@ class StorageReader(TorchStorageReader):
             UsageError: the metadata were not read.
             TargetError: a tensor of the caller cannot be filled.
             FormatError: an item is damaged, or needs code to load.
-            StorageError: and its kinds.
+            StorageError: or a subclass.
         """
         if self._found is None:
             raise UsageError("read_data was called before read_metadata", uri=self._location.label)

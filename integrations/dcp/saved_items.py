@@ -47,7 +47,7 @@ def grouped(requests: Iterable[ReadItem], metadata: DcpMetadata, label: str) -> 
         saved = metadata.items.get((index.fqn, None if index.offset is None else tuple(index.offset)))
         if saved is None:
             raise FormatError(
-                f"the metadata name no place of {quoted(index.fqn)}", uri=label, hint="Save the checkpoint again"
+                f"the metadata do not say where {quoted(index.fqn)} is", uri=label, hint="Save the checkpoint again"
             )
         wanted.setdefault(saved, []).append(request)
     return wanted
@@ -71,9 +71,9 @@ def read_items(
 
     Raises:
         FormatError: an item is damaged, or has an unsupported form.
-        TruncatedError: an item ends behind the end of its file.
+        TruncatedError: an item ends after the end of its file.
         TargetError: a tensor of the caller does not fit.
-        StorageError: and its kinds.
+        StorageError: or a subclass.
     """
     sizes = _Sizes(metadata)
     items = [_Item.of(shards[saved.path], saved, requests, sizes) for saved, requests in wanted.items()]
@@ -256,7 +256,7 @@ def _check(item: _Item, where: Objects) -> None:
             uri=object_.uri,
             byte_range=(saved.offset, end),
             object_size=object_.size_bytes,
-            hint="It was cut short, or is of another checkpoint: upload or save it again",
+            hint="The file was cut short, or is of another checkpoint: upload or save it again",
         )
 
 
@@ -266,7 +266,7 @@ def _check_tensor(value: Any, request: ReadItem, label: str) -> None:
         raise FormatError(f"item {name} is a {type(value).__name__}, not a tensor", uri=label)
     ends = [begin + size for begin, size in zip(request.storage_offsets, request.lengths, strict=False)]
     if len(request.lengths) != value.dim() or any(end > size for end, size in zip(ends, value.shape, strict=True)):
-        raise FormatError(f"item {name} has shape {list(value.shape)}, the metadata say another", uri=label)
+        raise FormatError(f"item {name} has shape {list(value.shape)}, the metadata another one", uri=label)
 
 
 def _begins(items: Sequence[_Item], where: Objects) -> tuple[dict[_Kind, int], Objects]:

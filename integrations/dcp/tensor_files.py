@@ -127,7 +127,7 @@ class TensorFiles:
         metadata = metadata_of_tensor(chunks, dtype)
         if others or sum(prod(each.sizes) for each in chunks) != prod(metadata.size):
             raise FormatError(
-                f"the parts of tensor {quoted(name)} do not make one of shape {list(metadata.size)}",
+                f"the parts of tensor {quoted(name)} do not form a tensor of shape {list(metadata.size)}",
                 uri=self.label,
                 hint="A shard of some rank is missing: upload them all, or name one complete checkpoint",
             )

@@ -1,4 +1,4 @@
-"""Requests for blocks of one stored tensor, and the rows that are read for them: a range of bytes for each.
+"""Turns requests for blocks of a stored tensor into rows to read; the rows of a read are one range of bytes.
 
 Rows that two requests share are read once. If a request is for whole rows and its destination is plain memory, they are
 read directly into it. For any other request, its block is copied out of the rows.
@@ -121,5 +121,5 @@ def _check_inside(request: ReadItem, shape: tuple[int, ...]) -> None:
         raise FormatError(
             f"the load plan wants {list(request.lengths)} at {list(request.storage_offsets)} of"
             f" {quoted(request.storage_index.fqn)}, which is stored as {list(shape)}",
-            hint="The metadata are of another checkpoint",
+            hint="The metadata belong to another checkpoint",
         )

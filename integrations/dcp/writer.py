@@ -1,7 +1,7 @@
 """A storage writer for torch.distributed.checkpoint: ``dcp.save`` and ``dcp.async_save`` to any URL.
 
-torch lays out and serialises the items, as for a disk; each goes out as an object of its own, several at a time. The
-``.metadata``, without which there is no checkpoint, comes last. What is held in memory are the items in flight.
+torch lays out and serialises the items, as for a disk. Each item is sent as an object of its own, several at a time.
+``.metadata``, without which there is no checkpoint, is sent last. Only the items in flight are held in memory.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ THREADS = 4  # each holds one serialised item
 class StorageWriter(FileSystemWriter):
     """Writes a checkpoint for ``torch.distributed.checkpoint.save`` and ``async_save``.
 
-    It is read by `streamer.dcp.StorageReader`, and from a disk by torch's own ``FileSystemReader``.
+    `streamer.dcp.StorageReader` reads the checkpoint. From a disk, torch's own ``FileSystemReader`` reads it, too.
 
     Args:
         uri: Path or URL of a folder.
         storage_options: As for `streamer.save`.
         options: As for `streamer.save`.
         thread_count: How many items this rank serialises and sends at a time.
-        overwrite: Whether a checkpoint may be there. Its files are replaced one by one: until the save ends, and after
-            one that fails, there is no checkpoint that can be read.
+        overwrite: Whether an existing checkpoint may be replaced. Its files are replaced one by one. Until the save has
+            ended, and after a save that fails, no checkpoint can be read.
 
     Raises:
         UsageError: an argument has a wrong type. Other errors come from the methods that torch calls; ``dcp.save``
@@ -77,23 +77,23 @@ class StorageWriter(FileSystemWriter):
         self.path = redact(os.fspath(uri))
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
-        """Begin another save, to another place if torch was given one; called by torch."""
+        """Begin another save, to the folder `checkpoint_id` unless it is None; called by torch."""
         super().reset()
         if checkpoint_id:
             uri = hidden_uri(checkpoint_id)
             self._files.uri, self.path = os.fspath(uri), redact(os.fspath(uri))
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
-        """Look whether there is a checkpoint, and remove its ``.metadata``; called by torch.
+        """Check whether a checkpoint exists, and remove its ``.metadata``; called by torch.
 
         Raises:
-            UsageError: there is one, and it may not be replaced.
+            UsageError: a checkpoint exists, and may not be replaced.
         """
         if not self.overwrite and self._files.exists(METADATA):
-            hint = "Save elsewhere, or say overwrite=True: until the new one is complete, there is none to be read"
+            hint = "Save elsewhere, or pass overwrite=True: no checkpoint can be read until the new one is complete"
             raise UsageError("there is a checkpoint already", uri=str(self.path), hint=hint)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # it tells that `overwrite`, which was passed, is True
+            warnings.simplefilter("ignore", UserWarning)  # torch warns that `overwrite` is True, as the user requested
             return super().prepare_local_plan(plan)
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
@@ -106,28 +106,28 @@ class StorageWriter(FileSystemWriter):
         return written
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
-        """Send the ``.metadata``, with which the checkpoint is complete; called by torch."""
+        """Send ``.metadata``, which makes the checkpoint complete; called by torch."""
         with self._files.opened():
             super().finish(metadata, results)
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        """Whether this class can write there; called by torch."""
+        """Whether this class can write to this folder; called by torch."""
         return bool(checkpoint_id)
 
 
 class _Files(FileSystemBase):
-    """The files of one folder, by names; their folders are parts of the names and are ignored."""
+    """The files of one folder, by name. torch passes whole paths, whose folders are ignored."""
 
     def __init__(self, uri: str, storage_options: Mapping[str, Any] | None, options: Options | None) -> None:
         self.uri, self._storage_options, self._options = uri, storage_options, options
         self._store: Store | None = None
-        self._renamed: dict[str, bytes] = {}  # by temporary name, contents to be sent by `rename`
+        self._renamed: dict[str, bytes] = {}  # temporary name to the content that `rename` sends
         self.failure: BaseException | None = None  # the first failure
 
     @contextmanager
     def opened(self) -> Iterator[Store]:
-        """Open the store for the time of a block; a block inside of another uses the same."""
+        """Open the store for a ``with`` block; a nested block uses the same store."""
         if self._store is not None:
             yield self._store
             return
@@ -152,7 +152,7 @@ class _Files(FileSystemBase):
         elif self.failure is None:
             try:
                 self._send(name, stream.getbuffer())
-            except BaseException as error:  # this may be a thread of torch, which would lose it
+            except BaseException as error:  # this may be a thread of torch, which would lose the error
                 self.failure = error
 
     def rename(self, path: str | os.PathLike[str], new_path: str | os.PathLike[str]) -> None:
@@ -160,7 +160,7 @@ class _Files(FileSystemBase):
         self._send(_name(new_path), memoryview(self._renamed.pop(_name(path))))
 
     def exists(self, path: str | os.PathLike[str]) -> bool:
-        """Whether there is a file."""
+        """Whether a file exists."""
         with self.opened() as store:
             return info_if_present(store, self._path(store, _name(path))) is not None
 
@@ -170,7 +170,7 @@ class _Files(FileSystemBase):
             uploading_store(store, self.uri).remove(self._path(store, _name(path)))
 
     def concat_path(self, path: str | os.PathLike[str], suffix: str) -> str:
-        """Name a file."""
+        """Return the path of a file in a folder."""
         return f"{os.fspath(path)}/{suffix}"
 
     def init_path(self, path: str | os.PathLike[str]) -> str | os.PathLike[str]:
@@ -182,7 +182,7 @@ class _Files(FileSystemBase):
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        """Whether there can be files."""
+        """Whether the name is not empty."""
         return bool(checkpoint_id)
 
     def _send(self, name: str, content: memoryview) -> None:

@@ -1,4 +1,4 @@
-"""``from_pretrained`` and ``from_single_file`` of diffusers, from any URL, and ``save_pretrained`` to any.
+"""``from_pretrained`` and ``from_single_file`` of diffusers, from any URL, and ``save_pretrained`` to any URL.
 
 Small files are pulled into a private folder, and the unmodified functions load from this folder. They read the weights
 from the URL, each component through one read plan: during the call, diffusers' reader of weight files, and for text
@@ -226,7 +226,8 @@ def save_pretrained(
 ) -> SaveReport:
     """Call ``save_pretrained`` of a pipeline or one of its models for a folder at any URL.
 
-    As `streamer.transformers.save_pretrained`: weights from memory, nothing half visible, nothing replaced.
+    Works like `streamer.transformers.save_pretrained`: it sends the weights from memory, shows nothing incomplete and
+    replaces no file.
 
     Args:
         model: A pipeline, a model or a scheduler.

@@ -1,11 +1,11 @@
-"""The names that `streamer.diffusers` replaces in diffusers, dry runs of them, and models on the devices of a map.
+"""The names that `streamer.diffusers` replaces in diffusers, their dry runs, and tensors on the devices of a map.
 
 A copy of diffusers inside another package has its own hooks. transformers reads the text encoders.
 
 diffusers reads each file into host memory, and then moves each tensor to its device. If ``device_map`` names the
-devices, one for all or one for each module, it receives tensors that are already on their device. Other tensors still
-go through host memory: those of quantised models, as some quantisers work when a tensor leaves host memory, and those
-that a strategy (``"auto"``, ``"balanced"``) places after the read. Text encoders are placed as in transformers.
+devices, one for all or one for each module, diffusers receives tensors that are already on their device. Other tensors
+still go through host memory: those of quantised models, as some quantisers work when a tensor leaves host memory, and
+those that a strategy (``"auto"``, ``"balanced"``) places after the read. Text encoders are placed as in transformers.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A private folder that stands for a pipeline's folder at a URL, with a `ModelFolder` in it for each component.
 
 ``model_index.json`` names the components; each lies in a sub-folder of its name. Components that the caller passes are
-ignored. Refuses, before anything is loaded: a component that does not exist, a name that cannot be a folder's, and
+ignored. Refuses, before anything is loaded: a component that does not exist, a name that no folder can have, and
 everything that `ModelFolder` refuses.
 """
 

@@ -1,4 +1,4 @@
-"""The part of ``streamer::`` that the wrapped file system does: paths, descriptions and listings."""
+"""The methods of ``streamer::`` that the wrapped file system performs: paths, descriptions and listings."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ListedInside(WholeFiles, ChainedFileSystem):  # type: ignore[misc]  # fssp
 
         Raises:
             ObjectNotFoundError: it does not exist.
-            StorageError: and its kinds.
+            StorageError: or a subclass.
         """
         path = self._path_of(path)
         with self._inner.with_own_errors(path) as fs:
@@ -43,7 +43,7 @@ class ListedInside(WholeFiles, ChainedFileSystem):  # type: ignore[misc]  # fssp
             return description
 
     def exists(self, path: str, **named: Any) -> bool:
-        """Whether a file or folder exists; raises if the storage does not answer, as it may exist."""
+        """Whether a file or folder exists; raises if the storage does not answer, because the file may exist then."""
         try:
             self.info(path, **named)
         except FileNotFoundError:

@@ -31,7 +31,7 @@ def download(pinned: PinnedObject, path: str, callback: Callback) -> None:
 
     Raises:
         ChangedError: the object was replaced meanwhile.
-        StorageError: and its kinds, from the storage.
+        StorageError: or a subclass, from the storage.
         OSError: the file cannot be written.
     """
     callback.set_size(pinned.size_bytes)
@@ -57,7 +57,7 @@ def download_small(objects: Mapping[str, PinnedObject]) -> Iterator[str]:
         objects: Path of a file to its object.
 
     Raises:
-        StorageError: and its kinds, from the storage.
+        StorageError: or a subclass, from the storage.
         OSError: a file cannot be written.
     """
     for first in range(0, len(objects), AT_A_TIME):

@@ -2,9 +2,9 @@
 
 The engine reads the bytes. The wrapped file system lists, with its own arguments (``s3={…}``), configuration and
 environment. Guarantees: all reads of an open object give the same version, or raise `streamer.ChangedError`. Listings
-are requested each time, never taken from a cache. Files are written whole (`written_file`); to append, copy, move and
-remove is refused. Errors are those of `streamer`; each is also the builtin exception that users of fsspec expect, and
-none shows a secret.
+are requested each time, never taken from a cache. Files are written whole (`written_file`); appending, copying, moving
+and removing are refused. Errors are those of `streamer`; each is also the builtin exception that users of fsspec
+expect, and none shows a secret.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class StreamerFileSystem(WholeFileWrites):
 
         Raises:
             ChangedError: the file was replaced meanwhile.
-            StorageError: and its kinds.
+            StorageError: or a subclass.
         """
         check_names("cat_file", named, frozenset())
         pinned = self.pinned(path)
@@ -132,7 +132,7 @@ class StreamerFileSystem(WholeFileWrites):
         Raises:
             TypeError: `paths` is no list.
             ValueError: `starts` or `ends` has another length than `paths`.
-            StorageError: and its kinds, unless `on_error` is ``"return"``, which returns errors in place of the bytes.
+            StorageError: or a subclass, unless `on_error` is ``"return"``, which returns errors in place of the bytes.
         """
         check_names("cat_ranges", named, {"batch_size"})
         if not isinstance(paths, list):
@@ -151,7 +151,7 @@ class StreamerFileSystem(WholeFileWrites):
         """Read whole files in parallel; return the bytes for one path, a dictionary for several paths or a pattern.
 
         Raises:
-            StorageError: and its kinds, unless `on_error` is ``"return"`` or ``"omit"``.
+            StorageError: or a subclass, unless `on_error` is ``"return"`` or ``"omit"``.
         """
         paths = self.expand_path(path, **named)
         if recursive:  # the expansion of fsspec contains folders, too
@@ -172,7 +172,7 @@ class StreamerFileSystem(WholeFileWrites):
 
         Raises:
             ChangedError: the file was replaced meanwhile.
-            StorageError: and its kinds, from the storage.
+            StorageError: or a subclass, from the storage.
             OSError: the local file cannot be written.
         """
         check_names("get_file", named, {"maxdepth", "recursive"})
@@ -194,7 +194,7 @@ class StreamerFileSystem(WholeFileWrites):
 
         Raises:
             ChangedError: a file was replaced meanwhile.
-            StorageError: and its kinds, from the storage.
+            StorageError: or a subclass, from the storage.
             OSError: a local file cannot be written.
         """
         progress, wanted = callback or NoOpCallback(), _CopyRecorder(self)

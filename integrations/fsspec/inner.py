@@ -78,7 +78,7 @@ class Inner:
 
         Raises:
             ObjectNotFoundError: there is no such object; a folder is not an object.
-            StorageError: and its kinds.
+            StorageError: or a subclass.
         """
         uri, options, fs = (self._uri(path), self._options, None) if self._has_backend else (path, None, self.fs)
         with opened_store(hidden_uri(uri), options, fs, self.settings, self._backends) as store:
@@ -90,7 +90,7 @@ class Inner:
         """Open the store of an object that is written; yield the store, and the URL of the object for messages.
 
         Raises:
-            StorageError: and its kinds.
+            StorageError: or a subclass.
         """
         uri, options, fs = (self._uri(path), self._options, None) if self._has_backend else (path, None, self.fs)
         with opened_store(hidden_uri(uri), options, fs, self.settings, self._backends) as store:
@@ -102,7 +102,7 @@ class Inner:
 
         Raises:
             OptionError: the path is a URL of another storage than the caller's file system.
-            StorageError: and its kinds.
+            StorageError: or a subclass.
         """
         if self._callers is not None:
             check_scheme(self._callers, path, BUILTIN_SCHEMES)

@@ -1,7 +1,7 @@
 """One version of one object: every read returns bytes of this version, or raises.
 
-It stays readable in a forked child, and can be pinned again in another process. There, the object is looked up again,
-and must have the same version.
+The object stays readable in a forked child, and can be pinned again in another process. That process looks the object
+up again, and requires the same version.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class PinnedObject:
 
     Raises:
         ChangedError: version or size differ from `expected`.
-        StorageError: and its kinds.
+        StorageError: or a subclass.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class PinnedObject:
 
         Raises:
             ChangedError: the object was replaced.
-            StorageError: and its kinds.
+            StorageError: or a subclass.
         """
         (content,), (pinned,) = read_bytes([self.source_object()], [(0, begin, end)], self.fresh_settings())
         self.pin(pinned)

@@ -1,4 +1,4 @@
-"""Refuses methods of a file system that change what is there."""
+"""Refuses methods of a file system that change files or folders."""
 
 from __future__ import annotations
 

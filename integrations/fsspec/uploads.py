@@ -36,7 +36,7 @@ class WholeFileWrites(ListedInside):
         Raises:
             io.UnsupportedOperation: another mode.
             OptionError: an argument is unknown, or cannot be combined.
-            StorageError: and its kinds.
+            StorageError: or a subclass.
         """
         if compression is not None and "r" not in mode:  # fsspec would not close the file inside
             hint = "Use fsspec.open(url, mode, compression=…), or compress what you write"
@@ -47,16 +47,16 @@ class WholeFileWrites(ListedInside):
         """Write a file.
 
         Args:
-            path: Where to.
+            path: The path to write to.
             value: The bytes.
             mode: ``"create"``: there must be no such file.
-            named: None.
+            named: Must be empty.
 
         Raises:
-            FileExistsError: there is one, with ``mode="create"``.
+            FileExistsError: the file exists, with ``mode="create"``.
             OptionError: there is no such mode.
             ChangedError: another program has written the file meanwhile.
-            StorageError: and its kinds.
+            StorageError: or a subclass.
         """
         check_names("pipe_file", named, frozenset())
         content = memoryview(value).cast("B")
@@ -66,14 +66,14 @@ class WholeFileWrites(ListedInside):
     def put_file(
         self, lpath: Any, rpath: str, callback: Callback | None = None, mode: str = "overwrite", **named: Any
     ) -> None:
-        """Copy a local file; of a folder, create the folder.
+        """Copy a local file; for a folder, create the folder.
 
         Args:
             lpath: The local file.
-            rpath: Where to.
-            callback: Told of the bytes.
+            rpath: The path to write to.
+            callback: Called with the number of bytes.
             mode: As for `pipe_file`.
-            named: None.
+            named: Must be empty.
 
         Raises:
             ChangedError: the local file changes, or another program has written the file, meanwhile.
@@ -98,10 +98,10 @@ class WholeFileWrites(ListedInside):
 
 
 def check_names(method: str, named: Mapping[str, Any], known: frozenset[str] | set[str]) -> None:
-    """Refuse arguments of a call that are unknown.
+    """Refuse unknown arguments of a call.
 
     Raises:
-        OptionError: there is one.
+        OptionError: an argument is unknown.
     """
     if unknown := sorted(named.keys() - known):
         raise OptionError(
@@ -116,7 +116,7 @@ def _local_bytes(path: str, settings: Settings, callback: Callback) -> Iterator[
     Raises:
         UsageError: it is a pipe, a device or a socket.
         ChangedError: the file changes while it is read.
-        StorageError: and its kinds.
+        StorageError: or a subclass.
     """
 
     def pieces() -> Iterator[memoryview]:

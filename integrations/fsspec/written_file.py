@@ -1,8 +1,8 @@
-"""Files that are written through ``streamer::``: sent in parts, several at a time, while the caller goes on.
+"""Files that are written through ``streamer::``: sent in parts, several at a time, while the caller continues.
 
-Guarantees: a file shows up whole, when it is closed, as far as its storage offers that (docs/saving.md); a file that is
-there is replaced only if it is still the same one. A file is given up, and an older one stays, if the block that writes
-it raises, if it is closed while an exception passes, or if nothing refers to it any more.
+Guarantees: a file shows up whole, when it is closed, as far as its storage offers this (docs/saving.md). An older file
+is replaced only if nobody has changed it meanwhile. The new file is given up, and the older file stays, in three cases:
+the block that writes it raises, it is closed while an exception is handled, or nothing refers to it any more.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ __all__ = ["WrittenFile"]
 
 _log = logging.getLogger("streamer")
 
-LEAST_PART_BYTES = 5 << 20  # S3 takes no smaller ones
+LEAST_PART_BYTES = 5 << 20  # S3 accepts no smaller parts
 
 
 class _GivenUpError(Exception):
-    """The file is not wanted any more."""
+    """The file was given up."""
 
 
 class WrittenFile(io.RawIOBase):
@@ -53,9 +53,9 @@ class WrittenFile(io.RawIOBase):
         autocommit: Whether the object shows up when the file is closed, or in `commit`.
 
     Raises:
-        FileExistsError: there is an object, with ``"xb"``.
+        FileExistsError: the object exists, with ``"xb"``.
         OptionError: the parts are too small.
-        StorageError: and its kinds; of a file that is smaller than a part, when it is closed.
+        StorageError: or a subclass. For a file that is smaller than a part, only `close` raises it.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class WrittenFile(io.RawIOBase):
         autocommit: bool,
     ) -> None:
         super().__init__()
-        self._is_over = True  # for the finalizer, until there is something to give up
+        self._is_over = True  # if this method raises, the finalizer has nothing to give up
         if part_bytes is not None and part_bytes < LEAST_PART_BYTES:
             raise OptionError(f"block_size is {LEAST_PART_BYTES} bytes at least", hint="Leave it out")
         self.fs, self.path, self.mode, self.blocksize = fs, path, mode, part_bytes or PART_BYTES
@@ -124,12 +124,12 @@ class WrittenFile(io.RawIOBase):
         return view.nbytes
 
     def close(self) -> None:
-        """Send the rest, and let the object show up, unless an exception passes, or `commit` shall do it.
+        """Send the remaining bytes and show the object, unless `commit` is to do this or an exception is handled.
 
         Raises:
             ChangedError: another program has written the object meanwhile.
-            UsageError: the object has not the size that was told.
-            StorageError: and its kinds.
+            UsageError: another number of bytes was written than `size_bytes`.
+            StorageError: or a subclass.
         """
         if self.closed:
             return
@@ -138,7 +138,7 @@ class WrittenFile(io.RawIOBase):
                 return
             passing = sys.exc_info()[1]
             if passing is not None and passing is not self._passing:
-                _log.warning("%s is not written: %s passed when it was closed", self, type(passing).__name__)
+                _log.warning("%s is not written: it was closed during a %s", self, type(passing).__name__)
                 self.discard()
                 return
             with self._given_up_on_failure():
@@ -160,7 +160,7 @@ class WrittenFile(io.RawIOBase):
         self._stack.close()
 
     def discard(self) -> None:
-        """Give the file up; an older one stays."""
+        """Give the file up; an older file stays."""
         with suppress(_GivenUpError), self._given_up_on_failure():
             raise _GivenUpError
 
@@ -182,9 +182,9 @@ class WrittenFile(io.RawIOBase):
 
     def _send_rest(self) -> None:
         if self._expected_bytes not in (None, self.size):
-            hint = "Write as many bytes as size= of open says, or leave it out"
+            hint = "Write as many bytes as the argument size= of open says, or leave size= out"
             raise UsageError(f"{self.size} bytes were written, and {self._expected_bytes} expected", hint=hint)
-        if self._stream is None:  # the first part is the last, so that the size is known
+        if self._stream is None:  # the first part is the last one, so the size is known
             self._begin(len(self._buffer))
         if self._buffer:
             self._send_part()
@@ -215,9 +215,9 @@ class WrittenFile(io.RawIOBase):
 
 
 def _replaced(store: Store, uri: str, *, must_create: bool) -> ObjectInfo | None:
-    """Describe the object that is there and is to be replaced."""
+    """Return the existing object, which is to be replaced, or None."""
     uploading_store(store, uri)
     replaced = info_if_present(store, store.root)
     if replaced is not None and must_create:
-        raise FileExistsError(f"{redact(uri)} is there already")
+        raise FileExistsError(f"{redact(uri)} exists already")
     return replaced

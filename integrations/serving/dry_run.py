@@ -61,7 +61,7 @@ def is_filled_alike(
 
 
 def both_loaders(loader: Any, base: type, base_format: str, **fields: Any) -> tuple[Any, Any]:
-    """Return one of our loaders that uses this package's engine, and one of the serving engine's, equally configured.
+    """Return a loader that uses this package's engine and a loader of the serving engine, with equal configurations.
 
     Args:
         loader: Our loader, as the serving engine created it; it is not changed.

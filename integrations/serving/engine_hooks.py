@@ -1,4 +1,4 @@
-"""The names of an engine that a load format needs: if one does not fit, the format raises an error with a way out."""
+"""The names of an engine that a load format needs; if a name does not fit, the error of the format says what to do."""
 
 from __future__ import annotations
 
@@ -42,5 +42,5 @@ def first_misfit(hooks: Iterable[Hook]) -> str | None:
 
 def refusal(reason: str, engine: str, format_name: str) -> UsageError:
     """Return the error of a load format that cannot be used."""
-    hint = f"Use: python -m streamer pull URI DIR, then {engine} DIR. It needs nothing of the engine"
+    hint = f"Use: python -m streamer pull URI DIR, then {engine} DIR. This works with any version of the engine"
     return UsageError(f"the load format {format_name!r} does not fit this version of the engine: {reason}", hint=hint)

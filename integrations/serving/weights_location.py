@@ -1,4 +1,4 @@
-"""What the name of a model stands for: a URL, a folder on a disk, or a repository of the Hub; pulls its small files."""
+"""Resolves the name of a model to a URL, a folder on a disk or a repository of the Hub, and pulls its small files."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def weights_of(name: str, subfolder: str | None, revision: str | None, download_
         name: The engine's name of the model.
         subfolder: A sub-folder of the model, or None.
         revision: The revision of a repository, or None.
-        download_dir: The engine's folder of repositories; None for that of the Hub's library.
+        download_dir: The engine's folder of repositories; None for the folder of the Hub's library.
 
     Raises:
         UsageError: a revision is set for a URL, whose storage would ignore it.
@@ -45,10 +45,8 @@ def weights_of(name: str, subfolder: str | None, revision: str | None, download_
     if is_url(name) and revision:
         scheme = name.partition("://")[0].lower()
         hint = "Write it into the URL: hf://owner/name@revision" if scheme == "hf" else "Leave --revision out"
-        raise UsageError(
-            f"a revision is of a repository of the Hub, and not of {scheme}://", uri=redact(name), hint=hint
-        )
-    if is_url(name) or os.path.isdir(name) or name.startswith(("/", "./", "../")):  # names of the Hub do not begin so
+        raise UsageError(f"only a repository of the Hub has a revision, not {scheme}://", uri=redact(name), hint=hint)
+    if is_url(name) or os.path.isdir(name) or name.startswith(("/", "./", "../")):  # no name of the Hub begins so
         return _inside(name, subfolder)
     downloaded = _downloaded(name, subfolder, revision, download_dir)
     if downloaded is not None:

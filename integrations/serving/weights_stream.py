@@ -1,7 +1,7 @@
 """Starts reading the weights of a model, with the engine's choice of files and tensors, and the user's extra options.
 
-Guarantees: these are files on a disk, and no digests are to be compared. Pages are mapped when they are used, as in the
-engine's own loader: a thread that mapped them ahead (``MADV_POPULATE_READ``) made nothing faster.
+Files in the page cache are mapped if no digests are compared. Pages are mapped when they are used, as in the engine's
+own loader: a thread that mapped them ahead (``MADV_POPULATE_READ``) made nothing faster.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def parsed(given: Any, of_engine: tuple[str, ...]) -> ExtraConfig:
         OptionError: `given` is no dictionary, has an unknown key, or a value that `streamer.Options` does not accept.
     """
     if not isinstance(given or {}, dict):
-        raise OptionError(f"model_loader_extra_config is a dict, and not {type(given).__name__}")
+        raise OptionError(f"model_loader_extra_config must be a dict, not {type(given).__name__}")
     left = dict(given or {})
     storage_options, verify = left.pop("storage_options", None), left.pop("verify", None)
     theirs = {key: left.pop(key) for key in of_engine if key in left}

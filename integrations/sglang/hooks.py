@@ -1,4 +1,4 @@
-"""Registers hooks in SGLang: for the load format, and so that any URL may name a model.
+"""Registers hooks in SGLang: some for the load format, and some so that any URL may name a model.
 
 SGLang accepts URLs of three schemes, by ``is_runai_obj_uri``. It pulls their small files once per node, before it
 starts processes; each process finds the folder by the URL. The hooks extend this to every URL.

@@ -35,7 +35,7 @@ class StreamerModelLoader(DefaultModelLoader):  # type: ignore[misc]
 
     Args:
         load_config: Its ``model_loader_extra_config`` holds fields of `streamer.Options`, ``storage_options`` and
-            ``verify``. If it is empty, as for a reload, the one of the command line counts.
+            ``verify``. If it is empty, as for a reload, the configuration of the command line counts.
 
     Raises:
         OptionError: there is an unknown key, or a wrong value.
@@ -45,7 +45,7 @@ class StreamerModelLoader(DefaultModelLoader):  # type: ignore[misc]
     def __init__(self, load_config: Any) -> None:
         modelopt = load_config.modelopt_config
         if modelopt.checkpoint_restore_path or modelopt.checkpoint_save_path or modelopt.export_path:
-            raise UsageError("the load format 'streamer' does not quantize with ModelOpt", hint="Use another one")
+            raise UsageError("the load format 'streamer' does not quantize with ModelOpt", hint="Use another format")
         self._how = parsed(load_config.model_loader_extra_config or _of_command_line(), ())
         theirs = copy.copy(load_config)
         theirs.model_loader_extra_config = {}
@@ -60,7 +60,7 @@ class StreamerModelLoader(DefaultModelLoader):  # type: ignore[misc]
         """Create and fill a model: SGLang's own loader does it, with the tensors of `_get_weights_iterator`.
 
         Raises:
-            UsageError: SGLang takes tensors in another way, or asked for none, and the model is not filled.
+            UsageError: SGLang takes tensors in another way, or requested none, and the model is not filled.
             StreamerError: as for `streamer.load`.
         """
         reason = TENSORS.misfit(self, named.get("model_config"))
@@ -69,7 +69,7 @@ class StreamerModelLoader(DefaultModelLoader):  # type: ignore[misc]
         self._began = None
         model = super().load_model(**named)
         if self._began is None:
-            raise refusal("DefaultModelLoader.load_model asked for no tensor", COMMAND, "streamer")
+            raise refusal("DefaultModelLoader.load_model requested no tensor", COMMAND, "streamer")
         return model
 
     def _get_weights_iterator(self, source: Any, **_: Any) -> Iterator[tuple[str, torch.Tensor]]:
@@ -125,6 +125,6 @@ def _compare_checksums(place: str) -> None:
     if checksums is None:
         return
     if is_url(place):
-        hint = 'Let storage and weights be compared by --model-loader-extra-config \'{"verify": "auto"}\''
+        hint = 'Compare with the digests of the storage: --model-loader-extra-config \'{"verify": "auto"}\''
         raise UsageError("--model-checksum needs a local folder", uri=place, hint=hint)
     verify(model_path=place, checksums_source=checksums or place)

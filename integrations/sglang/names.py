@@ -1,7 +1,7 @@
 """The names of SGLang that the plug-in needs; each is tested on its own, whatever the version.
 
-The loader's base class imports models, so its names are tested with the first model, see `LOADER`; so are tensors, see
-`dry_runs.py`. Each load checks that SGLang requests tensors.
+The loader's base class imports models, so its names are tested with the first model (see `LOADER`). Tensors are tested
+with the first model, too (see `dry_runs.py`). Each load checks that SGLang requests tensors.
 """
 
 from __future__ import annotations

@@ -152,22 +152,22 @@ def save_pretrained(
     options: Options | None = None,
     **kwargs: Any,
 ) -> SaveReport:
-    """Call ``model.save_pretrained`` for a folder at any URL, and that of its tokenizer or processor.
+    """Call ``save_pretrained`` of a model, and of its tokenizer or processor, for a folder at any URL.
 
-    transformers decides on names, shards and conversions, as it does for a local folder. The weights go out from
+    transformers decides on names, shards and conversions, as it does for a local folder. The weights are sent from
     memory, one shard after the other; configuration and other small files follow. The index, or the only file of
-    weights, shows up last, and nothing stays of a save that fails.
+    weights, shows up last. If the save fails, no file stays.
 
     Args:
         model: Anything with ``save_pretrained``: a model, an adapter (PEFT), a configuration.
         uri: A folder without files.
-        others: What belongs to it: a tokenizer, a processor, a generation configuration.
+        others: Objects that belong to the model: a tokenizer, a processor, a generation configuration.
         storage_options: As for `streamer.save`.
         options: As for `streamer.save`.
         kwargs: Passed on to ``model.save_pretrained``: ``max_shard_size``, ``variant``, ``state_dict``, …
 
     Returns:
-        What was written.
+        The report, with the names of the written files.
 
     Raises:
         UsageError: the folder is not empty, the storage cannot be written, or an argument has no ``save_pretrained``.

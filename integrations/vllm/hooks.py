@@ -1,6 +1,6 @@
 """The names of vLLM that the plug-in needs; each is tested on its own, whatever the version.
 
-They are tested without tensors, as vLLM registers its plug-ins before it has a model; the first load makes the dry run
+They are tested without tensors, as vLLM registers its plug-ins before it has a model; the first load does the dry run
 of `dry_runs.py`. Each load checks that vLLM requests tensors, see `StreamerModelLoader.load_weights`.
 """
 

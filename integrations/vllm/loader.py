@@ -1,7 +1,7 @@
 """The load format ``streamer``: vLLM's own loader, with weights that this package reads.
 
-Each process reads only the tensors that it needs, without those of experts on other ranks, or of the main model when it
-loads a draft. No process waits for another.
+Each process reads only the tensors that it needs. It does not read tensors of experts on other ranks, or of the main
+model while it loads a draft. No process waits for another.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class StreamerModelLoader(DefaultModelLoader):  # type: ignore[misc]
         """Fill a model: vLLM's own loader does it, with the tensors of `get_all_weights`.
 
         Raises:
-            UsageError: vLLM takes tensors in another way, or asked for none, and the model is not filled.
+            UsageError: vLLM takes tensors in another way, or requested none, and the model is not filled.
             StreamerError: as for `streamer.load`.
         """
         reason = TENSORS.misfit(self, model_config)
@@ -69,7 +69,7 @@ class StreamerModelLoader(DefaultModelLoader):  # type: ignore[misc]
         self._began = None
         super().load_weights(model, model_config)
         if self._began is None:
-            raise refusal("DefaultModelLoader.load_weights asked for no tensor", COMMAND, "streamer")
+            raise refusal("DefaultModelLoader.load_weights requested no tensor", COMMAND, "streamer")
 
     def get_all_weights(self, model_config: Any, model: Any) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield the tensors of a model, and those of its other checkpoints.

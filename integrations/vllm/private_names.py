@@ -1,6 +1,6 @@
 """The private names of vLLM that the loaders use, all of the loaders' base classes.
 
-`hooks.py` tests those of `ShardedStateLoader`; a load goes on without the others.
+`hooks.py` tests the names of `ShardedStateLoader`; without the other names, a load continues.
 """
 
 from __future__ import annotations
@@ -39,5 +39,5 @@ def files_of_rank(pattern: str | None) -> str:
 
 
 def own_tensors(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Return the tensors of a model that are not part of another tensor: these are saved."""
+    """Return the tensors of a model that are not part of another tensor: vLLM saves only these."""
     return dict(ShardedStateLoader._filter_subtensors(model.state_dict()))

@@ -1,4 +1,4 @@
-"""A load format that does not fit this version of vLLM: using it raises our error, not "unknown load format"."""
+"""Stands for a load format that does not fit this version of vLLM: its use raises our error, which names the reason."""
 
 from __future__ import annotations
 

@@ -229,7 +229,7 @@ def test_an_sglang_that_asks_for_no_weights_is_an_error(monkeypatch):
     monkeypatch.setattr(hooks, "_REASONS", {})
     monkeypatch.setattr(DefaultModelLoader, "load_model", lambda self, **named: None)
     loader = own_hooks._loader(lambda *_: None, LoadConfig(load_format="streamer"))
-    with pytest.raises(streamer.UsageError, match="asked for no tensor"):
+    with pytest.raises(streamer.UsageError, match="requested no tensor"):
         loader.load_model(model_config=None, device_config=None)
 
 

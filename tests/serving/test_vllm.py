@@ -99,7 +99,7 @@ def test_a_vllm_that_asks_for_no_weights_is_an_error(folder, monkeypatch):
     config = config_of(folder)
     model = created(config)
     monkeypatch.setattr(DefaultModelLoader, "load_weights", lambda self, model, model_config: None)
-    with pytest.raises(streamer.UsageError, match="asked for no tensor"):
+    with pytest.raises(streamer.UsageError, match="requested no tensor"):
         fill(model, config)
 
 

@@ -184,7 +184,7 @@ def test_a_part_that_is_missing_is_noticed(tmp_path):
     """torch's own reader leaves the rest of the tensor as it was."""
     whole = torch.rand(10, 6)
     by_rank(tmp_path, [([0, 0], whole[:4]), ([8, 0], whole[8:])])
-    with pytest.raises(streamer.FormatError, match=r"do not make one of shape \[10, 6\]. A shard of some rank is miss"):
+    with pytest.raises(streamer.FormatError, match=r"do not form a tensor of shape \[10, 6\]. A shard of some rank"):
         streamer.dcp.StorageReader(tmp_path).read_metadata()
 
 
@@ -337,7 +337,7 @@ def test_of_quantised_weights_only_the_rows_of_the_plan_are_read(quantized):
 
 
 def test_scales_that_do_not_fit_are_refused(quantized):
-    with pytest.raises(streamer.FormatError, match=r"has shape \[300, 200\], its scales \[3, 2\]. Give the block_size"):
+    with pytest.raises(streamer.FormatError, match=r"has shape \[300, 200\], its scales \[3, 2\]. Pass the block_size"):
         streamer.dcp.QuantizedHuggingFaceStorageReader(quantized, block_size=64).read_metadata()
 
 

@@ -199,7 +199,7 @@ def test_an_item_that_is_encrypted(folder):
     changed(folder, lambda name, info: setattr(info, "transform_descriptors", ["stream.secret/1"]))
     error = error_of(folder)
     assert isinstance(error, streamer.FormatError)
-    assert "went through 'stream.secret/1' when it was saved, which is not undone here" in str(error)
+    assert "was saved with 'stream.secret/1', which this reader cannot undo" in str(error)
     assert "FsspecReader" in str(error)
 
 
@@ -233,7 +233,7 @@ def test_a_tensor_of_another_shape_in_a_large_item(folder):
     overwritten(folder, "large", lambda length: saved.getvalue() if length == len(saved.getvalue()) else b"")
     error = error_of(folder)
     assert isinstance(error, streamer.FormatError)
-    assert "item 'large' has shape [512, 600], the metadata say another" in str(error)
+    assert "item 'large' has shape [512, 600], the metadata another one" in str(error)
 
 
 def test_an_item_that_no_metadata_tell_of(folder):
@@ -242,7 +242,7 @@ def test_an_item_that_no_metadata_tell_of(folder):
     (index,) = (index for index in metadata.storage_data if index.fqn == "small")
     absent = type(index)("absent", index.offset)
     request = ReadItem(LoadItemType.TENSOR, index, torch.Size([0]), absent, torch.Size([0]), torch.Size([3]))
-    with pytest.raises(streamer.FormatError, match="the metadata name no place of 'absent'"):
+    with pytest.raises(streamer.FormatError, match="the metadata do not say where 'absent' is"):
         reader.read_data(LoadPlan([request]), DefaultLoadPlanner())
 
 

@@ -73,7 +73,7 @@ def test_no_folder(tmp_path, cls):
 @pytest.mark.parametrize("library", [streamer.transformers, streamer.diffusers])
 def test_a_url_where_the_class_belongs(library):
     with pytest.raises(
-        streamer.UsageError, match=r"of the type str, has no method from_pretrained\. Give the class first"
+        streamer.UsageError, match=r"of the type str, has no method from_pretrained\. Pass the class first"
     ):
         library.from_pretrained("s3://bucket/model", AutoModelForCausalLM)
 
