@@ -3,9 +3,10 @@
     python benchmarks/bench_cache.py [--gib 1] [--rounds 5] [--mb-per-s 0] [--cold] [--json out.json]
 
 The server is nginx on loopback. Every run is a fresh process that imports and touches its memory before the clock
-starts; the four alternate. ``--mb-per-s`` limits the server, as a network would. ``--cold`` drops the cache's and the
-disk's files from the page cache before each run. After the clock the tensors are compared by a digest. A first load's
-cache is written to the end and its share of the checkpoint told.
+starts; the four kinds of load alternate. ``--mb-per-s`` limits the server, as a network would. ``--cold`` drops the
+files of the cache and of the disk from the page cache before each run. The tensors are compared by a digest after the
+clock has stopped. A load with an empty cache then waits until its cache is written, and the table shows the cached
+share.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--gib", type=float, default=1.0)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--mb-per-s", type=float, default=0.0, help="of each of the server's connections")
+    parser.add_argument("--mb-per-s", type=float, default=0.0, help="limit of each connection; 0: none")
     parser.add_argument("--cold", action="store_true")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--child", nargs=4, help=argparse.SUPPRESS)

@@ -1,11 +1,11 @@
-"""Time ``torch.distributed.checkpoint.load`` into tensors that are there: with our reader, and with torch's own.
+"""Time ``torch.distributed.checkpoint.load`` into existing tensors, with our reader and with torch's readers.
 
     python benchmarks/bench_dcp.py [--gib 0.5] [--rounds 5] [--json out.json]
 
 A checkpoint of `dcp.save` in bfloat16, from a folder in the page cache, and from a real S3 server on loopback. Every
 run is a fresh process that imports everything, loads a tiny checkpoint, and touches the memory of its tensors and of
-the loader before the clock starts; contestants alternate. All tensors are compared by their digests, after it. `file`
-is torch's reader for local files alone, `fsspec` the one for any URL.
+the loader before the clock starts; contestants alternate. All tensors are compared by their digests after the clock has
+stopped. `file` is torch's reader for local files, `fsspec` is torch's reader for any URL.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def main() -> None:
 
 
 def shapes(layers: int, width: int) -> dict[str, tuple[int, ...]]:
-    """Return those of a decoder's layers: matrices, and small vectors between them."""
+    """Return the shapes of a decoder's tensors: matrices, and small vectors between them."""
     found: dict[str, tuple[int, ...]] = {}
     for layer in range(layers):
         for name in "qkvo":
@@ -74,7 +74,7 @@ def save(folder: Path, layers: int, width: int) -> None:
 
     state = {name: torch.rand(shape).bfloat16() for name, shape in shapes(layers, width).items()}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of torch, that there are no other processes
+        warnings.simplefilter("ignore")  # torch warns that there are no other processes
         dcp.save(state, checkpoint_id=str(folder), no_dist=True)
 
 

@@ -1,10 +1,11 @@
-"""Time loads and saves of an encrypted checkpoint against plain ones; beside Tensorizer's, if it is installed.
+"""Time loads and saves of an encrypted and a plain checkpoint, also with Tensorizer if it is installed.
 
     python benchmarks/bench_encryption.py [--gib 1] [--rounds 5] [--s3] [--json out.json]
 
-All contestants run in one process and alternate, so that they share the machine's good and bad moments; the ratio is of
-their medians. Files are in the page cache: the plain load then runs at the speed of memory, which is the hardest case
-for a cipher. With ``--s3``, a real server on loopback has them. Tensors are compared after the clock.
+All contestants run in one process and alternate, so that a disturbance of the machine affects all of them. Ratios are
+ratios of medians. Files are in the page cache: the plain load then runs at the speed of memory, which is the hardest
+case for a cipher. With ``--s3``, the files are on a real server on loopback. Tensors are compared after the clock has
+stopped.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ def measured(
             found = run()
             elapsed = time.perf_counter() - began
             if isinstance(found, dict) and not all(torch.equal(found[each], tensors[each]) for each in tensors):
-                raise SystemExit(f"{name}: another tensor")
+                raise SystemExit(f"{name}: wrong tensor")
             del found
             if number:
                 seconds[name].append(elapsed)
@@ -82,7 +83,7 @@ def measured(
 
 
 def of_tensorizer(tensors: dict[str, torch.Tensor], place: str) -> dict[str, Callable[[], Any]]:
-    """Return the runs of Tensorizer; none if it is not installed."""
+    """Return the runs of Tensorizer; an empty mapping if it is not installed."""
     try:
         from tensorizer import DecryptionParams, EncryptionParams, TensorDeserializer, TensorSerializer
     except ImportError:

@@ -1,12 +1,12 @@
-"""How fast loaders are at a given concurrency: from disks of 1 and 2 GiB/s, and from a store as slow as S3.
+"""Measure loaders at each concurrency: from disks of 1 and 2 GiB/s, and from a store as slow as S3.
 
     make .venv/.bench && export PYTHONPATH=.venv/bench
     python benchmarks/bench_experiments.py [--experiments disk-1,disk-2,store] [--rounds 3] [--bytes N] [--pictures DIR]
 
-Guarantees: as `bench_load.py`; the files are cold before each run from a disk, and the disk is this machine's own,
-capped by a control group (``io.max``, or ``blkio.throttle.read_bps_device``), which takes root. The store is
-`paced_server.cc`: 30 ms, and 90 MB/s for each connection. ``N threads`` and ``N requests`` are each loader's own
-setting of that meaning; rows without a number choose for themselves. `--pictures` writes one SVG for each experiment.
+Guarantees: as `bench_load.py`. The files are cold before each run from a disk. The disk is this machine's own, and a
+control group limits its speed (``io.max``, or ``blkio.throttle.read_bps_device``), which needs root. The store is
+`paced_server.cc`: 30 ms, and 90 MB/s for each connection. ``N threads`` and ``N requests`` are set by the option that
+each loader has for this; in rows without a number, the loader chooses. `--pictures` writes one SVG for each experiment.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _with(row: str, name: str, section: str, environment: dict[str, str]) -> Con
 
 
 def of_disks() -> list[Contestant]:
-    """List who reads files, with each number of threads."""
+    """List the loaders of files, with each number of threads."""
     rows = [_with("streamer load", "streamer", "file-cold", {})]
     rows.append(_with("safetensors clone", "safetensors", "file-cold", {}))
     for count in map(str, DISK_THREADS):
@@ -60,7 +60,7 @@ def of_disks() -> list[Contestant]:
 
 
 def of_store() -> list[Contestant]:
-    """List who reads S3, with each number of requests in flight."""
+    """List the loaders from S3, with each number of requests in flight."""
     rows = [_with("streamer load", "streamer", "http", {}), _with("s3fs cat_ranges", "s3fs", "http", {})]
     for count in STORE_REQUESTS:
         fixed = {"STREAMER_HTTP_REACTORS": "2", "STREAMER_HTTP_IN_FLIGHT": str(count // 2)}
@@ -73,7 +73,7 @@ def of_store() -> list[Contestant]:
 
 @contextmanager
 def capped_disk(path: Path, bytes_per_second: int) -> Iterator[list[str]]:
-    """Return the beginning of a command whose process reads the disk of `path` no faster than that."""
+    """Yield the beginning of a command whose process reads the disk of `path` at no more than this speed."""
     device = f"{os.major(path.stat().st_dev)}:{os.minor(path.stat().st_dev)}"
     is_unified = (GROUPS / "cgroup.controllers").exists()
     group = GROUPS / ("" if is_unified else "blkio") / f"streamer-bench-{os.getpid()}"
@@ -87,7 +87,7 @@ def capped_disk(path: Path, bytes_per_second: int) -> Iterator[list[str]]:
 
 
 def make_tensorized(paths: Sequence[str]) -> Path | None:
-    """Write the shards in tensorizer's format, once; in a process of its own. None where it is not installed."""
+    """Write the shards in tensorizer's format once, in a separate process; return None if it is not installed."""
     file = Path(tensorized(list(paths)))
     if not file.exists():
         script = (
@@ -125,7 +125,7 @@ def main() -> None:
     parser.add_argument("--pictures", type=Path, metavar="DIR", help="write an SVG of each experiment here")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every run's figures here")
     arguments = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # unwinds, so that the group and children end
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # raises, so that the group and children end
     folder = HERE.parent / ".bench" / f"model-{arguments.bytes}"
     shards = make_or_reuse(folder.resolve(), arguments.bytes, 4)
     results: dict[str, list[Row]] = {}

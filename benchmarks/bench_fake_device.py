@@ -1,12 +1,12 @@
-"""Load from a store as slow as S3 to the CPU and to a fake CUDA device: does the way to a device cost speed?
+"""Load from a store as slow as S3 to the CPU and to a fake CUDA device, to measure what the way to a device costs.
 
     make test-packages && python benchmarks/bench_fake_device.py [--rounds 7] [--bytes N]
 
-Guarantees: all of the engine's GPU pipeline runs (pinned slots, streams, events, copies), against the fake driver of
-`tests/gpu/fake_driver`. What is fake: its device memory is this machine's, all of it touched before the clock runs, as
-a device's needs no page faults. In the row `cuda` a processor does the copies, and every byte is compared. In the row
-`link` they take the time of a PCIe 4 link and no processor, as with a device's own copy engine; they move nothing, so
-there is nothing to compare. Each run is a fresh process. The goal is a difference of 5 % at most.
+Guarantees: the engine's whole GPU pipeline runs (pinned slots, streams, events, copies), with the fake driver of
+`tests/gpu/fake_driver`. The fake device's memory is memory of this machine. All of it is touched before the clock runs,
+because a real device has no page faults. In the row `cuda` a processor does the copies, and every byte is compared. In
+the row `link` copies take the time of a PCIe 4 link and no processor, as with a device's own copy engine. These copies
+move nothing, so no bytes are compared. Each run is a fresh process. The goal is a difference of 5 % at most.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ HERE = Path(__file__).resolve().parent
 TESTS = HERE.parent / "tests"
 DEVICES = ("cpu", "cuda", "link")
 LINK_MB_PER_S = 25_000  # what copies from pinned memory reach over PCIe 4 x16
-ALIGNMENT = 512  # of tensors, as torch's allocator gives it
+ALIGNMENT = 512  # of tensors, as in torch's allocator
 
 
 def main() -> None:
@@ -74,7 +74,7 @@ def compiled_driver(folder: Path) -> Path:
 
 
 def figures_of(device: str, touch_bytes: int, driver: str, endpoint: str, *urls: str) -> dict[str, Any]:
-    """Load once in this process; return what it took."""
+    """Load once in this process; return the measured figures."""
     sys.path.insert(0, str(TESTS))
     from gpu.fake_devices import FakeTorchCuda, attached_fake_gpu
 
@@ -92,11 +92,11 @@ def figures_of(device: str, touch_bytes: int, driver: str, endpoint: str, *urls:
         if device != "cpu":
             memory = DeviceMemory(int(touch_bytes * 1.1))
             FakeTorchCuda.empty = lambda _, shape, dtype, index: FakeTorchCuda.place(memory.take(shape, dtype), index)
-        touch_and_free(touch_bytes, huge_pages=True)  # last, so that what is pinned is as warm as what tensors get
+        touch_and_free(touch_bytes, huge_pages=True)  # last, so that pinned memory and tensors are equally warm
         with Measurement() as measured:
             loaded = streamer.load(list(urls), **how)
         on_device = sum(tensor.data_ptr() in FakeTorchCuda.placed for tensor in loaded.values())
-        assert on_device == (0 if device == "cpu" else len(loaded)), "not where it should be"
+        assert on_device == (0 if device == "cpu" else len(loaded)), "tensors are on the wrong device"
         digests = [tensor_digest(name, tensor) for name, tensor in loaded.items()]
         del loaded
     size_bytes, digest = (sum(column) & MASK for column in zip(*digests, strict=True))
@@ -104,7 +104,7 @@ def figures_of(device: str, touch_bytes: int, driver: str, endpoint: str, *urls:
 
 
 class DeviceMemory:
-    """The memory of the fake device: one mapping that was written to, of which tensors take pieces."""
+    """The memory of the fake device: one mapping, already touched, from which tensors get pieces."""
 
     def __init__(self, size_bytes: int) -> None:
         import torch

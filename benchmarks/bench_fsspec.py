@@ -2,8 +2,9 @@
 
     python benchmarks/bench_fsspec.py [--gib 0.5] [--rounds 5] [--rows readinto,read] [--json out.json]
 
-From a real S3 server on loopback. Every run is a fresh process that imports, reads another object and touches its
-memory before the clock starts; contestants alternate. What was read is compared by its digest, after the clock.
+The object is on a real S3 server on loopback. Every run is a fresh process that imports, reads another object and
+touches its memory before the clock starts; contestants alternate. The bytes that were read are compared by their digest
+after the clock has stopped.
 """
 
 from __future__ import annotations
@@ -95,10 +96,8 @@ def child(name: str, row: str, uri: str, options_text: str, scratch: str) -> Non
     if row == "readinto":
         target = bytearray(size_bytes)
         target[::4096] = b"\1" * len(target[::4096])
-    for huge_pages in (
-        True,
-        False,
-    ):  # each contestant takes some of both kinds, and the page cache of a copy small ones
+    # Each contestant uses pages of both sizes, and the page cache of a copy uses small pages.
+    for huge_pages in (True, False):
         touch_and_free(size_bytes, huge_pages=huge_pages)
     with Measurement() as measured:
         found = ROWS[row](Run(fs, path, target, scratch))
@@ -111,7 +110,7 @@ def child(name: str, row: str, uri: str, options_text: str, scratch: str) -> Non
 
 @dataclass(frozen=True)
 class Run:
-    """What a row reads: a path of a file system, into memory or a folder."""
+    """A path that a row reads from a file system, into memory or a folder."""
 
     fs: Any
     path: str
@@ -126,7 +125,7 @@ def readinto(run: Run) -> list[bytearray]:
 
 
 def read(run: Run) -> list[bytes]:
-    """Piece by piece; a digest of each piece would be most of the time, so one byte in 4096 is kept."""
+    """Read piece by piece. Digests would take most of the time, so one byte in 4096 is kept for comparison."""
     kept = []
     with run.fs.open(run.path, "rb") as file:
         while piece := file.read(PIECE_BYTES):

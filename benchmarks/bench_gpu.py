@@ -1,11 +1,12 @@
-"""Storage to one CUDA device: this project, the limits of the machine, and every rival that is installed.
+"""Measure loads to one CUDA device: this project, the limits of the machine, and every installed rival.
 
     python benchmarks/bench_gpu.py [--gib 8] [--rounds 5] [--sections tmpfs,warm,cold,http] [--json out.json]
 
 Runs from a checkout with torch, numpy and this package installed, without a network; rivals that are not installed are
 listed as such. The limits are measured in the same run: pinned memory to the device, and the page cache to pinned
-memory. Every run is a fresh process; contestants alternate; every tensor is copied back and compared, after the clock,
-with what numpy finds in the files. `--device cpu` tries the script where there is no GPU; its figures mean nothing.
+memory. Every run is a fresh process; contestants alternate. After the clock has stopped, every tensor is copied back
+and compared with the bytes that numpy reads from the files. `--device cpu` tests the script on a machine without a GPU;
+its figures mean nothing.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from measure import MASK, Measurement, bring_into_page_cache, drop_from_page_cac
 NOT_INSTALLED = 3
 SECTIONS = ("tmpfs", "warm", "cold", "http")
 TIMEOUT_S = 600
-OTHERS_SETTINGS = ("STREAMER_", "RUNAI_", "FASTSAFETENSORS_", "INSTANTTENSOR_")  # of the shell, for nobody
+OTHERS_SETTINGS = ("STREAMER_", "RUNAI_", "FASTSAFETENSORS_", "INSTANTTENSOR_")  # not passed on
 
 
 def main() -> None:
@@ -71,7 +72,7 @@ def _check_device(device: str) -> None:
     import torch
 
     if device.startswith("cuda") and not torch.cuda.is_available():
-        sys.exit("there is no CUDA device here, or torch is not built for it: nothing was measured")
+        sys.exit("there is no CUDA device here, or torch is not built for CUDA: nothing was measured")
 
 
 def _run(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -139,7 +140,7 @@ def _run_once(name: str, paths: list[str], device: str) -> dict[str, Any]:
 
 
 def _child(name: str, paths: list[str], device: str) -> None:
-    """One load in this process; one JSON line."""
+    """Load once in this process, and print one JSON line."""
     import torch
 
     _prepare(torch, device)
@@ -166,7 +167,7 @@ def _child(name: str, paths: list[str], device: str) -> None:
 
 
 def _prepare(torch: Any, device: str) -> None:
-    """Bring the device's context up, as every server has it by the time it loads weights."""
+    """Create the device's context: every server has one before it loads weights."""
     if device.startswith("cuda"):
         torch.empty(1 << 20, device=device)
         torch.cuda.synchronize()
@@ -174,7 +175,7 @@ def _prepare(torch: Any, device: str) -> None:
 
 
 def _details(name: str, paths: list[str], device: str) -> dict[str, Any]:
-    """What only this project tells: its path to the device, pinned memory, and when the first tensor is there."""
+    """Return figures that only this project reports: device path, pinned memory, and time to the first tensor."""
     if name != "streamer load":
         return {}
     import streamer

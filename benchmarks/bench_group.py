@@ -1,11 +1,11 @@
-"""Load one checkpoint by the ranks of a gloo group, from a server at the end of a link that all ranks share.
+"""Load one checkpoint with all ranks of a gloo group, from a server behind a link that all ranks share.
 
     python benchmarks/bench_group.py [--ranks 4] [--rounds 3] [--bytes N] [--link BYTES] [--only REGEX] [--json FILE]
 
 Rows: each rank alone; the group together, which reads each byte once; the same with slices of a tensor-parallel rank;
-and Run:ai with RUNAI_STREAMER_DIST=1. Guarantees: each whole load keeps all tensors and compares them with the files;
-the clock runs from a barrier, when all ranks have imported what they need, to the end of the last rank. `sent` is what
-the server's link has passed on, headers included.
+and Run:ai with RUNAI_STREAMER_DIST=1. Guarantees: each load of whole tensors keeps all of them and compares them with
+the files. The clock starts at a barrier, after all ranks have finished their imports, and stops when the last rank has
+ended. `sent` is the number of bytes that passed the server's link, headers included.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ PARTIAL = ("streamer, slices alone", "streamer, slices and group")
 
 
 def slices(rank: int, ranks: int) -> Any:
-    """Cut every other tensor by rows, the others by columns, as tensor parallelism does."""
+    """Cut every second tensor by rows and the others by columns, as tensor parallelism does."""
     import streamer
 
     def part(name: str, shape: tuple[int, ...], _dtype: str) -> streamer.Slice | None:
@@ -53,7 +53,7 @@ def slices(rank: int, ranks: int) -> Any:
 
 
 def loaded(row: str, target: Target, rank: int, ranks: int) -> dict[str, Any]:
-    """Load as a row says."""
+    """Load in the way that a row names."""
     import torch.distributed as dist
 
     if row.startswith("Run:ai"):
@@ -71,7 +71,7 @@ def loaded(row: str, target: Target, rank: int, ranks: int) -> dict[str, Any]:
 
 
 def rank() -> None:
-    """Load once, and tell the time and what was found; one process."""
+    """Load once in one process, and print the time and the digests of the tensors."""
     import torch.distributed as dist
 
     request = json.loads(sys.stdin.readline())
@@ -94,11 +94,11 @@ def rank() -> None:
     found = {"bytes": sum(size for size, _ in digests), "digest": sum(value for _, value in digests) & MASK}
     print(json.dumps({"seconds": seconds, **found, "tensors": len(tensors)}), flush=True)
     dist.barrier()
-    os._exit(0)  # whatever a loader leaves running
+    os._exit(0)  # a loader may leave threads running
 
 
 def measure(row: str, shards: list[Path], arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """Run one round: seconds of the slowest rank, and bytes that the server sent."""
+    """Run one round; return the seconds of the slowest rank and the bytes that the server sent."""
     store = folder / f"store-{time.monotonic_ns()}"
     with (
         NginxOrigin(folder.parent) as origin,
@@ -143,7 +143,7 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--bytes", type=int, default=1 << 30, help="size of the checkpoint (default 1 GiB)")
-    parser.add_argument("--link", type=int, default=200_000_000, help="bytes a second of the link; 0: no limit")
+    parser.add_argument("--link", type=int, default=200_000_000, help="bytes per second of the link; 0: no limit")
     parser.add_argument("--only", type=re.compile, default=re.compile(""), metavar="REGEX", help="rows to run")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every round's figures here")
     parser.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)

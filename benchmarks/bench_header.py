@@ -1,7 +1,7 @@
-"""Seconds and memory to parse a safetensors header, by number of tensors and by how the header was written.
+"""Measure the time and memory to parse a safetensors header, by its number of tensors and its form.
 
-Promised for the compact form on a quiet machine: 100 000 tensors in 0.3 s, 10**6 in 2 s, and memory up to 10 times
-the header. Each line is measured in a process of its own: the allocator's peak counts once.
+For the compact form on a quiet machine, the project promises 100 000 tensors in 0.3 s, 10**6 in 2 s, and memory up to
+10 times the header. Each line is measured in a separate process, because the allocator's peak never falls.
 
     python benchmarks/bench_header.py --tensors 100000 1000000 --form compact spaced distinct foreign
 """
@@ -22,13 +22,13 @@ from streamer.core.format.header import parse_header
 FORMS = {
     "compact": "as the reference writes it",
     "spaced": "as Python's json.dumps writes it",
-    "distinct": "compact, and no two tensors of one shape",
+    "distinct": "compact, and no two tensors have the same shape",
     "foreign": "fields in another order, so that the JSON reader reads them",
 }
 
 
 def header_of(tensors: int, form: str) -> tuple[bytes, int]:
-    """A header and the size of its object; written piecewise, so that the peak is the parser's."""
+    """Return a header and the size of its object. The header is built in pieces, so that parsing sets the peak."""
     text = bytearray(b"{")
     offset = 0
     for index in range(tensors):

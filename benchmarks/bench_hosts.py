@@ -1,10 +1,11 @@
-"""Time what a host library's own loader, streamer's for that host, and `load_into` take for one model on the CPU.
+"""Time loads of one model to the CPU: by a host library's own loader, by streamer's for this host, and by `load_into`.
 
     python benchmarks/bench_hosts.py [--gib 0.5] [--rounds 5] [--hosts transformers,diffusers] [--json out.json]
 
-From a folder in the page cache. Every run is a fresh process that imports the host, loads a tiny model and touches its
-memory before the clock starts; contestants alternate. Loaders that map files have read nothing yet, so each contestant
-reads a byte of every page of every parameter inside of the clock. All tensors are compared by their digests, after it.
+The model is in a folder in the page cache. Every run is a fresh process that imports the host, loads a tiny model and
+touches its memory before the clock starts; contestants alternate. Loaders that map files have read nothing when they
+return, so each contestant reads a byte of every page of every parameter before the clock stops. All tensors are
+compared by their digests afterwards.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ PAGE_BYTES = 4096
 
 
 def transformers_loaders(folder: Path) -> dict[str, Callable[[], Any]]:
-    """Return the three ways to a Llama with ``from_pretrained``."""
+    """Return three ways to load a Llama with ``from_pretrained``."""
     from transformers import LlamaForCausalLM
 
     import streamer
@@ -43,7 +44,7 @@ def transformers_loaders(folder: Path) -> dict[str, Callable[[], Any]]:
 
 
 def accelerate_loaders(folder: Path) -> dict[str, Callable[[], Any]]:
-    """Return the three ways to the same Llama with ``load_checkpoint_and_dispatch``."""
+    """Return three ways to load the same Llama with ``load_checkpoint_and_dispatch``."""
     from accelerate import load_checkpoint_and_dispatch
 
     import streamer
@@ -57,7 +58,7 @@ def accelerate_loaders(folder: Path) -> dict[str, Callable[[], Any]]:
 
 
 def diffusers_loaders(folder: Path) -> dict[str, Callable[[], Any]]:
-    """Return the three ways to an autoencoder of diffusers."""
+    """Return three ways to load an autoencoder of diffusers."""
     from accelerate import init_empty_weights
     from diffusers import AutoencoderKL
 
@@ -92,7 +93,7 @@ def _filled(folder: Path, model: Any) -> Any:
 
 
 def make_autoencoder(folder: Path, gib: float) -> Path:
-    """Save an autoencoder whose widest layers have about so many GiB together; of 0, the smallest."""
+    """Save an autoencoder whose widest layers together have about `gib` GiB; 0 makes the smallest one."""
     from diffusers import AutoencoderKL
 
     channels = [64, 64, 64, max(64, round((gib * 2**30 / 650) ** 0.5 / 64) * 64)]
@@ -157,7 +158,7 @@ def _child(host: str, name: str, path: str) -> None:
     size_bytes = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
     make, loaders = HOSTS[host]
     with tempfile.TemporaryDirectory() as scratch:
-        loaders(make(Path(scratch, "tiny"), 0))[name]()  # the host imports the most of itself when it loads a model
+        loaders(make(Path(scratch, "tiny"), 0))[name]()  # the host imports most of its modules when it loads a model
     load = loaders(folder)[name]
     touch_and_free(size_bytes * 5 // 4, huge_pages=name != "host")
     with Measurement() as measured:

@@ -39,14 +39,14 @@ HERE = Path(__file__).resolve().parent
 
 @dataclass(frozen=True)
 class Before:
-    """A row of this project in another build, for a change to be compared with what was before it."""
+    """A row for another build of this project, to compare a change with the state before it."""
 
     now: Contestant
     python: Path
 
     @property
     def name(self) -> str:
-        """As the tables call it."""
+        """The name in the tables."""
         return f"{self.now.name} (before)"
 
 
@@ -57,11 +57,11 @@ class Session:
         self, shards: list[Path], rounds: int, candidates: Sequence[RawRow | Contestant], before: Path | None = None
     ) -> None:
         self._shards, self._rounds, self._candidates, self._before = shards, rounds, candidates, before
-        self.other_files: list[Path] = []  # to be as cold or warm as the shards
+        self.other_files: list[Path] = []  # made as cold or warm as the shards
         self.run_by: list[str] = []  # the beginning of every command
         self._sizes = [path.stat().st_size for path in shards]
         self._expected = {True: expected_files(shards), False: expected_tensors(shards)}
-        self.touch_bytes = int(sum(self._sizes) * 1.05) + (256 << 20)  # the libraries' own buffers too
+        self.touch_bytes = int(sum(self._sizes) * 1.05) + (256 << 20)  # includes buffers of the libraries
         self.sections: dict[str, list[Row]] = {}
 
     def run_section(self, name: str, section: str, target: Target) -> list[Row]:
@@ -79,7 +79,7 @@ class Session:
         return self.sections[name]
 
     def _prepare(self, section: str) -> None:
-        # Before each run, not each round: direct readers and memory pressure push files out of the cache.
+        # Done before each run, not each round: direct readers and memory pressure push files out of the cache.
         files = [*self._shards, *self.other_files]
         if section in ("file-cold", "file-half"):
             drop_from_page_cache(files)
@@ -99,7 +99,7 @@ class Session:
         try:
             done = self._start(each, target)
         except subprocess.TimeoutExpired:
-            return None, f"failed: no end after {RUN_TIMEOUT_S} s"
+            return None, f"failed: not done after {RUN_TIMEOUT_S} s"
         if done.returncode != 0:
             state = "not installed" if done.returncode == NOT_INSTALLED else f"failed: status {done.returncode}"
             lines = done.stderr.strip().splitlines() or ["no message"]
@@ -132,14 +132,14 @@ class Session:
 
 
 def _order(chosen: list[Any], number: int) -> list[Any]:
-    """Rotate, and turn every second round round, so that no one always runs after the same neighbour."""
+    """Rotate the order, and reverse it in every second round, so that no contestant always runs after the same one."""
     start = number * 3 % max(len(chosen), 1)
     rotated = chosen[start:] + chosen[:start]
     return rotated[::-1] if number % 2 else rotated
 
 
 def targets(section: str, shards: list[Path], origin: NginxOrigin | None) -> Target:
-    """Say where the shards of a section are; `origin` serves the folder's parent."""
+    """Return the place of the shards of a section; `origin` serves the folder's parent."""
     if origin is None:
         return Target([str(path) for path in shards])
     paths = [f"s3://{path.parent.name}/{path.name}" for path in shards]  # nginx serves the folder's parent
@@ -169,7 +169,7 @@ def _parse() -> argparse.Namespace:
 
 def main() -> int:
     arguments = _parse()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # unwinds, so that nginx and the children end
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # raises, so that nginx and the children end
     folder = arguments.checkpoint or HERE.parent / ".bench" / f"model-{arguments.bytes}"
     shards = make_or_reuse(folder.resolve(), arguments.bytes, arguments.shards)
     candidates: list[RawRow | Contestant] = [*RAW_ROWS, *CONTESTANTS.values()]

@@ -1,9 +1,9 @@
-"""What a checkpoint of very many tiny tensors costs: importing, reading the header, delivering each tensor.
+"""Measure loads of a checkpoint with very many tiny tensors: the import, the header, and the delivery of each tensor.
 
     python benchmarks/bench_many_tensors.py [--tensors 100000] [--rounds 5]
 
-Guarantees: every tensor is delivered and its bytes are compared, outside the measured sections. Prints the best and the
-median of each figure; safetensors' own reader stands beside them.
+Guarantees: every tensor is delivered, and its bytes are compared outside the measured sections. Prints the best and the
+median of each figure, and those of safetensors' own reader.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def measure(path: Path) -> dict[str, float]:
     count = len(ours)
     return {
         "open, header and all (s)": opened - started,
-        "of it the header (s)": stream.report.stages["headers"],
+        "the header's part of this (s)": stream.report.stages["headers"],
         "deliver a tensor (us)": (delivered - opened) / count * 1e6,
         "safetensors.load_file, a tensor, header and all (us)": theirs / count * 1e6,
     }

@@ -1,10 +1,10 @@
-"""What a Llama on the meta device costs to fill: `load_into` beside `load`, and beside safetensors with assign=True.
+"""Fill a Llama on the meta device: `load_into`, compared with `load` and with safetensors and ``assign=True``.
 
     python benchmarks/bench_modules.py [--layers 21] [--rounds 7] [--folder DIR] [--json FILE]
 
 Guarantees: each run is a fresh process, contestants alternate in another order each round, the page cache is warm, and
 every tensor of the filled module is compared with the files outside the measured section. `load_file` maps the files
-and reads nothing, so that the row "touched" reads a byte of each page afterwards, as the first forward would.
+and reads nothing, so the row "touched" then reads a byte of each page, as the first forward pass would.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ HIDDEN, INTERMEDIATE, KEY_VALUE, VOCABULARY = 2048, 5632, 512, 32000
 
 
 class Layer(nn.Module):
-    """One of the model's."""
+    """One layer of the model."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -144,13 +144,13 @@ def run_rounds(folder: Path, layers: int, rounds: int) -> dict[str, list[dict[st
             command = [sys.executable, __file__, "--run", name, "--folder", str(folder), "--layers", str(layers)]
             figures = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
             if any(figures[key] != right[key] for key in right):
-                raise SystemExit(f"{name} loaded something else")
+                raise SystemExit(f"{name} loaded wrong tensors")
             runs[name].append(figures)
     return runs
 
 
 def show(runs: dict[str, list[dict[str, Any]]]) -> bool:
-    """Print the table and the goals; tell whether these are met."""
+    """Print the table and the goals; return whether the goals are met."""
     print(f"{'':33}{'median s':>9}{'best':>7}{'max':>7}{'CPU-s/GB':>10}{'peak MiB over tensors':>23}{'faults':>9}")
     median = {name: statistics.median(run["seconds"] for run in each) for name, each in runs.items()}
     peaks = {name: max(run["peak_rss_bytes"] - run["bytes"] for run in each) for name, each in runs.items()}

@@ -1,9 +1,9 @@
-"""Read small tensors of an open checkpoint, one after the other, on connections that are kept and on new ones.
+"""Read small tensors of an open checkpoint one after the other, on kept connections and on new connections.
 
     python benchmarks/bench_open.py [--reads 100]
 
-S3 without and with TLS from nginx on loopback. `kept` is what `streamer.open` does; `new` closes all connections before
-each read. Seconds of each read, without the listing and the headers.
+The server is nginx on loopback, as S3 with and without TLS. `kept` is what `streamer.open` does; `new` closes all
+connections before each read. The time of each read is measured, without the listing and the headers.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Time ``python -m streamer pull`` against ``s3fs.get``: the same folder of an S3 server to the same disk.
+"""Time ``python -m streamer pull`` and ``s3fs.get``: both copy the same folder of an S3 server to the same disk.
 
     python benchmarks/bench_pull.py [--gib 1] [--files 4] [--rounds 5] [--json out.json]
 
-From a real S3 server on loopback. Every run is a fresh process that imports, and connects by reading a small object,
-before the clock starts; contestants alternate. A pull verifies what it reads and flushes it to the disk; s3fs does
-neither, so it also runs with a flush of each file behind it. What was written is compared, after the clock.
+A real S3 server runs on loopback. Every run is a fresh process that imports, and connects by reading a small object,
+before the clock starts; contestants alternate. A pull verifies the bytes and flushes them to the disk. s3fs does
+neither, so a second row flushes each file after s3fs. The written files are compared after the clock has stopped.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
     python benchmarks/bench_ranks.py [--places cold,warm,http] [--ranks 4] [--rounds 3] [--bytes N] [--json FILE]
 
-From files that are dropped from the page cache before each round, from the page cache, and over HTTP; there beside what
-a user may set by hand. Guarantees: every rank keeps all tensors and checks them; the clock runs from the moment when
-all ranks have imported what they need, and touched memory, to the end of the last one. `disk` is what all of them
-together made the kernel read from the device, `peak` the sum of their peaks over their tensors.
+The files are cold (dropped from the page cache before each round), in the page cache, or on an HTTP server. Some rows
+have settings that a user may set by hand. Guarantees: every rank keeps all tensors and checks them. The clock starts
+when all ranks have finished their imports and touched memory, and stops when the last rank has ended. `disk` is the
+number of bytes that the kernel read from the device for all ranks, `peak` the sum of their peaks above their tensors.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from nginx_origin import NginxOrigin
 from run_one import run
 
 HERE = Path(__file__).resolve().parent
-Rows: TypeAlias = dict[str, tuple[str, dict[str, str]]]  # name: the contestant, and what else its environment has
-# The variable of torchrun, which vLLM and SGLang set, too; its value is the number of ranks.
+Rows: TypeAlias = dict[str, tuple[str, dict[str, str]]]  # name: the contestant, and additional variables
+# torchrun sets this variable, and so do vLLM and SGLang; its value is the number of ranks.
 LAUNCHED = {"LOCAL_WORLD_SIZE": ""}
 ROWS: dict[str, Rows] = {
     "cold": {
@@ -58,7 +58,7 @@ ROWS: dict[str, Rows] = {
 
 
 def rank() -> None:
-    """Load once the parent says so; one process."""
+    """Load once in one process, when the parent sends a line."""
     request = json.loads(sys.stdin.readline())
     contestant = CONTESTANTS[request["row"]]
     contestant.import_all()
@@ -69,7 +69,7 @@ def rank() -> None:
 
 
 def measure(place: str, name: str, target: Target, shards: list[Path], ranks: int) -> dict[str, Any]:
-    """Run one round: seconds until the last rank is done, bytes from the disk, and memory beside the tensors."""
+    """Run one round; return seconds until all ranks are done, bytes from the disk, and memory beside the tensors."""
     (drop_from_page_cache if place == "cold" else bring_into_page_cache)(shards)
     row, extra = ROWS[place][name]
     counted = {name: str(ranks) for name in LAUNCHED if name in extra}
@@ -100,7 +100,7 @@ def measure(place: str, name: str, target: Target, shards: list[Path], ranks: in
 def compare(
     place: str, target: Target, shards: list[Path], arguments: argparse.Namespace
 ) -> dict[str, list[dict[str, Any]]]:
-    """Run the rows of a place in turn, so many rounds."""
+    """Run the rows of a place in turn, in each of `rounds` rounds."""
     results: dict[str, list[dict[str, Any]]] = {name: [] for name in ROWS[place]}
     for number in range(arguments.rounds):
         for name in list(results)[:: -1 if number % 2 else 1]:

@@ -1,14 +1,14 @@
-"""Time vLLM from the start of its process until the model is filled, by what loads the weights.
+"""Time vLLM from the start of its process until the model is filled, for each loader of the weights.
 
     make .venv/.serving .venv/.bench && export PYTHONPATH=.venv/serving:.venv/bench
     python benchmarks/bench_ready.py [--gib 2] [--rounds 5] [--picture SVG]
 
-A Llama on the CPU, from cold files on a disk of 1 GiB/s (a control group, which takes root) and from a store of 90 MB/s
-for each connection. The clock runs from before the process is started; imports, configuration and the making of the
-model are the same for all. It stands still while memory is touched, before the weights are loaded: the host of a
-virtual machine is slow to give what was never used. Each row has its own process, contestants alternate, and all
-parameters are compared by their digests afterwards. Where vLLM itself cannot read the store, s3fs fetches the folder
-first, as a container's start script would.
+The model is a Llama on the CPU, from cold files on a disk of 1 GiB/s (limited by a control group, which needs root) and
+from a store of 90 MB/s for each connection. The clock starts before the process does; imports, configuration and
+creation of the model are the same for all. The clock stands still while memory is touched, before the weights are
+loaded: the host of a virtual machine is slow to provide memory that was never used. Each row has its own process,
+contestants alternate, and all parameters are compared by their digests afterwards. vLLM itself cannot read the store:
+in its row, s3fs fetches the folder first, as a container's start script would.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def measure(
     names = PLACES[place][1]
     runs: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
     shards = sorted(folder.glob("*.safetensors"))
-    for number in range(rounds + 1):  # the first brings Python's own files into the page cache, and does not count
+    for number in range(rounds + 1):  # the first round brings Python's files into the page cache, and does not count
         turn = number % len(names)
         for name in names[turn:] + names[:turn]:
             if place == "disk":
@@ -128,7 +128,7 @@ def child(name: str, uri: str, began: str) -> None:
         config = config_of(uri, FORMATS[name], dtype="bfloat16", use_tqdm_on_load=False)
         model = created(config)
         start_s = time.monotonic() - float(began) - fetch_s
-        size_bytes = sum(tensor.nbytes for tensor in model.parameters())  # which are not touched before
+        size_bytes = sum(tensor.nbytes for tensor in model.parameters())  # parameters are not touched before
         touch_and_free(2 * size_bytes, huge_pages=name == "streamer")  # while the clock stands still
         with set_current_vllm_config(config):
             loader = get_model_loader(config.load_config)

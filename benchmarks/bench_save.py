@@ -1,14 +1,14 @@
-"""Time ``streamer.save`` against what else saves, to a disk and to S3.
+"""Time ``streamer.save`` and other ways to save, to a disk and to S3.
 
-To a disk that is safetensors' ``save_file``. To S3 it is a C++ program that only sends the parts (the limit),
-``save_file`` and s3fs's ``put`` after it, and ``dcp.save`` with torch's ``FsspecWriter`` and with ours.
+The other way to a disk is safetensors' ``save_file``. The other ways to S3 are a C++ program that only sends the parts
+(the limit), ``save_file`` followed by s3fs's ``put``, and ``dcp.save`` with torch's ``FsspecWriter`` and with ours.
 
     python benchmarks/bench_save.py [--gib 1] [--rounds 5] [--json out.json]
 
 S3 is a real server on loopback. Every run is a fresh process that imports, makes its tensors and connects by writing a
 small object before the clock starts; contestants alternate. `save` computes the digest of each tensor and flushes files
-to the disk; `save_file` does neither, so it also runs with a flush behind it. What was written is compared, after the
-clock, by the size and CRC32 of its tensors. The clock of the C++ program leaves out the request that begins the upload.
+to the disk. `save_file` does neither, so another row flushes the file afterwards. The written tensors are compared by
+size and CRC32 after the clock has stopped. The time of the C++ program excludes the request that begins the upload.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def main() -> None:
 
 
 def measured(name: str, gib: float, options: dict[str, Any], scratch: str) -> dict[str, Any]:
-    """Run one contestant in a process of its own."""
+    """Run one contestant in a separate process."""
     with tempfile.TemporaryDirectory(dir=scratch) as folder:
         command = [sys.executable, __file__, "--child", name, str(gib), json.dumps(options), folder]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
@@ -92,7 +92,7 @@ def child(name: str, gib: str, options_text: str, folder: str) -> None:
     print(json.dumps({**figures, "digest": digest, "bytes": size_bytes}))
 
 
-# What is timed, which may return the figures of a program; and what reads the tensors that it wrote.
+# The first function is timed, and may return the figures of a program. The second reads the tensors that it wrote.
 Contestant = tuple[Callable[[], object], Callable[[], dict[str, Any]]]
 
 

@@ -1,8 +1,8 @@
-"""Count the blocks a second that the scheduler hands out, to readers whose sources answer at once.
+"""Count how many blocks per second the scheduler hands out to readers whose sources answer at once.
 
     python benchmarks/bench_scheduler.py [--rounds 5] [--before TREE]
 
-A C++ program with the engine's own scheduler, compiled from this tree, and from another one to compare with.
+A C++ program uses the engine's own scheduler. It is compiled from this tree, and from a second tree for comparison.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 FOLDERS = ("base", "cuda", "integrity", "io", "plan", "schedule")
 OTHERS = ("test", "fixture", "fake", "direct_read", "file_reader", "read_ring", "block_retries")  # not needed here
-CASES = {  # readers, items, bytes held at most, the largest item if they are not of 4 KiB
+CASES = {  # readers, items, limit of held bytes, and the largest item if items do not have 4 KiB
     "64 readers, 100 MB": ("64", "300000", "100000000"),
     "64 readers, 100 items": ("64", "300000", "409600"),
     "4 readers, 100 items": ("4", "300000", "409600"),
@@ -41,7 +41,7 @@ def main() -> None:
 
 
 def compiled(tree: Path, program: str) -> str:
-    """Compile the program with the sources of a tree; give its path."""
+    """Compile the program with the sources of a tree; return its path."""
     native = tree / "native"
     sources = [str(each) for name in FOLDERS for each in sorted((native / name).glob("*.cc"))]
     needed = [each for each in sources if not any(word in Path(each).name for word in OTHERS)]

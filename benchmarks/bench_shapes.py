@@ -1,11 +1,12 @@
-"""Checkpoints of other shapes than a few large shards: very many shards, very many tensors, half-resident files.
+"""Load unusual checkpoints: very many shards, very many tensors, and files of which half is in the page cache.
 
     make .venv/.bench && export PYTHONPATH=.venv/bench
     python benchmarks/bench_shapes.py [--shapes shards,tensors,half] [--rounds 7] [--only REGEX] [--json FILE]
 
-Guarantees: as `bench_load.py`. ``shards`` are 1 000 files of 1 MB, ``tensors`` 100 000 of 4 KiB in one file; both
-from the page cache and over S3 on loopback. ``half`` is a checkpoint of 2 GiB with the first half of each shard in the
-page cache; beside the automatic choice stand all reads through the cache, and all past it.
+Guarantees: as `bench_load.py`. ``shards`` are 1 000 files of 1 MB, and ``tensors`` are 100 000 tensors of 4 KiB in one
+file; both are read from the page cache and over S3 on loopback. ``half`` is a checkpoint of 2 GiB with the first half
+of each shard in the page cache. For ``half``, one row reads all bytes through the page cache, and one row reads all
+bytes past it.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def _write(path: Path, names: list[str], size_bytes: int) -> None:
 
 
 def of_half() -> list[Contestant]:
-    """List this project with each way of reading, and the rivals."""
+    """List the rows: this project with each way of reading, and the rivals."""
     ours = CONTESTANTS["streamer load"]
     ways = {"streamer load": {}, "all buffered": {"STREAMER_DIRECT_IO": "0"}, "all direct": {"STREAMER_DIRECT_IO": "1"}}
     section = ("file-half",)
@@ -80,7 +81,7 @@ def of_half() -> list[Contestant]:
 
 
 def run(shape: str, rounds: int, only: re.Pattern[str]) -> dict[str, list[Row]]:
-    """Run one shape, in each section it has."""
+    """Run one shape in each of its sections."""
     if shape == "half":
         shards = make_or_reuse(FOLDER / f"model-{HALF_BYTES}", HALF_BYTES, 4)
         session = Session(shards, rounds, [each for each in of_half() if only.search(each.name)])
@@ -105,7 +106,7 @@ def main() -> None:
     parser.add_argument("--only", type=re.compile, default=re.compile(""), metavar="REGEX", help="contestants to run")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every run's figures here")
     arguments = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # unwinds, so that nginx and the children end
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # raises, so that nginx and the children end
     results = {}
     for shape in arguments.shapes.split(","):
         for place, rows in run(shape, arguments.rounds, arguments.only).items():

@@ -1,12 +1,12 @@
-"""Load one checkpoint from S3 with several processes at the same time: with ``share="node"``, and each for itself.
+"""Load one checkpoint from S3 with several processes at the same time: with ``share="node"``, and each on its own.
 
     python benchmarks/bench_share.py [--ranks 1,4,8] [--rounds 3] [--bytes N] [--json FILE]
 
-SeaweedFS runs on the same machine, on loopback. Guarantees: every process keeps all tensors and checks them; the clock
-runs from the moment when all have imported what they need to the end of the last one; rows take turns. `CPU s` is what
-each process took. `read` is what all processes together read from the storage, over the size of the checkpoint.
-`memory` is the peak of what they hold together (PSS, so shared pages count once), beside what they held before and the
-tensors that they keep.
+SeaweedFS runs on the same machine, on loopback. Guarantees: every process keeps all tensors and checks them. The clock
+starts when all processes have finished their imports, and stops when the last one has ended. Rows take turns. `CPU s`
+is the processor time of each process. `read` is the number of bytes that all processes read from the storage, divided
+by the size of the checkpoint. `memory` is the peak memory of all processes together (PSS, so shared pages count once),
+without the memory that they held before and without their tensors.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SAMPLE_S = 0.05
 
 
 def rank() -> None:
-    """Load once the parent says so; one process."""
+    """Load once in one process, when the parent sends a line."""
     import torch  # noqa: F401  before the clock runs
 
     import streamer
@@ -67,7 +67,7 @@ def held_bytes(pids: list[int]) -> int:
 
 @contextmanager
 def peak_of(pids: list[int]) -> Iterator[list[int]]:
-    """Sample the memory of processes; the list has what they held at first, and the peak."""
+    """Sample the memory of processes; the list holds the first value and the peak, in bytes."""
     found, is_over = [held_bytes(pids)] * 2, threading.Event()
 
     def sample() -> None:

@@ -1,10 +1,11 @@
-"""Time the first and the second load of a process, of a checkpoint so small that only the start counts.
+"""Time the first and the second load of a process, with a checkpoint so small that only the start matters.
 
     python benchmarks/bench_start.py [--rounds 7] [--before PYTHON]
 
-From a folder, and from real servers of S3, Google Cloud Storage and Azure on loopback; of S3 also with keys that
-botocore's session finds, and with an option that needs its client. Every run is a fresh process that has imported torch
-before the clock starts. Shown beside the times: how long Python's garbage collector ran in the first load.
+The checkpoint is in a folder, and on real servers of S3, Google Cloud Storage and Azure on loopback. S3 is also read
+with keys that botocore's session finds, and with an option that needs botocore's client. Every run is a fresh process
+that has imported torch before the clock starts. The table also shows how long Python's garbage collector ran in the
+first load.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ def main() -> None:
 
 
 def with_profile(options: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Have a process of a profile tell the keys of these options, as a server tells those of a role."""
+    """Replace the keys in options by a profile whose process prints them, as a server provides keys of a role."""
     named = {"Version": 1, "AccessKeyId": options.pop("key"), "SecretAccessKey": options.pop("secret")}
     (folder / "keys.json").write_text(json.dumps(named))
     (folder / "config").write_text(f"[profile found]\ncredential_process = cat {folder}/keys.json\n")

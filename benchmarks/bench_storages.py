@@ -1,10 +1,10 @@
-"""Load one checkpoint from every storage, beside the raw limit over the same server where there is one.
+"""Load one checkpoint from every storage, and measure the raw limit of the same server if a raw reader exists.
 
     python benchmarks/bench_storages.py [--rounds 3] [--bytes N] [--only REGEX]
 
-Guarantees: the servers are those of the tests, started here on loopback, with credentials checked; the raw readers use
-the very URLs, signatures and headers that this project's own backend makes. Each run is a fresh process that checks
-every byte; runs of a storage alternate.
+Guarantees: the servers of the tests are started on loopback, and check credentials. The raw readers use the same URLs,
+signatures and headers that this project's backends create. Each run is a fresh process that checks every byte; the rows
+of a storage alternate.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Place:
     options: dict[str, Any] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
     backend: str = "fsspec"
-    imports: tuple[str, ...] = ()  # what the file system behind it imports when it is first used
+    imports: tuple[str, ...] = ()  # modules that its file system imports at the first use
 
 
 @contextmanager
@@ -72,7 +72,7 @@ def on_s3(shards: list[Path]) -> Iterator[Place]:
 def on_gs(shards: list[Path]) -> Iterator[Place]:
     from servers.gcs_emulator import GcsServer
 
-    with GcsServer() as server:  # straight to the emulator: the gate in front of it is Python's
+    with GcsServer() as server:  # directly to the emulator: the gate in front of it is slow, because it is Python
         server.make_bucket("bench")
         uri = server.upload_folder(shards[0].parent, "bench", "model")
         options = {"endpoint_url": server.emulator_url, "token": "anon"}
@@ -123,7 +123,7 @@ def on_hf(shards: list[Path]) -> Iterator[Place]:
             (Path(folder) / hashlib.sha256(path.read_bytes()).hexdigest()).symlink_to(path)
         with NginxOrigin(folder) as origin, HubServer(origin.http_url) as server:
             server.upload_folder(shards[0].parent, "bench/model")
-            for path in shards:  # the stand-in hashes a file when it is first asked for; the Hub when it is uploaded
+            for path in shards:  # the stand-in hashes a file at its first request, the Hub at its upload
                 connection = HTTPConnection(urlsplit(server.url).netloc)
                 connection.request("HEAD", f"/bench/model/resolve/main/{path.name}")
                 connection.getresponse().read()
@@ -150,7 +150,7 @@ def on_cache(shards: list[Path]) -> Iterator[Place]:
 
 @contextmanager
 def on_sqlite(shards: list[Path]) -> Iterator[Place]:
-    """The example plug-in, from its source folder: every statement opens the file anew."""
+    """Use the example plug-in from its source folder; it opens the file for every statement."""
     import sqlite3
 
     with tempfile.TemporaryDirectory() as folder:
@@ -183,7 +183,7 @@ PLACES: dict[str, Callable[[list[Path]], AbstractContextManager[Place]]] = {
 
 
 def raw_commands(place: Place) -> dict[str, list[str]]:
-    """Return the raw readers of a place, with the URLs and headers that its backend makes; none for Python sources."""
+    """Return the raw readers of a place, with URLs and headers of its backend; an empty dict for Python sources."""
     sources, sizes = [], []
     for uri in place.uris:
         if "::" in uri or uri.startswith("sqlite"):
@@ -254,7 +254,7 @@ class Bench:
 
 
 def summary(results: dict[str, list[Row]]) -> str:
-    """One line a storage: the limit, this project, and how close it came."""
+    """Return one line for each storage: the limit, this project, and their ratio."""
     head = f"{'storage':28}{'raw':>8}{'load':>8}{'of raw':>8}{'CPU-s/GB':>10}{'raw CPU':>9}"
     lines = ["\nmedians, GB/s", head, "-" * len(head)]
     for name, rows in results.items():

@@ -1,11 +1,11 @@
-"""Time ``from_pretrained`` until every parameter was touched: ours, the original's, and `streamer.load` beside them.
+"""Time ``from_pretrained`` until every parameter is touched: ours, the original, and `streamer.load` for comparison.
 
     python benchmarks/bench_transformers.py [--gib 0.5] [--rounds 5] [--json out.json]
 
-From a folder in the page cache, and from a real S3 server on loopback; there the original downloads with s3fs first.
-Every run is a fresh process that imports, loads a tiny model and touches its memory before the clock starts;
-contestants alternate. The original maps files, so each contestant reads a byte of every page of every parameter inside
-of the clock. All tensors are compared by their digests, after it.
+The model is in a folder in the page cache, and on a real S3 server on loopback; from S3, the original first downloads
+with s3fs. Every run is a fresh process that imports, loads a tiny model and touches its memory before the clock starts;
+contestants alternate. The original maps files, so each contestant reads a byte of every page of every parameter before
+the clock stops. All tensors are compared by their digests afterwards.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def child(name: str, uri: str, options_text: str, size_bytes: str) -> None:
 
     options = json.loads(options_text) if uri.startswith("s3:") else None
     with tempfile.TemporaryDirectory() as scratch:
-        tiny = make_llama(Path(scratch) / "tiny", 0)  # transformers imports the most of itself when it loads a model
+        tiny = make_llama(Path(scratch) / "tiny", 0)  # transformers imports most modules when it loads a model
         LlamaForCausalLM.from_pretrained(tiny)
         touch_and_free(int(size_bytes), huge_pages=name != "original")
         started = time.perf_counter()

@@ -1,10 +1,11 @@
-"""Compare what this project chooses for a server with every fixed setting, at five kinds of server.
+"""Compare the settings that this project chooses for a server with fixed settings, at five kinds of server.
 
     python benchmarks/bench_tuning.py [--rounds 3] [--bytes N] [--servers near,store,far,stragglers,capped]
                                       [--only REGEX] [--json FILE]
 
-Guarantees: as `bench_load.py`. The fixed settings are options of this project (``8x8`` are 8 requests of 8 MiB in
-flight in each of two event loops) and of the raw reader, libcurl alone. The goal is 0.95 of the best fixed setting.
+Guarantees: as `bench_load.py`. The fixed settings are options of this project and of the raw reader, which uses only
+libcurl. ``8x8`` means 8 requests of 8 MiB in flight in each of two event loops. The goal is 0.95 of the best fixed
+setting.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def _raw(in_flight: int, mib: int) -> Any:
 
 
 def candidates() -> list[Any]:
-    """List the automatic setting, all fixed ones, the raw reader's, and Run:ai's."""
+    """List all rows: the automatic setting, all fixed settings, the raw reader, and Run:ai."""
     settings = [(in_flight, mib) for in_flight in IN_FLIGHT for mib in BLOCK_MIB]
     runai = [each for name, each in CONTESTANTS.items() if name.startswith("runai s3")]
     return [
@@ -67,12 +68,12 @@ def candidates() -> list[Any]:
 
 
 def origin_of(server: str, root: Path) -> AbstractContextManager[NginxOrigin | PacedOrigin]:
-    """Make the server of that name."""
+    """Create the server of this name."""
     return PacedOrigin(root, PACES[server]) if server in PACES else NginxOrigin(root)
 
 
 def verdict(server: str, rows: list[Row]) -> str:
-    """Say how the automatic setting compares with the best of the others, by medians and by bests."""
+    """Return how the automatic setting compares with the best other rows, by medians and by best runs."""
     ours = next((row for row in rows if row.name == "streamer load" and is_measured(row)), None)
     lines = []
     for kind, wanted in (("fixed", 0.95), ("raw", 0.9), ("runai", 1.7)):
@@ -95,7 +96,7 @@ def main() -> None:
     parser.add_argument("--only", type=re.compile, default=re.compile(""), metavar="REGEX", help="contestants to run")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every run's figures here")
     arguments = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # unwinds, so that servers and children end
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # raises, so that servers and children end
     folder = HERE.parent / ".bench" / f"model-{arguments.bytes}"
     shards = make_or_reuse(folder.resolve(), arguments.bytes, 4)
     session = Session(shards, arguments.rounds, [each for each in candidates() if arguments.only.search(each.name)])

@@ -1,10 +1,10 @@
-"""What ``verify=`` costs: the same files, warm, loaded without it, with a manifest, and as if their store kept digests.
+"""Measure the cost of ``verify=``: load the same warm files without it, with a manifest, and with stored digests.
 
     python benchmarks/bench_verify.py [--size 1000000000] [--rounds 3]
 
 Guarantees: each load is a fresh process, whose digest of sampled bytes is compared; modes alternate, in another order
-each round. Prints medians. Local files have no digests of their own: for the last two rows the store is made to tell
-those of the files, computed before.
+each round. Prints medians. Local files have no stored digests: for the last two rows, the store is replaced by one that
+returns digests of the files, which were computed before.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def digest_of(path: Path, algorithm: str) -> str:
 
 
 def computing(paths: list[Path]) -> dict[str, float]:
-    """CPU seconds a GB that the digests alone cost, over bytes in memory that no cache holds."""
+    """Return the CPU seconds per GB that digests cost, for bytes in memory that no processor cache holds."""
     from streamer import _native
 
     costs: dict[str, float] = {}
@@ -58,7 +58,7 @@ def computing(paths: list[Path]) -> dict[str, float]:
 
 
 def load(folder: Path, mode: str, digests: dict[str, str]) -> dict[str, float]:
-    """One load in this process."""
+    """Load once in this process."""
     import torch
 
     import streamer
@@ -119,7 +119,7 @@ def main() -> None:
                 done = subprocess.run(command, input=json.dumps(digests), capture_output=True, text=True, check=True)
                 figure = json.loads(done.stdout)
                 if (figure["bytes"], figure["digest"]) != (expected["bytes"], expected["digest"]):
-                    raise SystemExit(f"{mode}: not the bytes of the files")
+                    raise SystemExit(f"{mode}: the bytes differ from the files")
                 figures[mode].append(figure)
     print(f"{expected['bytes'] / 1e9:.2f} GB in {len(paths)} files, page cache, {arguments.rounds} rounds")
     print(f"write_manifest {expected['bytes'] / 1e9 / written.seconds:.2f} GB/s")

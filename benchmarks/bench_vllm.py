@@ -1,10 +1,10 @@
-"""Time vLLM's ``load_weights`` of a Llama, by load format: ours, Run:ai's on its engine and on ours, and vLLM's own.
+"""Time vLLM's ``load_weights`` of a Llama, by load format: ours, Run:ai's with each engine, and vLLM's own.
 
     make .venv/.serving && PYTHONPATH=.venv/serving python benchmarks/bench_vllm.py [--gib 2] [--rounds 5] [--json FILE]
 
-From a folder in the page cache, and from a real S3 server on loopback. Every run is a fresh process, which imports
-vLLM, creates the model on the CPU and touches memory before the clock starts; contestants alternate. All parameters
-are compared by their digests afterwards. The peak of resident memory is that above the parameters.
+The model is in a folder in the page cache, and on a real S3 server on loopback. Every run is a fresh process, which
+imports vLLM, creates the model on the CPU and touches memory before the clock starts; contestants alternate. All
+parameters are compared by their digests afterwards. The peak of resident memory excludes the parameters.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ sys.path[:0] = [str(HERE), str(HERE.parents[0] / "tests")]
 from llama import make_llama  # noqa: E402
 from measure import MASK, Measurement, bring_into_page_cache, tensor_digest, touch_and_free  # noqa: E402
 
-FORMATS = {  # of each contestant
+FORMATS = {  # contestant to load format
     "streamer": "streamer",
     "Run:ai": "runai_streamer",
     "Run:ai, our library": "runai_streamer",
@@ -104,7 +104,7 @@ def child(name: str, uri: str, size_bytes: str) -> None:
     model = created(config)
     with set_current_vllm_config(config):
         loader = get_model_loader(config.load_config)
-        parameters = sum(tensor.nbytes for tensor in model.parameters())  # which are not touched before
+        parameters = sum(tensor.nbytes for tensor in model.parameters())  # parameters are not touched before
         touch_and_free(int(size_bytes), huge_pages=True)  # buffers
         touch_and_free(parameters, huge_pages=name == "streamer")
         with Measurement() as measured:

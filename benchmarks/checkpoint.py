@@ -1,6 +1,6 @@
-"""The checkpoint all contestants load: made once, described to the children, and what a right answer looks like.
+"""The checkpoint that all contestants load: it is made once, and its expected digests are computed here.
 
-Guarantees: `expected_tensors` and `expected_files` are computed from the bytes on disk with numpy alone, by none of the
+Guarantees: `expected_tensors` and `expected_files` are computed from the bytes on disk with numpy alone, without the
 code under test.
 """
 
@@ -17,12 +17,12 @@ from measure import MASK, digest, named_digest
 
 
 def shard_paths(folder: Path) -> list[Path]:
-    """All shards, in name order."""
+    """Return all shards, sorted by name."""
     return sorted(folder.glob("*.safetensors"))
 
 
 def make_or_reuse(folder: Path, total_bytes: int, shards: int) -> list[Path]:
-    """Return the shards in `folder`, writing them first if there are none."""
+    """Return the shards in `folder`; write them first if there are none."""
     if not shard_paths(folder):
         sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
         from make_checkpoint import make_checkpoint
@@ -41,7 +41,7 @@ def _header(path: Path) -> tuple[int, dict[str, Any]]:
 
 
 def expected_tensors(paths: list[Path]) -> dict[str, int]:
-    """Bytes, digest and count a contestant that hands out tensors must arrive at."""
+    """Return the bytes, digest and count that a contestant must report if it returns tensors."""
     total_bytes, total_digest, count = 0, 0, 0
     for path in paths:
         start, entries = _header(path)
@@ -55,7 +55,7 @@ def expected_tensors(paths: list[Path]) -> dict[str, int]:
 
 
 def expected_files(paths: list[Path]) -> dict[str, int]:
-    """Bytes and digest a raw reader of whole files must arrive at."""
+    """Return the bytes and digest that a raw reader of whole files must report."""
     digests = (digest(np.memmap(path, dtype=np.uint8, mode="r")) for path in paths)
     total = sum((index + 1) * each for index, each in enumerate(digests)) & MASK
     return {"bytes": sum(path.stat().st_size for path in paths), "digest": total}

@@ -1,8 +1,9 @@
-"""Who loads, and how: one small function per contestant, and one table that names them.
+"""The contestants: one small function for each loader, and one table that names them.
 
-Guarantees: each function returns or yields every tensor with its bytes in memory of its own, as a user of that library
-would who keeps the whole model; none is tuned beyond what its row says. Libraries are imported by `imports`, before the
-clock starts. The environment of a row is set before its process starts, because native libraries read it at load.
+Guarantees: each function returns or yields every tensor with its bytes in memory of its own, as a user needs who keeps
+the whole model. No contestant has settings other than those that its row names. Libraries are imported by `imports`
+before the clock starts. The environment of a row is set before its process starts, because native libraries read it
+when they are loaded.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ Named = Iterable[tuple[str, Any]]
 
 @dataclass(frozen=True)
 class Target:
-    """What is loaded: local paths for files; s3:// paths and where they are served; or any URLs with their options."""
+    """What to load: local paths, s3:// paths with their endpoint, or any URLs with their options."""
 
     paths: list[str]
     endpoint: str | None = None
@@ -28,7 +29,7 @@ class Target:
     options: dict[str, Any] | None = None
 
     def environment(self) -> dict[str, str]:
-        """Set what every S3 client of this benchmark needs: dummy keys, no metadata service, the test authority."""
+        """Return the variables that S3 clients need: dummy keys, no metadata service, the test's CA."""
         if self.endpoint is None:
             return {}
         values = {"AWS_ACCESS_KEY_ID": "bench", "AWS_SECRET_ACCESS_KEY": "bench", "AWS_EC2_METADATA_DISABLED": "true"}
@@ -39,7 +40,7 @@ class Target:
         return values
 
     def storage_options(self) -> dict[str, Any]:
-        """Say the same to s3fs, and to this project, which hands it to s3fs unchanged."""
+        """Return the same settings as options of s3fs, which this project also accepts."""
         if self.options is not None:
             return self.options
         if self.endpoint is None:
@@ -52,7 +53,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Contestant:
-    """A row of the tables. `run(target)` gives the tensors; those not kept are checked as they pass by."""
+    """A row of the tables. `run(target)` returns the tensors; tensors that are not kept are checked on the way."""
 
     name: str
     run: Callable[[Target], Named]
@@ -60,11 +61,11 @@ class Contestant:
     sections: tuple[str, ...]
     environment: dict[str, str] = field(default_factory=dict)
     keeps: bool = True
-    huge_pages: bool = True  # what it allocates, as its page faults tell: 2 MiB or 4 KiB at a time
-    listed_as: str | None = None  # in `CONTESTANTS`, where its name is another
+    huge_pages: bool = True  # whether it allocates 2 MiB or 4 KiB at a time, as its page faults show
+    listed_as: str | None = None  # its key in `CONTESTANTS`, if it differs from the name
 
     def import_all(self) -> None:
-        """Import what it needs, so that no import is measured; ``module:attribute`` where modules load lazily."""
+        """Import its modules, so that no import is measured; ``module:attribute`` for modules that load lazily."""
         for name in self.imports:
             module, _, attribute = name.partition(":")
             imported = importlib.import_module(module)
@@ -93,7 +94,7 @@ def streamer_stream(target: Target) -> Named:
 
 
 def streamer_load_into(target: Target) -> Named:
-    """Into tensors that were just made, as a model's parameters are."""
+    """Load into newly created tensors, such as the parameters of a new model."""
     import streamer
 
     tensors = empty_targets(target.paths, "cpu")
@@ -102,7 +103,7 @@ def streamer_load_into(target: Target) -> Named:
 
 
 def safetensors_copy(target: Target) -> Named:
-    """What `load_model` and transformers do with a model that was just made: map the file, copy each tensor."""
+    """Map the file and copy each tensor, as `load_model` and transformers do with a newly created model."""
     from safetensors.torch import load_file
 
     tensors = empty_targets(target.paths, "cpu")
@@ -113,7 +114,7 @@ def safetensors_copy(target: Target) -> Named:
 
 
 def safetensors_clone(target: Target) -> Named:
-    """`get_tensor` of the mmap backend is a lazy view that reads nothing: the clone reads and owns."""
+    """Clone each tensor: `get_tensor` of the mmap backend is a lazy view that reads nothing."""
     from safetensors import safe_open
 
     tensors = {}
@@ -125,7 +126,7 @@ def safetensors_clone(target: Target) -> Named:
 
 
 def safetensors_pread(target: Target) -> Named:
-    """`load_file(backend="pread")` reads into memory of its own."""
+    """Call `load_file(backend="pread")`, which reads into memory of its own."""
     from safetensors.torch import load_file
 
     tensors: dict[str, Any] = {}
@@ -135,7 +136,7 @@ def safetensors_pread(target: Target) -> Named:
 
 
 def runai(target: Target) -> Named:
-    """0.17 hands out tensors the caller owns (`owned=True` is its default); all are kept."""
+    """Keep all tensors; in version 0.17, the caller owns them (`owned=True` is its default)."""
     from runai_model_streamer import SafetensorsStreamer
 
     with SafetensorsStreamer() as streamer:
@@ -146,7 +147,7 @@ def runai(target: Target) -> Named:
 def s3fs_cat(target: Target) -> Named:
     """Fetch 16 MiB ranges, 4 at a time, with `cat_ranges`, into one buffer per shard; the tensors are views of it.
 
-    More at a time, other sizes, and `cat_file` of whole shards were no faster within the noise, and cost more CPU.
+    More ranges at a time, other sizes, and `cat_file` of whole shards were not faster, and needed more CPU time.
     """
     import s3fs
     from s3fs_shards import read_shard
@@ -159,7 +160,7 @@ def s3fs_cat(target: Target) -> Named:
 
 
 def tensorizer(target: Target) -> Named:
-    """CoreWeave's format, of the same tensors, beside the shards: `bench_experiments.py` writes it."""
+    """Load CoreWeave's format of the same tensors, which `bench_experiments.py` writes beside the shards."""
     from tensorizer import TensorDeserializer
 
     readers = int(os.environ.get("BENCH_READERS", "0")) or None
@@ -167,15 +168,15 @@ def tensorizer(target: Target) -> Named:
 
 
 def tensorized(paths: list[str]) -> str:
-    """Name the file of that format, of these shards."""
+    """Return the path of the tensorizer file beside the shards."""
     return f"{os.path.dirname(paths[0])}/model.tensors"
 
 
 def fastsafetensors(target: Target) -> Named:
-    """Without GPUDirect, which needs a GPU; the tensors are views of its buffers, which are kept."""
+    """Load without GPUDirect, which needs a GPU. The tensors are views of the library's buffers, which are kept."""
     from fastsafetensors import SafeTensorsFileLoader, SingleGroup
 
-    threads = int(os.environ.get("BENCH_READERS", "0")) or 16  # its default
+    threads = int(os.environ.get("BENCH_READERS", "0")) or 16  # the default of fastsafetensors
     loader = SafeTensorsFileLoader(SingleGroup(), device="cpu", nogds=True, max_threads=threads)
     loader.add_filenames({0: target.paths})
     buffers = loader.copy_files_to_device()
@@ -226,8 +227,8 @@ CONTESTANTS = {
 
 
 def environment_for(contestant: Contestant, target: Target) -> dict[str, str]:
-    """Build the environment of one run: this process's, without any tuning it carries, plus the row's own."""
-    # An installed package is compiled; one that is installed for its developers, only if Python may write that down.
+    """Build the environment of one run: that of this process without settings of loaders, plus those of the row."""
+    # The last variable would keep Python from caching compiled modules of an editable install.
     tuning = ("RUNAI_", "STREAMER_", "AWS_", "PYTHONDONTWRITEBYTECODE")
     base = {name: value for name, value in os.environ.items() if not name.startswith(tuning)}
     return base | target.environment() | contestant.environment

@@ -1,4 +1,4 @@
-"""Tensors as a checkpoint has them, allocated and never touched: what a model that was just made brings to a load."""
+"""Allocates tensors with the shapes of a checkpoint, without touching them, as in a newly created model."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import Any
 
 __all__ = ["empty_targets"]
 
-# Of the checkpoint that these benchmarks make.
+# The dtypes of the checkpoint that these benchmarks make.
 _DTYPES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32", "F8_E4M3": "float8_e4m3fn", "I64": "int64"}
 
 
 def empty_targets(paths: list[str], device: str) -> dict[str, Any]:
-    """Make one for each tensor, with `torch.empty`; only headers are read."""
+    """Create a target for each tensor with `torch.empty`; only headers are read."""
     import torch
     from safetensors import safe_open
 

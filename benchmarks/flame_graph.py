@@ -1,12 +1,12 @@
-"""Draw where a command's processor time goes, kernel included, as a flame graph in SVG.
+"""Draw a flame graph (SVG) of a command's processor time, including the kernel's.
 
     python benchmarks/flame_graph.py OUT.svg TITLE -- COMMAND...
 
-The command prints a line when it is ready, and begins when one comes on its standard input: only what follows is seen,
-of all its threads. Needs Linux's ``perf`` (Debian: linux-perf), and root, or kernel.perf_event_paranoid at most 1.
+The command prints a line when it is ready, and begins when it gets a line on its standard input. From then on, all its
+threads are recorded. Needs Linux's ``perf`` (Debian: linux-perf), and root, or kernel.perf_event_paranoid at most 1.
 
-Guarantees: widths are shares of the samples; a frame narrower than a pixel is left out, and its samples still count in
-the frames below. `load_again.py` is a command that waits so.
+Guarantees: widths are shares of the samples. A frame narrower than a pixel is left out, but its samples still count in
+the frames below. `load_again.py` is such a command.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-SAMPLES_PER_S = 199  # no multiple of any timer; perf takes seconds to unwind a hundred stacks
+SAMPLES_PER_S = 199  # not a multiple of a timer's frequency; not more, because perf unwinds slowly
 STACK_BYTES = 16384  # copied with each sample: libraries have no frame pointers
 ATTACHED_AFTER_S = 1.0
 WIDTH, ROW, LEAST_WIDTH = 1200, 16, 1.0
@@ -31,14 +31,14 @@ _SYMBOL = re.compile(r"^\s+[0-9a-f]+ (.+?)(?:\+0x[0-9a-f]+)? \((.*)\)$")
 
 @dataclass
 class Frame:
-    """A function, as called by those below it."""
+    """A function, as called by the functions below it."""
 
     samples: int = 0
     callees: dict[str, Frame] = field(default_factory=dict)
 
 
 def folded(text: str) -> Counter[tuple[str, ...]]:
-    """Count the stacks in what ``perf script`` prints, the outermost function first, below the thread's name."""
+    """Count the stacks in the output of ``perf script``: the thread's name, then the outermost function first."""
     stacks: Counter[tuple[str, ...]] = Counter()
     for sample in text.split("\n\n"):
         head, *frames = sample.strip("\n").splitlines() or [""]
@@ -55,14 +55,14 @@ def folded(text: str) -> Counter[tuple[str, ...]]:
 
 
 def _shortened(name: str) -> str:
-    """Drop arguments and template parameters, which are longer than what they tell."""
+    """Drop arguments and template parameters, which are long and tell little."""
     while (shorter := re.sub(r"<[^<>]*>|\([^()]*\)", "", name)) != name:
         name = shorter
     return name.replace("streamer::", "").strip() or "?"
 
 
 def tree(stacks: Counter[tuple[str, ...]]) -> Frame:
-    """Merge the stacks from their outermost functions on."""
+    """Merge the stacks, beginning with their outermost functions."""
     root = Frame()
     for stack, count in stacks.items():
         frame = root
@@ -74,7 +74,7 @@ def tree(stacks: Counter[tuple[str, ...]]) -> Frame:
 
 
 def svg(root: Frame, title: str) -> str:
-    """Draw it, the outermost functions at the bottom."""
+    """Draw the graph, with the outermost functions at the bottom."""
     boxes: list[tuple[int, float, float, str, int]] = []
 
     def place(frame: Frame, name: str, left: float, depth: int) -> None:

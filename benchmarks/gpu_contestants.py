@@ -1,8 +1,8 @@
-"""Who loads to one CUDA device, and how: each as its documentation shows, files listed explicitly.
+"""The contestants that load to one CUDA device, each as its documentation shows, with an explicit list of files.
 
-Guarantees: every function returns name and tensor of the whole model, all on the device when it returns. A library that
-is not installed is a row that says so. None is tuned, but where its default could not use the device's pinned path, or
-reads the disk although the files are in the page cache.
+Guarantees: every function returns all names and tensors of the model, and all tensors are on the device when it
+returns. The row of a library that is not installed says so. Settings are changed only if the default cannot use the
+device's pinned path, or reads the disk although the files are in the page cache.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def streamer_load(paths: list[str], device: str) -> Named:
 
 
 def streamer_load_into(paths: list[str], device: str) -> Named:
-    """Into tensors that exist, as a model's parameters do; the clock counts making them too."""
+    """Load into existing tensors, such as a model's parameters; the time includes their creation."""
     import streamer
 
     targets = empty_targets(paths, device)
@@ -42,14 +42,14 @@ def safetensors_load_file(paths: list[str], device: str) -> Named:
 
 
 def safetensors_prefetch(paths: list[str], device: str) -> Named:
-    """`prefetch` of safetensors 0.9: read ahead to the device, then handed out."""
+    """Use `prefetch` of safetensors 0.9: tensors are read ahead to the device, and then taken."""
     from safetensors import safe_open
 
     found: list[tuple[str, Any]] = []
     for path in paths:
         with safe_open(path, framework="pt", device=device) as opened:
             if not hasattr(opened, "prefetch"):
-                raise ImportError("this safetensors has no prefetch; 0.9 brings it")
+                raise ImportError("this safetensors has no prefetch; version 0.9 has it")
             opened.prefetch()
             found += [(name, opened.get_tensor(name)) for name in opened.keys()]  # noqa: SIM118  not a dict
     return found
@@ -60,7 +60,7 @@ def fastsafetensors_loader(paths: list[str], device: str) -> Named:
     from fastsafetensors.parallel_loader import ParallelLoader
 
     loader = ParallelLoader(pg=SingleGroup(), hf_weights_files=paths, use_tqdm_on_load=False, device=device, nogds=True)
-    return list(loader.iterate_weights())  # as of 0.5 its tensors keep the memory they lie in
+    return list(loader.iterate_weights())  # since 0.5, tensors keep the memory of their buffer alive
 
 
 def instanttensor_open(paths: list[str], device: str) -> Named:
@@ -82,16 +82,16 @@ def runai_streamer(paths: list[str], device: str) -> Named:
 
 @dataclass(frozen=True)
 class Contestant:
-    """One row: how it loads, what it imports, and the settings it has in its environment."""
+    """One row: its function, its imports, and the settings in its environment."""
 
     load: Callable[[list[str], str], Named]
-    # Outside the clock: most servers have them by then. The rest of streamer is loaded by its first small file.
+    # Imported before the clock starts, as in most servers. A load of a small file imports the rest of streamer.
     imports: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
 COLD_BY_RING = "streamer load by the ring"  # beside "streamer load", which may use GPUDirect Storage for cold files
-# Rivals that read past the page cache unless told otherwise compete both ways: their best counts.
+# Rivals that read past the page cache by default run in both ways, and the better one counts.
 CONTESTANTS = {
     "streamer load": Contestant(streamer_load, ("streamer._load",)),
     COLD_BY_RING: Contestant(streamer_load, ("streamer._load",), {"STREAMER_GPUDIRECT": "0"}),
@@ -107,4 +107,4 @@ CONTESTANTS = {
         runai_streamer, ("runai_model_streamer",), {"RUNAI_STREAMER_FS_STRATEGY": "sync_buffered"}
     ),
 }
-OVER_HTTP = ("streamer load",)  # the others read files, or S3 with a server this script does not bring
+OVER_HTTP = ("streamer load",)  # the others read files, or need an S3 server, which this script does not start

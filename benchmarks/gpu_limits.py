@@ -1,6 +1,7 @@
-"""What one machine can do at most: pinned memory to its device, and the page cache to memory.
+"""Measure the limits of a machine: copies from pinned memory to its device, and from the page cache to memory.
 
-Guarantees: no code of this project takes part. Rates are 1e9 bytes a second, the best of several tries, as limits are.
+Guarantees: no code of this project is used. Rates are in 1e9 bytes per second. The best of several tries counts,
+because these are limits.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ TRIES = 5
 
 
 def pinned_copy_gb_per_s(device: str) -> float:
-    """Copies from torch's own pinned memory, one behind the other on one stream, timed by events."""
+    """Time copies from torch's own pinned memory, one after the other on one stream, with events."""
     import torch
 
     if not device.startswith("cuda"):
@@ -40,7 +41,7 @@ def pinned_copy_gb_per_s(device: str) -> float:
 
 
 def page_cache_gb_per_s(paths: list[Path]) -> float:
-    """Reads of whole files, warm, by several threads into buffers that are used again: no page fault counts."""
+    """Time reads of whole warm files by several threads into buffers that are reused, so that no page fault counts."""
     sizes = [path.stat().st_size for path in paths]
     blocks = [(path, at) for path, size in zip(paths, sizes, strict=True) for at in range(0, size, BLOCK_BYTES)]
     processors = len(os.sched_getaffinity(0))

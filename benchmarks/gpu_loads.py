@@ -1,11 +1,12 @@
-"""Loads to one CUDA device, the first and the second of a fresh process: contestants, settings, ranks, HTTP.
+"""Measure the first and the second load of a fresh process to one CUDA device: contestants, settings, ranks, HTTP.
 
     python benchmarks/gpu_loads.py [--gib 12] [--rounds 2] [--sections rivals,sweep,host,ranks,http] [--json FILE]
 
-A server that starts makes one load, so the first one counts; the second shows what the first paid for memory, pinning
-and connections. Rows alternate, each run is a fresh process that has imported what it needs and opened the device, and
-every tensor of its last load is compared, after the clock, with what numpy finds in the files. `--fake LIBRARY` runs
-all of it against the fake driver of tests/gpu, if there is no GPU: it shows that the script works, and no speed.
+A server that starts does one load, so the first load counts. The second load shows how much time the first one needed
+for memory, pinning and connections. Rows alternate. Each run is a fresh process that has finished its imports and
+opened the device. Every tensor of its last load is compared with the files, as numpy reads them, after the clock has
+stopped. `--fake LIBRARY` runs everything with the fake driver of tests/gpu on a machine without a GPU. This tests the
+script, and measures no speed.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from paced_origin import Pace, PacedOrigin  # noqa: E402
 NOT_INSTALLED = 3
 TIMEOUT_S = 300
 LOADS = 2
-SERVERS = 4  # each is one thread, and is given shards of its own
+SERVERS = 4  # each is one thread, and serves shards of its own
 RANKS = 8
 FAKE_RANKS = 2  # the fake shows no speed
 RANK_SHARE = 3  # each rank loads every third shard: eight copies must fit into the device
@@ -46,7 +47,7 @@ STORE = Pace()
 
 
 class Row(NamedTuple):
-    """A row of the table: who loads, with which environment, from where and to which device."""
+    """A row of the table: the contestant, its environment, the source and the device."""
 
     contestant: str
     environment: dict[str, str] = {}  # noqa: RUF012  never changed
@@ -56,7 +57,7 @@ class Row(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What the table calls it."""
+        """The name in the table."""
         settings = " ".join(f"{name.removeprefix('STREAMER_')}={value}" for name, value in self.environment.items())
         ranks = f"{self.ranks} ranks" if self.ranks > 1 else ""
         return " ".join(filter(None, [self.contestant, ranks, self.place.replace("files", ""), settings]))
@@ -94,7 +95,7 @@ def main() -> None:
     bring_into_page_cache(paths)
     results: dict[str, list[dict[str, Any]]] = {}
     for section in arguments.sections.split(","):
-        # torch of the CPU makes no tensors for others to fill on the fake's device.
+        # torch without CUDA cannot create tensors on the fake device, which the other contestants need.
         rows = SECTIONS[section]
         if arguments.fake:
             rows = [row._replace(ranks=min(row.ranks, FAKE_RANKS)) for row in rows if row.contestant == "streamer load"]
@@ -147,13 +148,13 @@ def _started(row: Row, rank: int, where: list[str], fake: Path | None) -> subpro
 
 
 def _answers(children: list[subprocess.Popen[str]]) -> list[dict[str, Any] | str]:
-    """Let all children begin each load at the same moment; return what each found, or why it found nothing."""
+    """Let all children begin each load at the same moment; return the figures of each, or its error."""
     guard = threading.Timer(TIMEOUT_S, lambda: [child.kill() for child in children])
     guard.start()
     try:
         for _ in range(LOADS):
             if not all(child.stdout.readline() for child in children if child.stdout):
-                break  # one has ended
+                break  # a child has ended
             for child in children:
                 assert child.stdin is not None
                 child.stdin.write("go\n")
@@ -199,7 +200,7 @@ def _child(name: str, device: str, paths: list[str], fake: Path | None) -> None:
         for _ in range(LOADS):
             print("ready", flush=True)
             sys.stdin.readline()
-            tensors: list[Any] = []  # of the load before: its memory is free again
+            tensors: list[Any] = []  # replaces the tensors of the previous load, whose memory is then free
             before, began = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
             tensors = list(contestant.load(paths, device))
             if is_real:

@@ -1,4 +1,4 @@
-"""Prints what bench_gpu.py measured, and which goals of the project it meets, by medians."""
+"""Prints the results of bench_gpu.py, and which goals of the project their medians meet."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 __all__ = ["print_report"]
 
 OURS = "streamer load"
-LEAST_OF_LIMIT = 0.9  # of the slower of the bus and the page cache
-LEAST_OF_RIVALS = 1.0  # of the best of them
+LEAST_OF_LIMIT = 0.9  # of the slower limit: the bus or the page cache
+LEAST_OF_RIVALS = 1.0  # of the best rival
 MOST_TO_FIRST_TENSOR_S = 0.05
 
 

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# All that is to be learnt from a machine with a GPU, within a few minutes: the tests of a real device, each contestant in
-# fresh processes, the number of readers and the size of the ring, ranks, HTTP, the timeline of a load, transformers,
-# and cold files. It needs no network: carry_wheels.sh says how the wheels get there.
+# Measures a machine with a GPU within a few minutes: the tests of a real device, each contestant in fresh processes,
+# the number of readers and the size of the ring, ranks, HTTP, the timeline of a load, transformers, and cold files.
+# The machine needs no network: carry_wheels.sh gathers the wheels on another machine.
 #
 #   benchmarks/gpu_session.sh OUT [GIB]             # in a copy of the checkout, with the wheels installed
 #   benchmarks/gpu_session.sh OUT 0.1 fake          # the same steps against the fake driver, to see that they work
 #
-# Each step writes its own file into OUT as soon as it is done, so a session that is cut short keeps what it has. The
-# exit code is 1 if a step failed.
+# Each step writes its own file into OUT when it is done, so an interrupted session keeps the results of earlier steps.
+# The exit code is 1 if a step failed.
 set -uo pipefail
 out=$1
 gib=${2:-6}
@@ -18,7 +18,7 @@ scratch=$(mktemp -d "${TMPDIR:-/tmp}/gpu-session-XXXXXX")
 trap 'rm -rf "$scratch"' EXIT
 mkdir -p "$out"
 failed=0
-# Not on the import path: the folder above this one has a package `core`, which is not streamer.core.
+# Steps run in another folder, because the folder above this one has a package `core`, which is not streamer.core.
 step() {
   local name=$1
   shift

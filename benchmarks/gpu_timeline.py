@@ -1,4 +1,4 @@
-"""The timeline of one first load to a CUDA device: when its copies ran, the gaps between them, and what lay in a gap.
+"""Draws the timeline of a first load to a CUDA device: its copies, the gaps between them, and calls in the gaps.
 
     python benchmarks/gpu_timeline.py OUT FILE...
 
@@ -51,7 +51,7 @@ def _timeline(files: list[str]) -> dict[str, Any]:
     events = [event for event in recorded["traceEvents"] if "dur" in event]
 
     def spans(*categories: str) -> list[tuple[str, float, float]]:
-        """Name, begin and duration in ms, by begin."""
+        """Return name, begin and duration in ms, sorted by begin."""
         chosen = [event for event in events if event.get("cat") in categories]
         rows = [(event["name"], (event["ts"] - origin_us) / 1000, event["dur"] / 1000) for event in chosen]
         return sorted(rows, key=lambda row: row[1])
@@ -64,7 +64,7 @@ def _timeline(files: list[str]) -> dict[str, Any]:
 def summary(
     copies: list[tuple[str, float, float]], calls: list[tuple[str, float, float]], size_bytes: int
 ) -> dict[str, Any]:
-    """Add up what the engine's copies and the runtime's calls took; rows are name, begin and duration in ms."""
+    """Add up the time of the engine's copies and of the runtime's calls; rows are name, begin and duration in ms."""
     gaps, end = [], copies[0][1] if copies else 0.0
     for _, begin, duration in copies:
         if begin - end >= LEAST_GAP_MS:

@@ -1,9 +1,9 @@
-"""``from_pretrained`` of a Llama to one CUDA device: transformers alone, streamer's, `load_into` of the module.
+"""Time loads of a Llama to one CUDA device: ``from_pretrained`` of transformers and of streamer, and `load_into`.
 
     python benchmarks/gpu_transformers.py [--gib 5] [--rounds 2] [--device cuda]
 
 Each run is a fresh process with the files in the page cache; it loads twice, as the first load pays for the device's
-memory. Every parameter is compared with the file's, after the clock.
+memory. Every parameter is compared with the file after the clock has stopped.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _child(name: str, folder: Path, device: str) -> None:
     wanted = streamer.load(folder, progress=False)
     for key, tensor in model.state_dict().items():
         if key in wanted and not torch.equal(tensor.cpu(), wanted[key]):
-            raise SystemExit(f"{name} loaded another {key}")
+            raise SystemExit(f"{name} loaded a wrong {key}")
     print(json.dumps(seconds))
 
 

@@ -1,8 +1,8 @@
-// How long the mutexes of one object are held: a program that includes this, once, has its own
-// pthread_mutex_lock() and the like, which ask the clock and then the real ones.
+// Measures how long the mutexes of one object are held. A program that includes this file once gets
+// its own pthread_mutex_lock() and similar functions, which call the clock and then the real ones.
 //
-// Only mutexes within watched_begin and watched_end are measured. A thread that is not running
-// while it holds one counts too: the others wait for it all the same.
+// Only mutexes at addresses between watched_begin and watched_end are measured. Time in which the
+// holder of a mutex does not run counts, too, because the other threads wait then as well.
 #pragma once
 
 #include <dlfcn.h>

@@ -1,4 +1,4 @@
-"""The Llama that inference libraries load: written once, in bfloat16, in shards of 256 MB."""
+"""Makes the Llama that inference libraries load: written once, in bfloat16, in shards of 256 MB."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ LAYER_BYTES = 2 * (4 * WIDTH * WIDTH + 3 * WIDTH * 4 * WIDTH)
 
 
 def make_llama(folder: Path, gib: float) -> Path:
-    """Save a model of about so many GiB; of 0, the smallest, for what a load costs beside its bytes."""
+    """Save a model of about `gib` GiB; 0 makes the smallest model, whose load time does not depend on its bytes."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 

@@ -1,8 +1,8 @@
-"""Load the same files a number of times, once a line comes on the standard input: what `flame_graph.py` looks at.
+"""Load the same files several times after a line arrives on the standard input; a command for `flame_graph.py`.
 
     python benchmarks/load_again.py TIMES file-warm|http|https [BYTES]
 
-The first load is made before the line ``ready`` is printed, so that no import is seen. Memory is touched before it.
+The first load happens before the line ``ready`` is printed, so no import is recorded. Memory is touched before it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def main() -> None:
         sys.stdin.readline()
         for _ in range(times):
             streamer_load(target)
-    os._exit(0)  # the interpreter's own end would be a sixth of the picture
+    os._exit(0)  # the interpreter's shutdown would be a sixth of the picture
 
 
 if __name__ == "__main__":

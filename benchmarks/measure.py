@@ -1,7 +1,7 @@
-"""What one contestant's process measures around its load, and how it proves that it loaded everything.
+"""Measures a load in the process of a contestant, and computes digests that show that everything was loaded.
 
-Guarantees: figures cover exactly the ``with Measurement()`` block; the digest is taken of sampled bytes of every
-tensor, with its name and size, so a skipped, swapped or truncated tensor changes it. Linux only.
+Guarantees: figures cover exactly the ``with Measurement()`` block. The digest covers sampled bytes of every tensor, its
+name and its size, so a skipped, swapped or truncated tensor changes the digest. Linux only.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-SAMPLE_STRIDE = 65521  # as kSampleStride in measured.h: a prime near 64 KiB, smaller than any block
+SAMPLE_STRIDE = 65521  # equals kSampleStride in measured.h: a prime near 64 KiB, smaller than any block
 MASK = (1 << 64) - 1
 REPORTED_AFTER_S = 2.5  # as in measured.h: the kernel reports free pages 2 s after the first was freed
 WORTH_WAITING_BYTES = 256 << 20
@@ -44,15 +44,18 @@ def named_digest(name: str, flat: np.ndarray[Any, Any]) -> int:
 
 
 def touch_and_free(size_bytes: int, *, huge_pages: bool) -> None:
-    """Map, touch and free memory of the kind the loader will use, so that the host backs it when the load starts.
+    """Map, touch and free memory of the kind that the loader will use, so that the host backs it when the load starts.
 
-    Each child does this itself, directly before its measured section, and not the parent once per round: machines with
-    free-page reporting hand freed memory back to the host two seconds after the first page was freed. So a child also
-    waits until that is over, or one that starts at once would find the memory of the process before it, and a child
-    that imports torch first would not; and it holds the memory for as long, or the host would take it back in the
-    middle of the load (1.3 to 2.7 s instead of 0.25 s). The kernel takes huge and small pages from different lists:
-    seen here, the first GiB of huge pages cost 0.2 s after huge ones were touched and 1.4 s after small ones were; that
-    of small ones 0.4 to 0.8 s and 0.5 to 2.1 s. So each loader finds backed what it uses, and none measures the host.
+    Each child does this itself, directly before its measured section, and not the parent once per round. Machines with
+    free-page reporting return freed memory to the host two seconds after the first page was freed. Therefore a child
+    first waits until this is over. Without the wait, a child that starts at once would get the memory of the previous
+    process, and a child that imports torch first would not. The child also holds its memory for this time; otherwise
+    the host would take it back in the middle of the load (1.3 to 2.7 s instead of 0.25 s).
+
+    The kernel takes huge and small pages from different lists, so the kind of pages matters. Measured here: the first
+    GiB of huge pages took 0.2 s after huge pages were touched, and 1.4 s after small pages were touched. The first GiB
+    of small pages took 0.4 to 0.8 s after small pages were touched, and 0.5 to 2.1 s after huge ones. So the host backs
+    the memory that each loader uses, and no figure includes the host.
     """
     if size_bytes <= 0:
         return
@@ -86,7 +89,7 @@ def _faults() -> tuple[int, int]:
 
 
 def _switches() -> int:
-    """Count how often a thread gave its processor up because it had to wait."""
+    """Count how often a thread gave up its processor because it had to wait."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw
 
 
@@ -117,7 +120,7 @@ class Measurement:
         self.minor_faults, self.major_faults = minor - self._faults[0], major - self._faults[1]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the figures under the names the raw readers print too."""
+        """Return the figures by name; the raw readers print the same names."""
         return {key: value for key, value in vars(self).items() if not key.startswith("_")}
 
 
@@ -125,7 +128,7 @@ def summary_of(runs: Sequence[Mapping[str, Any]]) -> str:
     """Describe the runs of one contestant in a line.
 
     Args:
-        runs: The figures of `Measurement.to_dict` of each, with its ``bytes``.
+        runs: The result of `Measurement.to_dict` of each run, with its ``bytes``.
     """
     seconds, gigabytes = [run["seconds"] for run in runs], runs[0]["bytes"] / 1e9
     median = statistics.median(seconds)
@@ -138,7 +141,7 @@ def summary_of(runs: Sequence[Mapping[str, Any]]) -> str:
 
 
 def drop_from_page_cache(paths: Iterable[Path]) -> None:
-    """Make reads of these files cold, without touching anybody else's cache. Dirty pages are written first."""
+    """Drop these files from the page cache, so that reads are cold; other files stay. Dirty pages are written first."""
     for path in paths:
         descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -149,7 +152,7 @@ def drop_from_page_cache(paths: Iterable[Path]) -> None:
 
 
 def bring_into_page_cache(paths: Iterable[Path], share: float = 1.0) -> None:
-    """Make reads of these files warm, or of the beginning of each."""
+    """Read these files, or the first `share` of each, into the page cache, so that reads are warm."""
     buffer = memoryview(bytearray(8 << 20))
     for path in paths:
         left = int(path.stat().st_size * share)

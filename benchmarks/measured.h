@@ -1,10 +1,9 @@
-// What both raw readers share: fresh huge-page memory, the queue of blocks, and the measurement
-// around a run.
+// Shared by the raw readers: fresh huge-page memory, the queue of blocks, and the measurement of a
+// run.
 //
-// Guarantees: memory handed out is new to the process, 2 MiB aligned and advised to use huge pages;
-// a block is taken by exactly one thread; figures cover the time between `Measurement`'s birth and
-// `Print`, of the whole process. Refuses everything unexpected by ending the process with a message
-// and status 2: a benchmark has nothing to recover.
+// Guarantees: memory is new to the process, aligned to 2 MiB and advised to use huge pages. Exactly
+// one thread takes each block. Figures are those of the whole process, from the construction of
+// `Measurement` to `Stop`. Anything unexpected ends the process with a message and status 2.
 #ifndef STREAMER_BENCHMARKS_MEASURED_H_
 #define STREAMER_BENCHMARKS_MEASURED_H_
 
@@ -31,14 +30,14 @@ namespace bench {
 
 inline constexpr size_t kHugePage = size_t{2} << 20;
 inline constexpr size_t kSampleStride =
-    65521;  // a prime near 64 KiB: no block can be missed, and 16 samples per MiB
+    65521;  // a prime near 64 KiB: 16 samples per MiB, so that a missing block is noticed
 
 [[noreturn]] inline void Die(const std::string& message) {
   std::fprintf(stderr, "%s\n", message.c_str());
   std::_Exit(2);
 }
 
-// A number at the end of an option or of `url=size`, all of it.
+// Parses a number that is all of a text: the end of an option or of `url=size`.
 inline size_t ParseSize(const std::string& text) {
   char* end = nullptr;
   const unsigned long long value = std::strtoull(text.c_str(), &end, 10);
@@ -46,7 +45,7 @@ inline size_t ParseSize(const std::string& text) {
   return value;
 }
 
-// Sets the number named like `option` to the value after it.
+// Sets the number with the name of `option` to the value after the option.
 using Numbers = std::map<std::string, size_t*>;
 inline void SetNumber(const Numbers& numbers, const std::string& option, const std::string& text) {
   const auto found = numbers.find(option);
@@ -64,7 +63,7 @@ class HugeBuffer {
     const auto address = reinterpret_cast<uintptr_t>(base_);
     data_ = reinterpret_cast<char*>((address + kHugePage - 1) / kHugePage * kHugePage);
     madvise(data_, size_,
-            MADV_HUGEPAGE);  // a hint: without it the run is slower, and shows it as page faults
+            MADV_HUGEPAGE);  // a hint: without effect, the run is slower, with more page faults
   }
   HugeBuffer(HugeBuffer&& other) noexcept
       : size_(other.size_),
@@ -86,7 +85,7 @@ class HugeBuffer {
   char* data_;
 };
 
-// Waits until the host has taken the pages that are free, where it does so.
+// Waits until the host has taken the free pages, if the host does this.
 inline void LetHostTakeFreePages(size_t bytes) {
   constexpr size_t kWorthWaiting = size_t{256} << 20;
   constexpr auto kReportedAfter = std::chrono::milliseconds(2500);
@@ -94,8 +93,8 @@ inline void LetHostTakeFreePages(size_t bytes) {
     std::this_thread::sleep_for(kReportedAfter);
 }
 
-// Backs the guest's memory before the measurement: pages a virtual machine never touched fill at
-// 0.5-1 GB/s. As touch_and_free in measure.py, which says why it waits.
+// Touches memory before the measurement: pages that a virtual machine never touched fill at 0.5-1
+// GB/s. Works like touch_and_free in measure.py, which explains the wait.
 inline void TouchAndFree(size_t bytes) {
   if (bytes == 0) return;
   LetHostTakeFreePages(bytes);
@@ -104,7 +103,7 @@ inline void TouchAndFree(size_t bytes) {
   LetHostTakeFreePages(bytes);
 }
 
-// A piece of one object and where it goes. `object` is an index into the caller's own list.
+// A piece of one object and its destination. `object` is an index into the caller's list.
 struct Block {
   size_t object;
   size_t offset;
@@ -130,7 +129,7 @@ class BlockQueue {
   std::atomic<size_t> next_{0};
 };
 
-// The same cheap sum as `digest` in measure.py, so that a reader that skipped a block is found out.
+// The same cheap sum as `digest` in measure.py, which differs if a reader has skipped a block.
 inline uint64_t Digest(std::span<const char> bytes) {
   uint64_t sum = 0;
   for (size_t i = 0; i * kSampleStride < bytes.size(); ++i) {
@@ -153,12 +152,13 @@ inline size_t ReadProcField(const char* path, const char* field, size_t unit) {
   return value;
 }
 
-// Starts counting when made; `Stop` ends the counted section and `Print` writes the JSON line.
+// Starts counting on construction; `Stop` ends the counted section and `Print` writes the JSON
+// line.
 class Measurement {
  public:
   Measurement() {
     if (std::FILE* file = std::fopen("/proc/self/clear_refs", "w")) {
-      std::fputs("5", file);  // forgets the peak of TouchAndFree
+      std::fputs("5", file);  // resets the peak, which includes TouchAndFree
       std::fclose(file);
     }
     rss_before_ = ReadProcField("/proc/self/status", "VmRSS:", 1024);

@@ -1,7 +1,7 @@
-"""A static nginx on 127.0.0.1, plain and TLS: a server cheap enough not to hide its clients.
+"""A static nginx on 127.0.0.1, with and without TLS, that uses so little CPU that the clients are measured.
 
-It runs as the current user. Signatures are ignored, and each folder of its root has one listing, made at the start: it
-measures speed, never correctness.
+nginx runs as the current user. It ignores signatures. Each folder of its root has one listing, which is made at the
+start. Use it to measure speed, not to test correctness.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ class NginxOrigin(NginxProcess):
     """Serve `root` at ``/``; lay files out as ``root/BUCKET/KEY`` to look like an object store with path addressing."""
 
     workers = 2
-    connection_bytes = 0  # most bytes a second of one connection; 0 is no limit
+    connection_bytes = 0  # limit of one connection in bytes per second; 0 is no limit
 
     def http_settings(self) -> str:
-        """Write no log, and keep connections over the pauses between two rounds."""
+        """Return settings that write no log, and keep connections during the pauses between rounds."""
         return "access_log off; keepalive_timeout 300s;"
 
     def server_settings(self) -> str:
-        """Serve the files as they are, and a listing of each folder."""
+        """Return settings that serve the files unchanged, and a listing of each folder."""
         for folder in filter(Path.is_dir, self.root.iterdir()):
             (self.work / f"{folder.name}.xml").write_text(listing(folder))
         listings = f"location ~ ^/([^/]+)/?$ {{ default_type application/xml; alias {self.work}/$1.xml; }}"
@@ -35,7 +35,7 @@ class NginxOrigin(NginxProcess):
 
 
 def listing(folder: Path) -> str:
-    """Answer ListObjectsV2 for the files of a folder, on one page."""
+    """Return the response to ListObjectsV2 for the files of a folder, as one page."""
     files = sorted(path for path in folder.iterdir() if path.is_file())
     entries = "".join(
         f"<Contents><Key>{escape(path.name)}</Key><LastModified>2026-01-01T00:00:00.000Z</LastModified>"
@@ -49,6 +49,6 @@ def listing(folder: Path) -> str:
 
 
 def etag(path: Path) -> str:
-    """Return what nginx answers: the time of the last change and the size."""
+    """Return the ETag that nginx sends: the time of the last change and the size."""
     status = path.stat()
     return f'"{int(status.st_mtime):x}-{status.st_size:x}"'

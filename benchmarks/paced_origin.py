@@ -1,6 +1,6 @@
-"""`paced_server.cc` on 127.0.0.1: a server as slow as an object store, or as an object store on another continent.
+"""Runs `paced_server.cc` on 127.0.0.1: a server as slow as an object store, near or on another continent.
 
-Signatures are ignored and there is no ListObjects: it measures speed, never correctness.
+The server ignores signatures and has no ListObjects. Use it to measure speed, not to test correctness.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ STOP_TIMEOUT_S = 5
 
 @dataclass(frozen=True)
 class Pace:
-    """How slow it is.
+    """The speed of the server.
 
     Attributes:
-        latency_us: From a request to the first byte of its answer.
-        connect_us: What the first request of a connection takes longer.
-        connection_bytes: Most bytes a second of one connection.
-        total_bytes: Most bytes a second of all connections together; 0 is no limit.
-        slow_per_mille: Of a thousand answers, those that take ten times as long.
+        latency_us: Microseconds from a request to the first byte of its response.
+        connect_us: Additional microseconds for the first request of a connection.
+        connection_bytes: The limit of one connection, in bytes per second.
+        total_bytes: The limit of all connections together, in bytes per second; 0 is no limit.
+        slow_per_mille: How many of a thousand responses take ten times as long.
     """
 
     latency_us: int = 30_000
@@ -33,7 +33,7 @@ class Pace:
     slow_per_mille: int = 0
 
     def arguments(self) -> list[str]:
-        """As the program takes them."""
+        """Return the arguments of the program."""
         return [word for name, value in vars(self).items() for word in (f"--{name.replace('_', '-')}", str(value))]
 
 

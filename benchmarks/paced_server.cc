@@ -1,17 +1,17 @@
-// A web server as slow as an object store: each answer begins after a latency, and each connection
-// brings only so much a second.
+// A web server as slow as an object store: each response begins after a latency, and the speed of
+// each connection is limited.
 //
 //   paced_server [--latency-us 30000] [--connect-us 0] [--connection-bytes 90000000]
 //                [--total-bytes 0] [--slow-per-mille 0] [--slow-factor 10] FOLDER
 //
 // Prints its port and serves FOLDER on 127.0.0.1 until its standard input ends: GET and HEAD,
-// single ranges, keep-alive. `--connect-us` is what the first request of a connection waits longer,
-// as behind a handshake; `--total-bytes` limits all connections together, per second; 0 is no
-// limit. Of 1 000 answers, `--slow-per-mille` take `--slow-factor` times as long, latency and body.
+// single ranges, keep-alive. The first request of a connection waits `--connect-us` longer, as
+// after a handshake. `--total-bytes` limits all connections together, in bytes per second; 0 is no
+// limit. Of 1 000 responses, `--slow-per-mille` take `--slow-factor` times as long, for latency and
+// body.
 //
 // One thread: files go from the page cache to the socket with sendfile, in slices of a few
-// milliseconds, so that the server costs the client's processors little. Not for other networks
-// than loopback.
+// milliseconds, so that the server uses little of the client's processors. Use it on loopback only.
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -58,9 +58,9 @@ struct Connection {
   int socket = -1;
   int file = -1;
   bool is_first_request = true;
-  std::string unread;  // of requests
-  std::string head;    // of the answer, until it is sent
-  off_t offset = 0;    // of the file, where the next slice begins
+  std::string unread;  // received bytes of requests
+  std::string head;    // of the response, until it is sent
+  off_t offset = 0;    // in the file, where the next slice begins
   off_t end = 0;
   double bytes_per_second = 0;
   TimePoint next{};
@@ -158,7 +158,7 @@ class Server {
     if (!connection.is_answering) Begin(connection);
   }
 
-  // The next request of the connection, if it is there completely.
+  // Returns the next request of the connection, if all of it has arrived.
   void Begin(Connection& connection) {
     const size_t end = connection.unread.find("\r\n\r\n");
     if (end == std::string::npos) return;
@@ -215,7 +215,7 @@ class Server {
     if (request.starts_with("HEAD")) connection.end = connection.offset;
   }
 
-  // Sends what is due of the connection, and says when it is due again.
+  // Sends the slice that is due, and returns when the next slice is due.
   void Continue(int descriptor) {
     const auto found = connections_.find(descriptor);
     if (found == connections_.end() || !found->second.is_answering) return;
@@ -240,7 +240,7 @@ class Server {
           sendfile(descriptor, connection.file, &connection.offset, std::min(slice, left));
       if (sent < 0 && errno == EAGAIN) return Watch(descriptor, EPOLLOUT, EPOLL_CTL_MOD);
       if (sent <= 0) return Close(descriptor);
-      // A client that could not take it in time does not get it all at once afterwards.
+      // A client that received too slowly does not get the missed bytes at full speed afterwards.
       connection.next = std::max(connection.next, now - std::chrono::milliseconds(20)) +
                         TimeFor(static_cast<double>(sent), connection.bytes_per_second);
       if (pace_.total_bytes > 0) {

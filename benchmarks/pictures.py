@@ -1,7 +1,7 @@
 """Draws the tables of experiments as SVG: throughput over concurrency, and how long each phase of a start takes.
 
-Guarantees: a point is the median of all rounds, its bar reaches from the slowest to the fastest; a loader without a
-setting is a horizontal line. Nothing is drawn that was not measured.
+Guarantees: a point is the median of all rounds, and its bar reaches from the slowest to the fastest round. A loader
+without a setting is a horizontal line. Only measured values are drawn.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def phases_picture(path: Path, experiments: Mapping[str, Mapping[str, Mapping[st
     """Draw how many seconds each loader spends in each phase, a bar for each loader.
 
     Args:
-        path: Of the SVG.
-        experiments: By title, and by loader, the seconds of each phase in order.
+        path: The path of the SVG.
+        experiments: Title to loader to phase to seconds; phases in order.
     """
     figure, all_axes = _pyplot("phases").subplots(len(experiments), figsize=(8, 1.7 * len(experiments)), sharex=True)
     for axes, (title, loaders) in zip(all_axes, experiments.items(), strict=True):
@@ -62,7 +62,7 @@ def phases_picture(path: Path, experiments: Mapping[str, Mapping[str, Mapping[st
             left = [before + more for before, more in zip(left, seconds, strict=True)]
         axes.invert_yaxis()
         axes.set_title(title, fontsize="medium")
-    all_axes[-1].set_xlabel("seconds; gray: imports, configuration and making of the model")
+    all_axes[-1].set_xlabel("seconds; gray: imports, configuration and creation of the model")
     _write(figure, path)
 
 

@@ -1,9 +1,9 @@
-"""A web server for benchmarks on machines that have none: several processes, ranges of files, `sendfile`.
+"""A web server for benchmarks on machines without one: several processes send ranges of files with `sendfile`.
 
     python range_server.py FOLDER
 
-Prints its port on the first line and serves until its standard input ends. HTTP/1.1, keep-alive, GET and HEAD, single
-ranges; everything else is 404 or 416. Not a server for anything but loopback.
+Prints its port on the first line and serves until its standard input ends. Supports HTTP/1.1, keep-alive, GET, HEAD and
+single ranges; the response to anything else is 404 or 416. Use it on loopback only.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from contextlib import suppress
 from pathlib import Path
 from urllib.parse import unquote
 
-WORKERS = 8  # processes: one sends at some 3 GB/s over loopback
+WORKERS = 8  # processes; one process sends about 3 GB/s over loopback
 
 
 def _serve(connection: socket.socket, root: Path) -> None:
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     reader = connection.makefile("rb")
-    # A client that is done resets what it did not read.
+    # A client that has finished resets the connection if it has not read everything.
     with suppress(ConnectionError), connection, reader:
         while line := reader.readline():
             method, target, _ = line.decode("latin-1").split(" ", 2)
@@ -67,7 +67,7 @@ def main() -> None:
                 connection, _ = listener.accept()
                 threading.Thread(target=_serve, args=(connection, root), daemon=True).start()
         children.append(child)
-    sys.stdin.read()  # the parent closes it, or dies
+    sys.stdin.read()  # ends when the parent closes the pipe, or ends
     for child in children:
         os.kill(child, 15)
         os.waitpid(child, 0)

@@ -1,11 +1,10 @@
-// The limit for files: reads every byte of the files given into fresh huge pages, and does nothing
-// else.
+// Measures the limit for files: reads every byte of some files into fresh huge pages, and does
+// nothing else.
 //
 //   raw_file_reader [--threads 2] [--block 4194304] [--direct] [--touch BYTES] FILE...
 //
-// Guarantees: a run that prints its JSON line has read every byte of every file once. No headers
-// are parsed and no tensors made, so a loader that reaches this figure has nothing left to win on
-// this machine.
+// Guarantees: a run that prints its JSON line has read every byte of every file once. It parses no
+// headers and makes no tensors, so no loader can be faster on this machine.
 #include <thread>
 
 #include "raw_files.h"

@@ -1,5 +1,5 @@
-// What the raw readers of files share: their arguments, the open files with fresh memory for each,
-// and the run that is measured.
+// Shared by the raw readers of files: their arguments, the open files with fresh memory for each
+// file, and the measured run.
 #ifndef STREAMER_BENCHMARKS_RAW_FILES_H_
 #define STREAMER_BENCHMARKS_RAW_FILES_H_
 
@@ -44,7 +44,7 @@ inline FileArguments ParseFileArguments(int count, char** values, Numbers number
   return arguments;
 }
 
-// An open file and the memory it is read into.
+// An open file and the memory into which it is read.
 struct File {
   int descriptor;
   size_t size;
@@ -59,13 +59,13 @@ inline File OpenFile(const std::string& path, bool direct) {
   return {descriptor, size, HugeBuffer(size)};
 }
 
-// With O_DIRECT the length must be a multiple of a page: the last block asks for more and the
-// file's end cuts it.
+// With O_DIRECT the length must be a multiple of a page, so the last read requests more bytes than
+// the file has, and gets fewer.
 inline size_t WantedBytes(const Block& block, bool direct) {
   return direct ? (block.size + kPage - 1) / kPage * kPage : block.size;
 }
 
-// Runs `read(files, queue)`, which must take and read every block, and prints what it cost.
+// Runs `read(files, queue)`, which must take and read every block, and prints the figures.
 template <typename Read>
 void MeasureReading(const FileArguments& arguments, Read read) {
   TouchAndFree(arguments.touch);

@@ -1,14 +1,14 @@
-// The limit for HTTP: ranged GETs through libcurl's multi interface into fresh huge pages, and
-// nothing else.
+// Measures the limit for HTTP: ranged GETs through libcurl's multi interface into fresh huge pages,
+// and nothing else.
 //
 //   raw_http_reader [--reactors 2] [--in-flight 8] [--block 8388608] [--receive-buffer 16384]
 //                   [--socket-buffer 0] [--cacert FILE] [--header LINE]... [--touch BYTES]
 //                   URL[=SIZE]...
 //
-// Guarantees: a run that prints its JSON line got status 206 and exactly the bytes asked for in
-// every answer. Each reactor is one thread with its own CURLM and connections; all share one queue.
-// An URL without =SIZE costs one HEAD, outside the measured section. No retry: the first failure
-// ends the process with status 2.
+// Guarantees: a run that prints its JSON line got status 206 and exactly the requested bytes in
+// every response. Each reactor is one thread with its own CURLM and connections; all share one
+// queue. A URL without =SIZE needs one HEAD, outside the measured section. There is no retry: the
+// first failure ends the process with status 2.
 #include <curl/curl.h>
 #include <sys/socket.h>
 
@@ -35,7 +35,7 @@ struct Arguments {
   size_t socket_buffer = 0;       // SO_RCVBUF; 0 leaves it to the kernel's autotuning
   size_t touch = 0;
   std::string ca_file;
-  curl_slist* headers = nullptr;  // of every request; lives as long as the process
+  curl_slist* headers = nullptr;  // of every request; kept until the process ends
   std::vector<std::string> urls;
 };
 
@@ -85,7 +85,7 @@ Easy NewEasy(const Arguments& arguments) {
   curl_easy_setopt(easy.get(), CURLOPT_BUFFERSIZE, static_cast<long>(arguments.receive_buffer));
   curl_easy_setopt(easy.get(), CURLOPT_CONNECTTIMEOUT, 10L);
   curl_easy_setopt(easy.get(), CURLOPT_PROXY,
-                   "");  // the limit is the loopback, whatever the environment says
+                   "");  // loopback needs no proxy, whatever the environment says
   if (arguments.socket_buffer > 0) {
     curl_easy_setopt(easy.get(), CURLOPT_SOCKOPTFUNCTION, &SetSocketBuffer);
     curl_easy_setopt(easy.get(), CURLOPT_SOCKOPTDATA, &arguments.socket_buffer);
@@ -119,7 +119,7 @@ Object ParseObject(const std::string& text, const Arguments& arguments) {
   return {text.substr(0, mark), bench::ParseSize(text.substr(mark + 1))};
 }
 
-// One GET at a time on one handle; libcurl keeps the connection for the next.
+// Sends one GET at a time on one handle; libcurl keeps the connection for the next GET.
 struct Transfer {
   Easy easy;
   const bench::Block* block = nullptr;
@@ -129,14 +129,14 @@ struct Transfer {
 size_t OnBody(char* bytes, size_t, size_t count, void* user) {
   auto& transfer = *static_cast<Transfer*>(user);
   if (transfer.received + count > transfer.block->size)
-    return 0;  // libcurl ends it as a write error
+    return 0;  // libcurl then reports a write error
   std::memcpy(transfer.block->destination + transfer.received, bytes, count);
   transfer.received += count;
   return count;
 }
 
-// One thread: keeps `in_flight` GETs going until the shared queue is empty. Owned and joined by
-// main.
+// One thread keeps `in_flight` GETs in progress until the shared queue is empty. main owns and
+// joins the thread.
 class Reactor {
  public:
   Reactor(const std::vector<Object>& objects, bench::BlockQueue& queue, const Arguments& arguments)
@@ -202,7 +202,7 @@ class Reactor {
   const std::vector<Object>& objects_;
   bench::BlockQueue& queue_;
   std::vector<std::unique_ptr<Transfer>>
-      transfers_;  // outlived by the multi handle they are removed from
+      transfers_;  // destroyed before the multi handle from which they are removed
   std::unique_ptr<CURLM, decltype(&curl_multi_cleanup)> multi_;
   size_t active_ = 0;
 };

@@ -1,12 +1,13 @@
-// The limit for uploads to S3: the parts of one object by libcurl from memory, and nothing else.
+// Measures the limit for uploads to S3: sends the parts of one object from memory with libcurl, and
+// does nothing else.
 //
 //   raw_http_writer [--in-flight 8] [--part 16777216] FILE < URLS
 //
-// URLS has a signed URL for each part, and last the one that completes the upload. The content is
-// read from FILE into memory before the clock starts. Guarantees: a run that prints its JSON line
-// got status 200 for every request, and no error in the body of the last. Each thread has one
-// connection; all share one queue. No checksum, no retry: the first failure ends the process with
-// status 2.
+// URLS has a signed URL for each part, and at the end the URL that completes the upload. The
+// content is read from FILE into memory before the clock starts. Guarantees: a run that prints its
+// JSON line got status 200 for every request, and no error in the body of the last response. Each
+// thread has one connection; all share one queue. There is no checksum and no retry: the first
+// failure ends the process with status 2.
 #include <curl/curl.h>
 
 #include <fstream>
@@ -62,12 +63,12 @@ class Connection {
  public:
   Connection() : easy_(curl_easy_init(), &curl_easy_cleanup), headers_(nullptr) {
     if (!easy_) Die("curl_easy_init failed");
-    headers_ = curl_slist_append(headers_, "Expect:");  // it would cost a round trip
+    headers_ = curl_slist_append(headers_, "Expect:");  // otherwise curl waits for a round trip
     headers_ = curl_slist_append(headers_, "Content-Type:");
     curl_easy_setopt(easy_.get(), CURLOPT_NOSIGNAL, 1L);
     curl_easy_setopt(easy_.get(), CURLOPT_HTTP_VERSION, static_cast<long>(CURL_HTTP_VERSION_1_1));
     curl_easy_setopt(easy_.get(), CURLOPT_CONNECTTIMEOUT, 10L);
-    curl_easy_setopt(easy_.get(), CURLOPT_PROXY, "");  // loopback, whatever the environment says
+    curl_easy_setopt(easy_.get(), CURLOPT_PROXY, "");  // loopback needs no proxy
     curl_easy_setopt(easy_.get(), CURLOPT_HTTPHEADER, headers_);
     curl_easy_setopt(easy_.get(), CURLOPT_HEADERFUNCTION, &OnText);
     curl_easy_setopt(easy_.get(), CURLOPT_HEADERDATA, &head_);
@@ -78,7 +79,7 @@ class Connection {
   Connection& operator=(const Connection&) = delete;
   ~Connection() { curl_slist_free_all(headers_); }
 
-  // Sends a request and returns the head of its answer.
+  // Sends a request and returns the head of its response.
   const std::string& Send(const char* method, const std::string& url, const char* data,
                           size_t size) {
     head_.clear();

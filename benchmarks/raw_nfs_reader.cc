@@ -1,11 +1,12 @@
-// The limit for NFS without a mount: threads that read through libnfs into fresh huge pages, and
-// nothing else.
+// Measures the limit for NFS without a mount: threads read through libnfs into fresh huge pages,
+// and do nothing else.
 //
 //   raw_nfs_reader [--threads 4] [--block 4194304] [--in-flight 8] [--touch BYTES] URL=SIZE...
 //
 // Guarantees: a run that prints its JSON line has read every byte of every file once. Each thread
-// has a mount, and so a TCP connection, of its own, and keeps `in-flight` READ calls of the
-// server's largest size going. No retry: the first failure ends the process with status 2.
+// has its own mount, and so its own TCP connection, and keeps `in-flight` READ calls of the
+// server's largest size in progress. There is no retry: the first failure ends the process with
+// status 2.
 #include <nfsc/libnfs.h>
 #include <poll.h>
 
@@ -57,7 +58,7 @@ class Mount {
   explicit Mount(const std::vector<std::pair<std::string, size_t>>& files) {
     static std::atomic<int> mounts{0};
     const std::string name = "raw-" + std::to_string(getpid()) + "-" + std::to_string(mounts++);
-    nfs4_set_client_name(context_, name.c_str());  // two of one name take each other's state away
+    nfs4_set_client_name(context_, name.c_str());  // of one name, both lose their state
     for (const auto& [url, size] : files) {
       nfs_url* parsed = nfs_parse_url_full(context_, url.c_str());
       if (parsed == nullptr) Die(url + ": " + nfs_get_error(context_));
@@ -71,7 +72,7 @@ class Mount {
       handles_.push_back(handle);
       nfs_destroy_url(parsed);
     }
-    const size_t most = nfs_get_readmax(context_);  // 0: version 4 of libnfs 4 does not ask
+    const size_t most = nfs_get_readmax(context_);  // 0: not queried by NFSv4 of libnfs 4
     call_bytes_ = most == 0 ? kUsualCallBytes : std::min(most, kUsualCallBytes);
   }
   ~Mount() {
@@ -100,7 +101,7 @@ class Mount {
     size_t size;
   };
 
-  // False when every byte was asked for.
+  // Returns false when every byte was requested.
   bool StartCall() {
     if (block_ == nullptr || position_ == block_->size) {
       block_ = queue_->Take();
@@ -113,7 +114,7 @@ class Mount {
                         &Mount::OnRead, call.get()) != 0) {
       Die(std::string("nfs_pread_async: ") + nfs_get_error(context_));
     }
-    (void)call.release();  // OnRead's
+    (void)call.release();  // OnRead owns it now
     position_ += size;
     ++calls_;
     return true;

@@ -1,7 +1,7 @@
-"""The limits: C++ readers, compiled on demand, as rows beside the contestants.
+"""C++ readers that measure the limits, compiled on demand, as rows beside the contestants.
 
-Guarantees: a program is compiled again whenever its source, or a header they share, is newer. They are given the sizes
-of the objects, so they make no request that carries no data.
+Guarantees: a program is compiled again if its source, or a shared header, is newer. The programs get the sizes of the
+objects as arguments, so each of their requests carries data.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from contestants import Target
 HERE = Path(__file__).resolve().parent
 BUILD = HERE.parent / "build" / "benchmarks"
 FLAGS = ["-std=c++20", "-O2", "-Wall", "-Wextra", "-pthread"]
-# Each with the package of Debian's and Ubuntu's that has it.
+# Each library with its package in Debian and Ubuntu.
 LIBRARIES = {
     "raw_http_reader": ("-lcurl", "libcurl4-openssl-dev"),
     "raw_http_writer": ("-lcurl", "libcurl4-openssl-dev"),
@@ -28,11 +28,11 @@ LIBRARIES = {
 
 
 def compiled(name: str) -> str:
-    """Return the path of the program made from ``NAME.cc``.
+    """Compile ``NAME.cc`` if necessary, and return the path of the program.
 
     Raises:
         FileNotFoundError: there is no C++ compiler.
-        RuntimeError: it does not compile, most likely because its library's headers are missing.
+        RuntimeError: the program does not compile, most likely because headers of its library are missing.
     """
     source, program = HERE / f"{name}.cc", BUILD / name
     newest = max(file.stat().st_mtime for file in (source, *HERE.glob("*.h")))
@@ -52,7 +52,7 @@ def compiled(name: str) -> str:
 
 @dataclass(frozen=True)
 class RawRow:
-    """A row of the tables whose process is a C++ program. `command(target, sizes)` gives its argument list."""
+    """A row of the tables whose process is a C++ program. `command(target, sizes)` returns its arguments."""
 
     name: str
     command: Callable[[Target, list[int]], list[str]]
@@ -68,7 +68,7 @@ def _direct_reader(name: str, *options: str, program: str = "raw_file_reader") -
 
 
 def http_reader(name: str, *options: str) -> RawRow:
-    """Make a row of `raw_http_reader` with these options."""
+    """Return a row of `raw_http_reader` with these options."""
 
     def command(target: Target, sizes: list[int]) -> list[str]:
         base = f"{target.endpoint}/"
@@ -79,7 +79,7 @@ def http_reader(name: str, *options: str) -> RawRow:
     return RawRow(name, command, ("http", "https"))
 
 
-# Several settings, because which is best depends on the machine; the limit is the best of them.
+# Several settings, because the best setting depends on the machine; the limit is the best row.
 RAW_ROWS = (
     _file_reader("raw buffered 2 x 8 MiB", ("file-warm", "file-cold"), "--threads", "2", "--block", str(8 << 20)),
     _file_reader("raw buffered 4 x 4 MiB", ("file-warm", "file-cold"), "--threads", "4", "--block", str(4 << 20)),

@@ -1,5 +1,5 @@
-// The limit for files by io_uring: as raw_file_reader, with so many reads in flight from one thread
-// instead of one from each of many.
+// Measures the limit for files with io_uring: like raw_file_reader, but one thread has all reads in
+// flight, instead of many threads with one read each.
 //
 //   raw_ring_reader [--in-flight 32] [--block 4194304] [--direct] [--touch BYTES] FILE...
 //

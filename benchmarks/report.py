@@ -1,7 +1,7 @@
-"""Tables and verdicts from the runs of one session. Pure: values in, text out.
+"""Makes tables and verdicts from the runs of one session. Pure: values in, text out.
 
-Guarantees: every figure printed is of runs that loaded every byte; rows with failures say so instead. A verdict
-compares medians of the same session, and shows the ratio of the bests beside it.
+Guarantees: every printed figure comes from runs that loaded every byte; a row with a failure shows the failure instead.
+A verdict compares medians of the same session, and also shows the ratio of the best runs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Row:
     problem: str | None = None
 
     def speeds(self) -> list[float]:
-        """GB/s of each run."""
+        """The GB/s of each run."""
         return [run["bytes"] / run["seconds"] / 1e9 for run in self.runs]
 
     @property
@@ -36,7 +36,7 @@ class Row:
 
     @property
     def best(self) -> float:
-        """Best GB/s: the run least disturbed by others."""
+        """The best GB/s, which is the run with the least disturbance."""
         return max(self.speeds())
 
     @property
@@ -46,17 +46,17 @@ class Row:
 
     @property
     def peak_over_tensors_bytes(self) -> int:
-        """The worst peak of resident memory, less the bytes of the tensors themselves."""
+        """The highest peak of resident memory, without the bytes of the tensors."""
         return max(run["peak_rss_bytes"] - run["bytes"] for run in self.runs)
 
 
 def is_measured(row: Row | None) -> bool:
-    """Tell whether the row has figures."""
+    """Return whether the row has figures."""
     return row is not None and bool(row.runs) and row.problem is None
 
 
 def best_of(rows: list[Row], prefix: str) -> Row | None:
-    """Return the row with the best median among those whose name starts so."""
+    """Return the row with the best median among the rows whose names start with a prefix."""
     return max((row for row in rows if row.name.startswith(prefix) and is_measured(row)), key=_median, default=None)
 
 
@@ -65,7 +65,7 @@ def _median(row: Row) -> float:
 
 
 def table(title: str, rows: list[Row]) -> str:
-    """One section, fastest first."""
+    """Return the table of one section, with the fastest row first."""
     limit = best_of(rows, "raw")
     head = f"{'contestant':28}{'median':>8}{'best':>8}{'min..max GB/s':>16}{'CPU-s/GB':>10}"
     head += f"{'peak MB':>9}{'disk MB':>9}{'faults':>9}{'waits/GB':>10}{'of raw':>8}"
@@ -89,7 +89,7 @@ def _line(row: Row, limit: Row | None) -> str:
 
 
 def goals(sections: dict[str, list[Row]]) -> str:
-    """Say of each goal of the project whether this session met it."""
+    """Return a line for each goal of the project that says whether this session met it."""
     lines = [line for section, rows in sections.items() for line in _section_goals(section, rows)]
     return "\n".join(["\nGoals (medians; the ratio of the bests in brackets)", *lines])
 
@@ -118,7 +118,7 @@ def _section_goals(section: str, rows: list[Row]) -> Iterator[str]:
 
 
 def _ratio(section: str, ours: Row | None, other: Row | None, wanted: float) -> str:
-    title = f"{section}: at least {wanted} of {other.name if other else 'the other (not measured)'}"
+    title = f"{section}: at least {wanted} of {other.name if other else 'the other row (not measured)'}"
     if ours is None or other is None or not is_measured(ours):
         return _verdict(title, None, False)
     ratio = ours.median / other.median

@@ -2,9 +2,9 @@
 
     python run_one.py NAME < target.json
 
-Guarantees: nothing is measured but the load: imports come first, then memory is touched, then the clock runs, and the
-answer is checked after it. A contestant that keeps the model keeps it until the clock has stopped. Exit status 3 if a
-library is missing, 1 and a traceback on any other failure.
+Guarantees: only the load is measured. Imports come first, and then memory is touched, before the clock starts; the
+tensors are checked after the clock has stopped. A contestant that keeps the model keeps it until then. The exit status
+is 3 if a library is missing, and 1 with a traceback after any other failure.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ def _sum(named: Any) -> dict[str, int]:
 
 
 def run(contestant: Contestant, target: Target, touch_bytes: int) -> dict[str, Any]:
-    """Load once and return the figures with what was found."""
+    """Load once; return the figures, and the bytes and digest of the tensors."""
     touch_and_free(touch_bytes, huge_pages=contestant.huge_pages)
     with Measurement() as measured:
         loaded = contestant.run(target)
-        # A stream's tensors are gone afterwards, so they are sampled inside: a few milliseconds in all.
+        # A stream's tensors are freed afterwards, so they are sampled while the clock runs: a few milliseconds in all.
         found = None if contestant.keeps else _sum(loaded)
     return (found or _sum(loaded)) | measured.to_dict()
 

@@ -1,6 +1,6 @@
-"""Read a safetensors shard through s3fs in the best simple way, for the s3fs row.
+"""Reads a safetensors shard through s3fs in the fastest simple way, for the s3fs row.
 
-Guarantees: every byte of the shard is fetched once, in ranges, into one buffer that the returned tensors keep alive.
+Guarantees: every byte of the shard is read once, in ranges, into one buffer that the returned tensors keep alive.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
-// How many blocks a second the scheduler hands out, to readers whose sources answer at once.
+// Measures how many blocks per second the scheduler hands out to readers whose sources answer at
+// once.
 //
 //     scheduler_blocks READERS ITEMS LIMIT_BYTES [LARGEST_BYTES]
 //
-// Items have 4 KiB, and are one block each; or up to LARGEST_BYTES, no two the same, in blocks of
-// 8 MiB whose pages the readers touch, while the consumer drops what is finished. Prints blocks per
-// second; how long readers were inside finish(), in microseconds: the wait for the lock, and for
-// the processor; and how long locks of the scheduler were held, without the time to ask the clock,
-// which slows everything down.
+// Items have 4 KiB, and each item is one block. With LARGEST_BYTES, items have different sizes up
+// to LARGEST_BYTES, in blocks of 8 MiB whose pages the readers touch. The consumer drops finished
+// items. Prints three figures: blocks per second; the microseconds that readers spent in finish(),
+// which include waiting for the lock and for the processor; and how long locks of the scheduler
+// were held. The last figure excludes the calls of the clock, which slow everything down.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -34,7 +35,7 @@ double sum(const std::vector<float>& values) {
   return std::accumulate(values.begin(), values.end(), 0.0);
 }
 
-// How long a lock seems to be held in which nothing is done: what it takes to ask the clock.
+// Returns how long an empty critical section seems to hold its lock: the time to call the clock.
 double clock_us() {
   constexpr std::size_t kTimes = 100'000;
   std::mutex nobodys;
@@ -49,7 +50,8 @@ double clock_us() {
 constexpr std::uint64_t kSmallBytes = 4096;
 constexpr std::uint64_t kLargeBlockBytes = 8 << 20;
 
-// From half of the largest to all of it, so that what one leaves fits few others.
+// Sizes from half of the largest size to all of it, so that few items fit into the space that one
+// leaves.
 std::uint64_t size_of(std::uint32_t item, std::uint32_t count, std::uint64_t largest) {
   if (largest == 0) return kSmallBytes;
   const std::uint64_t shuffled = std::uint64_t{item} * 7919 % count;
@@ -106,7 +108,7 @@ int main(int argument_count, char** arguments) {
   std::vector<float> all;
   for (const auto& own : times) all.insert(all.end(), own.begin(), own.end());
   std::vector<float> held = held_locks::all_us;
-  held.insert(held.end(), held_locks::own.us.begin(), held_locks::own.us.end());  // this thread's
+  held.insert(held.end(), held_locks::own.us.begin(), held_locks::own.us.end());  // of this thread
   const double held_us = sum(held) - static_cast<double>(held.size()) * clock_us();
   std::printf("%.0f blocks/s, finish: median %.1f us, 99.9 %%: %.1f us", count / seconds,
               percentile(all, 0.5), percentile(all, 0.999));
