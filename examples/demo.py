@@ -1,9 +1,9 @@
-"""Load one checkpoint from disk and from a real S3 server, prove every tensor right, and show what it cost.
+"""Load one checkpoint from disk and from a real S3 server, check every tensor, and show time and memory.
 
-Guarantees: each loader runs in a process of its own, so that its time, processor time and peak memory are its own, on
-memory that the machine has touched before. It loads twice there: as a fresh process, and once more. Every tensor of
-both loads (dtype, shape, every byte) is compared with what safetensors' own reader finds in the files. Exits with 1 and
-the names if a single one differs.
+Guarantees: each loader runs in a process of its own, so that its time, processor time and peak memory are measured
+alone. The process touches memory first, and then loads twice. Every tensor of both loads (dtype, shape, every byte) is
+compared with the tensor that safetensors' own reader returns. If a tensor differs, the script prints its name and exits
+with 1.
 
     python examples/demo.py [--size 1GiB] [--folder DIR] [--rounds 3]
 """
@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from make_checkpoint import make_checkpoint, parse_size
 
-# Not part of the package: the S3 server that the tests start, and what the benchmarks do before they measure.
+# Modules outside the package: the S3 server of the tests, and the preparation of the benchmarks.
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "benchmarks")]
 
@@ -36,7 +36,7 @@ Tensors = dict[str, torch.Tensor]
 
 @dataclass(frozen=True)
 class Source:
-    """One row of the table: who loads, from where, with which options."""
+    """One row of the table: the loader, the source and its options."""
 
     label: str
     loader: str
@@ -46,9 +46,9 @@ class Source:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a process took: seconds of its first and its second load, else of the first.
+    """The figures of a process: seconds of both loads; the other figures are of the first load.
 
-    Memory is resident, above what the process held before, file pages mapped included.
+    Memory is resident memory, including mapped file pages, without the memory that the process held before the load.
     """
 
     seconds: list[float]
@@ -62,7 +62,7 @@ class Cost:
 def main() -> int:
     parser = argparse.ArgumentParser(description="Load a checkpoint from disk and from S3, and check every byte.")
     parser.add_argument("--size", type=parse_size, default=1 << 30, help="bytes of tensors (default: 1GiB)")
-    parser.add_argument("--folder", type=Path, default=ROOT / ".demo", help="where checkpoints are kept for next time")
+    parser.add_argument("--folder", type=Path, default=ROOT / ".demo", help="where checkpoints are kept")
     parser.add_argument("--rounds", type=int, default=3, help="loads of each source, in turn (default: 3)")
     arguments = parser.parse_args()
     folder = arguments.folder / f"checkpoint-{arguments.size}"
@@ -82,7 +82,7 @@ def main() -> int:
 
 
 def _measure_in_turn(sources: list[Source], folder: Path, rounds: int) -> dict[str, list[Cost]]:
-    """Load from each source once per round, in turn from either end: what drifts on the machine meets all alike."""
+    """Load from each source once per round; each round reverses the order, so that a drift affects all sources."""
     costs: dict[str, list[Cost]] = {source.label: [] for source in sources}
     for round_number in range(rounds):
         for source in sources[:: -1 if round_number % 2 else 1]:
@@ -93,12 +93,12 @@ def _measure_in_turn(sources: list[Source], folder: Path, rounds: int) -> dict[s
 
 
 def _measure_in_subprocess(source: Source, folder: Path, *, show_bar: bool) -> Cost:
-    touch_bytes = sum(file.stat().st_size for file in folder.iterdir()) * 5 // 4  # some for the loader's own use
+    touch_bytes = sum(file.stat().st_size for file in folder.iterdir()) * 5 // 4  # a quarter more for the loader itself
     request = {"source": asdict(source), "folder": str(folder), "show_bar": show_bar, "touch_bytes": touch_bytes}
     answer = subprocess.run(
         [sys.executable, __file__, "--measure"],
-        input=json.dumps(request),  # not an argument: keys would show in the list of processes
-        stdout=subprocess.PIPE,  # the bar is drawn on the standard error, which stays the terminal's
+        input=json.dumps(request),  # not an argument: the list of processes would show keys
+        stdout=subprocess.PIPE,  # the bar goes to standard error, which is still the terminal
         text=True,
         check=True,
     )
@@ -137,7 +137,7 @@ def _answer_measurement() -> None:
     request = json.load(sys.stdin)
     source = Source(**request["source"])
     load = LOADERS[source.loader]()  # imports what it needs, before the clock starts
-    # In a virtual machine a first touch measures the host, not the loader.
+    # In a virtual machine, the first touch of memory would measure the host, not the loader.
     touch_and_free(request["touch_bytes"], huge_pages=source.loader == "streamer")
     before_bytes = _start_of_peak()
     started, cpu_started = time.perf_counter(), time.process_time()
@@ -182,7 +182,7 @@ LOADERS = {"streamer": _streamer_loader, "safetensors": _safetensors_loader}
 
 
 def _start_of_peak() -> int:
-    """Forget the peak of the imports, and give the memory held now."""
+    """Reset the peak, which includes the imports, and return the resident memory at this moment."""
     Path("/proc/self/clear_refs").write_text("5")  # proc_pid_clear_refs(5): resets VmHWM
     return _status_bytes("VmRSS")
 
@@ -211,7 +211,7 @@ def _differences(tensors: Tensors, expected: Tensors) -> list[str]:
 
 
 def _is_equal(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Compare bytes, as values would call a NaN unequal to itself and 0.0 equal to -0.0."""
+    """Compare bytes, because as values a NaN differs from itself and 0.0 equals -0.0."""
     if one.dtype != other.dtype or one.shape != other.shape:
         return False
     return torch.equal(one.reshape(-1).view(torch.uint8), other.reshape(-1).view(torch.uint8))

@@ -1,9 +1,9 @@
-"""Make a checkpoint as Hugging Face writes them: shards, their index and a ``config.json``, with random weights.
+"""Make a checkpoint in Hugging Face's layout, with random weights: shards, their index and a ``config.json``.
 
-Guarantees: the tensors are those of a small Qwen2-like model whose size is close to what was asked (mostly BF16, one
-F32, and one FP8 E4M3 with its F32 scale); their bytes depend on the seed and the size only, not on the number of
-shards; every value is finite; memory holds one shard at a time; the index is written last, so a folder that has one
-is complete. Refuses to write into a folder that holds anything else.
+Guarantees: the tensors are those of a small Qwen2-like model whose size is close to the requested size (mostly BF16,
+one F32, and one FP8 E4M3 with its F32 scale). Their bytes depend only on the seed and the size, not on the number of
+shards. Every value is finite. Memory holds one shard at a time. The index is written last, so a folder with an index is
+complete. Refuses to write into a folder that holds other files.
 
     python examples/make_checkpoint.py FOLDER --size 1GiB --shards 4 --seed 0
 """
@@ -27,13 +27,13 @@ from tqdm import tqdm
 __all__ = ["Summary", "make_checkpoint", "parse_size"]
 
 INDEX_NAME = "model.safetensors.index.json"
-SMALLEST_BYTES = 64 << 10  # below, the norms and biases of even the narrowest model miss the size by far
+SMALLEST_BYTES = 64 << 10  # for a smaller size, norms and biases alone would be too large
 HEAD_SIZE = 16  # small, so that the narrowest model still has two heads
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What lies in the folder: `tensors` of `tensor_bytes` in all, in `shards` files."""
+    """The content of the folder: the number of tensors, their bytes in all, and the number of files."""
 
     folder: Path
     shards: int
@@ -51,7 +51,7 @@ class _Shape:
 
     @property
     def intermediate(self) -> int:
-        return self.hidden * 11 // 4  # Llama's 2.7
+        return self.hidden * 11 // 4  # a factor of 2.75, as in Llama
 
     @property
     def key_value(self) -> int:
@@ -81,16 +81,16 @@ def make_checkpoint(
     """Write the checkpoint.
 
     Args:
-        folder: Made if absent. What an earlier call wrote there is replaced.
+        folder: Created if it does not exist. Files that an earlier call wrote are replaced.
         total_bytes: About how many bytes of tensors, at least 64 KiB.
         shards: Number of files.
-        seed: Of the random bytes.
+        seed: The seed of the random bytes.
         reuse: Write nothing if the folder already holds the checkpoint of the same arguments.
         progress: Show a bar on the standard error.
 
     Raises:
         ValueError: the size is too small, or there would be more shards than tensors.
-        FileExistsError: the folder holds files that no earlier call wrote.
+        FileExistsError: the folder holds files that this script did not write.
 
     Example:
         >>> import tempfile
@@ -132,7 +132,7 @@ def parse_size(text: str) -> int:
 
 
 def _shape_for(total_bytes: int) -> _Shape:
-    """Choose the widest model of at least eight layers, and let its vocabulary take up the rest."""
+    """Choose the widest model with at least eight layers; its vocabulary gets the remaining bytes."""
     if total_bytes < SMALLEST_BYTES:
         raise ValueError(f"a checkpoint has at least {SMALLEST_BYTES} bytes, not {total_bytes}")
     hidden = 2 * HEAD_SIZE
@@ -152,7 +152,7 @@ def _bytes_of(shape: _Shape) -> int:
 
 
 def _tensors(shape: _Shape) -> Iterator[_Tensor]:
-    """Name every tensor in the order of the model."""
+    """Yield every tensor in the order of the model."""
     half = torch.bfloat16
     yield _Tensor("model.embed_tokens.weight", half, (shape.vocabulary, shape.hidden))
     yield _Tensor("model.rotary_emb.inv_freq", torch.float32, (HEAD_SIZE // 2,))
@@ -197,7 +197,7 @@ def _config(shape: _Shape) -> dict[str, Any]:
 
 
 def _is_complete(folder: Path, recipe: dict[str, int]) -> bool:
-    """Tell whether the folder holds what the recipe makes: opening a shard compares its header with its size."""
+    """Return whether the folder holds the checkpoint of this recipe; opening a shard checks its size."""
     try:
         if _read_json(folder / "config.json").get("made_by_make_checkpoint") != recipe:
             return False
@@ -212,12 +212,12 @@ def _is_complete(folder: Path, recipe: dict[str, int]) -> bool:
 
 
 def _clear(folder: Path) -> None:
-    """Make an empty folder of it, but only if nothing is lost."""
+    """Remove the files of an earlier checkpoint, or create the folder; refuse if it holds other files."""
     folder.mkdir(parents=True, exist_ok=True)
     found = list(folder.iterdir())
     is_ours = (folder / "config.json").is_file() and "made_by_make_checkpoint" in _read_json(folder / "config.json")
     if found and not is_ours:
-        raise FileExistsError(f"{folder} holds something else; name a new or an empty folder")
+        raise FileExistsError(f"{folder} holds other files; name a new or an empty folder")
     for pattern in (INDEX_NAME, "model-*-of-*.safetensors", "config.json"):  # the index first: it means complete
         for file in folder.glob(pattern):
             file.unlink()
@@ -239,7 +239,7 @@ def _write_shards(folder: Path, tensors: list[_Tensor], shards: int, seed: int, 
 
 
 def _split(tensors: list[_Tensor], shards: int) -> Iterator[list[_Tensor]]:
-    """Cut the list into neighbours of about equal bytes, at least one tensor each."""
+    """Cut the list into runs of about equal bytes, with at least one tensor each."""
     ends = np.cumsum([tensor.size_bytes for tensor in tensors])
     begin = 0
     for shard in range(1, shards + 1):
@@ -250,7 +250,7 @@ def _split(tensors: list[_Tensor], shards: int) -> Iterator[list[_Tensor]]:
 
 
 def _random_tensor(tensor: _Tensor, seed: int, index: int) -> torch.Tensor:
-    random = np.random.Generator(np.random.SFC64([seed, index]))  # the fastest of numpy's, 2.6 GB/s
+    random = np.random.Generator(np.random.SFC64([seed, index]))  # numpy's fastest generator: 2.6 GB/s
     words = random.integers(0, (1 << 64) - 1, -(-tensor.size_bytes // 8), dtype=np.uint64, endpoint=True)
     words &= _finite_mask(tensor.dtype)
     data = torch.from_numpy(words.view(np.uint8)[: tensor.size_bytes])
@@ -258,7 +258,7 @@ def _random_tensor(tensor: _Tensor, seed: int, index: int) -> torch.Tensor:
 
 
 def _finite_mask(dtype: torch.dtype) -> np.uint64:
-    """Clear the highest exponent bit of every value in a word: what is left is neither NaN nor infinite."""
+    """Return a mask that clears the highest exponent bit of every value in a word, so that each value is finite."""
     value = 0xBF << 8 * (dtype.itemsize - 1) | ((1 << 8 * (dtype.itemsize - 1)) - 1)
     return np.uint64(int.from_bytes(value.to_bytes(dtype.itemsize, "little") * (8 // dtype.itemsize), "little"))
 
