@@ -135,7 +135,7 @@ def _replaceable(meta: MetaModule, own: Mapping[str, Any], device: Any) -> dict[
     """Return the targets on the meta device; if there are none, refuse ``device=``."""
     fresh = meta.replaceable(own)
     if device is not None and not fresh:
-        raise UsageError("device= is for targets on the meta device, and these have memory", hint="Leave it out")
+        raise UsageError("device= is for targets on the meta device, but all targets have memory", hint="Leave it out")
     return fresh
 
 

@@ -41,7 +41,7 @@ class Route:
         return _native.Lookup(self._server.encode("utf-8", "replace"), "\n".join(named))  # a URL may be invalid
 
     def note_failure(self, error: StorageError) -> None:
-        """Add to an error that the proxy may have sent it, unless it has the storage's error code or request ID."""
+        """Note in an error without the storage's error code or request ID that the proxy may have sent the response."""
         if self._server.startswith("http://"):
             suspect_proxy(error, self._place)
 

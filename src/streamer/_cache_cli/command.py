@@ -128,7 +128,7 @@ def _reports_errors(command: _Command) -> _Command:
         try:
             code = command(**arguments)
         except KeyboardInterrupt:
-            code = report_failure("interrupted; run it again to go on", INTERRUPTED, None, as_json=as_json)
+            code = report_failure("interrupted; run the command again to continue", INTERRUPTED, None, as_json=as_json)
         except (StreamerError, OSError) as error:
             text = str(error) if isinstance(error, StreamerError) or not error.strerror else error.strerror
             code = report_failure(text, exit_code_of(error), type(error).__name__, as_json=as_json)

@@ -76,9 +76,9 @@ def run_copy(
         with _terminable():
             report = copy(_progress(say, is_quiet=is_quiet))
     except KeyboardInterrupt:
-        return report_failure("interrupted; run it again to go on", INTERRUPTED, None, as_json=as_json)
+        return report_failure("interrupted; run the command again to continue", INTERRUPTED, None, as_json=as_json)
     except _TerminatedError:
-        return report_failure("terminated; run it again to go on", TERMINATED, None, as_json=as_json)
+        return report_failure("terminated; run the command again to continue", TERMINATED, None, as_json=as_json)
     except (StreamerError, OSError) as error:
         return report_failure(_text_of(error), exit_code_of(error), type(error).__name__, as_json=as_json)
     if as_json:

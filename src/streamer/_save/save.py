@@ -62,7 +62,7 @@ def save(
 
             ``progress`` as for `streamer.load`.
 
-            ``overwrite`` (default False): replace a checkpoint that is there. It stays loadable until the new one is
+            ``overwrite`` (default False): replace an existing checkpoint. It stays loadable until the new one is
             complete; files that the new one does not name are then removed.
 
             ``digests`` (default True): write a manifest with the CRC32C of each tensor, computed on the way, for loads
@@ -136,8 +136,8 @@ async def asave(
 ) -> SaveReport:
     """Save tensors, as `save` does, without blocking the event loop.
 
-    If the task is cancelled, the save ends after the parts in flight, and removes what it wrote, before the task ends.
-    Do not change the tensors meanwhile.
+    If the task is cancelled, the save ends after the parts in flight, and removes the files that it wrote, before the
+    task ends. Do not change the tensors meanwhile.
 
     Args:
         tensors: As for `save`.

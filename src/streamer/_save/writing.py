@@ -134,7 +134,7 @@ class Writing:
             on_sent: Called on this thread with the number of each file that is sent, and with its upload.
 
         Raises:
-            BaseException: as `send`, of the first file that fails; or of `on_sent`.
+            BaseException: as `send` raises for the first file that fails, or as `on_sent` raises.
         """
         news: SimpleQueue[Callable[[], None]] = SimpleQueue()
 
@@ -211,7 +211,7 @@ class Writing:
             self._shown.append((path, lambda: self._store.remove(path)))
 
     def _removed(self) -> list[str]:
-        """Remove what was written; return the names of the files that could not be removed."""
+        """Remove the written files; return the names of the files that could not be removed."""
         left = []
         steps = [*reversed(self._shown), *((path, upload.abort) for path, upload in self._begun)]
         for path, remove in steps:
