@@ -182,7 +182,7 @@ def _check_fragment(uri: str) -> None:
     url = uri.rpartition("::")[2]
     if url.lower().startswith(("http://", "https://")) and "#" in url:
         raise UsageError(
-            "The URL has a fragment (#…), which is never sent to a server: it would name another file",
+            "The URL has a fragment (#…), which is never sent to a server: the server would send another file",
             uri=redact(uri),
             hint="Write %23 for a # in a name, or leave the fragment out",
         )

@@ -50,7 +50,7 @@ def text_in(value: Any, what: str, *, may_be_none: bool = False) -> Any:
     """
     if isinstance(value, str) or (value is None and may_be_none):
         return value
-    raise BrokenContractError(f"gave {kind_of(value)} as {what}, which is text{' or None' if may_be_none else ''}")
+    raise BrokenContractError(f"gave {kind_of(value)} as {what}, which must be text{' or None' if may_be_none else ''}")
 
 
 def number_in(value: Any, what: str, low: int, high: int) -> int:
@@ -64,9 +64,9 @@ def number_in(value: Any, what: str, low: int, high: int) -> int:
     except TypeError:
         number = None
     if number is None or isinstance(value, bool):
-        raise BrokenContractError(f"gave {kind_of(value)} as {what}, which is a whole number")
+        raise BrokenContractError(f"gave {kind_of(value)} as {what}, which must be a whole number")
     if not low <= number <= high:
-        raise BrokenContractError(f"gave {number} as {what}, which is from {low} to {high}")
+        raise BrokenContractError(f"gave {number} as {what}, which must be from {low} to {high}")
     return number
 
 
@@ -196,7 +196,7 @@ def checked_http(source: HttpSource) -> HttpSource:
     if not _URL.match(line_in(source.url, "url")) or any(letter.isspace() for letter in source.url):
         raise BrokenContractError("gave a url that is not http:// or https://, or has spaces that are not quoted")
     if source.refresh is not None and not callable(source.refresh):
-        raise BrokenContractError(f"gave {kind_of(source.refresh)} as refresh, which is a function or None")
+        raise BrokenContractError(f"gave {kind_of(source.refresh)} as refresh, which must be a function or None")
     return HttpSource(
         url=source.url,
         headers=_headers(source.headers),
@@ -223,7 +223,7 @@ def path_in(value: Any, what: str, *, may_be_none: bool = False) -> Any:
         return None
     path = os.fspath(value) if isinstance(value, os.PathLike) else value
     if not isinstance(path, str) or not path or "\0" in path:
-        raise BrokenContractError(f"gave {kind_of(value)} as {what}, which is a path without NUL")
+        raise BrokenContractError(f"gave {kind_of(value)} as {what}, which must be a path without NUL")
     try:
         os.fsencode(path)
     except UnicodeEncodeError:
@@ -233,7 +233,7 @@ def path_in(value: Any, what: str, *, may_be_none: bool = False) -> Any:
 
 def _headers(headers: Any) -> dict[str, str]:
     if not isinstance(headers, Mapping):
-        raise BrokenContractError(f"gave {kind_of(headers)} as headers, which is a mapping of names to values")
+        raise BrokenContractError(f"gave {kind_of(headers)} as headers, which must be a mapping of names to values")
     checked: dict[str, str] = {}
     for name in headers:
         _token(name, "the name of a header")
@@ -277,7 +277,7 @@ def _time(value: Any) -> float | None:
     except (TypeError, ValueError):
         time_s = math.nan
     if isinstance(value, (bool, str)) or not math.isfinite(time_s):
-        raise BrokenContractError(f"gave {kind_of(value)} as expires_at_s, which is a Unix time in seconds or None")
+        raise BrokenContractError(f"gave {kind_of(value)} as expires_at_s, which must be a Unix time or None")
     return time_s
 
 
@@ -285,7 +285,7 @@ def _checksum(checksum: Any) -> AnswerChecksum | None:
     if checksum is None:
         return None
     if not isinstance(checksum, AnswerChecksum):
-        raise BrokenContractError(f"gave {kind_of(checksum)} as answer_checksum, which is an AnswerChecksum")
+        raise BrokenContractError(f"gave {kind_of(checksum)} as answer_checksum, which must be an AnswerChecksum")
     if not isinstance(checksum.request_header, tuple) or len(checksum.request_header) != 2:
         raise BrokenContractError("gave a request_header of answer_checksum that is no pair of name and value")
     if checksum.algorithm not in tuple(CHECKSUMS):

@@ -132,7 +132,7 @@ def _python(source: PythonSource, calls: Calls, uri: str) -> PythonSource:
     for name in ("read_into", "confirm"):
         function = getattr(source, name)
         if not callable(function) and not (name == "confirm" and function is None):
-            raise BrokenContractError(f"gave {kind_of(function)} as {name}, which is a function")
+            raise BrokenContractError(f"gave {kind_of(function)} as {name}, which must be a function")
     if source.max_threads is not None:
         number_in(source.max_threads, "max_threads", 1, MOST_THREADS)
     is_number = isinstance(source.timeout_s, (int, float)) and not isinstance(source.timeout_s, bool)
