@@ -200,7 +200,7 @@ class ModelFolder:
             self._has_adapter = ADAPTER in listed and find_spec("peft") is not None
         is_adapter = ADAPTER_CONFIG in listed and CONFIG not in listed
         if self._needs is not None and self._needs not in listed and not is_adapter:
-            raise without(self._needs, listed, location, "Save it with save_pretrained, or give config=")
+            raise without(self._needs, listed, location, "Save it with save_pretrained, or pass config=")
         return needs_weights, is_adapter
 
     def _open(self, weights: Location, listed: Mapping[str, ObjectInfo]) -> None:

@@ -120,5 +120,5 @@ class _Part(NamedTuple):
 
 
 def _kind_of(name: str) -> str:
-    """Return a tensor's name without the number of its layer; experts stay apart, as a rank may have only some."""
+    """Return a tensor's name without the number of its layer. Each expert is a kind of its own: ranks may have few."""
     return _FIRST_NUMBER.sub("*", name, count=1)

@@ -34,7 +34,7 @@ class Routed(Protocol):
 
     @property
     def is_read(self) -> bool:
-        """Whether weights were opened through a replaced reader, or there are none."""
+        """Whether weights were opened through a replaced reader, or the folder has no weights."""
 
     def write_weights(self) -> None:
         """Write all files of weights."""

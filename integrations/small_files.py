@@ -98,8 +98,7 @@ def write_small_files(
         takes_code: As for `left_behind`.
 
     Raises:
-        StorageError: files of usual names are too large together, or the other folder is full; or a subclass, from
-            the storage.
+        StorageError: files of usual names are too large together, the other folder is full, or the storage fails.
     """
     patterns = left_behind(takes_code=takes_code)
     wanted = {name: info for name, info in listed.items() if is_selected(name, (), patterns) and is_safe(name)}

@@ -47,7 +47,7 @@ def grouped(requests: Iterable[ReadItem], metadata: DcpMetadata, label: str) -> 
         saved = metadata.items.get((index.fqn, None if index.offset is None else tuple(index.offset)))
         if saved is None:
             raise FormatError(
-                f"the metadata do not say where {quoted(index.fqn)} is", uri=label, hint="Save the checkpoint again"
+                f"the metadata have no place for {quoted(index.fqn)}", uri=label, hint="Save the checkpoint again"
             )
         wanted.setdefault(saved, []).append(request)
     return wanted

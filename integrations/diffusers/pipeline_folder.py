@@ -116,7 +116,7 @@ class PipelineFolder:
             if error.uri != location.label:
                 raise
             message = f"{PIPELINE} names the component {name!r}: {error.message}"
-            hint = f"{error.hint}, or give {name}= yourself"
+            hint = f"{error.hint}, or pass {name}= yourself"
             raise ObjectNotFoundError(message, uri=location.label, hint=hint) from error
 
 

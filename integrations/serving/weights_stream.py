@@ -81,8 +81,8 @@ def for_place(options: Options | None, place: str) -> Options | None:
     """Return options with a smaller memory limit than other loads have, unless the user has set one.
 
     An engine takes each tensor immediately, so a larger limit only costs memory: a Llama of 1 GiB in the page cache
-    took as long with 128 MiB as with the default, which held all of it. For a URL, the limit is what the network of a
-    large machine needs.
+    took as long with 128 MiB as with the default, which held all of it. For a URL, the limit suffices for the
+    network of a large machine.
     """
     if variable("STREAMER_MEMORY_LIMIT_BYTES") is not None or (options and options.memory_limit_bytes is not None):
         return options

@@ -242,7 +242,7 @@ def test_an_item_that_no_metadata_tell_of(folder):
     (index,) = (index for index in metadata.storage_data if index.fqn == "small")
     absent = type(index)("absent", index.offset)
     request = ReadItem(LoadItemType.TENSOR, index, torch.Size([0]), absent, torch.Size([0]), torch.Size([3]))
-    with pytest.raises(streamer.FormatError, match="the metadata do not say where 'absent' is"):
+    with pytest.raises(streamer.FormatError, match="the metadata have no place for 'absent'"):
         reader.read_data(LoadPlan([request]), DefaultLoadPlanner())
 
 

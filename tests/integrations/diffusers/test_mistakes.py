@@ -70,7 +70,7 @@ def test_a_pipeline_where_a_component_is_asked_for(folder, cls):
 @pytest.mark.parametrize("name", ["vae", "tokenizer", "scheduler"])
 def test_a_component_that_is_missing(folder, name):
     shutil.rmtree(folder / name)
-    with pytest.raises(streamer.ObjectNotFoundError, match=rf"names the component '{name}'.*or give {name}= yourself"):
+    with pytest.raises(streamer.ObjectNotFoundError, match=rf"names the component '{name}'.*or pass {name}= yourself"):
         load(folder)
 
 
