@@ -28,7 +28,7 @@ from paced_origin import Pace, PacedOrigin
 HERE = Path(__file__).resolve().parent
 TESTS = HERE.parent / "tests"
 DEVICES = ("cpu", "cuda", "link")
-LINK_MB_PER_S = 25_000  # what copies from pinned memory reach over PCIe 4 x16
+LINK_MB_PER_S = 25_000  # the speed of copies from pinned memory over PCIe 4 x16
 ALIGNMENT = 512  # of tensors, as in torch's allocator
 
 

@@ -1,4 +1,4 @@
-"""Turns requests for blocks of a stored tensor into rows to read; the rows of a read are one range of bytes.
+"""Turns requests for blocks of a stored tensor into runs of rows; each run is read as one range of bytes.
 
 Rows that two requests share are read once. If a request is for whole rows and its destination is plain memory, they are
 read directly into it. For any other request, its block is copied out of the rows.
