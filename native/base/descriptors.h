@@ -1,8 +1,8 @@
 // Whether this process may open another file or socket.
 //
-// A library that opens sockets itself reports "could not connect" also if no descriptor was left.
-// Then the server is not at fault. A call right after the failure asks the kernel which of the two
-// it was.
+// A library that opens sockets itself reports "could not connect" also if no descriptor was left,
+// although the server is not at fault then. A call right after the failure asks the kernel for the
+// true cause.
 #pragma once
 
 #include <sys/eventfd.h>

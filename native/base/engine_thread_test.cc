@@ -44,7 +44,7 @@ TEST_CASE("a thread of the engine blocks the program's signals, and SIGPIPE (reg
   CHECK(code == EPIPE);
 }
 
-TEST_CASE("a thread of the engine hears of its own faults and of profilers") {
+TEST_CASE("a thread of the engine receives signals of its own faults and of profilers") {
   start_engine_thread("test", 0, [] {
     for (const int ours : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGSYS, SIGABRT, SIGTRAP, SIGPROF}) {
       CHECK(!is_blocked(ours));
@@ -57,7 +57,7 @@ TEST_CASE("the thread that starts another keeps its own signals") {
   for (const int own : {SIGINT, SIGTERM, SIGPIPE}) CHECK(!is_blocked(own));
 }
 
-TEST_CASE("a thread of the engine has its role and its number for a name") {
+TEST_CASE("a thread of the engine is named after its role and number") {
   std::array<char, 16> name{};
   start_engine_thread("http", 123, [&name] {
     pthread_getname_np(pthread_self(), name.data(), name.size());
@@ -65,7 +65,7 @@ TEST_CASE("a thread of the engine has its role and its number for a name") {
   CHECK(std::string(name.data()) == "streamer-http12");
 }
 
-TEST_CASE("a broken pipe is an error and no signal to a thread that writes for the engine") {
+TEST_CASE("a thread that writes for the engine gets an error from a broken pipe, not a signal") {
   {
     const BrokenPipesIgnored here;
     CHECK(write_to_broken_pipe() == EPIPE);
@@ -76,7 +76,7 @@ TEST_CASE("a broken pipe is an error and no signal to a thread that writes for t
   CHECK(sigismember(&pending, SIGPIPE) == 0);
 }
 
-TEST_CASE("a SIGPIPE of the program's own that waits is left to it") {
+TEST_CASE("a pending SIGPIPE of the program itself stays pending") {
   sigset_t broken_pipe;
   sigemptyset(&broken_pipe);
   sigaddset(&broken_pipe, SIGPIPE);

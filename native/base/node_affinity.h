@@ -13,10 +13,10 @@
 
 namespace streamer {
 
-// Returns the part of the `allowed` processors that a thread should keep. It is the part on the
-// node `wanted`. If no node is wanted, or the thread may not run on that node, it is the part on
-// the node of the processor `here`. The result is empty if the thread should stay as it is: it can
-// run on one node only, or its node is not known.
+// Returns the part of the `allowed` processors that a thread should keep: those on the node
+// `wanted`. If no node is wanted, or the thread may not run on that node, it is the part on the
+// node of the processor `here`. The result is empty if the thread should stay as it is: it can run
+// on one node only, or its node is not known.
 Processors processors_of_one_node(const NumaNodes& nodes, const Processors& allowed,
                                   std::optional<unsigned> here, std::optional<unsigned> wanted);
 

@@ -22,7 +22,7 @@ const NumaNodes kTwoNodes{{0, {0, 1}}, {1, {2, 3}}};
 const NumaNodes kWithMemoryAlone{{0, {0, 1, 2, 3}}, {1, {}}};
 const Processors kAll{0, 1, 2, 3};
 
-TEST_CASE("a thread is left the processors of one node, and nothing it may not use") {
+TEST_CASE("a thread keeps the processors of one node, and only those it may use") {
   const struct {
     const char* name;
     const NumaNodes& nodes;
@@ -31,24 +31,24 @@ TEST_CASE("a thread is left the processors of one node, and nothing it may not u
     std::optional<unsigned> wanted;
     Processors left;
   } rows[] = {
-      {"where it is", kTwoNodes, kAll, 0, {}, {0, 1}},
-      {"where it is, on the other node", kTwoNodes, kAll, 3, {}, {2, 3}},
-      {"on the node that is wanted", kTwoNodes, kAll, 0, 1, {2, 3}},
-      {"already on the node that is wanted", kTwoNodes, kAll, 2, 1, {2, 3}},
-      {"only what it is allowed of a node", kTwoNodes, {1, 2}, 1, {}, {1}},
-      {"only what it is allowed of the wanted node", kTwoNodes, {1, 2}, 1, 1, {2}},
-      {"a node where it may not run is not wanted", kTwoNodes, {0, 1}, 0, 1, {}},
-      {"a node that is not there is not wanted", kTwoNodes, kAll, 0, 7, {0, 1}},
-      {"one node leaves no choice", kOneNode, kAll, 0, {}, {}},
-      {"nor does one that is wanted", kOneNode, kAll, 0, 0, {}},
-      {"a node without processors leaves no choice", kWithMemoryAlone, kAll, 0, {}, {}},
-      {"nor if its memory is wanted", kWithMemoryAlone, kAll, 0, 1, {}},
-      {"a mask within one node leaves no choice", kTwoNodes, {2, 3}, 2, {}, {}},
-      {"no nodes are known", {}, kAll, 0, 0, {}},
-      {"no mask is known", kTwoNodes, {}, 0, 0, {}},
-      {"its place is not known", kTwoNodes, kAll, {}, {}, {}},
-      {"its place is on no node", kTwoNodes, kAll, 9, {}, {}},
-      {"its place is not known, and a node is wanted", kTwoNodes, kAll, {}, 1, {2, 3}},
+      {"the node of the current processor", kTwoNodes, kAll, 0, {}, {0, 1}},
+      {"the node of the current processor, the other one", kTwoNodes, kAll, 3, {}, {2, 3}},
+      {"the wanted node", kTwoNodes, kAll, 0, 1, {2, 3}},
+      {"already on the wanted node", kTwoNodes, kAll, 2, 1, {2, 3}},
+      {"only the allowed processors of the current node", kTwoNodes, {1, 2}, 1, {}, {1}},
+      {"only the allowed processors of the wanted node", kTwoNodes, {1, 2}, 1, 1, {2}},
+      {"a wanted node without allowed processors is ignored", kTwoNodes, {0, 1}, 0, 1, {}},
+      {"a wanted node that does not exist is ignored", kTwoNodes, kAll, 0, 7, {0, 1}},
+      {"a machine with one node", kOneNode, kAll, 0, {}, {}},
+      {"a machine with one node, which is wanted", kOneNode, kAll, 0, 0, {}},
+      {"the other node has no processors", kWithMemoryAlone, kAll, 0, {}, {}},
+      {"a wanted node without processors", kWithMemoryAlone, kAll, 0, 1, {}},
+      {"a mask within one node", kTwoNodes, {2, 3}, 2, {}, {}},
+      {"the nodes are not known", {}, kAll, 0, 0, {}},
+      {"the mask is not known", kTwoNodes, {}, 0, 0, {}},
+      {"the current processor is not known", kTwoNodes, kAll, {}, {}, {}},
+      {"the current processor is on no node", kTwoNodes, kAll, 9, {}, {}},
+      {"the current processor is not known, and a node is wanted", kTwoNodes, kAll, {}, 1, {2, 3}},
   };
   for (const auto& row : rows) {
     CAPTURE(row.name);
@@ -82,16 +82,16 @@ Processors mask_of_thread_on(const NumaNodes& nodes, std::optional<unsigned> wan
   return left;
 }
 
-TEST_CASE("a thread is bound to the node that is wanted, and the one that started it is not") {
+TEST_CASE("a thread is bound to the wanted node, and the thread that started it is not") {
   const Processors before = mask();
-  if (before.size() < 2) return;  // it cannot be divided
+  if (before.size() < 2) return;  // one processor cannot be divided into two nodes
   const NumaNodes nodes = divided(before);
   CHECK(mask_of_thread_on(nodes, 0) == nodes.at(0));
   CHECK(mask_of_thread_on(nodes, 1) == nodes.at(1));
   CHECK(mask() == before);
 }
 
-TEST_CASE("a thread for which no node is wanted is bound to one all the same") {
+TEST_CASE("a thread without a wanted node is also bound to one node") {
   const Processors before = mask();
   if (before.size() < 2) return;
   const NumaNodes nodes = divided(before);
@@ -124,7 +124,7 @@ bool forbid_new_masks() {
          prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0;
 }
 
-TEST_CASE("a thread runs on as it was where the system refuses to bind it") {
+TEST_CASE("a thread keeps its processors if the system refuses to bind it") {
   const Processors before = mask();
   if (before.size() < 2) return;
   start_engine_thread("test", 0, [&] {

@@ -17,7 +17,7 @@ std::optional<unsigned> parse_number(std::string_view text) {
   return number;
 }
 
-// Returns the file's one line without its end.
+// Returns the only line of the file, without its line end.
 std::optional<std::string> read_line(const std::string& path) {
   std::ifstream file(path);
   if (!file) return std::nullopt;
@@ -43,7 +43,7 @@ std::optional<std::set<unsigned>> parse_number_list(std::string_view text) {
     const auto last = dash == range.npos ? first : parse_number(range.substr(dash + 1));
     if (!first || !last || *first > *last || *last >= kMostProcessors) return std::nullopt;
     for (unsigned number = *first; number <= *last; ++number) numbers.insert(number);
-    if (comma + 1 == text.size()) return std::nullopt;  // nothing after a comma
+    if (comma + 1 == text.size()) return std::nullopt;  // a comma at the end
     text = comma == text.npos ? std::string_view() : text.substr(comma + 1);
   }
   return numbers;

@@ -17,7 +17,7 @@
 namespace streamer {
 
 using Processors = std::set<unsigned>;
-// The processors of each node, by its number. A node that only has memory has none.
+// Maps the number of a node to its processors. A node that only has memory has an empty set.
 using NumaNodes = std::map<unsigned, Processors>;
 
 // No kernel has more processors (NR_CPUS) or more nodes. A list with a larger number is malformed.
@@ -34,8 +34,8 @@ NumaNodes read_numa_nodes(const std::string& system_root);
 std::optional<unsigned> numa_node_of_pci_device(const std::string& system_root,
                                                 const std::string& address);
 
-// Returns the node if all of the list are the same one; nothing if they differ, one is not known,
-// or the list is empty.
+// Returns the node that all entries of the list name; nothing if they differ, if one of them is not
+// known, or if the list is empty.
 std::optional<unsigned> common_node(const std::vector<std::optional<unsigned>>& nodes);
 
 }  // namespace streamer

@@ -14,7 +14,7 @@ using Numbers = std::set<unsigned>;
 
 constexpr const char* kAddress = "0000:3b:00.0";
 
-TEST_CASE("a list names numbers and ranges of them") {
+TEST_CASE("a list contains numbers and ranges") {
   const struct {
     const char* text;
     Numbers numbers;
@@ -34,7 +34,7 @@ TEST_CASE("a list names numbers and ranges of them") {
   }
 }
 
-TEST_CASE("a list in any other form is not known") {
+TEST_CASE("a list in any other form is refused") {
   for (const char* text :
        {" ", "a", "0-", "-1", "0--1", "3-1", "0,", ",0", "0,,1", "0 1", "0\n", "0-3:1/2", "0x1",
         "+1", "8192", "0-4294967295", "4294967296", "0-1-2", "0,a"}) {
@@ -43,7 +43,7 @@ TEST_CASE("a list in any other form is not known") {
   }
 }
 
-TEST_CASE("any set of numbers is what its list says") {
+TEST_CASE("any set of numbers is parsed from its list") {
   std::mt19937 random(1);
   for (int round = 0; round < 200; ++round) {
     Numbers numbers;
@@ -62,7 +62,7 @@ TEST_CASE("any set of numbers is what its list says") {
   }
 }
 
-TEST_CASE("a node has the processors of its list, and one with memory alone has none") {
+TEST_CASE("a node has the processors of its list, and a node with only memory has none") {
   FakeSystem system;
   system.set_online("0-1,4\n");
   system.set_processors(0, "0-1,4-5\n");
@@ -72,7 +72,7 @@ TEST_CASE("a node has the processors of its list, and one with memory alone has 
   CHECK(nodes == NumaNodes{{0, {0, 1, 4, 5}}, {1, {2, 3, 6, 7}}, {4, {}}});
 }
 
-TEST_CASE("no node is known where one of the files is absent or malformed") {
+TEST_CASE("no node is known if one of the files is absent or malformed") {
   FakeSystem system;
   CHECK(read_numa_nodes(system.root()).empty());
   system.set_online("0-1\n");
@@ -93,7 +93,7 @@ TEST_CASE("a device is on the node that its file names") {
   } rows[] = {
       {"0\n", 0},
       {"1\n", 1},
-      {"-1\n", std::nullopt},  // the kernel does not know
+      {"-1\n", std::nullopt},  // the kernel does not know the node
       {"", std::nullopt},
       {"one\n", std::nullopt},
       {"1 \n", std::nullopt},
@@ -113,7 +113,7 @@ TEST_CASE("the node of a device without a file or an address is not known") {
   CHECK(!numa_node_of_pci_device(system.root(), ""));
 }
 
-TEST_CASE("devices have a node in common where all of them are known to be on it") {
+TEST_CASE("devices have a common node if each of them is known to be on it") {
   const struct {
     std::vector<std::optional<unsigned>> nodes;
     std::optional<unsigned> common;

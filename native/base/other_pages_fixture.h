@@ -1,4 +1,5 @@
-// Makes the engine use a larger page size, a multiple of the real one, until this is destroyed.
+// Makes the engine use a larger page size, a multiple of the real one, until this object is
+// destroyed.
 #pragma once
 
 #include "base/page_sizes.h"

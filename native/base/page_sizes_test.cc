@@ -18,13 +18,13 @@ TEST_CASE("the page size is the system's, or a multiple of it if a test sets one
   CHECK(page_sizes().huge_page_bytes % kLargeStepBytes == 0);
 }
 
-TEST_CASE("a huge page is what one page of entries points to") {
+TEST_CASE("a huge page is the memory that one page of page table entries points to") {
   CHECK(huge_page_bytes_for(4096) == 2 * kMiB);
   CHECK(huge_page_bytes_for(std::size_t{16} << 10) == 32 * kMiB);
   CHECK(huge_page_bytes_for(std::size_t{64} << 10) == 512 * kMiB);
 }
 
-TEST_CASE("huge pages are used up to 32 MiB, and larger ones refused") {
+TEST_CASE("huge pages are used up to 32 MiB, and larger ones are not") {
   struct Row {
     std::size_t page_bytes;
     int advice;
@@ -38,7 +38,7 @@ TEST_CASE("huge pages are used up to 32 MiB, and larger ones refused") {
     CHECK(huge_page_advice() == row.advice);
     CHECK(mapping_alignment(64 * kMiB) == row.chunk_alignment);
     CHECK(mapping_alignment(kMiB * 1024) == row.chunk_alignment);
-    CHECK(mapping_alignment(2 * kMiB) == 2 * kMiB);  // of less than a huge page
+    CHECK(mapping_alignment(2 * kMiB) == 2 * kMiB);  // also for less than a huge page
     CHECK(touch_step_bytes() == row.touch_step);
   }
 }

@@ -23,7 +23,7 @@ enum class ErrorCode : std::uint8_t {
   kEndlessHeaders,      // the response's headers are longer than libcurl allows
   kRedirect,            // a redirect, which signed requests never follow
   kHttpStatus,          // any other HTTP status
-  kObjectFailure,       // the server fails to send this object, and sends others
+  kObjectFailure,       // the server fails to send this object, but sends others
   kConnect,             // refused, reset, closed early
   kResolve,             // no name server answered for the host's name
   kUnknownHost,         // the host's name does not exist
@@ -31,9 +31,9 @@ enum class ErrorCode : std::uint8_t {
   kTimeout,             // connect, first byte or stall
   kLeavesFolder,        // a link leads out of the folder that the caller allows
   kIo,                  // the operating system failed: see os_error
-  kOutOfMemory,         // no memory for a destination
+  kOutOfMemory,         // no memory for a tensor or for the engine
   kSource,              // a Python source raised; the exception is kept on the Python side
-  kChecksum,            // the bytes are not those whose digest was expected
+  kChecksum,            // the bytes do not have the expected digest
   kTampered,            // an encrypted piece does not have its authentication tag
   kDevice,              // a GPU or its driver refused; storage_code is the name the driver gives
 };
@@ -46,11 +46,11 @@ struct ReadError {
   std::uint64_t end = 0;
   int http_status = 0;              // 0 if there was no response
   int os_error = 0;                 // errno, or 0
-  bool is_at_redirect = false;      // the URL came from a redirect, which may be requested anew
+  bool is_at_redirect = false;      // the URL came from a redirect, which may be requested again
   bool is_of_object = false;        // the server still serves other objects
   bool is_of_proxy = false;         // the proxy refused, or may have refused, the request
   double retry_after_s = 0;         // the server's Retry-After, or 0
-  std::string storage_code;         // the storage's own word: NoSuchKey, SlowDown, ...
+  std::string storage_code;         // the storage's own error code: NoSuchKey, SlowDown, ...
   std::string request_id;           // the storage's request id
   std::string proxy;                // "host:port" of the proxy that may have answered, or empty
   std::uint32_t item = UINT32_MAX;  // the item with a wrong digest; the next three describe it

@@ -1,5 +1,5 @@
-// How many threads read one lane. If descriptors run short, some of them end and leave their work
-// to the others; the last one stays.
+// How many threads read one lane. If descriptors run short, some threads end and leave their work
+// to the others; the last thread stays.
 //
 // Thread-safe.
 #pragma once

@@ -1,4 +1,4 @@
-// Random bytes in a file that its test removes at the end.
+// A temporary file of random bytes, which is removed at the end of its test.
 #pragma once
 
 #include <unistd.h>
