@@ -53,7 +53,7 @@ std::uint64_t size_of(int descriptor) {
   return fstat(descriptor, &status) == 0 ? static_cast<std::uint64_t>(status.st_size) : 0;
 }
 
-// Returns the bytes of a piece in the file; null if they are damaged.
+// Returns the bytes of a piece in the file; null if the bytes are damaged.
 std::unique_ptr<std::byte[]> sound_bytes(int descriptor, const CachedPiece& piece) {
   auto bytes = std::make_unique_for_overwrite<std::byte[]>(piece.bytes);
   const std::span whole(bytes.get(), piece.bytes);
@@ -86,7 +86,7 @@ CacheEntry::CacheEntry(const std::string& folder, std::uint64_t object_bytes)
   refresh();  // first: a writer records a piece only after it has given the file its size
   const std::uint64_t size = size_of(data_);
   if (size < object_bytes) forget_cut_off(size);
-  // Sparse: whoever reads a hole finds a wrong checksum.
+  // The file is sparse: a reader of a hole gets a wrong checksum.
   const bool is_sized = size == object_bytes ||
                         (is_writable_ && ftruncate(data_, static_cast<off_t>(object_bytes)) == 0);
   if (!is_sized) failure_ = errno == 0 ? EIO : errno;
@@ -101,7 +101,7 @@ void CacheEntry::refresh() {
   const std::lock_guard lock(mutex_);
   const std::uint64_t size = size_of(journal_);
   if (size <= journal_bytes_) return;
-  // Read the new bytes, and the bytes of a record that another process had not finished last time.
+  // Also read the start of a record that another process had not finished at the last refresh.
   const std::uint64_t from =
       journal_bytes_ - std::min<std::uint64_t>(journal_bytes_, kJournalRecordBytes - 1);
   std::vector<std::byte> bytes(size - from);
@@ -110,7 +110,7 @@ void CacheEntry::refresh() {
   journal_bytes_ = size;
 }
 
-// Forgets the pieces that reach beyond a size that the file was cut to.
+// Forgets the pieces that reach beyond `size`, to which the file was cut.
 void CacheEntry::forget_cut_off(std::uint64_t size) {
   const std::vector<CachedPiece> pieces = index_.pieces();
   const bool is_any_cut =
@@ -187,7 +187,7 @@ void CacheEntry::write(std::uint64_t begin, std::span<const std::byte> bytes,
   }
 }
 
-// Whether the bytes of all records were written before, in these pieces or others.
+// Whether the cache already holds the bytes of all records, in these pieces or others.
 bool CacheEntry::are_recorded(const std::vector<JournalRecord>& records) const {
   const std::lock_guard lock(mutex_);
   return std::all_of(records.begin(), records.end(), [this](const JournalRecord& record) {
@@ -199,7 +199,7 @@ void CacheEntry::forget(std::uint64_t begin, std::uint64_t end) {
   append({{JournalRecord::Kind::kForgotten, {begin, end - begin, 0}}});
 }
 
-// Appends all records by one call, so that records of two processes never mix.
+// Appends all records with one call, so that records of two processes never mix.
 void CacheEntry::append(const std::vector<JournalRecord>& records) {
   std::vector<std::byte> bytes;
   for (const JournalRecord& record : records) {

@@ -1,15 +1,16 @@
-// One cached object: a sparse file of its size, and the journal that says which of its ranges are
-// there.
+// One cached object: a sparse file of the object's size, and the journal that lists the ranges that
+// are in the file.
 //
 // Contract
-//  - A range is recorded after its bytes were written, so a process that is killed at any point
-//    leaves ranges that are recorded and right, or not recorded. Nothing is flushed to the disk:
-//    whoever reads a range compares its checksum, and so finds what a crash of the machine lost.
+//  - A range is recorded after its bytes were written. A process that is killed at any point
+//    leaves each range either recorded and right, or not recorded. Nothing is flushed to the disk:
+//    each reader compares a range with its checksum, and so notices what a crash of the machine
+//    lost.
 //  - Any number of processes may write the same entry: all of them write the bytes of one version,
 //    and each record is appended by one call.
 //  - The first write that fails ends all writing. What is recorded stays readable.
 //
-// Thread-safe. write() is for the one thread of the cache (cache/writer.h).
+// Thread-safe. Only the one thread of the cache calls write() (cache/writer.h).
 #pragma once
 
 #include <atomic>
@@ -27,14 +28,14 @@ namespace streamer {
 
 class CacheEntry {
  public:
-  // Opens the files "data" and "journal" in the folder, and makes them if they are missing and the
-  // folder can be written. Throws std::system_error.
+  // Opens the files "data" and "journal" in the folder, and creates missing ones if the folder can
+  // be written. Throws std::system_error.
   CacheEntry(const std::string& folder, std::uint64_t object_bytes);
   ~CacheEntry();
   CacheEntry(const CacheEntry&) = delete;
   CacheEntry& operator=(const CacheEntry&) = delete;
 
-  // Adds what other processes recorded since.
+  // Adds the ranges that other processes recorded since the last call.
   void refresh();
   // Returns the CRC32C of a range of the object; nothing if the cache lacks bytes of the range. If
   // the first or last piece is only partly in the range, the whole piece is read and compared with
@@ -51,8 +52,8 @@ class CacheEntry {
   std::uint64_t skipped_bytes() const { return skipped_bytes_; }
   void note_skipped(std::uint64_t bytes) { skipped_bytes_ += bytes; }
 
-  // Writes consecutive bytes, and records them as pieces of the given sizes, unless all of them are
-  // recorded already.
+  // Writes consecutive bytes, and records them as pieces of the given sizes. Does nothing if all of
+  // them are recorded already.
   void write(std::uint64_t begin, std::span<const std::byte> bytes,
              const std::vector<std::uint64_t>& piece_bytes);
   void forget(std::uint64_t begin, std::uint64_t end);

@@ -25,7 +25,7 @@ std::uint64_t crc_of(std::uint64_t begin, std::uint64_t end) {
   return compute(Crc::kCrc32c, bytes_of(begin, end));
 }
 
-TEST_CASE("what one entry wrote, another one of the same folder finds") {
+TEST_CASE("an entry finds the ranges that another entry of the same folder wrote") {
   const TemporaryEntry folder;
   CacheEntry entry(folder.path(), kObject.size());
   CacheEntry reader(folder.path(), kObject.size());
@@ -39,7 +39,7 @@ TEST_CASE("what one entry wrote, another one of the same folder finds") {
         crc_of(11'000, 31'000));
 }
 
-TEST_CASE("what is recorded already is not written again, in whatever pieces it comes") {
+TEST_CASE("ranges that are already recorded are not written again, in whatever pieces they come") {
   const TemporaryEntry folder;
   CacheEntry entry(folder.path(), kObject.size());
   entry.write(0, bytes_of(0, 3000), {1000, 2000});
@@ -53,7 +53,7 @@ TEST_CASE("what is recorded already is not written again, in whatever pieces it 
   CHECK(entry.checksum(0, 3000) == crc_of(0, 3000));
 }
 
-TEST_CASE("a torn record costs its own piece alone, and the next ones are appended behind it") {
+TEST_CASE("a torn record loses only its own piece, and later records are appended behind it") {
   const TemporaryEntry folder;
   CacheEntry(folder.path(), kObject.size()).write(0, bytes_of(0, 3000), {1000, 2000});
   std::filesystem::resize_file(folder.journal(), 2 * kJournalRecordBytes - 7);
@@ -63,7 +63,7 @@ TEST_CASE("a torn record costs its own piece alone, and the next ones are append
   CHECK(CacheEntry(folder.path(), kObject.size()).checksum(0, 3000) == crc_of(0, 3000));
 }
 
-TEST_CASE("a record that another process has half written is found once it is whole") {
+TEST_CASE("a record that another process has half written is found once it is complete") {
   const TemporaryEntry folder;
   CacheEntry reader(folder.path(), kObject.size());
   const JournalBytes record = encode({JournalRecord::Kind::kHeld, {0, 1000, crc_of(0, 1000)}});
@@ -77,18 +77,18 @@ TEST_CASE("a record that another process has half written is found once it is wh
   CHECK(reader.held_bytes() == 1000);
 }
 
-TEST_CASE("the checksum of a part of pieces is given only where their bytes are right") {
+TEST_CASE("a checksum of parts of pieces is returned only if the bytes of the pieces are right") {
   const TemporaryEntry folder;
   CacheEntry entry(folder.path(), kObject.size());
   entry.write(0, bytes_of(0, 60'000), {20'000, 20'000, 20'000});
   CHECK(entry.checksum(5000, 55'000) == crc_of(5000, 55'000));
   CHECK(entry.checksum(30'000, 30'010) == crc_of(30'000, 30'010));
-  folder.flip_byte(1);  // of the first piece, before the range
+  folder.flip_byte(1);  // in the first piece, before the second range
   CHECK_FALSE(entry.checksum(5000, 55'000));
   CHECK(entry.checksum(20'001, 55'000) == crc_of(20'001, 55'000));
 }
 
-TEST_CASE("a check forgets the pieces that are damaged, and no others") {
+TEST_CASE("a check forgets damaged pieces, and no others") {
   const TemporaryEntry folder;
   CacheEntry entry(folder.path(), kObject.size());
   entry.write(0, bytes_of(0, 60'000), {20'000, 20'000, 20'000});
@@ -100,7 +100,7 @@ TEST_CASE("a check forgets the pieces that are damaged, and no others") {
   CHECK(again.check() == 0);
 }
 
-// `cache warm` reported such pieces as there, although each load read them from the storage.
+// `cache warm` reported such pieces as cached, although each load read them from the storage.
 TEST_CASE("pieces that were cut off with the end of the file are forgotten, and no others") {
   const TemporaryEntry folder;
   CacheEntry(folder.path(), kObject.size()).write(0, bytes_of(0, 100'000), {50'000, 50'000});
@@ -113,12 +113,12 @@ TEST_CASE("pieces that were cut off with the end of the file are forgotten, and 
   CHECK(CacheEntry(folder.path(), kObject.size()).held_bytes() == 50'000);
 }
 
-TEST_CASE("a folder that is not there is an error of the system's") {
+TEST_CASE("a missing folder is an error of the system") {
   const TemporaryEntry folder;
   CHECK_THROWS_AS(CacheEntry(folder.path() + "/missing", 10), std::system_error);
 }
 
-TEST_CASE("a link in the place of a file is refused") {
+TEST_CASE("a symbolic link in the place of a file is refused") {
   const TemporaryEntry folder;
   const TemporaryFile other("somebody's");
   std::filesystem::create_symlink(other.path(), folder.data());

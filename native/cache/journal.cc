@@ -11,8 +11,8 @@ namespace {
 // "stc1": identifies this layout.
 constexpr std::uint32_t kMagic = 0x31637473;
 
-// A record as it lies in the file, in the byte order of this machine: a cache is never moved to
-// another one. The last field is the CRC32C of the fields before it.
+// The layout of a record in the file, in the byte order of this machine: a cache is never moved to
+// another machine. The last field is the CRC32C of the fields before it.
 struct Layout {
   std::uint32_t magic;
   std::uint32_t kind;
@@ -62,7 +62,7 @@ std::vector<JournalRecord> decode_journal(std::span<const std::byte> journal) {
   while (journal.size() >= kJournalRecordBytes) {
     const auto record = record_at(journal);
     if (record) records.push_back(*record);
-    // Behind a torn record the next one begins at any byte.
+    // After a torn record, the next record may begin at any byte.
     journal = journal.subspan(record ? kJournalRecordBytes : 1);
   }
   return records;

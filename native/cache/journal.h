@@ -1,8 +1,8 @@
-// What the journal of a cached object holds, as bytes: which ranges of the object are in the cache,
-// with their checksums, and which of them turned out to be wrong.
+// Encodes the journal of a cached object as bytes: which ranges of the object are in the cache,
+// with their checksums, and which of them turned out to be damaged.
 //
-// Guarantees: a record is read as it was written, or not at all. A record that was torn, by a
-// process that was killed or by a full disk, hides none of the records behind it.
+// Guarantees: a record is read as it was written, or not at all. A torn record, left by a killed
+// process or a full disk, hides none of the records behind it.
 #pragma once
 
 #include <array>
@@ -13,7 +13,7 @@
 
 namespace streamer {
 
-// A run of bytes of an object, and their CRC32C.
+// A range of bytes of an object, and their CRC32C.
 struct CachedPiece {
   std::uint64_t begin = 0;
   std::uint64_t bytes = 0;
@@ -27,7 +27,7 @@ struct JournalRecord {
   enum class Kind : std::uint32_t {
     kHeld = 1,
     kForgotten = 2
-  };  // the range is in the cache, or no longer
+  };  // whether the range is in the cache, or no longer
 
   Kind kind = Kind::kHeld;
   CachedPiece piece;
@@ -39,7 +39,7 @@ inline constexpr std::size_t kJournalRecordBytes = 36;
 using JournalBytes = std::array<std::byte, kJournalRecordBytes>;
 
 JournalBytes encode(const JournalRecord& record);
-// Returns the complete records, in order. Bytes that are not part of one are skipped.
+// Returns the complete records, in order. Skips bytes that are not part of a record.
 std::vector<JournalRecord> decode_journal(std::span<const std::byte> journal);
 
 }  // namespace streamer

@@ -30,7 +30,7 @@ TEST_CASE("records are read as they were written, in order") {
   CHECK(decode_journal({}).empty());
 }
 
-TEST_CASE("a record that was torn at any byte hides none of the others") {
+TEST_CASE("a record that was torn at any byte hides no other record") {
   for (std::size_t kept = 0; kept < kJournalRecordBytes; ++kept) {
     Bytes journal;
     append(journal, record_of(1));
@@ -42,7 +42,7 @@ TEST_CASE("a record that was torn at any byte hides none of the others") {
   }
 }
 
-TEST_CASE("whatever becomes of a journal, nothing is read from it that was not written") {
+TEST_CASE("a damaged journal yields no record that was not written") {
   std::mt19937 random(38);
   std::vector<JournalRecord> written;
   for (std::uint64_t i = 0; i < 20; ++i) written.push_back(record_of(i));

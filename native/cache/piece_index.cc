@@ -19,7 +19,7 @@ void PieceIndex::add(const JournalRecord& record) {
   const auto [first, last] = pieces_.equal_range(piece.begin);
   for (auto it = first; it != last; ++it) {
     if (it->second.bytes != piece.bytes) continue;
-    it->second = piece;  // it was written again: the last one counts
+    it->second = piece;  // the same piece was written again: the last record counts
     return;
   }
   pieces_.emplace(piece.begin, piece);
@@ -32,8 +32,8 @@ void PieceIndex::forget(std::uint64_t begin, std::uint64_t end) {
   }
 }
 
-// Walks every position that pieces lead to from `begin`, in order: where several pieces begin at
-// one position, a longer one may lead past `end` and a shorter one to it.
+// Walks all positions that can be reached from `begin` by consecutive pieces, in order. If several
+// pieces begin at one position, a longer one may lead past `end` and a shorter one to it.
 std::optional<std::uint64_t> PieceIndex::checksum(std::uint64_t begin, std::uint64_t end) const {
   std::map<std::uint64_t, std::uint64_t> reached{{begin, 0}};  // position: checksum up to it
   while (!reached.empty()) {
@@ -50,7 +50,7 @@ std::optional<std::uint64_t> PieceIndex::checksum(std::uint64_t begin, std::uint
   return std::nullopt;
 }
 
-// Of the pieces that hold a position, the one that reaches furthest.
+// Returns the piece that reaches furthest, of all that hold the position.
 PieceIndex::Pieces::const_iterator PieceIndex::piece_around(std::uint64_t position) const {
   auto best = pieces_.end();
   auto it = pieces_.lower_bound(position < longest_ ? 0 : position - longest_);

@@ -16,20 +16,20 @@ class PieceIndex {
  public:
   explicit PieceIndex(std::uint64_t object_bytes) : object_bytes_(object_bytes) {}
 
-  // A piece that is empty or reaches beyond the object is dropped: no reader asks for it.
+  // Drops a piece that is empty or reaches beyond the object: no reader asks for it.
   void add(const JournalRecord& record);
 
   // Returns the CRC32C of a range that consists of whole, consecutive pieces; else nothing.
   std::optional<std::uint64_t> checksum(std::uint64_t begin, std::uint64_t end) const;
-  // Returns consecutive pieces that together hold the range; it may begin inside the first and end
-  // inside the last. Empty if no such pieces are found.
+  // Returns consecutive pieces that together hold the range. The range may begin inside the first
+  // piece and end inside the last. The result is empty if there are no such pieces.
   std::vector<CachedPiece> around(std::uint64_t begin, std::uint64_t end) const;
   // Number of bytes of the object that are in at least one piece.
   std::uint64_t held_bytes() const;
   std::vector<CachedPiece> pieces() const;
 
  private:
-  using Pieces = std::multimap<std::uint64_t, CachedPiece>;  // by the begin of the piece
+  using Pieces = std::multimap<std::uint64_t, CachedPiece>;  // the key is the begin of the piece
 
   Pieces::const_iterator piece_around(std::uint64_t position) const;
   void forget(std::uint64_t begin, std::uint64_t end);

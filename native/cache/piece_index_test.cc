@@ -31,7 +31,7 @@ PieceIndex index_of(const std::vector<JournalRecord>& records) {
   return index;
 }
 
-TEST_CASE("the checksum of a range is that of its pieces, in whatever order they came") {
+TEST_CASE("the checksum of a range is that of its pieces, in whatever order they were added") {
   const PieceIndex index = index_of({held(300, 500), held(0, 100), held(100, 300)});
   CHECK(index.checksum(0, 500) == crc_of(0, 500));
   CHECK(index.checksum(100, 500) == crc_of(100, 500));
@@ -41,15 +41,15 @@ TEST_CASE("the checksum of a range is that of its pieces, in whatever order they
   CHECK(index.held_bytes() == 500);
 }
 
-TEST_CASE("a range with a hole is not there") {
+TEST_CASE("a range with a hole is not in the cache") {
   const PieceIndex index = index_of({held(0, 100), held(200, 300)});
   CHECK_FALSE(index.checksum(0, 300));
   CHECK(index.around(50, 250).empty());
   CHECK(index.held_bytes() == 200);
 }
 
-TEST_CASE("of pieces that overlap, those count that lead to the end of the range") {
-  // The longest piece at 0 leads past the end, the next one into nothing.
+TEST_CASE("among overlapping pieces, those that lead to the end of the range are used") {
+  // The longest piece at 0 leads past the end. The next one ends where no piece begins.
   const PieceIndex index =
       index_of({held(0, 900), held(0, 350), held(0, 100), held(100, 400), held(340, 400)});
   CHECK(index.checksum(0, 400) == crc_of(0, 400));
@@ -57,7 +57,7 @@ TEST_CASE("of pieces that overlap, those count that lead to the end of the range
   CHECK(index.held_bytes() == 900);
 }
 
-TEST_CASE("what is forgotten is gone, with every piece that has a byte of it") {
+TEST_CASE("a forgotten range is gone, with every piece that overlaps it") {
   const PieceIndex index =
       index_of({held(0, 100), held(100, 200), held(200, 300), held(0, 300), forgotten(150, 160)});
   CHECK(index.checksum(0, 100) == crc_of(0, 100));
@@ -66,13 +66,13 @@ TEST_CASE("what is forgotten is gone, with every piece that has a byte of it") {
   CHECK_FALSE(index.checksum(0, 300));
 }
 
-TEST_CASE("of a piece that was written twice, the last record counts") {
+TEST_CASE("if a piece was written twice, the last record counts") {
   JournalRecord wrong = held(0, 100);
   wrong.piece.crc ^= 1;
   CHECK(index_of({wrong, held(0, 100)}).checksum(0, 100) == crc_of(0, 100));
 }
 
-TEST_CASE("a range that begins and ends within pieces is found with the pieces around it") {
+TEST_CASE("a range that begins and ends within pieces is found with these pieces") {
   const PieceIndex index = index_of({held(0, 50), held(40, 100), held(100, 300), held(300, 500)});
   const std::vector<CachedPiece> around = index.around(45, 310);
   REQUIRE(around.size() == 3);
@@ -80,7 +80,7 @@ TEST_CASE("a range that begins and ends within pieces is found with the pieces a
   CHECK(around.back() == held(300, 500).piece);
 }
 
-TEST_CASE("a piece that no object of this size can have is dropped") {
+TEST_CASE("a piece that does not fit into the object is dropped") {
   PieceIndex index(1000);
   for (const CachedPiece piece :
        {CachedPiece{900, 101, 0}, CachedPiece{5, 0, 0}, CachedPiece{1001, 1, 0},

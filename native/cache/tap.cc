@@ -22,7 +22,7 @@ void CacheTap::offer(const Block& block) noexcept {
   if (!entry || !entry->is_writable()) return;
   try {
     if (CacheWriter::of_process().offer(entry, block, may_wait_)) return;
-  } catch (const std::exception&) {  // what cannot be cached is read again by the next load
+  } catch (const std::exception&) {  // the next load reads the block from the storage again
   }
   entry->note_skipped(block.wanted_bytes());
 }

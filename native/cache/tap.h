@@ -1,6 +1,6 @@
-// Writes the blocks of one load to the cache, for the objects that are to be cached.
+// Writes the blocks of one load to the cache, for the objects that the caller wants cached.
 //
-// Thread-safe once it is made.
+// Thread-safe after the last add().
 #pragma once
 
 #include <memory>
@@ -24,7 +24,7 @@ class CacheTap : public BlockTap {
  private:
   std::shared_ptr<CacheEntry> entry_of(std::uint32_t source) const;
 
-  std::vector<std::shared_ptr<CacheEntry>> entries_;  // by source; null if it is not cached
+  std::vector<std::shared_ptr<CacheEntry>> entries_;  // by source; null if not cached
   bool may_wait_ = false;
 };
 

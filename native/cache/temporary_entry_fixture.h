@@ -1,4 +1,4 @@
-// A folder for one cached object, gone with its test.
+// A temporary folder for one cached object, which is removed at the end of its test.
 #pragma once
 
 #include <cstdlib>

@@ -16,11 +16,11 @@
 namespace streamer {
 namespace {
 
-// What a load delivers in a tenth of a second or less, so that a short pause of the disk loses
+// A load delivers this much in a tenth of a second or less, so a short pause of the disk loses
 // nothing.
 constexpr std::size_t kMostBytes = std::size_t{128} << 20;
-// The thread ends after this time without work: longer than the pause between two loads, or between
-// two tensors that a caller reads one by one.
+// The thread ends after this time without work. It is longer than the pause between two loads, or
+// between two tensors that a caller reads one by one.
 constexpr double kIdleS = 0.2;
 // If no buffer becomes free for this time, the disk has failed.
 constexpr double kLongestWaitS = 30;
@@ -29,12 +29,13 @@ constexpr int kNiceness = 10;
 
 }  // namespace
 
-// Never freed: at the end of the process its thread may wait for a disk that hangs.
+// Never freed: when the process ends, the writer's thread may still wait for a disk that hangs.
 CacheWriter& CacheWriter::of_process() {
   static std::atomic<CacheWriter*> writer = new CacheWriter;
   CacheWriter* current = writer;
   if (current->owner_ != getpid()) {
-    auto* own = new CacheWriter;  // the parent's thread and locks are not of use here
+    // A forked child cannot use the thread and locks of its parent.
+    auto* own = new CacheWriter;
     if (!writer.compare_exchange_strong(current, own)) delete own;
   }
   return *writer;
@@ -73,7 +74,7 @@ bool CacheWriter::take_buffer(std::size_t bytes, bool may_wait, Buffer& buffer) 
       free_.pop_back();
       break;
     }
-    // All free buffers are too small: a larger one takes the place of one of them.
+    // All free buffers are too small: a larger buffer replaces one of them.
     if (!buffer.bytes && !free_.empty()) free_.pop_back();
     lent_bytes_ += std::max(bytes, buffer.capacity);
   }
@@ -120,7 +121,7 @@ bool CacheWriter::submit(Job job) {
     if (!is_running_) start_engine_thread("cache", 0, [this] { run(); }).detach();
     is_running_ = true;
     jobs_.push_back(std::move(job));
-  } catch (const std::exception&) {  // no thread, or no memory
+  } catch (const std::exception&) {  // the system gives no thread or no memory
     lent_bytes_ -= lent;
     return false;
   }
@@ -138,7 +139,7 @@ void CacheWriter::run() {
     is_busy_ = true;
     lock.unlock();
     write(job);
-    job.entry.reset();  // may close the entry's files, so not under the lock
+    job.entry.reset();  // not under the lock, because this may close the entry's files
     if (job.buffer.bytes) give_back(std::move(job.buffer));
     lock.lock();
     is_busy_ = false;
@@ -156,7 +157,7 @@ void CacheWriter::write(const Job& job) {
       for (const std::uint64_t piece : run.piece_bytes) bytes += piece;
       job.entry->write(run.begin, {job.buffer.bytes.get() + run.offset, bytes}, run.piece_bytes);
     }
-  } catch (const std::bad_alloc&) {  // the bytes of this job are then not in the cache
+  } catch (const std::bad_alloc&) {  // the bytes of this job are then missing from the cache
     job.entry->note_skipped(job.buffer.capacity);
   }
 }

@@ -1,10 +1,10 @@
 // The one thread of a process that writes to caches, and the buffers on their way to it.
 //
 // Guarantees: offer() does not wait, unless `may_wait` is set: if all buffers are in use, the bytes
-// are skipped. A load ends without waiting for its writes, which go on in the background. The
-// thread ends, and the buffers are freed, when there was nothing to write for a moment.
+// are skipped. A load ends without waiting for its writes, which continue in the background. After
+// a moment without work, the thread ends and the buffers are freed.
 //
-// Thread-safe. A child after fork() has a writer of its own, without what the parent had to write.
+// Thread-safe. A child after fork() has its own writer, without the parent's pending writes.
 #pragma once
 
 #include <sys/types.h>
@@ -30,9 +30,9 @@ class CacheWriter {
   // Copies the bytes of items in the block, without the gaps between them. With `may_wait`, waits
   // for a buffer. Returns false if all buffers are in use, or the system gives no memory or thread.
   bool offer(const std::shared_ptr<CacheEntry>& entry, const Block& block, bool may_wait);
-  // Forgets a range, after all that was offered before is written.
+  // Forgets a range, after everything that was offered earlier is written.
   void forget(const std::shared_ptr<CacheEntry>& entry, std::uint64_t begin, std::uint64_t end);
-  // Waits until everything is written; false if that takes longer.
+  // Waits until everything is written. Returns false if that takes longer than the time-out.
   bool wait_until_idle(double timeout_s);
 
  private:
@@ -40,10 +40,10 @@ class CacheWriter {
     std::unique_ptr<std::byte[]> bytes;
     std::size_t capacity = 0;
   };
-  // Consecutive bytes of one object, in pieces that end where items do; or a range to forget.
+  // Consecutive bytes of one object, in pieces that end where items end; or a range to forget.
   struct Run {
     std::uint64_t begin = 0;
-    std::size_t offset = 0;  // in the buffer
+    std::size_t offset = 0;  // position in the buffer
     std::vector<std::uint64_t> piece_bytes;
   };
   struct Job {

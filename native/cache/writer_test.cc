@@ -18,7 +18,7 @@ std::uint64_t crc_of(std::string_view bytes) {
   return compute(Crc::kCrc32c, std::as_bytes(std::span(bytes)));
 }
 
-// A block of two items with a gap between them, in memory of its own.
+// A block of two items with a gap between them, in its own memory.
 struct Filled {
   explicit Filled(std::string bytes) : data(std::move(bytes)) {
     auto* first = reinterpret_cast<std::byte*>(data.data());
@@ -33,13 +33,13 @@ struct Filled {
   Block block;
 };
 
-TEST_CASE("the items of a block are in the cache soon, and its gaps are not") {
+TEST_CASE("the items of a block are soon in the cache, and its gaps are not") {
   const TemporaryEntry folder;
   const auto entry = std::make_shared<CacheEntry>(folder.path(), 10'000);
   Filled filled(random_data(10'000, 3));
   const std::string before = filled.data;
   CHECK(CacheWriter::of_process().offer(entry, filled.block, false));
-  filled.data.assign(10'000, '?');  // its consumer has it, and may do as it likes
+  filled.data.assign(10'000, '?');  // the consumer has the bytes now, and may overwrite them
   REQUIRE(CacheWriter::of_process().wait_until_idle(10));
   CHECK(entry->checksum(0, 3000) == crc_of(before.substr(0, 3000)));
   CHECK(entry->checksum(0, 5000) == crc_of(before.substr(0, 5000)));
@@ -48,7 +48,7 @@ TEST_CASE("the items of a block are in the cache soon, and its gaps are not") {
   CHECK(entry->check() == 0);
 }
 
-TEST_CASE("what is forgotten after it was offered stays forgotten") {
+TEST_CASE("a range that is offered and then forgotten stays forgotten") {
   const TemporaryEntry folder;
   const auto entry = std::make_shared<CacheEntry>(folder.path(), 10'000);
   const Filled filled(random_data(10'000, 4));
@@ -59,7 +59,7 @@ TEST_CASE("what is forgotten after it was offered stays forgotten") {
   CHECK(CacheEntry(folder.path(), 10'000).held_bytes() == 6000);
 }
 
-TEST_CASE("many threads offer blocks of many objects, and what is recorded is right") {
+TEST_CASE("many threads offer blocks of many objects, and every recorded checksum is right") {
   const TemporaryEntry one, other;
   const std::vector entries = {std::make_shared<CacheEntry>(one.path(), 10'000),
                                std::make_shared<CacheEntry>(other.path(), 10'000)};
