@@ -15,9 +15,9 @@ inline constexpr int kCudaNotReady = 600;  // not an error: the work is not done
 inline constexpr int kCudaNotSupported = 801;
 
 inline constexpr unsigned kStreamNonBlocking = 1;     // does not wait for the default stream
-inline constexpr unsigned kEventDisableTiming = 2;    // cheaper, and unused
+inline constexpr unsigned kEventDisableTiming = 2;    // cheaper: the times of events are not used
 inline constexpr unsigned kHostAllocPortable = 1;     // pinned for every device
-inline constexpr unsigned kHostRegisterPortable = 1;  // pinned for every device, too
+inline constexpr unsigned kHostRegisterPortable = 1;  // pinned for every device
 inline constexpr int kPointerAttributeDeviceOrdinal = 9;
 inline constexpr int kCaptureModeGlobal = 0;  // CUstreamCaptureMode
 inline constexpr int kCaptureModeRelaxed = 2;
@@ -29,12 +29,12 @@ using CudaStreamHandle = void*;
 using CudaEventHandle = void*;
 using CudaAddress = std::uint64_t;
 
-// cuGetProcAddress_v2: finds a function as a certain version of CUDA had it.
+// cuGetProcAddress_v2: returns a function in the form that a certain version of CUDA had.
 using CudaFindVersion = int(const char* symbol, void** function, int version, std::uint64_t flags,
                             int* status);
 
-// CUmemcpyAttributes: how the copies of a batch are made. The hints about the place of memory only
-// matter for managed memory.
+// CUmemcpyAttributes: the options of the copies of a batch. The hints about the place of memory
+// only matter for managed memory.
 struct CudaCopyAttributes {
   int source_order = kCopyInStreamOrder;
   std::array<int, 2> source_hint{};

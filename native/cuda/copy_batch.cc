@@ -5,8 +5,8 @@
 namespace streamer {
 namespace {
 
-// Fewer copies are started one by one: the difference is too small to matter. Estimated, not
-// measured.
+// A smaller number of copies is started one by one, because the difference is too small to matter.
+// The number is an estimate, not a measurement.
 constexpr std::size_t kSmallestBatch = 32;
 
 CudaAddress address_of(const std::byte* pointer) {
@@ -32,10 +32,10 @@ void CopyBatch::start(CudaStreamHandle stream) {
   bytes_.clear();
 }
 
-// Returns false if the driver turns out to refuse batches. Copies that it may have started by then
-// write the same bytes to the same place as the single copies that follow.
+// Returns false if the driver refuses batches. The driver may have started some of the copies by
+// then. They write the same bytes to the same place as the single copies that follow.
 bool CopyBatch::start_together(CudaStreamHandle stream) {
-  CudaCopyAttributes attributes;  // of every copy
+  CudaCopyAttributes attributes;  // the attributes of every copy
   std::size_t first_copy = 0;
   std::size_t failed = 0;
   const CudaDriver& driver = device_.driver();

@@ -1,10 +1,10 @@
 // Puts the copies of one block on a stream of its device, in as few calls as the driver allows.
 //
-// A copy costs one call of the driver, a microsecond or two; a block of tiny tensors has thousands.
-// Drivers from CUDA 12.8 on take many copies in one call (cuMemcpyBatchAsync). For older drivers,
-// and for a driver that refuses the batch, each copy is one call.
+// Each copy costs one call of the driver, a microsecond or two; a block of tiny tensors has
+// thousands of copies. Drivers from CUDA 12.8 on take many copies in one call (cuMemcpyBatchAsync).
+// For older drivers, and for a driver that refuses the batch, each copy is one call.
 //
-// For one thread.
+// Used by one thread.
 #pragma once
 
 #include <cstddef>

@@ -9,7 +9,7 @@
 
 namespace streamer {
 
-// Each step below returns why it failed, or an empty text.
+// Each step below returns the reason for its failure, or an empty text.
 std::shared_ptr<const CuFile> CuFile::open(const CuFilePaths& paths, bool may_copy,
                                            std::string& reason) {
   const std::shared_ptr<CuFile> opened(new CuFile());
@@ -26,7 +26,7 @@ std::string CuFile::load(const CuFilePaths& paths) {
   if (access(paths.modules.c_str(), R_OK) != 0) {
     return paths.modules + " cannot be read, without which libcufile does not start";
   }
-  // Never unloaded: the library may run threads, and a later load may open it again.
+  // Never unloaded: the library may run threads, and the next load may use it again.
   library_ = dlopen(paths.library.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   if (library_ == nullptr) return paths.library + " is not installed";
   const auto find = [this]<typename Function>(const char* name, Function*& function) {
@@ -73,7 +73,8 @@ CuFile::~CuFile() {
 
 std::shared_ptr<void> CuFile::add(int descriptor, int& code) const {
   code = 0;
-  if ((fcntl(descriptor, F_GETFL) & O_DIRECT) == 0) return nullptr;  // no direct reads
+  // The file is not open for direct reads.
+  if ((fcntl(descriptor, F_GETFL) & O_DIRECT) == 0) return nullptr;
   CuFileDescription description;
   description.handle.descriptor = descriptor;
   void* file = nullptr;

@@ -2,7 +2,7 @@
 // device's memory, without a copy in host memory.
 //
 // It is used only if its kernel module is loaded. Without the module, and for files that it does
-// not support, the library would copy through host memory of its own, as the pinned ring does.
+// not support, the library would copy through its own host memory, as the pinned ring does.
 #pragma once
 
 #include <sys/types.h>
@@ -18,9 +18,9 @@ namespace streamer {
 struct CuFilePaths {
   std::string library = "libcufile.so.0";
   std::string kernel_module = "/proc/driver/nvidia-fs/version";
-  // Belongs to the kernel module; a container sees it only if it was passed in.
+  // Belongs to the kernel module. A container sees the device only if it was passed in.
   std::string device = "/dev/nvidia-fs0";
-  // libcufile 1.15 never returns from its start if it cannot read this.
+  // If libcufile 1.15 cannot read this file, its start never returns.
   std::string modules = "/proc/modules";
 };
 
@@ -36,9 +36,9 @@ struct CuFileFunctions {
 
 class CuFile : public std::enable_shared_from_this<CuFile> {
  public:
-  // Returns null and sets `reason` if the library cannot be used. Unless it `may_copy`, the library
-  // refuses every file that it would copy through host memory of its own; otherwise its
-  // configuration decides.
+  // Returns null and sets `reason` if the library cannot be used. If `may_copy` is false, the
+  // library refuses every file that it would copy through its own host memory. If it is true, the
+  // library's configuration decides.
   static std::shared_ptr<const CuFile> open(const CuFilePaths& paths, bool may_copy,
                                             std::string& reason);
   ~CuFile();
@@ -51,7 +51,7 @@ class CuFile : public std::enable_shared_from_this<CuFile> {
   std::shared_ptr<void> add(int descriptor, int& code) const;
 
   // Reads `bytes` bytes from `offset` on into `target`, on the current device, and waits for them.
-  // Returns the number of bytes read; or, negative, a code of the library, or -1 with errno.
+  // Returns the number of bytes read. A negative result is a code of the library, or -1 with errno.
   ssize_t read(void* file, std::byte* target, std::size_t bytes, off_t offset) const {
     return functions_.read(file, target, bytes, offset, 0);
   }

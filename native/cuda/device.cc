@@ -11,7 +11,7 @@ namespace {
 
 constexpr const char* kInvalidDevice = "CUDA_ERROR_INVALID_DEVICE";
 
-// Returns the address in lower case, as the system writes it; the driver uses upper case.
+// Returns the address in lower case, as under /sys; the driver uses upper case.
 std::string pci_address_of(const CudaDriver& driver, int device) {
   std::array<char, 32> id{};
   if (driver.device_pci_id == nullptr) return {};
@@ -63,7 +63,8 @@ void CudaDevice::check_addresses(const std::vector<std::byte*>& addresses) const
     const auto address = static_cast<CudaAddress>(reinterpret_cast<std::uintptr_t>(target));
     int ordinal = index_;
     const int code = driver_->pointer_attribute(&ordinal, kPointerAttributeDeviceOrdinal, address);
-    if (code != kCudaSuccess || ordinal == index_) continue;  // else the copy fails
+    // If the driver does not know the address, the copy fails instead.
+    if (code != kCudaSuccess || ordinal == index_) continue;
     throw device_failure("a target for " + label() + " is on another device: its address is cuda:" +
                              std::to_string(ordinal),
                          kInvalidDevice);

@@ -1,5 +1,5 @@
-// One CUDA device through its primary context, which torch uses, too; and the device's streams and
-// events.
+// One CUDA device through its primary context, which torch uses as well, and the device's streams
+// and events.
 //
 // Every class here releases its resources when it is destroyed, except in a forked child, where the
 // driver must not be called. A handle must not outlive its device.
@@ -41,7 +41,7 @@ class CudaDevice {
 
   // Throws DeviceFailure.
   MemoryInfo memory() const;
-  // Throws DeviceFailure if the driver reports one of them as memory of another device.
+  // Throws DeviceFailure if the driver reports that an address is memory of another device.
   void check_addresses(const std::vector<std::byte*>& addresses) const;
 
  private:
@@ -55,8 +55,8 @@ class CudaDevice {
   std::optional<unsigned> numa_node_;
 };
 
-// Makes the device current on this thread until it is destroyed; calls of the driver then do not
-// disturb captures.
+// Makes the device current on this thread until this object is destroyed. Calls of the driver then
+// do not disturb captures.
 class CurrentContext {
  public:
   explicit CurrentContext(const CudaDevice& device);
@@ -85,8 +85,8 @@ class CudaStream {
   CudaStreamHandle handle_ = nullptr;
 };
 
-// Fires when all work that was put on a stream before it is done. The device must be current when
-// the event is made and destroyed.
+// An event that fires when all work put on a stream before it is done. The device must be current
+// when the event is made and destroyed.
 class CudaEvent {
  public:
   explicit CudaEvent(const CudaDevice& device);
@@ -100,7 +100,7 @@ class CudaEvent {
   }
 
   void record(CudaStreamHandle stream);
-  // Throws DeviceFailure if the work before it failed.
+  // Throws DeviceFailure if the work before the event failed.
   bool has_fired() const;
   CudaEventHandle handle() const { return handle_; }
 

@@ -22,7 +22,8 @@ void require(void* library, const char* symbol, Function*& function) {
   }
 }
 
-// Finds the function as CUDA 12.8 had it: later versions of that name take other arguments.
+// Returns the function in the form of CUDA 12.8: later versions of the same name take other
+// arguments.
 void find_copy_batch(CudaDriver& driver) {
   constexpr int kVersion = 12080;
   CudaFindVersion* find_version = nullptr;

@@ -1,8 +1,8 @@
 // NVIDIA's driver as a table of functions that are looked up at run time: one build serves machines
 // with and without a GPU.
 //
-// Every error of the driver becomes a DeviceFailure with the driver's name for it. NVIDIA's header
-// maps the plain names to those that end in _v2.
+// Every error of the driver becomes a DeviceFailure with the driver's name of the error. NVIDIA's
+// header maps the plain names of functions to those that end in _v2.
 #pragma once
 
 #include <sys/types.h>
@@ -28,7 +28,7 @@ class DeviceFailure : public std::runtime_error {
   ReadError error_;
 };
 
-// Returns a failure with the code kDevice; `name` is the driver's name for the error.
+// Returns a failure with the code kDevice; `name` is the driver's name of the error.
 DeviceFailure device_failure(std::string detail, std::string name);
 
 struct CudaDriver {
@@ -55,7 +55,7 @@ struct CudaDriver {
   int (*stream_wait_event)(CudaStreamHandle stream, CudaEventHandle event,
                            unsigned flags) = nullptr;
   int (*stream_query)(CudaStreamHandle stream) = nullptr;
-  // Sets the thread's capture mode to `mode`, and stores the mode before in `mode`.
+  // Sets the thread's capture mode to `mode`, and stores the previous mode in `mode`.
   int (*exchange_capture_mode)(int* mode) = nullptr;
   int (*copy_to_device)(CudaAddress to, const void* from, std::size_t bytes,
                         CudaStreamHandle stream) = nullptr;
@@ -66,7 +66,7 @@ struct CudaDriver {
   int (*memory_info)(std::size_t* free_bytes, std::size_t* total_bytes) = nullptr;
   int (*error_name)(int code, const char** text) = nullptr;
   int (*error_text)(int code, const char** text) = nullptr;
-  // Null if the driver lacks them.
+  // Null if the driver does not have them.
   int (*device_pci_id)(char* text, int size, int device) = nullptr;
   int (*pointer_attribute)(void* value, int attribute, CudaAddress address) = nullptr;
   int (*copy_batch)(CudaAddress* to, CudaAddress* from, std::size_t* bytes, std::size_t count,

@@ -22,7 +22,7 @@ ReadError failure_of(int device) {
   return {};
 }
 
-TEST_CASE("without a driver there is an error and no crash") {
+TEST_CASE("without a driver there is an error, not a crash") {
   try {
     load_cuda_driver("libcuda-that-nobody-has.so.1");
     FAIL("it was loaded");
@@ -32,25 +32,25 @@ TEST_CASE("without a driver there is an error and no crash") {
   }
 }
 
-TEST_CASE("a library that is no driver is refused by the function it lacks") {
+TEST_CASE("a library that is no CUDA driver is refused, with the name of a missing function") {
   CHECK_THROWS_WITH_AS(load_cuda_driver("libc.so.6"),
                        "the CUDA driver is too old: it has no cuInit", DeviceFailure);
 }
 
-TEST_CASE("a device that is not there is named with how many there are") {
+TEST_CASE("the error for a missing device tells how many devices there are") {
   const FakeDriver fake;
   CHECK(failure_of(7).storage_code == "CUDA_ERROR_INVALID_DEVICE");
   CHECK(failure_of(7).detail.find("leave 2 devices") != std::string::npos);
   CHECK(failure_of(-2).storage_code == "CUDA_ERROR_INVALID_DEVICE");
 }
 
-TEST_CASE("an empty CUDA_VISIBLE_DEVICES is the driver's own error") {
+TEST_CASE("an empty CUDA_VISIBLE_DEVICES is an error of the driver") {
   const FakeDriver fake;
   fake.set_devices(0);
   CHECK(failure_of(0).storage_code == "CUDA_ERROR_NO_DEVICE");
 }
 
-TEST_CASE("every refusal on the way to a device carries the driver's name for it") {
+TEST_CASE("every failed call of the driver is reported with the driver's name of the error") {
   for (const char* function :
        {"cuInit", "cuDeviceGetCount", "cuDeviceGet", "cuDevicePrimaryCtxRetain"}) {
     CAPTURE(function);
@@ -60,14 +60,14 @@ TEST_CASE("every refusal on the way to a device carries the driver's name for it
   }
 }
 
-TEST_CASE("a code the driver does not know is still told") {
+TEST_CASE("an error code that the driver does not know is reported as a number") {
   const FakeDriver fake;
   fake.fail("cuInit", 4711, 0);
   CHECK(failure_of(0).storage_code == "CUDA error 4711");
   CHECK(failure_of(0).detail == "starting the CUDA driver failed: an unknown error");
 }
 
-TEST_CASE("after a failure the device can be opened") {
+TEST_CASE("a device can be opened after an earlier failure") {
   const FakeDriver fake;
   fake.fail("cuDevicePrimaryCtxRetain", 2, 0);
   CHECK(failure_of(0).storage_code == "CUDA_ERROR_OUT_OF_MEMORY");
@@ -94,13 +94,13 @@ TEST_CASE("a child forked while a device is opened is refused, and does not hang
   opener.join();
 }
 
-TEST_CASE("a child of a child of a process that used CUDA is refused too") {
+TEST_CASE("the grandchild of a process that used CUDA is refused too") {
   const FakeDriver fake;
   CudaRuntime::instance().ring(0);
   CHECK(exit_status_of_child([] { return exit_status_of_child(device_refused_in_child); }) == 0);
 }
 
-TEST_CASE("a child of a process that only failed to use CUDA may try it for itself") {
+TEST_CASE("a child of a process that failed to use CUDA may try CUDA itself") {
   const FakeDriver fake;
   fake.fail("cuInit", 100, 0);
   CHECK(failure_of(0).storage_code == "CUDA_ERROR_NO_DEVICE");
@@ -110,12 +110,12 @@ TEST_CASE("a child of a process that only failed to use CUDA may try it for itse
         }) == 0);
 }
 
-TEST_CASE("a device has the address that the system knows it by") {
+TEST_CASE("a device has its PCI address as the system writes it") {
   const FakeDriver fake;
   CHECK(CudaRuntime::instance().ring(1)->device()->pci_address() == "fake:01:00.0");
 }
 
-TEST_CASE("a driver that does not tell where a device is, or cannot, opens it all the same") {
+TEST_CASE("a driver that does not report the PCI address of a device can still open the device") {
   const FakeDriver fake;
   fake.fail("cuDeviceGetPCIBusId", kCudaNotSupported, 0);
   const auto refused = CudaRuntime::instance().ring(0)->device();
@@ -126,7 +126,7 @@ TEST_CASE("a driver that does not tell where a device is, or cannot, opens it al
   CHECK(CudaDevice(old, 0).pci_address().empty());
 }
 
-TEST_CASE("a target on another device is told by the driver") {
+TEST_CASE("the driver detects a target on another device") {
   const FakeDriver fake;
   int there = 0;
   fake.place(&there, sizeof there, 1);
@@ -134,7 +134,8 @@ TEST_CASE("a target on another device is told by the driver") {
   auto* const address = reinterpret_cast<std::byte*>(&there);
   CHECK_THROWS_AS(ring->device()->check_addresses({address}), DeviceFailure);
   CHECK_NOTHROW(CudaRuntime::instance().ring(1)->device()->check_addresses({address}));
-  fake.fail("cuPointerGetAttribute", 1, 0);  // not known: the copy itself would fail
+  // If the driver does not know the address, the copy itself would fail.
+  fake.fail("cuPointerGetAttribute", 1, 0);
   CHECK_NOTHROW(ring->device()->check_addresses({address}));
 }
 

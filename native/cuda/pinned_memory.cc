@@ -19,9 +19,9 @@
 namespace streamer {
 namespace {
 
-constexpr int kPreferNode = 1;  // MPOL_PREFERRED: another node if this one is full
+constexpr int kPreferNode = 1;  // MPOL_PREFERRED: takes memory of another node if this one is full
 
-// This is advice: a refusal, as in a container without the call, only costs speed.
+// The call is advice. A refusal, as in a container that forbids the call, only costs speed.
 void prefer_node(void* address, std::size_t bytes, unsigned node) {
   std::array<unsigned long, 16> mask{};
   constexpr std::size_t kBits = sizeof(unsigned long) * CHAR_BIT;
@@ -35,14 +35,14 @@ void touch(std::byte* begin, const std::byte* end) {
   for (volatile std::byte* at = begin; at < end; at += step) *at = std::byte{0};
 }
 
-// The calling thread touches the first part, and all parts for which the system starts no thread.
-// One thread touches each step of 2 MiB as a whole, because it usually is one huge page.
+// The calling thread touches the first part, and also the parts for which the system starts no
+// thread. One thread touches each step of 2 MiB as a whole, because it usually is one huge page.
 void touch_by(unsigned threads, std::byte* data, std::size_t bytes) {
   const std::size_t steps = (bytes + kLargeStepBytes - 1) / kLargeStepBytes;
   const std::size_t share = (steps + threads - 1) / threads * kLargeStepBytes;
   std::vector<std::thread> others;
   others.reserve(threads);
-  std::size_t end = bytes;  // of the part left for this thread
+  std::size_t end = bytes;  // the end of the part that is left for this thread
   try {
     while (end > share) {
       const std::size_t begin = (end - 1) / share * share;
@@ -56,8 +56,8 @@ void touch_by(unsigned threads, std::byte* data, std::size_t bytes) {
   for (std::thread& other : others) other.join();
 }
 
-// Maps fresh pages and has the system fill them in now: the driver would do that under its one
-// lock.
+// Maps fresh pages and makes the system fill them in now. Otherwise the driver would fill them in
+// while it holds its only lock.
 std::byte* map_and_touch(std::size_t bytes, std::optional<unsigned> node, unsigned threads) {
   void* raw = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (raw == MAP_FAILED) return nullptr;
@@ -95,7 +95,7 @@ PinnedMemory::PinnedMemory(std::shared_ptr<const CudaDevice> device, std::size_t
   }
 }
 
-// Returns false if this system does not lock memory that the engine mapped; the caller then asks
+// Returns false if this system does not lock memory that the engine mapped. The caller then asks
 // the driver for memory.
 bool PinnedMemory::register_mapping(std::size_t bytes, unsigned threads) {
   std::byte* mapping = map_and_touch(bytes, device_->numa_node(), threads);
@@ -134,12 +134,13 @@ void PinnedMemory::abandon() {
 PinnedMemory::~PinnedMemory() {
   if (data_ == nullptr || whole_) return;
   const CudaDriver& driver = device_->driver();
-  if (driver.is_forked()) return;  // it belongs to the parent; the mapping does not exist here
+  // The memory belongs to the parent. The mapping does not exist in this child.
+  if (driver.is_forked()) return;
   const RelaxedCapture relaxed(driver);
   std::optional<CurrentContext> current;
   try {
     current.emplace(*device_);
-  } catch (const DeviceFailure&) {  // the device is lost: the calls below may fail, too
+  } catch (const DeviceFailure&) {  // the device is lost: the calls below may fail as well
   }
   if (is_mapping_) driver.host_unregister(data_);
   if (!is_mapping_) driver.host_free(data_);

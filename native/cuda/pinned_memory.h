@@ -1,5 +1,5 @@
-// Host memory that a CUDA device copies from by itself: page-locked, on the device's NUMA node if
-// the system reports it, and on huge pages if the engine uses them.
+// Host memory that a CUDA device copies from directly. It is page-locked, on the device's NUMA node
+// if the system reports it, and on huge pages if the engine uses them.
 #pragma once
 
 #include <cstddef>
@@ -27,15 +27,15 @@ class PinnedMemory {
   std::byte* data() const { return data_; }
   std::size_t size() const { return bytes_; }
 
-  // Cuts the memory into parts of `part_bytes`. The begin of each part is aligned for direct reads;
+  // Cuts the memory into parts of `part_bytes`. The start of each part is aligned for direct reads;
   // a shorter rest at the end is not used. The memory is unlocked and freed with its last part.
-  // Locking the whole at once costs the driver a third of the time of locking each part.
+  // Locking all parts at once costs the driver a third of the time of locking each part.
   static std::vector<PinnedMemory> cut(PinnedMemory whole, std::size_t part_bytes);
-  // Returns the bytes of the whole that a part of `part_bytes` takes.
+  // Returns how many bytes of the whole memory a part of `part_bytes` occupies.
   static std::size_t stride_of(std::size_t part_bytes);
 
-  // Leaves the memory to a device that may still read it. Neither it nor other parts of the same
-  // whole are ever freed.
+  // Leaves the memory to a device that may still read it. Neither this part nor other parts of the
+  // same memory are ever freed.
   void abandon();
 
  private:
@@ -46,7 +46,7 @@ class PinnedMemory {
   std::byte* data_ = nullptr;
   std::size_t bytes_ = 0;
   bool is_mapping_ = false;              // mapped here and registered; else the driver allocated it
-  std::shared_ptr<PinnedMemory> whole_;  // of a part: the memory that is freed
+  std::shared_ptr<PinnedMemory> whole_;  // only in a part: freed with the last part
 };
 
 }  // namespace streamer

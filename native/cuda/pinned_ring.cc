@@ -7,10 +7,11 @@
 namespace streamer {
 namespace {
 
-// Bytes that are pinned in one call: this takes some 5 ms, and a bus copies them in a hundredth of
-// a second.
+// The number of bytes that are pinned in one call. Pinning them takes some 5 ms; copying them over
+// a bus takes a hundredth of a second.
 constexpr std::size_t kPreparedBytes = std::size_t{64} << 20;
-// Each thread fills in some 6 GB/s of fresh pages; more than four wait for the kernel's lock.
+// Each thread fills in some 6 GB/s of fresh pages. More than four threads wait for the kernel's
+// lock.
 constexpr unsigned kMostTouchingThreads = 4;
 constexpr const char* kOutOfMemoryName = "CUDA_ERROR_OUT_OF_MEMORY";
 
@@ -71,9 +72,10 @@ std::shared_ptr<PinnedSlot> PinnedRing::try_acquire(const std::shared_ptr<RingUs
   return slot;
 }
 
-// Takes the smallest free slot that is large enough and within the user's limit. Of equal ones it
-// takes the slot that came back last, which is likeliest to lie in the processor's cache: filling a
-// few slots again and again is a seventh faster than cycling through 256 MiB (decision 0007).
+// Takes the smallest free slot that is large enough and within the user's limit. Among equal slots,
+// it takes the one that came back last, because its bytes are most likely in the processor's cache.
+// Filling the same few slots again is a seventh faster than cycling through 256 MiB (decision
+// 0007).
 bool PinnedRing::take_free(PinnedSlot& slot) {
   const RingUser& user = *slot.user_;
   auto best = free_.end();
@@ -90,8 +92,8 @@ bool PinnedRing::take_free(PinnedSlot& slot) {
   return true;
 }
 
-// Reserves room for `bytes` more. Free slots, which are all too small for this user, are evicted if
-// necessary.
+// Reserves room for `bytes` more. If necessary, evicts free slots; all of them are too small for
+// this user.
 bool PinnedRing::make_room(const RingUser& user, std::size_t bytes,
                            std::vector<PinnedMemory>& evicted) {
   const std::uint64_t limit = user.limit_bytes;
@@ -135,7 +137,7 @@ void PinnedRing::end_preparing(const std::shared_ptr<RingUser>& user) {
 }
 
 // Returns how many slots to pin next, and reserves their room: as many as are useful in one call,
-// or one; 0 while the user needs none.
+// or one. Returns 0 if the user needs none now.
 std::size_t PinnedRing::room_to_prepare(RingUser& user, std::vector<PinnedMemory>& evicted) {
   const std::uint64_t first = std::min(user.first_bytes, user.limit_bytes);
   const bool is_first = stats_.pinned_bytes + user.slot_bytes <= first;
@@ -148,7 +150,7 @@ std::size_t PinnedRing::room_to_prepare(RingUser& user, std::vector<PinnedMemory
   return make_room(user, user.slot_bytes, evicted) ? 1 : 0;
 }
 
-// Pins slots whose room is reserved. If the system does not lock that much memory, it pins one
+// Pins slots whose room is reserved. If the system does not lock enough memory for all, pins one
 // slot.
 void PinnedRing::pin_slots(RingUser& user, std::size_t count) {
   std::vector<PinnedMemory> slots;
@@ -167,7 +169,7 @@ void PinnedRing::pin_slots(RingUser& user, std::size_t count) {
     stats_.free_bytes += slot.size();
     free_.push_back(std::move(slot));
   }
-  user.is_short = false;  // whoever lacks a slot after these requests one again
+  user.is_short = false;  // a user that lacks a slot after these ones requests one again
   wake_waiting();
 }
 
@@ -181,8 +183,8 @@ void PinnedRing::give_room_back(std::uint64_t bytes) {
   stats_.pinned_bytes -= bytes;
 }
 
-// Returns whether the user can go on with the existing slots. If so, its limit is lowered, and no
-// further slot is pinned for it.
+// Returns whether the user can continue with the existing slots. If so, lowers the user's limit, so
+// that no further slot is pinned for it.
 bool PinnedRing::can_do_without(RingUser& user, const DeviceFailure& failure) {
   if (failure.error().storage_code != kOutOfMemoryName) return false;
   const std::lock_guard lock(mutex_);
@@ -198,7 +200,7 @@ void PinnedRing::give_back(PinnedSlot& slot) {
     stats_.free_bytes += slot.capacity_;
     free_.push_back(std::move(slot.memory_));
   } else {
-    stats_.pinned_bytes -= slot.capacity_;  // abandoned, or it could not be pinned
+    stats_.pinned_bytes -= slot.capacity_;  // the slot was abandoned, or could not be pinned
   }
   wake_waiting();
 }

@@ -30,13 +30,13 @@ class PinnedRing;
 struct RingUser {
   std::uint64_t limit_bytes = 0;
   std::size_t slot_bytes = 0;     // the size of its largest block, at most the limit
-  std::uint64_t first_bytes = 0;  // pinned before they are requested, within the limit
-  // Called from any thread, under the ring's lock: it may only set a flag and notify.
+  std::uint64_t first_bytes = 0;  // pinned before they are requested, but never beyond the limit
+  // Called from any thread, under the ring's lock, so it may only set a flag and notify.
   std::function<void()> wake;
 
   // Guarded by the ring's lock.
   bool is_waiting = false;
-  bool is_prepared_for = false;  // a thread runs prepare() for it
+  bool is_prepared_for = false;  // a thread runs prepare() for this user
   bool is_short = false;         // requested a slot within its limit, and got none
   bool is_ending = false;
   std::uint64_t held_bytes = 0;
@@ -55,7 +55,7 @@ class PinnedSlot {
   std::byte* data() const { return memory_.data(); }
   std::size_t capacity() const { return capacity_; }
 
-  // Leaves the memory to a device that may still read it; the ring never uses it again.
+  // Leaves the memory to a device that may still read it. The ring never uses it again.
   void abandon();
 
  private:
@@ -67,12 +67,12 @@ class PinnedSlot {
   std::shared_ptr<RingUser> user_;
   std::size_t capacity_;
   PinnedMemory memory_;
-  std::vector<PinnedMemory> evicted_;  // too small for this slot, to be freed by pin()
+  std::vector<PinnedMemory> evicted_;  // memory too small for this slot; pin() frees it
 };
 
 struct RingStats {
   std::uint64_t pinned_bytes = 0;     // in slots, free or in use
-  std::uint64_t free_bytes = 0;       // of these, in unused slots
+  std::uint64_t free_bytes = 0;       // the part of pinned_bytes in unused slots
   std::uint64_t abandoned_bytes = 0;  // left to a device that did not answer
 };
 
@@ -83,17 +83,17 @@ class PinnedRing : public std::enable_shared_from_this<PinnedRing> {
   void join(const std::shared_ptr<RingUser>& user);
   void leave(const std::shared_ptr<RingUser>& user);
 
-  // Returns a slot of at least the user's size; null if there is none for it now.
+  // Returns a slot of at least the user's size; null if no such slot is available now.
   std::shared_ptr<PinnedSlot> try_acquire(const std::shared_ptr<RingUser>& user);
 
-  // A thread of the user calls prepare(), which pins slots before the user needs them, until
-  // end_preparing(). If the system locks no more memory, the user goes on with the slots that it
-  // has. Throws DeviceFailure if it has none.
+  // Until end_preparing(), a thread of the user runs prepare(), which pins slots before the user
+  // needs them. If the system locks no more memory, the user continues with its existing slots.
+  // Throws DeviceFailure if there are none.
   void begin_preparing(const std::shared_ptr<RingUser>& user);
   void prepare(const std::shared_ptr<RingUser>& user);
   void end_preparing(const std::shared_ptr<RingUser>& user);
 
-  // Unpins every unused slot; returns their bytes.
+  // Unpins every unused slot, and returns the number of their bytes.
   std::uint64_t release_free();
 
   RingStats stats();

@@ -30,7 +30,7 @@ std::shared_ptr<RingUser> user_of(PinnedRing& ring, std::uint64_t limit_bytes,
   return user;
 }
 
-TEST_CASE("a slot that comes back is used again without pinning") {
+TEST_CASE("a returned slot is used again without pinning") {
   const FakeDriver fake;
   const auto ring = CudaRuntime::instance().ring(0);
   const auto user = user_of(*ring, 8 * kMiB, 2 * kMiB);
@@ -50,7 +50,7 @@ TEST_CASE("a slot that comes back is used again without pinning") {
   ring->leave(user);
 }
 
-TEST_CASE("of equal slots the one given back last is used again") {
+TEST_CASE("among equal slots, the one that was returned last is used first") {
   const FakeDriver fake;
   const auto ring = CudaRuntime::instance().ring(0);
   const auto user = user_of(*ring, 8 * kMiB, 2 * kMiB);
@@ -68,7 +68,7 @@ TEST_CASE("of equal slots the one given back last is used again") {
   ring->leave(user);
 }
 
-TEST_CASE("no user gets more than its limit, and is woken when a slot comes back") {
+TEST_CASE("no user gets more than its limit, and it is woken when a slot comes back") {
   const FakeDriver fake;
   const auto ring = CudaRuntime::instance().ring(0);
   int woken = 0;
@@ -79,12 +79,12 @@ TEST_CASE("no user gets more than its limit, and is woken when a slot comes back
   one.reset();
   CHECK(woken == 1);
   two.reset();
-  CHECK(woken == 1);  // once: it must request a slot again
+  CHECK(woken == 1);  // the user is woken once, and must request a slot again
   CHECK(ring->peak_bytes(*user) == 2 * kMiB);
   ring->leave(user);
 }
 
-TEST_CASE("one user's slot is another's when it comes back") {
+TEST_CASE("a slot that one user returns can be used by another user") {
   const FakeDriver fake;
   const auto ring = CudaRuntime::instance().ring(0);
   int woken = 0;
@@ -92,7 +92,8 @@ TEST_CASE("one user's slot is another's when it comes back") {
   const auto poor = user_of(*ring, kMiB, kMiB, &woken);
   auto slot = ring->try_acquire(rich);
   slot->pin();
-  CHECK(ring->try_acquire(poor) == nullptr);  // the ring has already pinned as much as its limit
+  // The ring has already pinned as many bytes as this user's limit.
+  CHECK(ring->try_acquire(poor) == nullptr);
   slot.reset();
   CHECK(woken == 1);
   CHECK(ring->try_acquire(poor) != nullptr);
@@ -100,7 +101,7 @@ TEST_CASE("one user's slot is another's when it comes back") {
   ring->leave(poor);
 }
 
-TEST_CASE("free slots that are too small make room for a larger one") {
+TEST_CASE("free slots that are too small are replaced by a larger one") {
   const FakeDriver fake;
   const auto ring = CudaRuntime::instance().ring(0);
   const auto user = user_of(*ring, 4 * kMiB, kMiB);
@@ -120,7 +121,7 @@ TEST_CASE("free slots that are too small make room for a larger one") {
   ring->leave(user);
 }
 
-TEST_CASE("what is free is unpinned on request, what is in use is not") {
+TEST_CASE("unused slots are unpinned on request, and slots in use are not") {
   const FakeDriver fake;
   const auto ring = CudaRuntime::instance().ring(0);
   const auto user = user_of(*ring, 4 * kMiB, kMiB);
@@ -138,7 +139,7 @@ TEST_CASE("what is free is unpinned on request, what is in use is not") {
   ring->leave(user);
 }
 
-TEST_CASE("where our memory cannot be locked the driver's own is used") {
+TEST_CASE("if mapped memory cannot be locked, the driver allocates memory") {
   const FakeDriver fake;
   fake.fail("cuMemHostRegister_v2", 801, 0);
   const auto ring = CudaRuntime::instance().ring(0);
@@ -149,7 +150,8 @@ TEST_CASE("where our memory cannot be locked the driver's own is used") {
   ring->leave(user);
 }
 
-TEST_CASE("memory that cannot be pinned is an error with its bytes, and takes nothing") {
+TEST_CASE(
+    "memory that cannot be pinned is an error with the number of bytes, and reserves nothing") {
   const FakeDriver fake;
   fake.fail("cuMemHostRegister_v2", 2, 0);
   fake.fail("cuMemHostAlloc", 2, 0);
@@ -170,7 +172,7 @@ TEST_CASE("memory that cannot be pinned is an error with its bytes, and takes no
   ring->leave(user);
 }
 
-TEST_CASE("a slot that comes back wakes everybody who waits for one") {
+TEST_CASE("a slot that comes back wakes every user that waits for one") {
   const FakeDriver fake;
   const auto ring = CudaRuntime::instance().ring(0);
   int woken[3] = {};
@@ -187,7 +189,7 @@ TEST_CASE("a slot that comes back wakes everybody who waits for one") {
   for (const auto& user : {holder, one, two}) ring->leave(user);
 }
 
-// A user with a thread that prepares slots until this is destroyed.
+// A user with a thread that prepares slots until this object is destroyed.
 class Preparer {
  public:
   Preparer(PinnedRing& ring, std::shared_ptr<RingUser> user) : ring_(ring), user_(std::move(user)) {
@@ -214,7 +216,7 @@ class Preparer {
     }
   }
 
-  std::optional<ReadError> error;  // after end()
+  std::optional<ReadError> error;  // set by end()
 
  private:
   PinnedRing& ring_;
@@ -222,7 +224,7 @@ class Preparer {
   std::thread thread_;
 };
 
-TEST_CASE("first slots are pinned together, ahead of their need, and each serves by itself") {
+TEST_CASE("the first slots are pinned together before they are needed, and are used one by one") {
   const FakeDriver fake;
   const auto ring = CudaRuntime::instance().ring(0);
   int woken = 0;
@@ -248,7 +250,7 @@ TEST_CASE("first slots are pinned together, ahead of their need, and each serves
   ring->leave(user);
 }
 
-TEST_CASE("a user that lacks a slot gets more of them up to its limit, and is woken") {
+TEST_CASE("a user that lacks a slot gets more slots up to its limit, and is woken") {
   const FakeDriver fake;
   const auto ring = CudaRuntime::instance().ring(0);
   int woken = 0;
@@ -267,7 +269,7 @@ TEST_CASE("a user that lacks a slot gets more of them up to its limit, and is wo
   ring->leave(user);
 }
 
-TEST_CASE("memory that is refused later is done without, and the slots there are serve on") {
+TEST_CASE("if the system refuses further memory, the user continues with the existing slots") {
   const FakeDriver fake;
   const auto ring = CudaRuntime::instance().ring(0);
   const auto user = user_of(*ring, 6 * kMiB, kMiB);
@@ -289,7 +291,7 @@ TEST_CASE("memory that is refused later is done without, and the slots there are
   ring->leave(user);
 }
 
-TEST_CASE("a first slot that is refused is an error with its bytes") {
+TEST_CASE("if the system refuses the first slot, the error has the number of bytes") {
   const FakeDriver fake;
   fake.fail("cuMemHostRegister_v2", 2, 0);
   fake.fail("cuMemHostAlloc", 2, 0);
@@ -298,7 +300,8 @@ TEST_CASE("a first slot that is refused is an error with its bytes") {
   user->first_bytes = 4 * kMiB;
   {
     Preparer preparer(*ring, user);
-    while (fake.calls("cuMemHostAlloc") < 2) std::this_thread::yield();  // many, then one
+    // The first call is for many slots, and the second for one.
+    while (fake.calls("cuMemHostAlloc") < 2) std::this_thread::yield();
     preparer.end();
     REQUIRE(preparer.error);
     CHECK(preparer.error->storage_code == "CUDA_ERROR_OUT_OF_MEMORY");

@@ -1,4 +1,5 @@
-// While this exists, calls of the driver on this thread do not disturb captures of CUDA graphs.
+// While this object exists, calls of the driver on this thread do not disturb captures of CUDA
+// graphs.
 //
 // A capture in the default ("global") mode, as torch begins it, forbids all threads the calls that
 // might be unsafe in a capture, such as querying an event or locking memory. One such call
@@ -23,8 +24,9 @@ class RelaxedCapture {
 
  private:
   const CudaDriver& driver_;
-  int mode_ = kCaptureModeRelaxed;  // after the exchange: the thread's mode before
-  // A refusal is not reported here: the driver's calls that follow fail, and they are checked.
+  int mode_ = kCaptureModeRelaxed;  // after the exchange: the thread's previous mode
+  // A refusal is not reported here: the driver calls that follow would fail too, and their results
+  // are checked.
   const bool is_relaxed_;
 };
 

@@ -13,7 +13,7 @@ CudaRuntime& CudaRuntime::instance() {
   if (runtime != nullptr && runtime->process_ == getpid()) return *runtime;
   auto* const created = new CudaRuntime(runtime);
   if (current.compare_exchange_strong(runtime, created)) return *created;
-  delete created;  // another thread of this process was first
+  delete created;  // another thread of this process created the runtime first
   return *runtime;
 }
 
@@ -42,7 +42,7 @@ std::shared_ptr<const CudaDriver> CudaRuntime::driver() {
   return driver_;
 }
 
-// is_used_ is set first: a child that is forked meanwhile inherits a half-started driver.
+// is_used_ is set first, because a child that is forked meanwhile inherits a half-started driver.
 void CudaRuntime::load_driver() {
   is_used_ = true;
   try {
@@ -99,7 +99,7 @@ RingStats CudaRuntime::stats() {
 
 void CudaRuntime::use_library_for_tests(std::string path) {
   refuse_in_child();
-  std::map<int, std::shared_ptr<PinnedRing>> forgotten;  // freed without the lock
+  std::map<int, std::shared_ptr<PinnedRing>> forgotten;  // destroyed after the lock is released
   const std::lock_guard lock(mutex_);
   forgotten.swap(rings_);
   driver_.reset();

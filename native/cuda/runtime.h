@@ -1,10 +1,10 @@
-// The CUDA state of this process: the driver, which is loaded with the first device that is
-// requested, and one pinned ring for each device.
+// The CUDA state of this process: the driver, which is loaded when the first device is requested,
+// and one pinned ring for each device.
 //
 // A child of a process that used CUDA cannot use it (a rule of the driver) and gets an error. The
-// child has a runtime of its own: a thread of the parent that does not exist in the child may hold
-// the lock of the parent's runtime. Thread-safe. Never destroyed, because tensors and threads may
-// outlive static destructors.
+// child has its own runtime: the lock of the parent's runtime may be held by a thread that does not
+// exist in the child. Thread-safe. Never destroyed, because tensors and threads may outlive static
+// destructors.
 #pragma once
 
 #include <sys/types.h>
@@ -25,29 +25,29 @@ class CudaRuntime {
  public:
   static CudaRuntime& instance();
 
-  // Returns the ring of a device; the first call opens the device's context. Throws DeviceFailure.
+  // Returns the ring of a device. The first call opens the device's context. Throws DeviceFailure.
   std::shared_ptr<PinnedRing> ring(int device);
 
   // Returns the driver; null before the first ring.
   std::shared_ptr<const CudaDriver> driver();
 
   // Returns GPUDirect Storage. `library` is null if it cannot be used, and `reason` says why. The
-  // library without copies, which refuses files that it cannot read directly, comes first; the
-  // library that may copy is returned only if the caller allows it.
+  // mode without copies, which refuses files that the library cannot read directly, is tried first.
+  // The mode with copies is returned only if the caller allows it.
   struct GpuDirect {
     std::shared_ptr<const CuFile> library;
     std::string reason;
   };
   GpuDirect gpudirect(bool may_copy);
 
-  // Unpins the slots that no load uses, on all devices; returns their bytes.
+  // Unpins the slots that no load uses, on all devices, and returns the number of their bytes.
   std::uint64_t release_free();
   RingStats stats();
 
-  // For tests only: forgets every device and uses another library from here on; an empty path means
-  // the real driver. Running loads keep their devices.
+  // For tests only: forgets every device and then uses another library; an empty path means the
+  // real driver. Running loads keep their devices.
   void use_library_for_tests(std::string path);
-  // For tests only; any files can stand for the kernel module and its device.
+  // For tests only: any files can stand for the kernel module and its device.
   void use_cufile_for_tests(CuFilePaths paths);
 
  private:
