@@ -7,15 +7,15 @@
 namespace streamer {
 namespace {
 
-// Time between two polls of the oldest copy. 8 MiB take 150 us over PCIe 5, and the ring holds many
-// blocks of that size.
+// Time between two polls of the oldest copy. A copy of 8 MiB takes 150 us over PCIe 5, and the ring
+// holds many blocks of that size.
 constexpr double kPollS = 50e-6;
 // A copy takes milliseconds, but it may wait for kernels of the consumer.
 constexpr double kCopyTimeoutS = 300;
-// A cancelled load must end within a second; this is the part for copies under way.
+// A cancelled load must end within a second. This part of the second is for copies under way.
 constexpr double kDrainS = 0.8;
-// The time may be over because the process itself was stopped, for example with its container. So
-// the device is polled at least this often.
+// The device is polled at least this often. The drain time may have passed only because the process
+// itself was stopped, for example with its container.
 constexpr int kMinDrainPolls = 100;
 
 }  // namespace
@@ -46,7 +46,7 @@ DeviceSlots DeviceCopier::lane() { return {ring_, user_, this}; }
 
 void DeviceCopier::wait_for(CudaStreamHandle consumer) {
   const CurrentContext current(*device_);
-  CudaEvent event(*device_);  // may be destroyed once the wait is enqueued
+  CudaEvent event(*device_);  // may be destroyed as soon as the wait is enqueued
   event.record(consumer);
   const CudaDriver& driver = device_->driver();
   driver.check(driver.stream_wait_event(stream_->handle(), event.handle(), 0),
@@ -59,7 +59,8 @@ bool DeviceCopier::wait_until_free(const std::function<bool()>& is_cancelled) {
   if (waited_ >= wanted) return true;
   const CurrentContext current(*device_);
   CudaEvent event(*device_);
-  event.record(stream_->handle());  // after the waits, and after some copies
+  // Fires after the waits, and after the copies that were started by now.
+  event.record(stream_->handle());
   while (!event.has_fired()) {
     if (is_cancelled()) return false;
     std::this_thread::sleep_for(Seconds(kPollS));
@@ -72,7 +73,7 @@ bool DeviceCopier::wait_until_free(const std::function<bool()>& is_cancelled) {
 
 void DeviceCopier::submit(Lane lane, Block block) {
   const std::lock_guard lock(mutex_);
-  if (is_stopped_) return;  // the load is over; the slot goes back to the ring
+  if (is_stopped_) return;  // the load has ended; the slot goes back to the ring
   submitted_.push_back({lane, std::move(block)});
   has_work_.notify_one();
 }
@@ -105,7 +106,7 @@ void DeviceCopier::run() {
       copy_until_stopped();
     } catch (const DeviceFailure& failure) {
       scheduler_.fail(failure.error());
-    } catch (...) {  // most likely out of memory; copies under way still read and write
+    } catch (...) {  // most likely out of memory, while copies under way still read and write
       drain();
       throw;
     }
@@ -115,7 +116,7 @@ void DeviceCopier::run() {
     scheduler_.fail(failure.error());
   }
   stop();
-  std::deque<Submitted> dropped;  // their slots go back, without the lock
+  std::deque<Submitted> dropped;  // destroyed after the lock is released, which returns their slots
   const std::lock_guard lock(mutex_);
   dropped.swap(submitted_);
 }
@@ -128,7 +129,7 @@ void DeviceCopier::copy_until_stopped() {
   }
 }
 
-// False once it is stopped. With copies under way it waits a moment only.
+// Returns false once the copier is stopped. If copies are under way, waits only a moment.
 bool DeviceCopier::wait_for_work(std::deque<Submitted>& work) {
   bool has_free_slot = false;
   {
@@ -178,7 +179,7 @@ void DeviceCopier::land_finished() {
 }
 
 // Waits for the copies under way, because they read slots and write the consumer's memory. If the
-// device answers with an error, the copies have ended.
+// device reports an error, the copies have ended.
 void DeviceCopier::drain() {
   if (in_flight_.empty()) return;
   const TimePoint deadline = after(Clock::now(), kDrainS);

@@ -4,8 +4,8 @@
 // Contract
 //  - Copies run in the order of submission on a stream of our own. The stream waits for the work
 //    that the consumer's stream held when the consumer allocated the memory, and for nothing else.
-//  - A block counts as landed, and its slot is returned, only after the event behind its copies
-//    fired.
+//  - A block counts as landed, and its slot is returned, only after the event that follows its
+//    copies fired.
 //  - The first failure ends the load. run() waits for copies under way before it returns. The slots
 //    of copies that the device does not finish in time are abandoned: never freed, never used
 //    again.
@@ -33,8 +33,8 @@ namespace streamer {
 
 class DeviceCopier : public DeviceSink {
  public:
-  // Holds at most `pinned_bytes`, in slots of `slot_bytes`; `first_slots` of them are pinned before
-  // they are requested. Throws DeviceFailure.
+  // Holds at most `pinned_bytes`, in slots of `slot_bytes`. The first `first_slots` of them are
+  // pinned before they are requested. Throws DeviceFailure.
   DeviceCopier(Scheduler& scheduler, std::shared_ptr<PinnedRing> ring, std::uint64_t pinned_bytes,
                std::size_t slot_bytes, std::uint64_t first_slots);
   ~DeviceCopier() override;
@@ -48,23 +48,23 @@ class DeviceCopier : public DeviceSink {
   // Copies that start later wait for the work that is on the stream `consumer` now. Throws
   // DeviceFailure.
   void wait_for(CudaStreamHandle consumer);
-  // For callers that write to targets without a copy of this class: waits until all work is done
-  // that earlier calls of wait_for() named. Returns false if `is_cancelled` became true. Throws
-  // DeviceFailure.
+  // For callers that write to targets without a copy of this class. Waits until the consumer's
+  // streams have done the work that earlier calls of wait_for() covered. Returns false if
+  // `is_cancelled` became true. Throws DeviceFailure.
   bool wait_until_free(const std::function<bool()>& is_cancelled);
 
   void submit(Lane lane, Block block) override;
   // prepare_slots() pins slots before they are needed, until stop(). Call expect_prepared_slots()
-  // before its thread starts: from then on no reader pins a slot itself.
+  // before the thread of prepare_slots() starts: after this call, no reader pins a slot itself.
   void expect_prepared_slots() { ring_->begin_preparing(user_); }
   void prepare_slots();
   void run();
-  // Makes run() return; no further copy is started.
+  // Makes run() return, and starts no further copy.
   void stop();
 
   std::uint64_t peak_pinned_bytes() const;
-  // Whether the device had not finished some copies when the load ended; their targets must not be
-  // freed.
+  // Whether the device had not finished some copies when the load ended. The targets of these
+  // copies must not be freed.
   bool has_abandoned() const { return has_abandoned_; }
 
  private:
@@ -97,7 +97,7 @@ class DeviceCopier : public DeviceSink {
   std::vector<CudaEvent> spare_events_;  // used by run() only
   std::atomic<bool> has_abandoned_{false};
   std::atomic<std::uint64_t> waits_{0};   // calls of wait_for()
-  std::atomic<std::uint64_t> waited_{0};  // of these, the calls whose work is done
+  std::atomic<std::uint64_t> waited_{0};  // the calls of wait_for() whose work is done
 
   std::mutex mutex_;  // guards everything below
   std::condition_variable has_work_;

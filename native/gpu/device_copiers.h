@@ -1,7 +1,7 @@
-// The devices of one load: one copier for each, between the scheduler and the pinned rings of the
-// process.
+// The devices of one load. Each device has one copier, between the scheduler and the device's
+// pinned ring, which all loads of the process share.
 //
-// start() comes before everything else; the rest may be called from any thread.
+// Call start() before everything else. The rest may be called from any thread.
 #pragma once
 
 #include <cstdint>
@@ -18,23 +18,23 @@ namespace streamer {
 
 class DeviceCopiers {
  public:
-  // By device: a stream of the consumer. Work that is on it now may still use the memory of the
-  // items' targets, so copies to the device wait for this work.
+  // Maps a device to a stream of the consumer. Work that is on the stream now may still use the
+  // memory of the items' targets, so copies to the device wait for this work.
   using ConsumerStreams = std::map<std::int32_t, CudaStreamHandle>;
 
-  // The devices that a plan names, and the targets on them that the caller passed.
+  // The devices that a plan names, and the caller's own targets on these devices.
   struct Wanted {
     explicit Wanted(const Plan& plan);
 
     std::map<std::int32_t, std::vector<std::byte*>> targets;
-    std::map<std::int32_t, std::uint64_t> bytes;  // of all items
+    std::map<std::int32_t, std::uint64_t> bytes;  // the bytes of all items
   };
 
   // The size of the pinned memory of each device.
   struct RingSize {
-    std::uint64_t pinned_bytes = 0;  // at most
+    std::uint64_t pinned_bytes = 0;  // upper limit
     std::size_t slot_bytes = 0;
-    std::uint64_t first_slots = 0;  // pinned before they are requested; less for a small load
+    std::uint64_t first_slots = 0;  // pinned before they are requested; fewer for a small load
   };
 
   // Throws DeviceFailure if a device cannot be opened, or a target is not on its device.
@@ -46,8 +46,8 @@ class DeviceCopiers {
   void provide(Scheduler& scheduler, std::int32_t device, CudaStreamHandle stream,
                const std::vector<std::uint32_t>& items, const std::vector<std::byte*>& targets);
 
-  // Returns the NUMA node of all devices; nothing if they are on several nodes, or the node of one
-  // is not known. For `system_root` see read_numa_nodes().
+  // Returns the NUMA node of all devices; nothing if they are on several nodes, or if the node of a
+  // device is not known. For `system_root` see read_numa_nodes().
   std::optional<unsigned> common_numa_node(const std::string& system_root) const;
 
   void stop();

@@ -6,7 +6,7 @@
 namespace streamer {
 namespace {
 
-// The library's default for the size of one read (max_direct_io_size_kb).
+// The library's default size of one read (max_direct_io_size_kb).
 constexpr std::uint64_t kBytesPerRead = std::uint64_t{16} << 20;
 
 }  // namespace
@@ -40,8 +40,8 @@ ssize_t DeviceFileReads::read_some(OpenFile& file, const SegmentCursor& cursor, 
   return -1;
 }
 
-// The registration of a file ends on the thread that closes the file. This may be a thread of the
-// consumer, so the call must not disturb its captures.
+// A file is unregistered on the thread that closes it. This may be a thread of the consumer, so the
+// call must not disturb the captures of this thread.
 std::shared_ptr<void> DeviceFileReads::add(int descriptor, const CudaDevice& device) {
   int code = 0;
   std::shared_ptr<void> added = library_->add(descriptor, code);

@@ -1,8 +1,7 @@
 // Reads blocks of files straight into the memory of their device, through GPUDirect Storage.
 //
 // A file that the library does not support, or fails to read, gives the error ENOTSUP. The file is
-// then read through the pinned ring, and this read reports what is wrong with the file, if
-// anything.
+// then read through the pinned ring. If the file itself has a fault, that read reports it.
 //
 // Thread-safe.
 #pragma once
@@ -26,8 +25,8 @@ class DeviceFileReads {
   std::optional<ReadError> read(FileReader& file, Block& block, DeviceCopier& copier,
                                 const std::function<bool()>& is_cancelled);
 
-  // The error of the library's last refusal or failed read: the library's own code, or an errno,
-  // which is below 5000. 0 if there was none.
+  // Returns the library's last error: the library's own code, or an errno, which is below 5000.
+  // Returns 0 if there was none.
   int refusal() const { return refusal_; }
 
  private:
