@@ -9,8 +9,8 @@
 namespace streamer {
 namespace {
 
-// Computed when the library is loaded, which takes microseconds, and not on first use: a forked
-// child must not inherit tables that another thread of the parent was still computing.
+// Computed when the library is loaded, which takes microseconds. If it happened on first use, a
+// forked child could inherit tables that another thread of the parent was still computing.
 const std::array<CrcCode, 3> kCodes = {CrcCode(0xEDB88320, 32), CrcCode(0x82F63B78, 32),
                                        CrcCode(0x9A6C9329AC4BC9B5, 64)};
 

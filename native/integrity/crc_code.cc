@@ -63,8 +63,9 @@ std::uint64_t CrcCode::by_table(std::uint64_t state, std::span<const std::byte> 
   return state;
 }
 
-// The product of two reflected words of 64 bits lies one bit too low in 128 bits, as if it had been
-// multiplied by x: so each power is one less. The low half of a register holds the high powers.
+// The product of two reflected 64-bit words lies one bit too low in 128 bits, as if it were
+// multiplied by x. So each power is smaller by one. The low half of a register holds the high
+// powers.
 FoldConstants CrcCode::fold_constants(std::uint64_t distance_bits) const {
   const unsigned shift = 64 - width_;  // a remainder holds the lowest powers of a word
   return {power_of_x(distance_bits + 63) << shift, power_of_x(distance_bits - 1) << shift};

@@ -1,12 +1,12 @@
-// One cyclic code: its arithmetic modulo its polynomial, and the constants that follow from it.
+// The arithmetic of one cyclic code modulo its polynomial, and the constants that follow from it.
 //
 // Polynomials are reflected, as everywhere in this folder: the lowest bit of the first byte is the
 // highest power of x. A remainder of `width` bits lies in the low bits of a 64-bit word, the
 // coefficient of x^(width-1) in bit 0.
 //
-// Tables that take eight bytes at a time: Kounavis and Berry, "Novel table lookup-based algorithms
-// for high-performance CRC generation", 2008. Folding by carry-less multiplication: Gopal et al.,
-// "Fast CRC computation for generic polynomials using PCLMULQDQ", Intel, 2009.
+// The tables take eight bytes at a time: Kounavis and Berry, "Novel table lookup-based algorithms
+// for high-performance CRC generation", 2008. The folding uses carry-less multiplication: Gopal et
+// al., "Fast CRC computation for generic polynomials using PCLMULQDQ", Intel, 2009.
 #pragma once
 
 #include <array>
@@ -40,7 +40,7 @@ class CrcCode {
   // `data`.
   std::uint64_t by_table(std::uint64_t state, std::span<const std::byte> data) const;
 
-  // The factors for 64 bytes, and for 16 bytes.
+  // The factors for a distance of 64 bytes, and of 16 bytes.
   const FoldConstants& over_64() const { return over_64_; }
   const FoldConstants& over_16() const { return over_16_; }
 

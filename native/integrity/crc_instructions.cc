@@ -16,7 +16,8 @@
 #include <arm_neon.h>
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
-// PMULL belongs to the extension "aes", which GCC before 13 only offers as a part of "crypto".
+// The instruction PMULL belongs to the extension "aes". GCC before 13 only offers it as a part of
+// "crypto".
 #if defined(__clang__)
 #define MULTIPLIES __attribute__((target("+aes")))
 #else
@@ -125,7 +126,7 @@ std::uint64_t without_products(Crc code, const CrcCode& constants, std::uint64_t
 constexpr std::size_t kLaneBytes = 16;
 constexpr std::size_t kStepBytes = 4 * kLaneBytes;
 
-// `head` has the same remainder as all bytes before `rest`.
+// The start and the rest of data: `head` has the same remainder as all bytes before `rest`.
 struct Folded {
   std::array<std::byte, kLaneBytes> head;
   std::span<const std::byte> rest;
@@ -139,9 +140,9 @@ MULTIPLIES Lane lane_of(const FoldConstants& constants) {
   return lane_of(constants.high, constants.low);
 }
 
-// Folds four lanes of 16 bytes over the next 64 bytes, again and again, because the multiplier
-// takes several products at a time. Then folds the lanes into one of 16 bytes, which has the
-// remainder of all bytes before.
+// Folds four lanes of 16 bytes over the next 64 bytes repeatedly, because the multiplier computes
+// several products at a time. Then folds the four lanes into one lane of 16 bytes, which has the
+// same remainder as all bytes before the rest.
 MULTIPLIES Folded fold(const CrcCode& constants, std::uint64_t state,
                        std::span<const std::byte> data) {
   Lane lanes[4];  // std::array would lose the alignment

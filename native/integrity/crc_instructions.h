@@ -1,6 +1,6 @@
-// Computes the remainder of a cyclic code with the instructions that the processor has: x86 and ARM
+// Computes the remainder of a cyclic code with special instructions of the processor. x86 and ARM
 // multiply polynomials (PCLMULQDQ and PMULL), and ARM has instructions for two of the codes
-// (CRC32). On an old processor, and on any other kind, tables are used.
+// (CRC32). Old processors, and those of other kinds, use tables.
 #pragma once
 
 #include <cstddef>

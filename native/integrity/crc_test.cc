@@ -31,7 +31,7 @@ std::vector<CrcInstructions> every_choice() {
 }
 
 // The features of this processor, as the system lists them. Empty under an emulator, because the
-// system then lists the features of the real machine.
+// system there lists the features of the real machine.
 std::string listed_features() {
 #if defined(__aarch64__)
   constexpr std::string_view kName = "Features";
@@ -45,7 +45,8 @@ std::string listed_features() {
   return "";
 }
 
-TEST_CASE("what the processor has is used" * doctest::skip(listed_features().empty())) {
+TEST_CASE("the engine detects the instructions of the processor" *
+          doctest::skip(listed_features().empty())) {
   const std::string features = listed_features();
   const bool multiplies = features.find(" pclmulqdq ") != std::string::npos ||
                           features.find(" pmull ") != std::string::npos;
@@ -54,8 +55,8 @@ TEST_CASE("what the processor has is used" * doctest::skip(listed_features().emp
 }
 
 TEST_CASE("the published check values") {
-  // Values of "123456789", from Koopman's and the reveng catalogue; those of 32 bytes from RFC 3720
-  // §B.4.
+  // The values of "123456789" are from Koopman's catalogue and the reveng catalogue; those of 32
+  // bytes are from RFC 3720 §B.4.
   struct Row {
     Crc code;
     std::string text;
@@ -98,7 +99,7 @@ TEST_CASE("multiplication, instructions and tables agree at every size and align
   }
 }
 
-TEST_CASE("pieces continue, and combine to the whole") {
+TEST_CASE("pieces can be computed one after the other, or combined into the whole") {
   const std::string text = random_text(1000);
   for (const Crc code : kAll) {
     const std::uint64_t whole = compute(code, bytes_of(text));
@@ -112,8 +113,8 @@ TEST_CASE("pieces continue, and combine to the whole") {
   }
 }
 
-TEST_CASE("values combine over more bytes than memory holds") {
-  // x^(8n) by squaring equals n steps of one zero byte each.
+TEST_CASE("values can be combined over more bytes than the memory has") {
+  // x^(8n) by squaring gives the same result as n steps of one zero byte each.
   for (const Crc code : kAll) {
     const std::uint64_t value = compute(code, bytes_of("weights"));
     const std::uint64_t terabyte = std::uint64_t{1} << 40;
@@ -122,7 +123,7 @@ TEST_CASE("values combine over more bytes than memory holds") {
   }
 }
 
-TEST_CASE("codes are known by the names stores give them") {
+TEST_CASE("codes have the names that storages use") {
   CHECK(crc_of_name("crc32c") == Crc::kCrc32c);
   CHECK(crc_of_name("crc64nvme") == Crc::kCrc64Nvme);
   CHECK_FALSE(crc_of_name("sha256"));

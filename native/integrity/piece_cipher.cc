@@ -25,7 +25,7 @@ struct FreeContext {
   void operator()(EVP_CIPHER_CTX* context) const { EVP_CIPHER_CTX_free(context); }  // wipes the key
 };
 
-// A context with the key of a file; each piece sets its nonce.
+// A cipher context with the key of a file; each piece sets its own nonce.
 class Context {
  public:
   Context(const std::array<std::byte, kCipherKeyBytes>& key, Direction direction)
@@ -36,7 +36,8 @@ class Context {
   }
 
   void begin(std::uint64_t number) {
-    std::array<unsigned char, kNonceBytes> nonce{};  // the number, the most significant byte first
+    // The piece's number, the most significant byte first.
+    std::array<unsigned char, kNonceBytes> nonce{};
     for (std::size_t i = 0; i < sizeof number; ++i) {
       nonce[kNonceBytes - 1 - i] = static_cast<unsigned char>(number >> (8 * i));
     }
@@ -55,7 +56,7 @@ class Context {
   }
 
   bool has_tag(const std::byte* tag) {
-    std::array<std::byte, kTagBytes> expected;  // OpenSSL takes no constant
+    std::array<std::byte, kTagBytes> expected;  // OpenSSL takes a pointer to non-const
     std::memcpy(expected.data(), tag, kTagBytes);
     check(EVP_CIPHER_CTX_ctrl(context_.get(), EVP_CTRL_AEAD_SET_TAG, kTagBytes, expected.data()));
     return is_finished();
@@ -68,7 +69,7 @@ class Context {
   static unsigned char* writable(std::byte* data) { return reinterpret_cast<unsigned char*>(data); }
 
   bool is_finished() {
-    std::array<std::byte, kTagBytes> rest;  // GCM writes nothing at its end
+    std::array<std::byte, kTagBytes> rest;  // GCM writes nothing in its final call
     int written = 0;
     return EVP_CipherFinal_ex(context_.get(), writable(rest.data()), &written) == 1;
   }

@@ -1,12 +1,12 @@
-// AES-256-GCM of the pieces of one encrypted file, through OpenSSL. docs/encryption.md describes
-// the format.
+// Encrypts and decrypts the pieces of one file with AES-256-GCM, through OpenSSL.
+// docs/encryption.md describes the format.
 //
-// A file is cut at multiples of the piece size, and at the ends of its tensors. A piece has a
-// number in its file, which is its nonce, and a tag. A key encrypts one file once, so no nonce
-// occurs twice.
+// A file is cut at multiples of the piece size, and at the ends of its tensors. Each piece has a
+// tag, and a number in its file, which is also its nonce. A key encrypts only one file and only
+// once, so no nonce occurs twice.
 //
-// Guarantees: bytes whose tag mismatches are overwritten with zeros; the key is overwritten when
-// its object ends. Throws std::runtime_error if OpenSSL fails for another reason than a tag.
+// Guarantees: bytes with a wrong tag are overwritten with zeros; the key is overwritten when its
+// object is destroyed. Throws std::runtime_error if OpenSSL fails for another reason than a tag.
 // Thread-safe.
 #pragma once
 
@@ -31,13 +31,13 @@ class PieceCipher {
   PieceCipher& operator=(const PieceCipher&) = delete;
 
   std::uint64_t piece_bytes() const { return piece_bytes_; }
-  // Returns how many pieces a range of a file has that begins and ends with a piece.
+  // Returns the number of pieces in a range of a file. The range must begin and end with a piece.
   std::uint64_t pieces_in(std::uint64_t begin, std::uint64_t end) const;
 
   // Encrypts whole pieces.
   //   position: offset in the file at which `plain` begins
   //   first: number of the first piece
-  //   to: as many bytes; may be those of `plain`
+  //   to: room for as many bytes; may be the memory of `plain`
   //   tags: kTagBytes for each piece
   void encrypt(std::uint64_t position, std::uint64_t first, std::span<const std::byte> plain,
                std::byte* to, std::span<std::byte> tags) const;

@@ -43,7 +43,7 @@ struct Sealed {
 };
 
 // Test case 14 of McGrew and Viega, "The Galois/Counter Mode of Operation (GCM)", 2005.
-TEST_CASE("a piece is encrypted as the paper on GCM shows") {
+TEST_CASE("a piece is encrypted as in the published test case of GCM") {
   const PieceCipher cipher(key_of(0), 16);
   const Sealed sealed(cipher, 0, 0, Bytes(16));
   CHECK(hexadecimal(sealed.data) == "cea7403d4d606b6e074ec5d3baf39d18");
@@ -59,7 +59,7 @@ TEST_CASE("pieces end at multiples of their size in the file, not in the tensor"
   CHECK(cipher.pieces_in(10, 200) == 4);
 }
 
-TEST_CASE("a run of pieces is decrypted whole or in parts") {
+TEST_CASE("consecutive pieces are decrypted together or in parts") {
   const PieceCipher cipher(key_of(1), 64);
   const Bytes plain = some_bytes(190);
   const Sealed sealed(cipher, 10, 5, plain);
@@ -72,7 +72,7 @@ TEST_CASE("a run of pieces is decrypted whole or in parts") {
   CHECK(rest == Bytes(plain.begin() + 54, plain.end()));
 }
 
-TEST_CASE("a wrong piece is found and overwritten, and the pieces around it are decrypted") {
+TEST_CASE("a wrong piece is detected and overwritten, and the pieces around it are decrypted") {
   const PieceCipher cipher(key_of(1), 64);
   const Bytes plain = some_bytes(192);
   Sealed sealed(cipher, 0, 1, plain);
@@ -83,7 +83,7 @@ TEST_CASE("a wrong piece is found and overwritten, and the pieces around it are 
   CHECK(sealed.data == expected);
 }
 
-TEST_CASE("a piece under another number, tag, key or length is wrong") {
+TEST_CASE("a piece with another number, tag, key or length is refused") {
   const PieceCipher cipher(key_of(1), 64);
   const Sealed sealed(cipher, 0, 1, some_bytes(128));
   const auto first_wrong = [&](const PieceCipher& with, std::uint64_t number, Bytes data,

@@ -1,4 +1,4 @@
-// Which items of a plan are encrypted, as values.
+// The items of a plan that are encrypted, as values.
 #pragma once
 
 #include <cstddef>
@@ -10,13 +10,13 @@
 
 namespace streamer {
 
-// One encrypted file: its cipher, and the tags of all its pieces by their numbers.
+// One encrypted file: its cipher, and the tags of all its pieces, ordered by number.
 struct SealedFile {
   std::shared_ptr<const PieceCipher> cipher;
   std::vector<std::byte> tags;
 };
 
-// The number of the file of an item, and of the item's first piece in the file.
+// The file of an item, and the number of the item's first piece in that file.
 struct SealedItem {
   std::uint32_t file = kPlain;
   std::uint64_t first_piece = 0;
@@ -26,9 +26,9 @@ struct SealedItem {
 
 struct SealPlan {
   std::vector<SealedFile> files;
-  std::vector<SealedItem> items;  // by item; empty: nothing is encrypted
+  std::vector<SealedItem> items;  // one for each item; empty if nothing is encrypted
 
-  // Returns the largest piece size, of which all others are divisors; 1 without an encrypted file.
+  // Returns the largest piece size, which is a multiple of all others; 1 without an encrypted file.
   std::uint64_t piece_bytes() const {
     std::uint64_t largest = 1;
     for (const SealedFile& file : files) {
