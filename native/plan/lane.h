@@ -1,4 +1,4 @@
-// The kinds of readers. Each kind has a queue of its own.
+// The kinds of readers. Each kind has its own queue.
 #pragma once
 
 #include <cstddef>

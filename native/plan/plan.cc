@@ -65,7 +65,7 @@ void check_plan(const Plan& plan, std::uint32_t source_count) {
 std::vector<std::uint64_t> wanted_bytes(const Plan& plan, std::uint32_t source_count) {
   std::vector<std::uint64_t> bytes(source_count);
   for (const Item& item : plan.items) {
-    if (item.size() != 0) bytes[item.source] += item.size();  // an empty one may name no source
+    if (item.size() != 0) bytes[item.source] += item.size();  // an empty item may name no source
   }
   return bytes;
 }

@@ -1,8 +1,8 @@
-// The work of a session, as values: objects, items (a byte range of one object with one
-// destination) and spans (the byte ranges that are actually read, each covering its items and the
-// small gaps between them).
+// The work of a session, as values: objects, items and spans. An item is a byte range of one object
+// with one destination. A span is a byte range that is actually read: it covers its items and the
+// small gaps between them.
 //
-// The planner is in Python. The engine checks the rules that it relies on, and knows nothing of
+// The planner is in Python. The engine checks the rules that it relies on, and does not know about
 // tensors.
 #pragma once
 
@@ -23,9 +23,9 @@ namespace streamer {
 
 class PinnedSlot;
 
-// Numbers for the memory of this machine, in place of a device number. Memory for kHost is
-// allocated by the engine. Memory for kConsumersHost is requested from the consumer, like memory of
-// a device; the consumer locks it for a device that only the consumer can copy to.
+// Values in place of a device number, for the memory of this machine. The engine allocates memory
+// for kHost. The consumer provides memory for kConsumersHost, like memory of a device: it locks the
+// memory for a device that only the consumer can copy to.
 inline constexpr std::int32_t kHost = -1;
 inline constexpr std::int32_t kConsumersHost = -2;
 
@@ -35,8 +35,8 @@ struct Item {
   std::uint32_t source = 0;
   std::uint64_t begin = 0;
   std::uint64_t end = 0;
-  // The caller's own memory, on `device`. If null, the engine allocates host memory, or requests
-  // device memory from its consumer.
+  // The caller's own memory, on `device`. If this is null, the engine allocates host memory, or
+  // requests device memory from its consumer.
   std::byte* target = nullptr;
   std::int32_t device = kHost;
 
@@ -47,11 +47,11 @@ struct Span {
   std::uint32_t source = 0;
   std::uint64_t begin = 0;
   std::uint64_t end = 0;
-  std::uint32_t first_item = 0;  // items of this span are consecutive
+  std::uint32_t first_item = 0;  // the items of a span are consecutive
   std::uint32_t item_count = 0;
 };
 
-// An item that is read from a file of a cache, and whose bytes must have this CRC32C; else it is
+// An item that is read from a file of a cache. If its bytes do not have this CRC32C, the item is
 // read from the source of its object.
 struct CachedItem {
   std::uint32_t item = 0;
@@ -75,12 +75,12 @@ struct Plan {
 // exist.
 void check_plan(const Plan& plan, std::uint32_t source_count);
 
-// Returns the bytes of each source's items. The bytes of its spans would be too many: their gaps
-// are read only in part.
+// Returns the number of bytes of each source's items. Counting the bytes of its spans would be too
+// much, because only some of their gaps are read.
 std::vector<std::uint64_t> wanted_bytes(const Plan& plan, std::uint32_t source_count);
 
-// The destination of a run of bytes of a block. A null target drops the bytes (a gap between two
-// wanted items).
+// The destination of consecutive bytes of a block. If the target is null, the bytes are dropped:
+// they are a gap between two wanted items.
 struct Segment {
   std::byte* target = nullptr;
   std::uint64_t size = 0;
@@ -89,10 +89,10 @@ struct Segment {
   static constexpr std::uint32_t kNoItem = UINT32_MAX;
 };
 
-// The checksum that a server announced for a response, and the checksum of the part that was
+// The checksum that a server announced for a response, and the checksum of the part that is
 // received so far.
 struct AnswerCheck {
-  std::uint64_t begin = 0;     // of the response, in the object; it ends with the block
+  std::uint64_t begin = 0;     // where the response begins in the object; it ends with the block
   std::uint64_t expected = 0;  // the checksum of all bytes of the response
   std::uint64_t received = 0;  // the checksum of the bytes received
 };
@@ -102,38 +102,38 @@ struct Block {
   std::uint32_t source = 0;
   std::uint64_t begin = 0;
   std::uint64_t end = 0;
-  // The destinations of its bytes, in order. They do not change after the block is made.
+  // The destinations of the block's bytes, in order. They never change.
   std::vector<Segment> destinations;
 
   // The device of the destinations, or kHost. If the block has a slot, its bytes are read into the
-  // slot in one piece and copied from there to their destinations.
+  // slot as one piece and copied from there to their destinations.
   std::int32_t device = kHost;
   std::shared_ptr<PinnedSlot> slot;
   std::optional<Segment> in_slot;
 
-  bool is_reread = false;      // its item was read before, with a wrong digest
-  std::uint64_t received = 0;  // bytes in place so far; a retry continues after them
+  bool is_reread = false;      // its item had a wrong digest at the first read
+  std::uint64_t received = 0;  // the bytes in place so far; a retry continues after them
   // If set, some of the received bytes are good only if the whole response has the right checksum.
   std::optional<AnswerCheck> answer;
-  // The fields below are the history of the block, see net/retry.h.
+  // The fields below are the history of the block (see net/retry.h).
 
-  // The next attempt takes an existing connection if there is one, because a new one got no
+  // The next attempt uses an existing connection if there is one, because a new connection got no
   // response.
   bool prefers_open_connection = false;
-  // Requests that were given up because the server did not serve their connection. They do not
+  // Requests that were abandoned because the server did not serve their connection. They do not
   // count as attempts.
   int times_unserved = 0;
-  int attempts = 0;             // started
-  int attempts_in_outages = 0;  // of these, attempts that failed because the whole server failed
+  int attempts = 0;             // attempts that were started
+  int attempts_in_outages = 0;  // attempts that failed because the whole server failed
   int wrong_answers = 0;
   int renewals = 0;
-  TimePoint first_started{};  // of the first attempt
-  std::string first_failure;  // how the first attempt failed, for the error of the last
-  std::shared_ptr<const ReadError> last_failure;  // for a block whose time ends in the queue
+  TimePoint first_started{};  // the start of the first attempt
+  std::string first_failure;  // how the first attempt failed, for the final error
+  std::shared_ptr<const ReadError> last_failure;  // the error if the block times out in the queue
 
   std::uint64_t size() const { return end - begin; }
 
-  // Returns the bytes of items. The other bytes belong to gaps.
+  // Returns the number of bytes that belong to items. The other bytes belong to gaps.
   std::uint64_t wanted_bytes() const {
     std::uint64_t bytes = 0;
     for (const Segment& segment : destinations) {
@@ -147,8 +147,8 @@ struct Block {
     if (in_slot) return {&*in_slot, 1};
     return destinations;
   }
-  // Returns where the reader put the bytes of a destination that begins at `position` in the
-  // object.
+  // Returns the memory that holds the bytes of a destination. The destination begins at `position`
+  // in the object.
   const std::byte* read_bytes(const Segment& destination, std::uint64_t position) const {
     return in_slot ? in_slot->target + (position - begin) : destination.target;
   }
@@ -167,7 +167,7 @@ struct Block {
   }
 };
 
-// Whether a block that a reader got is read straight into the memory of its device, without a slot.
+// Whether the block is read straight into the memory of its device, without a slot.
 inline bool is_read_by_gpudirect(const Block& block) {
   return is_on_device(block.device) && !block.slot;
 }

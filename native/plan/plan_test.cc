@@ -14,7 +14,7 @@ TEST_CASE("a plan whose spans hold their items in order is accepted") {
   CHECK_NOTHROW(check_plan(Plan{}, 0));
 }
 
-TEST_CASE("a plan the engine cannot rely on is refused") {
+TEST_CASE("a plan that breaks a rule of the engine is refused") {
   const auto is_refused = [](auto change) {
     Plan plan = good_plan();
     change(plan);

@@ -22,7 +22,7 @@ class SegmentCursor {
 
   bool is_at_end() const { return segment_ == segments_.size(); }
 
-  // Returns the next run of bytes with one destination. A null target means that the bytes are
+  // Returns the next bytes that have one destination. A null target means that the bytes are
   // dropped.
   Segment piece() const {
     const Segment& segment = segments_[segment_];
@@ -30,7 +30,7 @@ class SegmentCursor {
     return {target, segment.size - offset_, segment.item};
   }
 
-  // `bytes` must not exceed the bytes that are left.
+  // `bytes` must not exceed the number of bytes that are left.
   void skip(std::uint64_t bytes) {
     while (bytes > 0) {
       const std::uint64_t here = std::min(bytes, segments_[segment_].size - offset_);
