@@ -10,9 +10,9 @@
 namespace streamer {
 namespace {
 
-// Never destroyed: tensors may be freed after static destructors ran. Created when the library is
-// loaded, not on first use: a forked child must not inherit an arena that another thread was still
-// creating.
+// Never destroyed, because tensors may be freed after static destructors ran. It is created when
+// the library is loaded. If it were created on first use, a forked child could inherit an arena
+// that another thread was still creating.
 Arena* const process_arena = [] {
   auto* arena = new Arena();
   pthread_atfork([] { Arena::instance().lock_for_fork(); },
@@ -89,7 +89,7 @@ void Arena::map(Memory& memory, std::size_t size, std::uint64_t file_offset) {
   memory.data_ = mapping.base + residue_of(size, file_offset);
 }
 
-// Returns the best fit, but never a mapping that would waste more than an eighth of itself.
+// Returns the best fit. A mapping that would waste more than an eighth of itself does not count.
 std::vector<Arena::Mapping>::iterator Arena::best_kept(std::size_t bytes) {
   auto best = cached_.end();
   for (auto it = cached_.begin(); it != cached_.end(); ++it) {
@@ -128,7 +128,7 @@ void Arena::place(Memory& memory, std::size_t size, std::uint64_t file_offset) {
   }
   give_back(evicted);
   if (memory.data_ != nullptr) return;
-  // There is no room for a whole chunk, for example under a limit on the address space.
+  // The system has no room for a whole chunk, for example under a limit on the address space.
   memory.data_ = without_cache_if_short([size] {
     return static_cast<std::byte*>(
         std::aligned_alloc(kTensorAlignment, round_up(size, kTensorAlignment)));

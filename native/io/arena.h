@@ -1,18 +1,17 @@
-// Host memory for tensors. Each allocation belongs to exactly one tensor, and is never written
-// again after it is handed over.
+// Host memory for tensors. Each allocation belongs to exactly one tensor. The engine never writes
+// to it after it is handed over.
 //
-// Tensors lie head to tail in chunks of address space (arena_chunk.h) that are aligned to 2 MiB and
-// advised MADV_HUGEPAGE: the first touch of 2 MiB then costs one page fault instead of 512 (the
-// largest single cost of reading from the page cache), and the ends of tensors need no small pages.
-// The largest tensors have a mapping of their own, of whole huge pages. In each chunk or mapping,
-// less than one huge page is touched without belonging to a tensor.
+// Tensors lie one after the other in chunks of address space (arena_chunk.h) that are aligned to 2
+// MiB and advised MADV_HUGEPAGE. The first touch of 2 MiB then costs one page fault instead of 512.
+// (Page faults are the largest single cost of reading from the page cache.) The ends of tensors
+// also need no small pages. The largest tensors have their own mapping, of whole huge pages. In
+// each chunk or mapping, less than one huge page is touched without belonging to a tensor.
 //
 // Memory that is freed while a session runs is kept for its next tensors, so a consumer that drops
-// its tensors causes no new page faults. Kept memory and memory held by sessions together never
-// exceed the sum of the limits of all running sessions by more than two chunks. Without a session
-// nothing is kept: the pages of a tensor are returned when it is freed, even if its neighbours are
-// still in use. If the system has no more memory, kept memory is returned before an allocation
-// fails.
+// its tensors causes no new page faults. Kept memory and memory held by sessions together exceed
+// the sum of the limits of all running sessions by at most two chunks. Without a session, no memory
+// is kept: the pages of a tensor are returned when it is freed, even if its neighbours are still in
+// use. If the system has no more memory, the arena returns kept memory before an allocation fails.
 //
 // Thread-safe. The arena outlives every Memory (it is never destroyed).
 #pragma once
@@ -32,15 +31,16 @@
 namespace streamer {
 
 inline constexpr std::size_t kChunkBytes = std::size_t{64} << 20;
-// The chunk size for large tensors, if it is at most an eighth of the limits. The last huge page of
-// each chunk is hardly used, so fewer chunks waste less.
+// The chunk size for large tensors, used if it is at most an eighth of the limits. Most of the last
+// huge page of each chunk stays unused, so fewer chunks waste less.
 inline constexpr std::size_t kLargeChunkBytes = 4 * kChunkBytes;
-// Tensors of this size and above have a mapping of their own, because a small chunk has no room for
+// Tensors of this size and above have their own mapping, because a small chunk has no room for
 // them.
 inline constexpr std::size_t kOwnMappingBytes = kChunkBytes - kLargeStepBytes;
 
 // Whether the address of the memory equals its file offset modulo the alignment of direct reads, so
-// that these can read into place. The offset must be a multiple of 8, because dtypes need that.
+// that direct reads can write into place. The offset must be a multiple of 8, because dtypes need
+// this alignment.
 inline bool keeps_residue(std::size_t size, std::uint64_t file_offset) {
   return size >= kLargeStepBytes && file_offset % 8 == 0;
 }
@@ -50,7 +50,7 @@ inline std::size_t residue_of(std::size_t size, std::uint64_t file_offset) {
   return keeps_residue(size, file_offset) ? file_offset % kDirectAlignmentBytes : 0;
 }
 
-// Returns the size of the mapping for a tensor that has one of its own.
+// Returns the size of the mapping for a tensor that has its own mapping.
 inline std::size_t mapping_bytes_of(std::size_t size, std::uint64_t file_offset) {
   return round_up(residue_of(size, file_offset) + size, kLargeStepBytes);
 }
@@ -66,8 +66,8 @@ class Arena {
   // The process's arena.
   static Arena& instance();
 
-  // Each session calls join() when it begins and leave() when it ends. Freed memory may be kept up
-  // to the sum of the limits.
+  // Each session calls join() when it begins and leave() when it ends. The arena keeps freed memory
+  // up to the sum of the limits.
   void join(std::size_t limit_bytes);
   void leave(std::size_t limit_bytes);
 
@@ -76,18 +76,18 @@ class Arena {
   // Throws std::bad_alloc.
   Memory allocate(std::size_t size, std::uint64_t file_offset);
 
-  // Maps memory for the next allocate() of this size, unless kept memory fits. That call then makes
-  // no system call, so it can be made under a lock for which others wait. If the system has no
-  // memory, this does nothing, and allocate() throws. It does not evict kept memory either; trim()
-  // does, which takes longer, and is called after the allocation.
+  // Maps memory for the next allocate() of this size, unless kept memory fits. That allocate() then
+  // makes no system call, so it may run under a lock that other threads wait for. If the system has
+  // no memory, prepare() does nothing, and allocate() throws. prepare() does not evict kept memory,
+  // which takes longer; trim() does, and is called after the allocation.
   void prepare(std::size_t size, std::uint64_t file_offset);
   void trim();
   bool is_prepared(std::size_t size, std::uint64_t file_offset);
 
   ArenaStats stats();
 
-  // The lock is held while the process forks, so the child never inherits an arena that another
-  // thread has locked.
+  // The lock is held while the process forks, so that the child never inherits an arena that
+  // another thread has locked.
   void lock_for_fork() { mutex_.lock(); }
   void unlock_after_fork() { mutex_.unlock(); }
 
@@ -96,16 +96,16 @@ class Arena {
   struct Mapping {
     std::byte* base;
     std::size_t bytes;
-    bool was_used = true;  // false: only prepared, without any page
+    bool was_used = true;  // false: only prepared, without any touched page
   };
 
-  // Pages of a chunk that are about to be returned to the system. Until then the chunk does not
-  // count as empty.
+  // Pages of a chunk that are about to be returned to the system. Until they are returned, the
+  // chunk does not count as empty.
   struct Unused {
     ArenaChunk* chunk;
     std::vector<MemoryRange> pages;
   };
-  // Memory that is no longer kept, and must be returned to the system.
+  // Memory that is no longer kept, and that must be returned to the system.
   struct Evicted {
     std::vector<Mapping> mappings;
     std::vector<Unused> unused;
@@ -116,8 +116,8 @@ class Arena {
   Mapping take_mapping(std::size_t bytes);
   void prepare_mapping(std::size_t bytes);
   void prepare_chunk(std::size_t size, std::uint64_t file_offset);
-  // Returns the memory that `make` returns. If it is null, returns all kept memory to the system
-  // and calls `make` again.
+  // Returns the memory that `make` returns. If `make` returns null, returns all kept memory to the
+  // system and calls `make` again.
   template <typename Make>
   std::byte* without_cache_if_short(Make make);
   void release(Memory& memory);
@@ -141,8 +141,8 @@ class Arena {
   // Evicts kept memory until at most `keep_bytes` are left.
   void evict_down_to(std::size_t keep_bytes, Evicted& evicted);
   std::size_t cached_bytes() const { return mapped_bytes_ + unused_bytes_; }
-  // Small tensors have chunks of their own, so a small tensor in use does not keep the memory of
-  // large ones.
+  // Small tensors have their own chunks, so a small tensor in use does not keep the memory of large
+  // ones.
   ArenaChunk*& current_for(std::size_t size) { return current_[size < kLargeStepBytes]; }
   bool is_current(const ArenaChunk& chunk) const {
     return &chunk == current_[0] || &chunk == current_[1];
@@ -153,17 +153,18 @@ class Arena {
   template <typename Change>
   auto update(ArenaChunk& chunk, Change change);
 
-  // Changes with each tensor that is allocated or handed over. It is atomic, so that needs no lock.
+  // Changes with each tensor that is allocated or handed over. Atomic, because the change takes no
+  // lock.
   std::atomic<std::size_t> held_bytes_ = 0;
   std::mutex mutex_;
 
   // Guarded by mutex_:
   std::vector<std::unique_ptr<ArenaChunk>> chunks_;
   std::array<ArenaChunk*, 2> current_{};  // for the next tensor: [0] large, [1] small
-  std::vector<ArenaChunk*> spare_;        // empty, with all their touched pages
-  std::vector<Mapping> cached_;           // of freed large tensors
-  std::size_t mapped_bytes_ = 0;          // of cached_
-  std::size_t unused_bytes_ = 0;          // of all chunks
+  std::vector<ArenaChunk*> spare_;        // empty chunks with all their touched pages
+  std::vector<Mapping> cached_;           // mappings of freed large tensors
+  std::size_t mapped_bytes_ = 0;          // size of cached_
+  std::size_t unused_bytes_ = 0;          // unused bytes of all chunks
   std::size_t budget_bytes_ = 0;
   std::uint64_t reused_ = 0;
 };

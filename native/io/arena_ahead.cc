@@ -1,7 +1,7 @@
-// The part of the arena that asks the system for memory before it is needed.
+// The part of the arena that requests memory from the system before a tensor needs it.
 //
 // The scheduler holds a lock while a tensor gets its memory. mmap() waits for other threads that
-// change the address space or return pages, which takes milliseconds if a consumer drops large
+// change the address space or return pages. This takes milliseconds if a consumer drops large
 // tensors. So a reader prepares the memory first, without the lock.
 #include <sys/mman.h>
 
@@ -29,7 +29,7 @@ bool Arena::has_room_in_current(std::size_t size, std::uint64_t file_offset) {
   return current != nullptr && current->has_room(size, file_offset);
 }
 
-// Inserts the mapping at the end that is evicted last.
+// Inserts the mapping at the end of the list that is evicted last.
 void Arena::prepare_mapping(std::size_t bytes) {
   {
     const std::lock_guard lock(mutex_);

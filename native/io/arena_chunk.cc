@@ -6,7 +6,7 @@ namespace streamer {
 namespace {
 
 constexpr std::uint16_t kReturned = UINT16_MAX;
-// The counters of tensors in a page must not reach kReturned: no kernel has pages above 256 KiB.
+// The number of tensors in one page must stay below kReturned. No kernel has pages above 256 KiB.
 static_assert((std::size_t{256} << 10) / kTensorAlignment < kReturned);
 
 }  // namespace
@@ -52,7 +52,7 @@ void ArenaChunk::restart() {
 
 std::vector<MemoryRange> ArenaChunk::pin_unused(const std::byte* data, std::size_t size) {
   std::vector<MemoryRange> ranges;
-  // The next tensor may be placed in the page in which the last one ends.
+  // The next tensor may start in the page in which the last tensor ends.
   const std::size_t limit = is_retired_ ? round_up(std::max(touched_, next_), page_bytes_)
                                         : next_ / page_bytes_ * page_bytes_;
   const std::size_t end = std::min(offset_of(data) + size, limit);

@@ -1,6 +1,6 @@
-// Address space in which the memory of several tensors lies head to tail, so that they share huge
-// pages. A new tensor is placed after all others; its pages are returned one by one when it is
-// freed.
+// A chunk of address space in which the memory of several tensors lies without gaps, so that they
+// share huge pages. A new tensor is placed after all others. When a tensor is freed, its pages are
+// returned one by one.
 //
 // This class only does the bookkeeping: the arena maps the memory, returns pages, and holds its
 // lock for each call.
@@ -26,16 +26,16 @@ class ArenaChunk {
   bool has_room(std::size_t size, std::uint64_t file_offset) const;
   // Returns a place with the alignment of Arena::allocate(); null if there is no room.
   std::byte* place(std::size_t size, std::uint64_t file_offset);
-  // The tensor at this place was freed.
+  // Records that the tensor at this place was freed.
   void remove(const std::byte* data, std::size_t size);
   bool is_empty() const { return live_ == 0 && pins_ == 0; }
 
-  // Returns the bytes in touched pages that no tensor needs. A page that the next tensor shares
-  // counts with its unused bytes.
+  // Returns the number of bytes in touched pages that no tensor needs. A page that the next tensor
+  // will share counts with its unused bytes.
   std::size_t unused_bytes() const { return dead_bytes_ + (std::max(touched_, next_) - next_); }
 
-  // Whether the chunk still has all its touched pages, so that it can be refilled without a page
-  // fault once it is empty.
+  // Whether no touched page of the chunk was returned. Such a chunk can be refilled without page
+  // faults after it is empty.
   bool is_whole() const { return returned_pages_ == 0; }
   // Places tensors from the beginning again. The chunk must be empty and whole.
   void restart();
@@ -44,9 +44,9 @@ class ArenaChunk {
   // Places no more tensors until restart().
   void retire() { is_retired_ = true; }
 
-  // Returns the pages of this range that no tensor needs, and that no tensor will get before the
-  // chunk is empty. Until unpin() the chunk does not count as empty, so the pages can be returned
-  // without the arena's lock.
+  // Returns the pages of this range that no tensor needs now, and that no tensor will get before
+  // the chunk is empty. The chunk does not count as empty until unpin(), so the pages can be
+  // returned without the arena's lock.
   std::vector<MemoryRange> pin_unused(const std::byte* data, std::size_t size);
   void unpin() { --pins_; }
 
@@ -66,7 +66,7 @@ class ArenaChunk {
   bool is_retired_ = false;
   std::uint32_t live_ = 0;
   std::uint32_t pins_ = 0;
-  std::vector<std::uint16_t> users_;  // by page: tensors with bytes in it, or kReturned
+  std::vector<std::uint16_t> users_;  // by page: number of tensors with bytes in it, or kReturned
 };
 
 }  // namespace streamer

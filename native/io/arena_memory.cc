@@ -27,7 +27,7 @@ void Memory::swap(Memory& other) noexcept {
   std::swap(is_held_, other.is_held_);
 }
 
-// Maps more than needed by one alignment, and unmaps the surplus at both ends.
+// Maps one alignment more than necessary, and unmaps the surplus at both ends.
 std::byte* map_huge(std::size_t bytes) {
   const std::size_t alignment = mapping_alignment(bytes);
   const std::size_t reserved = bytes + alignment;
@@ -39,7 +39,7 @@ std::byte* map_huge(std::size_t bytes) {
   const std::size_t head = (alignment - address % alignment) % alignment;
   if (head > 0) munmap(start, head);
   if (alignment - head > 0) munmap(start + head + bytes, alignment - head);
-  madvise(start + head, bytes, huge_page_advice());  // advice: refusal only costs speed
+  madvise(start + head, bytes, huge_page_advice());  // advice: a refusal only costs speed
   return start + head;
 }
 

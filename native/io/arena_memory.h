@@ -34,7 +34,7 @@ class Memory {
   std::byte* data() const { return data_; }
   std::size_t size() const { return size_; }
 
-  // From now on the bytes belong to the consumer, and no longer count against any limit.
+  // Gives the bytes to the consumer. They no longer count against any limit.
   void hand_over();
 
  private:
@@ -45,7 +45,9 @@ class Memory {
   std::byte* data_ = nullptr;
   std::size_t size_ = 0;
   ArenaChunk* chunk_ = nullptr;
-  std::byte* mapping_ = nullptr;  // of its own; with neither chunk nor mapping, malloc's
+  // Set if the tensor has its own mapping. If it has neither a chunk nor a mapping, its memory is
+  // from malloc.
+  std::byte* mapping_ = nullptr;
   std::size_t mapping_bytes_ = 0;
   bool is_held_ = false;
 };

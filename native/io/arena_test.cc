@@ -18,7 +18,7 @@
 namespace streamer {
 namespace {
 
-constexpr std::size_t kLarge = kOwnMappingBytes + 12345;      // with a mapping of its own
+constexpr std::size_t kLarge = kOwnMappingBytes + 12345;      // has its own mapping
 constexpr std::size_t kMiddle = 3 * kLargeStepBytes + 12345;  // several fit in a chunk
 
 std::uintptr_t address_of(const Memory& memory) {
@@ -39,12 +39,13 @@ TEST_CASE("a large allocation keeps the residue of its file offset for direct re
   for (const std::size_t size : {kMiddle, kLarge}) {
     CHECK(address_of(Arena::instance().allocate(size, 4096 * 7 + 1608)) % kDirectAlignmentBytes ==
           1608);
-    const Memory odd = Arena::instance().allocate(size, 4096 * 7 + 1601);  // fits no dtype
+    // An odd offset fits no dtype.
+    const Memory odd = Arena::instance().allocate(size, 4096 * 7 + 1601);
     CHECK(address_of(odd) % 64 == 0);
   }
 }
 
-TEST_CASE("a mapping begins where the huge pages of a kernel would") {
+TEST_CASE("a mapping begins at a multiple of the huge page size") {
   constexpr std::size_t kMiB = std::size_t{1} << 20;
   for (const std::size_t page : {std::size_t{4096}, std::size_t{16} << 10, std::size_t{64} << 10}) {
     const OtherPages pages(page);
@@ -98,7 +99,7 @@ TEST_CASE("nothing is kept without a session, and never more than the limit") {
   arena.leave(kLarge / 2);
 }
 
-TEST_CASE("what is kept is given back before an allocation fails") {
+TEST_CASE("kept memory is returned before an allocation fails") {
   Arena& arena = Arena::instance();
   constexpr std::size_t kTooLarge = std::size_t{1} << 60;
   arena.join(2 * kTooLarge);
@@ -109,14 +110,14 @@ TEST_CASE("what is kept is given back before an allocation fails") {
   arena.leave(2 * kTooLarge);
 }
 
-TEST_CASE("tensors of a file lie in memory as in the file, and share huge pages") {
+TEST_CASE("tensors of one file lie in memory as in the file, and share huge pages") {
   Arena& arena = Arena::instance();
   const Memory first = arena.allocate(kLargeStepBytes + 4096 * 3 + 8, 1608);
   const Memory second = arena.allocate(kLargeStepBytes, 1608 + first.size());
   CHECK(second.data() == first.data() + first.size());
 }
 
-TEST_CASE("under a high limit chunks are larger, and a low one keeps them small") {
+TEST_CASE("chunks are larger under a high limit, and small under a low one") {
   Arena& arena = Arena::instance();
   for (const std::size_t limit : {8 * kLargeChunkBytes, 8 * kLargeChunkBytes - 8}) {
     arena.join(limit);
@@ -135,7 +136,7 @@ TEST_CASE("under a high limit chunks are larger, and a low one keeps them small"
   }
 }
 
-TEST_CASE("a chunk whose tensors are all gone is filled again while a session runs") {
+TEST_CASE("a chunk whose tensors are all freed is filled again while a session runs") {
   Arena& arena = Arena::instance();
   arena.join(4 * kChunkBytes);
   const std::uint64_t reused = arena.stats().reused;
@@ -187,7 +188,8 @@ std::size_t resident_bytes(const std::byte* data, std::size_t size) {
                                                 [](unsigned char page) { return page & 1; }));
 }
 
-TEST_CASE("the pages of a tensor go back when it dies, though its neighbours live") {
+TEST_CASE(
+    "the pages of a tensor are returned when it is freed, although its neighbours are in use") {
   Arena& arena = Arena::instance();
   std::vector<Memory> all;
   std::vector<std::byte*> places;
@@ -222,11 +224,11 @@ TEST_CASE("tensors that outlive their session give room to those of later ones")
     kept.back().hand_over();
     arena.leave(kChunkBytes);
   }
-  CHECK(resident_bytes() - before < 20 * kLargeStepBytes);  // and not one for each
+  CHECK(resident_bytes() - before < 20 * kLargeStepBytes);  // less than one huge page for each
   for (std::size_t i = 0; i < kept.size(); ++i) CHECK(kept[i].data()[999] == std::byte(i));
 }
 
-TEST_CASE("memory that many threads take and give back is never shared") {
+TEST_CASE("memory that many threads allocate and free is never shared") {
   Arena& arena = Arena::instance();
   arena.join(2 * kChunkBytes);
   std::vector<std::thread> threads;
@@ -278,7 +280,7 @@ TEST_CASE("a child forked while other threads use the arena can use it too") {
   arena.leave(8 * kLarge);
 }
 
-TEST_CASE("memory in the consumer's hands is never given to another tensor") {
+TEST_CASE("memory that was handed over to the consumer is never given to another tensor") {
   Arena& arena = Arena::instance();
   arena.join(8 * kLarge);
   Memory kept = arena.allocate(kLarge, 0);
@@ -292,7 +294,7 @@ std::size_t mappings_of_process() {
   return static_cast<std::size_t>(std::count(std::istreambuf_iterator<char>(maps), {}, '\n'));
 }
 
-TEST_CASE("what was prepared is allocated without a word to the system") {
+TEST_CASE("prepared memory is allocated without a system call") {
   Arena& arena = Arena::instance();
   arena.join(8 * kLarge);
   for (const std::size_t size : {kMiddle, kLarge, std::size_t{4097}}) {
@@ -305,7 +307,7 @@ TEST_CASE("what was prepared is allocated without a word to the system") {
     const Memory memory = arena.allocate(size, 8);
     CHECK(mappings_of_process() == mappings);
     CHECK(memory.size() == size);
-    CHECK(arena.stats().reused == reused);  // its pages are new
+    CHECK(arena.stats().reused == reused);  // its pages were mapped for it
   }
   arena.leave(8 * kLarge);
   CHECK(arena.stats().cached_bytes == 0);
@@ -324,7 +326,7 @@ TEST_CASE("nothing stays prepared without a session") {
   CHECK(arena.stats().cached_bytes == 0);
 }
 
-TEST_CASE("what is kept makes room for what it does not fit") {
+TEST_CASE("kept memory is evicted for an allocation that it does not fit") {
   Arena& arena = Arena::instance();
   arena.join(4 * kLarge);
   {
@@ -333,8 +335,9 @@ TEST_CASE("what is kept makes room for what it does not fit") {
   }
   REQUIRE(arena.stats().cached_bytes > 2 * kLarge);
   const Memory larger = arena.allocate(2 * kLarge, 0);
-  CHECK(arena.stats().cached_bytes <= 2 * kLarge);  // within the limit, with the held bytes
-  CHECK(arena.stats().cached_bytes > 0);            // no more was returned than necessary
+  // Within the limit, together with the held bytes.
+  CHECK(arena.stats().cached_bytes <= 2 * kLarge);
+  CHECK(arena.stats().cached_bytes > 0);  // no more was returned than necessary
   arena.leave(4 * kLarge);
 }
 
@@ -347,7 +350,7 @@ std::size_t mapped_bytes() {
 }
 
 TEST_CASE("mappings take no more addresses than they need, and none when they are gone") {
-  constexpr std::size_t kNoise = kLargeStepBytes / 4;  // of the heap
+  constexpr std::size_t kNoise = kLargeStepBytes / 4;  // for the heap
   constexpr std::size_t kCount = 16;  // each begins at another place in a huge page
   const std::size_t before = mapped_bytes();
   {

@@ -13,18 +13,18 @@
 namespace streamer {
 namespace {
 
-// A disk is idle for less time if its work comes in smaller pieces: 512 KiB were 7 to 10 % faster
-// than 2 MiB. 256 KiB were no faster than 512 KiB, and took more processor time (decision 0011).
+// With smaller calls, the disk is idle for less time: 512 KiB were 7 to 10 % faster than 2 MiB. 256
+// KiB were no faster than 512 KiB, and took more processor time (decision 0011).
 constexpr std::uint64_t kBytesPerDirectCall = std::uint64_t{512} << 10;
 static_assert(kBytesPerDirectCall <= kBytesPerCall);
 constexpr std::size_t kBufferBytes = ReadRing::kMostReads * kBytesPerDirectCall;
 static_assert(kBufferBytes == kLargeStepBytes);
-// Calls in one submission to a ring, so that the disk has work while one of them is settled. This
-// many read a block of the usual size.
+// The number of calls in one submission to a ring, so that the disk has work while the result of a
+// call is processed. This number of calls reads a block of the usual size.
 constexpr std::size_t kMostCalls = 16;
-// A shorter run is not worth a part of its own.
+// A shorter range is not worth its own part.
 constexpr std::uint64_t kLeastInPlace = 64 << 10;
-constexpr std::size_t kMostParts = 16;  // a call of the shortest parts holds this many
+constexpr std::size_t kMostParts = 16;  // a call can hold this many of the shortest parts
 
 std::uint64_t round_down(std::uint64_t value) {
   return value / kDirectAlignmentBytes * kDirectAlignmentBytes;
@@ -38,8 +38,8 @@ bool is_in_step(const std::byte* address, std::uint64_t offset) {
          offset % kDirectAlignmentBytes;
 }
 
-// Whether the bytes from `offset` on, with the destination `piece`, can be read into place from the
-// next aligned offset on.
+// Whether bytes from `offset` on can be read straight into the destination `piece`, starting at the
+// next aligned offset.
 bool fits_in_place(const Segment& piece, std::uint64_t offset) {
   return piece.target != nullptr && is_in_step(piece.target, offset) &&
          piece.size >= kLeastInPlace + kDirectAlignmentBytes;
@@ -60,8 +60,8 @@ std::uint64_t bytes_to_buffer(SegmentCursor cursor, std::uint64_t offset, std::u
   return std::min(bytes, room);
 }
 
-// Returns this thread's buffer: one huge page, which costs one page fault instead of 512. Returns
-// null if there is no memory.
+// Returns this thread's buffer. It is one huge page, which costs one page fault instead of 512.
+// Returns null if there is no memory.
 std::byte* buffer() {
   struct Unmap {
     void operator()(std::byte* memory) const { munmap(memory, kBufferBytes); }
@@ -71,12 +71,12 @@ std::byte* buffer() {
   return memory.get();
 }
 
-// An aligned run of bytes within one call.
+// Consecutive bytes within one call, with an aligned begin and end.
 struct Part {
   SegmentCursor cursor;  // at the first wanted byte
   std::byte* memory;
   std::uint64_t bytes;
-  std::uint64_t ahead;   // bytes read before the first wanted one
+  std::uint64_t ahead;   // bytes that are read before the first wanted byte
   std::uint64_t wanted;  // number of wanted bytes
   bool is_buffered;
 };
@@ -89,7 +89,7 @@ struct Call {
   std::uint64_t buffered = 0;
 };
 
-// Plans one call: it reads the ends of tensors through the buffer, and the bytes between the ends
+// Plans one call. It reads the ends of tensors through the buffer, and the bytes between the ends
 // into place. A separate call for each end would wait in the disk's queue as long as a call for
 // megabytes.
 Call plan_call(SegmentCursor cursor, std::uint64_t position, std::byte* memory) {
@@ -120,7 +120,7 @@ Call plan_call(SegmentCursor cursor, std::uint64_t position, std::byte* memory) 
   return call;
 }
 
-// Plans at most `most` consecutive calls, as long as the buffer's `memory` suffices.
+// Plans at most `most` consecutive calls, and stops when the buffer's `memory` is full.
 std::vector<Call> plan_calls(SegmentCursor cursor, std::uint64_t position, std::byte* memory,
                              std::size_t most) {
   std::vector<Call> calls;
@@ -154,7 +154,7 @@ std::vector<RingRead> make_reads(const ReadCall& read_call, ReadRing* ring, int 
   return reads;
 }
 
-// Copies the buffered bytes to their place; returns how many wanted bytes were read.
+// Copies the buffered bytes to their place, and returns how many wanted bytes were read.
 std::uint64_t settle(std::vector<Part>& parts, std::uint64_t read) {
   std::uint64_t settled = 0;
   for (Part& part : parts) {
@@ -189,7 +189,7 @@ ssize_t read_direct(const ReadCall& read_call, ReadRing* ring, int descriptor, S
     const auto read = static_cast<std::uint64_t>(std::max<ssize_t>(reads[i].result, 0));
     const std::uint64_t useful = settle(calls[i].parts, read);
     settled += useful;
-    if (useful < calls[i].wanted) break;  // the next call reports the reason, if it persists
+    if (useful < calls[i].wanted) break;  // if the reason persists, the next call reports it
   }
   return static_cast<ssize_t>(settled);
 }

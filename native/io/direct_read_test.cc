@@ -23,10 +23,11 @@ namespace {
 
 const auto kNeverCancelled = [] { return false; };
 
-// Behaves like a disk that is read with O_DIRECT, and counts the calls that it would refuse.
+// Behaves like a disk that is read with O_DIRECT, and counts the calls that a real disk would
+// refuse.
 struct StrictDisk {
   const std::string& data;
-  std::size_t most = SIZE_MAX;  // bytes that one call returns at most
+  std::size_t most = SIZE_MAX;  // upper limit of the bytes that one call returns
   int calls = 0;
   int refused = 0;
 
@@ -60,7 +61,7 @@ struct StrictDisk {
   }
 };
 
-// Memory for the bytes of a file from `begin` on, with the alignment of the file or without.
+// Memory for the bytes of a file from `begin` on, aligned as in the file or not.
 class Target {
  public:
   Target(std::uint64_t begin, std::uint64_t size, bool is_in_step)
@@ -97,7 +98,7 @@ int read_whole(const ReadCall& read_call, ReadRing* ring, int descriptor, Block&
   return steps;
 }
 
-TEST_CASE("whatever lies in a block, only whole pages are asked for, and every byte arrives") {
+TEST_CASE("any block is read with aligned calls only, and every byte arrives") {
   std::mt19937_64 random(5);
   const std::string data = random_data(9'000'001, 5);
   const TemporaryFile temporary(data);
@@ -133,7 +134,7 @@ TEST_CASE("whatever lies in a block, only whole pages are asked for, and every b
   CHECK((ReadRing::of_this_thread() != nullptr) == has_ring);
 }
 
-TEST_CASE("a large tensor is read into place but for its ends, which take no calls of their own") {
+TEST_CASE("a large tensor is read into place except its ends, which need no separate calls") {
   const std::string data = random_data(4'000'000, 6);
   Target target(1'000, 3'500'000, true);
   Block block;
@@ -143,10 +144,10 @@ TEST_CASE("a large tensor is read into place but for its ends, which take no cal
   StrictDisk disk{data};
   read_whole(disk.read_call(), nullptr, 0, block);
   CHECK(target.holds(data));
-  CHECK(disk.calls == 7);  // of 512 KiB: the first page is read with the next bytes
+  CHECK(disk.calls == 7);  // calls of 512 KiB: the first page is read together with the next bytes
 }
 
-TEST_CASE("a file that ends early is told as its end") {
+TEST_CASE("a file that ends early is reported as its end") {
   const std::string data(5'000, 'x');
   std::vector<std::byte> memory(10'000);
   Block block;
@@ -160,7 +161,7 @@ TEST_CASE("a file that ends early is told as its end") {
   CHECK(read_direct(disk.read_call(), nullptr, 0, cursor, 5'000) == 0);
 }
 
-TEST_CASE("a file is read past the page cache and compared as any other") {
+TEST_CASE("a file that is read past the page cache is checked for changes like any other") {
   const std::string data = random_data(3'000'000, 7);
   const TemporaryFile file(data);
   std::vector<std::byte> memory(2'999'000);
@@ -176,9 +177,7 @@ TEST_CASE("a file is read past the page cache and compared as any other") {
   CHECK(reader.read(block, kNeverCancelled)->code == ErrorCode::kTruncated);
 }
 
-TEST_CASE(
-    "a file system that refuses, or memory that is short, makes the rest go through the page "
-    "cache") {
+TEST_CASE("the page cache serves the rest if direct reads are refused or memory is short") {
   const std::string data = random_data(300'000, 8);
   const TemporaryFile file(data);
   for (const int os_error : {EINVAL, EOPNOTSUPP, ENOMEM}) {
@@ -202,7 +201,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("a read that brings less than was asked for is gone on with") {
+TEST_CASE("a read that returns fewer bytes than requested is continued") {
   const std::string data = random_data(600'000, 9);
   for (std::size_t most = kDirectAlignmentBytes; most <= 60 * kDirectAlignmentBytes;
        most += 7 * kDirectAlignmentBytes) {

@@ -14,7 +14,7 @@
 namespace streamer {
 namespace {
 
-// Large enough that a disk behind a network is busy with each, small enough for eight threads.
+// Large enough to keep a network disk busy, and small enough for eight threads.
 constexpr std::size_t kBufferBytes = kLargeStepBytes;
 
 class OpenForWriting {
@@ -33,7 +33,8 @@ class OpenForWriting {
   int descriptor_;
 };
 
-// One huge page, whose first touch is one page fault instead of 512; null if there is no memory.
+// Returns one huge page, whose first touch costs one page fault instead of 512; null if there is no
+// memory.
 std::byte* buffer() {
   struct Unmap {
     void operator()(std::byte* memory) const { munmap(memory, kBufferBytes); }
@@ -43,7 +44,8 @@ std::byte* buffer() {
   return memory.get();
 }
 
-// Writes until all is written; returns how much was, with errno if that is not all.
+// Writes until all bytes are written. Returns the number of written bytes; if that is less, errno
+// has the reason.
 std::size_t write_all(int descriptor, std::span<const std::byte> bytes, std::uint64_t offset) {
   std::size_t written = 0;
   while (written < bytes.size()) {
@@ -56,7 +58,7 @@ std::size_t write_all(int descriptor, std::span<const std::byte> bytes, std::uin
   return written;
 }
 
-// Writes the whole pages of a part, as far as the file system takes them.
+// Writes the whole pages of a part, until the file system refuses a write.
 std::size_t write_pages(const std::string& path, std::span<const std::byte> part,
                         std::uint64_t offset) {
   const OpenForWriting file(path, O_DIRECT);
@@ -69,7 +71,7 @@ std::size_t write_pages(const std::string& path, std::span<const std::byte> part
     std::memcpy(memory, part.data() + done, step);
     const std::size_t written = write_all(file.get(), {memory, step}, offset + done);
     done += written / kDirectAlignmentBytes * kDirectAlignmentBytes;
-    if (written < step) break;  // the page cache takes the rest, or says what is wrong
+    if (written < step) break;  // the page cache takes the rest, or reports the error
   }
   return done;
 }
@@ -89,7 +91,7 @@ int write_part(const std::string& path, std::span<const std::byte> part, std::ui
 int reserve_room(const std::string& path, std::uint64_t size_bytes) {
   const OpenForWriting file(path, 0);
   if (file.get() < 0) return errno;
-  // Not posix_fallocate, which writes to each page of a file system that has no such call.
+  // Not posix_fallocate: on a file system without this call, it writes to every page.
   while (fallocate(file.get(), 0, 0, static_cast<off_t>(size_bytes)) != 0) {
     if (errno == EINTR) continue;
     return errno == EOPNOTSUPP || errno == ENOSYS ? 0 : errno;

@@ -24,7 +24,7 @@ std::string content(const TemporaryFile& file) {
   return {std::istreambuf_iterator<char>(stream), {}};
 }
 
-TEST_CASE("parts are written whole in any order, wherever their bytes lie and whatever their end") {
+TEST_CASE("parts are written completely in any order, at any address and with any end") {
   for (const bool is_direct : {false, true}) {
     for (const std::size_t tail : {std::size_t{0}, std::size_t{1}, std::size_t{4096 + 77}}) {
       const std::string data = random_data(2 * kPart + tail, 1);
@@ -39,7 +39,7 @@ TEST_CASE("parts are written whole in any order, wherever their bytes lie and wh
   }
 }
 
-TEST_CASE("a file that is not there and a disk that is full are errors") {
+TEST_CASE("a missing file and a full disk are errors") {
   const std::string data = random_data(8192, 1);
   CHECK(write_part("/nowhere/at/all", bytes_of(data), 0, true) == ENOENT);
   CHECK(reserve_room("/nowhere/at/all", 1) == ENOENT);
@@ -47,7 +47,7 @@ TEST_CASE("a file that is not there and a disk that is full are errors") {
   CHECK(write_part("/dev/full", bytes_of(data), 0, false) == ENOSPC);
 }
 
-TEST_CASE("room that is reserved is on the disk before anything is written") {
+TEST_CASE("reserved room is on the disk before anything is written") {
   const TemporaryFile file("");
   REQUIRE(reserve_room(file.path(), kPart) == 0);
   struct stat status {};

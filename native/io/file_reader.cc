@@ -25,8 +25,8 @@ namespace streamer {
 namespace {
 
 constexpr std::size_t kVectorsPerCall = 256;
-constexpr double kClockTickS = 0.01;    // of file times, on a kernel with 100 Hz
-constexpr double kLongestWriteS = 600;  // of one call on a slow disk, plus the difference of clocks
+constexpr double kClockTickS = 0.01;    // tick of file times on a kernel with 100 Hz
+constexpr double kLongestWriteS = 600;  // a call on a slow disk, plus the difference of clocks
 
 std::string version_of(const struct stat& status) {
   const auto nanoseconds = [](const timespec& time) {
@@ -48,8 +48,8 @@ ReadError error_of_errno(const std::string& action, int os_error) {
   return error_of(code, action + ": " + std::strerror(os_error), os_error);
 }
 
-// Fills `vectors` for one preadv2 call with the next bytes to read, and returns their number.
-// Dropped bytes go to a buffer that is never read.
+// Fills `vectors` for one preadv2 call with the next bytes to read, and returns the number of
+// vectors. Bytes to be dropped go to a buffer that nobody reads.
 std::size_t next_vectors(SegmentCursor cursor, std::array<iovec, kVectorsPerCall>& vectors) {
   static thread_local std::array<std::byte, 64 << 10> dropped;
   std::uint64_t budget = kBytesPerCall;
@@ -65,7 +65,7 @@ std::size_t next_vectors(SegmentCursor cursor, std::array<iovec, kVectorsPerCall
   return count;
 }
 
-// The file server no longer knows the handle (ESTALE), or the network or disk failed (EIO).
+// Whether the file server no longer knows the handle (ESTALE), or the network or disk failed (EIO).
 bool is_worth_reopening(int os_error) { return os_error == ESTALE || os_error == EIO; }
 
 ssize_t read_without_flags(int descriptor, const iovec* vectors, int count, off_t offset) {
@@ -95,8 +95,7 @@ std::optional<ReadError> check_unchanged(int descriptor, const struct stat& open
   if (now.st_size < opened.st_size) {
     return error_of(ErrorCode::kTruncated, "the file was truncated while it was read");
   }
-  // If another file is renamed over this one, the ctime of the open file changes, but its bytes do
-  // not.
+  // A rename of another file over this one changes the ctime of the open file, but not its bytes.
   const bool is_relinked = now.st_nlink != opened.st_nlink;
   const bool is_rewritten = now.st_size != opened.st_size ||
                             !is_same(now.st_mtim, opened.st_mtim) ||
@@ -107,10 +106,10 @@ std::optional<ReadError> check_unchanged(int descriptor, const struct stat& open
   return std::nullopt;
 }
 
-// The change time is set when a write begins, not when it ends. So a write that is under way when
-// the file is opened leaves no trace that a later fstat() could show. Local file systems take the
-// write's lock for lseek(SEEK_DATA), so this call waits for the end of that write. Every later
-// write sets a new change time.
+// The change time is set when a write begins, not when it ends. If a write is under way when the
+// file is opened, a later fstat() cannot reveal it. Local file systems take the lock of writes for
+// lseek(SEEK_DATA), so this call waits until that write ends. Every later write sets a new change
+// time.
 void wait_for_write_under_way(int descriptor) { (void)!lseek(descriptor, 0, SEEK_DATA); }
 
 std::optional<ReadError> stat_now(int descriptor, struct stat& status) {
@@ -118,8 +117,8 @@ std::optional<ReadError> stat_now(int descriptor, struct stat& status) {
   return std::nullopt;
 }
 
-// Two writes within one tick of the clock have the same time. So this waits until the last write is
-// older than a tick.
+// Two writes within one tick of the clock have the same time. So this function waits until the last
+// write is older than a tick.
 std::optional<ReadError> stat_settled(int descriptor, struct stat& status) {
   if (auto error = stat_now(descriptor, status)) return error;
   const double age_s = seconds_since(status.st_ctim);
@@ -131,11 +130,12 @@ std::optional<ReadError> stat_settled(int descriptor, struct stat& status) {
   return std::nullopt;
 }
 
-// A FUSE server may return less than a direct read requests. For a ring, the kernel then reads the
-// rest into the wrong place and reports the read as complete. Without a known file system type, no
+// Whether direct reads of this file may use a ring. A FUSE server may return less than a direct
+// read requests. In a ring, the kernel then reads the rest into the wrong place and reports the
+// read as complete. If the file system type is not known, no ring is used either.
 // ring is used either.
 bool takes_rings(int descriptor) {
-  constexpr auto kFuse = 0x65735546U;  // FUSE_SUPER_MAGIC; virtiofs has the same
+  constexpr auto kFuse = 0x65735546U;  // FUSE_SUPER_MAGIC; virtiofs has the same number
   struct statfs status {};
   return fstatfs(descriptor, &status) == 0 && static_cast<unsigned>(status.f_type) != kFuse;
 }
@@ -172,7 +172,7 @@ std::optional<ReadError> FileReader::open_file(std::shared_ptr<VersionedFile>& f
   return std::nullopt;
 }
 
-// Returns null with errno on failure.
+// Opens the file. Returns null with errno on failure.
 std::shared_ptr<FileReader::VersionedFile> FileReader::open_path() const {
   // O_NONBLOCK: opening a FIFO must not wait for a writer.
   constexpr int kFlags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;

@@ -21,7 +21,7 @@ namespace {
 
 const auto kNeverCancelled = [] { return false; };
 
-// A file of bytes 0, 1, 2, … mod 251, removed at the end of the test.
+// A file of bytes 0, 1, 2, … mod 251, which is removed at the end of the test.
 class TemporaryFile {
  public:
   explicit TemporaryFile(std::size_t size) : size_(size) {
@@ -63,7 +63,7 @@ TEST_CASE("a block is scattered over its segments and its gaps are dropped") {
   CHECK(second[4] == std::byte{(1000 + 10 + 100'000 + 4) % 251});
 }
 
-TEST_CASE("more segments than one call takes are all filled") {
+TEST_CASE("more segments than one call accepts are all filled") {
   const TemporaryFile file(5000);
   FileReader reader(file.path(), file.size(), "");
   std::vector<std::byte> target(5000);
@@ -86,7 +86,7 @@ TEST_CASE("a missing file, a folder, a device and a FIFO are refused without wai
   REQUIRE(mkfifo(fifo.c_str(), 0600) == 0);
   FileReader reader(fifo, 1, "");
   CHECK(reader.read(block, kNeverCancelled)->detail == "not a regular file");
-  CHECK(reader.read(block, kNeverCancelled).has_value());  // also the second time
+  CHECK(reader.read(block, kNeverCancelled).has_value());  // the second read is refused as well
   unlink(fifo.c_str());
 }
 
@@ -139,7 +139,7 @@ TEST_CASE("a truncated file is an error with what it had, not a signal") {
   CHECK(reader.read(second, kNeverCancelled)->code == ErrorCode::kTruncated);
 }
 
-// preadv2 after a failure; `calls` counts all calls.
+// Returns a preadv2 that fails `failures` times; `calls` counts all calls.
 ReadCall failing(int& calls, int failures, int os_error) {
   return [&calls, failures, os_error](int descriptor, const iovec* vectors, int count,
                                       off_t offset) -> ssize_t {
@@ -222,7 +222,7 @@ std::ptrdiff_t open_files() {
   return std::distance(begin(all), end(all));
 }
 
-// Returns whether, at each read, the first page of its fresh target was already in memory.
+// Returns for each read whether the first page of its fresh target was already in memory.
 std::vector<bool> pages_there_before_reads(bool fills_own_memory) {
   constexpr std::size_t kBytes = 2 * kLargeStepBytes;
   const TemporaryFile file(kBytes);
@@ -248,12 +248,12 @@ std::vector<bool> pages_there_before_reads(bool fills_own_memory) {
   return found;
 }
 
-TEST_CASE("the engine's own memory is there before it is read to, a caller's is left alone") {
+TEST_CASE("the engine's own memory is touched before a read, and a caller's memory is not") {
   CHECK(pages_there_before_reads(true) == std::vector<bool>{true, true});
   CHECK_FALSE(pages_there_before_reads(false).at(0));
 }
 
-TEST_CASE("a file is closed with the last byte that is wanted of it") {
+TEST_CASE("a file is closed after its last wanted byte") {
   const TemporaryFile file(100);
   const auto before = open_files();
   FileReader reader(file.path(), 100, "");
@@ -267,7 +267,7 @@ TEST_CASE("a file is closed with the last byte that is wanted of it") {
   CHECK_FALSE(reader.version().empty());
 }
 
-TEST_CASE("what is read once more, for its digest, is not counted again (regression)") {
+TEST_CASE("bytes that are read again for their digest are not counted again (regression)") {
   const TemporaryFile file(100);
   const auto before = open_files();
   FileReader reader(file.path(), 100, "");

@@ -10,8 +10,8 @@
 namespace streamer {
 namespace {
 
-// The largest gap between tensors that malloc mapped one after the other: its header, and the rest
-// of a page.
+// The largest gap between tensors that malloc mapped one after the other: a header of malloc, and
+// the rest of a page.
 std::size_t largest_gap() { return 2 * page_bytes(); }
 
 void advise(const MemoryRange& range) {

@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::size_t kBytes = 16 * kLargeStepBytes;
 
-// Untouched memory that begins on a huge page.
+// Untouched memory that starts on a huge page.
 class Mapping {
  public:
   Mapping()
@@ -55,7 +55,7 @@ class Mapping {
   void* raw_;
 };
 
-// If the engine uses no huge pages, it does not advise the kernel.
+// Returns the expected advised bytes: 0 if the engine uses no huge pages.
 std::size_t where_used(std::size_t bytes) { return uses_huge_pages() ? bytes : 0; }
 
 // A kernel without huge pages refuses the advice.
@@ -82,7 +82,7 @@ TEST_CASE("what lies between ranges far apart is not advised" * doctest::skip(kH
   CHECK(memory.advised_bytes() == where_used(2 * kLargeStepBytes));
 }
 
-TEST_CASE("small ranges, ranges in one another, and none at all are fine") {
+TEST_CASE("small ranges, nested ranges and an empty list are accepted") {
   const Mapping memory;
   advise_huge_pages({});
   advise_huge_pages({{memory.at(0), 10}, {memory.at(4), 2}, {nullptr, 0}});

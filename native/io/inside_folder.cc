@@ -26,7 +26,8 @@ bool is_inside_open_folder(int folder, int file) {
   struct stat found {};
   struct stat opened {};
   if (fstat(file, &opened) != 0) return false;
-  if (opened.st_nlink == 0) return true;  // replaced since; the version check reports it
+  // The file was replaced since; the version check reports this.
+  if (opened.st_nlink == 0) return true;
   return fstatat(folder, path.c_str() + prefix.size(), &found, AT_SYMLINK_NOFOLLOW) == 0 &&
          found.st_dev == opened.st_dev && found.st_ino == opened.st_ino;
 }

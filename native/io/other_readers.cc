@@ -6,7 +6,8 @@
 namespace streamer {
 namespace {
 
-// An offset near the largest that Linux allows, far from the locks of databases and other programs.
+// The offset is near the largest that Linux allows, and far from the locks of databases and other
+// programs.
 constexpr off_t kMarkedByte = 0x7374'7265'616d'6572;  // "streamer"
 
 struct flock lock_of(short type) {

@@ -14,8 +14,7 @@ namespace {
 
 int opened(const TemporaryFile& file) { return open(file.path().c_str(), O_RDONLY | O_CLOEXEC); }
 
-TEST_CASE(
-    "a reader sees others of its file, in this process and in others, while they have it open") {
+TEST_CASE("a reader detects other readers of its file, in any process, until they close it") {
   const TemporaryFile file("data");
   const int first = opened(file);
   mark_as_read(first);
@@ -34,7 +33,7 @@ TEST_CASE(
   close(first);
 }
 
-TEST_CASE("readers of other files are none of this one's") {
+TEST_CASE("readers of one file are not reported for another file") {
   const TemporaryFile file("data"), other("data");
   const int first = opened(file), second = opened(other);
   mark_as_read(first);

@@ -11,11 +11,12 @@
 namespace streamer {
 namespace {
 
-// The longest time to read a byte from memory, including the call. A disk takes 60 microseconds and
-// more, a server longer.
+// The longest time to read a byte from memory, including the system call. A disk takes at least 60
+// microseconds, and a server takes longer.
 constexpr std::chrono::microseconds kLongestCopy{30};
 
-// From getrusage(2); always 0 if the kernel does not count the input of each task.
+// The number is from getrusage(2). It is always 0 if the kernel does not count the input of each
+// task.
 long blocks_read_by_this_thread() {
   rusage usage{};
   getrusage(RUSAGE_THREAD, &usage);
@@ -31,11 +32,11 @@ bool is_cached(int descriptor, off_t offset, const FlaggedReadCall& read) {
   const auto began = std::chrono::steady_clock::now();
   bool is_there = read(descriptor, &vector, 1, offset, RWF_NOWAIT) == 1;
   if (!is_there) {
-    if (errno != EOPNOTSUPP) return false;  // EAGAIN: not in memory
+    if (errno != EOPNOTSUPP) return false;  // EAGAIN: the byte is not in memory
     is_there = read(descriptor, &vector, 1, offset, 0) == 1 &&
                std::chrono::steady_clock::now() - began < kLongestCopy;
   }
-  // A fast disk may deliver the byte during the call, which then succeeds, too.
+  // A fast disk may deliver the byte during the call, so the call alone proves nothing.
   return is_there && blocks_read_by_this_thread() == read_before;
 }
 

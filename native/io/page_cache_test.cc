@@ -38,7 +38,7 @@ TEST_CASE("a byte that was just written is in memory, and one behind the end is 
   CHECK_FALSE(is_cached(-1, 0));
 }
 
-TEST_CASE("a byte that would have to be waited for is not in memory") {
+TEST_CASE("a byte that a read would have to wait for is not in memory") {
   const WarmFile warm;
   const auto would_wait = [](int, const iovec*, int, off_t, int flags) -> ssize_t {
     CHECK(flags == RWF_NOWAIT);
@@ -48,11 +48,11 @@ TEST_CASE("a byte that would have to be waited for is not in memory") {
   CHECK_FALSE(is_cached(warm.descriptor, 0, would_wait));
 }
 
-TEST_CASE("a disk that delivers during the look does not make a byte seem to have been in memory") {
+TEST_CASE("a byte that the disk delivers during the check does not count as cached") {
   const WarmFile warm;
   struct statfs system {};
   REQUIRE(fstatfs(warm.descriptor, &system) == 0);
-  if (system.f_type == TMPFS_MAGIC) return;  // there is no disk
+  if (system.f_type == TMPFS_MAGIC) return;  // tmpfs has no disk
   fsync(warm.descriptor);
   posix_fadvise(warm.descriptor, 0, 0, POSIX_FADV_DONTNEED);
   const auto wait_for_disk = [](int descriptor, const iovec* vectors, int count, off_t offset,
@@ -61,9 +61,9 @@ TEST_CASE("a disk that delivers during the look does not make a byte seem to hav
   CHECK(is_cached(warm.descriptor, 0, wait_for_disk));
 }
 
-TEST_CASE("where the file system cannot say, what comes at once was in memory") {
+TEST_CASE("if the file system cannot report it, a byte that is read at once was in memory") {
   const WarmFile warm;
-  bool was_once_found = false;  // an interrupt of this thread may slow one read down
+  bool was_once_found = false;  // an interrupt of this thread may slow down a single read
   for (int i = 0; i < 20 && !was_once_found; ++i) {
     was_once_found = is_cached(warm.descriptor, 0, refuse_flags);
   }
@@ -92,13 +92,13 @@ TEST_CASE("looking at the ends of a range again and again does not make it seem 
   CHECK(is_range_cached(written, 5, 5));
   struct statfs system {};
   REQUIRE(fstatfs(written, &system) == 0);
-  if (system.f_type != TMPFS_MAGIC) {  // which has no disk
+  if (system.f_type != TMPFS_MAGIC) {  // tmpfs has no disk
     fsync(written);
     posix_fadvise(written, 0, 0, POSIX_FADV_DONTNEED);
     const int descriptor = open_through_cache(written);
     for (int i = 0; i < 5; ++i) {
       CHECK_FALSE(is_range_cached(descriptor, 0, kBytes));
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));  // until the disk has delivered
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));  // give the disk time to deliver
     }
     close(descriptor);
   }

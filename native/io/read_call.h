@@ -9,13 +9,13 @@
 
 namespace streamer {
 
-// preadv2(2) without flags, or a replacement in tests, which need errors that no disk produces on
+// preadv2(2) without flags. Tests replace it, because they need errors that no disk produces on
 // demand.
 using ReadCall =
     std::function<ssize_t(int descriptor, const iovec* vectors, int count, off_t offset)>;
 
-// The most bytes of one call: few enough that cancelling a read from a slow disk takes well under a
-// second.
+// The most bytes that one call reads. A read from a slow disk can be cancelled well within a
+// second, because each call is small.
 inline constexpr std::uint64_t kBytesPerCall = std::uint64_t{2} << 20;
 
 }  // namespace streamer

@@ -18,7 +18,7 @@ void queue(io_uring& ring, RingRead& read) {
   io_uring_sqe_set_data(entry, &read);
 }
 
-// Returns how many of the queued reads the system accepted.
+// Submits the queued reads, and returns how many of them the system accepted.
 std::size_t submit(io_uring& ring, std::size_t queued) {
   std::size_t taken = 0;
   while (taken < queued) {
@@ -30,7 +30,8 @@ std::size_t submit(io_uring& ring, std::size_t queued) {
   return taken;
 }
 
-// Waits without a limit, because the system writes to the memory of a read until the read ends.
+// Waits without a time limit, because the system writes to the memory of a read until the read
+// ends.
 io_uring_cqe* wait_for_one(io_uring& ring) {
   io_uring_cqe* ended = nullptr;
   for (int code = -1; code != 0;) {

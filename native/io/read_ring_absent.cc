@@ -1,4 +1,4 @@
-// Stands in for the ring in a build without liburing.
+// Replaces the ring in a build without liburing.
 #include "io/read_ring.h"
 
 namespace streamer {

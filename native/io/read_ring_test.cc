@@ -21,7 +21,7 @@
 namespace streamer {
 namespace {
 
-// Runs in a thread of its own, because its ring may fail.
+// Runs `work` in a separate thread, because the thread's ring may fail.
 void with_ring(const std::function<void(ReadRing& ring)>& work) {
   std::thread([&work] {
     ReadRing* const ring = ReadRing::of_this_thread();
@@ -43,7 +43,8 @@ std::set<int> descriptors_of_rings() {
   return found;
 }
 
-constexpr std::size_t kReads = 3 * ReadRing::kMostReads + 1;  // the last wait for the first
+// The last reads wait until the first ones end.
+constexpr std::size_t kReads = 3 * ReadRing::kMostReads + 1;
 
 struct Fixture {
   std::string data = random_data(kReads * 4096, 11);
@@ -61,7 +62,7 @@ struct Fixture {
   }
 };
 
-TEST_CASE("a ring makes all reads, again and again, and tells where the file ends") {
+TEST_CASE("a ring performs all reads repeatedly, and reports the end of the file") {
   with_ring([](ReadRing& ring) {
     Fixture fixture;
     for (int round = 0; round < 100; ++round) {
@@ -80,7 +81,7 @@ TEST_CASE("a ring makes all reads, again and again, and tells where the file end
   });
 }
 
-TEST_CASE("after a failed read the thread has no ring any more") {
+TEST_CASE("after a failed read the thread no longer has a ring") {
   with_ring([](ReadRing& ring) {
     Fixture fixture;
     fixture.reads[1].descriptor = -1;
@@ -92,7 +93,7 @@ TEST_CASE("after a failed read the thread has no ring any more") {
   });
 }
 
-TEST_CASE("reads that the system does not take are told") {
+TEST_CASE("reads that the system does not accept are reported") {
   const std::set<int> of_others = descriptors_of_rings();
   with_ring([&of_others](ReadRing& ring) {
     Fixture fixture;
