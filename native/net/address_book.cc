@@ -13,8 +13,8 @@ namespace {
 
 constexpr double kLookUpEveryS = 60;
 constexpr double kLeftOutS = 30;
-constexpr unsigned kFewestAnswers = 4;  // with fewer, one slow answer would decide
-constexpr double kSlowShare = 0.5;      // slower than this share of the others' median is slow
+constexpr unsigned kFewestAnswers = 4;  // with fewer answers, one slow answer would decide
+constexpr double kSlowShare = 0.5;      // an address below this share of the others' median is slow
 constexpr double kNewestShare = 0.25;
 
 bool is_address(const std::string& host) {
@@ -39,7 +39,7 @@ AddressBook::AddressBook(const std::string& server) {
   const bool is_secure = server.starts_with("https://");
   if ((!is_secure && !server.starts_with("http://")) || has_proxy_in_environment()) return;
   const std::string place = server.substr(server.find("://") + 3);
-  if (place.starts_with('[')) return;  // an address of version 6
+  if (place.starts_with('[')) return;  // an IPv6 address
   const std::size_t colon = place.find(':');
   const std::string host = place.substr(0, colon);
   if (host.empty() || is_address(host)) return;
@@ -48,7 +48,7 @@ AddressBook::AddressBook(const std::string& server) {
   if (colon != std::string::npos) port_ = place.substr(colon + 1);
 }
 
-// IPv4 and IPv6 addresses are rotated separately, and the version that the resolver lists first
+// IPv4 and IPv6 addresses are rotated separately. The IP version that the resolver lists first
 // stays first.
 std::string AddressBook::next_entry(TimePoint now) {
   if (host_.empty()) return {};
@@ -65,14 +65,14 @@ std::string AddressBook::next_entry(TimePoint now) {
   });
   const bool has_all = open.size() == entries_.size();
   const auto most = std::max(border - open.begin(), open.end() - border);
-  if (has_all && most < 2) return {};  // one address of each version, like localhost
+  if (has_all && most < 2) return {};  // one address of each IP version, like localhost
   const std::size_t turn = next_++;
   for (const auto& [begin, end] :
        {std::pair(open.begin(), border), std::pair(border, open.end())}) {
     const auto count = static_cast<std::size_t>(end - begin);
     if (count > 1) std::rotate(begin, begin + static_cast<std::ptrdiff_t>(turn % count), end);
   }
-  // With the plus, the entry expires like libcurl's own.
+  // The plus sign makes the entry expire like libcurl's own entries.
   std::string text = "+" + host_ + ":" + port_ + ":";
   for (const std::string& each : open) {
     if (text.back() != ':' || &each != &open.front()) text += ',';
@@ -89,7 +89,7 @@ void AddressBook::look_up_if_due(TimePoint now) {
   });
 }
 
-// The measurements of an address stay if the new answer lists the address again.
+// If the new answer lists a known address again, the measurements of this address stay.
 void AddressBook::take_answer(const std::vector<std::string>& addresses) {
   const std::lock_guard lock(mutex_);
   std::vector<Entry> entries;
@@ -97,7 +97,7 @@ void AddressBook::take_answer(const std::vector<std::string>& addresses) {
     const Entry* const before = find(address);
     entries.push_back(before != nullptr ? *before : Entry{.address = address});
   }
-  if (!entries.empty()) entries_ = std::move(entries);  // else the resolver failed
+  if (!entries.empty()) entries_ = std::move(entries);  // otherwise the resolver failed
 }
 
 void AddressBook::record(const std::string& address, double bytes_per_second, TimePoint now) {
@@ -129,7 +129,7 @@ bool AddressBook::has_left_out(TimePoint now) {
                      [now](const Entry& each) { return !each.is_open(now); });
 }
 
-// The fastest address is never slow, so at least one is left.
+// The fastest address is never slow, so at least one address is left.
 bool AddressBook::is_slow(const Entry& entry) const {
   std::vector<double> others;
   for (const Entry& each : entries_) {

@@ -14,7 +14,7 @@ std::shared_ptr<AddressBook> book_with(const std::vector<std::string>& addresses
   return book;
 }
 
-TEST_CASE("each entry begins with the next address, and names all") {
+TEST_CASE("each entry begins with the next address, and contains all addresses") {
   const auto book = book_with({"10.0.0.1", "10.0.0.2", "10.0.0.3"});
   const TimePoint now = Clock::now();
   CHECK(book->next_entry(now) == "+store.invalid:443:10.0.0.1,10.0.0.2,10.0.0.3");
@@ -23,7 +23,7 @@ TEST_CASE("each entry begins with the next address, and names all") {
   CHECK(book->next_entry(now) == "+store.invalid:443:10.0.0.1,10.0.0.2,10.0.0.3");
 }
 
-TEST_CASE("the versions of addresses keep their order, and each is turned by itself") {
+TEST_CASE("IP versions keep their order, and the addresses of each version rotate separately") {
   const auto book =
       book_with({"fd00::1", "10.0.0.1", "fd00::2", "10.0.0.2"}, "http://store.invalid:9000");
   const TimePoint now = Clock::now();
@@ -31,7 +31,7 @@ TEST_CASE("the versions of addresses keep their order, and each is turned by its
   CHECK(book->next_entry(now) == "+store.invalid:9000:[fd00::2],[fd00::1],10.0.0.2,10.0.0.1");
 }
 
-TEST_CASE("nothing is chosen where there is nothing to choose") {
+TEST_CASE("an entry is empty if there is no choice between addresses") {
   const TimePoint now = Clock::now();
   CHECK(book_with({})->next_entry(now).empty());
   CHECK(book_with({"10.0.0.1"})->next_entry(now).empty());
@@ -56,7 +56,7 @@ TEST_CASE("an address that is much slower than the others is left out for a whil
   CHECK(book->next_entry(after(now, 31)).find("10.0.0.2") != std::string::npos);
 }
 
-TEST_CASE("one slow answer leaves nobody out, and of two addresses one always stays") {
+TEST_CASE("one slow answer leaves no address out, and one of two addresses always stays") {
   const auto book = book_with({"10.0.0.1", "10.0.0.2"});
   const TimePoint now = Clock::now();
   for (int i = 0; i < 8; ++i) {
@@ -73,7 +73,7 @@ TEST_CASE("one slow answer leaves nobody out, and of two addresses one always st
   CHECK_FALSE(book->is_left_out("10.0.0.2", now));
 }
 
-TEST_CASE("an address that says nothing is left out at once, and never the last one") {
+TEST_CASE("an address that does not answer is left out at once, but never the last address") {
   const auto book = book_with({"10.0.0.1", "10.0.0.2"});
   const TimePoint now = Clock::now();
   CHECK_FALSE(book->has_left_out(now));
@@ -85,7 +85,7 @@ TEST_CASE("an address that says nothing is left out at once, and never the last 
   CHECK_FALSE(book->has_left_out(after(now, 31)));
 }
 
-TEST_CASE("what is known of an address stays when the resolver names it again") {
+TEST_CASE("the measurements of an address stay when the resolver returns it again") {
   const auto book = book_with({"10.0.0.1", "10.0.0.2"});
   const TimePoint now = Clock::now();
   for (int i = 0; i < 8; ++i) {

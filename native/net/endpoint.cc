@@ -14,10 +14,10 @@
 namespace streamer {
 namespace {
 
-// Pause until the next check whether a server with a full window, or one that is being probed, has
-// room.
+// Pause until the next check whether a server has room again, if its window is full or it is being
+// probed.
 constexpr double kRoomPollS = 0.02;
-// Limit for the endpoints that are remembered as answered, in a process that talks to ever new
+// Limit for the endpoints that are remembered as answered, in a process that contacts ever new
 // servers.
 constexpr std::size_t kMostRemembered = 10'000;
 
@@ -31,8 +31,8 @@ struct Table {
 
   static Table& instance() {
     static std::atomic<Table*> table = new Table;
-    // The parent's threads do not exist in a forked child, so locks that they held, such as this
-    // mutex, would stay locked. The child gets a new table.
+    // The parent's threads do not exist in a forked child. Locks that they held, such as this
+    // mutex, would stay locked forever. So the child gets a new table.
     static const int is_forgotten_in_child =
         pthread_atfork(nullptr, nullptr, [] { table = new Table; });
     (void)is_forgotten_in_child;
@@ -145,15 +145,15 @@ bool Endpoint::finish_badly(const OutageTicket& ticket, const ReadError& error, 
   if (is_answer && !error.is_of_proxy) note_answer_locked();
   bool is_of_outage = false;
   if (kind != FailureKind::kTransient && kind != FailureKind::kThrottle) {
-    outage_.finish_well(ticket, now);  // the server works; the request was wrong
-  } else if (has_answered_) {          // otherwise the address is wrong, or no server is there
+    outage_.finish_well(ticket, now);  // the server works, only this request was wrong
+  } else if (has_answered_) {          // otherwise the address may be wrong
     const bool was_open = outage_.is_open();
     const double drawn = std::uniform_real_distribution<double>(0, 1)(random_);
     is_of_outage = outage_.finish_badly(ticket, kind, error, window_.in_flight(), now, drawn,
                                         window_.is_least());
     if (outage_.is_open() && !was_open) window_.halve();
-    // Requests that were in flight when an outage began failed because of it, not because too many
-    // were in flight.
+    // A request that was in flight when an outage began failed because of the outage, not because
+    // too many requests were in flight.
     const bool is_by_pressure = !is_of_outage || !was_open || ticket.is_probe;
     if (is_by_pressure) window_.record_failure(ticket.in_flight);
     if (!is_of_outage) window_.shrink(ticket.in_flight);
@@ -211,7 +211,7 @@ void Endpoint::note_answer() {
   note_answer_locked();
 }
 
-// The caller holds mutex_. The table's mutex is locked second, and never the other way round.
+// The caller holds mutex_. The table's mutex is always locked after mutex_, never before it.
 void Endpoint::note_answer_locked() {
   if (std::exchange(has_answered_, true)) return;
   Table& table = Table::instance();

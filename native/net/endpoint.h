@@ -1,13 +1,14 @@
 // The state of one server that all loads of the process share: how many requests it can take, how
-// large, and whether it works.
+// large they should be, and whether the server works.
 //
-// It holds the size of a request, the usual time of one, the number that may be in flight after an
-// outage, and the current outage, if any. All requests to the server are announced here, so its
-// failure is one event for all threads and loads, and requests to other servers go on.
+// The state has the size of a request, the usual time of a request, the number that may be in
+// flight after an outage, and the current outage, if any. All requests to the server are announced
+// here. So a failure of the server is one event for all threads and loads, and requests to other
+// servers continue.
 //
-// Each route to a server, direct or through a proxy, has an endpoint of its own: a direct answer
-// says nothing about a proxy. An endpoint lives as long as an object of a load refers to it. The
-// fact that it answered is remembered until the process ends.
+// Each route to a server, direct or through a proxy, has its own endpoint: a direct answer says
+// nothing about a proxy. An endpoint lives as long as an object of a load refers to it. After that,
+// the process only remembers whether the server answered.
 //
 // Thread-safe. A forked child starts with none of its parent's endpoints.
 #pragma once
@@ -29,7 +30,7 @@
 
 namespace streamer {
 
-// Times of a response, measured from its request on an existing connection.
+// Times of a response, measured from the moment its request was sent on an existing connection.
 struct AnswerTimes {
   double first_byte_s = 0;
   double complete_s = 0;
@@ -37,17 +38,17 @@ struct AnswerTimes {
 
 struct RequestAdvice {
   std::uint64_t bytes = 0;  // size of one request
-  // Even the quickest response was slow to begin, so many requests should be in flight.
+  // Even the quickest response started late, so many requests should be in flight.
   bool is_distant = false;
-  double first_byte_s = 0;  // of the quickest response; 0 if unknown
+  double first_byte_s = 0;  // wait of the quickest response; 0 if unknown
 };
 
 class Endpoint {
  public:
-  // Returns the endpoint of a URL. All URLs with the same scheme, host, port and proxies share it.
-  // The proxy is `proxy`, or comes from the environment.
+  // Returns the endpoint of a URL. All URLs with the same scheme, host, port and proxy share one.
+  // The proxy is `proxy`; if that is empty, it comes from the environment.
   static std::shared_ptr<Endpoint> of(std::string_view url, const std::string& proxy = {});
-  // Returns the endpoint of that name, for servers that have no URL.
+  // Returns the endpoint with this name, for servers that have no URL.
   static std::shared_ptr<Endpoint> named(const std::string& name);
 
   // Later calls get new endpoints without any history.
@@ -64,33 +65,35 @@ class Endpoint {
         has_answered_(has_answered) {}
 
   const std::shared_ptr<AddressBook> addresses;  // of the URL's host
-  // When the last answered request was sent on a connection that had already answered another one.
+  // When the last answered request was sent on a connection that had answered before.
   LatestTime answered_again;
   const std::shared_ptr<WaitingRequests> waiting;  // shared by all routes to the server
 
   const std::string& name() const { return name_; }
 
-  // Returns nothing if a request may be sent now, else the time to ask again.
+  // Returns nothing if a request may be sent now, else the time at which the caller should ask
+  // again.
   std::optional<TimePoint> closed_until(TimePoint now);
-  // Reserves room for one request, if there is some. Each ticket must be finished or cancelled.
-  // `object`: HttpObject::id(), or 0 if requests for different objects cannot be told apart.
+  // Reserves room for one request, if there is room. Each ticket must be finished or cancelled.
+  // `object`: HttpObject::id(), or 0 if requests for different objects cannot be distinguished.
   std::optional<OutageTicket> try_start(TimePoint now, std::uint64_t object = 0);
-  // The same for a lookup. A lookup does not wait for room, and may miss the deadline of a probe
-  // (lookup.h).
+  // Does the same for a lookup. A lookup does not wait for room, and may miss the deadline of a
+  // probe (lookup.h).
   std::optional<OutageTicket> try_start_lookup(TimePoint now, std::uint64_t object);
 
-  // The request succeeded in `seconds`. `is_full_size`: its time can be compared with others.
+  // Records a success after `seconds`. `is_full_size`: this time can be compared with others.
   void finish_well(const OutageTicket& ticket, double seconds, bool is_full_size, TimePoint now);
   // Call after finish_well(). `bytes`: the size of the request.
   void record_answer(std::uint64_t bytes, const AnswerTimes& times);
-  // The request failed. Returns true if the failure belongs to an outage and is not the fault of
+  // Records a failure. Returns true if the failure belongs to an outage and is not the fault of
   // this request.
   bool finish_badly(const OutageTicket& ticket, const ReadError& error, TimePoint now);
   void cancel(const OutageTicket& ticket);
-  // Whether the object causes this failure, because the server answers for others.
+  // Whether the object itself causes this failure, because the server answers requests for others.
   bool is_fault_of(std::uint64_t object, const ReadError& error);
 
-  // Returns the time after which a request is slower than 95 in 100; nothing while unknown.
+  // Returns the time after which a request is slower than 95 in 100; nothing if that is not known
+  // yet.
   std::optional<double> slow_after_s();
   // Returns the best size and number of requests, as far as known.
   RequestAdvice advice();
@@ -98,10 +101,10 @@ class Endpoint {
   bool has_answered();
   // Records that the server answered, whatever the answer was.
   void note_answer();
-  // Returns how many times more failures of one request than usual are still chance
+  // Returns by which factor more failures of one request than usual can still be chance
   // (failure_share.h).
   double row_factor();
-  // Returns the current outage; nothing if the server works, as far as known.
+  // Returns the current outage; nothing if there is none, as far as known.
   std::optional<OutageStory> outage();
   OutageTotals totals(TimePoint now);
 

@@ -1,4 +1,4 @@
-// Loads from a server that fails some requests, simulated: no socket, no clock.
+// Simulates loads from a server that fails some requests, without sockets and clocks.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 namespace streamer {
 namespace {
 
-constexpr double kAnswerS = 0.03;  // give or take a fifth
+constexpr double kAnswerS = 0.03;  // varies by a fifth
 constexpr std::size_t kInFlight = 64;
 
 // Returns whether a request at this time (in seconds) is refused.
@@ -29,7 +29,7 @@ Refuses at_random(double share) {
   };
 }
 
-// A token bucket.
+// Returns a token bucket: it refuses requests beyond `per_s` requests per second.
 Refuses beyond(double per_s, double burst = 20) {
   return [=, tokens = burst, last = 0.0](double now) mutable {
     tokens = std::min(burst, tokens + (now - last) * per_s);
@@ -43,14 +43,14 @@ Refuses beyond(double per_s, double burst = 20) {
 struct Report {
   double seconds = 0;
   double requests_per_block = 0;
-  int most_attempts = 0;  // of one block, without outages
+  int most_attempts = 0;  // the most attempts of one block, without outages
   std::uint64_t outages = 0;
 };
 
 // Uses an endpoint in the same way as a reactor and BlockRetries.
 class SimulatedLoad {
  public:
-  // `status`: of the response to a refused request; 0 resets its connection.
+  // `status`: the status of the response to a refused request; 0 resets the connection.
   SimulatedLoad(int blocks, Refuses refuses, int status = 503)
       : refuses_(std::move(refuses)), status_(status), attempts_(blocks) {
     for (int block = 0; block < blocks; ++block) due_.emplace(0, block);
@@ -123,14 +123,14 @@ class SimulatedLoad {
   Endpoint endpoint_{"https://store", true};
   std::mt19937_64 random_{2};
   std::vector<int> attempts_;
-  std::multimap<double, int> due_;  // blocks, by the time of their next attempt
+  std::multimap<double, int> due_;  // blocks, ordered by the time of their next attempt
   std::multimap<double, Request> under_way_;
   double now_ = 0;
   double requests_ = 0;
 };
 
 TEST_CASE("one refusal in twenty at random leaves seven tenths of the speed") {
-  const int blocks = 30'000;  // so many that the last refused blocks do not dominate
+  const int blocks = 30'000;  // enough that the last refused blocks do not dominate
   const Report healthy = SimulatedLoad(blocks, never()).run();
   const Report refused = SimulatedLoad(blocks, at_random(0.05)).run();
   CHECK(healthy.seconds / refused.seconds >= 0.7);
@@ -138,7 +138,8 @@ TEST_CASE("one refusal in twenty at random leaves seven tenths of the speed") {
   CHECK(refused.most_attempts < RetryOptions{}.max_attempts);
 }
 
-TEST_CASE("a server that takes so many requests a second is sent at most twice what it needs") {
+TEST_CASE(
+    "a server with a limit of requests per second is sent at most twice the necessary requests") {
   const int blocks = 2'000;
   for (const double per_s : {40.0, 100.0, 400.0, 1000.0}) {
     CAPTURE(per_s);
@@ -149,11 +150,11 @@ TEST_CASE("a server that takes so many requests a second is sent at most twice w
   }
 }
 
-TEST_CASE("a server that takes half of what it could be sent has few outages") {
+TEST_CASE("a server that accepts only half of the possible requests has few outages") {
   CHECK(SimulatedLoad(10'000, beyond(1000)).run().outages < 10);
 }
 
-TEST_CASE("a server of which a quarter is sick is seldom left alone") {
+TEST_CASE("a server of which a quarter always fails is seldom left without requests") {
   const Report report = SimulatedLoad(2'000, at_random(0.25)).run();
   CHECK(report.outages < 5);
   CHECK(report.requests_per_block < 1.5);
@@ -161,7 +162,7 @@ TEST_CASE("a server of which a quarter is sick is seldom left alone") {
 }
 
 // Each block needs two requests on average. The unluckiest block is refused a dozen times, with
-// pauses of a quarter of a second on average.
+// pauses that are a quarter of a second long on average.
 TEST_CASE("a server that fails half of all requests is as slow as the requests need (regression)") {
   for (const int status : {503, 429, 502, 0}) {
     for (const int blocks : {50, 200, 2'000}) {

@@ -20,19 +20,19 @@ ReadError throttled() {
   return error;
 }
 
-TEST_CASE("an endpoint is scheme, host and port, and nothing else of the URL") {
+TEST_CASE("an endpoint is the scheme, host and port of a URL, and nothing else") {
   CHECK(endpoint_key("https://Host:9000/bucket/key?X-Amz-Signature=abc") == "https://host:9000");
   CHECK(endpoint_key("http://user:secret@host/a@b") == "http://host");
   CHECK(endpoint_key("http://[::1]:80?x") == "http://[::1]:80");
   CHECK(endpoint_key("host/path") == "host");
 }
 
-// Fails as many requests as begin an outage.
+// Fails enough requests to begin an outage.
 void throttle(Endpoint& endpoint) {
   for (int i = 0; i < 3; ++i) endpoint.finish_badly(*endpoint.try_start(kNow), throttled(), kNow);
 }
 
-TEST_CASE("loads of one server share it, and only that it answered outlasts the last of them") {
+TEST_CASE("loads of one server share its endpoint, and afterwards only the answer is remembered") {
   auto one = Endpoint::of("http://shared/a");
   CHECK(Endpoint::of("http://shared/b?c") == one);
   CHECK(Endpoint::of("http://shared:81/a") != one);
@@ -44,21 +44,22 @@ TEST_CASE("loads of one server share it, and only that it answered outlasts the 
   CHECK_FALSE(Endpoint::of("http://shared/a")->outage());
 }
 
-TEST_CASE("each way to a server has an endpoint, and an answer on one says nothing of another") {
+TEST_CASE("each route to a server has its own endpoint, with its own answers") {
   Endpoint::of("http://ways/a")->note_answer();
   CHECK(Endpoint::of("http://ways/b")->has_answered());
   const auto by_proxy = Endpoint::of("http://ways/a", "http://proxy:3128");
   CHECK_FALSE(by_proxy->has_answered());
   CHECK(by_proxy->name() == "http://ways");
   CHECK(Endpoint::of("http://ways/a", "http://proxy:3128") == by_proxy);
-  CHECK(Endpoint::of("http://ways/a")->waiting == by_proxy->waiting);  // the server is the same
+  // Both routes lead to the same server.
+  CHECK(Endpoint::of("http://ways/a")->waiting == by_proxy->waiting);
   setenv("http_proxy", "http://proxy:3128", 1);
   const auto by_environment = Endpoint::of("http://ways/a");
   unsetenv("http_proxy");
   CHECK(by_environment == by_proxy);
 }
 
-TEST_CASE("a proxy that makes no tunnel is no answer of the server") {
+TEST_CASE("a proxy that refuses a tunnel does not count as an answer of the server") {
   ReadError error = throttled();
   error.is_of_proxy = true;
   Endpoint endpoint("https://behind-a-proxy");
@@ -69,7 +70,7 @@ TEST_CASE("a proxy that makes no tunnel is no answer of the server") {
   CHECK_FALSE(endpoint.outage());
 }
 
-TEST_CASE("a server that never answered has no outage: it is not there") {
+TEST_CASE("a server that never answered has no outage, because there may be no server") {
   Endpoint endpoint("http://nowhere");
   for (int i = 0; i < 20; ++i) {
     CHECK_FALSE(endpoint.finish_badly(*endpoint.try_start(kNow), refused(), kNow));
@@ -77,7 +78,7 @@ TEST_CASE("a server that never answered has no outage: it is not there") {
   CHECK_FALSE(endpoint.outage());
 }
 
-TEST_CASE("an outage closes the endpoint to all but a probe, and halves what it is sent then") {
+TEST_CASE("an outage stops all requests but a probe, and halves the requests that follow") {
   Endpoint endpoint("http://server", true);
   std::vector<OutageTicket> started;
   for (int i = 0; i < 16; ++i) started.push_back(*endpoint.try_start(kNow));
@@ -91,10 +92,11 @@ TEST_CASE("an outage closes the endpoint to all but a probe, and halves what it 
   endpoint.finish_well(*probe, 0.1, true, later);
   int room = 0;
   while (endpoint.try_start(later)) ++room;
-  CHECK(room == 8);  // half of 14, as two failed before the outage began, and one for the probe
+  // Half of 14, as two requests failed before the outage began, and one request for the probe.
+  CHECK(room == 8);
 }
 
-TEST_CASE("an answer that is wrong for one request is no outage, and ends one") {
+TEST_CASE("a wrong answer to one request begins no outage, and ends a current one") {
   Endpoint endpoint("http://server", true);
   throttle(endpoint);
   const TimePoint later = after(kNow, 1);
@@ -115,7 +117,7 @@ TEST_CASE("one refusal among many good answers takes little of the window (regre
   CHECK_FALSE(endpoint.try_start(kNow));  // the window is slightly smaller than 100
 }
 
-TEST_CASE("a probe that is cancelled makes room for the next") {
+TEST_CASE("a probe that is cancelled makes room for the next one") {
   Endpoint endpoint("http://server", true);
   throttle(endpoint);
   const TimePoint later = after(kNow, 1);
@@ -123,7 +125,7 @@ TEST_CASE("a probe that is cancelled makes room for the next") {
   CHECK(endpoint.try_start(later));
 }
 
-TEST_CASE("only requests of full size tell what is slow") {
+TEST_CASE("only requests of full size define what is slow") {
   Endpoint endpoint("http://server");
   for (int i = 0; i < 100; ++i) endpoint.finish_well(*endpoint.try_start(kNow), 9, false, kNow);
   CHECK_FALSE(endpoint.slow_after_s());
@@ -142,7 +144,7 @@ TEST_CASE("a forked child has none of its parent's requests in flight (regressio
   CHECK(status == 0);
 }
 
-TEST_CASE("how long requests took is stretched to another size until enough of that are known") {
+TEST_CASE("after a change of size, old request times are scaled until there are enough new ones") {
   Endpoint endpoint("http://server");
   for (int i = 0; i < 20; ++i) endpoint.finish_well(*endpoint.try_start(kNow), 0.1, true, kNow);
   REQUIRE(endpoint.slow_after_s());
@@ -156,7 +158,7 @@ TEST_CASE("how long requests took is stretched to another size until enough of t
   CHECK(*endpoint.slow_after_s() == doctest::Approx(0.1 * times));
 }
 
-TEST_CASE("a server is distant whose quickest answer is long in coming") {
+TEST_CASE("a server whose quickest answer starts late is distant") {
   Endpoint endpoint("https://store");
   CHECK_FALSE(endpoint.advice().is_distant);
   endpoint.record_answer(1000, {.first_byte_s = 0.03, .complete_s = 0.04});

@@ -1,8 +1,8 @@
-// The share of the latest requests that failed, and how many failures in a row this share explains.
+// The share of the latest requests that failed, and how many failures in a row it explains.
 //
 // A server may refuse half of all requests at random, for example if one of the two servers behind
-// an address is sick. Three failures in a row are common then, and do not mean that the server is
-// away: if a share p of all requests fails, n failures in a row have the probability p^n.
+// an address is broken. Three failures in a row are common then, and do not mean that the server is
+// down. If a share p of all requests fails, n failures in a row have the probability p^n.
 //
 // Pure. Not thread-safe; Outage owns it.
 #pragma once
@@ -30,12 +30,12 @@ class FailureShare {
   }
 
  private:
-  static constexpr double kKept = 1 - 1.0 / 64;  // per request, so that about the latest 64 count
-  static constexpr double kMost = 0.99;          // at 1 no row would ever be long enough
-  static constexpr double kUsual = 0.04;     // then three in a row have a chance of one in 16 000
-  static constexpr double kLongestRow = 16;  // four in five fail: such a server hardly works
+  static constexpr double kKept = 1 - 1.0 / 64;  // per request: about the latest 64 requests count
+  static constexpr double kMost = 0.99;          // with 1, no row would ever be long enough
+  static constexpr double kUsual = 0.04;         // three failures in a row: 1 in 16 000
+  static constexpr double kLongestRow = 16;      // if four in five fail, the server hardly works
 
-  // The start value weighs as much as eight requests, so a few failures at the beginning do not
+  // The initial share counts as eight requests, so that a few failures at the beginning do not
   // decide.
   double all_ = 8;
   double failed_ = kUsual * 8;

@@ -11,7 +11,7 @@ FailureShare share_after(int requests, int each) {
   return share;
 }
 
-TEST_CASE("a server that nobody knows fails as seldom as usual") {
+TEST_CASE("a server without any request yet has the usual share of failures") {
   CHECK(FailureShare().value() == doctest::Approx(0.04));
   CHECK(FailureShare().row_factor() == doctest::Approx(1));
 }
@@ -23,11 +23,11 @@ TEST_CASE("a row of failures may be longer if a larger share fails") {
   CHECK(share_after(500, 100).row_factor() == 1);
 }
 
-TEST_CASE("a server that fails all is not waited for forever") {
+TEST_CASE("the row of failures has an upper limit if a server fails all requests") {
   CHECK(share_after(10'000, 1).row_factor() == 16);
 }
 
-TEST_CASE("what a server failed long ago counts no more") {
+TEST_CASE("failures long ago no longer count") {
   FailureShare share = share_after(500, 2);
   for (int i = 0; i < 500; ++i) share.record(false);
   CHECK(share.row_factor() == 1);

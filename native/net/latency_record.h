@@ -1,4 +1,4 @@
-// The times of the last requests to an endpoint, to recognize a slow one.
+// The times of the last requests to an endpoint, to recognize a slow request.
 //
 // Not thread-safe; Endpoint calls it under its lock.
 #pragma once
@@ -18,17 +18,17 @@ class LatencyRecord {
     count_ = std::min(count_ + 1, kMost);
   }
 
-  // Returns the 95th percentile of the last requests, or three times the median if that is less: if
-  // more than a twentieth are slow, the 95th percentile is itself slow. Returns nothing while there
-  // are too few requests.
+  // Returns the 95th percentile of the last requests, or three times the median if that is less. If
+  // more than a twentieth of the requests are slow, the 95th percentile is itself slow. Returns
+  // nothing while there are too few requests.
   std::optional<double> slow_after() const {
     if (count_ < kFewest) return slow_before_;
     return std::min(percentile(95), kTail * percentile(50));
   }
 
-  // Requests have another size from here on, `times_the_size` the last one. Until enough of them
-  // are recorded, the last limit holds: multiplied for a larger size, and unchanged for a smaller
-  // size, because requests in flight are still larger.
+  // Starts anew, because requests have `times_the_size` their last size from now on. Until enough
+  // new requests are recorded, the last limit holds. For a larger size, the last limit is
+  // multiplied. For a smaller size it is unchanged, because requests in flight are still larger.
   void start_over(double times_the_size) {
     if (const auto last = slow_after()) slow_before_ = *last * std::max(times_the_size, 1.0);
     next_ = count_ = 0;
@@ -43,8 +43,8 @@ class LatencyRecord {
   }
 
   static constexpr double kTail = 3;
-  static constexpr std::size_t kMost = 128;   // a few seconds of a load: the network may change
-  static constexpr std::size_t kFewest = 20;  // with fewer, the 95th percentile is the longest
+  static constexpr std::size_t kMost = 128;   // a few seconds of a load, not more: networks change
+  static constexpr std::size_t kFewest = 20;  // with fewer, the percentile is the slowest one
 
   std::optional<double> slow_before_;  // the limit at the last start_over()
   std::array<double, kMost> samples_{};

@@ -5,7 +5,7 @@
 namespace streamer {
 namespace {
 
-TEST_CASE("nothing is called slow before there are 20 requests to compare with") {
+TEST_CASE("no request counts as slow before there are 20 requests to compare with") {
   LatencyRecord record;
   for (int i = 0; i < 19; ++i) record.add(1);
   CHECK_FALSE(record.slow_after());
@@ -13,7 +13,7 @@ TEST_CASE("nothing is called slow before there are 20 requests to compare with")
   CHECK(record.slow_after() == 1.0);
 }
 
-TEST_CASE("the percentile ignores the slowest twentieth and forgets the oldest") {
+TEST_CASE("the percentile ignores the slowest twentieth, and the oldest requests are forgotten") {
   LatencyRecord record;
   for (int i = 0; i < 100; ++i) record.add(i < 96 ? 0.1 : 60);
   CHECK(record.slow_after() == 0.1);
@@ -22,7 +22,7 @@ TEST_CASE("the percentile ignores the slowest twentieth and forgets the oldest")
 }
 
 TEST_CASE(
-    "after a change of the size the last requests count until there are enough (regression)") {
+    "after a change of size, the old limit holds until there are enough requests (regression)") {
   LatencyRecord record;
   record.start_over(2);
   CHECK_FALSE(record.slow_after());
@@ -30,12 +30,12 @@ TEST_CASE(
   record.start_over(2);
   CHECK(record.slow_after() == 2.0);
   record.start_over(0.5);
-  CHECK(record.slow_after() == 2.0);  // those under way are of the larger size
+  CHECK(record.slow_after() == 2.0);  // requests in flight still have the larger size
   for (int i = 0; i < 20; ++i) record.add(0.5);
   CHECK(record.slow_after() == 0.5);
 }
 
-TEST_CASE("where more than a twentieth are slow, they are told from the usual ones (regression)") {
+TEST_CASE("if more than a twentieth are slow, they still count as slow (regression)") {
   LatencyRecord record;
   for (int i = 0; i < 45; ++i) record.add(i % 8 == 0 ? 4 : 0.4);
   CHECK(*record.slow_after() == doctest::Approx(1.2));

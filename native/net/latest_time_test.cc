@@ -5,7 +5,7 @@
 namespace streamer {
 namespace {
 
-TEST_CASE("the latest time counts, whenever it is noted") {
+TEST_CASE("the latest time counts, in whatever order times are recorded") {
   const TimePoint now = Clock::now();
   LatestTime latest;
   CHECK(latest.value() < now);

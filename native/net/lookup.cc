@@ -6,7 +6,7 @@
 namespace streamer {
 namespace {
 
-// Differs from every HttpObject::id(); those count from one.
+// Differs from every HttpObject::id(), because these count from one.
 constexpr std::uint64_t kFirstNumber = std::uint64_t{1} << 63;
 
 std::uint64_t next_number() {
@@ -14,8 +14,8 @@ std::uint64_t next_number() {
   return next++;
 }
 
-// Reads use an endpoint of the same name. It includes the NFS version if that is not the default,
-// because each version is a service of its own.
+// Reads use an endpoint with the same name. The name includes the NFS version if that is not the
+// default, because each version is a separate service.
 std::shared_ptr<Endpoint> endpoint_of(const std::string& server, const std::string& proxy) {
   return server.starts_with("nfs://") ? Endpoint::named(server) : Endpoint::of(server, proxy);
 }
@@ -54,7 +54,7 @@ std::optional<double> Lookup::finish_badly(ReadError error, int requests, double
   for (int i = 0; i < requests && !is_of_outage; ++i) {
     const auto ticket = i == 0 && ticket_ ? std::exchange(ticket_, std::nullopt)
                                           : server_->try_start_lookup(now, number_);
-    if (!ticket) break;  // an outage: others send its probes
+    if (!ticket) break;  // there is an outage, and others send its probes
     is_of_outage = server_->finish_badly(*ticket, error, now);
   }
   fails_alone_ = server_->is_fault_of(number_, error);

@@ -22,18 +22,18 @@ bool answer(Lookup& lookup) {
   return is_started;
 }
 
-// Waits for the pause before the first probe of an outage, at most 50 ms.
+// Waits until the pause before the first probe of an outage is over, at most 50 ms.
 void wait_to_start(Lookup& lookup) {
   while (lookup.try_start()) std::this_thread::yield();
 }
 
-TEST_CASE("lookups and reads of one server know of its outage, and one of them is the probe") {
+TEST_CASE("lookups and reads of one server share its outage, and one of them is the probe") {
   Lookup first("http://lookups/a", "");
   REQUIRE(answer(first));
   CHECK(first.has_server_answered());
   REQUIRE_FALSE(first.try_start());
   CHECK(first.first_byte_s() == std::numeric_limits<double>::infinity());
-  CHECK_FALSE(first.finish_badly(refused(), 3, 0));  // three in a row
+  CHECK_FALSE(first.finish_badly(refused(), 3, 0));  // three failures in a row
   REQUIRE(first.outage());
   const auto read = Endpoint::of("http://lookups/b");
   CHECK(read->outage());
@@ -45,7 +45,7 @@ TEST_CASE("lookups and reads of one server know of its outage, and one of them i
   CHECK(first.try_start());
   CHECK(read->closed_until(Clock::now()));
   SUBCASE("its answer ends the outage") { probe.finish_well(); }
-  SUBCASE("nothing was learnt, so that another may ask") {
+  SUBCASE("a cancelled probe lets another lookup be the probe") {
     probe.cancel();
     CHECK_FALSE(first.try_start());
     CHECK(first.is_probe());
@@ -54,7 +54,7 @@ TEST_CASE("lookups and reads of one server know of its outage, and one of them i
   CHECK_FALSE(read->outage());
 }
 
-TEST_CASE("a client that does not keep the time of a probe holds up nobody") {
+TEST_CASE("a client that misses the deadline of a probe does not delay other requests") {
   Endpoint endpoint("http://lookups-slow", true);
   const TimePoint now = Clock::now();
   for (int i = 0; i < 3; ++i) endpoint.finish_badly(*endpoint.try_start(now), refused(), now);
@@ -68,14 +68,14 @@ TEST_CASE("a client that does not keep the time of a probe holds up nobody") {
   const auto next = endpoint.try_start(lost);
   REQUIRE(next);
   CHECK(endpoint.closed_until(lost));
-  SUBCASE("the first ends the outage when it is answered after all") {
+  SUBCASE("a late answer to the lost probe ends the outage") {
     endpoint.finish_well(*probe, 0, false, lost);
   }
-  SUBCASE("so does the next") { endpoint.finish_well(*next, 0, false, lost); }
+  SUBCASE("the next probe may end it too") { endpoint.finish_well(*next, 0, false, lost); }
   CHECK_FALSE(endpoint.outage());
 }
 
-TEST_CASE("a failure of one request is no outage, and it waits for a moment alone") {
+TEST_CASE("a failure of one request is no outage, and only this request waits for a moment") {
   Lookup lookup("http://lookups-alone/a", "");
   REQUIRE(answer(lookup));
   REQUIRE_FALSE(lookup.try_start());
@@ -86,7 +86,7 @@ TEST_CASE("a failure of one request is no outage, and it waits for a moment alon
   CHECK_FALSE(lookup.outage());
 }
 
-TEST_CASE("what fails for one lookup alone is told as that") {
+TEST_CASE("a failure of only one lookup is reported as such") {
   Lookup other("http://lookups-object/a", "");
   Lookup lookup("http://lookups-object/b", "");
   REQUIRE(answer(other));
@@ -99,7 +99,7 @@ TEST_CASE("what fails for one lookup alone is told as that") {
 }
 
 TEST_CASE(
-    "a server that never answered has no outage, and one that answered by a proxy is another") {
+    "a server that never answered has no outage, and an answer by a proxy does not change that") {
   Lookup lookup("http://lookups-nowhere", "");
   for (int i = 0; i < 5; ++i) {
     REQUIRE_FALSE(lookup.try_start());
@@ -112,7 +112,7 @@ TEST_CASE(
   CHECK_FALSE(lookup.has_server_answered());
 }
 
-TEST_CASE("two versions of NFS are two services, which lookups and reads name alike") {
+TEST_CASE("two versions of NFS are two services, with the same names for lookups and reads") {
   Lookup usual("nfs://lookups:2049", "");
   Lookup other("nfs://lookups:2049?version=3", "");
   usual.note_answer();
@@ -120,7 +120,7 @@ TEST_CASE("two versions of NFS are two services, which lookups and reads name al
   CHECK(Endpoint::named("nfs://lookups:2049")->has_answered());
 }
 
-TEST_CASE("a lookup needs no room among the reads, which are fewer after an outage") {
+TEST_CASE("a lookup needs no room in the window of the reads, which is smaller after an outage") {
   const auto reads = Endpoint::of("http://lookups-room");
   reads->note_answer();
   const TimePoint now = Clock::now();
@@ -136,10 +136,10 @@ TEST_CASE("a lookup needs no room among the reads, which are fewer after an outa
   lookup.finish_well();
   REQUIRE_FALSE(reads->outage());
   CHECK_FALSE(reads->try_start(Clock::now()));
-  CHECK_FALSE(lookup.try_start());  // is started
+  CHECK_FALSE(lookup.try_start());  // the lookup is started although there is no room
 }
 
-TEST_CASE("a lookup that is under way is seen by the reads of its server") {
+TEST_CASE("reads of a server detect a lookup that is in flight") {
   const auto read = Endpoint::of("http://lookups-waiting");
   Lookup lookup("http://lookups-waiting/a", "");
   lookup.begin();

@@ -14,7 +14,7 @@ ErrorCode error_of_lookup(int code) {
     case EAI_NODATA:
 #endif
       return ErrorCode::kUnknownHost;
-    default:  // EAI_AGAIN, EAI_FAIL, EAI_SYSTEM, ...; or the name has an address by now
+    default:  // EAI_AGAIN, EAI_FAIL, EAI_SYSTEM, ...; or the name has an address now
       return ErrorCode::kResolve;
   }
 }

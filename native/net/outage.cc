@@ -8,25 +8,26 @@
 namespace streamer {
 namespace {
 
-constexpr double kInARow = 3;  // one or two failures are chance
+constexpr double kInARow = 3;  // one or two failures can be chance
 constexpr std::uint64_t kShare = 4;
 constexpr double kTogetherS = 1;
 // The smallest shares of failed requests within that time that begin an outage. If one of four
-// servers behind an address refuses everything, the window shrinks; that is no outage of all four.
+// servers behind an address refuses everything, only the window shrinks, because the other three
+// work.
 constexpr double kShareOfFailures = 0.25;
 constexpr double kShareOfRefusals = 0.75;
-// A server that refuses a larger share of all requests may refuse the first one after an outage by
-// chance.
+// If a server refuses a larger share of all requests, the refusal of the first one after an outage
+// may be chance.
 constexpr double kRareShare = 0.125;
 // If the first response after the probe is a refusal again, the outage is not over. Waiting for
-// more good responses made more outages, because each outage begins anew: with two responses there
-// were three times as many outages if a quarter of the requests was refused.
+// more good responses caused more outages, because each outage starts from the beginning. With two
+// responses there were three times as many outages if a quarter of the requests was refused.
 constexpr std::uint64_t kFewGood = 1;
 
-// The n-th probe waits kProbeS * 2^n for its response, so a slow server gets enough time in the
-// end.
-constexpr double kProbeS = 1;  // the first probe comes after one pause
-// Keeps the arithmetic of the clock valid; a block's deadline is always nearer.
+// The n-th probe waits kProbeS * 2^n for its response (n counts from 1), so that a slow server gets
+// enough time in the end.
+constexpr double kProbeS = 1;
+// Prevents an overflow of the clock; the deadline of a block is always earlier.
 constexpr double kLongestRetryAfterS = 86400;
 
 }  // namespace
@@ -146,15 +147,15 @@ void Outage::pause(FailureKind kind, double retry_after_s, TimePoint now, double
   probe_at_ = after(now, std::max(random * longest_s, asked_s));
 }
 
-// A row of failures that ends with a good response was chance, not the beginning of an outage.
+// A row of failures that ends with a good response was chance, not the start of an outage.
 void Outage::record_share() {
   for (std::uint64_t i = 0; i < failed_in_a_row_; ++i) share_.record(true);
   share_.record(false);
 }
 
-// If connections break, three failures in a row are no chance, however many requests are in flight.
-// If a server refuses one request in ten, three refusals in a row do happen by chance, once in a
-// thousand responses; so refusals must be a share of the requests in flight.
+// Three broken connections in a row are not chance, however many requests are in flight. Refusals
+// are different: if a server refuses one request in ten, three refusals in a row happen once in a
+// thousand responses. So refusals must be a share of the requests in flight.
 bool Outage::is_too_much(FailureKind kind, std::uint32_t in_flight, TimePoint now) {
   while (seconds_between(failures_.front().at, now) > kTogetherS) failures_.pop_front();
   const std::uint64_t failed = failures_.size();
@@ -169,7 +170,8 @@ bool Outage::is_too_much(FailureKind kind, std::uint32_t in_flight, TimePoint no
          (failed >= many && share >= least_share);
 }
 
-// A server that refuses one of many requests needs fewer at a time, not a pause.
+// Whether a pause would help. A server that refuses one of many requests needs fewer requests at a
+// time, not a pause.
 bool Outage::wants_a_pause(FailureKind kind, const ReadError& error) const {
   if (kind != FailureKind::kThrottle) return false;
   const std::uint64_t good = good_ - good_before_epoch_;

@@ -9,7 +9,7 @@
 namespace streamer {
 namespace {
 
-constexpr double kLongest = 0.999;  // what full jitter may draw
+constexpr double kLongest = 0.999;  // the longest pause that full jitter can draw
 constexpr std::uint32_t kFew = 4;
 const TimePoint kStart = Clock::now();
 
@@ -48,7 +48,7 @@ void fail_for(Outage& outage, const std::vector<std::uint64_t>& objects, int sta
   }
 }
 
-TEST_CASE("a failure of one object is its own where others are answered") {
+TEST_CASE("failures of one object are its own fault if requests for others are answered") {
   Outage outage;
   CHECK_FALSE(outage.is_fault_of(1));
   outage.finish_well(outage.start(1), at(0));
@@ -65,7 +65,8 @@ TEST_CASE("a failure of one object is its own where others are answered") {
   CHECK_FALSE(with_others.is_fault_of(0));
 }
 
-TEST_CASE("a failure that others share, or that a whole server has, is no object's own") {
+TEST_CASE(
+    "failures that other objects share, or that a whole server has, are not one object's fault") {
   for (const auto& [objects, status] : std::vector<std::pair<std::vector<std::uint64_t>, int>>{
            {{1, 2}, 500}, {{1}, 502}, {{1}, 503}, {{0}, 500}}) {
     Outage outage;
@@ -90,7 +91,7 @@ TEST_CASE("one failure among many good answers is no outage") {
   CHECK(outage.totals(at(1)).outages == 0);
 }
 
-TEST_CASE("each probe waits twice as long for its answer as the one before") {
+TEST_CASE("each probe waits twice as long for its answer as the last one") {
   Outage outage = open_outage();
   std::vector<double> limits;
   for (double seconds = 10; limits.size() < 4; seconds += 10) {
@@ -101,12 +102,12 @@ TEST_CASE("each probe waits twice as long for its answer as the one before") {
   CHECK(limits == std::vector<double>{2, 4, 8, 16});
 }
 
-TEST_CASE("a request that is no probe waits as long as it may") {
+TEST_CASE("a request that is no probe has no deadline for its first byte") {
   Outage outage;
   CHECK(std::isinf(outage.start().first_byte_s));
 }
 
-TEST_CASE("the third failure in a row opens it, and is no fault of its request") {
+TEST_CASE("the third failure in a row begins an outage, and is not the fault of its request") {
   Outage outage;
   CHECK_FALSE(fail(outage, outage.start(), 0));
   CHECK_FALSE(fail(outage, outage.start(), 10));
@@ -114,13 +115,14 @@ TEST_CASE("the third failure in a row opens it, and is no fault of its request")
   CHECK(outage.is_open());
 }
 
-TEST_CASE("a quarter of what is in flight, failing within a second, opens it") {
+TEST_CASE("failures of a quarter of the requests in flight within a second begin an outage") {
   Outage outage;
   for (int i = 0; i < 100; ++i) outage.finish_well(outage.start(), at(0));
   std::vector<OutageTicket> started;
   for (int i = 0; i < 64; ++i) started.push_back(outage.start());
   int failed = 0;
-  for (std::size_t i = 0; !outage.is_open(); i += 2) {  // every second one, so never in a row
+  // Every second request, so never two in a row.
+  for (std::size_t i = 0; !outage.is_open(); i += 2) {
     fail(outage, started[i], 0.5, 64);
     outage.finish_well(started[i + 1], at(0.5));
     ++failed;
@@ -128,7 +130,7 @@ TEST_CASE("a quarter of what is in flight, failing within a second, opens it") {
   CHECK(failed == 16);
 }
 
-TEST_CASE("as many failures over a longer time do not") {
+TEST_CASE("as many failures over a longer time begin no outage") {
   Outage outage;
   for (int i = 0; i < 64; ++i) {
     fail(outage, outage.start(), i * 0.5, kFew);
@@ -155,13 +157,13 @@ TEST_CASE("one refusal among many good answers is no outage (regression)") {
   CHECK(outage.totals(at(1)).outages == 0);
 }
 
-TEST_CASE("a refusal opens it where the server says when to come back") {
+TEST_CASE("a refusal begins an outage if the server says when to come back") {
   Outage outage;
   answer(outage, 0, 100);
   CHECK(refuse(outage, 0, 64, 1));
 }
 
-TEST_CASE("a refusal alone is no outage where nothing else is in flight, and three in a row are") {
+TEST_CASE("a refusal of the only request is no outage, but three refusals in a row are") {
   Outage outage;
   answer(outage, 0, 100);
   CHECK_FALSE(refuse(outage, 0, 1));
@@ -169,11 +171,11 @@ TEST_CASE("a refusal alone is no outage where nothing else is in flight, and thr
   CHECK(refuse(outage, 4, 1));
 }
 
-TEST_CASE("a refusal opens it if there was no good answer since the last outage") {
+TEST_CASE("a refusal begins an outage if there was no good answer since the last outage") {
   Outage outage;
   answer(outage, 0, 100);
   CHECK(refuse(outage, 0, 64, 1));
-  answer(outage, 1, 1);  // ends it
+  answer(outage, 1, 1);  // ends the outage
   CHECK(refuse(outage, 1, 64));
   answer(outage, 2, 1);
   answer(outage, 2, 1);
@@ -188,12 +190,12 @@ TEST_CASE("one refusal is no outage if a server refuses half of all requests (re
   }
   for (int i = 0; i < 8; ++i) CHECK_FALSE(refuse(outage, 2, 4));
   for (int i = 0; i < 8; ++i) refuse(outage, 2, 4);
-  CHECK(outage.is_open());  // more than a dozen in a row are no chance
+  CHECK(outage.is_open());  // more than a dozen refusals in a row are not chance
   answer(outage, 60, 1);
   CHECK_FALSE(refuse(outage, 60, 4));
 }
 
-TEST_CASE("refusals open it where three in four are refused within a second") {
+TEST_CASE("refusals begin an outage if three in four are refused within a second") {
   for (const int good : {1, 2}) {
     Outage outage;
     answer(outage, 0, 100);
@@ -206,7 +208,7 @@ TEST_CASE("refusals open it where three in four are refused within a second") {
   }
 }
 
-TEST_CASE("refusals in a row open it where they are a quarter of what is in flight") {
+TEST_CASE("refusals in a row begin an outage if they are a quarter of the requests in flight") {
   for (const std::uint32_t in_flight : {2U, 4U, 12U, 64U, 256U}) {
     CAPTURE(in_flight);
     Outage outage;
@@ -217,7 +219,7 @@ TEST_CASE("refusals in a row open it where they are a quarter of what is in flig
   }
 }
 
-TEST_CASE("what was under way when it began and fails later belongs to it") {
+TEST_CASE("a request in flight at the start of an outage belongs to it if it fails later") {
   Outage outage;
   const OutageTicket before = outage.start();
   for (int i = 0; i < 3; ++i) fail(outage, outage.start(), 0);
@@ -229,7 +231,7 @@ TEST_CASE("what was under way when it began and fails later belongs to it") {
   CHECK_FALSE(outage.is_open());
 }
 
-TEST_CASE("only an answer to a probe ends it, not one to what was sent before") {
+TEST_CASE("only an answer to a probe ends an outage, not one to an earlier request") {
   Outage outage;
   const OutageTicket before = outage.start();
   for (int i = 0; i < 3; ++i) fail(outage, outage.start(), 0);
@@ -246,7 +248,7 @@ TEST_CASE("there is one probe at a time, after pauses that double up to five sec
   for (int i = 0; i < 10; ++i) {
     CHECK_FALSE(outage.may_probe(at(now_s)));
     pauses.push_back(seconds_between(at(now_s), outage.probe_at()));
-    now_s += pauses.back() + 1e-6;  // a clock counts whole nanoseconds
+    now_s += pauses.back() + 1e-6;  // because a clock counts whole nanoseconds
     REQUIRE(outage.may_probe(at(now_s)));
     const OutageTicket probe = outage.start();
     CHECK_FALSE(outage.may_probe(at(now_s + 100)));
@@ -257,7 +259,7 @@ TEST_CASE("there is one probe at a time, after pauses that double up to five sec
   CHECK(pauses[9] == doctest::Approx(5).epsilon(0.01));
 }
 
-TEST_CASE("a server that throttles is asked more slowly, and Retry-After is obeyed") {
+TEST_CASE("a server that throttles is probed more slowly, and Retry-After is obeyed") {
   Outage outage;
   for (int i = 0; i < 3; ++i) {
     outage.finish_badly(outage.start(), FailureKind::kThrottle, failure(), kFew, kStart, kLongest);
@@ -275,7 +277,7 @@ TEST_CASE("a cancelled probe is followed by another") {
   CHECK(outage.may_probe(at(10)));
 }
 
-TEST_CASE("it is told as one story, with its first and its last failure") {
+TEST_CASE("an outage is reported as one event, with its first and its last failure") {
   Outage outage;
   fail(outage, outage.start(), 0);
   fail(outage, outage.start(), 0);
@@ -291,7 +293,7 @@ TEST_CASE("it is told as one story, with its first and its last failure") {
         "http://server:80 has been failing for 3.0 s and 2 requests");
 }
 
-TEST_CASE("totals count what has ended and what is still open") {
+TEST_CASE("totals include the outages that ended and the current one") {
   Outage outage = open_outage();
   outage.finish_well(outage.start(), at(2));
   for (int i = 0; i < 3; ++i) fail(outage, outage.start(), 3);

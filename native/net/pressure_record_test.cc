@@ -9,21 +9,21 @@ void record(PressureRecord& pressure, std::uint32_t in_flight, int good, int all
   for (int i = 0; i < all; ++i) pressure.record(in_flight, i >= good);
 }
 
-TEST_CASE("fewer requests help if half as many are answered well twice as often") {
+TEST_CASE("fewer requests help if the answered share doubles with half as many in flight") {
   PressureRecord pressure;
   record(pressure, 64, 25, 100);
   record(pressure, 32, 50, 100);
   CHECK(pressure.remedy_at(32) == Remedy::kFewer);
 }
 
-TEST_CASE("fewer requests do not help if as large a share fails") {
+TEST_CASE("fewer requests do not help if the same share fails") {
   PressureRecord pressure;
   record(pressure, 64, 50, 100);
   record(pressure, 16, 50, 100);
   CHECK(pressure.remedy_at(16) == Remedy::kNone);
 }
 
-TEST_CASE("a few answers say nothing, and nor do those to fewer requests alone") {
+TEST_CASE("a few answers decide nothing, and neither do answers at only one number of requests") {
   PressureRecord pressure;
   record(pressure, 64, 10, 20);
   record(pressure, 16, 50, 100);
@@ -31,7 +31,7 @@ TEST_CASE("a few answers say nothing, and nor do those to fewer requests alone")
   CHECK(pressure.remedy_at(64) == Remedy::kUnknown);
 }
 
-TEST_CASE("what a server did long ago counts no more") {
+TEST_CASE("old answers of a server no longer count") {
   PressureRecord pressure;
   record(pressure, 64, 500, 1000);
   record(pressure, 16, 900, 1000);

@@ -22,9 +22,10 @@ std::string hosts_without_proxy() {
 
 }  // namespace
 
-// libcurl's own rules differ in two ways. It takes a blank value for a proxy. It never reads
-// HTTP_PROXY, because a web server may set it from a header of its client ("httpoxy"); Python
-// ignores it only if REQUEST_METHOD is set, as in such a process.
+// libcurl's own rules differ in two ways. libcurl takes a blank value for a proxy. libcurl never
+// reads HTTP_PROXY, because a web server may set this variable from a header of its client
+// ("httpoxy"). Python ignores it only if REQUEST_METHOD is set, as in a program that a web server
+// started.
 std::string proxy_of(std::string_view url, const std::string& named) {
   if (!named.empty()) return named;
   const bool is_plain = url.starts_with("http:");

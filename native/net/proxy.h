@@ -1,7 +1,8 @@
-// The proxy for a server: the proxy of the option, else the one of the environment.
+// The proxy for a server: the proxy of the option, otherwise the one of the environment.
 //
-// The variables have the same meaning as for Python's lookups: upper and lower case count, blank
-// values do not. libcurl applies NO_PROXY, so the functions here return a proxy for its hosts, too.
+// The variables have the same meaning as in Python's lookups: upper and lower case count, blank
+// values do not. libcurl applies NO_PROXY, so the functions here return a proxy also for the hosts
+// of NO_PROXY.
 #pragma once
 
 #include <cstddef>
@@ -10,15 +11,15 @@
 
 namespace streamer {
 
-// Returns the proxy's URL, with its password; empty for none. `named` is the proxy of the option,
-// and wins.
+// Returns the proxy's URL, with its password; empty if there is no proxy. `named` is the proxy of
+// the option, and takes precedence.
 std::string proxy_of(std::string_view url, const std::string& named);
 
-// Whether NO_PROXY may name a host.
+// Whether NO_PROXY is set, so that some hosts may be reached without the proxy.
 bool has_hosts_without_proxy();
 
-// Returns a number that distinguishes the routes to a server; 0 without a proxy. It is a hash,
-// because URLs of proxies contain passwords.
+// Returns a number that distinguishes the routes to a server; 0 without a proxy. The number is a
+// hash, because URLs of proxies contain passwords.
 std::size_t route_to(std::string_view url, const std::string& named);
 
 }  // namespace streamer

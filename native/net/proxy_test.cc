@@ -12,7 +12,7 @@ namespace {
 
 using Values = std::vector<std::pair<std::string, std::string>>;
 
-// Sets variables for a test, and unsets all other proxy variables meanwhile.
+// Sets variables for a test, and unsets all other proxy variables during the test.
 class Environment {
  public:
   explicit Environment(const Values& values) {
@@ -40,7 +40,7 @@ class Environment {
 constexpr const char* kUrl = "http://server/a";
 constexpr const char* kProxy = "http://user:password@proxy:3128";
 
-TEST_CASE("a proxy is the one that is named, else that of the environment, in either case") {
+TEST_CASE("the proxy is that of the option, else that of the environment, in upper or lower case") {
   const Environment none(Values{});
   CHECK(proxy_of(kUrl, "").empty());
   CHECK(proxy_of(kUrl, kProxy) == kProxy);
@@ -61,12 +61,13 @@ TEST_CASE("a blank variable counts as unset") {
   CHECK_FALSE(has_hosts_without_proxy());
 }
 
-TEST_CASE("HTTP_PROXY of a web server's program is what a client has sent") {
+TEST_CASE(
+    "in a program of a web server, HTTP_PROXY is ignored, because a client may have sent it") {
   const Environment set(Values{{"HTTP_PROXY", kProxy}, {"REQUEST_METHOD", "GET"}});
   CHECK(proxy_of(kUrl, "").empty());
 }
 
-TEST_CASE("a route is another one with each proxy, and with each NO_PROXY") {
+TEST_CASE("a route differs with each proxy, and with each NO_PROXY") {
   const Environment none(Values{});
   CHECK(route_to(kUrl, "") == 0);
   const std::size_t by_option = route_to(kUrl, kProxy);

@@ -19,28 +19,29 @@ void answer(RequestSize& size, int count, const std::function<double(double)>& s
   }
 }
 
-TEST_CASE("a server that only waits, whatever the size, is asked for the most") {
+TEST_CASE("requests grow to the largest size if the server only waits, whatever the size") {
   RequestSize size;
   answer(size, 48, [](double) { return 0.014; });
   CHECK(size.bytes() == RequestSize::kMostBytes);
 }
 
-TEST_CASE("requests that queue at the server do not hide that larger ones bring more") {
+TEST_CASE("requests that queue at the server do not hide the gain of larger ones") {
   constexpr double kPerRequestS = 0.014;
   RequestSize size;
-  for (const std::uint32_t in_flight : {8, 16, 32}) {  // more and more are sent meanwhile
+  // A growing number of requests is sent meanwhile.
+  for (const std::uint32_t in_flight : {8, 16, 32}) {
     answer(size, 16, [in_flight](double) { return in_flight * kPerRequestS; }, in_flight);
   }
   CHECK(size.bytes() == RequestSize::kMostBytes);
 }
 
-TEST_CASE("30 ms of waiting and 90 MB/s, as S3 has them, call for the most") {
+TEST_CASE("with the 30 ms and 90 MB/s of S3, requests grow to the largest size") {
   RequestSize size;
   answer(size, 48, [](double bytes) { return 0.03 + bytes / 90e6; });
   CHECK(size.bytes() == RequestSize::kMostBytes);
 }
 
-TEST_CASE("the least wait for a first byte suggests the size to begin with") {
+TEST_CASE("the shortest wait for a first byte suggests the first size") {
   RequestSize size;
   CHECK(size.record_wait(0.05));
   CHECK(size.bytes() == RequestSize::kMostBytes);
@@ -51,7 +52,7 @@ TEST_CASE("the least wait for a first byte suggests the size to begin with") {
   CHECK(size.bytes() == RequestSize::kFirstBytes);
 }
 
-TEST_CASE("a wait suggests nothing any more once sizes were tried") {
+TEST_CASE("after sizes were tried, a wait suggests no size") {
   RequestSize size;
   answer(size, 16, [](double bytes) { return bytes / 200e6; });
   const std::uint64_t tried = size.bytes();
@@ -61,7 +62,7 @@ TEST_CASE("a wait suggests nothing any more once sizes were tried") {
 
 TEST_CASE("an attempt goes as far as the last waits suggest") {
   RequestSize size;
-  size.record_wait(0.001);  // for other objects
+  size.record_wait(0.001);  // a wait for other objects
   CHECK(size.bytes() == RequestSize::kFirstBytes);
   const auto answer_late = [&size](int count) {
     for (int i = 0; i < count; ++i) {
@@ -77,7 +78,7 @@ TEST_CASE("an attempt goes as far as the last waits suggest") {
   CHECK(size.bytes() == RequestSize::kMostBytes);
 }
 
-TEST_CASE("where a request takes as long as its bytes, small ones stay") {
+TEST_CASE("if a request takes as long as its bytes, requests stay small") {
   RequestSize size;
   int small = 0;
   for (int i = 0; i < 2000; ++i) {
@@ -87,7 +88,7 @@ TEST_CASE("where a request takes as long as its bytes, small ones stay") {
   CHECK(small > 1800);  // a larger size is tried now and then
 }
 
-TEST_CASE("one answer that took very long decides nothing") {
+TEST_CASE("one very slow answer does not change the size") {
   RequestSize size;
   answer(size, 16, [](double bytes) { return bytes / 200e6; });
   CHECK(size.bytes() == 2 * RequestSize::kFirstBytes);
@@ -96,14 +97,14 @@ TEST_CASE("one answer that took very long decides nothing") {
   CHECK(size.bytes() == 4 * RequestSize::kFirstBytes);
 }
 
-TEST_CASE("a network that changes is noticed") {
+TEST_CASE("the size follows a change of the network") {
   RequestSize size;
   answer(size, 200, [](double bytes) { return bytes / 200e6; });
   answer(size, 2000, [](double bytes) { return 0.1 + bytes / (500 * kMiB); });
   CHECK(size.bytes() == RequestSize::kMostBytes);
 }
 
-TEST_CASE("answers to requests of another size tell nothing") {
+TEST_CASE("answers to requests of another size are ignored") {
   RequestSize size;
   for (int i = 0; i < 100; ++i) CHECK_FALSE(size.record(12345, 1, kInFlight));
   CHECK(size.bytes() == RequestSize::kFirstBytes);

@@ -16,7 +16,7 @@ RequestWindow window_with(int in_flight) {
 
 TEST_CASE("there is no limit before the first outage") { CHECK(window_with(10'000).has_room()); }
 
-TEST_CASE("an outage halves what is in flight, down to one request") {
+TEST_CASE("an outage halves the number of requests in flight, down to one") {
   RequestWindow window = window_with(64);
   window.halve();
   CHECK(window.limit() == doctest::Approx(32));
@@ -24,7 +24,7 @@ TEST_CASE("an outage halves what is in flight, down to one request") {
   CHECK(window.limit() == 1.0);
 }
 
-TEST_CASE("an outage halves the window of before where little is in flight") {
+TEST_CASE("an outage halves the previous window if few requests are in flight") {
   RequestWindow window = window_with(20);
   window.halve();
   for (int i = 0; i < 16; ++i) window.finish_otherwise();
@@ -32,7 +32,7 @@ TEST_CASE("an outage halves the window of before where little is in flight") {
   CHECK(window.limit() == doctest::Approx(2));
 }
 
-TEST_CASE("an outage that met a single request leaves the window as it was") {
+TEST_CASE("an outage that hits a single request leaves the window unchanged") {
   RequestWindow window = window_with(1);
   window.halve();
   CHECK(window.has_room());
@@ -43,14 +43,14 @@ TEST_CASE("an outage that met a single request leaves the window as it was") {
   CHECK(window.limit() == doctest::Approx(10));
 }
 
-TEST_CASE("a round that went well adds one") {
+TEST_CASE("a round without failures adds one request to the window") {
   RequestWindow window = window_with(20);
   window.halve();
   for (int i = 0; i < 10; ++i) window.finish_well(10);
   CHECK(window.limit() == doctest::Approx(11).epsilon(0.01));
 }
 
-TEST_CASE("a failure takes a quarter of a request, and four a whole one") {
+TEST_CASE("a failure takes a quarter of a request, and four failures take one request") {
   RequestWindow window = window_with(100);
   window.shrink(8);
   CHECK(window.limit() == 99.75);
@@ -64,13 +64,13 @@ TEST_CASE("the first failure of a load that has just begun leaves it room to gro
   CHECK(window.limit() == 63.75);
 }
 
-TEST_CASE("failures alone leave one request") {
+TEST_CASE("failures alone shrink the window to one request") {
   RequestWindow window = window_with(8);
   for (int i = 0; i < 1000; ++i) window.shrink(8);
   CHECK(window.limit() == 1);
 }
 
-// Records a hundred requests, each sent as one of `in_flight`; `good` of them succeed.
+// Records a hundred requests, of which `good` succeed, each sent while `in_flight` were under way.
 void record(RequestWindow& window, std::uint32_t in_flight, int good) {
   for (int i = 0; i < 100; ++i) {
     window.start();
@@ -83,7 +83,7 @@ void record(RequestWindow& window, std::uint32_t in_flight, int good) {
   }
 }
 
-TEST_CASE("a failure gives the window back what it took if fewer requests fail as often") {
+TEST_CASE("a failure restores the shrunk window if fewer requests fail as often") {
   RequestWindow window = window_with(8);
   window.shrink(8);
   record(window, 64, 50);
@@ -108,7 +108,7 @@ TEST_CASE("a small window shrinks faster, down to pauses, if fewer requests fail
   CHECK(window.is_least());
 }
 
-TEST_CASE("what is in flight counts against the limit") {
+TEST_CASE("requests in flight count against the limit") {
   RequestWindow window = window_with(4);
   window.halve();
   CHECK_FALSE(window.has_room());

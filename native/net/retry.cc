@@ -9,14 +9,14 @@
 namespace streamer {
 namespace {
 
-constexpr double kLongestAloneS = 0.5;       // longest pause of a block if its server works
-constexpr double kLongestRetryAfterS = 120;  // a block's deadline is no later
+constexpr double kLongestAloneS = 0.5;       // longest pause if the server works otherwise
+constexpr double kLongestRetryAfterS = 120;  // no block has a later deadline
 
 bool is_one_of(std::string_view word, std::initializer_list<std::string_view> words) {
   return std::find(words.begin(), words.end(), word) != words.end();
 }
 
-// S3 may send these codes in a document with status 200; Azure and GCS send them with their own
+// S3 may send these codes in a document with status 200. Azure and GCS send them with the matching
 // status.
 FailureKind kind_of_storage_code(std::string_view code) {
   if (is_one_of(code, {"SlowDown", "ServiceUnavailable", "ThrottlingException", "ServerBusy",
@@ -54,17 +54,17 @@ FailureKind classify(const ReadError& error) {
       return FailureKind::kTransient;
     case ErrorCode::kHttpStatus:
       return kind_of_status(error);
-    case ErrorCode::kIo:  // descriptors become free again; other errors stay
+    case ErrorCode::kIo:  // descriptors become free again; other errors persist
       return means_no_descriptor(error.os_error) ? FailureKind::kTransient : FailureKind::kFinal;
     case ErrorCode::kRangeResponse:
     case ErrorCode::kEndlessHeaders:
-    case ErrorCode::kChecksum:  // of a response
+    case ErrorCode::kChecksum:  // the checksum of a response
       return FailureKind::kWrongAnswer;
     case ErrorCode::kCredentialsExpired:
     case ErrorCode::kClockSkew:
     case ErrorCode::kRedirect:
       return FailureKind::kStale;
-    case ErrorCode::kCredentials:  // 401: a token that was revoked early
+    case ErrorCode::kCredentials:  // 401: the token was revoked early
       return error.http_status == 401 ? FailureKind::kStale : FailureKind::kFinal;
     // After a redirect, some servers report an expired signature as a denied access.
     case ErrorCode::kAccessDenied:
@@ -94,7 +94,7 @@ bool is_worth_another_attempt(const ReadError& error, const AttemptHistory& hist
                              !may_be_of_one_object(error);  // an object's failures are no chance
   const double factor = may_be_chance ? history.row_factor : 1;
   if (history.attempts - 1 >= (most - 1) * factor) return false;
-  // If the server's Retry-After goes beyond the deadline, there is no point in waiting.
+  // If the server's Retry-After ends after the deadline, waiting is pointless.
   if (history.elapsed_s + error.retry_after_s >= options.block_deadline_s) return false;
   switch (kind) {
     case FailureKind::kTransient:
@@ -102,7 +102,7 @@ bool is_worth_another_attempt(const ReadError& error, const AttemptHistory& hist
       return true;
     case FailureKind::kWrongAnswer:
       return history.wrong_answers < 2;
-    // Tokens and redirects may expire again; one renewal cures all other causes.
+    // Tokens and redirects may expire again. All other causes need only one renewal.
     case FailureKind::kStale:
       return error.code == ErrorCode::kCredentialsExpired ||
              error.code == ErrorCode::kAccessDenied || history.renewals < 2;

@@ -73,7 +73,7 @@ TEST_CASE("attempts and time are bounded, whatever the failure") {
   CHECK_FALSE(is_tried_again(lost, {.attempts = 1, .elapsed_s = 120}));
 }
 
-TEST_CASE("of a server that fails many of all requests, a block may fail more often by chance") {
+TEST_CASE("a block may fail more often if its server fails many of all requests at random") {
   const ReadError refused = error_of(ErrorCode::kHttpStatus, 503);
   CHECK(is_tried_again(refused, {.attempts = 28, .row_factor = 4}));
   CHECK_FALSE(is_tried_again(refused, {.attempts = 29, .row_factor = 4}));
@@ -83,27 +83,27 @@ TEST_CASE("of a server that fails many of all requests, a block may fail more of
                                        RetryOptions{.max_attempts = 1}));
 }
 
-TEST_CASE("a server that wants a longer pause than there is time is not waited for") {
+TEST_CASE("a server that asks for a longer pause than the time left is not waited for") {
   ReadError refused = error_of(ErrorCode::kHttpStatus, 429);
   refused.retry_after_s = 100;
   CHECK(is_tried_again(refused, {.attempts = 1, .elapsed_s = 19}));
   CHECK_FALSE(is_tried_again(refused, {.attempts = 1, .elapsed_s = 20}));
 }
 
-TEST_CASE("a server that never answered is asked three times") {
+TEST_CASE("a server that never answered gets three attempts") {
   const ReadError refused = error_of(ErrorCode::kConnect);
   CHECK(is_tried_again(refused, {.attempts = 2, .has_server_answered = false}));
   CHECK_FALSE(is_tried_again(refused, {.attempts = 3, .has_server_answered = false}));
   CHECK(is_tried_again(refused, {.attempts = 3, .has_server_answered = true}));
 }
 
-TEST_CASE("a second wrong answer is final, however many other failures lie between") {
+TEST_CASE("a second wrong answer is final, whatever other failures happen in between") {
   const ReadError wrong = error_of(ErrorCode::kRangeResponse, 206);
   CHECK(is_tried_again(wrong, {.attempts = 5, .wrong_answers = 1}));
   CHECK_FALSE(is_tried_again(wrong, {.attempts = 2, .wrong_answers = 2}));
 }
 
-TEST_CASE("where a redirect leads, a refusal may mean that its signature has ended") {
+TEST_CASE("after a redirect, a refusal may mean that the signature of the new URL has expired") {
   ReadError error = error_of(ErrorCode::kAccessDenied, 403);
   error.is_at_redirect = true;
   CHECK(classify(error) == FailureKind::kStale);
@@ -111,8 +111,7 @@ TEST_CASE("where a redirect leads, a refusal may mean that its signature has end
 }
 
 TEST_CASE(
-    "a new URL is asked for once after a redirect, a 401 or a wrong clock, and whenever "
-    "one has expired") {
+    "a redirect, a 401 or a wrong clock allows one renewal, and an expiry allows any number") {
   for (const ReadError& error :
        {error_of(ErrorCode::kRedirect, 307), error_of(ErrorCode::kCredentials, 401),
         error_of(ErrorCode::kClockSkew, 403)}) {
@@ -123,7 +122,7 @@ TEST_CASE(
                        {.attempts = 3, .renewals = 3}));
 }
 
-TEST_CASE("delays double up to half a second, with full jitter") {
+TEST_CASE("pauses double up to half a second, with full jitter") {
   const RetryOptions options;
   const ReadError lost = error_of(ErrorCode::kConnect);
   CHECK(retry_delay_s(lost, 1, options, 0.999) == doctest::Approx(0.05).epsilon(0.01));
@@ -132,12 +131,12 @@ TEST_CASE("delays double up to half a second, with full jitter") {
   CHECK(retry_delay_s(lost, 3, options, 0.0) == 0.0);
 }
 
-TEST_CASE("a failure that may be one object's own has pauses of up to five seconds") {
+TEST_CASE("a failure that may concern one object only has pauses of up to five seconds") {
   const ReadError failed = error_of(ErrorCode::kHttpStatus, 500);
   CHECK(retry_delay_s(failed, 30, RetryOptions{}, 0.999) == doctest::Approx(5).epsilon(0.01));
 }
 
-TEST_CASE("a block that was refused alone waits half a second at most") {
+TEST_CASE("a single refused block waits half a second at most") {
   const RetryOptions options;
   const ReadError refused = error_of(ErrorCode::kHttpStatus, 503);
   CHECK(retry_delay_s(refused, 1, options, 0.999) == doctest::Approx(0.25).epsilon(0.01));
@@ -145,7 +144,7 @@ TEST_CASE("a block that was refused alone waits half a second at most") {
   CHECK(retry_delay_s(refused, 30, options, 0.999) == doctest::Approx(0.5).epsilon(0.01));
 }
 
-TEST_CASE("Retry-After is obeyed, within reason") {
+TEST_CASE("Retry-After is obeyed, up to a limit") {
   const RetryOptions options;
   ReadError error = error_of(ErrorCode::kHttpStatus, 500);
   error.retry_after_s = 7;

@@ -22,10 +22,10 @@
 namespace streamer {
 namespace {
 
-constexpr double kPollS = 0.1;  // between two checks for an interrupt of the caller
+constexpr double kPollS = 0.1;  // time between two checks whether the caller is interrupted
 
 struct Answer {
-  int code = 0;  // of getaddrinfo(3)
+  int code = 0;  // result of getaddrinfo(3)
   std::vector<std::string> addresses;
 };
 
@@ -49,7 +49,7 @@ Answer ask_resolver(const std::string& host) {
 }
 
 // One lookup, which the caller may abandon. The thread that waits for the resolver shares only this
-// object, and keeps it alive.
+// object with the caller, and keeps it alive.
 struct Question {
   std::mutex mutex;
   std::condition_variable is_answered;
@@ -67,7 +67,7 @@ std::optional<Answer> ask_until(const std::string& host, TimePoint deadline,
   const auto question = std::make_shared<Question>();
   try {
     // getaddrinfo cannot be interrupted, and waits as long as resolv.conf says. So this thread is
-    // detached, like libcurl's.
+    // detached, like libcurl's resolver threads.
     start_engine_thread("name", 0, [question, host] {
       Answer answer = ask_resolver(host);
       const std::lock_guard lock(question->mutex);
@@ -75,7 +75,7 @@ std::optional<Answer> ask_until(const std::string& host, TimePoint deadline,
       question->is_answered.notify_one();
     }).detach();
   } catch (const std::system_error&) {
-    return ask_resolver(host);  // no thread is left: wait for the resolver
+    return ask_resolver(host);  // the system starts no thread, so this one waits for the resolver
   }
   std::unique_lock lock(question->mutex);
   while (!question->answer && Clock::now() < deadline) {
@@ -89,7 +89,7 @@ std::optional<Answer> ask_until(const std::string& host, TimePoint deadline,
   return std::move(question->answer);
 }
 
-// Returns false if the caller is interrupted.
+// Sleeps until `end`. Returns false if the caller is interrupted.
 bool sleep_until(TimePoint end, const NamePatience& patience) {
   for (TimePoint now = Clock::now(); now < end; now = Clock::now()) {
     std::this_thread::sleep_until(std::min(end, after(now, kPollS)));

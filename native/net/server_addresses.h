@@ -1,8 +1,9 @@
 // Looks up the addresses of a host with this machine's resolver.
 //
-// Guarantees: an answer or an error within `timeout_s`, or soon after an interrupt of the caller,
-// however long the name servers are silent. A name that does not exist is an error at once. If no
-// name server answers, or one fails, the lookup is retried by the rules of net/retry.h.
+// Guarantees: returns an answer or an error within `timeout_s`, or soon after an interrupt of the
+// caller, however long the name servers are silent. A name that does not exist is an error at once.
+// If no name server answers, or a name server fails, the lookup is retried by the rules of
+// net/retry.h.
 #pragma once
 
 #include <functional>
@@ -16,7 +17,7 @@
 namespace streamer {
 
 struct NamePatience {
-  double timeout_s = 10;  // for all attempts together
+  double timeout_s = 10;  // limit for all attempts together
   RetryOptions retry = {};
   std::function<bool()> is_interrupted = {};  // called ten times a second; may be empty
 };
@@ -26,7 +27,7 @@ struct NamePatience {
 void ask_for_addresses(const std::string& host,
                        std::function<void(const std::vector<std::string>&)> take_answer);
 
-// Returns the addresses as text, in the resolver's order, at least one; or an error.
+// Returns the addresses as text, in the resolver's order, at least one; otherwise an error.
 std::variant<std::vector<std::string>, ReadError> addresses_of(const std::string& host,
                                                                const NamePatience& patience);
 

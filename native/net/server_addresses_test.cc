@@ -5,14 +5,14 @@
 namespace streamer {
 namespace {
 
-TEST_CASE("an address is that of itself, and nonsense is nobody's") {
+TEST_CASE("the lookup of an address returns this address, and a malformed address fails") {
   using Addresses = std::vector<std::string>;
   CHECK(std::get<Addresses>(addresses_of("127.0.0.1", {})) == Addresses{"127.0.0.1"});
   CHECK(std::get<Addresses>(addresses_of("::1", {})) == Addresses{"::1"});
   CHECK(std::holds_alternative<ReadError>(addresses_of("256.256.256.256.invalid", {})));
 }
 
-TEST_CASE("a question ends when the caller has had enough, or time is up") {
+TEST_CASE("a lookup ends when the caller interrupts it, or its time is over") {
   const auto refused =
       addresses_of("256.256.256.256.invalid", {.is_interrupted = [] { return true; }});
   CHECK(std::get<ReadError>(refused).attempts == 1);

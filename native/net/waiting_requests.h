@@ -1,5 +1,5 @@
 // Requests that wait because a server serves few connections at a time, each until it is closed.
-// While some wait, every owner of an idle connection closes it.
+// While some requests wait, every owner of an idle connection closes its connection.
 //
 // Thread-safe.
 #pragma once
@@ -14,11 +14,12 @@ namespace streamer {
 
 class WaitingRequests {
  public:
-  // A wait of this length means that the server does not serve the connection: it is longer than a
-  // server takes to start a process for a connection, and longer than most requests.
+  // A wait of this length means that the server does not serve the connection. It is longer than a
+  // server takes to start a process for a connection, and longer than most requests take.
   static constexpr double kLongWaitS = 2;
 
-  // A request of another client than the engine, from construction to destruction.
+  // A request that the storage's client sends, not the engine. It lasts from construction to
+  // destruction.
   class Foreign {
    public:
     explicit Foreign(WaitingRequests& all) : all_(all) {
@@ -37,8 +38,8 @@ class WaitingRequests {
     std::multiset<TimePoint>::iterator started_;
   };
 
-  // A request of the engine has waited for kLongWaitS on a new connection. Called again while it
-  // waits.
+  // Records that a request of the engine has waited for kLongWaitS on a new connection. The request
+  // repeats this call while it waits.
   void note(TimePoint now) { noted_.note(now); }
 
   bool are_some(TimePoint now) {
@@ -48,7 +49,7 @@ class WaitingRequests {
   }
 
  private:
-  // Longer than the second between two checks of reactors and kept connections.
+  // Longer than one second, the interval at which reactors and kept connections check.
   static constexpr double kNotedForS = 1.5;
 
   LatestTime noted_;

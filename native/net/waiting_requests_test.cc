@@ -7,7 +7,7 @@
 namespace streamer {
 namespace {
 
-TEST_CASE("the engine's requests wait as long as that is noted") {
+TEST_CASE("requests of the engine count as waiting as long as this is recorded") {
   WaitingRequests requests;
   const TimePoint now = Clock::now();
   CHECK(!requests.are_some(now));
@@ -16,7 +16,7 @@ TEST_CASE("the engine's requests wait as long as that is noted") {
   CHECK(!requests.are_some(after(now, 2)));
 }
 
-TEST_CASE("other requests wait from two seconds on until they end") {
+TEST_CASE("other requests count as waiting from two seconds on until they end") {
   WaitingRequests requests;
   std::optional<WaitingRequests::Foreign> first(std::in_place, requests);
   std::optional<WaitingRequests::Foreign> second(std::in_place, requests);
