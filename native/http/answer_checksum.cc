@@ -7,7 +7,7 @@ namespace streamer {
 namespace {
 
 // Decodes base64 with padding (RFC 4648 §4). Returns nothing unless `text` is the canonical form of
-// that many bytes.
+// exactly `bytes` bytes.
 std::optional<std::string> base64_decoded(std::string_view text, std::size_t bytes) {
   constexpr std::string_view kDigits =
       "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";

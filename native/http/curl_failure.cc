@@ -11,8 +11,8 @@
 namespace streamer {
 namespace {
 
-// A name server that answered libcurl this fast will answer again as fast. A slower one may have
-// failed by time-out, and would block this thread once more.
+// A name server that answered libcurl this fast will answer as fast again. A slower name server may
+// have failed by time-out, and another lookup would block this thread as long.
 constexpr double kPromptLookupS = 0.5;
 constexpr std::size_t kLongestHeaderLineBytes = 100 << 10;  // libcurl's CURL_MAX_HTTP_HEADER
 
@@ -40,9 +40,9 @@ ErrorCode code_of(CURLcode result) {
   }
 }
 
-// libcurl accepts header lines of up to 100 KB, and 300 KB of headers in total. If a line is
-// longer, it reports that memory is exhausted. An allocation of the same size shows whether that is
-// true.
+// libcurl accepts header lines of up to 100 KB, and 300 KB of headers in total. For a longer line,
+// it reports that memory is exhausted. An allocation of the same size shows whether memory is
+// really exhausted.
 bool means_endless_headers(CURLcode result, std::string_view message) {
   if (result == CURLE_RECV_ERROR) return message.substr(0, 9) == "Too large";
 #if LIBCURL_VERSION_NUM >= 0x080600
@@ -62,11 +62,14 @@ ReadError error_of_curl(CURLcode result, const char* message, bool has_head, boo
     error.code = ErrorCode::kEndlessHeaders;
     error.detail = "the headers of the server's answer do not end";
   } else if (error.detail.find("alert certificate required") != std::string::npos) {
-    error.code = ErrorCode::kTls;  // TLS 1.3 demands ours after the handshake
+    // In TLS 1.3, the server rejects a missing client certificate only after the handshake.
+    error.code = ErrorCode::kTls;
   } else if (result == CURLE_SSL_CONNECT_ERROR && has_answered) {
-    error.code = ErrorCode::kConnect;  // its TLS worked before: the connection broke
+    // The server's TLS worked before, so the connection broke.
+    error.code = ErrorCode::kConnect;
   } else if (result == CURLE_UNSUPPORTED_PROTOCOL && has_answered) {
-    error.code = ErrorCode::kConnect;  // it speaks HTTP: bytes of an earlier response were left
+    // The server does speak HTTP, so these are bytes that an earlier response left.
+    error.code = ErrorCode::kConnect;
   }
   return error;
 }

@@ -1,4 +1,4 @@
-// Turns libcurl's failure of a request into an error of the engine, for reads and lookups alike.
+// Turns libcurl's failure of a request into an error of the engine, for both reads and lookups.
 #pragma once
 
 #include <curl/curl.h>
@@ -13,10 +13,10 @@ namespace streamer {
 // complete. `has_answered`: the server has answered before, so its TLS works.
 ReadError error_of_curl(CURLcode result, const char* message, bool has_head, bool has_answered);
 
-// Finds the cause behind libcurl's "could not connect" or "could not resolve": no file descriptor
-// was left, the host does not exist, or no server answered. Call it right after a request without a
-// response. `elapsed_s`: time since the request was sent. `may_look_up`: the resolver may be asked
-// again.
+// Finds the cause of libcurl's "could not connect" or "could not resolve": no file descriptor was
+// left, the host does not exist, or no server answered. Call this right after a request without a
+// response. `elapsed_s`: time since the request was sent. `may_look_up`: whether the resolver may
+// be asked again.
 void refine_connect_error(ReadError& error, const std::string& url, double elapsed_s,
                           bool may_look_up);
 

@@ -25,14 +25,14 @@ std::optional<double> seconds_in(std::string_view text) {
   return static_cast<double>(value);
 }
 
-// libcurl reads dates in every form of HTTP, whatever the locale.
+// libcurl parses dates in every form that HTTP has, whatever the locale.
 std::optional<double> unix_time_in(const std::string& date) {
   const time_t time = curl_getdate(date.c_str(), nullptr);
   return time < 0 ? std::nullopt : std::optional(static_cast<double>(time));
 }
 
-// Returns when the response was sent, by the server's clock. Its Date has whole seconds only: if
-// this machine's clock agrees with it, this machine's clock is more exact.
+// Returns when the response was sent, by the server's clock. Its Date has whole seconds only. If
+// this machine's clock agrees with the Date, this machine's clock is more exact and is used.
 double sent_at_s(const std::string& date, double unix_now_s) {
   constexpr double kCutAndTransferS = 2;
   const auto sent = date.empty() ? std::nullopt : unix_time_in(date);
@@ -48,7 +48,7 @@ double retry_after_s(const PauseHeaders& headers, double unix_now_s) {
   return until ? std::max(0.0, *until - sent_at_s(headers.date, unix_now_s)) : 0;
 }
 
-// Splits at the separators that are outside of quoted strings.
+// Splits at separators outside of quoted strings.
 std::vector<std::string_view> split(std::string_view text, char separator) {
   std::vector<std::string_view> parts;
   std::size_t begin = 0;

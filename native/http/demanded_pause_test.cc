@@ -13,7 +13,7 @@ double pause(const std::string& retry_after, const std::string& rate_limit = {},
   return demanded_pause_s(status, {retry_after, rate_limit, date}, kNowS);
 }
 
-TEST_CASE("Retry-After has seconds, or a date that is counted from the answer's own") {
+TEST_CASE("Retry-After has seconds, or a date relative to the Date of the response") {
   CHECK(pause("7") == 7);
   CHECK(pause("Thu, 26 Nov 2026 12:00:09 GMT") == 9);
   CHECK(pause("Thursday, 26-Nov-26 12:00:09 GMT") == 9);
@@ -21,11 +21,11 @@ TEST_CASE("Retry-After has seconds, or a date that is counted from the answer's 
   CHECK(pause("Thu, 26 Nov 2026 12:00:09 GMT", "", kDate, 502) == 9);
 }
 
-TEST_CASE("without a Date this machine's clock counts") {
+TEST_CASE("without a Date, the clock of this machine is used") {
   CHECK(pause("Wed, 18 Nov 2026 11:06:43 GMT", "", "") == 3);
 }
 
-TEST_CASE("this machine's clock counts if it agrees with the Date, which is cut to a second") {
+TEST_CASE("this machine's clock is used if it agrees with the Date, which has whole seconds") {
   const auto pause_at = [](double unix_now_s) {
     return demanded_pause_s(
         429, {"Wed, 18 Nov 2026 11:06:50 GMT", "", "Wed, 18 Nov 2026 11:06:40 GMT"}, unix_now_s);
@@ -36,14 +36,14 @@ TEST_CASE("this machine's clock counts if it agrees with the Date, which is cut 
   CHECK(pause_at(kNowS - 1) == 10);
 }
 
-TEST_CASE("what cannot be parsed, or lies in the past, demands nothing") {
+TEST_CASE("a value that cannot be parsed, or lies in the past, demands no pause") {
   for (const char* text : {"", "soon", "-5", "1.5", "7 s", "Mon, 01 Jan 2001 00:00:00 GMT",
                            "::", "\"api\";r=0", "99999999999999999999999"}) {
     CHECK_MESSAGE(pause(text) == 0, text);
   }
 }
 
-TEST_CASE("RateLimit has the seconds until a quota that is used up is full again") {
+TEST_CASE("RateLimit has the seconds until an exhausted quota is full again") {
   CHECK(pause("", "\"api\";r=0;t=6") == 6);
   CHECK(pause("", "\"api\"; r=0; t=6; pk=:c3Rh:") == 6);
   CHECK(pause("", "\"a\";r=0;t=6, \"b\";r=0;t=9, \"c\";r=5;t=300") == 9);
@@ -51,8 +51,7 @@ TEST_CASE("RateLimit has the seconds until a quota that is used up is full again
   CHECK(pause("", "\"api\";r=0;t=6", kDate, 503) == 6);
 }
 
-TEST_CASE(
-    "RateLimit demands nothing if some is left, no time is told, or no quota was the reason") {
+TEST_CASE("RateLimit is ignored without an exhausted quota, its time, or status 429 or 503") {
   for (const char* text : {"", "\"api\";r=1;t=6", "\"api\";t=6", "\"api\";r=0", "\"api\";r=0;t=x",
                            "\"api\";r=0;t=-1", "limit=1, remaining=0, reset=6", "\"r=0;t=6"}) {
     CHECK_MESSAGE(pause("", text) == 0, text);
@@ -60,7 +59,7 @@ TEST_CASE(
   CHECK(pause("", "\"api\";r=0;t=6", kDate, 500) == 0);
 }
 
-TEST_CASE("Retry-After counts if both are there") {
+TEST_CASE("Retry-After takes precedence if both headers are present") {
   CHECK(pause("2", "\"api\";r=0;t=6") == 2);
   CHECK(pause("soon", "\"api\";r=0;t=6") == 6);
 }

@@ -16,10 +16,10 @@ namespace {
 
 constexpr double kLookS = 0.1;
 constexpr int kPollMs = 100;
-constexpr std::size_t kMostHeaders = 200;  // libcurl bounds their bytes
+constexpr std::size_t kMostHeaders = 200;  // libcurl limits their bytes
 constexpr std::size_t kQuotedBytes = 4096;
 
-// Of "HTTP/1.1 200 OK".
+// Returns the status in a line like "HTTP/1.1 200 OK".
 int status_of(std::string_view line) {
   int status = 0;
   const std::size_t space = line.find(' ');
@@ -36,7 +36,7 @@ void set_method(CURL* easy, const ExchangeRequest& request) {
     curl_easy_setopt(easy, CURLOPT_POST, 1L);
     curl_easy_setopt(easy, CURLOPT_POSTFIELDSIZE_LARGE,
                      static_cast<curl_off_t>(request.body.size()));
-    // Without a place libcurl would ask for the body, even for none.
+    // With a null pointer, libcurl would ask a callback for the body, even for an empty body.
     curl_easy_setopt(easy, CURLOPT_POSTFIELDS, request.body.empty() ? "" : request.body.data());
     curl_easy_setopt(easy, CURLOPT_CUSTOMREQUEST, request.method.c_str());
   }
@@ -56,11 +56,12 @@ Exchange::Exchange(ExchangeRequest request) : request_(std::move(request)) {
   CURL* easy = easy_.get();
   set_request(easy, target, request_headers_.get(), addresses_.get(), request_.connect_timeout_s,
               request_.is_repeated);
-  // The one before may have been stale, or have led to a server that is sick.
+  // The connection of the last attempt may have been stale, or have led to a broken server.
   if (request_.is_repeated) set_new_connection(easy);
   set_method(easy, request_);
 #if LIBCURL_VERSION_NUM >= 0x074000
-  curl_easy_setopt(easy, CURLOPT_HTTP09_ALLOWED, 1L);  // to quote an answer that is not HTTP
+  // Allows HTTP/0.9, so that a message can quote a response that is not HTTP.
+  curl_easy_setopt(easy, CURLOPT_HTTP09_ALLOWED, 1L);
 #endif
   curl_easy_setopt(easy, CURLOPT_HEADERFUNCTION, &Exchange::on_header);
   curl_easy_setopt(easy, CURLOPT_HEADERDATA, this);
@@ -73,19 +74,20 @@ Exchange::~Exchange() { close(); }
 
 void Exchange::close() {
   if (!multi_) return;
-  if (getpid() != owner_) {  // a last word over TLS would end the parent's connection
+  // Closing a TLS connection writes to it, which would end the parent's connection.
+  if (getpid() != owner_) {
     (void)easy_.release();
     (void)multi_.release();
     return;
   }
-  const BrokenPipesIgnored by_libcurl;  // on the caller's thread
+  const BrokenPipesIgnored by_libcurl;  // it writes on the caller's thread
   curl_multi_remove_handle(multi_.get(), easy_.get());
   easy_.reset();
   multi_.reset();
 }
 
 std::optional<ReadError> Exchange::receive_head(const IsInterrupted& is_interrupted) {
-  const BrokenPipesIgnored by_libcurl;  // on the caller's thread
+  const BrokenPipesIgnored by_libcurl;  // it writes on the caller's thread
   started_ = Clock::now();
   if (curl_multi_add_handle(multi_.get(), easy_.get()) != CURLM_OK) {
     return error_of(ErrorCode::kOutOfMemory, "libcurl takes no further request");
@@ -98,7 +100,7 @@ Exchange::Piece Exchange::read(char* into, std::size_t size, double timeout_s,
   if (getpid() != owner_) {
     return {0, error_of(ErrorCode::kConnect, "the connection is the parent process's")};
   }
-  const BrokenPipesIgnored by_libcurl;  // on the caller's thread
+  const BrokenPipesIgnored by_libcurl;  // it writes on the caller's thread
   into_ = into;
   room_ = size;
   spilled_.erase(0, place(spilled_));
@@ -130,7 +132,7 @@ std::optional<ReadError> Exchange::run_until(const std::function<bool()>& is_don
     if (is_head_late()) {
       return failure(error_of(ErrorCode::kTimeout, "no answer in time"), CURLE_OPERATION_TIMEDOUT);
     }
-    if (now >= look_at) {  // to look takes the GIL
+    if (now >= look_at) {  // the check takes the GIL
       if (is_interrupted()) return error_of(ErrorCode::kTimeout, "interrupted");
       look_at = after(now, kLookS);
     }
@@ -152,7 +154,8 @@ std::optional<ReadError> Exchange::conclude(CURLcode result) {
   has_ended_ = true;
   curl_multi_remove_handle(multi_.get(), easy_.get());
   if (!strange_start_.empty()) {
-    // On a connection that has answered others, something was left behind: a new one has nothing.
+    // Earlier responses on the same connection may have left bytes behind. A new connection has
+    // none.
     const ErrorCode code =
         has_new_connection(easy_.get()) ? ErrorCode::kHttpStatus : ErrorCode::kConnect;
     return failure(error_of(code, "the answer is not HTTP"), result);
@@ -171,7 +174,7 @@ std::optional<ReadError> Exchange::conclude(CURLcode result) {
   return failure(error_of_curl(result, message_.data(), has_head_, has_answered), result);
 }
 
-// Tells apart what libcurl has one word for, and who failed.
+// Refines a failure: libcurl has one code for several causes, and does not say which side failed.
 ReadError Exchange::failure(ReadError error, CURLcode result) {
   long os_error = 0;
   curl_easy_getinfo(easy_.get(), CURLINFO_OS_ERRNO, &os_error);
@@ -188,7 +191,8 @@ ReadError Exchange::failure(ReadError error, CURLcode result) {
   return error;
 }
 
-// libcurl is C: nothing may be thrown through it. Anything but all bytes makes it give up.
+// libcurl is written in C, so nothing may be thrown through it. If the result is not the number of
+// bytes, libcurl ends the request.
 std::size_t Exchange::on_header(char* data, std::size_t size, std::size_t count,
                                 void* self) noexcept {
   auto& exchange = *static_cast<Exchange*>(self);
@@ -206,9 +210,9 @@ void Exchange::take_line(std::string_view line) {
     headers_.clear();
     status_ = status_of(line);
   } else if (line.empty()) {
-    has_head_ = status_ >= 200;  // after 100 Continue another one follows
+    has_head_ = status_ >= 200;  // after 100 Continue, another head follows
   } else if (has_head_) {
-    return;  // trailers
+    return;  // trailers are ignored
   } else if (headers_.size() == kMostHeaders) {
     has_too_many_headers_ = true;
   } else {
@@ -238,7 +242,7 @@ std::size_t Exchange::take_body(std::string_view data) {
   return data.size();
 }
 
-// Copies what fits into the caller's buffer, and returns the number of bytes.
+// Copies as many bytes as fit into the caller's buffer, and returns their number.
 std::size_t Exchange::place(std::string_view data) {
   const std::size_t fitting = std::min(room_, data.size());
   if (fitting == 0) return 0;

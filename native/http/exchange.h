@@ -1,11 +1,11 @@
-// One request and its answer, read at the pace of whoever asks: for pages of listings, sizes,
-// versions and logins, small uploads, and objects of servers without byte ranges.
+// One request and its response, which the caller reads at its own pace. It serves pages of
+// listings, sizes, versions, logins, small uploads, and objects of servers without byte ranges.
 //
-// It takes a connection that is kept (http/kept_connections.h), and gives it back at the end of the
-// body, so that the data finds it open. It is sent once, and redirects are not followed. It
-// receives what the caller reads; libcurl and the socket hold a little more.
+// An exchange takes a kept connection (http/kept_connections.h), and returns it at the end of the
+// body, so that reads of data find it open. The request is sent once, and redirects are not
+// followed. The exchange receives what the caller reads; libcurl and the socket hold a little more.
 //
-// For one thread at a time. A forked child leaves its parent's alone.
+// Used by one thread at a time. A forked child does not touch its parent's exchange.
 #pragma once
 
 #include <curl/curl.h>
@@ -30,43 +30,44 @@ namespace streamer {
 struct ExchangeRequest {
   HttpTarget target;
   std::string method = "GET";    // or "HEAD", "PUT", "POST"
-  std::string_view body;         // of the last two; its owner keeps it until the exchange is gone
-  double connect_timeout_s = 0;  // with the TLS handshake
-  double head_timeout_s = 0;     // since the request is sent
-  bool is_repeated = false;      // a new connection goes to an address that is looked up anew
+  std::string_view body;         // of PUT or POST; must outlive the exchange
+  double connect_timeout_s = 0;  // includes the TLS handshake
+  double head_timeout_s = 0;     // counted from when the request is sent
+  bool is_repeated = false;      // a new connection goes to a newly looked up address
 };
 
 class Exchange {
  public:
-  // Asked ten times a second; true ends a wait.
+  // Called ten times a second. If it returns true, the wait ends.
   using IsInterrupted = std::function<bool()>;
 
-  // Throws std::runtime_error where libcurl gives no handle.
+  // Throws std::runtime_error if libcurl fails to create a handle.
   explicit Exchange(ExchangeRequest request);
   ~Exchange();
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;
 
-  // Sends the request and waits for the head of the answer: nothing once it is there.
+  // Sends the request and waits for the head of the response. Returns nothing when the head has
+  // arrived.
   std::optional<ReadError> receive_head(const IsInterrupted& is_interrupted);
 
   int status() const { return status_; }
   const std::vector<std::string>& headers() const { return headers_; }  // "name: value", as sent
-  // A connection was made, whatever came of it.
+  // Whether a connection was made, even if the request failed later.
   bool was_connected() const { return was_connected_; }
-  // How an answer begins that is not HTTP; empty for all others.
+  // The start of a response that is not HTTP; empty for all others.
   const std::string& strange_start() const { return strange_start_; }
 
   struct Piece {
     std::size_t count = 0;           // bytes
-    std::optional<ReadError> error;  // with the bytes that came before it
+    std::optional<ReadError> error;  // set if the request failed after `count` bytes
   };
-  // Receives `size` bytes of the body, or as many as come within `timeout_s`. If there are fewer
-  // and no error, either the body has ended or the time is over; has_ended() tells which.
+  // Receives `size` bytes of the body, or as many as arrive within `timeout_s`. If there are fewer
+  // bytes and no error, either the body has ended or the time is over; has_ended() tells which.
   Piece read(char* into, std::size_t size, double timeout_s, const IsInterrupted& is_interrupted);
   bool has_ended() const { return has_ended_ && spilled_.empty(); }
 
-  // Ends the request; its connection is closed unless the body had ended.
+  // Ends the request. Its connection is closed unless the body had ended.
   void close();
 
  private:
@@ -76,7 +77,8 @@ class Exchange {
   void take_line(std::string_view line);
   std::size_t take_body(std::string_view data);
   std::size_t place(std::string_view data);
-  // Lets libcurl work until `is_done`, the end, or the time: nothing then, unless it failed.
+  // Lets libcurl work until `is_done`, the end of the response, or `latest`. Returns an error only
+  // if libcurl failed.
   std::optional<ReadError> run_until(const std::function<bool()>& is_done, TimePoint latest,
                                      const IsInterrupted& is_interrupted);
   std::optional<ReadError> conclude(CURLcode result);
@@ -99,7 +101,7 @@ class Exchange {
   std::string strange_start_;
   char* into_ = nullptr;  // the caller's buffer, during read()
   std::size_t room_ = 0;  // bytes left in it
-  std::string spilled_;   // came with what was read, and is for the next read
+  std::string spilled_;   // received, but not yet read by the caller
   bool is_paused_ = false;
   bool has_ended_ = false;
 };

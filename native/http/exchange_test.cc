@@ -39,7 +39,7 @@ std::string body_of(Exchange& exchange, std::size_t piece_bytes) {
   return body;
 }
 
-TEST_CASE("an answer has its status, headers and body, and leaves its connection to the next") {
+TEST_CASE("a response has its status, headers and body, and its connection is used again") {
   const LoopbackServer server(kData);
   for (const std::size_t piece_bytes : {kData.size(), kData.size() + 1, std::size_t{1000}}) {
     Exchange exchange(request_to(server));
@@ -53,7 +53,7 @@ TEST_CASE("an answer has its status, headers and body, and leaves its connection
   KeptConnections::of_process().release();
 }
 
-TEST_CASE("the answer to a HEAD has no body, whatever length it tells") {
+TEST_CASE("the response to a HEAD has no body, whatever length it announces") {
   const LoopbackServer server(kData);
   ExchangeRequest request = request_to(server);
   request.method = "HEAD";
@@ -64,7 +64,7 @@ TEST_CASE("the answer to a HEAD has no body, whatever length it tells") {
   CHECK(std::count(headers.begin(), headers.end(), "Content-Length: 100000") == 1);
 }
 
-TEST_CASE("the connection of an answer that is left in the middle is not kept") {
+TEST_CASE("the connection of a response that is not read to its end is not kept") {
   KeptConnections::of_process().release();
   const LoopbackServer server(kData);
   for (int i = 0; i < 2; ++i) {
@@ -79,7 +79,7 @@ TEST_CASE("the connection of an answer that is left in the middle is not kept") 
   CHECK(KeptConnections::of_process().release() == 0);
 }
 
-TEST_CASE("an answer with an error status is an answer; a connection that is closed gives none") {
+TEST_CASE("an error status is a response, and a closed connection is an error") {
   const LoopbackServer server(kData, [](int number) {
     return number == 0 ? LoopbackFault::kUnavailable : LoopbackFault::kCutAtOnce;
   });
@@ -107,7 +107,7 @@ TEST_CASE("a body that is cut has the bytes before the cut, and an error") {
   CHECK(read.count < kData.size());
 }
 
-TEST_CASE("a server that takes no connections, or keeps its silence, ends the wait in time") {
+TEST_CASE("a server that accepts no connection, or never answers, ends the wait in time") {
   start_libcurl();
   ExchangeRequest request;
   request.target.url = "http://127.0.0.1:1/object";

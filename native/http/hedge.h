@@ -1,9 +1,9 @@
-// A duplicate of a slow request, received into separate memory. The first complete one of the two
-// is used.
+// A duplicate of a slow request, received into separate memory. Of the two requests, the one that
+// completes first is used.
 //
-// Both run on the thread of one reactor, and the target memory never has two writers. The duplicate
-// fills memory of its own. When it is complete, the slow request is cancelled, and then the missing
-// bytes are copied to their place. (Dean and Barroso, "The Tail at Scale", 2013.)
+// Both requests run on the thread of one reactor, and the target memory never has two writers. The
+// duplicate fills its own memory. When it is complete, the slow request is cancelled, and then the
+// missing bytes are copied to their place. (Dean and Barroso, "The Tail at Scale", 2013.)
 #pragma once
 
 #include <atomic>
@@ -19,8 +19,8 @@ namespace streamer {
 
 class Hedge {
  public:
-  // Covers the bytes that `slow` still lacks. If its response has a checksum, covers the whole
-  // response, because the received part cannot be verified without the rest.
+  // Covers the bytes that `slow` has not received yet. If its response has a checksum, covers the
+  // whole response, because the received part cannot be verified without the rest.
   explicit Hedge(const Block& slow)
       : begin_(slow.first_open()),
         end_(slow.end),
@@ -40,8 +40,8 @@ class Hedge {
     return duplicate;
   }
 
-  // Copies the missing bytes to `slow` after the duplicate is complete. Nothing may write to `slow`
-  // any more.
+  // Copies the missing bytes to `slow` after the duplicate is complete. The slow request must be
+  // cancelled before.
   void complete(Block& slow) const {
     slow.forget_open();
     SegmentCursor cursor(slow);
@@ -57,8 +57,8 @@ class Hedge {
 };
 
 // The bytes that duplicates may cost: a share of the bytes that all reactors of a load request
-// anyway. It is counted for all reactors together, because the share of one may be less than one
-// request. Thread-safe.
+// anyway. The share is counted for all reactors together, because the share of one reactor may be
+// less than one request. Thread-safe.
 class HedgeBudget {
  public:
   explicit HedgeBudget(double percent) : share_(percent / 100) {}

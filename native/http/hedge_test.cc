@@ -28,7 +28,7 @@ TEST_CASE("a duplicate gives exactly the bytes that are missing when it is compl
   CHECK(duplicate.end == 113);
   std::memcpy(duplicate.destinations[0].target, "cdefGGGhijk", 11);
 
-  slow.received = 4;  // it received more meanwhile
+  slow.received = 4;  // the slow request received more meanwhile
   std::memcpy(first.data() + 2, "CD", 2);
   hedge.complete(slow);
   CHECK(slow.received == slow.size());
@@ -36,7 +36,7 @@ TEST_CASE("a duplicate gives exactly the bytes that are missing when it is compl
   CHECK(second == "hijk");
 }
 
-TEST_CASE("a duplicate replaces an answer that was not compared yet, whole") {
+TEST_CASE("a duplicate replaces the whole of a response whose checksum was not compared yet") {
   std::string text(8, '.');
   Block slow;
   slow.begin = 100;
@@ -59,14 +59,14 @@ TEST_CASE("a duplicate replaces an answer that was not compared yet, whole") {
   CHECK_FALSE(slow.answer);
 }
 
-TEST_CASE("the time of a duplicate begins with it") {
+TEST_CASE("the time of a duplicate counts from its own start") {
   Block slow;
   slow.end = 8;
   const TimePoint before = Clock::now();
   CHECK(Hedge(slow).block(0).first_started >= before);
 }
 
-TEST_CASE("duplicates cost at most their share of what was asked for") {
+TEST_CASE("duplicates cost at most their share of the requested bytes") {
   HedgeBudget budget(5);
   CHECK_FALSE(budget.try_spend(1));
   budget.record_request(1000);

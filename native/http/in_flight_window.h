@@ -1,16 +1,16 @@
-// How many requests a reactor keeps in flight: few if each connection is fast, more if each is
-// slow.
+// How many requests a reactor keeps in flight: few if each connection is fast, more if each
+// connection is slow.
 //
-// A server nearby fills a few connections as fast as a thread empties them. More connections only
-// spread the work over more memory at a time, which costs cache misses. A store far away, or one
-// that limits each connection (S3: some 90 MB/s after some 30 ms), needs dozens. The window doubles
-// if the reactor sleeps most of the time with all requests under way and each request is slow. It
-// does not double if each request receives almost nothing.
+// A few connections to a server nearby deliver as fast as a thread reads. More connections only
+// spread the work over more memory at a time, which costs cache misses. A store that is far away,
+// or that limits each connection (S3: some 90 MB/s after some 30 ms), needs dozens. The window
+// doubles if the reactor sleeps most of the time with all requests under way and each request is
+// slow. It does not double if each request receives almost nothing.
 //
-// A load is short, so the window doubles twice before the effect can be measured. Once the added
+// A load is short, so the window doubles twice before the effect can be measured. After the added
 // requests had time to answer, the window keeps as many of them as increased the speed of all
-// reactors of the load: on a full line, requests only take bandwidth from each other. If the window
-// shrinks, growth is tried again after a rest, because a network changes.
+// reactors of the load. On a full line, added requests only take bandwidth from the others. If the
+// window shrinks, growth is tried again after a rest, because a network changes.
 //
 // Not thread-safe; each reactor has its own.
 #pragma once
@@ -28,12 +28,12 @@ namespace streamer {
 // Bytes received since the start of the load.
 struct ReceivedBytes {
   std::uint64_t by_reactor = 0;
-  std::uint64_t in_all = 0;  // by all reactors of the load
+  std::uint64_t in_all = 0;  // bytes of all reactors of the load
 };
 
 class InFlightWindow {
  public:
-  // For a server that is known to be slow to answer, the first size is larger.
+  // If the server is known to be slow to answer, the first size is larger.
   InFlightWindow(unsigned max_size, const RequestAdvice& advice)
       : max_size_(max_size),
         size_(std::min(advice.is_distant ? kFirstSizeOfDistant : kFirstSize, max_size)),
@@ -41,8 +41,8 @@ class InFlightWindow {
 
   unsigned size() const { return size_; }
 
-  // The reactor slept from `before` to `after` with as many requests under way as the window
-  // allows.
+  // Records that the reactor slept from `before` to `after`. It had as many requests under way as
+  // the window allows.
   void record_sleep(TimePoint before, TimePoint after, ReceivedBytes received) {
     const bool is_silent = received.by_reactor == received_before_.by_reactor;
     if (is_silent) return restart(after, received);  // there is no speed to measure yet
@@ -60,20 +60,21 @@ class InFlightWindow {
     restart(after, received);
   }
 
-  // Limits the window to `count` for good: this machine has no room for more.
+  // Limits the window to `count` permanently, because this machine has no room for more.
   void limit(unsigned count) {
     max_size_ = std::max(1U, std::min(max_size_, count));
     size_ = std::min(size_, max_size_);
   }
 
-  // Limits the window to `count` for a while: the server serves that many connections at a time.
+  // Limits the window to `count` for a while, because the server serves only this many connections
+  // at a time.
   void shrink(unsigned count, TimePoint now) {
     size_ = std::max(1U, std::min(size_, count));
     trial_.reset();
     rests_until_ = after(now, kLongRestS);
   }
 
-  // Discards the observations: not all of the window is in use, so more room would not be used
+  // Discards the observations. The window is not fully used, so a larger one would not be used
   // either.
   void restart(TimePoint now, ReceivedBytes received) {
     asleep_s_ = 0;
@@ -84,23 +85,23 @@ class InFlightWindow {
  private:
   static constexpr unsigned kFirstSize = 4;
   static constexpr unsigned kFirstSizeOfDistant = 16;
-  // Longer than a connection to a server nearby takes to reach its speed.
+  // Longer than a connection to a server nearby needs to reach its full speed.
   static constexpr double kObservedS = 0.05;
   static constexpr double kMostly = 0.5;
-  // Per request: no store is this fast on one connection.
+  // For one request: no store is this fast on one connection.
   static constexpr double kFastBytesPerSecond = 128e6;
-  // Per request: a line this slow is full, and more requests would only wait longer.
+  // For one request: a line this slow is full, so more requests would only wait longer.
   static constexpr double kSlowestBytesPerSecond = 128 << 10;
 
-  static constexpr unsigned kMostGrowth = 4;  // in one trial
-  static constexpr double kWaits = 4;  // round trips: to connect, for TLS, and to the first byte
+  static constexpr unsigned kMostGrowth = 4;  // growth in one trial
+  static constexpr double kWaits = 4;  // round trips: to connect, for TLS, and for the first byte
   static constexpr double kLongestSettlingS = 1;
   static constexpr double kJudgedS = 0.15;  // averages out other work on the processors
-  static constexpr double kReserve = 1.25;  // the gain of a trial is not exact
+  static constexpr double kReserve = 1.25;  // because the gain of a trial is not exact
   static constexpr double kRestS = 2;
-  static constexpr double kLongRestS = 5;  // a trial costs each of its requests seconds
+  static constexpr double kLongRestS = 5;  // each request of a trial costs seconds here
 
-  // A trial of a larger window: the size before, and the speed before, in bytes per second.
+  // A trial of a larger window: the previous size, and the previous speed in bytes per second.
   struct Trial {
     unsigned size;
     double each;

@@ -10,15 +10,15 @@ namespace {
 constexpr RequestAdvice kDistant{.is_distant = true, .first_byte_s = 0.03};
 constexpr double kPeriodS = 0.06;
 
-// A simulated reactor with all its requests under way, among others of its load.
+// A simulated reactor that always has all its requests under way, next to other reactors.
 class Reactor {
  public:
   explicit Reactor(unsigned max_size, const RequestAdvice& advice = {}) : window(max_size, advice) {
     window.restart(now_, {});
   }
 
-  // Runs periods with a `share` of each asleep, at a speed in bytes per second for each request and
-  // at most `line` for all.
+  // Runs several periods. In each period, the reactor sleeps for a `share` of the time. The speed
+  // is `each` bytes per second for each request, and at most `line` for all.
   void run(int periods, double share, double each, double line = 1e12) {
     for (int i = 0; i < periods; ++i) {
       const TimePoint end = after(now_, kPeriodS);
@@ -36,7 +36,7 @@ class Reactor {
   double received_ = 0;
 };
 
-TEST_CASE("slow connections that leave the reactor asleep double the window up to the limit") {
+TEST_CASE("slow connections and a sleeping reactor double the window up to the limit") {
   Reactor reactor(30);
   CHECK(reactor.window.size() == 4);
   reactor.run(2, 0.9, 50e6);
@@ -45,22 +45,22 @@ TEST_CASE("slow connections that leave the reactor asleep double the window up t
   CHECK(reactor.window.size() == 30);
 }
 
-TEST_CASE("of a distant server more is asked from the start, within the limit") {
+TEST_CASE("a distant server gets more requests from the start, within the limit") {
   CHECK(Reactor(30, kDistant).window.size() == 16);
   CHECK(Reactor(8, kDistant).window.size() == 8);
 }
 
-TEST_CASE("a window that grew fourfold waits until that has been judged") {
+TEST_CASE("a window that grew fourfold waits for the result of its trial") {
   Reactor reactor(1000, kDistant);
   reactor.run(2, 0.9, 50e6);
   CHECK(reactor.window.size() == 64);
-  reactor.run(3, 0.9, 50e6);  // four waits and the time to judge
+  reactor.run(3, 0.9, 50e6);  // four waits, and the time to measure
   CHECK(reactor.window.size() == 64);
   reactor.run(5, 0.9, 50e6);
   CHECK(reactor.window.size() > 64);
 }
 
-TEST_CASE("behind a full line the window keeps what was worth it, and tries again after a rest") {
+TEST_CASE("behind a full line the window keeps the useful requests, and tries again after a rest") {
   Reactor reactor(64, kDistant);
   reactor.run(2, 0.9, 50e6, 900e6);  // 18 requests fill the line
   CHECK(reactor.window.size() == 64);
@@ -73,7 +73,7 @@ TEST_CASE("behind a full line the window keeps what was worth it, and tries agai
   CHECK(reactor.window.size() == 64);
 }
 
-TEST_CASE("a window that brings less than it did when it was smaller is that small again") {
+TEST_CASE("a window that is slower than the smaller one before returns to the smaller size") {
   Reactor reactor(64, kDistant);
   reactor.run(2, 0.9, 50e6);
   CHECK(reactor.window.size() == 64);
@@ -81,13 +81,14 @@ TEST_CASE("a window that brings less than it did when it was smaller is that sma
   CHECK(reactor.window.size() == 16);
 }
 
-TEST_CASE("a window that grew while others took less of the line is not worth it") {
+TEST_CASE("growth that only takes bandwidth from other reactors is undone") {
   InFlightWindow window(64, kDistant);
   TimePoint now = Clock::now();
   window.restart(now, {});
   double own = 0;
   for (int i = 0; i < 10; ++i) {
-    own += kPeriodS * window.size() * 10e6;  // grows with the window; the others lose as much
+    // Grows with the window; the other reactors lose as much.
+    own += kPeriodS * window.size() * 10e6;
     const auto all = static_cast<std::uint64_t>((i + 1) * kPeriodS * 1e9);
     window.record_sleep(now, after(now, kPeriodS), {static_cast<std::uint64_t>(own), all});
     now = after(now, kPeriodS);
@@ -95,7 +96,7 @@ TEST_CASE("a window that grew while others took less of the line is not worth it
   CHECK(window.size() == 16);
 }
 
-TEST_CASE("a busy reactor keeps its window, and so does one with fast connections") {
+TEST_CASE("a busy reactor keeps its window, and so does a reactor with fast connections") {
   Reactor reactor(30);
   reactor.run(20, 0.2, 50e6);
   CHECK(reactor.window.size() == 4);
@@ -103,13 +104,13 @@ TEST_CASE("a busy reactor keeps its window, and so does one with fast connection
   CHECK(reactor.window.size() == 4);
 }
 
-TEST_CASE("a line that brings next to nothing gets no more requests") {
+TEST_CASE("a line that brings almost nothing gets no more requests") {
   Reactor reactor(30);
   reactor.run(20, 0.9, 100e3);
   CHECK(reactor.window.size() == 4);
 }
 
-TEST_CASE("a limit learnt later holds, and leaves room for one") {
+TEST_CASE("a later limit holds, and leaves room for at least one request") {
   InFlightWindow window(64, {});
   window.limit(3);
   CHECK(window.size() == 3);
@@ -119,7 +120,7 @@ TEST_CASE("a limit learnt later holds, and leaves room for one") {
   CHECK(window.size() == 1);
 }
 
-TEST_CASE("a window that is shrunk stays so for a while, and leaves room for one") {
+TEST_CASE("a shrunk window stays small for a while, and leaves room for at least one request") {
   Reactor reactor(30);
   reactor.window.shrink(2, Clock::now());
   CHECK(reactor.window.size() == 2);

@@ -17,7 +17,7 @@
 namespace streamer {
 namespace {
 
-// How often to check whether a server lets other requests wait.
+// The time between two checks whether a server makes other requests wait.
 constexpr std::chrono::seconds kCheckPeriod{1};
 
 }  // namespace
@@ -29,8 +29,8 @@ MultiHandle new_multi() {
 }
 
 // Never destroyed, because a load may end after static objects are destroyed. The connections are
-// closed at exit nevertheless. OpenSSL was initialized earlier, so its exit handler runs after this
-// one.
+// closed at exit nevertheless: OpenSSL was initialized earlier, so its exit handler runs after the
+// handler below.
 KeptConnections& KeptConnections::of_process() {
   static std::atomic<KeptConnections*> kept = new KeptConnections;
   static const bool is_ready = [] {
@@ -65,7 +65,7 @@ MultiHandle KeptConnections::take(const Endpoint& server) {
 
 void KeptConnections::keep(MultiHandle multi, std::shared_ptr<Endpoint> server) {
   if (are_most_descriptors_open()) return;  // the program needs descriptors itself
-  Kept oldest;                              // closed after the lock
+  Kept oldest;                              // destroyed, and so closed, after the lock is released
   const std::lock_guard lock(mutex_);
   if (kept_.size() == kMostHandles) {
     oldest = std::move(kept_.front());
@@ -104,7 +104,7 @@ void KeptConnections::close_idle_ones() {
     is_changed_.notify_all();
   }
   has_thread_ = false;
-  is_changed_.notify_all();  // under the lock: `this` may be destroyed after it
+  is_changed_.notify_all();  // under the lock, because `this` may be destroyed after it
 }
 
 std::vector<KeptConnections::Kept> KeptConnections::take_out(
@@ -118,7 +118,7 @@ std::vector<KeptConnections::Kept> KeptConnections::take_out(
 
 void KeptConnections::close(const Endpoint& server) {
   const BrokenPipesIgnored ignored;  // closing a TLS connection writes to its socket
-  std::vector<Kept> closed;          // closed after the lock
+  std::vector<Kept> closed;          // destroyed, and so closed, after the lock is released
   const std::lock_guard lock(mutex_);
   closed = take_out([&server](const Kept& kept) { return kept.server.get() == &server; });
 }

@@ -1,15 +1,15 @@
-// Connections that stay open after their load: the next load from the server, or the next read of
-// an open checkpoint, needs no handshake.
+// Connections that stay open after their load. The next load from the server, or the next read of
+// an open checkpoint, then needs no handshake.
 //
 // A reactor takes a handle of libcurl with its connections, and returns it when no request is in
-// flight. The state of the server stays with the connections (net/endpoint.h): the size of its
+// flight. The state of the server is kept with the connections (net/endpoint.h): the size of its
 // requests, and how long they take.
 //
-// A thread, which runs only while something is kept, closes connections that were unused for a
-// minute, and connections to a server that lets other requests wait. At exit all are closed.
-// Nothing is kept if most descriptors that the process may have are open.
+// A thread closes connections that were unused for a minute, and connections to a server that makes
+// other requests wait. The thread runs only while connections are kept. At exit all are closed. No
+// connection is kept if more than half of the descriptors that the process may have are open.
 //
-// Thread-safe. A forked child starts with none, and does not touch its parent's.
+// Thread-safe. A forked child starts without connections, and does not touch its parent's.
 #pragma once
 
 #include <curl/curl.h>
@@ -36,7 +36,7 @@ MultiHandle new_multi();
 
 class KeptConnections {
  public:
-  static constexpr std::chrono::seconds kIdle{60};  // load balancers close idle connections then
+  static constexpr std::chrono::seconds kIdle{60};  // load balancers close idle connections too
   static constexpr std::size_t kMostHandles = 64;   // each holds the connections of one reactor
 
   static KeptConnections& of_process();
@@ -46,13 +46,13 @@ class KeptConnections {
   KeptConnections(const KeptConnections&) = delete;
   KeptConnections& operator=(const KeptConnections&) = delete;
 
-  // Returns the last kept handle with connections to that server, or a new handle. Throws
+  // Returns the handle with connections to that server that was kept last, or a new handle. Throws
   // std::runtime_error if libcurl fails.
   MultiHandle take(const Endpoint& server);
-  // Keeps a handle. It must have no request.
+  // Keeps a handle. The handle must have no request.
   void keep(MultiHandle multi, std::shared_ptr<Endpoint> server);
-  // Closes the connections to a server: the server may limit connections, and these may take the
-  // place of others.
+  // Closes the connections to a server. If the server limits connections, the kept ones may take
+  // the place of others.
   void close(const Endpoint& server);
   // Closes all kept connections, and returns the number of handles.
   std::size_t release();
@@ -74,9 +74,9 @@ class KeptConnections {
   const std::chrono::nanoseconds idle_;
   std::mutex mutex_;
   std::vector<Kept> kept_;              // the oldest first; guarded by mutex_
-  std::size_t closing_ = 0;             // taken out, and being closed; guarded by mutex_
+  std::size_t closing_ = 0;             // number of handles being closed; guarded by mutex_
   bool has_thread_ = false;             // guarded by mutex_
-  std::condition_variable is_changed_;  // something was released or closed, or the thread ended
+  std::condition_variable is_changed_;  // a handle was released or closed, or the thread ended
 };
 
 }  // namespace streamer

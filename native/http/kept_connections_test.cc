@@ -23,7 +23,8 @@ bool falls_to(std::size_t count, KeptConnections& connections) {
   return connections.kept() == count;
 }
 
-TEST_CASE("what was kept last of a server is given to its next reader, and to no other's") {
+TEST_CASE(
+    "the connection to a server that was kept last is used by the next reader of this server") {
   KeptConnections connections;
   MultiHandle first = connections.take(*kOneServer);
   MultiHandle second = connections.take(*kOneServer);
@@ -37,7 +38,7 @@ TEST_CASE("what was kept last of a server is given to its next reader, and to no
   CHECK(connections.release() == 1);
 }
 
-TEST_CASE("those of one server are left, and the others kept") {
+TEST_CASE("connections to one server are closed, and the others are kept") {
   KeptConnections connections;
   for (const auto& server : {kOneServer, kOtherServer, kOneServer}) {
     connections.keep(new_multi(), server);
@@ -48,7 +49,7 @@ TEST_CASE("those of one server are left, and the others kept") {
   CHECK(connections.release() == 1);
 }
 
-TEST_CASE("what nobody takes is closed, also what is kept after that") {
+TEST_CASE("unused connections are closed, including those that are kept later") {
   KeptConnections connections(milliseconds(20));
   for (int i = 0; i < 2; ++i) {
     connections.keep(connections.take(*kOneServer), kOneServer);
@@ -57,7 +58,7 @@ TEST_CASE("what nobody takes is closed, also what is kept after that") {
   CHECK(connections.release() == 0);
 }
 
-TEST_CASE("what leads to a server that lets another request wait is closed, and no more") {
+TEST_CASE("only connections to a server that makes another request wait are closed") {
   const auto busy_server = std::make_shared<Endpoint>("https://busy");
   KeptConnections connections;
   connections.keep(new_multi(), busy_server);
@@ -68,7 +69,7 @@ TEST_CASE("what leads to a server that lets another request wait is closed, and 
   CHECK(connections.release() == 0);
 }
 
-TEST_CASE("as many are kept as a machine has reactors, and not one for each of ever new servers") {
+TEST_CASE("one connection per reactor of a machine is kept, not one for each of ever new servers") {
   KeptConnections connections;
   for (std::size_t i = 0; i < KeptConnections::kMostHandles + 3; ++i) {
     const auto server = std::make_shared<Endpoint>("https://" + std::to_string(i));
@@ -77,7 +78,7 @@ TEST_CASE("as many are kept as a machine has reactors, and not one for each of e
   CHECK(connections.release() == KeptConnections::kMostHandles);
 }
 
-TEST_CASE("none is kept where the program lacks descriptors for its own files") {
+TEST_CASE("no connection is kept if the program needs the descriptors for its own files") {
   KeptConnections connections;
   MultiHandle multi = connections.take(*kOneServer);
   rlimit before{};

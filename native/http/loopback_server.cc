@@ -87,7 +87,7 @@ std::string LoopbackServer::whole(const std::string& request) const {
   return head + std::to_string(data_.size()) + "\r\n\r\n" + (is_head ? "" : data_);
 }
 
-// Returns false if the connection must be closed.
+// Answers the request. Returns false if the connection must be closed.
 bool LoopbackServer::answer(int connection, const std::string& request) {
   const int number = requests_++;
   const LoopbackFault fault = script_ ? script_(number) : LoopbackFault::kNone;

@@ -1,5 +1,5 @@
-// An HTTP server for the native tests. It serves one object, whole or by ranges, with a fault for
-// each request that the test's script selects.
+// An HTTP server for the native tests. It serves one object, whole or by ranges. For each request,
+// the script of the test may choose a fault.
 #pragma once
 
 #include <atomic>

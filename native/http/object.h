@@ -1,9 +1,9 @@
 // One object behind a URL, shared by all reactors of a session.
 //
-// The way to reach it (URL, headers, expiry) is an immutable HttpTarget. Python replaces the target
-// when credentials are renewed; requests under way keep the target that they started with. The
-// version is in the header `version_header` of every response. The caller or the first response
-// pins it; then it never changes.
+// The way to reach the object (URL, headers, expiry) is an immutable HttpTarget. Python replaces
+// the target when credentials are renewed; requests under way keep the target that they started
+// with. The version is in the header `version_header` of every response. The caller or the first
+// response pins the version, and it never changes afterwards.
 #pragma once
 
 #include <atomic>
@@ -24,12 +24,12 @@ struct HttpTarget {
   std::string url;
   std::vector<std::string> headers;  // "name: value"
   std::string ca_file;               // PEM bundle; empty: libcurl's own default
-  std::string proxy;                 // empty: libcurl obeys the environment
+  std::string proxy;                 // empty: the proxy of the environment
   double expires_at_s = 0;           // Unix time; 0: never
   double renew_at_s = 0;             // when to request a new target; 0: never
   bool is_redirect = false;          // the URL came from a redirect
   std::string client_cert = {};      // PEM file of our own certificate; may be empty
-  std::string client_key = {};       // PEM file of its key; empty: the same file
+  std::string client_key = {};       // PEM file of its key; empty: client_cert has the key too
 
   std::shared_ptr<Endpoint> endpoint = {};  // for URL and proxy; set by HttpObject
 };
@@ -47,7 +47,7 @@ class HttpObject {
   // The object's number in this process, from 1.
   std::uint64_t id() const { return id_; }
   std::uint64_t size_bytes() const { return size_bytes_; }
-  // Empty if no header has the version of this object; then no version is compared.
+  // Empty if no header has the version of this object. No version is compared then.
   const std::string& version_header() const { return version_header_; }
   bool can_refresh() const { return can_refresh_; }
 
@@ -55,8 +55,8 @@ class HttpObject {
   // request.
   void compare_answers(AnswerChecksum checksum) { answer_checksum_ = std::move(checksum); }
   const std::optional<AnswerChecksum>& answer_checksum() const { return answer_checksum_; }
-  // A response without a checksum: the whole object can no longer be verified, so no further
-  // checksum is requested.
+  // Records a response without a checksum. The whole object can no longer be verified then, so no
+  // further checksum is requested.
   void note_answer_without_checksum() { has_unverified_answers_ = true; }
   // Whether every response so far was compared with its checksum.
   bool compares_answers() const { return answer_checksum_ && !has_unverified_answers_; }
@@ -76,20 +76,20 @@ class HttpObject {
     is_refused_ = false;
   }
 
-  // Whether several new targets in a row had already expired: this machine's clock is wrong, or the
-  // issuer's.
+  // Whether several new targets in a row had already expired. The clock of this machine or of the
+  // issuer is wrong then.
   bool is_renewed_in_vain() {
     const std::lock_guard lock(mutex_);
     return renewals_in_vain_ >= kMostRenewalsInVain;
   }
 
-  // The server reported this target as expired: it is not used for further requests.
+  // Records that the server reported this target as expired. No further request uses it.
   void refuse(const std::shared_ptr<const HttpTarget>& target) {
     const std::lock_guard lock(mutex_);
     if (target == target_) is_refused_ = true;
   }
 
-  // Whether a request now would be refused because the target expired.
+  // Whether the server would refuse a request now, because the target has expired.
   bool is_expired(double unix_now_s) {
     const std::lock_guard lock(mutex_);
     return is_refused_ || (target_->expires_at_s > 0 && unix_now_s >= target_->expires_at_s);
@@ -100,7 +100,7 @@ class HttpObject {
     return is_refused_ || (target_->renew_at_s > 0 && unix_now_s >= target_->renew_at_s);
   }
 
-  // Returns true for the first caller since the last renewal; this caller asks the consumer for new
+  // Returns true for the first caller since the last renewal. This caller asks the consumer for new
   // credentials.
   bool is_first_to_ask_refresh() {
     const std::lock_guard lock(mutex_);
@@ -143,7 +143,7 @@ class HttpObject {
   std::string version_;                       // guarded by mutex_
   bool is_refresh_asked_ = false;             // guarded by mutex_
   bool is_refused_ = false;                   // guarded by mutex_
-  int renewals_in_vain_ = 0;                  // in a row; guarded by mutex_
+  int renewals_in_vain_ = 0;                  // consecutive ones; guarded by mutex_
 };
 
 }  // namespace streamer

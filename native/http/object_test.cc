@@ -13,9 +13,9 @@ HttpTarget target_until(double renew_at_s, double expires_at_s) {
   return target;
 }
 
-TEST_CASE("the first answer pins the version, and every other one is compared with it") {
+TEST_CASE("the first response pins the version, and every other response is compared with it") {
   HttpObject object(target_until(0, 0), 100, "", "ETag", false);
-  CHECK(object.pin_version(""));  // a response without a version is ignored
+  CHECK(object.pin_version(""));  // a response without a version pins nothing
   CHECK(object.pin_version("\"a\""));
   CHECK(object.version() == "\"a\"");
   CHECK(object.pin_version("\"a\""));
@@ -24,12 +24,12 @@ TEST_CASE("the first answer pins the version, and every other one is compared wi
   CHECK(object.version() == "\"a\"");
 }
 
-TEST_CASE("a version that the caller knows is pinned from the start") {
+TEST_CASE("a version that the caller passed is pinned from the start") {
   HttpObject object(target_until(0, 0), 100, "\"a\"", "ETag", false);
   CHECK_FALSE(object.pin_version("\"b\""));
 }
 
-TEST_CASE("credentials are renewed in time, and not used behind it") {
+TEST_CASE("credentials are renewed in time, and not used after they expire") {
   HttpObject object(target_until(80, 100), 100, "", "", true);
   CHECK_FALSE(object.is_due_for_renewal(79));
   CHECK(object.is_due_for_renewal(80));
@@ -42,7 +42,7 @@ TEST_CASE("credentials are renewed in time, and not used behind it") {
   CHECK(object.is_first_to_ask_refresh());
 }
 
-TEST_CASE("what the server refused is expired, unless it was renewed meanwhile") {
+TEST_CASE("a target that the server refused counts as expired, unless it was renewed meanwhile") {
   HttpObject object(target_until(0, 0), 100, "", "", true);
   const auto refused = object.target();
   object.refuse(refused);
@@ -54,7 +54,7 @@ TEST_CASE("what the server refused is expired, unless it was renewed meanwhile")
   CHECK_FALSE(object.is_expired(1));
 }
 
-TEST_CASE("credentials that come expired three times in a row are renewed in vain") {
+TEST_CASE("new credentials that are already expired three times in a row end the renewals") {
   HttpObject object(target_until(0, 10), 100, "", "", true);
   object.renew(target_until(0, 20), 30);
   object.renew(target_until(0, 20), 30);

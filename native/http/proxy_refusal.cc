@@ -10,9 +10,9 @@
 namespace streamer {
 namespace {
 
-constexpr int kWantsCredentials = 407;  // only proxies send it (RFC 9110, 15.5.8)
+constexpr int kWantsCredentials = 407;  // only proxies send this status (RFC 9110, 15.5.8)
 
-// Whether gateways, and proxies without room, send this status (RFC 9110, 15.6).
+// Whether gateways, and overloaded proxies, send this status (RFC 9110, 15.6).
 bool is_of_gateway(int status) { return status == 502 || status == 503 || status == 504; }
 
 bool is_plain(std::string_view url) { return url.starts_with("http:"); }
@@ -32,9 +32,9 @@ std::string place_of(const std::string& proxy) {
   return scheme_end == std::string::npos ? server : server.substr(scheme_end + 3);
 }
 
-// Returns the proxy that the request used; empty for none. libcurl obeys NO_PROXY, but only reports
-// its decision from 8.7 on (CURLINFO_USED_PROXY). So the port decides: a direct connection leads to
-// the port of the URL.
+// Returns the proxy that the request used; empty if there was none. libcurl obeys NO_PROXY, but
+// reports its decision only from 8.7 on (CURLINFO_USED_PROXY). So the port decides: a direct
+// connection goes to the port of the URL.
 std::string proxy_asked(CURL* easy, const HttpTarget& target) {
   std::string proxy = proxy_of(target.url, target.proxy);
   if (proxy.empty() || !has_hosts_without_proxy()) return proxy;

@@ -1,9 +1,9 @@
-// Distinguishes a proxy's failures from those of the server behind it.
+// Distinguishes failures of a proxy from failures of the server behind it.
 //
-// To a TLS server, a proxy opens a tunnel: responses through the tunnel are the server's, and a
-// response before it is the proxy's. Over plain HTTP the proxy answers in the server's place. Then
-// a 502, 503 or 504 counts as the proxy's unless it has an error code or a request id of the
-// storage.
+// For a TLS server, a proxy opens a tunnel. A response through the tunnel is from the server, and a
+// response before it is from the proxy. Over plain HTTP, the proxy may answer in place of the
+// server. A 502, 503 or 504 then counts as a failure of the proxy, unless it has an error code or a
+// request id of the storage.
 #pragma once
 
 #include <curl/curl.h>
@@ -13,8 +13,8 @@
 
 namespace streamer {
 
-// Records in the error of a request that its proxy caused it, or may have caused it, and the
-// proxy's host and port. `result` is libcurl's result of the request, and `easy` its handle.
+// If the proxy caused the error of a request, or may have caused it, records this in the error with
+// the proxy's host and port. `result` is libcurl's result of the request, and `easy` its handle.
 void blame_proxy(ReadError& error, CURLcode result, CURL* easy, const HttpTarget& target);
 
 }  // namespace streamer

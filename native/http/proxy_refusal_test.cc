@@ -39,7 +39,7 @@ ReadError failure_of(const std::string& url, const std::string& proxy, ReadError
   return error;
 }
 
-TEST_CASE("a tunnel that is refused is the proxy's failure, which is named without its password") {
+TEST_CASE("a refused tunnel is a failure of the proxy, which is named without its password") {
   const LoopbackServer proxy("", refuse);
   const ReadError error = failure_of(kSecure, "http://user:password@" + place_of(proxy));
   CHECK(error.is_of_proxy);
@@ -49,8 +49,7 @@ TEST_CASE("a tunnel that is refused is the proxy's failure, which is named witho
   CHECK(error.detail == "the proxy " + place_of(proxy) + " made no tunnel to the server");
 }
 
-TEST_CASE(
-    "a 503 over plain HTTP may be the proxy's, unless it has a word or an id of the storage") {
+TEST_CASE("a 503 over plain HTTP counts as the proxy's without a code or id of the storage") {
   const LoopbackServer proxy("", refuse);
   CHECK(failure_of(kPlain, proxy.url()).is_of_proxy);
   ReadError with_word;
@@ -64,7 +63,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("no connection to a proxy is told as that") {
+TEST_CASE("a failed connection to a proxy is reported as such") {
   std::string gone;
   {
     const LoopbackServer proxy("");
@@ -79,7 +78,7 @@ TEST_CASE("no connection to a proxy is told as that") {
   CHECK(failure_of(kPlain, "http://proxy.invalid:3128").proxy == "proxy.invalid:3128");
 }
 
-TEST_CASE("where NO_PROXY names hosts, the port that was asked tells whether a proxy was") {
+TEST_CASE("if NO_PROXY is set, the port of the connection shows whether a proxy was used") {
   const LoopbackServer server("", refuse);
   setenv("no_proxy", "127.0.0.1", 1);
   CHECK(failure_of(kPlain, server.url()).is_of_proxy);
@@ -90,7 +89,7 @@ TEST_CASE("where NO_PROXY names hosts, the port that was asked tells whether a p
   CHECK(direct.proxy.empty());
 }
 
-TEST_CASE("without a proxy nothing is noted") {
+TEST_CASE("without a proxy, the error names none") {
   const LoopbackServer server("", refuse);
   const ReadError error = failure_of(server.url(), "");
   CHECK(error.http_status == 503);

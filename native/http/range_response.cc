@@ -11,7 +11,8 @@
 namespace streamer {
 namespace {
 
-constexpr std::size_t kLongestList = 4096;  // encodings or quotas: normally a few words
+// Limit for encodings or quotas, which normally are a few words.
+constexpr std::size_t kLongestList = 4096;
 
 std::string_view trim(std::string_view text) {
   const auto is_space = [](char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; };
@@ -35,13 +36,13 @@ std::string_view without_quotes(std::string_view etag) {
   return etag;
 }
 
-// Appends to a header's list, which may be spread over several lines.
+// Appends to the value of a list header, which may be spread over several lines.
 void add_to_list(std::string& list, std::string_view value) {
   if (!list.empty()) list += ',';
   list += value.substr(0, kLongestList - std::min(kLongestList, list.size()));
 }
 
-// Whether `is_fine` holds for every element of a header's list, without the white space around it.
+// Whether `is_fine` is true for every element of a list header, without the white space around it.
 template <typename Predicate>
 bool all_of_list(std::string_view list, Predicate&& is_fine) {
   for (;;) {
@@ -52,8 +53,9 @@ bool all_of_list(std::string_view list, Predicate&& is_fine) {
   }
 }
 
-// Some servers remove the framing of an upload ("aws-chunked") but keep it as the object's
-// encoding. A body that is really framed has another size than the object, or no such header.
+// Some servers remove the framing of an upload ("aws-chunked") but keep its name as the encoding of
+// the object. A body that really has the framing differs in size from the object, or lacks this
+// name.
 bool is_plain(std::string_view content_encoding) {
   return all_of_list(content_encoding, [](std::string_view token) {
     return token.empty() || equals_ignoring_case(token, "identity") ||
@@ -61,7 +63,7 @@ bool is_plain(std::string_view content_encoding) {
   });
 }
 
-// Returns the total, "1234" of "bytes 0-99/1234", if the range is the requested one.
+// Returns the total size, "1234" of "bytes 0-99/1234", if the range is the requested one.
 std::optional<std::string_view> total_of(std::string_view content_range,
                                          const RangeRequest& request) {
   constexpr std::string_view kUnit = "bytes ";
@@ -69,7 +71,7 @@ std::optional<std::string_view> total_of(std::string_view content_range,
   content_range.remove_prefix(kUnit.size());
   const std::size_t dash = content_range.find('-');
   const std::size_t slash = content_range.find('/');
-  // If one of them is missing, or the order is wrong, a part is not a number.
+  // If one of these characters is missing, or their order is wrong, a part is not a number.
   const std::string_view begin = content_range.substr(0, dash);
   const std::string_view last = content_range.substr(dash + 1, slash - dash - 1);
   const bool is_requested =
@@ -84,16 +86,16 @@ bool is_one_of(std::string_view word, std::initializer_list<std::string_view> wo
 
 ErrorCode code_of_denial(int status, std::string_view storage_code, std::string_view message,
                          std::string_view detail) {
-  // S3 reports an expired query signature as AccessDenied with "Request has expired", Azure an
-  // expired SAS as AuthenticationFailed with this detail.
+  // S3 reports an expired query signature as AccessDenied with "Request has expired". Azure reports
+  // an expired SAS as AuthenticationFailed with this detail.
   if (message.find("expired") != std::string_view::npos ||
       detail.find("expired") != std::string_view::npos ||
       detail.find("not valid in the specified time frame") != std::string_view::npos ||
       is_one_of(storage_code, {"ExpiredToken", "RequestExpired", "TokenRefreshRequired"})) {
     return ErrorCode::kCredentialsExpired;
   }
-  // S3 compares the time of a signature with its own clock; for a signed URL only its message says
-  // so.
+  // S3 compares the time of a signature with its own clock. For a signed URL, only the message says
+  // that this comparison failed.
   if (storage_code == "RequestTimeTooSkewed" ||
       message.find("not valid yet") != std::string_view::npos ||
       message.find("not yet valid") != std::string_view::npos) {
@@ -169,7 +171,7 @@ std::string sentence_for(ErrorCode code, int status, std::string_view message) {
       text = status == 429 ? "the server wants fewer requests" : "the server failed";
   }
   const std::string_view line =
-      message.substr(0, message.find('\n'));  // Azure adds request id and time
+      message.substr(0, message.find('\n'));  // Azure appends the request id and the time
   if (!line.empty()) text.append(": ").append(line.substr(0, 200));
   return text;
 }
@@ -198,9 +200,9 @@ std::optional<ReadError> check_status(const RangeRequest& request, const Respons
   return error;
 }
 
-// RFC 9110 lets a server leave the total open ("*"). Then a version must prove that the object is
-// still the same one: a version in the URL, or the version in the response, which is compared with
-// earlier ones.
+// RFC 9110 allows a server to leave the total size open ("*"). Then a version must prove that the
+// object is still the same. The version is either in the URL or in the response; a version in the
+// response is compared with earlier ones.
 std::optional<std::string> fault_of_range(const RangeRequest& request, const ResponseHead& head) {
   if (head.status != 206) return std::nullopt;
   const auto total = total_of(head.content_range, request);

@@ -1,9 +1,9 @@
 // Checks that an HTTP response is exactly the requested byte range.
 //
-// One pure function decides for every HTTP storage. Servers and proxies are known to answer a range
-// with a shorter one, with another one, with the whole object, with an error document under 200, or
-// compressed; each of these is refused here, before a byte reaches a tensor. (RFC 9110 §14 and
-// §15.3.7.)
+// One pure function decides this for every HTTP storage. Servers and proxies are known to answer a
+// range with a shorter range, another range, the whole object, an error document under status 200,
+// or compressed bytes. All of these are refused here, before a byte reaches a tensor. (RFC 9110 §14
+// and §15.3.7.)
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ struct RangeRequest {
   std::uint64_t end = 0;  // half-open
   std::uint64_t size = 0;
   std::string version;                  // expected value of version_header; empty: not pinned yet
-  std::string version_header = "ETag";  // the header with the version; empty: none has it
+  std::string version_header = "ETag";  // the header with the version; empty if no header has it
 };
 
 // The status line and the relevant headers, filled in line by line.
@@ -45,20 +45,21 @@ struct ResponseHead {
   std::string request_id;
   PauseHeaders pause;
 
-  // Takes one line as the server sent it. A new status line starts a new head (after 100 Continue).
+  // Parses one line as the server sent it. A new status line starts a new head (after 100
+  // Continue).
   void take_line(std::string_view line);
 };
 
-// S3 may fail after it has sent status 200. Then the body is an XML error document, which
-// check_range_response() needs as a whole.
+// Whether the body may be an XML error document. S3 may fail after it has sent status 200.
+// check_range_response() then needs the whole body.
 bool may_be_error_document(const ResponseHead& head);
 
-// Returns nothing if the body that follows is the range, else the error. For error statuses, `body`
-// is the start of the error document; its <Code> and <Message> are used.
+// Returns nothing if the body that follows is the range, else the error. For an error status,
+// `body` is the start of the error document; its <Code> and <Message> go into the error.
 std::optional<ReadError> check_range_response(const RangeRequest& request, const ResponseHead& head,
                                               std::string_view body);
 
-// Names of headers are compared with this function.
+// Compares two strings without regard to case, as for the names of headers.
 bool equals_ignoring_case(std::string_view a, std::string_view b);
 
 // Returns the text of the first <tag> of an XML document, or an empty text.

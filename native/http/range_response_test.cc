@@ -27,7 +27,7 @@ std::optional<ErrorCode> code_of(const ResponseHead& head, std::string_view body
   return error ? std::optional(error->code) : std::nullopt;
 }
 
-TEST_CASE("exactly the range that was asked for is accepted") {
+TEST_CASE("exactly the requested range is accepted") {
   CHECK_FALSE(code_of(good_head()));
   ResponseHead chunked = good_head();
   chunked.content_length.reset();
@@ -48,7 +48,7 @@ TEST_CASE("any other Content-Range is refused") {
   }
 }
 
-TEST_CASE("a total that the server leaves open is accepted if there is a version") {
+TEST_CASE("a response without a total size is accepted if there is a version") {
   ResponseHead open = good_head();
   open.content_range = "bytes 100-199/*";
   CHECK_FALSE(code_of(open));
@@ -66,7 +66,7 @@ TEST_CASE("a total that the server leaves open is accepted if there is a version
   CHECK(error->detail.find("another range") == std::string::npos);
 }
 
-TEST_CASE("the name of an upload's framing is no encoding, and what stands beside it is") {
+TEST_CASE("the name of an upload's framing does not count as an encoding, but others do") {
   for (const char* value :
        {"aws-chunked", "AWS-Chunked", "aws-chunked,", "identity, aws-chunked"}) {
     ResponseHead head = good_head();
@@ -95,14 +95,14 @@ TEST_CASE("another length, an encoding or a missing ETag is refused") {
   CHECK(code_of(anonymous) == ErrorCode::kRangeResponse);
 }
 
-TEST_CASE("another ETag, or 412, means the object was replaced") {
+TEST_CASE("another ETag, or status 412, means that the object was replaced") {
   ResponseHead other = good_head();
   other.version = "\"v2\"";
   CHECK(code_of(other) == ErrorCode::kChanged);
   CHECK(code_of(head_of({"HTTP/1.1 412 Precondition Failed"})) == ErrorCode::kChanged);
 }
 
-TEST_CASE("200 is accepted only when the whole object was asked for") {
+TEST_CASE("200 is accepted only for a request of the whole object") {
   const ResponseHead whole = head_of({"HTTP/1.1 200 OK", "Content-Length: 1000", "ETag: \"v1\""});
   CHECK(code_of(whole) == ErrorCode::kRangeResponse);
   CHECK_FALSE(code_of(whole, {}, {.begin = 0, .end = 1000, .size = 1000, .version = "\"v1\""}));
@@ -152,7 +152,7 @@ TEST_CASE("an error carries status, code, request id and range") {
   CHECK(error->retry_after_s == 3.0);
 }
 
-TEST_CASE("a new status line starts over, whatever the case of the names") {
+TEST_CASE("a new status line starts over, and names of headers ignore case") {
   const ResponseHead head =
       head_of({"HTTP/1.1 100 Continue", "ETag: \"old\"", "HTTP/1.1 206 Partial Content",
                "eTAG:  \"v1\"  ", "CONTENT-RANGE:bytes 100-199/1000"});
@@ -160,13 +160,13 @@ TEST_CASE("a new status line starts over, whatever the case of the names") {
   CHECK_FALSE(code_of(head));
 }
 
-TEST_CASE("headers of nonsense never count as an answer") {
+TEST_CASE("malformed headers never count as a response") {
   for (const char* line : {"HTTP/1.1", "HTTP/1.1 ", "HTTP/1.1 abc", "garbage", ":", ""}) {
     CHECK(code_of(head_of({line})).has_value());
   }
 }
 
-TEST_CASE("an error document under 200 is the error it tells") {
+TEST_CASE("an error document under status 200 becomes the error that it describes") {
   const RangeRequest request{0, 100, 1000, "", "ETag"};
   ResponseHead head("ETag");
   for (const std::string_view line :

@@ -12,12 +12,13 @@ namespace streamer {
 namespace {
 
 constexpr long kAddressesAgeS = 60;  // libcurl's default
-// Firewalls commonly refuse requests without a user agent. A header of the target wins.
+// Firewalls commonly refuse requests without a user agent. A header of the target overrides this
+// one.
 constexpr const char* kUserAgent = "streamer/" STREAMER_VERSION;
 
 // Returns the header that makes the server refuse another version (RFC 9110 §13.1). Returns an
-// empty text if there is none for this kind of version; then the URL holds the condition, or only
-// the responses are checked.
+// empty text if there is no such header for this kind of version. Then the condition is in the URL,
+// or only the responses are checked.
 std::string precondition_of(const RangeRequest& request) {
   if (request.version.empty()) return {};
   if (equals_ignoring_case(request.version_header, "ETag")) {
@@ -33,14 +34,16 @@ std::string precondition_of(const RangeRequest& request) {
 // Sets the URL, the proxy and the TLS options.
 void set_url_and_tls(CURL* easy, const HttpTarget& target) {
   curl_easy_setopt(easy, CURLOPT_URL, target.url.c_str());
-  // A key may hold ".."; its signature covers it as it is.
+  // A key may contain "..", which must not be resolved, because the signature covers the key as it
+  // is.
   curl_easy_setopt(easy, CURLOPT_PATH_AS_IS, 1L);
 #if LIBCURL_VERSION_NUM >= 0x075500
   curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
 #else
   curl_easy_setopt(easy, CURLOPT_PROTOCOLS, static_cast<long>(CURLPROTO_HTTP | CURLPROTO_HTTPS));
 #endif
-  curl_easy_setopt(easy, CURLOPT_FOLLOWLOCATION, 0L);  // a signature must not reach another host
+  // A signature must not be sent to another host.
+  curl_easy_setopt(easy, CURLOPT_FOLLOWLOCATION, 0L);
   curl_easy_setopt(easy, CURLOPT_SSL_VERIFYPEER, 1L);
   curl_easy_setopt(easy, CURLOPT_SSL_VERIFYHOST, 2L);
   if (!target.ca_file.empty()) curl_easy_setopt(easy, CURLOPT_CAINFO, target.ca_file.c_str());
@@ -50,20 +53,21 @@ void set_url_and_tls(CURL* easy, const HttpTarget& target) {
     curl_easy_setopt(easy, CURLOPT_SSLKEY, key.c_str());
   }
   curl_easy_setopt(easy, CURLOPT_PROXY, proxy_of(target.url, target.proxy).c_str());
-  // A proxy's answer to CONNECT is not the server's: neither its status nor its headers count.
+  // The response of a proxy to CONNECT is not from the server, so its status and headers are
+  // ignored.
   curl_easy_setopt(easy, CURLOPT_SUPPRESS_CONNECT_HEADERS, 1L);
 }
 
 // A forked child has copies of our sockets, which would keep the connections open. So the parent
-// shuts the connection down before it closes its socket. The child only closes its copy, and the
-// parent's connection goes on.
+// shuts a connection down before it closes its socket. The child only closes its copy, and the
+// parent's connection continues.
 int end_connection(void* owner, curl_socket_t socket) {
   if (reinterpret_cast<std::intptr_t>(owner) == getpid()) shutdown(socket, SHUT_RDWR);
   return close(socket);
 }
 
 void set_connection(CURL* easy, double connect_timeout_s, bool is_repeated, bool has_addresses) {
-  // One connection per request in flight: HTTP/2 would put them all on one.
+  // One connection per request in flight. HTTP/2 would put all requests on one connection.
   curl_easy_setopt(easy, CURLOPT_HTTP_VERSION, static_cast<long>(CURL_HTTP_VERSION_1_1));
   curl_easy_setopt(easy, CURLOPT_TCP_KEEPALIVE, 1L);
   curl_easy_setopt(easy, CURLOPT_CLOSESOCKETFUNCTION, end_connection);
@@ -71,7 +75,8 @@ void set_connection(CURL* easy, double connect_timeout_s, bool is_repeated, bool
                    reinterpret_cast<void*>(static_cast<std::intptr_t>(getpid())));
   curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS, static_cast<long>(connect_timeout_s * 1e3));
   curl_easy_setopt(easy, CURLOPT_DNS_SHUFFLE_ADDRESSES, 1L);  // use all addresses of a name
-  // Looks the name up again, which may lead to another server, unless the addresses are set.
+  // Makes libcurl look the name up again, which may lead to another server, unless addresses are
+  // set.
   if (is_repeated) {
     curl_easy_setopt(easy, CURLOPT_DNS_CACHE_TIMEOUT, has_addresses ? kAddressesAgeS : 0L);
   }
@@ -107,15 +112,16 @@ void set_request(CURL* easy, const HttpTarget& target, curl_slist* headers, curl
   curl_easy_reset(easy);
   curl_easy_setopt(easy, CURLOPT_HTTPHEADER, headers);
   curl_easy_setopt(easy, CURLOPT_USERAGENT, kUserAgent);
-  curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);  // required with several threads
+  curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);  // required in a program with several threads
 #if LIBCURL_VERSION_NUM >= 0x075700
-  curl_easy_setopt(easy, CURLOPT_QUICK_EXIT, 1L);  // cancelling must not wait for a name server
+  // A cancelled request must not wait for a name server.
+  curl_easy_setopt(easy, CURLOPT_QUICK_EXIT, 1L);
 #endif
   set_url_and_tls(easy, target);
   set_connection(easy, connect_timeout_s, is_repeated, addresses != nullptr);
   if (addresses != nullptr) {
     curl_easy_setopt(easy, CURLOPT_RESOLVE, addresses);
-    curl_easy_setopt(easy, CURLOPT_DNS_SHUFFLE_ADDRESSES, 0L);  // keep their order
+    curl_easy_setopt(easy, CURLOPT_DNS_SHUFFLE_ADDRESSES, 0L);  // keep the order of the addresses
   }
 }
 
@@ -140,7 +146,7 @@ void avoid_slow_address(CURL* easy, const HttpTarget& target) {
 
 CurlList addresses_of(const HttpTarget& target, TimePoint now, bool is_repeated) {
   CurlList addresses;
-#if LIBCURL_VERSION_NUM >= 0x074b00  // older ones would keep the addresses for ever
+#if LIBCURL_VERSION_NUM >= 0x074b00  // older versions would keep the addresses forever
   AddressBook& book = *target.endpoint->addresses;
   const bool is_left_to_curl = !target.proxy.empty() || (is_repeated && !book.has_left_out(now));
   const std::string entry = is_left_to_curl ? "" : book.next_entry(now);

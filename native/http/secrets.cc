@@ -15,9 +15,10 @@
 namespace streamer {
 namespace {
 
-constexpr std::size_t kShortest = 4;  // shorter ones, such as "on" and "443", are in many sentences
-constexpr std::size_t kPiece = 16;    // long enough that other text does not contain it by chance
-constexpr int kEncodings = 3;         // for example a URL in a URL in a redirect
+// Shorter secrets, such as "on" and "443", are in many sentences.
+constexpr std::size_t kShortest = 4;
+constexpr std::size_t kPiece = 16;  // long enough that other text does not contain it by chance
+constexpr int kEncodings = 3;       // levels, for example a URL in a URL in a redirect
 constexpr std::string_view kMask = "***";
 
 // Parameters without secrets in signed URLs of S3, Google and Azure, and parameters that select an
@@ -58,7 +59,7 @@ constexpr std::array kHarmlessHeaders = {"accept",
 // Percent-decoded text, with the offset of each of its characters in the original.
 struct Decoded {
   std::string text;
-  std::vector<std::size_t> begins;  // and the end of the last one
+  std::vector<std::size_t> begins;  // and the end of the last character
 };
 
 std::optional<char> byte_of(std::string_view digits) {
@@ -160,7 +161,7 @@ void Secrets::add_of_url(std::string_view url) {
   const std::size_t at = authority.rfind('@');
   if (at != std::string_view::npos) {
     const auto [user, password] = split(authority.substr(0, at), ":");
-    add(password.empty() ? user : password);  // a token is in the user's place
+    add(password.empty() ? user : password);  // without a password, the user may be a token
   }
   std::string_view query = split(tail, "#").first;
   while (!query.empty()) {

@@ -1,9 +1,10 @@
 // Masks the secrets of a request in text that a server wrote.
 //
 // A server may repeat parts of a request: the error page of a proxy shows the URL with its
-// signature, a debugging page shows all headers. Any 16 consecutive characters of a long secret are
-// masked, and a short secret if it is a whole word; also if they are percent-encoded, even several
-// times. A server that disguises a secret is not stopped: it knows the secret anyway.
+// signature, and a debugging page shows all headers. Any 16 consecutive characters of a long secret
+// are masked. A short secret is masked if it is a whole word. This also holds for percent-encoded
+// secrets, even if encoded several times. A server that disguises a secret is not stopped, because
+// it knows the secret anyway.
 #pragma once
 
 #include <string>
@@ -19,7 +20,7 @@ class Secrets {
  public:
   // Ignores secrets of less than four characters, because they occur in ordinary text.
   void add(std::string_view secret);
-  // Adds the secrets of a URL: the password, and all query parameters that are not known to be
+  // Adds the secrets of a URL: the password, and all query parameters except those known to be
   // harmless.
   void add_of_url(std::string_view url);
   // Adds the value of a header "name: value", unless the header is known to be harmless.
@@ -32,7 +33,7 @@ class Secrets {
   std::vector<std::string> secrets_;  // percent-decoded
 };
 
-// Masks the secrets of a request in all texts of its `error` that a server may have written.
+// Masks the secrets of a request in all texts of `error` that a server may have written.
 void mask_secrets(ReadError& error, const HttpTarget& target);
 
 }  // namespace streamer

@@ -28,14 +28,14 @@ TEST_CASE("a secret of the request is masked wherever the server repeats it") {
   CHECK(masked("key 'hunter2', cookie oatmeal; pr0xyword") == "key '***', cookie ***; ***");
 }
 
-TEST_CASE("so is a piece of it, and what is percent-encoded, once or twice") {
+TEST_CASE("a piece of a secret is masked too, and a secret that is percent-encoded once or twice") {
   CHECK(masked("it begins with ya29.abcdefghijk...") == "it begins with ***...");
   CHECK(masked("IQoJb3JpZ2luX2VjEJr///abcdefghij") == "***");
   CHECK(masked("IQoJb3JpZ2luX2VjEJr%2f%2f%2Fabcdefghij") == "***");
   CHECK(masked("x%20IQoJb3JpZ2luX2VjEJr%252F%252F%252Fabcdefghij y") == "x%20*** y");
 }
 
-TEST_CASE("the password of a basic login is known from its header") {
+TEST_CASE("the password of a basic login is masked, although its header is encoded") {
   const HttpTarget target{.url = "http://host/key",
                           .headers = {"authorization: Basic dXNlcjpTM2NyM3Q="},  // user:S3cr3t
                           .ca_file = {},
@@ -44,7 +44,7 @@ TEST_CASE("the password of a basic login is known from its header") {
   CHECK(masked("dXNlcjpTM2NyM3Q=", target) == "***");
 }
 
-TEST_CASE("a login in the URL counts too") {
+TEST_CASE("a login in the URL is masked too") {
   CHECK(masked("login me:s3cr3t",
                {.url = "http://me:s3cr3t@host/k", .headers = {}, .ca_file = {}, .proxy = {}}) ==
         "login me:***");
@@ -53,7 +53,7 @@ TEST_CASE("a login in the URL counts too") {
         "login ***");
 }
 
-TEST_CASE("all other text stays as it is") {
+TEST_CASE("all other text stays unchanged") {
   for (const char* text :
        {"", "Please use AWS4-HMAC-SHA256.", "wait 3600 s", "100% of bucket.example/key, %zz and %4",
         "streamer/1.0 (Linux)", "hunter22 is another word", "caf\xe9"}) {

@@ -1,7 +1,8 @@
-// Detects a stalled transfer: slower than stall_bytes_per_s for stall_timeout_s.
+// Detects a stalled transfer, which is slower than stall_bytes_per_s for stall_timeout_s.
 //
 // If all transfers of a reactor together reach the speed that one transfer needs, the line may be
-// slow, not the server. Then only transfers that are far behind the others have stalled. Pure.
+// slow, not the server. In this case only transfers that are far behind the others count as
+// stalled. Pure.
 #pragma once
 
 #include <algorithm>
@@ -25,7 +26,7 @@ class StallWatch {
     received_by_all_ = received_by_all;
   }
 
-  // Call this often. `active`: the number of transfers under way now.
+  // Checks for a stall; call this often. `active`: the number of transfers under way now.
   bool has_stalled(TimePoint now, std::uint64_t received, std::uint64_t received_by_all,
                    std::size_t active) {
     const double seconds = seconds_between(start_, now);
@@ -37,7 +38,7 @@ class StallWatch {
   }
 
  private:
-  // Share of the average speed of all transfers. A transfer below it is itself slow.
+  // Share of the average speed of all transfers. A transfer below this share is itself slow.
   static constexpr double kFairShare = 0.25;
 
   double slowest_bytes_per_s(double of_all, std::size_t active) const {

@@ -50,7 +50,7 @@ void HttpTransfer::prepare(Block block, HttpObject& object,
   addresses_ = addresses_of(*target_, now, is_repeated);
   set_request(easy_.get(), *target_, headers_.get(), addresses_.get(), timeouts_.connect_timeout_s,
               is_repeated);
-  // The last connection may have been stale, or its server may be broken.
+  // The last connection may have been stale, or may have led to a broken server.
   if (is_repeated && !block_.prefers_open_connection) set_new_connection(easy_.get());
   set_range(easy_.get(), range_);
   set_callbacks();
@@ -126,8 +126,8 @@ bool HttpTransfer::wants_checksum() const {
          range_.end - range_.begin <= object_->answer_checksum()->max_bytes;
 }
 
-// A response that continues a cut one has a checksum of its own bytes only. The checksum of the
-// first response covers all bytes, including those before the cut, so it is kept.
+// The response to a continued request has a checksum of its own bytes only. The checksum of the
+// first response covers all bytes, including those before the cut, so the first one is kept.
 void HttpTransfer::expect_checksum() {
   if (!object_->answer_checksum() || block_.answer) return;
   if (head_.checksum.empty()) {
@@ -143,8 +143,8 @@ void HttpTransfer::expect_checksum() {
   block_.answer = AnswerCheck{.begin = range_.begin, .expected = *expected, .received = 0};
 }
 
-// Compares the checksum once all bytes are there. If it differs, all bytes of the response are
-// requested again, because the wrong ones cannot be identified.
+// Compares the checksum when all bytes are there. If it differs, requests all bytes of the response
+// again, because the wrong bytes cannot be identified.
 std::optional<ReadError> HttpTransfer::compare_checksum() {
   if (!block_.answer) return std::nullopt;
   const AnswerCheck answer = *block_.answer;
@@ -183,7 +183,7 @@ std::optional<ReadError> HttpTransfer::conclude(CURLcode result, TimePoint now) 
   if (!error) error = compare_checksum();
   if (error && asks_for_checksum_ && means_unknown_header(error->storage_code)) {
     object_->note_answer_without_checksum();
-    error->code = ErrorCode::kRangeResponse;  // tried again without the header
+    error->code = ErrorCode::kRangeResponse;  // the next attempt does not send the header
   }
   if (error) {
     blame_proxy(*error, result, easy_.get(), *target_);
@@ -204,7 +204,8 @@ std::optional<ReadError> HttpTransfer::check_deadlines(TimePoint now, std::size_
     if (connected_us > 0 && seconds_between(started_, now) > limit) {
       error = error_of(ErrorCode::kTimeout, "no answer within the first-byte time-out");
     }
-    stall_watch_.start(now, block_.received, received_bytes_);  // no stall before the first byte
+    // Before the first byte there is no stall.
+    stall_watch_.start(now, block_.received, received_bytes_);
   } else if (stall_watch_.has_stalled(now, block_.received, received_bytes_, active)) {
     error = error_of(ErrorCode::kTimeout, "the transfer stalled");
   }

@@ -1,9 +1,9 @@
 // One ranged GET: puts the bytes of a block in their place, or returns an error.
 //
 // The head of the response is checked before the first byte of its body is stored, so a wrong
-// response never reaches a tensor. If the server sends checksums, the bytes are compared when the
-// last one is there; wrong bytes are read again. A transfer belongs to its reactor's thread and is
-// reused for one request after another.
+// response never reaches a tensor. If the server sends checksums, the bytes are compared after the
+// last one has arrived, and wrong bytes are read again. A transfer belongs to the thread of its
+// reactor, and is reused for one request after another.
 #pragma once
 
 #include <curl/curl.h>
@@ -28,7 +28,8 @@ namespace streamer {
 
 class HttpTransfer {
  public:
-  // `received_bytes` counts what all transfers of the reactor received; it must outlive this one.
+  // `received_bytes` counts the bytes that all transfers of the reactor received. It must outlive
+  // the transfer.
   HttpTransfer(const Timeouts& timeouts, std::uint64_t& received_bytes);
   HttpTransfer(const HttpTransfer&) = delete;
   HttpTransfer& operator=(const HttpTransfer&) = delete;
@@ -36,12 +37,12 @@ class HttpTransfer {
   CURL* handle() const { return easy_.get(); }
 
   // Prepares the request for the missing bytes of the block. The caller adds handle() to its multi
-  // handle. `first_byte_s`: how long the response may take to begin, if that is less than the
+  // handle. `first_byte_s`: how long the response may take to start, if that is less than the
   // option.
   void prepare(Block block, HttpObject& object, std::shared_ptr<const HttpTarget> target,
                TimePoint now, double first_byte_s);
 
-  // Returns the error of the ended request; nothing if every byte is in place.
+  // Returns the error of the ended request, or nothing if every byte is in place.
   std::optional<ReadError> conclude(CURLcode result, TimePoint now);
 
   // Returns the time-out that this transfer has exceeded, if any. `active`: the number of transfers
@@ -55,13 +56,14 @@ class HttpTransfer {
 
   AnswerTimes answered_in() const;
   std::string address() const { return address_of(easy_.get()); }
-  // Whether no byte of a response came.
+  // Whether no byte of a response arrived.
   bool was_silent() const { return head_.status == 0; }
   bool has_new_connection() const { return streamer::has_new_connection(easy_.get()); }
-  // The same on a new connection: the server may not serve more connections at a time.
+  // Whether no byte of a response arrived, and the connection was new. Then the server may not
+  // serve more connections at a time.
   bool was_silent_on_new_connection() const { return was_silent() && has_new_connection(); }
-  // Returns how long the rest will take at the average speed of the `elapsed_s` since the request
-  // was sent.
+  // Returns how long the remaining bytes will take at the average speed since the request was sent,
+  // `elapsed_s` ago.
   double remaining_s(double elapsed_s) const;
 
   const std::shared_ptr<const HttpTarget>& target() const { return target_; }
@@ -69,7 +71,7 @@ class HttpTransfer {
   std::uint32_t source() const { return block_.source; }
 
  private:
-  // libcurl is C: nothing may be thrown through it.
+  // libcurl is written in C, so nothing may be thrown through it.
   static std::size_t on_header(char* data, std::size_t size, std::size_t count,
                                void* self) noexcept;
   static std::size_t on_body(char* data, std::size_t size, std::size_t count, void* self) noexcept;
@@ -100,8 +102,8 @@ class HttpTransfer {
   std::optional<ReadError> refusal_;
   std::string error_body_;
   TimePoint started_{};
-  double first_byte_s_ = 0;            // limit of this request, at most the option
-  std::uint64_t received_before_ = 0;  // by earlier attempts at the block
+  double first_byte_s_ = 0;            // limit for this request, at most the option
+  std::uint64_t received_before_ = 0;  // bytes that earlier attempts at the block received
   StallWatch stall_watch_{timeouts_};
 };
 
