@@ -1,4 +1,4 @@
-// Stands in for the NFS reader in a build without libnfs.
+// Replaces the NFS reader in a build without libnfs.
 #include <stdexcept>
 
 #include "nfs/reactor.h"

@@ -12,9 +12,9 @@
 namespace streamer {
 namespace {
 
-constexpr int kPollMs = 100;  // between two checks for an interrupt of the caller
+constexpr int kPollMs = 100;  // time between two checks whether the caller is interrupted
 
-// RFC 1813 and RFC 7530 have the same numbers for file types.
+// RFC 1813 and RFC 7530 use the same numbers for file types.
 std::uint64_t mode_of_type(std::uint32_t type) {
   switch (type) {
     case 1:
@@ -50,7 +50,8 @@ std::vector<NfsEntry> take_entries(nfs_context* context, nfsdir* folder) {
   return entries;
 }
 
-// Returns true once `is_done`, and false if the connection fails or the caller is interrupted.
+// Works until `is_done` and returns true. Returns false if the connection fails or the caller is
+// interrupted.
 bool drive(NfsConnection& connection, const NfsClient::Interrupted& is_interrupted,
            const std::function<bool()>& is_done) {
   while (!is_done()) {
@@ -115,7 +116,7 @@ NfsClient::Result<Value> NfsClient::call(const std::string& folder,
       result.emplace(std::move(value));
     }
   };
-  // A kept connection may be dead by now, and not every address of the server may be alive.
+  // A kept connection may be dead by now, and some addresses of the server may not answer.
   Owned connection = take_kept(folder);
   std::vector<std::string> candidates;
   for (std::size_t tried = 0;; connection.reset()) {

@@ -1,10 +1,10 @@
 // Looks up files and folders of an NFS server, on the caller's thread.
 //
 // Every call ends with an answer, with an error within the time-outs, or soon after an interrupt.
-// Connections are kept between calls; a dead one is replaced silently. Nothing else is cached: an
-// answer is never older than its call.
+// Connections are kept between calls. A dead connection is replaced without an error. Nothing else
+// is cached: an answer is never older than its call.
 //
-// Thread-safe: each call in progress has a connection of its own.
+// Thread-safe: each call in progress has its own connection.
 #pragma once
 
 #include <functional>
@@ -32,7 +32,7 @@ class NfsClient {
 
   NfsClient(NfsUrl url, const NfsTimeouts& timeouts);
 
-  // Follows symbolic links.
+  // Returns the attributes of a file or folder. Follows symbolic links.
   Result<NfsAttributes> stat(const std::string& path, const Interrupted& is_interrupted);
   // Lists the direct entries of a folder; links are not followed.
   Result<std::vector<NfsEntry>> list(const std::string& path, const Interrupted& is_interrupted);
@@ -52,7 +52,7 @@ class NfsClient {
   const NfsUrl url_;
   const NfsTimeouts timeouts_;
   std::mutex mutex_;
-  std::vector<std::string> addresses_;              // of the server; guarded by mutex_
+  std::vector<std::string> addresses_;              // addresses of the server; guarded by mutex_
   std::map<std::string, std::vector<Owned>> kept_;  // by mounted folder; guarded by mutex_
 };
 

@@ -21,7 +21,7 @@
 namespace streamer {
 namespace {
 
-// libnfs before version 5 accepts no larger answer, and servers seldom send one.
+// libnfs before version 5 accepts no larger response, and servers seldom send one.
 constexpr std::uint64_t kLargestReadBytes = std::uint64_t{1} << 20;
 constexpr int kMostLinks = 40;                     // the limit of Linux
 constexpr std::uint64_t kLongestLinkBytes = 4096;  // PATH_MAX
@@ -30,8 +30,9 @@ std::int64_t nanoseconds(std::uint64_t seconds, std::uint64_t rest) {
   return static_cast<std::int64_t>(seconds) * 1'000'000'000 + static_cast<std::int64_t>(rest);
 }
 
-// libnfs names a client by process and second. A server would then take two connections of one
-// process for a client that has restarted, and would close the files of the first one.
+// libnfs names a client after its process and the second. If one process opened two connections in
+// the same second, the server would take this for a restart, and would close the files of the first
+// one.
 void name_client(nfs_context* context) {
   thread_local std::mt19937_64 random{std::random_device{}()};
   const std::string name = "streamer " + std::to_string(random()) + std::to_string(random());
@@ -68,7 +69,7 @@ NfsConnection::NfsConnection(const NfsUrl& url, const std::string& address,
   if (parsed == nullptr) throw std::runtime_error("libnfs refuses the options of the URL");
   nfs_destroy_url(parsed);
   nfs_set_autoreconnect(context_.get(), 0);
-  nfs_set_dircache(context_.get(), 0);  // a listing is never older than its call
+  nfs_set_dircache(context_.get(), 0);  // a listing must never be older than its call
   if (url.version == 4) name_client(context_.get());
   PendingCall* const mount = add_call([this](int result, void*) {
     if (result == 0) {
@@ -86,7 +87,7 @@ NfsConnection::NfsConnection(const NfsUrl& url, const std::string& address,
 
 NfsConnection::~NfsConnection() {
   is_ending_ = true;
-  context_.reset();  // answers every call with "cancelled", and on_answer drops these answers
+  context_.reset();  // ends every call with "cancelled"; on_answer ignores these answers
 }
 
 int NfsConnection::descriptor() { return nfs_get_fd(context_.get()); }
@@ -96,8 +97,8 @@ short NfsConnection::events() { return static_cast<short>(nfs_which_events(conte
 void NfsConnection::service(short events) {
   if (failure_) return;
   if (nfs_service(context_.get(), events) == 0) return;
-  // If the server refused the mount, failure_ has its reason, which is kept. A kConnect failure has
-  // no details, so it gets the text below.
+  // If the server refused the mount, failure_ has the reason, and stays. A kConnect failure has no
+  // details, so it is replaced by the text below.
   if (failure_ && failure_->code == ErrorCode::kConnect) failure_.reset();
   fail(ErrorCode::kConnect, is_mounted_ ? "the connection to the NFS server was lost"
                                         : "no connection to the NFS server");
@@ -144,7 +145,7 @@ void NfsConnection::look_further(std::string path, int links,
 void NfsConnection::follow(const Found& link, int links, std::shared_ptr<Answer<Found>> answer) {
   PendingCall* const call = add_call([this, link, links, answer](int result, void* data) {
     if (result < 0) return (*answer)(error_of("follow the link", result), {});
-    // libnfs 4 does not terminate the text; its length is the size of the link.
+    // libnfs 4 does not terminate the text. Its length is the size of the link.
     const auto* const text = static_cast<const char*>(data);
     const std::string says(text, strnlen(text, std::min(link.attributes.size, kLongestLinkBytes)));
     const std::optional<std::string> target = path_behind_link(link.path, says);
@@ -209,7 +210,7 @@ void NfsConnection::read(nfsfh* file, std::byte* buffer, std::uint64_t offset, s
 }
 
 std::uint64_t NfsConnection::read_bytes() {
-  const std::uint64_t most = nfs_get_readmax(context_.get());  // 0 with version 4 before libnfs 5
+  const std::uint64_t most = nfs_get_readmax(context_.get());  // 0 for version 4 before libnfs 5
   return most == 0 ? kLargestReadBytes : std::min(most, kLargestReadBytes);
 }
 
@@ -222,14 +223,14 @@ void NfsConnection::on_answer(int result, nfs_context* /*context*/, void* data,
   connection.pending_calls_.erase(call->position);
   try {
     answer(result, data);
-  } catch (const std::exception& failure) {  // C code of libnfs cannot handle exceptions
+  } catch (const std::exception& failure) {  // the C code of libnfs cannot handle exceptions
     connection.fail(ErrorCode::kIo, std::string("the engine failed: ") + failure.what());
   }
 }
 
 NfsConnection::PendingCall* NfsConnection::add_call(Raw answer, Reply what) {
   const TimePoint now = Clock::now();
-  if (pending_calls_.empty()) {  // every earlier call has been answered
+  if (pending_calls_.empty()) {  // no earlier call waits for an answer
     progress_at_ = now;
     progress_bytes_ = received_bytes();
   }
@@ -257,7 +258,7 @@ void NfsConnection::fail(ErrorCode code, std::string detail) {
   failure_->detail = std::move(detail);
 }
 
-// Returns the bytes that the socket has received, including parts of unfinished answers.
+// Returns how many bytes the socket has received, including parts of unfinished answers.
 std::uint64_t NfsConnection::received_bytes() {
   tcp_info info{};
   socklen_t size = sizeof info;

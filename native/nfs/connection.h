@@ -1,15 +1,15 @@
 // One TCP connection to an NFS server: a libnfs context and its pending calls.
 //
-// Nothing here waits: the owner polls descriptor() for events(), calls service(), and checks
-// failure(). After a failure no further call is allowed, and pending calls are never answered: the
-// owner drops the connection and repeats the calls on another one. libnfs's own reconnecting is
-// off, because it would hide that a file may be another one afterwards.
+// Nothing here waits. The owner polls descriptor() for events(), calls service(), and checks
+// failure(). After a failure no further call is allowed, and pending calls are never answered. The
+// owner then drops the connection and repeats the calls on another one. Reconnecting by libnfs is
+// off, because it would hide that the path may lead to another file afterwards.
 //
 // Answers arrive inside service(), or inside the call itself if libnfs already has the result. An
-// answer callback must not throw. It must not make another call if it got an error; libnfs forbids
-// that.
+// answer callback must not throw. After an error it must not make another call, because libnfs
+// forbids that.
 //
-// Not thread-safe; different connections are independent.
+// Not thread-safe. Different connections are independent.
 #pragma once
 
 #include <cstdint>
@@ -55,32 +55,32 @@ class NfsConnection {
   int descriptor();
   short events();
   void service(short events);
-  // Fails the connection if it takes too long to connect or to deliver requested bytes.
+  // Fails the connection if connecting or the delivery of requested bytes takes too long.
   void enforce_deadlines(TimePoint now);
 
-  // Paths are relative to the mounted folder. Only once is_ready().
+  // Call the following functions only if is_ready(). Paths are relative to the mounted folder.
   struct Found {
-    std::string path;  // of the file itself, with all links resolved
+    std::string path;  // path of the file itself, with all links resolved
     NfsAttributes attributes;
   };
-  // Follows links in this class, because libnfs 4 has bugs there: it treats an absolute link as a
-  // relative one, and never gives up on a loop.
+  // Follows links in this class, because libnfs 4 has two bugs. It treats an absolute link as a
+  // relative one, and it never ends if links form a loop.
   void look_up(const std::string& path, Answer<Found> answer);
   void list(const std::string& path, Answer<nfsdir*> answer);
-  // open() and close() must run one at a time: NFSv4 numbers the operations that change the state
-  // of open files.
+  // Calls of open() and close() must not overlap: NFSv4 numbers the operations that change the
+  // state of open files.
   void open(const std::string& path, Answer<nfsfh*> answer);
   void close(nfsfh* file, Answer<int> answer);
   void attributes(nfsfh* file, Answer<NfsAttributes> answer);
-  // `data` points to the bytes: to `buffer` if libnfs fills it, otherwise to libnfs's own memory,
-  // which is only valid within the callback.
+  // `data` points to the bytes. They are in `buffer` if libnfs fills it. Otherwise they are in
+  // libnfs's own memory, which is only valid within the callback.
   struct Bytes {
     const std::byte* data;
     std::uint64_t size;
   };
   void read(nfsfh* file, std::byte* buffer, std::uint64_t offset, std::uint64_t size,
             Answer<Bytes> answer);
-  // Returns the most bytes that one read should request.
+  // Returns the largest number of bytes for one read.
   std::uint64_t read_bytes();
 
   nfs_context* context() { return context_.get(); }
@@ -98,7 +98,8 @@ class NfsConnection {
   };
 
   static void on_answer(int result, nfs_context* context, void* data, void* call) noexcept;
-  // Returns an argument for on_answer, which frees it. Only calls that transfer data may take long.
+  // Returns an argument for on_answer, which frees it. Only calls that transfer data may take a
+  // long time.
   enum class Reply : bool { kStatus, kData };
   PendingCall* add_call(Raw answer, Reply what = Reply::kStatus);
   void look_further(std::string path, int links, std::shared_ptr<Answer<Found>> answer);
@@ -109,12 +110,12 @@ class NfsConnection {
   std::uint64_t received_bytes();
 
   const NfsTimeouts timeouts_;
-  // Outlives the context, which answers all of them when it is destroyed.
+  // Outlives the context, because the context answers all pending calls when it is destroyed.
   std::list<PendingCall> pending_calls_;
   bool is_ending_ = false;
   bool is_mounted_ = false;
   std::optional<ReadError> failure_;
-  TimePoint progress_at_ = Clock::now();  // the last check that found progress
+  TimePoint progress_at_ = Clock::now();  // time of the last check that detected progress
   std::uint64_t progress_bytes_ = 0;
   std::unique_ptr<nfs_context, Destroy> context_;
 };

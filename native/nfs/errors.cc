@@ -11,7 +11,7 @@ namespace {
 enum class Cure : std::uint8_t { kNone, kReopen };
 
 struct Row {
-  std::string_view word;  // without NFS3ERR_ or NFS4ERR_
+  std::string_view word;  // the protocol's error name, without NFS3ERR_ or NFS4ERR_
   int os_error;
   ErrorCode code;
   std::string_view meaning;
@@ -48,7 +48,7 @@ constexpr std::array kRows = {
     Row{"ISDIR", EISDIR, ErrorCode::kIo, "this is a folder, not a file"},
 };
 
-// The protocol's word, with its prefix, or nothing.
+// Returns the protocol's error name in the sentence, with its prefix, or an empty text.
 std::string_view word_in(std::string_view sentence) {
   for (const std::string_view prefix : {"NFS3ERR_", "NFS4ERR_"}) {
     const std::size_t begin = sentence.find(prefix);
@@ -76,8 +76,8 @@ ReadError nfs_error(const std::string& action, int result, const std::string& se
   const std::string_view word = word_in(sentence);
   error.storage_code = word;
   if (word.empty() && sentence.find("Insufficient ACCESS") != sentence.npos) result = -EACCES;
-  // libnfs returns these codes if no answer came: the call failed below NFS, or the connection was
-  // closed.
+  // libnfs returns these codes if no response came, because the call failed below NFS or the
+  // connection was closed.
   const bool is_unanswered = word.empty() && (result == -EFAULT || result == -EINTR);
   const Row* const row = is_unanswered ? nullptr : row_of(word, -result);
   if (is_unanswered) {
@@ -91,7 +91,7 @@ ReadError nfs_error(const std::string& action, int result, const std::string& se
     error.os_error = row->os_error;
     error.detail += row->meaning;
     if (row->code == ErrorCode::kTimeout)
-      error.retry_after_s = 1;  // the first pause of kernel clients
+      error.retry_after_s = 1;  // as long as the first pause of kernel clients
   }
   return error;
 }

@@ -7,7 +7,7 @@
 namespace streamer {
 namespace {
 
-TEST_CASE("the protocol's word decides where libnfs only says that it failed") {
+TEST_CASE("the protocol's error name decides if libnfs only reports a failure") {
   const ReadError error =
       nfs_error("read the file", -EFAULT, "NFS: Read failed with NFS3ERR_STALE(-70)");
   CHECK(error.code == ErrorCode::kChanged);
@@ -15,14 +15,14 @@ TEST_CASE("the protocol's word decides where libnfs only says that it failed") {
   CHECK(error.storage_code == "NFS3ERR_STALE");
 }
 
-TEST_CASE("a sentence with a path in it is not shown") {
+TEST_CASE("a sentence that contains a path is not shown") {
   const ReadError error =
       nfs_error("open the file", -ENOENT, "NFS4: (path /secret) failed with NFS4ERR_NOENT(-2)");
   CHECK(error.code == ErrorCode::kNotFound);
   CHECK(error.detail == "cannot open the file: there is no such file");
 }
 
-TEST_CASE("refusals are told apart from failures") {
+TEST_CASE("refusals are distinguished from failures") {
   CHECK(nfs_error("x", -EACCES, "").code == ErrorCode::kAccessDenied);
   CHECK(nfs_error("x", -EINVAL, "Insufficient ACCESS. Wanted 1").code == ErrorCode::kAccessDenied);
   CHECK(nfs_error("x", -ERANGE, "failed with NFS4ERR_WRONGSEC(-34)").code ==

@@ -1,8 +1,8 @@
 // Hides the difference between the two interfaces of libnfs.
 //
-// Until libnfs 5, the data of a read arrives in the callback and must be copied. Since libnfs 6
-// (LIBNFS_API_V2), libnfs puts it into the caller's buffer. Only the older interface has been
-// tested: no available distribution ships libnfs 6.
+// Before libnfs 6, the data of a read arrives in the callback and must be copied. Since libnfs 6
+// (LIBNFS_API_V2), libnfs writes the data to the caller's buffer. Only the older interface is
+// tested, because no available distribution has libnfs 6.
 #pragma once
 
 // clang-format off

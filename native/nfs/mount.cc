@@ -8,10 +8,10 @@
 namespace streamer {
 namespace {
 
-constexpr double kCloseFilesS = 0.3;  // the load is over, so a clean close must not delay it
+constexpr double kCloseFilesS = 0.3;  // the load has ended, and closing files must not delay it
 
-// Version 4 has one tree per server, version 3 one per export. Only the server knows where an
-// export begins, but the file's folder is always inside it.
+// Version 4 has one tree for each server, version 3 has one for each export. Only the server knows
+// where an export begins, but the file's folder is always inside it.
 std::string mounted_folder(const NfsUrl& url) {
   if (url.version == 4) return "/";
   const std::size_t slash = url.path.rfind('/');
@@ -130,7 +130,7 @@ void NfsMount::close_files() {
   }
 }
 
-// Returns false if no open file is left, or the time is over.
+// Closes one open file. Returns false if no open file is left, or the time is over.
 bool NfsMount::close_one(TimePoint deadline) {
   const auto open = std::find_if(files_.begin(), files_.end(),
                                  [](const auto& entry) { return entry.second.handle != nullptr; });
@@ -141,7 +141,7 @@ bool NfsMount::close_one(TimePoint deadline) {
   while (!is_closed && !connection_->failure()) {
     const double left_s = seconds_between(Clock::now(), deadline);
     if (left_s <= 0) {
-      disconnect();  // its callback refers to this stack frame
+      disconnect();  // because the callback refers to this stack frame
       return false;
     }
     pollfd waiting{connection_->descriptor(), connection_->events(), 0};
@@ -155,7 +155,7 @@ bool NfsMount::close_one(TimePoint deadline) {
 void NfsMount::disconnect() {
   if (is_broken()) return;
   for (auto& [source, file] : files_) {
-    // This sends nothing any more, but libnfs only frees a handle when it is closed.
+    // The connection sends nothing any more, but libnfs only frees a handle when it is closed.
     if (file.handle == nullptr) continue;
     connection_->close(std::exchange(file.handle, nullptr),
                        [](const std::optional<ReadError>&, int) {});

@@ -1,9 +1,9 @@
 // One connection with its open files and the blocks that it reads.
 //
-// If the connection, a file or a block fails, the whole mount is broken: the blocks are returned
-// with the bytes that they received, and are read over another mount, which reopens their files and
-// compares their versions. This one path handles a lost server, a stale handle and an expired
-// lease.
+// If the connection, a file or a block fails, the whole mount is broken. Its blocks are returned
+// with the bytes that they received, and are read through another mount. The other mount reopens
+// their files and compares the versions. This one path handles a lost server, a stale handle and an
+// expired lease.
 //
 // Not thread-safe.
 #pragma once
@@ -29,36 +29,36 @@ class NfsMount {
   NfsMount(const NfsMount&) = delete;
   NfsMount& operator=(const NfsMount&) = delete;
 
-  // Objects with equal names may share a mount.
+  // Returns a name. Objects with equal names may share a mount.
   static std::string name_of(const NfsObject& object);
 
   NfsConnection& connection() { return *connection_; }
   std::size_t transfer_count() const { return transfers_.size(); }
 
   void start(Block block, const OutageTicket& ticket, NfsObject& object, TimePoint now);
-  // Fails blocks whose first attempt is longer ago than `block_deadline_s`.
+  // Fails blocks whose first attempt started more than `block_deadline_s` ago.
   void enforce_block_deadline(TimePoint now, double block_deadline_s);
-  // Opens files and requests blocks, as far as possible now.
+  // Opens files and requests blocks, as far as that is possible now.
   void advance();
 
   struct Outcome {
     std::unique_ptr<NfsTransfer> transfer;
     std::optional<ReadError> error;
-    bool was_given_up = false;  // because another transfer failed
+    bool was_given_up = false;  // true if another transfer failed
   };
   // Returns the finished blocks, or all blocks if the mount is broken.
   std::vector<Outcome> collect(TimePoint now);
   bool is_broken() const { return connection_ == nullptr; }
 
-  // Closes the files, so that the server does not keep them until their lease ends. Gives up after
-  // a moment.
+  // Closes the files, so that the server does not keep them until their lease ends. Stops after a
+  // moment.
   void close_files();
 
  private:
   struct File {
     NfsObject* object;
     nfsfh* handle = nullptr;
-    bool is_open = false;  // and its version is checked
+    bool is_open = false;  // opened, and its version is checked
     NfsAttributes opened;
   };
 

@@ -38,8 +38,7 @@ std::optional<ReadError> check_unchanged(const NfsAttributes& opened, const NfsA
   if (now.size < opened.size) {
     return error_of(ErrorCode::kTruncated, "the file was truncated while it was read");
   }
-  // If another file is renamed over this one, the ctime of the open file changes, but its bytes do
-  // not.
+  // A rename of another file over this one changes the ctime of the open file, but not its bytes.
   const bool is_relinked = now.links != opened.links;
   const bool is_rewritten = now.size != opened.size || now.modified_ns != opened.modified_ns ||
                             now.inode != opened.inode ||

@@ -1,7 +1,7 @@
 // One file of an NFS server, shared by all connections of a session. Does not depend on libnfs.
 //
-// The caller or the first connection that opens it pins its version; then the version never
-// changes.
+// The caller or the first connection that opens the file pins its version. The version never
+// changes afterwards.
 #pragma once
 
 #include <cstdint>
@@ -30,15 +30,15 @@ struct NfsAttributes {
   bool is_file() const;
   bool is_folder() const;
   bool is_link() const;
-  // Returns text that changes whenever the content may have changed: no program can set the change
-  // time back. It does not contain the inode, because a listing does not report it.
+  // Returns text that changes whenever the content may have changed, because no program can set the
+  // change time back. The text does not contain the inode, because a listing does not report it.
   std::string version() const;
 };
 
 class NfsObject {
  public:
-  // `version` is the version that an earlier session saw for the same file, or empty. `addresses`
-  // are the server's addresses; each attempt takes the next one.
+  // `version` is the version of the same file in an earlier session, or empty. `addresses` are the
+  // server's addresses; each attempt uses the next one.
   NfsObject(NfsUrl url, std::vector<std::string> addresses, std::uint64_t size_bytes,
             std::string version)
       : url_(std::move(url)),
@@ -71,8 +71,8 @@ class NfsObject {
 // Checks that a file did not change between its opening and now.
 std::optional<ReadError> check_unchanged(const NfsAttributes& opened, const NfsAttributes& now);
 
-// Returns the path to which a link at `path` with the text `target` leads; nothing if it is above
-// the root.
+// Returns the path that a link at `path` with the target `target` leads to; nothing if the target
+// is above the root.
 std::optional<std::string> path_behind_link(const std::string& path, const std::string& target);
 
 }  // namespace streamer

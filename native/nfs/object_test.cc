@@ -21,7 +21,7 @@ NfsObject object_of(std::uint64_t size, std::string version = "") {
   return {parse_nfs_url("nfs://host/a"), {"127.0.0.1"}, size, std::move(version)};
 }
 
-TEST_CASE("the first opening pins the version, a later one must match it") {
+TEST_CASE("the first opening pins the version, and later ones must match it") {
   NfsObject object = object_of(100);
   CHECK_FALSE(object.check_opened(file_of(100)));
   CHECK(object.version() == file_of(100).version());
@@ -43,7 +43,7 @@ TEST_CASE("a file of another size, or no file at all, is refused") {
   CHECK(object_of(100).check_opened(folder)->detail == "not a regular file");
 }
 
-TEST_CASE("a file rewritten while it is read is noticed, one only unlinked is whole") {
+TEST_CASE("a file that is rewritten while it is read is noticed, and one that is unlinked is not") {
   const NfsAttributes opened = file_of(100);
   CHECK_FALSE(check_unchanged(opened, opened));
   NfsAttributes now = opened;
@@ -57,7 +57,7 @@ TEST_CASE("a file rewritten while it is read is noticed, one only unlinked is wh
   CHECK(check_unchanged(opened, file_of(101))->code == ErrorCode::kChanged);
 }
 
-TEST_CASE("a link is relative to its folder, or to the root of the server") {
+TEST_CASE("the target of a link is relative to its folder, or to the root of the server") {
   CHECK(path_behind_link("/a/b/link", "real") == "/a/b/real");
   CHECK(path_behind_link("/a/b/link", "../../blobs/1") == "/blobs/1");
   CHECK(path_behind_link("/a/b/link", "./c//d/") == "/a/b/c/d");

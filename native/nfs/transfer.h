@@ -1,10 +1,10 @@
 // Reads one block from an open file of an NFS server into its place.
 //
-// The block is requested in reads of the server's preferred size, all at once; the rest of a short
-// read is requested again. After the last read, the file's attributes are compared with those at
-// the opening. It is an error if the file ends before the block.
+// The block is requested in reads of the server's preferred size, all at the same time. If a read
+// is short, the rest is requested again. After the last read, the file's attributes are compared
+// with those at the opening. A file that ends before the block is an error.
 //
-// A transfer that has begun must outlive its connection until it is done.
+// A transfer that has begun must exist at least as long as its connection, or until it is done.
 #pragma once
 
 #include <cstddef>
@@ -37,9 +37,10 @@ class NfsTransfer {
 
   // Returns the error, if any, with its source, range, attempts and time.
   std::optional<ReadError> take_error(TimePoint now);
-  // Returns the block; its `received` counts the bytes that need not be read again.
+  // Returns the block. Its `received` counts the bytes that need no further read.
   Block take_block();
-  // Like take_block(), for a block that failed because of another one: the attempt does not count.
+  // Like take_block(), for a block that failed because of another block. The attempt does not
+  // count.
   Block give_back();
 
  private:
@@ -47,7 +48,7 @@ class NfsTransfer {
     std::uint64_t begin;  // in the object
     std::uint64_t end;
     std::uint64_t received = 0;
-    std::unique_ptr<std::byte[]> bounce;  // if its bytes go to several places
+    std::unique_ptr<std::byte[]> bounce;  // only set if the bytes go to several places
   };
 
   void request(Piece& piece);
@@ -60,7 +61,7 @@ class NfsTransfer {
   nfsfh* file_ = nullptr;
   NfsAttributes opened_;
   std::vector<Piece> pieces_;
-  std::size_t missing_ = 0;  // pieces
+  std::size_t missing_ = 0;  // number of pieces
   bool has_begun_ = false;
   bool is_done_ = false;
   std::optional<ReadError> error_;
