@@ -1,4 +1,4 @@
-// The cache of a node, for core/cache alone.
+// The cache of a node, for core/cache only.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -18,7 +18,7 @@ namespace py = pybind11;
 namespace streamer {
 namespace {
 
-// Raises the OSError of the system's error.
+// Opens the cached object. An error of the system becomes an OSError.
 std::shared_ptr<CacheEntry> open_entry(const std::string& folder, std::uint64_t object_bytes) {
   try {
     return std::make_shared<CacheEntry>(folder, object_bytes);
@@ -29,7 +29,7 @@ std::shared_ptr<CacheEntry> open_entry(const std::string& folder, std::uint64_t 
   }
 }
 
-// Now, and once more behind what is on its way to the disk.
+// Forgets the range now, and once more after pending writes, which may record it again.
 void forget(const std::shared_ptr<CacheEntry>& entry, std::uint64_t begin, std::uint64_t end) {
   entry->forget(begin, end);
   CacheWriter::of_process().forget(entry, begin, end);
@@ -56,7 +56,7 @@ void register_cache(py::module_& module) {
       "finish_cache_writes",
       [](double timeout_s) { return CacheWriter::of_process().wait_until_idle(timeout_s); },
       py::arg("timeout_s"), released(),
-      "Wait until everything is written to caches; False where it takes longer.");
+      "Wait until everything is written to caches; False if it takes longer.");
 }
 
 }  // namespace streamer

@@ -32,7 +32,7 @@ std::optional<std::uint64_t> free_bytes(int device) {
   }
 }
 
-// Sets this thread's mode and returns the mode before; nothing if no driver is loaded.
+// Sets this thread's mode and returns the previous mode; nothing if no driver is loaded.
 std::optional<int> exchange_capture_mode(int mode) {
   const auto driver = CudaRuntime::instance().driver();
   if (!driver || driver->is_forked()) return std::nullopt;
@@ -77,7 +77,7 @@ void register_cuda(py::module_& module) {
   module.attr("CAPTURE_MODE_RELAXED") = kCaptureModeRelaxed;
   module.def("cuda_exchange_capture_mode", &exchange_capture_mode, py::arg("mode"),
              "Set how this thread's driver calls affect captures of CUDA graphs. Return the "
-             "thread's mode before, or None if no driver is loaded.");
+             "thread's previous mode, or None if no driver is loaded.");
   module.def("cuda_release_pinned", &release_pinned,
              "Unpin the memory that no load uses. Return its bytes.");
   module.def("cuda_pinned_stats", &pinned_stats,

@@ -1,5 +1,5 @@
-// Memory of tensors as DLPack capsules. A library makes a tensor with dtype and shape from a
-// capsule in one call (decision 0019). The structures follow DLPack's documented binary interface
+// Memory of tensors as DLPack capsules. A library turns a capsule into a tensor with dtype and
+// shape in one call (decision 0019). The structures follow DLPack's documented binary interface
 // before version 1.0, which all libraries accept.
 #include <pybind11/stl.h>
 
@@ -38,11 +38,11 @@ struct DlpackTensor {
 struct DlpackManagedTensor {
   DlpackTensor tensor;
   void* owner;
-  void (*free)(DlpackManagedTensor*);  // called by the library, on any thread
+  void (*free)(DlpackManagedTensor*);  // called by the library that took the capsule, on any thread
 };
 
 constexpr std::int32_t kCpu = 1;
-constexpr const char* kNotYetTaken = "dltensor";  // a library that takes it renames the capsule
+constexpr const char* kNotYetTaken = "dltensor";  // a library that takes a capsule renames it
 
 struct Owner {
   Memory memory;

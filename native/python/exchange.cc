@@ -1,4 +1,4 @@
-// One request about objects and its answer, for backends/client/exchange.py alone.
+// One request about objects and its response, for backends/client/exchange.py only.
 #include "http/exchange.h"
 
 #include <pybind11/pybind11.h>
@@ -24,7 +24,7 @@ namespace {
 
 using IsInterrupted = Exchange::IsInterrupted;
 
-// The order of the bases lets the exchange end before its body is given back.
+// The order of the base classes matters: the exchange ends before its body is released.
 struct BorrowedBody {
   py::buffer_info body;
 };
@@ -35,7 +35,7 @@ class ExchangeWithBody : private BorrowedBody, public Exchange {
       : BorrowedBody{std::move(borrowed)}, Exchange(std::move(request)) {}
 };
 
-// As aiohttp reads one, so that a value which is not ASCII stays that.
+// Decodes a header like aiohttp, so that bytes which are not UTF-8 survive a round trip.
 py::str header_of(const std::string& line) {
   PyObject* text =
       PyUnicode_DecodeUTF8(line.data(), static_cast<Py_ssize_t>(line.size()), "surrogateescape");

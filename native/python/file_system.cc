@@ -1,5 +1,5 @@
-// What Python's os has no call for: on what kind of file system a path lies, and writes past the
-// page cache. For backends/posix alone.
+// Calls that Python's os module lacks: the type of the file system of a path, and writes past the
+// page cache. For backends/posix only.
 #include <pybind11/stl.h>
 #include <sys/vfs.h>
 
@@ -49,7 +49,7 @@ void register_file_system(py::module_& module) {
       "file_system_type",
       [](const py::bytes& path) -> std::optional<std::uint32_t> {
         const std::string name = path;
-        const GilReleased unlocked;  // statfs() may wait for a dead file server
+        const GilReleased unlocked;  // statfs() may wait for a file server that does not answer
         struct statfs status {};
         if (statfs(name.c_str(), &status) != 0) return std::nullopt;
         return static_cast<std::uint32_t>(status.f_type);

@@ -1,4 +1,4 @@
-// Decodes text that a server wrote. It may not be UTF-8, and that must not raise an error.
+// Decodes text that a server wrote. The text may not be UTF-8, which must not raise an error.
 #pragma once
 
 #include <pybind11/pybind11.h>

@@ -1,9 +1,9 @@
 // Releases or takes the interpreter's lock (GIL) for a scope.
 //
 // Before Python 3.14, a thread that takes the GIL while the interpreter ends is ended by unwinding
-// its stack. In a destructor, this calls std::terminate: a job that succeeded would abort at its
-// exit. Here such a thread waits for the end of the process instead, as every thread does from
-// Python 3.14 on.
+// its stack. If the unwinding reaches a destructor, it calls std::terminate, so a successful job
+// would abort at its exit. Here such a thread waits for the end of the process instead, as every
+// thread does from Python 3.14 on.
 #pragma once
 
 #include <Python.h>
@@ -15,7 +15,7 @@ template <typename Take>
 auto take_gil_or_wait(Take take) {
   try {
     return take();
-  } catch (...) {  // the unwinding, as C code throws nothing; leaving the handler aborts
+  } catch (...) {  // the unwinding, because C code throws nothing; leaving this handler would abort
     for (;;) pause();
   }
 }

@@ -52,8 +52,8 @@ std::vector<std::byte> copied(const py::buffer& data) {
   return {bytes.begin(), bytes.end()};
 }
 
-// Returns the encrypted bytes, in memory of the arena, which has huge pages and is reused, and
-// their tags.
+// Returns the encrypted bytes and their tags. The bytes are in memory of the arena, which has huge
+// pages and is reused.
 py::tuple encrypt(const PieceCipher& cipher, const py::buffer& data, std::uint64_t position,
                   std::uint64_t first) {
   const py::buffer_info info = data.request();
@@ -123,7 +123,7 @@ void register_integrity(py::module_& module) {
       [](const std::string& name, std::uint64_t first, std::uint64_t second,
          std::uint64_t second_bytes) { return combine(crc_of(name), first, second, second_bytes); },
       py::arg("name"), py::arg("first"), py::arg("second"), py::arg("second_bytes"),
-      "Return the checksum of two runs of bytes, one after the other.");
+      "Return the checksum of two sequences of bytes, one after the other.");
 
   py::class_<DigestPlan>(module, "DigestPlan",
                          "The items that get a digest; see integrity/digest_plan.h.")

@@ -10,7 +10,7 @@
 namespace streamer {
 
 // Calls `call(is_interrupted)` without the GIL. `call` must poll is_interrupted(), which runs
-// pending signal handlers, and must return once it is true. Then the exception of the handler is
+// pending signal handlers, and must return when it is true. Then the exception of the handler is
 // raised.
 template <typename Call>
 auto call_interruptibly(Call call) {

@@ -17,8 +17,8 @@ namespace py = pybind11;
 namespace streamer {
 namespace {
 
-// The storage's client decides whether the failure is transient; the engine does not interpret the
-// exception.
+// Passes a failure to the lookup. The storage's client decides whether the failure is transient;
+// the engine does not interpret the exception.
 std::optional<double> finish_badly(Lookup& lookup, std::string detail, int http_status,
                                    bool is_transient, bool is_of_proxy, double retry_after_s,
                                    int requests, double random) {

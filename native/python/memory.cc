@@ -1,5 +1,5 @@
-// The memory of one tensor, as an object with the buffer protocol. A tensor made from it keeps it
-// alive.
+// The memory of one tensor, as an object with the buffer protocol. A tensor that is made from the
+// object keeps it alive.
 #include "io/arena.h"
 #include "python/gil.h"
 #include "python/registers.h"
@@ -23,7 +23,7 @@ void register_memory(py::module_& module) {
   module.def(
       "allocate",
       [](std::size_t size_bytes) {
-        const GilReleased unlocked;  // the system may take long to map it
+        const GilReleased unlocked;  // the system may take long to map the memory
         Memory memory = Arena::instance().allocate(size_bytes, 0);
         memory.hand_over();
         return memory;

@@ -1,4 +1,4 @@
-// The Python interface of the engine: values in, values out. No thread of the engine touches a
+// The Python interface of the engine, which only passes values. No thread of the engine touches a
 // Python object, and every call that may wait releases the GIL.
 #include "python/registers.h"
 

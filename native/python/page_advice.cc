@@ -1,6 +1,6 @@
-// Calls of the kernel about pages, for Python: advice to use huge pages for memory of the caller (a
-// model's parameters, a mapped file), and whether a page of a file is in memory. They change no
-// byte, and a refusal of the kernel only costs speed.
+// Kernel calls about pages, for Python: advice to use huge pages for memory of the caller (a
+// model's parameters, a mapped file), and whether a page of a file is in memory. The calls change
+// no byte, and a refusal of the kernel only costs speed.
 #include <pybind11/stl.h>
 
 #include <utility>
@@ -30,7 +30,7 @@ void register_page_advice(py::module_& module) {
   module.def(
       "is_cached", [](int descriptor, off_t offset) { return is_cached(descriptor, offset); },
       py::arg("descriptor"), py::arg("offset"), py::call_guard<GilReleased>(),
-      "Return whether this byte of an open file was in the page cache. Afterwards it is.");
+      "Return whether this byte of an open file was in the page cache. The check reads it in.");
 }
 
 }  // namespace streamer

@@ -25,7 +25,7 @@ namespace py = pybind11;
 namespace streamer {
 namespace {
 
-// Reads rows from a flat array('q').
+// Splits a flat array('q') into rows.
 template <std::size_t Columns>
 std::vector<std::array<std::uint64_t, Columns>> rows_of(const py::buffer& table) {
   const py::buffer_info info = table.request();
@@ -64,7 +64,7 @@ std::vector<CachedItem> cached_items_of(const py::buffer& table) {
   return cached;
 }
 
-// Waits in slices, so that Ctrl-C is noticed within a tenth of a second.
+// Waits in short slices, so that Ctrl-C is noticed within a tenth of a second.
 Delivery wait_interruptibly(Session& session, double timeout_s, std::uint64_t enough_bytes) {
   constexpr double kSliceS = 0.1;
   for (double left_s = timeout_s;; left_s -= kSliceS) {
@@ -102,7 +102,8 @@ py::list digest_pieces(Session& session, std::uint32_t item) {
   return result;
 }
 
-// Converts a stream as torch passes it: the handle as a number, 0 for the legacy default stream.
+// Converts a stream in the form that torch passes: the handle as a number, 0 for the legacy default
+// stream.
 CudaStreamHandle stream_of(std::uintptr_t number) {
   return reinterpret_cast<CudaStreamHandle>(number);
 }
@@ -180,7 +181,8 @@ void register_session(py::module_& module) {
   using released = py::call_guard<GilReleased>;
   py::class_<Session, std::shared_ptr<Session>>(module, "Session",
                                                 "One load; see session/session.h.")
-      // Holds the GIL, like os.fork(), so no child is forked while libcurl initializes.
+      // The constructor holds the GIL, like os.fork(), so that no child is forked while libcurl
+      // initializes.
       .def(py::init<SessionOptions>(), py::arg("options"))
       .def(
           "add_file",

@@ -13,7 +13,7 @@ namespace {
 
 using Knobs = py::class_<SessionOptions>;
 
-// Adds a property for a field of one part of the options.
+// Adds a property for one field of one part of the options.
 template <typename Part, typename Value>
 void add(Knobs& knobs, const char* name, Part SessionOptions::*part, Value Part::*field) {
   knobs.def_property(

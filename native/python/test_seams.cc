@@ -20,7 +20,7 @@ void register_test_seams(py::module_& module) {
       "cuda_use_library_for_tests",
       [](std::string path) { CudaRuntime::instance().use_library_for_tests(std::move(path)); },
       py::arg("path"),
-      "Use another library as libcuda.so.1 from here on; \"\" restores the real one.");
+      "Use another library as libcuda.so.1 from now on; \"\" restores the real one.");
   module.def(
       "cuda_use_cufile_for_tests",
       [](std::string library, std::string kernel_module, std::string device, std::string modules) {
@@ -30,7 +30,7 @@ void register_test_seams(py::module_& module) {
       py::arg("library") = CuFilePaths().library,
       py::arg("kernel_module") = CuFilePaths().kernel_module,
       py::arg("device") = CuFilePaths().device, py::arg("modules") = CuFilePaths().modules,
-      "The same for libcufile; without arguments, restores the real one.");
+      "Replace libcufile in the same way; without arguments, restore the real one.");
 }
 
 }  // namespace streamer
