@@ -3,8 +3,8 @@
 
 namespace streamer::runai {
 
-// Codes below 100 are Run:ai's own and must not change; its callers compare the first three and
-// kTimedOut.
+// Codes below 100 are Run:ai's own and must not change. Callers of its interface compare the first
+// three codes and kTimedOut.
 enum Code : int {
   kSuccess = 0,
   kFinished = 1,
@@ -22,7 +22,7 @@ enum Code : int {
   kNoPackage = 101,
 };
 
-// Returns the text for any number; never null.
+// Returns the text of a code; for an unknown number, a text that says so. Never returns null.
 const char* text_of(int code);
 
 }  // namespace streamer::runai

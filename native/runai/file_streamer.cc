@@ -15,12 +15,12 @@
 namespace streamer::runai {
 namespace {
 
-constexpr std::chrono::milliseconds kPollInterval{200};  // Ctrl-C must take a second at most
+constexpr std::chrono::milliseconds kPollInterval{200};  // so that Ctrl-C takes less than a second
 
 uint64_t number_of(const void* pointer) { return reinterpret_cast<uint64_t>(pointer); }
 
-// Python calls this for each range, on a thread that holds the GIL. It only takes locks whose
-// holders never wait for the GIL.
+// Python calls this function for each range, on a thread that holds the GIL. So it only takes locks
+// whose holders never wait for the GIL.
 void answer(uint64_t number, uint64_t submission, uint32_t file, uint32_t range, int code) {
   if (const auto found = Streamers::instance().find(number)) {
     found->responses.answer(submission, file, range, code);
@@ -39,7 +39,7 @@ int call_python(const char* function, Numbers... numbers) {
   return python != nullptr ? python->call(function, numbers...) : static_cast<int>(kNoInterpreter);
 }
 
-// No exception leaves the library: its callers are C.
+// Turns every exception into a code, because callers of the library are written in C.
 template <typename Call>
 int guarded(Call call) noexcept {
   try {
@@ -51,7 +51,7 @@ int guarded(Call call) noexcept {
   }
 }
 
-// Calls `call` with the streamer of a handle.
+// Calls `call` with the streamer that the handle stands for.
 template <typename Call>
 int with_streamer(const void* handle, Call call) noexcept {
   return guarded([&]() -> int {
@@ -120,9 +120,9 @@ struct Request {
   }
 };
 
-// Waits for a response as long as the caller wants, and polls for Ctrl-C in Python meanwhile. An
-// interrupt is reported like the end of the streamer: the caller leaves its loop, and Python raises
-// KeyboardInterrupt.
+// Waits for a response as long as the caller allows, and polls for Ctrl-C in Python meanwhile. An
+// interrupt is reported like the end of the streamer. The caller then leaves its loop, and Python
+// raises KeyboardInterrupt.
 int take_response(ResponseQueue& responses, unsigned timeout_ms, Response& response) {
   using Clock = std::chrono::steady_clock;
   const Clock::time_point end = Clock::now() + std::chrono::milliseconds(timeout_ms);

@@ -13,7 +13,7 @@ namespace {
 
 void* handle_of(uint64_t number) { return reinterpret_cast<void*>(number); }
 
-TEST_CASE("a process without Python is told so") {
+TEST_CASE("a process without Python gets an error that says so") {
   void* streamer = handle_of(7);
   CHECK(runai_file_streamer_start(&streamer) == kNoInterpreter);
   CHECK(streamer == nullptr);
@@ -48,7 +48,7 @@ TEST_CASE("wrong handles and pointers are refused, and nothing is written") {
         kInvalidParameter);
 }
 
-TEST_CASE("what a streamer cannot do is refused before it is tried") {
+TEST_CASE("requests that a streamer cannot serve are refused at once") {
   const auto streamer = Streamers::instance().add();
   void* const handle = handle_of(streamer->number);
   uint64_t submission = 99;

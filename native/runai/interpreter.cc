@@ -85,7 +85,7 @@ int Interpreter::result_of(PythonObject* module, const char* function, const uin
   const long code = result != nullptr ? as_long_(result) : long{kUnknown};
   for (PythonObject* const each : {callable, arguments, result}) release_(each);
   if (raised_() == nullptr) return static_cast<int>(code);
-  interrupt_();  // the module only raises KeyboardInterrupt
+  interrupt_();  // raises KeyboardInterrupt, the only exception that the module lets through
   return kUnknown;
 }
 

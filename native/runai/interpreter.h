@@ -1,5 +1,5 @@
 // The Python interpreter of this process, looked up at run time. This library is not linked to
-// Python, so a process without Python can load it, too, and gets a clear error.
+// Python. So a process without Python can load it as well, and gets a clear error.
 #pragma once
 
 #include <array>
@@ -7,8 +7,8 @@
 
 namespace streamer::runai {
 
-// From the stable ABI of CPython. It is declared here because CPython's headers would bind the
-// library to one version.
+// A type of CPython's stable ABI. It is declared here because CPython's headers would bind the
+// library to one version of Python.
 struct PythonObject;
 
 class Interpreter {
@@ -24,8 +24,8 @@ class Interpreter {
     return call_with(function, arguments.data(), arguments.size());
   }
 
-  // Runs pending signal handlers if this is Python's main thread. Returns whether one raised, as on
-  // Ctrl-C; the interrupt is then raised again as soon as Python code runs.
+  // Runs pending signal handlers if this is Python's main thread. Returns whether a handler raised
+  // an exception, as on Ctrl-C. The interrupt is then raised again as soon as Python code runs.
   bool is_interrupted() const;
 
  private:
@@ -40,7 +40,8 @@ class Interpreter {
   PythonObject* (*import_)(const char*) = nullptr;
   PythonObject* (*attribute_)(PythonObject*, const char*) = nullptr;
   PythonObject* (*new_tuple_)(std::ptrdiff_t) = nullptr;
-  int (*set_in_tuple_)(PythonObject*, std::ptrdiff_t, PythonObject*) = nullptr;  // takes the item
+  // Takes ownership of the item.
+  int (*set_in_tuple_)(PythonObject*, std::ptrdiff_t, PythonObject*) = nullptr;
   PythonObject* (*new_number_)(unsigned long long) = nullptr;
   PythonObject* (*call_object_)(PythonObject*, PythonObject*) = nullptr;
   long (*as_long_)(PythonObject*) = nullptr;

@@ -22,12 +22,12 @@ int code_of_next(ResponseQueue& queue, Response& response) {
   return queue.take(kForEver, response);
 }
 
-TEST_CASE("each range gets one response, and the last one that is taken says so") {
+TEST_CASE("each range gets one response, and the last one that is taken has is_last") {
   ResponseQueue queue;
   const uint64_t submission = queue.add({2, 0, 1});
   queue.answer(submission, 2, 0, kSuccess);
   queue.answer(submission, 0, 1, kEndOfFile);
-  queue.answer(submission, 0, 1, kSuccess);  // answered already
+  queue.answer(submission, 0, 1, kSuccess);  // a second answer, which is ignored
   queue.answer_rest(submission, kFileAccess);
 
   std::vector<int> codes;
@@ -45,7 +45,7 @@ TEST_CASE("each range gets one response, and the last one that is taken says so"
   CHECK(queue.take(kMoment, response) == kTimedOut);
 }
 
-TEST_CASE("what nobody asked for is not answered") {
+TEST_CASE("an answer for an unknown range is ignored") {
   ResponseQueue queue;
   const uint64_t withdrawn = queue.add({1});
   queue.withdraw(withdrawn);
@@ -59,7 +59,7 @@ TEST_CASE("what nobody asked for is not answered") {
   CHECK(queue.take(kMoment, response) == kTimedOut);
 }
 
-TEST_CASE("a submission without ranges has a number and no response") {
+TEST_CASE("a submission without ranges gets a number and no response") {
   ResponseQueue queue;
   const uint64_t empty = queue.add({0, 0});
   CHECK(queue.add({}) > empty);
@@ -67,7 +67,7 @@ TEST_CASE("a submission without ranges has a number and no response") {
   CHECK(queue.take(kMoment, response) == kTimedOut);
 }
 
-TEST_CASE("submissions are numbered apart, and end apart") {
+TEST_CASE("submissions have different numbers, and end separately") {
   ResponseQueue queue;
   const uint64_t first = queue.add({1});
   const uint64_t second = queue.add({1});
@@ -82,7 +82,7 @@ TEST_CASE("submissions are numbered apart, and end apart") {
   CHECK(response.is_last);
 }
 
-TEST_CASE("who waits for a response is woken by the end") {
+TEST_CASE("a thread that waits for a response is woken by the end") {
   ResponseQueue queue;
   queue.add({1});
   std::vector<int> codes(2, kSuccess);
@@ -98,7 +98,7 @@ TEST_CASE("who waits for a response is woken by the end") {
   CHECK(codes == std::vector<int>{kFinished, kFinished});
 }
 
-TEST_CASE("several threads take what another one answers") {
+TEST_CASE("several threads take the responses that another thread adds") {
   constexpr uint32_t kRanges = 2000;
   ResponseQueue queue;
   const uint64_t submission = queue.add({kRanges});

@@ -1,6 +1,6 @@
 // The streamers of this process, by number. A handle is a number, not an address, so the handle of
-// an ended or unknown streamer is recognized. A running call keeps its streamer alive if another
-// thread ends it.
+// an ended or unknown streamer is recognized. If a thread ends a streamer, calls on other threads
+// keep it alive until they return.
 #pragma once
 
 #include <sys/types.h>
@@ -21,16 +21,17 @@ struct Streamer {
 
 class Streamers {
  public:
-  // Returns the table of this process. A forked child begins with an empty one, because the reading
-  // threads exist only in the parent. The table is never destroyed, because a thread may still wait
-  // when the process exits.
+  // Returns the table of this process. A forked child starts with an empty table, because the
+  // reading threads exist only in the parent. The table is never destroyed, because a thread may
+  // still wait when the process exits.
   static Streamers& instance();
 
   std::shared_ptr<Streamer> add();
   std::shared_ptr<Streamer> find(uint64_t number);    // null if there is none
   std::shared_ptr<Streamer> remove(uint64_t number);  // null if there was none
 
-  // Whether a streamer had this number, in this process or in the one that it was forked from.
+  // Whether a streamer ever had this number, in this process or in the process that it was forked
+  // from.
   static bool has_existed(uint64_t number);
 
  private:
