@@ -36,7 +36,8 @@ std::optional<Block> BlockCutter::next(const Reserve& reserve, bool accept_short
   return cut(span, end);
 }
 
-// Returns how far the block may reach: `end`, or the end of the last item with memory.
+// Returns the offset up to which the block can reach: `end`, or the end of the last item with
+// memory.
 std::uint64_t BlockCutter::reserve_up_to(const Span& span, std::uint64_t end,
                                          const Reserve& reserve) {
   const std::uint32_t last = span.first_item + span.item_count;
@@ -50,7 +51,8 @@ std::uint64_t BlockCutter::reserve_up_to(const Span& span, std::uint64_t end,
 }
 
 std::optional<Block> BlockCutter::cut(const Span& span, std::uint64_t end) {
-  std::optional<Block> cut(std::in_place);  // never moved: the scheduler's lock is held
+  // Built in place and never moved, because the scheduler's lock is held.
+  std::optional<Block> cut(std::in_place);
   Block& block = *cut;
   block.source = span.source;
   block.begin = position_;
@@ -81,7 +83,7 @@ void BlockCutter::advance(const Span& span, std::uint64_t end) {
   position_ = end;
   const std::uint32_t last = span.first_item + span.item_count;
   while (item_ < last && items_[item_].end <= end) ++item_;
-  // Never start a block with bytes nobody wants.
+  // A block never starts with bytes that belong to no item.
   if (item_ < last && items_[item_].begin > position_) position_ = items_[item_].begin;
   if (item_ < last && position_ < span.end) return;
   ++span_;

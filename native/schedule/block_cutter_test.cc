@@ -8,8 +8,8 @@
 namespace streamer {
 namespace {
 
-// Gives items targets inside one buffer the size of the object, so a segment's place can be
-// checked.
+// Gives the items targets in one buffer of the object's size, so that the place of each segment can
+// be checked.
 class Fixture {
  public:
   Fixture(std::vector<Item> given, std::vector<Span> given_spans, std::uint64_t given_block_bytes)
@@ -53,7 +53,7 @@ TEST_CASE("the block size may change between two blocks") {
   CHECK(cuts == decltype(cuts){{256, 512}, {512, 1000}});
 }
 
-TEST_CASE("small items share a block and the gap between them is dropped") {
+TEST_CASE("small items share a block, and the bytes of the gap between them are dropped") {
   Fixture fixture({{0, 10, 20}, {0, 20, 20}, {0, 25, 40}}, {{0, 10, 40, 0, 3}}, 1024);
   const auto block = fixture.next();
   REQUIRE(block);
@@ -66,7 +66,7 @@ TEST_CASE("small items share a block and the gap between them is dropped") {
   CHECK_FALSE(fixture.next());
 }
 
-TEST_CASE("a block ends with the last item that has memory") {
+TEST_CASE("if memory is short, a block ends with the last item that has memory") {
   Fixture fixture({{0, 0, 100}, {0, 100, 200}}, {{0, 0, 200, 0, 2}}, 1024);
   fixture.budget = 150;
   const auto first = fixture.next();
@@ -77,7 +77,7 @@ TEST_CASE("a block ends with the last item that has memory") {
   CHECK(fixture.next()->begin == 100);
 }
 
-TEST_CASE("a short block is held back while other work is under way") {
+TEST_CASE("a short block is held back while other blocks are in flight") {
   Fixture fixture({{0, 0, 100}, {0, 100, 2000}}, {{0, 0, 2000, 0, 2}}, 1024);
   fixture.budget = 150;
   CHECK_FALSE(fixture.next(false));
@@ -85,13 +85,13 @@ TEST_CASE("a short block is held back while other work is under way") {
   CHECK(fixture.next(false)->end == 1024);
 }
 
-TEST_CASE("a block never starts with bytes nobody wants") {
+TEST_CASE("a block never starts with bytes that belong to no item") {
   Fixture fixture({{0, 0, 256}, {0, 300, 400}}, {{0, 0, 400, 0, 2}}, 256);
   CHECK(fixture.next()->end == 256);
   CHECK(fixture.next()->begin == 300);
 }
 
-TEST_CASE("whatever the shapes and the memory, every byte of every item is cut exactly once") {
+TEST_CASE("every byte of every item is cut exactly once, whatever the shapes and the memory") {
   std::mt19937 random(7);
   for (int round = 0; round < 300; ++round) {
     std::vector<Item> items;

@@ -9,7 +9,7 @@
 namespace streamer {
 namespace {
 
-// What Python's lookups wait for one that may fail alone (core/outages/patience.py).
+// Lookups in Python wait as long for an object that may fail alone (core/outages/patience.py).
 constexpr double kPatienceForObjectS = 10;
 
 double drawn() {
@@ -58,7 +58,7 @@ bool BlockRetries::try_again(Block block, ReadError error, Endpoint& endpoint,
     return false;
   }
   if (block.first_failure.empty()) block.first_failure = summary_of(error);
-  // A probe for another object shall show whether the server fails, or this object alone.
+  // A probe for another object must show whether the whole server fails, or only this object.
   const bool may_fail_alone = may_be_of_one_object(error);
   const bool waits_for_others = is_stale || (is_of_outage && !may_fail_alone);
   const int attempts = may_fail_alone ? block.attempts : history.attempts;
@@ -70,12 +70,12 @@ bool BlockRetries::try_again(Block block, ReadError error, Endpoint& endpoint,
   return true;
 }
 
-// In an outage the server's last failure is the cause, and not what this block met when it was last
-// tried, which may be long ago.
+// In an outage, the server's last failure is the cause. The last failure of this block may be old.
 void BlockRetries::give_up(const Block& block, ReadError error, Endpoint& endpoint) const {
   if (error.is_of_object) {
     error.code = ErrorCode::kObjectFailure;
-    if (error.detail.ends_with('.')) error.detail.pop_back();  // the server's own sentence
+    // The sentence may be the server's own.
+    if (error.detail.ends_with('.')) error.detail.pop_back();
     error.detail += ", for this object alone: it answers for others";
     scheduler_.fail(std::move(error));
     return;

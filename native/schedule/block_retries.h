@@ -1,5 +1,5 @@
-// What every reader that asks a server does with a block that failed: it is tried again when its
-// own time or its server's has come, or it ends the load.
+// What a reader of a server does with a block that failed. The block is tried again when its pause
+// or the outage of its server is over, or the failure ends the load.
 //
 // Thread-safe.
 #pragma once
@@ -17,18 +17,19 @@ class BlockRetries {
   BlockRetries(Scheduler& scheduler, Lane lane, const RetryOptions& options)
       : scheduler_(scheduler), lane_(lane), options_(options) {}
 
-  // For the scheduler's Admission: a block whose time is up is handed out, to be given up.
+  // For the scheduler's Admission. A block whose deadline has passed is handed out, so that it can
+  // fail.
   std::optional<TimePoint> closed_until(Endpoint& endpoint, TimePoint first_started,
                                         TimePoint now) const;
 
-  // Whether the block's time ended while it waited. Then the load has failed with it.
+  // Fails the load if the deadline of the block passed while it waited. Returns whether it did.
   bool give_up_overdue(const Block& block, Endpoint& endpoint, TimePoint now) const;
 
-  // After a failure; `is_of_outage` as the endpoint says. What belongs to an outage costs the block
-  // no attempt, and it waits for the server instead of a time of its own. False when the load has
-  // failed with it.
+  // Decides on a block that failed. `is_of_outage` is what the endpoint returned. A failure in an
+  // outage does not count as an attempt of the block, which then waits for the server and has no
+  // pause of its own. Returns false if the load has failed.
   bool try_again(Block block, ReadError error, Endpoint& endpoint, bool is_of_outage) const;
-  // Fails the load. Its error also tells of the server's outage, or of the first failure.
+  // Fails the load. The error also describes the outage of the server, or the first failure.
   void give_up(const Block& block, ReadError error, Endpoint& endpoint) const;
 
  private:

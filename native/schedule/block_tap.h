@@ -1,4 +1,4 @@
-// Who is shown the blocks that were read, before their items are handed out.
+// An observer of the blocks that were read. It sees them before their items are delivered.
 #pragma once
 
 #include <cstdint>
@@ -11,9 +11,11 @@ class BlockTap {
  public:
   virtual ~BlockTap() = default;
 
-  // A block whose bytes are all in place, in memory of this machine; on the thread of its reader.
+  // Receives a block whose bytes are all in the memory of this machine. Called on the thread of its
+  // reader.
   virtual void offer(const Block& block) noexcept = 0;
-  // Bytes that turned out to be wrong. Called under the scheduler's lock: must not wait.
+  // Reports that bytes turned out to be wrong. Called under the scheduler's lock, so it must not
+  // wait.
   virtual void forget(std::uint32_t source, std::uint64_t begin, std::uint64_t end) noexcept = 0;
 };
 

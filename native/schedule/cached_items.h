@@ -1,9 +1,9 @@
-// The items of a load that are read from a cache of this machine, instead of from their objects.
+// The items of a load that are read from a cache of this machine instead of their objects.
 //
-// Guarantees: an item is right only if every byte of it was read and their CRC32C is the recorded
-// one. Whatever else becomes of it, it is read from its object, once.
+// Guarantees: an item counts as right only if every byte of it was read and its CRC32C is the
+// recorded one. In every other case it is read from its object, once.
 //
-// add() is thread-safe; the rest is for the scheduler, under its lock.
+// add() is thread-safe. The scheduler calls all other functions under its lock.
 #pragma once
 
 #include <cstdint>
@@ -24,23 +24,23 @@ class CachedItems {
   bool is_empty() const { return origins_.empty(); }
   // Whether a source is a file of the cache.
   bool holds(std::uint32_t source) const { return files_.contains(source); }
-  // The source of the object that an item belongs to; none where it is not read from the cache (any
-  // more).
+  // Returns the source of the object that an item belongs to. Returns nothing if the item is not,
+  // or no longer, read from the cache.
   std::optional<std::uint32_t> origin(std::uint32_t item) const;
 
-  // A block whose bytes are all in place.
+  // Records a block whose bytes are all in place.
   void add(const Block& block);
-  // A block that could not be read.
+  // Records that a block could not be read.
   void note_damage(const Block& block);
-  // All blocks of a cached item are done: whether it is as it was recorded.
+  // Returns whether the item equals its record. Call this when all blocks of the item are done.
   bool is_right(std::uint32_t item);
-  // From here on it is an item like any other.
+  // Makes the item an ordinary one, which is no longer read from the cache.
   void leave(std::uint32_t item) { origins_.erase(item); }
 
  private:
-  std::set<std::uint32_t> files_;                   // sources
+  std::set<std::uint32_t> files_;                   // sources that are files of the cache
   std::map<std::uint32_t, std::uint32_t> origins_;  // by item
-  std::set<std::uint32_t> damaged_;                 // items
+  std::set<std::uint32_t> damaged_;                 // damaged items
   DigestLedger ledger_;
 };
 

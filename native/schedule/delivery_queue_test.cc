@@ -9,7 +9,7 @@ namespace {
 
 using Items = std::vector<std::uint32_t>;
 
-// What is delivered after each completion.
+// Returns the items that are delivered after each completion.
 std::vector<Items> deliveries(bool in_item_order, const Items& completed) {
   DeliveryQueue queue(completed.size(), in_item_order);
   std::vector<Items> all;
@@ -27,7 +27,7 @@ TEST_CASE("items are delivered as they are completed") {
   CHECK(deliveries(false, {2, 0, 1}) == std::vector<Items>{{2}, {0}, {1}});
 }
 
-TEST_CASE("in item order one waits for all before it") {
+TEST_CASE("in item order, an item waits for all items before it") {
   CHECK(deliveries(true, {2, 0, 1}) == std::vector<Items>{{}, {0}, {1, 2}});
   CHECK(deliveries(true, {0, 1, 2}) == std::vector<Items>{{0}, {1}, {2}});
   CHECK(deliveries(true, {2, 1, 0}) == std::vector<Items>{{}, {}, {0, 1, 2}});
@@ -42,7 +42,7 @@ TEST_CASE("an item is taken once, and not before it is delivered") {
   CHECK(queue.may_take(0));
   queue.take(0);
   CHECK_FALSE(queue.may_take(0));
-  CHECK_FALSE(queue.may_take(2));  // there is none
+  CHECK_FALSE(queue.may_take(2));  // the item does not exist
   CHECK(queue.delivered() == 1);
   CHECK_FALSE(queue.has_delivered_all());
 }

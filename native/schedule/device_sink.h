@@ -1,4 +1,4 @@
-// Where blocks go that are complete in pinned memory and have a device as their destination.
+// Takes blocks that are complete in pinned memory and have a device as their destination.
 #pragma once
 
 #include "plan/lane.h"
@@ -10,8 +10,8 @@ class DeviceSink {
  public:
   virtual ~DeviceSink() = default;
 
-  // Takes the block to its device and then tells the scheduler that it landed, or that it failed.
-  // Called under the scheduler's lock: must not wait, nor call the scheduler.
+  // Copies the block to its device. Then tells the scheduler that the block landed or failed.
+  // Called under the scheduler's lock, so it must neither wait nor call the scheduler.
   virtual void submit(Lane lane, Block block) = 0;
 };
 

@@ -1,5 +1,5 @@
-// What the scheduler does for one device: gives blocks a slot of its pinned ring before they are
-// read, and takes it back. Under the scheduler's lock, except direct_to_slot().
+// What the scheduler does for one device: it gives blocks a slot of the pinned ring before they are
+// read, and takes the slot back. Called under the scheduler's lock, except direct_to_slot().
 #pragma once
 
 #include <memory>
@@ -15,15 +15,15 @@ struct DeviceSlots {
   std::shared_ptr<RingUser> user;
   DeviceSink* sink = nullptr;
 
-  // True when the block has a slot now; else the ring will wake the user.
+  // Returns true if the block has a slot now. Otherwise the ring will wake the user.
   bool try_give_slot(Block& block) const;
 };
 
-// Gives the slot back, and with it what the block had received.
+// Returns the slot to its ring. The bytes that the block had received are lost.
 void take_slot_back(Block& block);
 
-// Pins the slot and has the block read into it. Without a lock: the first use of a slot takes
-// milliseconds, and gives true. Throws DeviceFailure.
+// Pins the slot and makes the block read into it. Returns whether the slot was pinned now, which
+// takes milliseconds, so call this without a lock. Throws DeviceFailure.
 bool direct_to_slot(Block& block);
 
 }  // namespace streamer

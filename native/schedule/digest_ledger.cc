@@ -93,7 +93,7 @@ ReadError DigestLedger::error_of(const Item& item, std::uint32_t index) {
   return error;
 }
 
-// Pieces in order, each two without a cut between them made one.
+// Returns the pieces in order. Two pieces without a cut between them are joined.
 std::vector<Piece> DigestLedger::joined(std::uint32_t item) const {
   std::vector<Piece> sorted = pieces_[item];
   std::sort(sorted.begin(), sorted.end(),

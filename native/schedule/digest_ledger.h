@@ -1,9 +1,9 @@
-// Digests of items, computed block by block as the blocks land, and what becomes of an item whose
-// digest is not the expected one.
+// Digests of items, computed block by block as the blocks land. Also decides what happens with an
+// item whose digest is not the expected one.
 //
 // Guarantees: every byte of a wanted item goes into its digest once, whatever the order of its
-// blocks; an item is judged right only if its digest is the expected one; a wrong one is read once
-// more, and is final when it is wrong again. An empty plan costs nothing.
+// blocks. An item is judged right only if its digest is the expected one. A wrong item is read once
+// more; if it is wrong again, that is final. An empty plan costs nothing.
 //
 // Thread-safe. Digests are computed outside the lock, on the thread of the reader.
 #pragma once
@@ -20,9 +20,9 @@
 
 namespace streamer {
 
-// The digest of a run of bytes of one item.
+// The digest of consecutive bytes of one item.
 struct Piece {
-  std::uint64_t begin = 0;  // in the object
+  std::uint64_t begin = 0;  // offset in the object
   std::uint64_t bytes = 0;
   std::uint64_t value = 0;
 };
@@ -35,21 +35,21 @@ class DigestLedger {
 
   bool is_empty() const { return plan_.items.empty(); }
 
-  // A block whose bytes are all in place.
+  // Adds a block whose bytes are all in place.
   void add(const Block& block);
-  // All bytes of the item were added.
+  // Judges an item. Call this after all bytes of the item were added.
   Verdict judge(std::uint32_t item);
-  // Whether the digest of an item that was judged mismatches.
+  // Whether a judged item has another digest than the expected one.
   bool is_wrong(std::uint32_t item);
-  // What was added of an item is not to count: it is read again, from elsewhere.
+  // Discards the added bytes of an item, because it is read again from another source.
   void forget(std::uint32_t item);
-  // Of an item that was judged: in order, one piece, or one between each two cuts.
+  // Returns the pieces of a judged item, in order: one piece, or one between every two cuts.
   std::vector<Piece> pieces(std::uint32_t item);
-  // What to say of an item that was judged wrong.
+  // Returns the error for an item that was judged wrong.
   ReadError error_of(const Item& item, std::uint32_t index);
 
  private:
-  // Those of one item, which begin there in the object.
+  // Adds bytes of one item, which begin at `begin` in the object.
   void add_bytes(std::span<const std::byte> bytes, std::uint32_t item, std::uint32_t source,
                  std::uint64_t begin);
   std::uint64_t next_cut(std::uint32_t source, std::uint64_t after) const;

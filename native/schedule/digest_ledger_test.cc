@@ -19,7 +19,7 @@ std::uint64_t value_of(const std::string& text) {
   return compute(Crc::kCrc32c, std::as_bytes(std::span(text.data(), text.size())));
 }
 
-// A block over the object's bytes [begin, end), all of one item.
+// Returns a block with the object's bytes [begin, end), all of one item.
 Block block_of(std::string& object, std::uint64_t begin, std::uint64_t end, std::uint32_t item) {
   Block block;
   block.begin = begin;
@@ -36,7 +36,7 @@ DigestPlan plan_for(std::optional<std::uint64_t> expected, std::vector<std::uint
   return plan;
 }
 
-TEST_CASE("an empty plan is judged right and tells nothing") {
+TEST_CASE("with an empty plan, an item is right and has no pieces") {
   DigestLedger ledger{DigestPlan{}};
   std::string object = some_text(10);
   ledger.add(block_of(object, 0, 10, 0));
@@ -73,7 +73,7 @@ TEST_CASE("blocks of several threads give the digest of the whole") {
   CHECK(ledger.judge(0) == Verdict::kRight);
 }
 
-TEST_CASE("gaps and items nobody asked about leave no trace") {
+TEST_CASE("gaps and items without a digest have no effect") {
   std::string object = some_text(30);
   DigestPlan plan = plan_for(std::nullopt);
   plan.items.push_back({});
@@ -104,7 +104,7 @@ TEST_CASE("a piece ends at every cut, wherever the blocks end") {
   }
 }
 
-TEST_CASE("a wrong item is read once more, then it is wrong, with what was expected and found") {
+TEST_CASE("a wrong item is read once more, and the final error has both digests") {
   std::string object = some_text(100);
   DigestLedger ledger(plan_for(0x1234));
   ledger.add(block_of(object, 0, 100, 0));
@@ -120,7 +120,7 @@ TEST_CASE("a wrong item is read once more, then it is wrong, with what was expec
   CHECK(error.found.size() == 8);
 }
 
-TEST_CASE("an item that is right the second time is right") {
+TEST_CASE("an item that is right at the second read is right") {
   std::string object = some_text(100);
   DigestLedger ledger(plan_for(value_of(object)));
   std::string flipped = object;

@@ -8,9 +8,10 @@
 namespace streamer {
 namespace {
 
-// Allocations the consumer makes between two looks at what is finished: about a millisecond.
+// The number of allocations that the consumer makes before it looks for finished items again: about
+// a millisecond of work.
 constexpr std::ptrdiff_t kMostAskedAtOnce = 256;
-// A chunk of smaller ones lasts long enough.
+// Smaller items need no preparation, because one chunk is enough for many of them.
 constexpr std::uint64_t kLeastPrepared = 256 << 10;
 
 }  // namespace
@@ -31,8 +32,8 @@ ItemMemory::~ItemMemory() { release(); }
 
 bool ItemMemory::reserve(std::uint32_t index) {
   Item& item = items_[index];
-  if (item.target != nullptr || item.size() == 0) return true;  // costs no memory of ours
-  if (item.device != kHost) return false;                       // asked for, and not there yet
+  if (item.target != nullptr || item.size() == 0) return true;  // needs none of the engine's memory
+  if (item.device != kHost) return false;                       // requested, but not provided yet
   const bool is_front = index == queue_.front();
   if (!budget_.may_hold(item.size(), is_front)) return false;
   try {
@@ -99,7 +100,7 @@ Memory ItemMemory::take(std::uint32_t index) {
 
 void ItemMemory::release() {
   if (std::exchange(is_released_, true)) return;
-  // Into the arena's cache, while this session's limit still counts.
+  // The memory goes into the arena's cache, while the limit of this session still counts.
   for (Memory& memory : memory_) memory = Memory();
   budget_.hold_nothing();
   arena_.leave(budget_.limit_bytes());

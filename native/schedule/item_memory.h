@@ -1,9 +1,10 @@
-// The memory of items: of the engine's own on this machine, and what the consumer is asked for, on
-// devices and of its own.
+// The memory of items. The engine allocates memory of this machine. The consumer provides memory of
+// devices, and also its own memory of this machine.
 //
-// Items get it in order, as far as the limit allows (memory_budget.h); of several devices, the one
-// that holds least gets it next, unless items are delivered in their order. Where the system gives
-// none, an item waits while some may come back. Not thread-safe; used under the scheduler's lock.
+// Items get memory in order, as far as the limit allows (memory_budget.h). With several devices,
+// the one that holds the least gets the next memory, unless items are delivered in item order. If
+// the system has no memory, an item waits as long as some may be freed. Not thread-safe; used under
+// the scheduler's lock.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +22,7 @@ namespace streamer {
 
 class ItemMemory {
  public:
-  // Gives `items` their targets; they and `queue` must outlive it.
+  // Sets the targets of `items`. Both `items` and `queue` must outlive this object.
   ItemMemory(std::vector<Item>& items, const DeliveryQueue& queue, std::uint64_t limit_bytes);
   ~ItemMemory();
   ItemMemory(const ItemMemory&) = delete;
@@ -29,39 +30,41 @@ class ItemMemory {
 
   void set_limit_bytes(std::uint64_t limit_bytes) { budget_.set_limit_bytes(limit_bytes); }
 
-  // Makes sure that the item has memory; false where there is none for it now. Throws
-  // std::bad_alloc where none will come.
+  // Makes sure that the item has memory. Returns false if there is none for it now. Throws
+  // std::bad_alloc if waiting for memory is pointless.
   bool reserve(std::uint32_t item);
 
-  // Whether reserve() would ask the system for it; of small items, now and then, which is told by
-  // none. prepare() does that before, without the scheduler's lock.
+  // Whether reserve() would have to request memory for a large item from the system. If so, call
+  // prepare() first, without the scheduler's lock. Small items rarely need a request, so the result
+  // is false for them.
   bool is_unprepared(const Item& item) const;
   void prepare(const Item& item) { arena_.prepare(item.size(), item.begin); }
-  void trim() { arena_.trim(); }  // after it, without that lock too
+  void trim() { arena_.trim(); }  // call after the allocation, also without that lock
 
-  // Asks the consumer, as far as the limit allows.
+  // Requests memory from the consumer, as far as the limit allows.
   void ask();
   bool has_asked() const { return !to_ask_.empty(); }
-  // Items that need memory of the consumer's; a few at a time.
+  // Returns items that need memory of the consumer, a few at a time.
   std::vector<std::uint32_t> take_asked();
   // Throws std::invalid_argument for an item that take_asked() did not return.
   void provide(const std::vector<std::uint32_t>& items, const std::vector<std::byte*>& targets);
 
-  // Of an item that the consumer takes; empty where the memory is its own.
+  // Returns the memory of an item that the consumer takes; empty if the consumer provided it.
   Memory take(std::uint32_t item);
-  // The consumer waits for more. Returns whether to try again the items that found no memory.
+  // Records that the consumer waits for more. Returns whether items without memory must be tried
+  // again.
   bool note_consumer_back() { return budget_.note_consumer_back(); }
 
   std::uint64_t peak_held_bytes() const { return budget_.peak_held_bytes(); }
 
-  // Gives back what was not taken.
+  // Frees all memory that was not taken.
   void release();
 
  private:
-  // What the consumer is asked for in one order.
+  // Requests to the consumer that are made in one order.
   struct Queue {
     std::vector<std::uint32_t> items;
-    std::size_t next = 0;  // the first whose memory was not asked for
+    std::size_t next = 0;  // the first item whose memory is not requested yet
     std::uint64_t held_bytes = 0;
 
     bool is_at_end() const { return next == items.size(); }
@@ -76,8 +79,8 @@ class ItemMemory {
   MemoryBudget budget_;
   std::vector<Memory> memory_;  // by item
   std::deque<std::uint32_t> to_ask_;
-  std::vector<bool> is_asked_;            // by item: asked of the consumer, and held; else empty
-  std::map<std::int32_t, Queue> queues_;  // by device, or one where items are delivered in order
+  std::vector<bool> is_asked_;            // by item: requested from the consumer, and held
+  std::map<std::int32_t, Queue> queues_;  // by device; a single one in item order
   bool is_released_ = false;
 };
 

@@ -1,9 +1,9 @@
-// The readers of one lane: who waits for a block, and who of them is woken.
+// The readers of one lane: which of them wait for a block, and which are woken.
 //
-// Invariant: what may concern a reader is noted under the owner's lock, and the reader is notified
-// after it, as that is a system call, and who wakes up needs the lock. One waiting thread at a time
-// is notified, unless all are to look: until it runs, the others that run already take blocks
-// without a system call for each.
+// Rule: an event for readers is noted under the owner's lock, and the readers are notified after
+// the lock is released. A notification is a system call, and a woken reader needs the lock itself.
+// Only one waiting thread is notified at a time, unless all must look. Until that thread runs,
+// other readers take blocks without a system call for each.
 #pragma once
 
 #include <condition_variable>
@@ -19,28 +19,30 @@ namespace streamer {
 
 class LaneReaders {
  public:
-  // Whom notify() wakes; reactors with all but kNone.
+  // The threads that notify() wakes. All values except kNone include the reactors.
   enum class Woken { kNone, kReactors, kOne, kAll };
 
   // --- under the owner's lock ---
-  // A reader found nothing as memory or a slot is short; true until there may be work.
+  // Notes that a reader found nothing because memory or a slot is short. Holds until there may be
+  // work.
   void note_starved() { is_starved_ = true; }
   bool are_starved() const { return is_starved_; }
-  // There may be a block.
+  // Notes that there may be a block.
   void note_work();
-  // Nothing more will come, or so much that all are to look.
+  // Notes that all readers must look: nothing more will come, or there is work for all of them.
   void note_work_for_all();
-  // Waits until notified, or until then.
+  // Waits until notified, or until the given time.
   void wait(std::unique_lock<std::mutex>& lock, std::optional<TimePoint> until);
-  // By a reader that found a block, and may have left more: whether it is to call wake_next().
+  // Called by a reader that found a block and may have left more. Returns whether it must call
+  // wake_next().
   bool note_next();
-  // Whom to notify for what was noted since.
+  // Returns whom to notify for the events since the last call.
   Woken take_woken();
 
   // --- without it ---
   void wake_next() { has_work_.notify_one(); }
   void notify(Woken woken);
-  // Called by notify(), from any thread; not after remove_wakers().
+  // The waker is called by notify(), from any thread, until remove_wakers().
   void add_waker(std::function<void()> waker);
   void remove_wakers();
 
@@ -49,9 +51,9 @@ class LaneReaders {
   std::uint32_t waiting_ = 0;  // threads in wait()
   bool is_work_noted_ = false;
   bool is_for_all_ = false;
-  bool is_waking_ = false;  // a thread was notified, and has not looked for a block since
+  bool is_waking_ = false;  // a thread was notified, and has not looked for a block yet
   std::condition_variable has_work_;
-  std::mutex wakers_mutex_;  // never taken inside of the owner's lock
+  std::mutex wakers_mutex_;  // never taken while the owner's lock is held
   std::vector<std::function<void()>> wakers_;
 };
 

@@ -1,4 +1,5 @@
-// One waiting reader is woken at a time, and each that finds a block wakes the next.
+// Only one waiting reader is woken at a time, and each reader that finds a block wakes the next
+// one.
 #include "schedule/lane_readers.h"
 
 #include <doctest/doctest.h>
@@ -20,10 +21,10 @@ constexpr std::uint32_t kReaders = 8;
 constexpr std::uint32_t kRounds = 100;
 constexpr std::uint64_t kItemBytes = 64;
 
-// One item for each reader in each round, which nobody lands before all have theirs.
+// One item for each reader in each round. No item lands before all readers have theirs.
 class Rounds {
  public:
-  // Whether all readers got their blocks of this round.
+  // Returns whether all readers got their blocks of this round.
   bool hold_until_all_have_one() {
     std::unique_lock lock(mutex_);
     const std::uint32_t all = (blocks_++ / kReaders + 1) * kReaders;
@@ -37,7 +38,7 @@ class Rounds {
   std::uint32_t blocks_ = 0;
 };
 
-// Threads that wait as a scheduler's readers do, until they are told to leave.
+// Threads that wait like the readers of a scheduler, until they are told to stop.
 class Waiters {
  public:
   explicit Waiters(std::uint32_t count) {
@@ -55,7 +56,7 @@ class Waiters {
 
   LaneReaders& readers() { return readers_; }
 
-  // Notes something under the lock, and notifies after it.
+  // Notes an event under the lock, and notifies after it.
   template <typename Noted>
   LaneReaders::Woken note(const Noted& noted) {
     std::unique_lock lock(mutex_);
@@ -66,7 +67,7 @@ class Waiters {
     return woken;
   }
 
-  // Waits until threads have looked that often, and wait again.
+  // Waits until threads have looked `looks` times, and wait again.
   bool have_looked(std::uint32_t looks) {
     std::unique_lock lock(mutex_);
     return changed_.wait_for(lock, std::chrono::seconds(10), [&] { return looks_ >= looks; });
@@ -94,7 +95,7 @@ class Waiters {
 
 using Woken = LaneReaders::Woken;
 
-TEST_CASE("what nobody noted wakes nobody, and what was noted wakes reactors, once") {
+TEST_CASE("without an event no reader is woken, and an event wakes reactors once") {
   LaneReaders readers;
   std::uint32_t calls = 0;
   readers.add_waker([&] { ++calls; });
@@ -119,7 +120,7 @@ TEST_CASE("readers are starved until there may be work") {
   CHECK(!readers.are_starved());
 }
 
-TEST_CASE("one thread that waits is notified, and no other before it has looked") {
+TEST_CASE("one waiting thread is notified, and no other one before it has looked") {
   Waiters waiters(2);
   std::vector<Woken> woken;
   bool is_next = true;
@@ -138,22 +139,22 @@ TEST_CASE("one thread that waits is notified, and no other before it has looked"
   CHECK(waiters.have_looked(2));
 }
 
-TEST_CASE("all threads are notified where all are to look") {
+TEST_CASE("all threads are notified if all must look") {
   Waiters waiters(3);
   CHECK(waiters.note([&] { waiters.readers().note_work_for_all(); }) == Woken::kAll);
   CHECK(waiters.have_looked(3));
 }
 
-TEST_CASE("a thread waits no longer than it was told") {
+TEST_CASE("a thread waits no longer than the given time") {
   std::mutex mutex;
   std::unique_lock lock(mutex);
   LaneReaders readers;
   readers.wait(lock, Clock::now() + std::chrono::milliseconds(1));
   CHECK(lock.owns_lock());
-  CHECK(!readers.note_next());  // nobody waits any more
+  CHECK(!readers.note_next());  // no thread waits any more
 }
 
-TEST_CASE("memory for all readers that wait reaches each, although one at a time is woken") {
+TEST_CASE("memory for all waiting readers reaches each of them, although one is woken at a time") {
   Plan plan;
   for (std::uint32_t i = 0; i < kReaders * kRounds; ++i) {
     plan.items.push_back({0, i * kItemBytes, (i + 1) * kItemBytes});
@@ -179,7 +180,7 @@ TEST_CASE("memory for all readers that wait reaches each, although one at a time
     finished.insert(finished.end(), delivery.items.begin(), delivery.items.end());
     if (finished.size() < kReaders) continue;
     CHECK(finished.size() == kReaders);
-    scheduler.take_items(std::exchange(finished, {}));  // while all readers wait, or soon will
+    scheduler.take_items(std::exchange(finished, {}));  // while all readers wait, or are about to
   }
   for (std::thread& reader : readers) reader.join();
   CHECK(scheduler.stats().items_delivered == kReaders * kRounds);

@@ -1,8 +1,9 @@
-// How many bytes of items may be held at a time: reserved, and not yet taken by the consumer.
+// How many bytes of items may be held at a time. Held bytes are reserved, and not yet taken by the
+// consumer.
 //
-// An item that finds nothing else held may be reserved whatever its size (a tensor above the limit
-// is read alone), and so may the first one that is not taken (delivery in item order cannot
-// deadlock when lanes share the limit).
+// If no other item is held, an item may be reserved whatever its size. So a tensor above the limit
+// is read alone. The first item that is not taken may always be reserved. So delivery in item order
+// cannot deadlock if lanes share the limit.
 //
 // Pure: counts, and allocates nothing. Not thread-safe; used under the scheduler's lock.
 #pragma once
@@ -18,12 +19,12 @@ class MemoryBudget {
   explicit MemoryBudget(std::uint64_t limit_bytes) : limit_bytes_(limit_bytes) {}
 
   std::uint64_t limit_bytes() const { return limit_bytes_; }
-  // What is held already stays, even if it is more.
+  // Bytes that are already held stay, even if they exceed the new limit.
   void set_limit_bytes(std::uint64_t limit_bytes) { limit_bytes_ = limit_bytes; }
   std::uint64_t held_bytes() const { return held_bytes_; }
   std::uint64_t peak_held_bytes() const { return peak_held_bytes_; }
 
-  // `is_front`: of the first item that is not taken.
+  // `is_front`: the bytes are of the first item that is not taken.
   bool may_hold(std::uint64_t bytes, bool is_front) const {
     return held_bytes_ == 0 || is_front || held_bytes_ + bytes <= limit_bytes_;
   }
@@ -32,21 +33,23 @@ class MemoryBudget {
     peak_held_bytes_ = std::max(peak_held_bytes_, held_bytes_);
   }
 
-  // The consumer took an item of so many bytes: what it took before may be let go of by now.
+  // Records that the consumer took an item of this size. It may have freed earlier items by now.
   void hand_over(std::uint64_t bytes) {
     held_bytes_ -= bytes;
     is_consumer_back_ = false;
   }
   void hold_nothing() { held_bytes_ = 0; }
 
-  // The system gave no memory. Whether some may come back: what the consumer took may until it
-  // asks for more; what is held, if the consumer can get that without this item.
+  // Returns whether memory may become free, after the system had none. Items that the consumer took
+  // may be freed until it asks for more. Held items may be freed if the consumer can get them
+  // without the awaited item.
   bool may_come_back(bool is_awaited) {
     const bool may = !is_consumer_back_ || (held_bytes_ > 0 && !is_awaited);
     is_short_ = is_short_ || may;
     return may;
   }
-  // The consumer waits for more. Whether what found no memory is to be tried again.
+  // Records that the consumer waits for more. Returns whether items without memory must be tried
+  // again.
   bool note_consumer_back() {
     is_consumer_back_ = true;
     return std::exchange(is_short_, false);
@@ -56,8 +59,8 @@ class MemoryBudget {
   std::uint64_t limit_bytes_;
   std::uint64_t held_bytes_ = 0;
   std::uint64_t peak_held_bytes_ = 0;
-  bool is_short_ = false;          // the system gave none, and may give some later
-  bool is_consumer_back_ = false;  // it took nothing since it last waited
+  bool is_short_ = false;          // the system had no memory, but may have some later
+  bool is_consumer_back_ = false;  // the consumer took nothing since it last waited
 };
 
 }  // namespace streamer

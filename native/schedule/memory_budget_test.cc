@@ -5,7 +5,8 @@
 namespace streamer {
 namespace {
 
-TEST_CASE("what may be held") {
+TEST_CASE(
+    "the budget limits the held bytes, with exceptions for the first item and a single item") {
   struct Case {
     const char* name;
     std::uint64_t held;
@@ -16,10 +17,10 @@ TEST_CASE("what may be held") {
   for (const Case& each : {
            Case{"within the limit", 60, 40, false, true},
            Case{"a byte above it", 60, 41, false, false},
-           Case{"the first that is not taken", 60, 41, true, true},
-           Case{"alone, however large", 0, 1'000, false, true},
-           Case{"nothing, where the limit is reached", 100, 0, false, true},
-           Case{"nothing, behind one above the limit", 1'000, 0, false, false},
+           Case{"the first item that is not taken", 60, 41, true, true},
+           Case{"the only item, however large", 0, 1'000, false, true},
+           Case{"an empty item at the limit", 100, 0, false, true},
+           Case{"an empty item after one above the limit", 1'000, 0, false, false},
        }) {
     CAPTURE(each.name);
     MemoryBudget budget(100);
@@ -28,7 +29,7 @@ TEST_CASE("what may be held") {
   }
 }
 
-TEST_CASE("the peak is of what was held at a time") {
+TEST_CASE("the peak is the largest number of bytes held at a time") {
   MemoryBudget budget(100);
   budget.hold(70);
   budget.hand_over(70);
@@ -40,7 +41,7 @@ TEST_CASE("the peak is of what was held at a time") {
   CHECK(budget.peak_held_bytes() == 70);
 }
 
-TEST_CASE("whether memory that the system does not have may come back") {
+TEST_CASE("the budget knows whether memory that the system does not have may become free") {
   struct Case {
     const char* name;
     bool consumer_is_back;
@@ -49,10 +50,10 @@ TEST_CASE("whether memory that the system does not have may come back") {
     bool may;
   };
   for (const Case& each : {
-           Case{"the consumer still holds what it took", false, 0, true, true},
-           Case{"it waits, and others are held that it can have", true, 10, false, true},
-           Case{"it waits for this very item", true, 10, true, false},
-           Case{"it waits, and nothing is held", true, 0, false, false},
+           Case{"the consumer may still free items that it took", false, 0, true, true},
+           Case{"the consumer waits, and can get other held items", true, 10, false, true},
+           Case{"the consumer waits for this very item", true, 10, true, false},
+           Case{"the consumer waits, and nothing is held", true, 0, false, false},
        }) {
     CAPTURE(each.name);
     MemoryBudget budget(100);
@@ -62,7 +63,7 @@ TEST_CASE("whether memory that the system does not have may come back") {
   }
 }
 
-TEST_CASE("what found no memory is tried again once, when the consumer is back") {
+TEST_CASE("an item without memory is tried again once, when the consumer is back") {
   MemoryBudget budget(100);
   CHECK_FALSE(budget.note_consumer_back());
   budget.hold(10);
@@ -70,7 +71,7 @@ TEST_CASE("what found no memory is tried again once, when the consumer is back")
   CHECK(budget.may_come_back(true));
   CHECK(budget.note_consumer_back());
   CHECK_FALSE(budget.note_consumer_back());
-  CHECK_FALSE(budget.may_come_back(true));  // and what is given up is not
+  CHECK_FALSE(budget.may_come_back(true));  // not again: no memory will become free
   CHECK_FALSE(budget.note_consumer_back());
 }
 

@@ -1,9 +1,9 @@
-// How many bytes a second a load may ask for, so that its neighbours on a network or disk have the
+// How many bytes a second a load may request, so that other users of the network or disk get the
 // rest.
 //
-// Blocks are handed out at their whole size, and the next one when the time for those before it is
-// over: the average holds, whatever sizes there are. Time in which nothing was asked for is lost,
-// but for a twentieth of a second. (The virtual scheduling of ITU-T I.371's generic cell rate
+// A block is handed out as a whole. The next block waits until the limit allows the bytes of all
+// earlier blocks, so the average is right for any block size. Unused time is lost, except for a
+// twentieth of a second. (This is the virtual scheduling of ITU-T I.371's generic cell rate
 // algorithm.)
 //
 // Not thread-safe; the scheduler calls it under its lock.
@@ -19,11 +19,11 @@ namespace streamer {
 
 class RateLimit {
  public:
-  // 0: none.
+  // 0 means no limit.
   explicit RateLimit(std::uint64_t bytes_per_second)
       : bytes_per_second_(static_cast<double>(bytes_per_second)) {}
 
-  // Nothing where a block may be handed out now; else when to ask again.
+  // Returns nothing if a block may be handed out now, else the time to ask again.
   std::optional<TimePoint> closed_until(TimePoint now) const {
     if (next_ <= now) return std::nullopt;
     return next_;

@@ -41,7 +41,7 @@ Scheduler::Scheduler(Plan plan, const std::vector<Lane>& lane_of_source,
   ask_for_memory();
 }
 
-// Blocks of encrypted objects hold whole pieces.
+// Blocks of encrypted objects contain only whole pieces.
 BlockCutter::BlockBytes Scheduler::block_bytes_of(std::size_t lane) const {
   if (seals_.is_empty()) return wanted_block_bytes_of(lane);
   return [wanted = wanted_block_bytes_of(lane), piece = seals_.piece_bytes()](
@@ -78,11 +78,11 @@ std::optional<Block> Scheduler::lend(Lane which, const Admission& admission) {
 
 TakeResult Scheduler::wait_for_block(Lane which, bool is_loan, const Admission& admission) {
   LaneQueue& lane = queue_of(which);
-  TimePoint now = Clock::now();  // not under the lock, for which others wait
+  TimePoint now = Clock::now();  // not under the lock, because other threads wait for the lock
   std::unique_lock lock(mutex_);
   for (;; now = Clock::now()) {
     TakeResult result = take_prepared(lock, lane, now, admission);
-    if (result.block && is_loan) ++loans_;  // before anybody can release the block's memory
+    if (result.block && is_loan) ++loans_;  // before another thread can release the block's memory
     if (result.block || result.is_finished) {
       const bool may_be_more =
           !lane.readers.are_starved() || devices_.size() > 1;  // for another device
@@ -91,7 +91,7 @@ TakeResult Scheduler::wait_for_block(Lane which, bool is_loan, const Admission& 
       if (is_there_more) lane.readers.wake_next();
       return result;
     }
-    // A reader that lacks memory has the consumer take what is finished.
+    // If a reader lacks memory, the consumer is woken to take finished items.
     if (std::exchange(is_consumer_to_be_woken_, false)) has_delivery_.notify_all();
     lane.readers.wait(lock, result.retry_at);
   }
@@ -104,8 +104,8 @@ TakeResult Scheduler::try_take(Lane which, TimePoint now, const Admission& admis
   return after_lock(std::move(result));
 }
 
-// Looks for a block, and once more when the memory was mapped that the first look found missing.
-// The lock is not held meanwhile.
+// Looks for a block. If the search needs memory that is not mapped, maps it without the lock and
+// looks again.
 TakeResult Scheduler::take_prepared(std::unique_lock<std::mutex>& lock, LaneQueue& lane,
                                     TimePoint now, const Admission& admission) {
   TakeResult result = try_take_locked(lane, now, admission, false);
@@ -115,11 +115,11 @@ TakeResult Scheduler::take_prepared(std::unique_lock<std::mutex>& lock, LaneQueu
   unlock_and_wake(lock);
   try {
     memory_.prepare(*item);
-  } catch (const std::bad_alloc&) {  // the allocation will tell
+  } catch (const std::bad_alloc&) {  // the allocation will report the failure
   }
   lock.lock();
   is_preparing_ = false;
-  wake_starved_locked();  // who came meanwhile
+  wake_starved_locked();  // readers that came meanwhile
   unlock_and_wake(lock);
   lock.lock();
   result = try_take_locked(lane, now, admission, true);
@@ -159,11 +159,11 @@ TakeResult Scheduler::try_take_locked(LaneQueue& lane, TimePoint now, const Admi
 
 void Scheduler::finish(Lane which, Block block) {
   const bool is_gpudirect = is_read_by_gpudirect(block);
-  if (!is_gpudirect) {  // before the lock: these read every byte
+  if (!is_gpudirect) {  // before the lock, because these calls read every byte
     cached_.add(block);
     ledger_.add(block);
     if (tap_ != nullptr) tap_->offer(block);
-    seals_.decrypt(block);  // last: digests and the cache are of the bytes in the object
+    seals_.decrypt(block);  // last, because digests and the cache need the bytes of the object
   }
   const Locked lock(*this);
   if (is_gpudirect) stats_.gpudirect_bytes += block.size();
@@ -188,7 +188,7 @@ void Scheduler::requeue(Lane which, Block block, TimePoint due) {
 void Scheduler::queue_again(LaneQueue& lane, Block block, TimePoint due) {
   --lane.in_flight;
   --in_flight_[block.device];
-  if (is_stopped_) return;  // and its slot goes back
+  if (is_stopped_) return;  // the slot of the block goes back to its ring
   if (block.received == 0) take_slot_back(block);
   lane.retries.emplace(due, std::move(block));
   lane.readers.note_work();
@@ -213,7 +213,7 @@ void Scheduler::ask_refresh(std::uint32_t source) {
 void Scheduler::stop_locked() {
   is_stopped_ = true;
   for (LaneQueue& lane : lanes_) {
-    lane.retries.clear();  // their slots go back
+    lane.retries.clear();  // returns the slots of these blocks
     lane.readers.note_work_for_all();
   }
   is_consumer_to_be_woken_ = true;

@@ -1,24 +1,24 @@
-// Hands blocks to readers, counts what landed, and hands finished items to the one consumer.
+// Hands out blocks to readers, counts the bytes that landed, and delivers finished items to the one
+// consumer.
 //
 // Contract
-//  - One queue per lane (files, HTTP, Python, NFS) over all blocks of all objects, cut on demand in
-//    item order; a block that must be tried again comes back to the same queue.
-//  - Of several devices, the next block is for the one with the fewest blocks on their way, unless
-//    items are delivered in their order; one that has to wait keeps no other waiting.
+//  - Each lane (files, HTTP, Python, NFS) has one queue over all blocks of all objects. Blocks are
+//    cut on demand, in item order. A block that must be tried again returns to its queue.
+//  - With several devices, the next block is for the device with the fewest blocks in flight,
+//    unless items are delivered in item order. A device that waits does not delay others.
 //  - An item is delivered exactly once, when its last byte landed.
-//  - Memory is given to items as item_memory.h says: within the limit, and where the system has
-//    none, an item waits while some may come back.
-//  - Where the plan wants digests, they are computed by finish(), on the reader's thread; an item
-//    with another than the expected one is read once more before it is delivered.
+//  - Items get memory by the rules of item_memory.h: within the limit. If the system has no memory,
+//    an item waits as long as some may be freed.
+//  - Digests that the plan asks for are computed by finish(), on the reader's thread. An item with
+//    a wrong digest is read once more before it is delivered.
 //  - An item that a cache of this machine holds is read from there. If it is damaged, it is read
-//    from its object; until then the lane of that object has not finished.
-//  - A block for a device is handed out with a slot of pinned memory, when one is free, and goes to
-//    the device's sink when it is read; its bytes count as landed once the sink says so. A block
-//    that waits for its retry keeps its slot only while that holds received bytes, and never while
-//    it waits for the consumer; so every slot comes back by itself.
-//    Blocks of sources that are read straight into a device's memory have no slot, and land at
-//    once.
-//  - The first error stops everything and is what the consumer gets; nothing is delivered after it.
+//    from its object. The lane of that object is not finished before.
+//  - A block for a device is handed out with a free slot of pinned memory. After it is read, it
+//    goes to the device's sink, and its bytes count as landed when the sink reports this. A block
+//    that waits for its retry keeps its slot only if the slot holds received bytes. A block that
+//    waits for the consumer never keeps its slot, so every slot is returned without the consumer.
+//    Blocks that are read straight into a device's memory have no slot, and land at once.
+//  - The first error stops everything. The consumer gets this error, and no item after it.
 //
 // Thread-safe. Every wait ends on stop().
 #pragma once
@@ -52,39 +52,39 @@
 
 namespace streamer {
 
-// Asked before a block is handed out, under the scheduler's lock: nothing where it may go now, else
-// when to ask again. Of a block that was tried before, the time of its first attempt; else none.
+// Called before a block is handed out, under the scheduler's lock. Returns nothing if the block may
+// go now, else the time to ask again. `first_started` is the block's first attempt, if any.
 using Admission =
     std::function<std::optional<TimePoint>(std::uint32_t source, TimePoint first_started)>;
 
 struct SchedulerOptions {
   std::array<std::uint64_t, kLaneCount> block_bytes{};
-  // Of the HTTP lane, where it follows the server: what is asked for an object at this moment, at
-  // most `block_bytes`. Called under the scheduler's lock.
+  // For the HTTP lane: returns how much to request of an object now, at most `block_bytes`. Empty
+  // if the size does not follow the server. Called under the scheduler's lock.
   BlockCutter::BlockBytes http_block_bytes = {};
   std::uint64_t memory_limit_bytes = 0;
-  // Until set_memory_limit() is called; 0: `memory_limit_bytes`.
+  // The limit until set_memory_limit() is called. 0 means `memory_limit_bytes`.
   std::uint64_t first_memory_limit_bytes = 0;
   std::uint64_t max_bytes_per_second = 0;  // of all lanes together; 0: no limit
   bool in_item_order = false;              // deliver in item order instead of completion order
-  // By source: objects of one server have the same number, so that one server's outage keeps no
-  // other waiting. Empty: all the same.
+  // By source: a number that all objects of one server share, so that an outage of one server does
+  // not delay objects of others. Empty if all objects have the same server.
   std::vector<std::uint32_t> server_of_source = {};
 };
 
-// What a reader that must not block finds.
+// The result for a reader that must not block.
 struct TakeResult {
   std::optional<Block> block;
-  bool is_finished = false;  // the lane needs nothing more, or everything was stopped
-  // When there may be one: the next retry is due, or its server is to be asked again.
+  bool is_finished = false;  // the lane needs nothing more, or the load was stopped
+  // When to look again: the next retry is due, or its server can be asked again.
   std::optional<TimePoint> retry_at;
-  bool is_trim_due = false;  // memory was mapped for the block, and none given back for it yet
-  bool has_pinned = false;   // memory for it, which took milliseconds
+  bool is_trim_due = false;  // memory was mapped for the block, but none was evicted for it yet
+  bool has_pinned = false;   // the slot of the block was pinned, which took milliseconds
 };
 
-// What the consumer finds.
+// The result of wait() for the consumer.
 struct Delivery {
-  std::vector<std::uint32_t> items;        // finished, to be taken
+  std::vector<std::uint32_t> items;        // finished items, which the consumer may take
   std::vector<std::uint32_t> to_refresh;   // objects whose credentials must be renewed
   std::vector<std::uint32_t> to_allocate;  // items that need memory on their device: provide()
   std::optional<ReadError> error;
@@ -94,11 +94,11 @@ struct Delivery {
 struct SchedulerStats {
   std::uint64_t blocks = 0;
   std::uint64_t retries = 0;
-  std::uint64_t rereads = 0;          // of items whose digest was wrong
-  std::uint64_t cached_bytes = 0;     // of items, read from a cache
-  std::uint64_t cache_failures = 0;   // items that were damaged there
-  std::uint64_t bytes_landed = 0;     // of finished blocks, dropped gaps included
-  std::uint64_t gpudirect_bytes = 0;  // of these, in blocks read straight into a device's memory
+  std::uint64_t rereads = 0;          // items that were read again after a wrong digest
+  std::uint64_t cached_bytes = 0;     // bytes of items that were read from a cache
+  std::uint64_t cache_failures = 0;   // items that were damaged in the cache
+  std::uint64_t bytes_landed = 0;     // bytes of finished blocks, including dropped gaps
+  std::uint64_t gpudirect_bytes = 0;  // bytes of blocks that were read straight into devices
   std::uint64_t bytes_delivered = 0;
   std::uint64_t items_delivered = 0;
   std::uint64_t peak_held_bytes = 0;
@@ -106,75 +106,78 @@ struct SchedulerStats {
 
 class Scheduler {
  public:
-  // `lane_of_source[s]` says who reads object s. The plan has been checked.
+  // `lane_of_source[s]` is the lane that reads object s. The plan must have been checked.
   Scheduler(Plan plan, const std::vector<Lane>& lane_of_source, const SchedulerOptions& options);
   Scheduler(const Scheduler&) = delete;
   Scheduler& operator=(const Scheduler&) = delete;
 
-  // Before anything is taken. `sink` must outlive the last block.
+  // Call before the first block is taken. `sink` must outlive the last block.
   void add_device(std::int32_t device, DeviceSlots lane);
 
-  // Whether blocks of the source that are for a device are handed out from here on without a slot,
-  // to be read straight into their targets. Not with digests, which need the bytes on the host.
+  // Sets whether blocks of the source that are for a device are handed out without a slot from now
+  // on, to be read straight into their targets. Ignored with digests, which need the bytes on the
+  // host.
   void set_gpudirect(std::uint32_t source, bool is_gpudirect);
 
-  // Before anything is taken: who is shown every block. It must outlive the last one.
+  // Sets the observer of all blocks. Call before the first block is taken; it must outlive the
+  // last.
   void set_tap(BlockTap* tap) { tap_ = tap; }
 
   // --- readers ---
   // Waits for a block. Returns none if the lane is finished or the load was stopped.
   std::optional<Block> take(Lane lane);
-  // As take(), for a reader that is not joined before release(): until end_loan() it may write the
-  // block's memory, whatever became of the block. One loan for each block.
+  // Like take(), for a reader that is not joined before release(). It may write the block's memory
+  // until end_loan(), whatever happens to the block. Each block needs one end_loan().
   std::optional<Block> lend(Lane lane, const Admission& admission = {});
   void end_loan();
-  // Never waits. A reactor that gets nothing is woken through its waker when that changes.
+  // Never waits. A reactor that gets no block is woken through its waker when that may change.
   TakeResult try_take(Lane lane, TimePoint now, const Admission& admission = {});
   void finish(Lane lane, Block block);
-  // A block of a cache's file could not be read: its items are read from their objects.
+  // Records that a block of a cache's file could not be read. Its items are read from their
+  // objects.
   void finish_damaged(Lane lane, Block block);
   // Whether a source is a file of a cache.
   bool is_of_cache(std::uint32_t source) const { return cached_.holds(source); }
-  // The block failed and is worth another attempt, once `due`.
+  // Queues a block that failed and is worth another attempt, from `due` on.
   void retry_at(Lane lane, Block block, TimePoint due);
-  // The block was not tried: it waits for new credentials. Not a retry.
+  // Queues a block that was not tried, because it waits for new credentials. This is not a retry.
   void requeue(Lane lane, Block block, TimePoint due);
-  // As requeue, of a block that waits until the consumer renewed credentials, whenever that is.
+  // Like requeue(), for a block that waits until the consumer renews credentials, whenever that is.
   void requeue_until_renewed(Lane lane, Block block, TimePoint due);
   void fail(ReadError error);
   void ask_refresh(std::uint32_t source);
-  // `waker` is called, from any thread and without the scheduler's lock, whenever try_take of that
-  // lane may answer differently.
+  // `waker` is called from any thread, without the scheduler's lock, whenever try_take() of that
+  // lane may return something else.
   void add_waker(Lane lane, std::function<void()> waker);
-  // After the lanes' readers are gone.
+  // Call this after the readers of the lanes have ended.
   void remove_wakers();
 
   // --- the sinks of devices ---
-  // The block's bytes are on its device, and its slot was given back.
+  // Records that the block's bytes are on its device, and that its slot was given back.
   void land(Lane lane, const Block& block);
-  // A slot may be had.
+  // Wakes readers, because a slot may be free.
   void wake_starved();
 
   // --- the consumer ---
-  // Waits for finished items, of `enough_bytes` together where the consumer is in no hurry; for
-  // less, once readers lack memory or nothing more will come, and after the time-out.
+  // Waits for finished items of at least `enough_bytes`. Returns fewer if readers lack memory, if
+  // nothing more will come, or after the time-out.
   Delivery wait(double timeout_s, std::uint64_t enough_bytes = 0);
-  // From here on, at most `memory_limit_bytes` of the options; what is held already stays.
+  // Sets a new limit, at most `memory_limit_bytes` of the options. Memory that is held stays.
   void set_memory_limit(std::uint64_t limit_bytes);
-  // What wait() would give as `to_allocate`; nothing after an error.
+  // Returns what wait() would return as `to_allocate`; nothing after an error.
   std::vector<std::uint32_t> next_to_allocate();
-  // The memory of items of `to_allocate`, each on its device; it stays until its item is taken or
-  // the session is closed. Throws std::invalid_argument for what was not asked.
+  // Sets the memory of items of `to_allocate`, each on its device. The memory must stay valid until
+  // its item is taken or the session is closed. Throws std::invalid_argument for unrequested items.
   void provide(const std::vector<std::uint32_t>& items, const std::vector<std::byte*>& targets);
-  // Memory of a delivered item; empty where the caller gave the target.
+  // Returns the memory of a delivered item; empty if the caller provided the target.
   Memory take_item(std::uint32_t item) { return std::move(take_items({item}).front()); }
   std::vector<Memory> take_items(const std::vector<std::uint32_t>& items);
-  // Of a delivered item, where the plan wants its digest.
+  // Returns the digests of a delivered item, if the plan asks for them.
   std::vector<Piece> digest_pieces(std::uint32_t item) { return ledger_.pieces(item); }
 
   void stop();
-  // Gives back the memory of whatever was not taken. After stop(), when no reader of the engine's
-  // own is left; a loan that has not ended keeps all of it until then.
+  // Frees the memory of items that were not taken. Call this after stop(), when all readers of the
+  // engine have ended. If a loan has not ended, all memory stays until it ends.
   void release();
   bool is_stopped() const { return is_stopped_; }
   SchedulerStats stats();
@@ -184,7 +187,7 @@ class Scheduler {
     std::vector<BlockCutter> cutters;  // one for each server and device
     std::multimap<TimePoint, Block> retries;
     std::uint32_t in_flight = 0;
-    std::uint32_t expected = 0;  // items that a cache holds, and that may turn out to be damaged
+    std::uint32_t expected = 0;  // items in a cache that may turn out to be damaged
     LaneReaders readers;
 
     bool is_cut() const {
@@ -195,7 +198,7 @@ class Scheduler {
       return in_flight == 0 && retries.empty() && expected == 0 && is_cut();
     }
   };
-  // Holds the lock for a block of code, after which it wakes whom that has to say something.
+  // Holds the lock for a block of code. Afterwards, wakes the threads that wait for the new state.
   class Locked {
    public:
     explicit Locked(Scheduler& scheduler) : scheduler_(scheduler), lock_(scheduler.mutex_) {}
@@ -210,14 +213,14 @@ class Scheduler {
   void unlock_and_wake(std::unique_lock<std::mutex>& lock);
   BlockCutter::BlockBytes block_bytes_of(std::size_t lane) const;
   BlockCutter::BlockBytes wanted_block_bytes_of(std::size_t lane) const;
-  // One look for a block, and what stood in its way.
+  // One search for a block, and the reasons why none was found.
   struct Search {
     const Admission& admission;
     TimePoint now;
-    std::optional<Block>& found;             // in place: a block is long, and the lock is held
-    std::optional<TimePoint> again_at = {};  // when the first server that was passed over is asked
-    bool may_map = false;                    // memory, although the lock is held
-    std::set<std::int32_t> short_of_slots = {};  // devices whose next block finds no pinned memory
+    std::optional<Block>& found;                 // in place: a block is large, and the lock is held
+    std::optional<TimePoint> again_at = {};      // when to ask the first skipped server again
+    bool may_map = false;                        // may map memory although the lock is held
+    std::set<std::int32_t> short_of_slots = {};  // devices without a free slot for their next block
 
     bool may_take(std::uint32_t source, TimePoint first_started = {});
   };
@@ -227,7 +230,7 @@ class Scheduler {
                              bool may_map);
   TakeResult take_prepared(std::unique_lock<std::mutex>& lock, LaneQueue& lane, TimePoint now,
                            const Admission& admission);
-  // What is left to do for a block that was taken, when nobody waits for it any more.
+  // Does the rest of the work for a taken block, without the lock.
   TakeResult after_lock(TakeResult taken);
   bool take_due(LaneQueue& lane, Search& search);
   bool cut_next(LaneQueue& lane, Search& search);
@@ -254,8 +257,8 @@ class Scheduler {
   LaneQueue& queue_of(Lane lane) { return lanes_[static_cast<std::size_t>(lane)]; }
 
   const SchedulerOptions options_;
-  DigestLedger ledger_;  // has a lock of its own, taken inside of ours
-  SealLedger seals_;     // likewise
+  DigestLedger ledger_;  // has its own lock, which is taken while ours is held
+  SealLedger seals_;     // has its own lock, too
   BlockTap* tap_ = nullptr;
 
   std::mutex mutex_;  // guards everything below
@@ -263,19 +266,19 @@ class Scheduler {
   bool is_consumer_to_be_woken_ = false;
   Plan plan_;
   const std::vector<Lane> lane_of_source_;
-  CachedItems cached_;                        // of which add() and holds() need no lock
+  CachedItems cached_;                        // add() and holds() need no lock
   std::vector<std::uint64_t> missing_bytes_;  // by item
   DeliveryQueue queue_;
-  std::uint64_t finished_bytes_ = 0;  // of items that were not delivered yet
-  std::uint64_t enough_bytes_ = 0;    // as the consumer said in wait()
+  std::uint64_t finished_bytes_ = 0;  // bytes of finished items that were not delivered yet
+  std::uint64_t enough_bytes_ = 0;    // what the consumer passed to wait()
   ItemMemory memory_;
-  std::optional<Item> unprepared_;  // the memory that a search found missing, to be prepared next
-  bool is_preparing_ = false;       // one reader does; the others wait
+  std::optional<Item> unprepared_;  // the item whose memory a search lacked; it is prepared next
+  bool is_preparing_ = false;       // one reader prepares memory, and the others wait
   RateLimit rate_;
   std::array<LaneQueue, kLaneCount> lanes_;
   std::vector<std::uint32_t> to_refresh_;
   std::map<std::int32_t, DeviceSlots> devices_;
-  std::map<std::int32_t, std::uint32_t> in_flight_;  // blocks, by where they go; of all lanes
+  std::map<std::int32_t, std::uint32_t> in_flight_;  // by device: blocks in flight, of all lanes
   std::set<std::uint32_t> gpudirect_sources_;
   std::optional<ReadError> error_;
   std::atomic<bool> is_stopped_ = false;  // written under the lock

@@ -1,4 +1,5 @@
-// The part of the scheduler that the consumer sees: what is finished, its memory, and the end.
+// The part of the scheduler for the consumer: finished items, their memory, and the end of the
+// load.
 #include <algorithm>
 #include <utility>
 
@@ -7,12 +8,12 @@
 namespace streamer {
 namespace {
 
-// Readers wait for the lock meanwhile.
+// Limits the time that readers wait for the lock.
 constexpr std::size_t kMostTakenAtOnce = 256;
 
 }  // namespace
 
-// Whether the consumer, who may want many items at a time, is to have those that are finished.
+// Whether the consumer should get the finished items now, although it may want more at a time.
 bool Scheduler::has_enough() const {
   const auto is_starved = [](const LaneQueue& lane) { return lane.readers.are_starved(); };
   return queue_.has_ready() && (finished_bytes_ >= enough_bytes_ || queue_.has_completed_all() ||

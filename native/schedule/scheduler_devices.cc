@@ -1,4 +1,4 @@
-// The part of the scheduler that knows of devices: slots of pinned memory, and what landed.
+// The part of the scheduler for devices: slots of pinned memory, and blocks that landed.
 #include <utility>
 
 #include "schedule/scheduler.h"
@@ -11,7 +11,7 @@ void Scheduler::add_device(std::int32_t device, DeviceSlots lane) {
 
 void Scheduler::set_gpudirect(std::uint32_t source, bool is_gpudirect) {
   const std::lock_guard lock(mutex_);
-  const bool is_in_host_memory =  // compared or decrypted there
+  const bool is_in_host_memory =  // to be compared or decrypted there
       !ledger_.is_empty() || !seals_.is_empty() || cached_.holds(source);
   if (is_gpudirect && !is_in_host_memory) gpudirect_sources_.insert(source);
   if (!is_gpudirect) gpudirect_sources_.erase(source);
@@ -29,8 +29,8 @@ bool Scheduler::try_give_slot(Block& block, Search& search) {
   return false;
 }
 
-// Without the lock: gives back what is kept beyond the limit, and directs a block that is to pass
-// through pinned memory there.
+// Called without the lock. Evicts memory that is kept beyond the limit, and pins the slot of a
+// block that needs one.
 TakeResult Scheduler::after_lock(TakeResult taken) {
   if (taken.is_trim_due) memory_.trim();
   if (!taken.block || !taken.block->slot) return taken;

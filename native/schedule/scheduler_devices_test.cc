@@ -1,5 +1,5 @@
-// What the scheduler does for devices, step by step: the ring is real, over the fake driver; the
-// sink only keeps what it gets.
+// Tests step by step what the scheduler does for devices. The ring is real, over the fake driver;
+// the sink only keeps its blocks.
 #include <doctest/doctest.h>
 
 #include <string>
@@ -24,7 +24,7 @@ class KeepingSink : public DeviceSink {
 
 constexpr std::uint64_t kBlockBytes = 64;
 
-// `count` items of 64 bytes for device 0, without targets.
+// Returns `count` items of 64 bytes for device 0, without targets.
 Plan plan_of(std::uint32_t count) {
   Plan plan;
   for (std::uint32_t i = 0; i < count; ++i) {
@@ -78,14 +78,14 @@ class Desk {
   Scheduler scheduler;
 };
 
-TEST_CASE("memory on a device is asked in order, as far as the limit allows") {
+TEST_CASE("memory on a device is requested in order, as far as the limit allows") {
   Desk desk(5, 5, 2 * kBlockBytes);
   CHECK(desk.provide() == std::vector<std::uint32_t>{0, 1});
   CHECK(desk.provide().empty());
   auto block = desk.take();
   REQUIRE(block);
   desk.scheduler.finish(Lane::kHttp, std::move(*block));
-  CHECK(desk.scheduler.wait(0).items.empty());  // read, but not on the device
+  CHECK(desk.scheduler.wait(0).items.empty());  // read, but not yet on the device
   desk.scheduler.land(Lane::kHttp, desk.sink.kept[0]);
   CHECK(desk.scheduler.wait(0).items == std::vector<std::uint32_t>{0});
   desk.scheduler.take_item(0);
@@ -93,20 +93,21 @@ TEST_CASE("memory on a device is asked in order, as far as the limit allows") {
   CHECK(desk.scheduler.stats().peak_held_bytes == 2 * kBlockBytes);
 }
 
-TEST_CASE("no block is handed out before its memory is there, nor without a slot") {
+TEST_CASE("no block is handed out without memory or without a slot") {
   Desk desk(3, 2);
   CHECK(!desk.take());
   desk.provide();
   auto one = desk.take();
   auto two = desk.take();
   REQUIRE((one && two));
-  CHECK(!desk.scheduler.try_take(Lane::kHttp, Clock::now()).retry_at);  // else a reader would spin
+  // Otherwise a reader would spin.
+  CHECK(!desk.scheduler.try_take(Lane::kHttp, Clock::now()).retry_at);
   CHECK(!desk.take());
   one->slot.reset();
   CHECK(desk.take());
 }
 
-TEST_CASE("a block reads into its slot and knows where its bytes go") {
+TEST_CASE("a block is read into its slot and keeps the destinations of its bytes") {
   Desk desk(1, 1);
   desk.provide();
   const auto block = desk.take();
@@ -117,7 +118,7 @@ TEST_CASE("a block reads into its slot and knows where its bytes go") {
   CHECK(block->destinations[0].target == reinterpret_cast<std::byte*>(desk.targets[0].data()));
 }
 
-TEST_CASE("bytes lie in a slot as in their pages of the file, where there is room for that") {
+TEST_CASE("bytes lie in a slot as in their pages of the file, if there is room") {
   const FakeDriver fake;
   const auto ring = CudaRuntime::instance().ring(0);
   const auto user = std::make_shared<RingUser>();
@@ -133,7 +134,7 @@ TEST_CASE("bytes lie in a slot as in their pages of the file, where there is roo
   }
 }
 
-TEST_CASE("a block that failed keeps its slot only for bytes it received") {
+TEST_CASE("a failed block keeps its slot only if it has received bytes") {
   Desk desk(1, 1);
   desk.provide();
   const TimePoint now = Clock::now();
@@ -174,7 +175,7 @@ TEST_CASE("a block set aside is not compared with the checksum of an answer it l
   CHECK(again->first_open() == again->begin);
 }
 
-TEST_CASE("a retry that has a slot does not wait behind blocks that have none") {
+TEST_CASE("a retry that has a slot does not wait behind blocks without one") {
   Desk desk(3, 1);
   desk.provide();
   const TimePoint now = Clock::now();
@@ -190,7 +191,7 @@ TEST_CASE("a retry that has a slot does not wait behind blocks that have none") 
   CHECK(later->begin == begin);
 }
 
-TEST_CASE("memory that nobody asked for is refused") {
+TEST_CASE("memory that was not requested is refused") {
   Desk desk(1, 1);
   desk.provide();
   std::byte there{};
@@ -198,7 +199,7 @@ TEST_CASE("memory that nobody asked for is refused") {
   CHECK_THROWS_AS(desk.scheduler.provide({0}, {nullptr}), std::invalid_argument);
 }
 
-TEST_CASE("stopping gives back the slots of blocks that wait for their retry") {
+TEST_CASE("stopping returns the slots of blocks that wait for their retry") {
   Desk desk(2, 2);
   desk.provide();
   auto block = desk.take();
@@ -212,7 +213,8 @@ TEST_CASE("stopping gives back the slots of blocks that wait for their retry") {
   CHECK(desk.user->held_bytes == 0);
 }
 
-TEST_CASE("a device's block finished after the end keeps no memory of its session (regression)") {
+TEST_CASE(
+    "a device block that finishes after the end keeps no memory of its session (regression)") {
   const std::size_t before = Arena::instance().stats().held_bytes;
   Plan plan = plan_of(2);
   plan.items[0].device = kHost;

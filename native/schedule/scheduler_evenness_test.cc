@@ -1,5 +1,5 @@
-// Several devices of one session: each gets its share, and one that waits keeps no other waiting.
-// The rings are real, over the fake driver; the sinks only keep what they get.
+// Several devices in one session: each gets its share, and a waiting device does not delay others.
+// The rings are real, over the fake driver; the sinks only keep their blocks.
 #include <doctest/doctest.h>
 
 #include <map>
@@ -23,8 +23,8 @@ class KeepingSink : public DeviceSink {
   std::vector<Block> kept;
 };
 
-// Items of one block each, for these devices, as a model lies in a file: one device's after the
-// other's.
+// Items of one block each, for these devices. As in the file of a model, the items of one device
+// follow those of another.
 Plan plan_for(const std::vector<std::int32_t>& devices) {
   Plan plan;
   for (std::uint32_t i = 0; i < devices.size(); ++i) {
@@ -37,7 +37,7 @@ Plan plan_for(const std::vector<std::int32_t>& devices) {
 
 class Desk {
  public:
-  // `slots` of each device.
+  // `slots` has the number of slots of each device.
   Desk(const std::vector<std::int32_t>& devices, const std::vector<std::uint64_t>& slots,
        std::uint64_t memory_limit_bytes = 1 << 20, bool in_item_order = false)
       : targets(devices.size(), std::string(kBlockBytes, '?')),
@@ -67,7 +67,7 @@ class Desk {
   Desk(const Desk&) = delete;
   Desk& operator=(const Desk&) = delete;
 
-  // Which items memory was asked for.
+  // Provides the requested memory, and returns the items that needed it.
   std::vector<std::uint32_t> provide() {
     const Delivery delivery = scheduler.wait(0);
     std::vector<std::byte*> memory;
@@ -78,7 +78,7 @@ class Desk {
     return delivery.to_allocate;
   }
   std::optional<Block> take() { return scheduler.try_take(Lane::kHttp, Clock::now()).block; }
-  // The devices of the next blocks, as many as there are; all stay in flight.
+  // Takes all blocks that are available and returns their devices. All blocks stay in flight.
   std::vector<std::int32_t> take_all() {
     std::vector<std::int32_t> devices;
     while (auto block = take()) {
@@ -99,13 +99,13 @@ class Desk {
 using Devices = std::vector<std::int32_t>;
 using Items = std::vector<std::uint32_t>;
 
-TEST_CASE("devices are fed in turn, although the items of one come first") {
+TEST_CASE("devices get blocks in turn, although the items of one device come first") {
   Desk desk({0, 0, 0, 1, 1, 1}, {3, 3});
   desk.provide();
   CHECK(desk.take_all() == Devices{0, 1, 0, 1, 0, 1});
 }
 
-TEST_CASE("a device without a free slot keeps no other waiting") {
+TEST_CASE("a device without a free slot does not delay another one") {
   Desk desk({0, 0, 0, 1, 1, 1}, {1, 3});
   desk.provide();
   CHECK(desk.take_all() == Devices{0, 1, 1, 1});
@@ -113,7 +113,7 @@ TEST_CASE("a device without a free slot keeps no other waiting") {
   CHECK(desk.take_all() == Devices{0});
 }
 
-TEST_CASE("the device whose blocks leave faster gets more of them") {
+TEST_CASE("a device that finishes blocks faster gets more of them") {
   Desk desk({0, 0, 0, 0, 1, 1, 1, 1}, {4, 4});
   desk.provide();
   auto first = desk.take();
@@ -126,7 +126,7 @@ TEST_CASE("the device whose blocks leave faster gets more of them") {
   CHECK(desk.take()->device == 1);
 }
 
-TEST_CASE("a block that is tried again is not counted twice") {
+TEST_CASE("a block that is tried again is counted once") {
   Desk desk({0, 0, 1, 1}, {4, 4});
   desk.provide();
   auto block = desk.take();
@@ -135,7 +135,7 @@ TEST_CASE("a block that is tried again is not counted twice") {
   CHECK(desk.take_all() == Devices{0, 1, 1});
 }
 
-TEST_CASE("memory is asked for evenly, within the limit of all") {
+TEST_CASE("memory is requested evenly, within the limit for all devices") {
   Desk desk({0, 0, 0, 0, 1, 1, 1, 1}, {4, 4}, 4 * kBlockBytes);
   CHECK(desk.provide() == Items{0, 4, 1, 5});
   CHECK(desk.provide().empty());
@@ -147,12 +147,12 @@ TEST_CASE("memory is asked for evenly, within the limit of all") {
   CHECK(desk.provide() == Items{6});
 }
 
-TEST_CASE("one device's end leaves all memory to the others") {
+TEST_CASE("when one device has all its items, the others get all memory") {
   Desk desk({0, 1, 1, 1, 1}, {4, 4}, 4 * kBlockBytes);
   CHECK(desk.provide() == Items{0, 1, 2, 3});
 }
 
-TEST_CASE("in the order of items, the first of them comes first") {
+TEST_CASE("in item order, the device with the first item comes first") {
   Desk desk({0, 0, 1, 1}, {4, 4}, 2 * kBlockBytes, true);
   CHECK(desk.provide() == Items{0, 1});
   CHECK(desk.take_all() == Devices{0, 0});

@@ -1,5 +1,5 @@
-// The part of the scheduler that counts what landed, and decides what becomes of an item whose
-// bytes are all there.
+// The part of the scheduler that counts the bytes that landed, and decides what happens with an
+// item when all its bytes are there.
 #include <utility>
 
 #include "schedule/scheduler.h"
@@ -16,8 +16,8 @@ void Scheduler::count_landed(Lane which, const Block& block) {
     missing_bytes_[segment.item] -= segment.size;
     if (missing_bytes_[segment.item] == 0) settle(which, segment.item);
   }
-  // Memory and slots come back by other ways, which wake who lacks them; a lane with nothing in
-  // flight takes blocks that were too short before.
+  // Readers that lack memory or slots are woken elsewhere, when these are returned. A lane with
+  // nothing in flight also accepts blocks that were too short before.
   if (lane.is_finished()) {
     lane.readers.note_work_for_all();
   } else if (lane.readers.are_starved() && lane.in_flight == 0) {
@@ -48,11 +48,11 @@ void Scheduler::settle(Lane lane, std::uint32_t item) {
   }
 }
 
-// Judges the digest of an item, and then its tags.
+// Judges the digest of an item, and then the authentication tags of its pieces.
 Verdict Scheduler::judge(std::uint32_t item) {
   const Verdict digest = ledger_.judge(item);
   if (digest != Verdict::kRight) {
-    seals_.discard(item);  // of other bytes than expected
+    seals_.discard(item);  // the bytes were not the expected ones
     return digest;
   }
   const Verdict seal = seals_.judge(item);
@@ -91,10 +91,11 @@ void Scheduler::read_again(Lane which, std::uint32_t index) {
   LaneQueue& lane = queue_of(which);
   const Span span{item.source, item.begin, item.end, index, 1};
   BlockCutter cutter(plan_.items, {span}, block_bytes_of(static_cast<std::size_t>(which)));
-  const auto has_memory = [](std::uint32_t) { return true; };  // since it was read first
+  // The item kept its memory from the first read.
+  const auto has_memory = [](std::uint32_t) { return true; };
   while (auto block = cutter.next(has_memory, true)) {
     block->is_reread = true;
-    block->attempts = 1;  // so that HTTP takes a new connection
+    block->attempts = 1;  // makes HTTP use a new connection
     block->first_started = Clock::now();
     lane.retries.emplace(TimePoint{}, std::move(*block));
   }

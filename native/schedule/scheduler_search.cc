@@ -27,8 +27,8 @@ bool Scheduler::Search::may_take(std::uint32_t source, TimePoint first_started) 
   return !later;
 }
 
-// The first block whose time has come, whose server may be asked, and that has a slot or needs
-// none.
+// Takes the first block whose time has come, whose server may be asked, and that has a slot or
+// needs none.
 bool Scheduler::take_due(LaneQueue& lane, Search& search) {
   for (auto it = lane.retries.begin(); it != lane.retries.end() && it->first <= search.now; ++it) {
     if (!search.may_take(it->second.source, it->second.first_started)) continue;
@@ -43,8 +43,9 @@ bool Scheduler::take_due(LaneQueue& lane, Search& search) {
   return false;
 }
 
-// Of all servers that may be asked, and devices that have pinned memory: that of the device with
-// the fewest blocks on their way, then that of the first item. Null where all were tried.
+// Considers all servers that may be asked, and all devices that have pinned memory. Returns the
+// cutter of the device with the fewest blocks in flight; among equals, the one with the first item.
+// Returns null if all were tried.
 BlockCutter* Scheduler::most_urgent(LaneQueue& lane, Search& search,
                                     const std::set<const BlockCutter*>& tried) {
   const auto urgency = [this](const BlockCutter& cutter) {
@@ -68,7 +69,8 @@ bool Scheduler::cut_next(LaneQueue& lane, Search& search) {
   while (BlockCutter* const cutter = most_urgent(lane, search, tried)) {
     const std::int32_t device = cutter->device();
     if (cut_from(*cutter, lane, search)) return true;
-    // Memory of this machine's is short for the others, too, and is not to go to smaller items.
+    // If the memory of this machine is short, it is also short for the others, and smaller items
+    // must not take it first.
     if (is_stopped_ || unprepared_ || device == kHost) break;
     tried.insert(cutter);
   }

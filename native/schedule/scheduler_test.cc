@@ -16,7 +16,7 @@ SchedulerOptions options_of(std::uint64_t limit, bool in_item_order = false) {
   return {.block_bytes = {64, 64, 64}, .memory_limit_bytes = limit, .in_item_order = in_item_order};
 }
 
-// `count` items of `size` bytes, one behind the other, in one span of source 0.
+// Returns `count` items of `size` bytes, one after the other, in one span of source 0.
 Plan plan_of(std::uint32_t count, std::uint64_t size) {
   Plan plan;
   for (std::uint32_t i = 0; i < count; ++i) plan.items.push_back({0, i * size, (i + 1) * size});
@@ -24,7 +24,7 @@ Plan plan_of(std::uint32_t count, std::uint64_t size) {
   return plan;
 }
 
-// Their sources answer at once; they end when nothing more is to be read.
+// Starts readers whose sources answer at once. They end when there is nothing more to read.
 std::vector<std::thread> readers_of(Scheduler& scheduler, int count) {
   std::vector<std::thread> readers;
   for (int i = 0; i < count; ++i) {
@@ -61,7 +61,7 @@ TEST_CASE("every item is delivered exactly once, whatever the number of readers"
   CHECK(scheduler.stats().bytes_delivered == 50'000);
 }
 
-TEST_CASE("readers that wait for memory wake each other, and none sleeps for ever") {
+TEST_CASE("readers that wait for memory wake each other, and none sleeps forever") {
   for (const bool in_item_order : {false, true}) {
     Scheduler scheduler(plan_of(5000, 64), {Lane::kFile}, options_of(3 * 64, in_item_order));
     std::vector<std::thread> readers;
@@ -91,7 +91,7 @@ TEST_CASE("readers that wait for memory wake each other, and none sleeps for eve
 }
 
 TEST_CASE("readers prepare the memory of large items, one at a time, and all are delivered") {
-  // In mappings of their own, and several in a chunk; nothing touches their pages.
+  // One size has its own mappings, and the other shares chunks. The tests do not touch the pages.
   for (const std::uint64_t size : {kOwnMappingBytes + 4096, std::size_t{600} << 10}) {
     for (const bool in_item_order : {false, true}) {
       SchedulerOptions options = options_of(3 * size, in_item_order);
@@ -130,7 +130,7 @@ TEST_CASE("an item larger than the limit is read alone") {
   CHECK(scheduler.stats().peak_held_bytes == 1000);
 }
 
-TEST_CASE("in item order nothing overtakes") {
+TEST_CASE("in item order no item overtakes another") {
   Scheduler scheduler(plan_of(4, 64), {Lane::kFile}, options_of(1000, true));
   std::vector<Block> blocks;
   while (auto block = scheduler.try_take(Lane::kFile, Clock::now()).block) blocks.push_back(*block);
@@ -149,7 +149,7 @@ TEST_CASE("item order cannot deadlock when two lanes share a small limit") {
   plan.items = {{0, 0, 100}, {1, 0, 100}};
   plan.spans = {{0, 0, 100, 0, 1}, {1, 0, 100, 1, 1}};
   Scheduler scheduler(plan, {Lane::kFile, Lane::kHttp}, options_of(100, true));
-  // The second item's lane is quicker and takes all the memory there is.
+  // The lane of the second item is faster and takes all memory.
   while (auto block = scheduler.try_take(Lane::kHttp, Clock::now()).block) {
     scheduler.finish(Lane::kHttp, std::move(*block));
   }
@@ -159,9 +159,9 @@ TEST_CASE("item order cannot deadlock when two lanes share a small limit") {
   CHECK(scheduler.wait(0).items == std::vector<std::uint32_t>{0, 1});
 }
 
-constexpr std::uint64_t kTooLarge = std::uint64_t{1} << 60;  // no system gives so much
+constexpr std::uint64_t kTooLarge = std::uint64_t{1} << 60;  // no system has so much memory
 
-TEST_CASE("an item without memory waits until the consumer has let go of what it took") {
+TEST_CASE("an item without memory waits until the consumer has freed earlier items") {
   Plan plan = plan_of(1, 64);
   plan.items.push_back({0, 64, 64 + kTooLarge});
   plan.spans = {{0, 0, 64 + kTooLarge, 0, 2}};
@@ -181,7 +181,8 @@ TEST_CASE("an item without memory waits until the consumer has let go of what it
   scheduler.remove_wakers();
 }
 
-TEST_CASE("an item without memory waits for what another lane holds, unless that comes after it") {
+TEST_CASE(
+    "an item without memory waits for another lane, unless the other lane's items come later") {
   for (const bool in_item_order : {false, true}) {
     Plan plan;
     plan.items = {{0, 0, kTooLarge}, {1, 0, 64}};
@@ -201,7 +202,7 @@ TEST_CASE("an item without memory waits for what another lane holds, unless that
   }
 }
 
-TEST_CASE("a block to be tried again comes back when it is due, and not before") {
+TEST_CASE("a block that must be tried again returns when it is due, and not before") {
   Scheduler scheduler(plan_of(1, 64), {Lane::kHttp}, options_of(1000));
   const TimePoint now = Clock::now();
   Block block = *scheduler.try_take(Lane::kHttp, now).block;
@@ -215,7 +216,7 @@ TEST_CASE("a block to be tried again comes back when it is due, and not before")
   CHECK(scheduler.stats().retries == 1);
 }
 
-TEST_CASE("the first error is what the consumer gets, and nothing is delivered after it") {
+TEST_CASE("the consumer gets the first error, and no item after it") {
   Scheduler scheduler(plan_of(2, 64), {Lane::kFile}, options_of(1000));
   Block block = *scheduler.take(Lane::kFile);
   scheduler.fail(some_error("first"));
@@ -230,7 +231,7 @@ TEST_CASE("the first error is what the consumer gets, and nothing is delivered a
 
 std::size_t held_bytes() { return Arena::instance().stats().held_bytes; }
 
-TEST_CASE("what was not taken is given back when a session ends, not while a block is lent") {
+TEST_CASE("memory that was not taken is freed at the end, but not while a block is lent") {
   Scheduler scheduler(plan_of(2, 64), {Lane::kPython}, options_of(1000));
   auto block = scheduler.lend(Lane::kPython);
   const std::size_t held = held_bytes();
@@ -245,7 +246,7 @@ TEST_CASE("what was not taken is given back when a session ends, not while a blo
   CHECK_FALSE(scheduler.lend(Lane::kPython));
 }
 
-TEST_CASE("a lent block that failed does not keep its session's memory (regression)") {
+TEST_CASE("a lent block that failed does not keep the memory of its session (regression)") {
   Scheduler scheduler(plan_of(2, 64), {Lane::kPython}, options_of(1000));
   const std::size_t before = held_bytes();
   REQUIRE(scheduler.lend(Lane::kPython));
@@ -268,8 +269,7 @@ TEST_CASE("stopping wakes every reader and the consumer") {
   CHECK(woken == 1);
 }
 
-TEST_CASE(
-    "a consumer in no hurry is woken for enough bytes, for a reader without memory, at the end") {
+TEST_CASE("a consumer that can wait is woken for enough bytes, a starved reader, or the end") {
   const auto finish_one = [](Scheduler& scheduler) {
     auto block = scheduler.try_take(Lane::kFile, Clock::now()).block;
     if (block) scheduler.finish(Lane::kFile, std::move(*block));
@@ -282,7 +282,7 @@ TEST_CASE(
   const auto is_asleep = [](std::future<Delivery>& delivery) {
     return delivery.wait_for(std::chrono::milliseconds(20)) == std::future_status::timeout;
   };
-  SUBCASE("enough bytes, or all there are") {
+  SUBCASE("enough bytes, or all remaining items") {
     for (const auto& [items, enough_bytes] : {std::pair(4U, 128U), std::pair(2U, 1000U)}) {
       Scheduler scheduler(plan_of(items, 64), {Lane::kFile}, options_of(1000));
       auto delivery = waiting(scheduler, enough_bytes);
@@ -308,7 +308,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("readers that block for memory have a consumer in no hurry take what is finished") {
+TEST_CASE("readers that block for memory wake a consumer that can wait") {
   Scheduler scheduler(plan_of(500, 64), {Lane::kFile}, options_of(3 * 64));
   std::vector<std::thread> readers = readers_of(scheduler, 4);
   std::uint32_t taken = 0;
@@ -322,7 +322,7 @@ TEST_CASE("readers that block for memory have a consumer in no hurry take what i
   CHECK(taken == 500);
 }
 
-TEST_CASE("a memory limit that is raised wakes readers, and is never above that of the options") {
+TEST_CASE("a memory limit that is raised wakes readers, and never exceeds that of the options") {
   SchedulerOptions options = options_of(4 * 64, true);
   options.first_memory_limit_bytes = 64;
   Scheduler scheduler(plan_of(6, 64), {Lane::kFile}, options);
@@ -360,7 +360,7 @@ TEST_CASE("empty items, and a plan without items, are complete at once") {
   CHECK(empty.wait(0).is_finished);
 }
 
-TEST_CASE("an item is given to the consumer once") {
+TEST_CASE("an item is given to the consumer only once") {
   Scheduler scheduler(plan_of(1, 64), {Lane::kFile}, options_of(64));
   scheduler.finish(Lane::kFile, *scheduler.take(Lane::kFile));
   CHECK(scheduler.take_item(0).size() == 0);  // not delivered yet
@@ -370,7 +370,7 @@ TEST_CASE("an item is given to the consumer once") {
   CHECK(scheduler.take_item(99).size() == 0);
 }
 
-TEST_CASE("what is read once more, for its digest, comes on a new connection") {
+TEST_CASE("an item that is read again for its digest gets a new connection") {
   Plan plan = plan_of(1, 100);
   plan.digests.items = {{Crc::kCrc32c, 0x12345678, 0}};
   plan.items[0].source = 0;
@@ -384,7 +384,7 @@ TEST_CASE("what is read once more, for its digest, comes on a new connection") {
   block = scheduler.take(Lane::kHttp);
   REQUIRE(block);
   CHECK(block->is_reread);
-  CHECK(block->attempts == 1);  // a transfer begins a second attempt so
+  CHECK(block->attempts == 1);  // a transfer sends this like a second attempt
   scheduler.finish(Lane::kHttp, std::move(*block));
   const Delivery delivery = scheduler.wait(1);
   REQUIRE(delivery.error);

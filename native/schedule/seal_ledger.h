@@ -1,9 +1,9 @@
-// Decrypts the pieces of items, block by block as the blocks land, and judges items with a piece
-// whose tag mismatches.
+// Decrypts the pieces of items, block by block as the blocks land, and judges whether the tags of
+// each item's pieces are right.
 //
-// Guarantees: an item is judged right only if the tag of each of its pieces is right; a wrong item
-// is read once more, and is final if it is wrong again. A block holds whole pieces, because blocks
-// end at multiples of the piece size and at the ends of items. An empty plan costs nothing.
+// Guarantees: an item is judged right only if the tag of each of its pieces is right. A wrong item
+// is read once more; if it is wrong again, that is final. A block holds whole pieces, because
+// blocks end at multiples of the piece size and at the ends of items. An empty plan costs nothing.
 //
 // Thread-safe. Decrypts outside the lock, on the thread of the reader.
 #pragma once
@@ -24,21 +24,21 @@ namespace streamer {
 
 class SealLedger {
  public:
-  // `items` are those of the plan, as they are at first.
+  // `items` are the items of the plan in their initial state.
   SealLedger(SealPlan plan, const std::vector<Item>& items);
 
   bool is_empty() const { return plan_.items.empty(); }
   std::uint64_t piece_bytes() const { return piece_bytes_; }
 
-  // Decrypts a block whose bytes are all in place, where they are.
+  // Decrypts a block whose bytes are all in place; the plain bytes replace them.
   void decrypt(const Block& block);
-  // All blocks of the item were decrypted.
+  // Judges an item. Call this after all its blocks were decrypted.
   Verdict judge(std::uint32_t item);
-  // Discards what was found of an item that is read again because of its digest.
+  // Discards the result for an item that is read again because of its digest.
   void discard(std::uint32_t item);
-  // As discard(), and the item may be read once more: it came from a cache.
+  // Like discard(), and the item may be read once more, because it came from a cache.
   void forget(std::uint32_t item);
-  // Describes an item that was judged wrong.
+  // Returns the error for an item that was judged wrong.
   static ReadError error_of(const Item& item, std::uint32_t index);
 
  private:
@@ -47,9 +47,9 @@ class SealLedger {
 
   const SealPlan plan_;
   const std::uint64_t piece_bytes_;
-  const std::vector<std::uint64_t> begins_;  // by item: its first byte in its object
+  const std::vector<std::uint64_t> begins_;  // by item: the offset of its first byte in its object
   std::mutex mutex_;                         // guards everything below
-  std::set<std::uint32_t> wrong_;            // items with a wrong piece, which were not judged yet
+  std::set<std::uint32_t> wrong_;            // items with a wrong piece that were not judged yet
   std::vector<bool> was_read_again_;         // by item
 };
 

@@ -14,10 +14,10 @@ namespace {
 using Bytes = std::vector<std::byte>;
 
 constexpr std::uint64_t kPiece = 64;
-constexpr std::uint64_t kBegin = 10;  // of the item in its object
+constexpr std::uint64_t kBegin = 10;  // begin of the item in its object
 constexpr std::uint64_t kEnd = 200;
 
-// One item of 190 bytes, in four pieces from number 3 on.
+// One item of 190 bytes, in four pieces, which have the numbers from 3 on.
 class Encrypted {
  public:
   Encrypted() : data(plain.size()) {
@@ -54,7 +54,7 @@ TEST_CASE("blocks of an encrypted item are decrypted in place, in any order") {
   CHECK(item.data == item.plain);
 }
 
-TEST_CASE("an item with a wrong piece is read once more, and is then final") {
+TEST_CASE("an item with a wrong piece is read once more, and the second failure is final") {
   Encrypted item;
   SealLedger ledger(item.plan.seals, item.plan.items);
   const Bytes sealed = item.data;
@@ -67,7 +67,7 @@ TEST_CASE("an item with a wrong piece is read once more, and is then final") {
   CHECK(SealLedger::error_of(item.plan.items[0], 0).code == ErrorCode::kTampered);
 }
 
-TEST_CASE("an item that is right the second time is right") {
+TEST_CASE("an item that is right at the second read is right") {
   Encrypted item;
   SealLedger ledger(item.plan.seals, item.plan.items);
   const Bytes sealed = item.data;
@@ -80,7 +80,7 @@ TEST_CASE("an item that is right the second time is right") {
   CHECK(item.data == item.plain);
 }
 
-TEST_CASE("a plan of seals that does not fit its items is refused") {
+TEST_CASE("a plan of encrypted items that does not fit its items is refused") {
   const auto is_refused = [](auto change) {
     Encrypted item;
     CHECK_NOTHROW(check_plan(item.plan, 1));
