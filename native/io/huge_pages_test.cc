@@ -75,7 +75,7 @@ TEST_CASE("neighbours share the huge page in which they meet" * doctest::skip(kH
   CHECK(memory.advised_bytes() == where_used(4 * kLargeStepBytes));
 }
 
-TEST_CASE("what lies between ranges far apart is not advised" * doctest::skip(kHasNoHugePages)) {
+TEST_CASE("memory between distant ranges is not advised" * doctest::skip(kHasNoHugePages)) {
   const Mapping memory;
   advise_huge_pages(
       {{memory.at(0), kLargeStepBytes}, {memory.at(8 * kLargeStepBytes), kLargeStepBytes}});

@@ -1,4 +1,5 @@
-// Loads with a cache: written by the first, read by the second, and right whatever became of it.
+// Loads with a cache: the first load writes it, the second reads it, and damage never leads to
+// wrong bytes.
 #include <doctest/doctest.h>
 
 #include <filesystem>
@@ -27,13 +28,13 @@ struct CachedObject {
     return std::make_shared<CacheEntry>(folder.path(), kObjectBytes);
   }
 
-  // Once it is written: else that would mend it.
+  // Waits until the cache is written first, because a later write would repair the byte.
   void flip_byte(std::uint64_t position) const {
     REQUIRE(CacheWriter::of_process().wait_until_idle(10));
     folder.flip_byte(position);
   }
 
-  // The object as source 0, its file in the cache as source 1.
+  // Adds the object as source 0, and its file in the cache as source 1.
   void add_to(Session& session, const std::shared_ptr<CacheEntry>& entry) const {
     session.add_http(target_of(server), kObjectBytes, "", "ETag", false);
     FileOptions how;
@@ -43,7 +44,7 @@ struct CachedObject {
   }
 };
 
-// Items that the entry holds are read from there.
+// Returns a plan that reads items from the cache if the entry holds them.
 Plan cached_plan(CacheEntry& entry, std::int32_t device = kHost) {
   Plan plan = plan_of(kObjectBytes, device);
   plan.spans.clear();
@@ -86,7 +87,7 @@ SessionStats load(const CachedObject& object, std::uint64_t memory_limit_bytes =
   return check_load(session, cached_plan(*entry));
 }
 
-TEST_CASE("the second load reads every byte from the cache, and asks the server for none") {
+TEST_CASE("the second load reads every byte from the cache, and requests none from the server") {
   const CachedObject object;
   CHECK(load(object).scheduler.cached_bytes == 0);
   const int requests = object.server.requests();
@@ -99,7 +100,8 @@ TEST_CASE("the second load reads every byte from the cache, and asks the server 
   }
 }
 
-TEST_CASE("a flipped bit is found, read from the server, and right in the cache afterwards") {
+TEST_CASE(
+    "a flipped bit is detected, and read from the server, and right in the cache afterwards") {
   const CachedObject object;
   load(object);
   object.flip_byte(250'000);
@@ -111,10 +113,11 @@ TEST_CASE("a flipped bit is found, read from the server, and right in the cache 
   CHECK(object.entry()->check() == 0);
 }
 
-TEST_CASE("a file that was cut short or removed is read from the server as far as it lacks") {
+TEST_CASE("bytes that a shortened or removed cache file lacks are read from the server") {
   const CachedObject object;
   load(object);
-  const auto entry = object.entry();  // whose file has its size, when it is opened
+  // The entry keeps the file open, so the file has its full size.
+  const auto entry = object.entry();
   const Plan plan = cached_plan(*entry);
   SUBCASE("cut short") { std::filesystem::resize_file(object.folder.data(), 500'000); }
   SUBCASE("removed") { std::filesystem::remove(object.folder.data()); }
@@ -127,7 +130,7 @@ TEST_CASE("a file that was cut short or removed is read from the server as far a
   CHECK(check_load(session, plan).scheduler.cache_failures > 0);
 }
 
-TEST_CASE("what the cache lacks is read from the server, beside what it holds") {
+TEST_CASE("bytes that the cache lacks are read from the server, and the others from the cache") {
   const CachedObject object;
   load(object);
   object.entry()->forget(300'000, 500'000);
@@ -136,12 +139,12 @@ TEST_CASE("what the cache lacks is read from the server, beside what it holds") 
   CHECK(load(object).scheduler.cached_bytes == kObjectBytes);
 }
 
-TEST_CASE("an item whose digest is not the expected one is read from the server, too") {
+TEST_CASE("an item with an unexpected digest is read from the server, even if it is cached") {
   const CachedObject object;
   load(object);
   const auto entry = object.entry();
   Plan plan = cached_plan(*entry);
-  // As if wrong bytes had been cached: the cache's checksum fits them, and the manifest's does not.
+  // Simulates that wrong bytes were cached: they match the cache's checksum, but not the manifest.
   const std::string wrong = random_data(kItemBytes, 7);
   entry->write(0, std::as_bytes(std::span(wrong)), {kItemBytes});
   plan = cached_plan(*entry);
@@ -157,7 +160,7 @@ TEST_CASE("an item whose digest is not the expected one is read from the server,
   CHECK(load(object).scheduler.cached_bytes == kObjectBytes);
 }
 
-TEST_CASE("a load to a device fills the cache, and is read from it") {
+TEST_CASE("a load to a device fills the cache, and the next one reads from it") {
   const FakeDriver driver;
   const CachedObject object;
   for (const std::uint64_t expected : {std::uint64_t{0}, kObjectBytes}) {
@@ -177,7 +180,7 @@ TEST_CASE("a load to a device fills the cache, and is read from it") {
   CHECK(session.stats().scheduler.cache_failures == 1);
 }
 
-TEST_CASE("a load whose cache and server both fail ends with the server's error") {
+TEST_CASE("if both cache and server fail, the load ends with the error of the server") {
   const TemporaryEntry folder;
   const auto entry = std::make_shared<CacheEntry>(folder.path(), kObjectBytes);
   entry->write(0, std::as_bytes(std::span(kObject)), std::vector<std::uint64_t>(1, kObjectBytes));

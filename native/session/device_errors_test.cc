@@ -1,4 +1,4 @@
-// What goes wrong with a device ends the load with what the driver says, and gives all memory back.
+// A failure of a device ends the load with the driver's error, and frees all memory.
 #include <doctest/doctest.h>
 
 #include <functional>
@@ -14,7 +14,7 @@
 namespace streamer {
 namespace {
 
-// What a load of a file to device 0 ends with, after `arrange` set the fake up.
+// Returns the error of a load of a file to device 0. `arrange` prepares the fake driver first.
 ReadError error_of_load(const std::function<void(FakeDriver&)>& arrange) {
   FakeDriver fake;
   arrange(fake);
@@ -34,7 +34,7 @@ ReadError error_of_load(const std::function<void(FakeDriver&)>& arrange) {
   return *consumer.error;
 }
 
-TEST_CASE("each refusal of the driver ends the load with the name the driver gives it") {
+TEST_CASE("each failed call of the driver ends the load with the driver's name of the error") {
   for (const std::string function :
        {"cuCtxPushCurrent_v2", "cuStreamCreate", "cuEventCreate", "cuEventRecord",
         "cuStreamWaitEvent", "cuMemcpyHtoDAsync_v2", "cuEventQuery"}) {
@@ -50,7 +50,7 @@ TEST_CASE("each refusal of the driver ends the load with the name the driver giv
   }
 }
 
-TEST_CASE("each error code of a copy is told by name") {
+TEST_CASE("each error code of a copy is reported by its name") {
   const std::vector<std::pair<int, const char*>> codes = {
       {1, "CUDA_ERROR_INVALID_VALUE"},       {2, "CUDA_ERROR_OUT_OF_MEMORY"},
       {4, "CUDA_ERROR_DEINITIALIZED"},       {201, "CUDA_ERROR_INVALID_CONTEXT"},
@@ -73,7 +73,7 @@ TEST_CASE("a device lost in the middle of a copy ends the load and returns all m
   CHECK(error.storage_code == "CUDA_ERROR_ILLEGAL_ADDRESS");
 }
 
-TEST_CASE("memory that cannot be pinned ends the load with the bytes asked for") {
+TEST_CASE("memory that cannot be pinned ends the load with the number of requested bytes") {
   const ReadError error = error_of_load([](FakeDriver& fake) {
     fake.fail("cuMemHostRegister_v2", 2, 0);
     fake.fail("cuMemHostAlloc", 2, 0);
@@ -82,7 +82,7 @@ TEST_CASE("memory that cannot be pinned ends the load with the bytes asked for")
   CHECK(error.detail.find("pinning 65536 bytes") != std::string::npos);
 }
 
-TEST_CASE("a device that is not there ends the load before a byte is read") {
+TEST_CASE("a missing device ends the load before a byte is read") {
   FakeDriver fake;
   fake.set_devices(1);
   Session session(options_with(1 << 20));
@@ -109,7 +109,7 @@ TEST_CASE("a target on another device is refused before a byte is read") {
         "a target for cuda:0 is on another device: its address is cuda:1");
 }
 
-TEST_CASE("a read that fails ends a load to a device as any other") {
+TEST_CASE("a failed read ends a load to a device like any other load") {
   FakeDriver fake;
   const std::string data = random_data(1'000'000, 9);
   const LoopbackServer server(data, [](int) { return LoopbackFault::kUnavailable; });

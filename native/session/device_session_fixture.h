@@ -1,4 +1,4 @@
-// What the tests of whole loads to a (fake) device share: options, plans, and who asks for tensors.
+// Options, plans and a consumer, for tests of whole loads to a (fake) device.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -40,13 +40,13 @@ inline Plan plan_of(std::uint64_t size, std::int32_t device, std::uint32_t sourc
   return plan;
 }
 
-// The one who asks for tensors: allocates what the engine asks for, as torch would.
+// A consumer that allocates the memory that the engine requests, as torch would.
 class Consumer {
  public:
   Consumer(Session& session, Plan plan)
       : session_(session), plan_(std::move(plan)), memory_(plan_.items.size()) {}
 
-  // One look; false when there is nothing more to come.
+  // Waits for one delivery and handles it. Returns false if nothing more will come.
   bool look(CudaStreamHandle stream = nullptr) {
     const Delivery delivery = session_.wait(30);
     error = delivery.error;
@@ -65,7 +65,7 @@ class Consumer {
     return !delivery.is_finished;
   }
 
-  // Looks until nothing more is to come, or something failed.
+  // Handles deliveries until nothing more will come, or something failed.
   void read_all() {
     while (look()) {
     }
@@ -93,7 +93,7 @@ class Consumer {
   std::vector<std::unique_ptr<std::string>> memory_;
 };
 
-// Memory of device 0 that a stream of the consumer's still fills, with something else, for a while.
+// Memory of device 0 that a stream of the consumer still fills with other bytes for a while.
 class BusyTarget {
  public:
   BusyTarget(const FakeDriver& driver, std::size_t size, int microseconds)
@@ -104,7 +104,7 @@ class BusyTarget {
     driver.enqueue_fill(stream_.handle(), bytes_.data(), size, 'k', microseconds);
   }
 
-  // One item, to be read into it.
+  // Returns a plan with one item that is read into this memory.
   Plan plan() {
     Plan plan = plan_of(bytes_.size(), 0);
     plan.items[0].target = reinterpret_cast<std::byte*>(bytes_.data());
@@ -112,7 +112,8 @@ class BusyTarget {
   }
   DeviceCopiers::ConsumerStreams streams() const { return {{0, stream_.handle()}}; }
 
-  // What is there once the stream is done: whoever did not wait for it is overwritten.
+  // Returns the bytes after the stream is done. A copy that did not wait for the stream is
+  // overwritten.
   const std::string& settled() const {
     while (device_->driver().stream_query(stream_.handle()) == kCudaNotReady) {
       std::this_thread::yield();

@@ -1,6 +1,6 @@
-// Real loads through the whole engine to a fake device, whose memory is this machine's. It copies
-// late, on a thread of its own, so a slot or a target that is used too early shows as wrong bytes
-// or, under a sanitizer, as a race.
+// Real loads through the whole engine to a fake device, whose memory is in this machine. The fake
+// copies late, on a separate thread. So if a slot or a target is used too early, the bytes are
+// wrong, or a sanitizer reports a race.
 #include <doctest/doctest.h>
 
 #include <string>
@@ -16,7 +16,7 @@
 namespace streamer {
 namespace {
 
-TEST_CASE("a file reaches a device through few slots, each used again only after its copy") {
+TEST_CASE("a file reaches a device through few slots, and each is reused only after its copy") {
   FakeDriver fake;
   fake.set_copy_delay_us(300);
   const std::string data = random_data(4'000'000, 2);
@@ -29,7 +29,8 @@ TEST_CASE("a file reaches a device through few slots, each used again only after
   session.close();
   CHECK(session.stats().peak_pinned_bytes <= 4 * kBlockBytes);
   CHECK(session.stats().scheduler.bytes_delivered == data.size());
-  CHECK(consumer.most_waiting <= 11);  // 1 MiB of items of 100 kB, asked for and not yet taken
+  // 1 MiB holds items of 100 kB that are requested and not yet taken
+  CHECK(consumer.most_waiting <= 11);
 }
 
 TEST_CASE("an HTTP object reaches a device through faults and few slots") {
@@ -72,7 +73,7 @@ TEST_CASE("the caller's own memory on two devices and on the host is filled in o
   CHECK(targets == data);
 }
 
-TEST_CASE("memory of the consumer's own on this machine is asked for, and read in place") {
+TEST_CASE("memory of the consumer on this machine is requested, and read in place") {
   const std::string data = random_data(1'000'000, 10);
   const TemporaryFile file(data);
   Session session(options_with(1 << 20, 300'000));
@@ -86,8 +87,8 @@ TEST_CASE("memory of the consumer's own on this machine is asked for, and read i
 
 constexpr std::uint64_t kTinyBytes = 1'000;
 
-// Items so small that a block has more copies than are put on a stream one by one. Their memory is
-// there from the start: if it came piece by piece, blocks might be as short as the pieces.
+// Returns items so small that a block has more copies than are started one by one. Their memory
+// exists from the start. If it arrived in parts, blocks might be as short as these parts.
 Plan tiny_plan_of(std::string& targets) {
   Plan plan;
   for (std::uint64_t begin = 0; begin < targets.size(); begin += kTinyBytes) {
@@ -98,7 +99,7 @@ Plan tiny_plan_of(std::string& targets) {
   return plan;
 }
 
-// The error of a load of 1000 of them, or nothing.
+// Loads 1000 tiny items. Returns the error, if any.
 std::optional<ReadError> load_tiny_items() {
   const std::string data = random_data(1'000 * kTinyBytes, 11);
   const TemporaryFile file(data);
@@ -114,18 +115,18 @@ std::optional<ReadError> load_tiny_items() {
   return consumer.error;
 }
 
-TEST_CASE("the copies of many tiny items are given to the driver together") {
+TEST_CASE("the copies of many tiny items are passed to the driver in one call") {
   FakeDriver fake;
   CHECK_FALSE(load_tiny_items());
-  CHECK(fake.calls("cuMemcpyBatchAsync") == 15);  // a block each, but for the short last one
+  CHECK(fake.calls("cuMemcpyBatchAsync") == 15);  // one call for each block but the short last one
 }
 
-TEST_CASE("a driver that has no batches, or takes none, gets copies one by one") {
+TEST_CASE("a driver that lacks or refuses batches gets copies one by one") {
   for (const int refusal : {kCudaNotSupported, kCudaInvalidValue}) {
     FakeDriver fake;
     fake.fail("cuMemcpyBatchAsync", refusal, 0);
     CHECK_FALSE(load_tiny_items());
-    CHECK(fake.calls("cuMemcpyBatchAsync") == 1);  // it is believed
+    CHECK(fake.calls("cuMemcpyBatchAsync") == 1);  // after one refusal, no further batch is tried
     CHECK(fake.calls("cuMemcpyHtoDAsync_v2") >= 1000);
   }
   FakeDriver fake;
@@ -134,7 +135,7 @@ TEST_CASE("a driver that has no batches, or takes none, gets copies one by one")
   CHECK(fake.calls("cuMemcpyBatchAsync") == 0);
 }
 
-TEST_CASE("a batch that fails ends the load with the driver's name for it") {
+TEST_CASE("a batch that fails ends the load with the driver's name of the error") {
   FakeDriver fake;
   fake.fail("cuMemcpyBatchAsync", 700, 3);
   const auto error = load_tiny_items();
@@ -143,7 +144,7 @@ TEST_CASE("a batch that fails ends the load with the driver's name for it") {
   CHECK(error->detail.find("pieces to cuda:0 failed") != std::string::npos);
 }
 
-TEST_CASE("copies wait for what the consumer's stream was given before") {
+TEST_CASE("copies wait for the earlier work on the consumer's stream") {
   FakeDriver fake;
   const std::string data = random_data(kItemBytes, 5);
   const TemporaryFile file(data);
@@ -158,7 +159,7 @@ TEST_CASE("copies wait for what the consumer's stream was given before") {
   CHECK(target.settled() == data);
 }
 
-TEST_CASE("sessions at once share the ring of a device, and none starves") {
+TEST_CASE("sessions that run at once share the ring of a device, and none starves") {
   FakeDriver fake;
   fake.set_copy_delay_us(100);
   const std::string data = random_data(2'000'000, 6);
@@ -176,7 +177,7 @@ TEST_CASE("sessions at once share the ring of a device, and none starves") {
   CHECK(fake.pinned_bytes() <= 8 * kBlockBytes);
 }
 
-TEST_CASE("closing in the middle waits for copies and gives every slot back") {
+TEST_CASE("closing in the middle of a load waits for copies and returns every slot") {
   FakeDriver fake;
   fake.set_copy_delay_us(2'000);
   const std::string data = random_data(4'000'000, 7);
@@ -224,10 +225,10 @@ TEST_CASE("a device that does not answer is left with its memory, and closing st
     CHECK(CudaRuntime::instance().stats().abandoned_bytes == 2 * kBlockBytes);
     fake.hold_copies(0);
   }
-  CHECK(fake.pinned_bytes() >= 2 * kBlockBytes);  // what was locked with them cannot be unlocked
+  // The abandoned slots, and memory that was pinned in one call with them.
+  CHECK(fake.pinned_bytes() >= 2 * kBlockBytes);
   const RingStats stats = CudaRuntime::instance().stats();
-  CHECK(stats.free_bytes ==
-        stats.pinned_bytes);  // a reader that was short may have had more locked
+  CHECK(stats.free_bytes == stats.pinned_bytes);  // a reader without a slot may have pinned more
   fake.forget_pinned();
 }
 

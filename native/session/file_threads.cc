@@ -9,7 +9,7 @@
 namespace streamer {
 namespace {
 
-// How long a block waits for a descriptor that another one will give back.
+// Pause of a block until another reader frees a descriptor.
 constexpr double kDescriptorWaitS = 0.02;
 
 }  // namespace

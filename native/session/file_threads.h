@@ -1,4 +1,4 @@
-// What the threads do that read mounted files, for one load.
+// The work of the threads that read mounted files, for one load.
 #pragma once
 
 #include <memory>
@@ -15,26 +15,26 @@ namespace streamer {
 
 class FileThreads {
  public:
-  // `files` by source, null for others. All must outlive the lane.
+  // `files` is indexed by source, and null for other kinds. All arguments must outlive this object.
   FileThreads(Scheduler& scheduler, const std::vector<std::unique_ptr<FileReader>>& files,
               const DeviceCopiers& copiers)
       : scheduler_(scheduler), files_(files), copiers_(copiers) {}
 
-  // From here on files that are read past the page cache go straight to their devices, if there are
-  // such and the library is there (see CudaRuntime::gpudirect). Before start().
+  // Makes files that are read past the page cache go straight to their devices, if there are such
+  // files and the library is available (see CudaRuntime::gpudirect). Call this before start().
   void use_gpudirect(bool may_copy);
 
-  // How many threads will call run(), how many bytes of each file, by source, are wanted, and
-  // whether all go to memory of the engine's own.
+  // Sets the number of threads that will call run(), and the wanted bytes of each file, by source.
+  // `fills_own_memory`: all bytes go to the engine's own memory.
   void start(unsigned threads, const std::vector<std::uint64_t>& wanted_bytes,
              bool fills_own_memory);
-  // Some could not be started.
+  // Records that some threads could not be started.
   void remove(unsigned threads) { readers_.remove(threads); }
 
   // See DeviceFileReads::refusal().
   int gpudirect_refusal() const { return device_reads_ ? device_reads_->refusal() : 0; }
 
-  // Reads block by block until there are no more, or until there are fewer descriptors than
+  // Reads block by block until there are no more. Ends earlier if there are fewer descriptors than
   // threads.
   void run();
 

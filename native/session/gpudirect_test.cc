@@ -1,5 +1,5 @@
-// Files that go straight to a device, by fakes of the driver and of libcufile: nothing here says
-// that the real ones would agree.
+// Files that go straight to a device, with fakes of the driver and of libcufile. These tests do not
+// prove that the real libraries behave in the same way.
 #include <dlfcn.h>
 #include <doctest/doctest.h>
 
@@ -12,7 +12,7 @@
 namespace streamer {
 namespace {
 
-// Stand for the file and the device of the kernel module, and for the list of all modules.
+// Replacements for the file and the device of the kernel module, and for the list of all modules.
 constexpr const char* kAnyFile = "/proc/self/status";
 constexpr const char* kAnyDevice = "/dev/null";
 
@@ -71,7 +71,7 @@ SessionOptions straight_options(std::optional<bool> gpudirect = std::nullopt) {
   return options;
 }
 
-// Loads 2 MB to device 0 and checks every byte; gives how many took the straight way.
+// Loads 2 MB to device 0 and checks every byte. Returns how many bytes went straight to the device.
 std::uint64_t load_straight(const SessionOptions& options = straight_options(),
                             bool is_direct = true) {
   const std::string data = random_data(2'000'000, 21);
@@ -93,14 +93,14 @@ TEST_CASE("a file that is read past the page cache goes straight to its device")
   CHECK(library.reads() > 0);
 }
 
-TEST_CASE("reads that give less than was asked for go on where they ended") {
+TEST_CASE("a read that returns fewer bytes than requested is continued at its end") {
   const FakeDriver driver;
   const FakeCuFile library(driver);
   library.limit_reads(4'999);
   CHECK(load_straight() == 2'000'000);
 }
 
-TEST_CASE("a file in the page cache goes through the ring, and where it is off, every file") {
+TEST_CASE("a cached file goes through the ring, and so does every file if GPUDirect is off") {
   const FakeDriver driver;
   const FakeCuFile library(driver);
   CHECK(load_straight(straight_options(), false) == 0);
@@ -108,7 +108,7 @@ TEST_CASE("a file in the page cache goes through the ring, and where it is off, 
   CHECK(library.reads() == 0);
 }
 
-TEST_CASE("a library that would only copy by itself is used where it was asked for") {
+TEST_CASE("a library that only copies by itself is used if the caller allows copies") {
   const FakeDriver driver;
   const FakeCuFile library(driver);
   library.only_copies();
@@ -120,7 +120,7 @@ TEST_CASE("a library that would only copy by itself is used where it was asked f
   CHECK(load_straight() == 0);
 }
 
-TEST_CASE("one that reads straight is also taken where it was asked for") {
+TEST_CASE("a library that reads straight is also used if the caller allows copies") {
   const FakeDriver driver;
   const FakeCuFile library(driver);
   CHECK(load_straight(straight_options(true)) == 2'000'000);
@@ -128,7 +128,7 @@ TEST_CASE("one that reads straight is also taken where it was asked for") {
   CHECK(library.live_drivers() == 1);
 }
 
-TEST_CASE("one that somebody else started may copy: it is used where it was asked for") {
+TEST_CASE("a library that other code started may copy, and is used if the caller allows copies") {
   const FakeDriver driver;
   const FakeCuFile library(driver);
   std::string reason;
@@ -148,7 +148,7 @@ TEST_CASE("a file that the library does not support goes through the ring") {
   CHECK(library.reads() == 0);
 }
 
-TEST_CASE("what the library fails to read is read through the ring") {
+TEST_CASE("bytes that the library fails to read are read through the ring") {
   const FakeDriver driver;
   for (const int code : {0, 5'030}) {
     const FakeCuFile library(driver);
@@ -159,7 +159,7 @@ TEST_CASE("what the library fails to read is read through the ring") {
   }
 }
 
-TEST_CASE("without the kernel module, its device, or the library the ring is taken") {
+TEST_CASE("without the kernel module, its device, or the library, the ring is used") {
   const FakeDriver driver;
   CudaRuntime& runtime = CudaRuntime::instance();
   const auto problem_of = [&runtime](CuFilePaths paths) {
@@ -179,7 +179,7 @@ TEST_CASE("without the kernel module, its device, or the library the ring is tak
   runtime.use_cufile_for_tests({});
 }
 
-TEST_CASE("with digests, which need the bytes on this machine, the ring is taken") {
+TEST_CASE("with digests, which need the bytes on this machine, the ring is used") {
   const FakeDriver driver;
   const FakeCuFile library(driver);
   const std::string data = random_data(200'000, 22);
@@ -193,7 +193,7 @@ TEST_CASE("with digests, which need the bytes on this machine, the ring is taken
   CHECK(session.stats().scheduler.gpudirect_bytes == 0);
 }
 
-TEST_CASE("nothing is read into memory that the consumer's stream may still use") {
+TEST_CASE("no byte is read into memory that the consumer's stream may still use") {
   const FakeDriver driver;
   const FakeCuFile library(driver);
   const std::string data = random_data(kItemBytes, 23);
@@ -226,7 +226,7 @@ TEST_CASE("a load that is closed while it waits for the consumer's stream ends")
   CHECK(library.reads() == 0);
 }
 
-TEST_CASE("a device that fails ends a straight load with the driver's name for it") {
+TEST_CASE("a device that fails ends a straight load with the driver's name of the error") {
   FakeDriver driver;
   const FakeCuFile library(driver);
   const std::string data = random_data(2'000'000, 25);
@@ -238,7 +238,7 @@ TEST_CASE("a device that fails ends a straight load with the driver's name for i
   Consumer consumer(session, plan);
   session.start(plan);
   consumer.read_all();
-  session.close();  // before the consumer frees what is read into
+  session.close();  // before the consumer frees the targets
   REQUIRE(consumer.error);
   CHECK(consumer.error->storage_code == "CUDA_ERROR_ILLEGAL_ADDRESS");
 }

@@ -1,6 +1,7 @@
-// The servers of one load: which are waited for now, and what their outages cost since it began.
+// The servers of one load: for which of them it waits now, and the cost of their outages since it
+// began.
 //
-// Thread-safe once it is made.
+// Thread-safe after its construction.
 #pragma once
 
 #include <memory>
@@ -11,7 +12,7 @@
 
 namespace streamer {
 
-// A server that is waited for.
+// A server that the load waits for.
 struct OpenOutage {
   std::string server;
   double waited_s = 0;
@@ -21,10 +22,10 @@ struct OpenOutage {
 
 class OutageWatch {
  public:
-  // `endpoints` by source; null where none is asked.
+  // `endpoints` is indexed by source, and null for a source without a server.
   explicit OutageWatch(const std::vector<std::shared_ptr<Endpoint>>& endpoints);
 
-  // The number of each source's server, by source.
+  // Returns the number of the server of each source, by source.
   const std::vector<std::uint32_t>& server_of_source() const { return server_of_source_; }
 
   std::vector<OpenOutage> open(TimePoint now) const;

@@ -22,11 +22,11 @@ std::unique_ptr<PythonBlock> PythonBlock::take(const std::shared_ptr<Session>& s
 }
 
 PythonBlock::~PythonBlock() {
-  if (session_->is_forked()) return;  // the locks may be held for ever
+  if (session_->is_forked()) return;  // the parent's locks may stay locked forever
   try {
     if (!is_settled_) report(ErrorCode::kSource, "the thread that read these bytes ended");
     let_go();
-  } catch (const std::exception&) {  // no memory, not even to say so
+  } catch (const std::exception&) {  // no memory, not even for the error
   }
 }
 
@@ -64,7 +64,7 @@ void PythonBlock::copy_in(std::uint64_t begin, std::span<const std::byte> bytes)
 void PythonBlock::finish() {
   if (bounce_) SegmentCursor(block()).copy(bounce_.get(), block().size());
   is_settled_ = true;
-  session_->python().finish(std::move(loan_));  // with its slot, which others wait for
+  session_->python().finish(std::move(loan_));  // with its slot, which others may wait for
   let_go();
 }
 

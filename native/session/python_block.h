@@ -1,12 +1,13 @@
-// A block while a Python thread fills it.
+// A block that a Python thread fills.
 //
-// The buffer is the destination itself where the block has one (for a device: its pinned slot),
-// else a bounce buffer that finish() scatters. It stays valid until the block is let go of, even
-// when its session was closed meanwhile, so a plug-in that is late writes into memory nobody reads.
-// A source that has the bytes in memory needs no buffer: copy_in() copies them to their places.
+// If the block has a single destination, the buffer is that destination (for a device: its pinned
+// slot). Otherwise finish() scatters a separate buffer. The buffer stays valid until the block is
+// released, even if its session was closed meanwhile. So a plug-in that is late writes into memory
+// that nobody reads. A source that has the bytes in memory needs no buffer: copy_in() copies them
+// to their places.
 //
-// However its thread ends, the load does not wait for it: a block that is dropped before it was
-// finished or failed fails the load.
+// The load never waits forever for the thread of a block. A block that is dropped before finish()
+// or fail() fails the load.
 #pragma once
 
 #include <cstddef>
@@ -22,30 +23,32 @@ namespace streamer {
 
 class PythonBlock {
  public:
-  // Waits for the next block. Null when there is none, or no memory for it, with which the load
-  // then fails.
+  // Waits for the next block. Returns null if there is none, or if there is no memory for it. In
+  // the latter case the load fails.
   static std::unique_ptr<PythonBlock> take(const std::shared_ptr<Session>& session);
   ~PythonBlock();
   PythonBlock(const PythonBlock&) = delete;
   PythonBlock& operator=(const PythonBlock&) = delete;
 
   const Block& block() const { return loan_.block; }
-  // Makes the buffer. Returns false if there is no memory for it: the load has failed then.
+  // Creates the buffer. Returns false if there is no memory for it; the load has failed then.
   bool make_buffer();
-  // Null before make_buffer(), and once the block is let go of.
+  // Null before make_buffer(), and after the block is released.
   std::byte* data() const { return data_; }
 
-  // Copies bytes of the object, from the offset `begin` in the object on, to their places. Throws
-  // std::invalid_argument if they are not all in the block, or the block is let go of.
+  // Copies bytes of the object, which start at the offset `begin` in the object, to their places.
+  // Throws std::invalid_argument if some of them are outside of the block, or the block is
+  // released.
   void copy_in(std::uint64_t begin, std::span<const std::byte> bytes);
 
-  // Every byte is in place, and nobody writes the buffer any more. Once.
+  // Records that every byte is in place, and that nobody writes to the buffer any more. Call it
+  // once.
   void finish();
-  // The source failed in a way that may pass; nobody writes the buffer any more. The block is read
-  // again, or ends the load. `http_status`: 0 where there is none.
+  // Records a failure of the source that may pass. Nobody may write to the buffer any more. The
+  // block is read again, or ends the load. `http_status` is 0 if there is none.
   void try_again(std::string detail, int http_status);
-  // The source failed; the session stops. `is_kept`: somebody may still write the buffer, which
-  // stays until this object ends.
+  // Records that the source failed, and stops the session. `is_kept`: somebody may still write to
+  // the buffer, which stays until this object is destroyed.
   void fail(std::string detail, bool is_kept);
 
  private:
@@ -59,7 +62,7 @@ class PythonBlock {
   PythonLoans::Loan loan_;
   std::unique_ptr<std::byte[]> bounce_;
   std::byte* data_ = nullptr;
-  bool is_lent_ = false;    // counted by the scheduler, which keeps all memory until then
+  bool is_lent_ = false;    // counted as a loan by the scheduler, which keeps all memory meanwhile
   bool is_settled_ = true;  // finished or failed
 };
 

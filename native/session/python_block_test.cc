@@ -1,4 +1,4 @@
-// Every end a Python thread may come to leaves the load finished or failed, and its memory free.
+// However a Python thread ends, the load is finished or failed, and its memory is freed.
 #include "session/python_block.h"
 
 #include <doctest/doctest.h>
@@ -24,7 +24,7 @@ constexpr std::uint64_t kGapBytes = 40;
 
 using Places = std::array<std::vector<std::byte>, 2>;
 
-// Two items of one object, `gap` bytes apart; read as one block where the gap is small.
+// Two items of one object, `gap` bytes apart. They are read as one block if the gap is small.
 std::shared_ptr<Session> started(std::uint64_t gap = 0, const std::string& server = "test://server",
                                  Places* places = nullptr) {
   SessionOptions options;
@@ -81,7 +81,7 @@ TEST_CASE("a session whose Python source failed gives its memory back when close
   CHECK(held_bytes() == before);
 }
 
-TEST_CASE("a buffer that somebody kept stays until the block is gone, and then no longer") {
+TEST_CASE("a kept buffer stays until the block is destroyed, and no longer") {
   const std::size_t before = held_bytes();
   const auto session = started();
   auto block = PythonBlock::take(session);
@@ -94,8 +94,7 @@ TEST_CASE("a buffer that somebody kept stays until the block is gone, and then n
   CHECK(held_bytes() == before);
 }
 
-TEST_CASE(
-    "bytes in memory are copied to the places of a block, in any order and without a buffer") {
+TEST_CASE("bytes in memory are copied to the places of a block in any order, without a buffer") {
   Places places;
   for (auto& place : places) place.resize(kItemBytes);
   const auto session = started(kGapBytes, "test://server", &places);
@@ -115,7 +114,7 @@ TEST_CASE(
   CHECK_THROWS_AS(block->copy_in(0, all), std::invalid_argument);
 }
 
-TEST_CASE("a reader that is late keeps the memory of its session until it is finished") {
+TEST_CASE("a late reader keeps the memory of its session until it is finished") {
   const std::size_t before = held_bytes();
   const auto session = started();
   const auto block = PythonBlock::take(session);
@@ -125,7 +124,7 @@ TEST_CASE("a reader that is late keeps the memory of its session until it is fin
   CHECK(held_bytes() == before);
 }
 
-TEST_CASE("a block whose source says that it may pass is read again") {
+TEST_CASE("a block is read again if its source reports a failure that may pass") {
   const auto session = started();
   PythonBlock::take(session)->try_again("busy", 0);
   const auto again = PythonBlock::take(session);
@@ -136,12 +135,12 @@ TEST_CASE("a block whose source says that it may pass is read again") {
   CHECK(session->stats().scheduler.retries == 1);
 }
 
-TEST_CASE("a source that never says anything else ends the load") {
+TEST_CASE("a source that only reports failures that may pass ends the load") {
   const auto session = started(0, "test://silent");
   while (const auto block = PythonBlock::take(session)) block->try_again("busy", 0);
   const Delivery delivery = session->wait(1);
   REQUIRE(delivery.error);
-  CHECK(delivery.error->attempts == 3);  // it never gave anything else
+  CHECK(delivery.error->attempts == 3);  // three, because it never answered
 }
 
 }  // namespace

@@ -5,7 +5,7 @@
 namespace streamer {
 namespace {
 
-// The pause before a block is tried again at a server with no room for another request.
+// Pause of a block until its server is asked again whether it has room for a request.
 constexpr double kRoomPollS = 0.02;
 
 void complete(ReadError& error, const PythonLoans::Loan& loan) {
@@ -30,7 +30,7 @@ std::optional<PythonLoans::Loan> PythonLoans::lend() {
         if (block->attempts++ == 0) block->first_started = now;
         return Loan{std::move(*block), *ticket, now};
       }
-      // Another thread was faster.
+      // Another thread took the room first.
       scheduler_.requeue(Lane::kPython, std::move(*block), after(now, kRoomPollS));
     }
     end_loan();

@@ -1,7 +1,7 @@
-// What the Python threads of one load are given to read, server by server.
+// The blocks that the Python threads of one load read, with the state of each block's server.
 //
-// A source whose file system says "try again" is treated as an HTTP server is: its blocks are tried
-// again, and while it fails as a whole it is asked by one thread at a time, after pauses.
+// A source whose file system says "try again" is treated like an HTTP server. Its blocks are tried
+// again. While it fails as a whole, only one thread at a time asks it, after pauses.
 //
 // Thread-safe.
 #pragma once
@@ -18,26 +18,26 @@ namespace streamer {
 
 class PythonLoans {
  public:
-  // `endpoints` by source. All must outlive the lane.
+  // `endpoints` is indexed by source. All arguments must outlive this object.
   PythonLoans(Scheduler& scheduler, const std::vector<std::shared_ptr<Endpoint>>& endpoints,
               const RetryOptions& retry)
       : scheduler_(scheduler), endpoints_(endpoints), retries_(scheduler, Lane::kPython, retry) {}
 
-  // A block that is read. Its memory stays until end_loan().
+  // A block that a thread reads. Its memory stays until end_loan().
   struct Loan {
     Block block;
     OutageTicket ticket;
     TimePoint started;
   };
-  // Waits for a block; nothing when there is none any more.
+  // Waits for a block. Returns nothing if no block is left.
   std::optional<Loan> lend();
   void end_loan() { scheduler_.end_loan(); }
 
-  // What became of it, once. Its bytes are all there:
+  // Call one of the following three, once for each loan. All bytes are there:
   void finish(Loan loan);
-  // It may be there another time:
+  // The bytes may be available later:
   void try_again(Loan loan, ReadError error);
-  // It will not:
+  // The bytes cannot be read:
   void fail(const Loan& loan, ReadError error);
 
  private:

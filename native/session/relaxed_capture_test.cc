@@ -1,5 +1,6 @@
-// No call of the engine's may invalidate a capture of a CUDA graph. The fake driver counts each
-// that would as a violation, in every test; these show that it does, and what is left behind.
+// No call of the engine may invalidate a capture of a CUDA graph. In every test, the fake driver
+// counts each call that would do so as a violation. These tests show that the fake counts, and that
+// the thread's mode is restored.
 #include "cuda/relaxed_capture.h"
 
 #include <doctest/doctest.h>
@@ -13,7 +14,7 @@ namespace {
 
 constexpr int kCaptureModeThreadLocal = 1;
 
-// The consumer's own choice, on this thread, while it lives.
+// Sets a mode that the consumer chose for this thread, until this object is destroyed.
 class ConsumersMode {
  public:
   explicit ConsumersMode(const CudaDriver& driver) : driver_(driver) { exchange(); }
@@ -28,7 +29,7 @@ class ConsumersMode {
   int mode_ = kCaptureModeThreadLocal;
 };
 
-TEST_CASE("a load disturbs no capture and leaves its consumer's mode as it was (regression)") {
+TEST_CASE("a load disturbs no capture and restores its consumer's mode (regression)") {
   const FakeDriver fake;
   const auto device = CudaRuntime::instance().ring(0)->device();
   const ConsumersMode chosen(device->driver());
@@ -49,7 +50,7 @@ TEST_CASE("a load disturbs no capture and leaves its consumer's mode as it was (
   CHECK(fake.capture_mode() == kCaptureModeThreadLocal);
 }
 
-TEST_CASE("the fake driver notices a call that a capture minds") {
+TEST_CASE("the fake driver notices a call that would invalidate a capture") {
   const FakeDriver fake;
   {
     const auto device = CudaRuntime::instance().ring(0)->device();
@@ -62,10 +63,10 @@ TEST_CASE("the fake driver notices a call that a capture minds") {
     device->driver().exchange_capture_mode(&mode);
     CHECK(fake.violations() == 1);
   }
-  fake.reset();  // forgets that one
+  fake.reset();  // forgets this violation
 }
 
-TEST_CASE("a driver that does not change the mode keeps the one it has") {
+TEST_CASE("if the driver refuses to change the mode, the old mode stays") {
   const FakeDriver fake;
   const auto ring = CudaRuntime::instance().ring(0);
   fake.fail("cuThreadExchangeStreamCaptureMode", 999, 0);

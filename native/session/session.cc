@@ -25,17 +25,18 @@ std::vector<MemoryRange> targets_on_host(const Plan& plan) {
   return targets;
 }
 
-// Of a load with a limit per second, which a block may take up for a quarter of a second.
+// The minimum for a load with a limit of bytes per second, in which a block may take up a quarter
+// of a second.
 constexpr std::uint64_t kLeastBlockBytes = 64 << 10;
-// Some are read into while others are copied.
+// Additional slots, because some are filled while others are copied.
 constexpr std::uint64_t kLeastSlots = 4;
-// Over a network, until the first answers come.
+// Requests in flight over a network before the first responses arrive.
 constexpr unsigned kFirstRequests = 12;
 
 }  // namespace
 
-// Workers and sources outlive the scheduler, whose wakers point at reactors; threads are joined
-// before either.
+// Workers and sources outlive the scheduler, because its wakers point to reactors. Threads are
+// joined before either is destroyed.
 struct Session::State {
   explicit State(SessionOptions all) : options(std::move(all)) {}
 
@@ -45,19 +46,20 @@ struct Session::State {
   std::optional<Workers> workers;
   std::unique_ptr<Scheduler> scheduler;
   DeviceCopiers copiers;
-  // From start() on.
-  std::uint64_t piece_bytes = 1;  // of encrypted objects; a block holds whole pieces
+  // The members below are set by start().
+  std::uint64_t piece_bytes = 1;  // piece size of encrypted objects; a block holds whole pieces
   std::vector<std::shared_ptr<Endpoint>> endpoints;  // by source
   std::optional<OutageWatch> outages;
   std::optional<PythonLoans> python;
-  std::mutex join_mutex;  // close() may be called by several threads
+  std::mutex join_mutex;  // because several threads may call close()
 
   Sources& sources_before_start() {
     if (scheduler) throw std::logic_error("objects are added before start()");
     return sources;
   }
 
-  // HTTP blocks as servers like them, and all blocks such that they fit into the slots of devices.
+  // HTTP blocks follow the servers' best request size, and all blocks fit into the slots of
+  // devices.
   SchedulerOptions scheduler_options(bool has_devices) const {
     SchedulerOptions chosen = options.scheduler;
     chosen.http_block_bytes = [this](std::uint32_t source) { return request_bytes(source); };
@@ -73,7 +75,7 @@ struct Session::State {
     return chosen;
   }
 
-  // At most; the scheduler has a limit of its own.
+  // Returns an upper limit; the scheduler has a limit of its own.
   std::uint64_t request_bytes(std::uint32_t source) const {
     HttpObject& object = *sources.objects()[source];
     const std::optional<AnswerChecksum>& checksum = object.answer_checksum();
@@ -103,7 +105,7 @@ Session::Session(SessionOptions options)
 
 Session::~Session() {
   if (is_forked()) {
-    (void)state_.release();  // its threads do not exist here: joining them would never end
+    (void)state_.release();  // its threads do not exist in this process: a join would never end
     return;
   }
   close();

@@ -1,12 +1,12 @@
-// One load: objects, a plan, the threads that read it, and the one consumer that takes what is
-// finished.
+// One load: its objects, its plan, the threads that read, and the one consumer of finished items.
 //
-// Life: add objects, start(), then wait() and take() until finished, then close(). close() stops
-// and joins every native thread, gives back what was not taken, and may be called at any time, any
-// number of times, from any thread but a reader's. Destroying a session closes it.
+// Order of calls: add objects, start(), then wait() and take() until finished, then close().
+// close() stops and joins every native thread, and frees everything that was not taken. It may be
+// called at any time, repeatedly, from any thread except a reader's. The destructor also closes the
+// session.
 //
-// After fork() the child owns none of the threads: every call but close() throws ForkedError there,
-// and the destructor lets go of everything without touching it.
+// After fork(), the child owns none of the threads. In the child, every call except close() throws
+// ForkedError, and the destructor leaves everything untouched.
 #pragma once
 
 #include <sys/types.h>
@@ -38,8 +38,8 @@ struct SessionStats {
   std::uint64_t http_requests = 0;
   std::uint64_t credential_refreshes = 0;
   std::uint64_t hedges = 0;
-  OutageTotals outages;                 // of all its servers, since the session started
-  std::uint64_t peak_pinned_bytes = 0;  // of all devices, each at its own peak
+  OutageTotals outages;                 // outages of all servers, since the session started
+  std::uint64_t peak_pinned_bytes = 0;  // sum over all devices, each at its own peak
   int gpudirect_refusal = 0;            // see DeviceFileReads::refusal()
 };
 
@@ -57,61 +57,61 @@ class Session {
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
-  // Objects are numbered in the order they are added. Before start() only.
+  // Objects are numbered in the order in which they are added. Call these only before start().
   void add_file(std::string path, std::uint64_t size_bytes, std::string version,
                 FileOptions how = {});
   void add_http(HttpTarget target, std::uint64_t size_bytes, std::string version,
                 std::string version_header, bool can_refresh);
-  // Of an object added over HTTP; see HttpObject. Its requests are no larger than the checksum
+  // For an object added over HTTP; see HttpObject. Its requests are never larger than the checksum
   // allows.
   void compare_answers(std::uint32_t source, AnswerChecksum checksum);
-  // Asks for the server's addresses, for as long as a connection may take, or until the caller has
-  // had enough; wait() tells of a server that has none. Throws std::invalid_argument for a URL that
-  // is none.
+  // Looks up the server's addresses. The lookup ends after the connect time-out, or when the caller
+  // is interrupted. wait() reports a server without address. Throws std::invalid_argument if the
+  // URL is invalid.
   void add_nfs(const std::string& url, std::uint64_t size_bytes, std::string version,
                const std::function<bool()>& is_interrupted = {});
-  // `server` names what answers for it, in messages, and to know it again.
+  // `server` names the source in messages, and identifies its server.
   void add_python(const std::string& server);
-  // What is read of an object is written to a cache; with `may_wait`, all of it, as fast as that is
-  // written.
+  // Writes the bytes that are read of an object to a cache. With `may_wait`, all bytes are written,
+  // and the load is no faster than the disk.
   void write_to_cache(std::uint32_t source, std::shared_ptr<CacheEntry> entry, bool may_wait);
 
   using ConsumerStreams = DeviceCopiers::ConsumerStreams;
 
-  // Throws std::invalid_argument for a plan that does not fit the objects. A device that refuses
-  // is told by wait(), as all that fails later.
+  // Throws std::invalid_argument if the plan does not fit the objects. wait() reports a device that
+  // refuses, and all later failures.
   void start(Plan plan, const ConsumerStreams& streams = {});
 
   // --- the consumer, one thread at a time ---
   Delivery wait(double timeout_s, std::uint64_t enough_bytes = 0);
-  // Memory of delivered items; empty where the caller gave the target.
+  // Returns the memory of delivered items; empty if the caller provided the target.
   std::vector<Memory> take(const std::vector<std::uint32_t>& items);
-  // From here on, at most that of the options; what is held already stays.
+  // Sets a new limit, at most the one of the options. Memory that is held stays.
   void set_memory_limit(std::uint64_t limit_bytes);
   std::vector<Piece> digest_pieces(std::uint32_t item);
   void renew(std::uint32_t source, HttpTarget target);
-  // What wait() would give as Delivery::to_allocate; never waits.
+  // Returns what wait() would return as Delivery::to_allocate. Never waits.
   std::vector<std::uint32_t> next_to_allocate();
-  // Memory for items of Delivery::to_allocate, all of one device; copies into it wait for what
-  // `stream` was given by now.
+  // Sets the memory for items of Delivery::to_allocate, all of one device. Copies into it wait for
+  // the work that is on `stream` now.
   void provide(std::int32_t device, CudaStreamHandle stream,
                const std::vector<std::uint32_t>& items, const std::vector<std::byte*>& targets);
 
-  // Every answer about this object so far was compared with a checksum of it.
+  // Whether every response about this object so far was compared with a checksum.
   bool compares_answers(std::uint32_t source);
 
-  // What was read of an object: text that changes when its content does. Empty where unknown.
+  // Returns text that changes when the content of the object changes; empty if it is unknown.
   std::string version(std::uint32_t source);
 
-  // For PythonBlock, on any number of threads. Only once it has started.
+  // For PythonBlock, on any number of threads. Call this only after start().
   PythonLoans& python();
   void fail(ReadError error);
 
   SessionStats stats();
-  // The servers that are waited for now.
+  // Returns the servers that the load waits for now.
   std::vector<OpenOutage> outages();
-  // True where a device was still copying when the session was closed, and did not finish in time:
-  // the memory of the items' targets must never be freed.
+  // Whether a device was still copying when the session was closed, and did not finish in time. The
+  // memory of the items' targets must then never be freed.
   bool has_abandoned_copies() const;
   bool is_forked() const;
   void close();

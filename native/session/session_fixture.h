@@ -1,4 +1,4 @@
-// What the tests of whole loads read: random bytes, in a file or behind a loopback server.
+// Random bytes in a file or behind a loopback server, for tests of whole loads.
 #pragma once
 
 #include "base/temporary_file_fixture.h"

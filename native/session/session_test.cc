@@ -1,5 +1,5 @@
-// Real loads through the whole engine: files and HTTP, with faults, cancellation and company. These
-// are what the sanitizers watch.
+// Real loads through the whole engine, with files and HTTP, faults, cancellation and parallel
+// sessions. The sanitizers run these tests.
 #include "session/session.h"
 
 #include <doctest/doctest.h>
@@ -31,7 +31,7 @@ SessionOptions options_with(std::uint64_t memory_limit_bytes = 64 << 20) {
   return options;
 }
 
-// Items of 100 000 bytes that cover the object, as one span.
+// Adds items of 100 000 bytes that cover the object, as one span.
 void add_object(Plan& plan, std::uint32_t source, std::uint64_t size) {
   const auto first = static_cast<std::uint32_t>(plan.items.size());
   for (std::uint64_t begin = 0; begin < size; begin += 100'000) {
@@ -41,7 +41,7 @@ void add_object(Plan& plan, std::uint32_t source, std::uint64_t size) {
   plan.spans.push_back({source, 0, size, first, count});
 }
 
-// Reads everything and compares; returns what the session counted.
+// Reads everything, compares the bytes, and returns the statistics of the session.
 SessionStats check_load(Session& session, const Plan& plan, const std::vector<std::string>& data) {
   session.start(plan);
   std::size_t delivered = 0;
@@ -82,7 +82,7 @@ TEST_CASE("a file and an HTTP object are read in one session, with little memory
 int descriptors_of(const std::string& path) {
   int count = 0;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
-    std::error_code is_gone;  // the descriptor of this very listing
+    std::error_code is_gone;  // set for the descriptor of this listing itself
     if (std::filesystem::read_symlink(entry, is_gone) == path) ++count;
   }
   return count;
@@ -119,7 +119,7 @@ TEST_CASE("faults are retried until every byte is right") {
   CHECK(check_load(session, plan, data).scheduler.retries > 0);
 }
 
-TEST_CASE("a slow request is overtaken by its duplicate, and no byte is wrong") {
+TEST_CASE("a slow request is replaced by its duplicate, and no byte is wrong") {
   const std::vector<std::string> data = {random_data(8'000'000, 4)};
   const LoopbackServer server(data[0], [](int number) {
     return number % 40 == 30 ? LoopbackFault::kSlow : LoopbackFault::kNone;
@@ -131,15 +131,15 @@ TEST_CASE("a slow request is overtaken by its duplicate, and no byte is wrong") 
   CHECK(check_load(session, plan, data).hedges > 0);
 }
 
-TEST_CASE("the connections of a load are those of the next from that server, until released") {
+TEST_CASE(
+    "the connections of a load are reused by the next load from that server, until released") {
   const std::vector<std::string> data = {random_data(2'000'000, 12)};
   const LoopbackServer server(data[0]);
   Plan plan;
   add_object(plan, 0, data[0].size());
   const auto load = [&] {
     SessionOptions options = options_with();
-    options.http_reactors =
-        1;  // of two, one may find nothing to do in a load, and connect in the next
+    options.http_reactors = 1;  // a second one might connect only in the next load
     options.http_in_flight = 3;
     Session session(options);
     session.add_http(target_of(server), data[0].size(), "", "ETag", false);
@@ -163,7 +163,7 @@ bool becomes_true(const std::function<bool()>& condition) {
   return condition();
 }
 
-TEST_CASE("a reactor without a request closes its connection for one of another that waits") {
+TEST_CASE("a reactor without a request closes its connection if another reactor's request waits") {
   const std::string data = random_data(2 * kBlockBytes, 13);
   const LoopbackServer* asked = nullptr;
   const LoopbackServer server(data, [&asked](int number) {
@@ -185,7 +185,7 @@ TEST_CASE("a reactor without a request closes its connection for one of another 
   session.close();
 }
 
-TEST_CASE("several sessions of one process load at once") {
+TEST_CASE("several sessions of one process load at the same time") {
   const std::vector<std::string> data = {random_data(2'000'000, 5)};
   const LoopbackServer server(data[0]);
   std::vector<std::thread> loaders;
@@ -219,7 +219,7 @@ TEST_CASE("closing in the middle joins every thread") {
 }
 
 TEST_CASE(
-    "memory that is freed after closing is not kept, even while the session lives (regression)") {
+    "memory that is freed after closing is not kept, even if the session lives (regression)") {
   const std::vector<std::string> data = {random_data(2 * kLargeStepBytes, 8)};
   const TemporaryFile file(data[0]);
   Session session(options_with());
@@ -236,7 +236,7 @@ TEST_CASE(
   CHECK(Arena::instance().stats().cached_bytes == 0);
 }
 
-TEST_CASE("a server that only fails ends the load") {
+TEST_CASE("a server that always fails ends the load") {
   const std::string data = random_data(1'000'000, 7);
   const LoopbackServer server(data, [](int) { return LoopbackFault::kUnavailable; });
   SessionOptions options = options_with();
@@ -295,12 +295,12 @@ TEST_CASE("a server that is away keeps no other waiting (regression)") {
       of_healthy += plan.items[index].source;
       session.take({index});
     }
-    if (of_healthy == 10) is_back = true;  // not before all of the other is there
+    if (of_healthy == 10) is_back = true;  // only after all bytes of the other server have arrived
   }
   CHECK(session.outages().empty());
 }
 
-// Wants the CRC32C of every item of the plan.
+// Makes the plan ask for the CRC32C of every item.
 void want_digests(Plan& plan, const std::string& data) {
   for (const Item& item : plan.items) {
     const std::string_view bytes = std::string_view(data).substr(item.begin, item.size());
@@ -309,7 +309,7 @@ void want_digests(Plan& plan, const std::string& data) {
   }
 }
 
-TEST_CASE("bytes that were flipped on their way are read again, and nothing else is") {
+TEST_CASE("bytes that were flipped on their way are read again, and no others") {
   const std::vector<std::string> data = {random_data(4'000'000, 8)};
   const LoopbackServer server(data[0], [](int number) {
     return number == 5 ? LoopbackFault::kFlip : LoopbackFault::kNone;
@@ -322,7 +322,7 @@ TEST_CASE("bytes that were flipped on their way are read again, and nothing else
   CHECK(check_load(session, plan, data).scheduler.rereads == 1);
 }
 
-TEST_CASE("bytes that are flipped at rest end the load, with the item and both digests") {
+TEST_CASE("bytes that are flipped in storage end the load, with the item and both digests") {
   const std::string data = random_data(4'000'000, 9);
   std::string rotten = data;
   rotten[1'234'567] = static_cast<char>(rotten[1'234'567] ^ 4);

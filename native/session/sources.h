@@ -1,6 +1,7 @@
-// The objects of a session, numbered in the order they are added, and which lane reads each.
+// The objects of a session, numbered in the order in which they are added, and the lane that reads
+// each.
 //
-// Not thread-safe while objects are added; afterwards the objects look after themselves.
+// Not thread-safe while objects are added. Afterwards, each object does its own locking.
 #pragma once
 
 #include <cstdint>
@@ -23,24 +24,24 @@ class Sources {
  public:
   void add_file(std::unique_ptr<FileReader> file);
   void add_http(std::unique_ptr<HttpObject> object);
-  // Asks for the addresses of the URL's server, once for each server and never after one was found
-  // to have none. Throws std::invalid_argument for a URL that is none.
+  // Looks up the addresses of the URL's server, once for each server, and no further servers after
+  // one without address. Throws std::invalid_argument if the URL is invalid.
   void add_nfs(const std::string& url, std::uint64_t size_bytes, std::string version,
                const NamePatience& patience);
   void add_python(const std::string& server);
 
   const std::vector<Lane>& lanes() const { return lanes_; }
   bool has(Lane lane) const;
-  // All by source, null for others.
+  // These are indexed by source, and null for other kinds of sources.
   const std::vector<std::unique_ptr<FileReader>>& files() const { return files_; }
   const std::vector<std::unique_ptr<HttpObject>>& objects() const { return objects_; }
   const std::vector<std::unique_ptr<NfsObject>>& nfs_files() const { return nfs_files_; }
-  // Of the server of each source; null where none is asked.
+  // Returns the endpoint of each source's server; null for a source without a server.
   std::vector<std::shared_ptr<Endpoint>> endpoints() const;
-  // An NFS server without address: it ends the load.
+  // Returns the error of an NFS server without address, which ends the load.
   const std::optional<ReadError>& lookup_error() const { return lookup_error_; }
 
-  // What was read of an object: text that changes when its content does. Empty where unknown.
+  // Returns text that changes when the content of the object changes; empty if it is unknown.
   std::string version(std::uint32_t source) const;
 
  private:
@@ -51,7 +52,7 @@ class Sources {
   std::vector<std::unique_ptr<HttpObject>> objects_;
   std::vector<std::unique_ptr<NfsObject>> nfs_files_;
   std::vector<std::shared_ptr<Endpoint>> python_servers_;
-  std::map<std::string, std::vector<std::string>> addresses_;  // by NFS server
+  std::map<std::string, std::vector<std::string>> addresses_;  // key: the name of the NFS server
   std::optional<ReadError> lookup_error_;
 };
 

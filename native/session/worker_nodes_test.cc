@@ -1,5 +1,5 @@
-// Where the threads of a whole load may run, on a machine whose processors a fake /sys divides into
-// two nodes.
+// Tests on which processors the threads of a load may run. A fake /sys divides the processors of
+// the machine into two nodes.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -15,19 +15,20 @@
 namespace streamer {
 namespace {
 
-// As the fake driver's devices are named under /sys.
+// The names of the fake driver's devices under /sys.
 constexpr const char* kFirstDevice = "fake:00:00.0";
 constexpr const char* kSecondDevice = "fake:01:00.0";
 
-// Which its first thread has, too; that of the emulator where one runs the tests.
+// Returns the name of the program, which is also the name of its first thread. If an emulator runs
+// the tests, this is the name of the emulator.
 std::string name_of_program() {
   std::string name;
   std::ifstream("/proc/self/comm") >> name;
   return name;
 }
 
-// By the name of each thread of this process, the processors it may run on. The first entry of
-// "status" is its name.
+// Returns the processors on which each thread of this process may run, by the name of the thread.
+// The first entry of "status" is this name.
 std::map<std::string, Processors> masks_of_threads() {
   std::map<std::string, Processors> masks;
   for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
@@ -43,8 +44,8 @@ std::map<std::string, Processors> masks_of_threads() {
   return masks;
 }
 
-// The processors of this machine that the tests may use, the first of them as node 0, the others as
-// node 1.
+// Divides the processors that the tests may use into two nodes: the first one is node 0, and the
+// others are node 1.
 class DividedMachine {
  public:
   DividedMachine() {
@@ -61,10 +62,10 @@ class DividedMachine {
     }
   }
 
-  // A test cannot say anything on one processor.
+  // With only one processor, the tests prove nothing.
   bool is_divided() const { return nodes.size() == 2; }
 
-  // Little memory: until the consumer takes what is there, the readers wait for it.
+  // The memory is small, so the readers wait until the consumer takes the finished items.
   SessionOptions options() const {
     SessionOptions options = options_with(1 << 20, 1);
     options.file_threads = 1;
@@ -78,7 +79,7 @@ class DividedMachine {
   Processors all;
 };
 
-// Of two objects of `size` bytes, each for its device.
+// Returns a plan of two objects of `size` bytes, each for its device.
 Plan plan_of_two(std::uint64_t size, std::int32_t first, std::int32_t second) {
   Plan plan = plan_of(size, first);
   const Plan others = plan_of(size, second, 1);
@@ -88,12 +89,13 @@ Plan plan_of_two(std::uint64_t size, std::int32_t first, std::int32_t second) {
   return plan;
 }
 
-// What is left to the threads of a load of two files, one for device 0 and one for `second`, when
-// something of the second has been delivered.
+// Starts a load of two files, one for device 0 and one for `second`. Returns the processors that
+// each thread may use when an item of the second file has been delivered.
 std::map<std::string, Processors> masks_of_load(const FakeDriver& fake,
                                                 const SessionOptions& options,
                                                 std::int32_t second) {
-  fake.fail("cuPointerGetAttribute", kCudaInvalidValue, 0);  // it is not told whose targets are
+  // Makes the driver hide which device a target is on.
+  fake.fail("cuPointerGetAttribute", kCudaInvalidValue, 0);
   const std::string data = random_data(1'000'000, 1);
   const TemporaryFile file(data);
   Session session(options);
@@ -107,7 +109,7 @@ std::map<std::string, Processors> masks_of_load(const FakeDriver& fake,
   return masks_of_threads();
 }
 
-TEST_CASE("a reader into memory stays on one node, and its consumer is left where it may run") {
+TEST_CASE("a reader into memory stays on one node, and its consumer keeps all its processors") {
   const DividedMachine machine;
   if (!machine.is_divided()) return;
   const std::string data = random_data(1'000'000, 1);
@@ -129,7 +131,7 @@ TEST_CASE("a reader into memory stays on one node, and its consumer is left wher
   }
 }
 
-TEST_CASE("the readers and the copiers of devices that share a node are on that node") {
+TEST_CASE("if devices share a node, their readers and copiers run on that node") {
   DividedMachine machine;
   if (!machine.is_divided()) return;
   for (const unsigned node : {0U, 1U}) {
@@ -145,7 +147,7 @@ TEST_CASE("the readers and the copiers of devices that share a node are on that 
   }
 }
 
-TEST_CASE("copiers are on the nodes of their devices where those differ, and a reader is on one") {
+TEST_CASE("if devices are on different nodes, each copier is on its device's node") {
   DividedMachine machine;
   if (!machine.is_divided()) return;
   const FakeDriver fake;
@@ -158,7 +160,8 @@ TEST_CASE("copiers are on the nodes of their devices where those differ, and a r
   CHECK((reader == machine.nodes.at(0) || reader == machine.nodes.at(1)));
 }
 
-TEST_CASE("a driver that does not tell where a device is leaves its threads where they first run") {
+TEST_CASE(
+    "if the driver does not report the place of a device, its threads stay where they first run") {
   DividedMachine machine;
   if (!machine.is_divided()) return;
   const FakeDriver fake;
@@ -171,7 +174,7 @@ TEST_CASE("a driver that does not tell where a device is leaves its threads wher
   }
 }
 
-TEST_CASE("no thread is bound where the nodes are not known") {
+TEST_CASE("no thread is bound if the nodes are not known") {
   DividedMachine machine;
   const FakeDriver fake;
   machine.system.set_online("neither\n");

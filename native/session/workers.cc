@@ -27,7 +27,7 @@ void run_guarded(Scheduler& scheduler, Work work) {
 
 }  // namespace
 
-// At least one, or the load fails.
+// Creates at most `count` reactors. If not even one can be created, the load fails.
 template <typename Reactor, typename Make>
 void Workers::make_reactors(Lane lane, std::vector<std::unique_ptr<Reactor>>& reactors,
                             unsigned count, Make make) {
@@ -43,19 +43,19 @@ void Workers::make_reactors(Lane lane, std::vector<std::unique_ptr<Reactor>>& re
   }
 }
 
-// False when the system gives no further thread.
+// Returns false if the system starts no further thread.
 template <typename Work>
 bool Workers::start_thread(const char* role, unsigned index, std::optional<unsigned> node,
                            Work work) {
   try {
     threads_.push_back(start_engine_thread(role, index, [this, node, work] {
       run_guarded(scheduler_, [&] {
-        stay_on_one_node(numa_nodes_, node);  // before it touches any memory of its own
+        stay_on_one_node(numa_nodes_, node);  // before the thread touches any memory of its own
         work();
       });
     }));
   } catch (const std::system_error& failure) {
-    if (index == 0) {  // nobody would read this lane
+    if (index == 0) {  // otherwise no thread would read this lane
       scheduler_.fail(error_of(ErrorCode::kOutOfMemory,
                                std::string("the system gives no thread: ") + failure.what(),
                                failure.code().value()));
@@ -133,7 +133,7 @@ void Workers::join() {
 }
 
 void Workers::release() {
-  const BrokenPipesIgnored by_farewells;  // TLS connections are closed with a last word
+  const BrokenPipesIgnored by_farewells;  // closing a TLS connection writes to it
   http_reactors_.clear();
   nfs_reactors_.clear();
   for (const auto& file : sources_.files()) {

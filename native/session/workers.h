@@ -1,12 +1,12 @@
-// The threads of one load: those that read, for each kind of source, and those that copy to
-// devices.
+// The threads of one load: readers for each kind of source, and copiers for each device.
 //
-// As many are started as the system has memory, descriptors and threads for; those there are do the
-// work of all, and where there is none the load fails. A thread that throws ends the load, not the
-// process.
+// The number of threads is limited by the system's memory, descriptors and threads. The started
+// threads do the work of all. If none can be started, the load fails. A thread that throws ends the
+// load, not the process.
 //
-// On a machine of several NUMA nodes each thread stays on one: a copier on that of its device, a
-// reader on that of all devices if they share one, and else on the node where it first ran.
+// On a machine with several NUMA nodes, each thread stays on one node. A copier stays on the node
+// of its device. A reader stays on the node of all devices if they share one, else on the node
+// where it first ran.
 #pragma once
 
 #include <memory>
@@ -27,7 +27,7 @@ namespace streamer {
 
 class Workers {
  public:
-  // All must outlive the workers.
+  // All arguments must outlive the workers.
   Workers(const SessionOptions& options, const Sources& sources, const DeviceCopiers& copiers,
           Scheduler& scheduler)
       : options_(options),
@@ -38,17 +38,17 @@ class Workers {
         hedge_budget_(options.hedge_percent) {}
 
   void start_copiers();
-  // With the bytes that are wanted of each source, and whether all go to memory of the engine's
-  // own.
+  // Starts the readers. `wanted_bytes` is indexed by source. `fills_own_memory`: all bytes go to
+  // the engine's own memory.
   void start_readers(const std::vector<std::uint64_t>& wanted_bytes, bool fills_own_memory);
 
-  // Waits until all have ended; they do when the scheduler and the copiers are stopped.
+  // Waits until all threads have ended. They end when the scheduler and the copiers are stopped.
   void join();
-  // Frees the blocks of requests that were cancelled, which hold pinned slots, and closes files
-  // that were not read to their ends. After join(), when the scheduler has no wakers any more.
+  // Frees the blocks of cancelled requests, which hold pinned slots, and closes files that were not
+  // read to their ends. Call this after join(), when the scheduler has no wakers any more.
   void release();
 
-  // While they work, too.
+  // May be called while the workers run.
   const HttpCounters& http_counters() const { return http_counters_; }
   // See DeviceFileReads::refusal().
   int gpudirect_refusal() const { return file_threads_ ? file_threads_->gpudirect_refusal() : 0; }
@@ -68,7 +68,7 @@ class Workers {
   const DeviceCopiers& copiers_;
   Scheduler& scheduler_;
   const NumaNodes numa_nodes_;
-  std::optional<unsigned> readers_node_;  // none: each stays where it first runs
+  std::optional<unsigned> readers_node_;  // empty: each reader stays where it first runs
   HttpCounters http_counters_;
   HedgeBudget hedge_budget_;
   std::vector<std::unique_ptr<HttpReactor>> http_reactors_;
