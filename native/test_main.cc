@@ -1,5 +1,5 @@
-// Runs the native tests. Takes doctest's options, and before them --page-bytes=65536 to use another
-// page size, which must be a multiple of the real one.
+// Runs the native tests with doctest's options. An option --page-bytes=65536 before them sets
+// another page size, which must be a multiple of the real one.
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
 

@@ -1,5 +1,5 @@
-// Whatever target a server gives for a link, the resolved path is absolute and has no ".." in it.
-// Input: the path of the link, a line end, its target.
+// Checks that the resolved path of a link is absolute and has no "..", whatever target a server
+// sends. Input: the path of the link, a line end, its target.
 #include <cstdint>
 #include <cstdlib>
 #include <string>

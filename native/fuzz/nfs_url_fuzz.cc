@@ -1,5 +1,5 @@
-// An nfs:// URL is refused with std::invalid_argument, or its parts are within their bounds; its
-// path does not influence the settings for libnfs.
+// Checks that an nfs:// URL is refused with std::invalid_argument, or its parts are within their
+// bounds. Also checks that its path does not influence the settings for libnfs.
 #include <cstdint>
 #include <cstdlib>
 #include <stdexcept>

@@ -1,4 +1,4 @@
-// A server's response is refused, or it is exactly the requested range.
+// Checks that a server's response is refused unless it is exactly the requested range.
 //
 // The input is the head of a response, a blank line, and the start of its body.
 #include <cstdint>
@@ -33,8 +33,8 @@ ResponseHead head_of(std::string_view& rest) {
   return head;
 }
 
-// A second parser of Content-Range, which takes digits as scanf does. A server that does not report
-// the total writes an asterisk (RFC 9110, 14.4).
+// A second parser of Content-Range, which parses numbers with scanf. A server that does not report
+// the total size sends an asterisk instead (RFC 9110, 14.4).
 bool says(const std::string& content_range, const RangeRequest& request) {
   unsigned long long begin = 0;
   unsigned long long last = 0;

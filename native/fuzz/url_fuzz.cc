@@ -1,4 +1,4 @@
-// The endpoint key of any URL contains no user, no password and no path.
+// Checks that the endpoint key of any URL contains no user, no password and no path.
 #include <cstdint>
 #include <cstdlib>
 #include <string_view>

@@ -1,4 +1,4 @@
-// Makes the fault that each sanitizer must catch, so that a build with an inactive sanitizer fails.
+// Commits a fault that the named sanitizer must catch, so that an inactive sanitizer is detected.
 //
 //   proof address | undefined | thread
 #include <atomic>
@@ -18,8 +18,8 @@ int use_after_free(int index) {
 
 int overflow(int number) { return INT_MAX + number; }
 
-// The second increment runs after the first, without synchronization between them. The sanitizer
-// may miss two increments that run at the same instant.
+// The second increment runs after the first, without synchronization between them. If both ran at
+// the same instant, the sanitizer might miss the race.
 int race() {
   std::atomic<bool> is_incremented = false;
   std::thread other([&] {

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Build the wheel for 64-bit ARM on a machine of another kind, for the Python that runs this.
+# Build the wheel for 64-bit ARM on another processor, for the Python version that runs this script.
 #
 #   STREAMER_AARCH64=FOLDER build_aarch64.sh DIST
 #
-# FOLDER has root/ (aarch64_root.sh) and curl/ (build_curl.sh). It uses this machine's Python headers:
-# sizes and byte order, which they take from the compiler, are the same on every little-endian 64-bit Linux.
+# FOLDER has root/ (aarch64_root.sh) and curl/ (build_curl.sh). The build uses this machine's Python headers. They take
+# sizes and byte order from the compiler, and these are the same on every little-endian 64-bit Linux.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 dist=$(mkdir -p "$1" && cd "$1" && pwd)

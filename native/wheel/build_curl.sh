@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Build the libcurl of the wheel, with HTTP and HTTPS only, from the distribution's newest sources, which include its
-# security updates.
+# Build the libcurl of the wheel, with HTTP and HTTPS only. It is built from the distribution's newest sources, which
+# include security updates.
 #
 #   build_curl.sh PREFIX [TOOLCHAIN]
 #
-# TOOLCHAIN is a CMake toolchain for another processor than this machine's: 64-bit ARM (aarch64.cmake).
+# TOOLCHAIN is a CMake toolchain for another processor: 64-bit ARM (aarch64.cmake).
 # The distribution's own library supports two dozen protocols, and so needs libraries for LDAP, RTMP, SSH, SASL and
-# Kerberos. Users of a wheel get no updates of its libraries, so it should contain few.
+# Kerberos. Users of a wheel get no updates of the libraries in it, so it should contain few libraries.
 set -euo pipefail
 prefix=$(mkdir -p "$1" && cd "$1" && pwd)
 other_processor=()
@@ -17,7 +17,8 @@ fi
 sources=$prefix/sources
 mkdir -p "$sources/lists/partial" "$sources/archives/partial" "$sources/parts"
 
-# The machine's package sources also have source packages. Separate lists, so that the machine's own do not change.
+# The machine's package sources also have source packages. The script uses separate lists, so that the machine's own
+# lists do not change.
 for list in /etc/apt/sources.list /etc/apt/sources.list.d/*.list; do
   if [ -f "$list" ]; then sed -n 's/^deb /deb-src /p' "$list" >>"$sources/parts/sources.list"; fi
 done
@@ -26,14 +27,14 @@ for list in /etc/apt/sources.list.d/*.sources; do
 done
 apt=(apt-get -q -o Dir::Etc::SourceList=/dev/null -o "Dir::Etc::SourceParts=$sources/parts"
   -o "Dir::State::Lists=$sources/lists" -o "Dir::Cache=$sources" -o APT::Sandbox::User=root)
-"${apt[@]}" update || echo "some places have no sources; curl's must be among the others" >&2
+"${apt[@]}" update || echo "some package sources have no source packages; one of the others must have curl's" >&2
 cd "$sources"
 rm -rf curl-*/
 "${apt[@]}" source curl # verifies signatures and applies the distribution's patches
 
 cd curl-*/
 version=$(dpkg-parsechangelog --show-field Version)
-# The last patches change the library to GnuTLS and NSS; this build uses OpenSSL.
+# The distribution's last patches change the library to GnuTLS and NSS. This build uses OpenSSL, so it reverts them.
 for patch in debian/patches/99_nss.patch debian/patches/90_gnutls.patch; do
   if [ -f "$patch" ]; then patch --quiet --reverse --strip=1 <"$patch"; fi
 done
@@ -52,7 +53,7 @@ cmake --install build --strip >/dev/null
 
 "$prefix/bin/curl-config" --protocols --features
 found=$("$prefix/bin/curl-config" --protocols | tr '\n' ' ')
-test "$found" = "HTTP HTTPS " || { echo "libcurl speaks $found" >&2; exit 1; }
+test "$found" = "HTTP HTTPS " || { echo "libcurl must support HTTP and HTTPS only, but supports: $found" >&2; exit 1; }
 # A bill of materials for the wheel, because no package of the distribution contains this build of the library.
 distribution=$(. /etc/os-release && echo "$ID")
 cat >"$prefix/libcurl.cdx.json" <<BILL
