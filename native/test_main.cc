@@ -1,5 +1,5 @@
-// Runs the native tests with doctest's options. An option --page-bytes=65536 before them sets
-// another page size, which must be a multiple of the real one.
+// Runs the native tests with doctest's options. The option --page-bytes=65536 sets another page
+// size, which must be a multiple of the real one. This option must come first.
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
 

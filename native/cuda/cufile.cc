@@ -24,7 +24,7 @@ std::string CuFile::load(const CuFilePaths& paths) {
     return "the kernel module nvidia-fs is not loaded";
   }
   if (access(paths.modules.c_str(), R_OK) != 0) {
-    return paths.modules + " cannot be read, without which libcufile does not start";
+    return paths.modules + " cannot be read, but libcufile needs it to start";
   }
   // Never unloaded: the library may run threads, and the next load may use it again.
   library_ = dlopen(paths.library.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
@@ -50,10 +50,10 @@ std::string CuFile::forbid_copies(const CuFilePaths& paths) const {
   if (access(paths.device.c_str(), R_OK | W_OK) != 0) {
     return paths.device + " cannot be used: " + std::strerror(errno);
   }
-  if (functions_.set_switch == nullptr) return paths.library + " is too old to be told not to copy";
+  if (functions_.set_switch == nullptr) return paths.library + " is too old to forbid copies";
   if (const CuFileStatus status = functions_.set_switch(kCuFileAllowCompatMode, false);
       status.code != 0) {
-    return "libcufile cannot be told not to copy: its code is " + std::to_string(status.code);
+    return "libcufile cannot forbid copies: its code is " + std::to_string(status.code);
   }
   return {};
 }

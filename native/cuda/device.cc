@@ -52,7 +52,7 @@ CudaDevice::MemoryInfo CudaDevice::memory() const {
   const CurrentContext current(*this);
   std::size_t free_bytes = 0;
   std::size_t total_bytes = 0;
-  driver_->check(driver_->memory_info(&free_bytes, &total_bytes), "asking for free memory");
+  driver_->check(driver_->memory_info(&free_bytes, &total_bytes), "querying the free memory");
   return {free_bytes, total_bytes};
 }
 
@@ -83,7 +83,7 @@ CurrentContext::~CurrentContext() {
 
 CudaStream::CudaStream(const CudaDevice& device) : driver_(device.driver()) {
   driver_.check(driver_.stream_create(&handle_, kStreamNonBlocking),
-                "making a stream on " + device.label());
+                "creating a stream on " + device.label());
 }
 
 CudaStream::~CudaStream() {
@@ -93,7 +93,7 @@ CudaStream::~CudaStream() {
 CudaEvent::CudaEvent(const CudaDevice& device) : device_(&device) {
   const CudaDriver& driver = device.driver();
   driver.check(driver.event_create(&handle_, kEventDisableTiming),
-               "making an event on " + device.label());
+               "creating an event on " + device.label());
 }
 
 CudaEvent::~CudaEvent() {

@@ -50,7 +50,7 @@ Exchange::Exchange(ExchangeRequest request) : request_(std::move(request)) {
   if (!request_.body.empty()) target.headers.emplace_back("Expect:");  // it would cost a round trip
   multi_ = KeptConnections::of_process().take(*target.endpoint);
   easy_.reset(curl_easy_init());
-  if (!easy_) throw std::runtime_error("libcurl gives no handle");
+  if (!easy_) throw std::runtime_error("libcurl cannot create a handle");
   request_headers_ = headers_of(RangeRequest{}, target, "");
   addresses_ = addresses_of(target, Clock::now(), request_.is_repeated);
   CURL* easy = easy_.get();
@@ -90,7 +90,7 @@ std::optional<ReadError> Exchange::receive_head(const IsInterrupted& is_interrup
   const BrokenPipesIgnored by_libcurl;  // it writes on the caller's thread
   started_ = Clock::now();
   if (curl_multi_add_handle(multi_.get(), easy_.get()) != CURLM_OK) {
-    return error_of(ErrorCode::kOutOfMemory, "libcurl takes no further request");
+    return error_of(ErrorCode::kOutOfMemory, "libcurl accepts no further request");
   }
   return run_until([this] { return has_head_; }, TimePoint::max(), is_interrupted);
 }
@@ -98,7 +98,7 @@ std::optional<ReadError> Exchange::receive_head(const IsInterrupted& is_interrup
 Exchange::Piece Exchange::read(char* into, std::size_t size, double timeout_s,
                                const IsInterrupted& is_interrupted) {
   if (getpid() != owner_) {
-    return {0, error_of(ErrorCode::kConnect, "the connection is the parent process's")};
+    return {0, error_of(ErrorCode::kConnect, "the connection belongs to the parent process")};
   }
   const BrokenPipesIgnored by_libcurl;  // it writes on the caller's thread
   into_ = into;

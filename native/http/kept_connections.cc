@@ -24,7 +24,7 @@ constexpr std::chrono::seconds kCheckPeriod{1};
 
 MultiHandle new_multi() {
   MultiHandle multi(curl_multi_init());
-  if (!multi) throw std::runtime_error("libcurl gives no multi handle");
+  if (!multi) throw std::runtime_error("libcurl cannot create a multi handle");
   return multi;
 }
 

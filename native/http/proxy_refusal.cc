@@ -79,7 +79,7 @@ void blame_proxy(ReadError& error, CURLcode result, CURL* easy, const HttpTarget
   if (!is_answered && tunnel_status >= 300) {
     error.code = ErrorCode::kHttpStatus;
     error.http_status = static_cast<int>(tunnel_status);
-    blame(error, place, "the proxy " + place + " made no tunnel to the server");
+    blame(error, place, "the proxy " + place + " refused to open a tunnel to the server");
   } else if (!is_answered && is_unreached(result, easy)) {
     blame(error, place, "no connection to the proxy " + place + ": " + error.detail);
   } else if (is_answered && is_plain(target.url) && !proxy.starts_with("socks")) {

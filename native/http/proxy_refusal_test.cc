@@ -46,7 +46,7 @@ TEST_CASE("a refused tunnel is a failure of the proxy, which is named without it
   CHECK(error.code == ErrorCode::kHttpStatus);
   CHECK(error.http_status == 503);
   CHECK(error.proxy == place_of(proxy));
-  CHECK(error.detail == "the proxy " + place_of(proxy) + " made no tunnel to the server");
+  CHECK(error.detail == "the proxy " + place_of(proxy) + " refused to open a tunnel to the server");
 }
 
 TEST_CASE("a 503 over plain HTTP counts as the proxy's without a code or id of the storage") {

@@ -208,7 +208,7 @@ std::optional<std::string> fault_of_range(const RangeRequest& request, const Res
   const auto total = total_of(head.content_range, request);
   const bool has_version = request.version_header.empty() || !head.version.empty();
   if (total == "*" && has_version) return std::nullopt;
-  if (total == "*") return "the server leaves the total size open, and sends no version";
+  if (total == "*") return "the server sends neither the total size nor a version";
   if (total && parse_number(*total) == request.size) return std::nullopt;
   return "the server sent another range";
 }

@@ -62,7 +62,7 @@ TEST_CASE("a response without a total size is accepted if there is a version") {
   const auto error = check_range_response(pinned_by_answer, open, {});
   REQUIRE(error);
   CHECK(error->code == ErrorCode::kRangeResponse);
-  CHECK(error->detail.find("leaves the total size open") != std::string::npos);
+  CHECK(error->detail.find("sends neither the total size nor a version") != std::string::npos);
   CHECK(error->detail.find("another range") == std::string::npos);
 }
 

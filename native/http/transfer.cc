@@ -20,7 +20,7 @@ constexpr std::size_t kErrorBodyBytes = 8 << 10;  // an <Error> document is a fe
 
 HttpTransfer::HttpTransfer(const Timeouts& timeouts, std::uint64_t& received_bytes)
     : timeouts_(timeouts), received_bytes_(received_bytes), easy_(curl_easy_init()) {
-  if (!easy_) throw std::runtime_error("libcurl gives no handle");
+  if (!easy_) throw std::runtime_error("libcurl cannot create a handle");
 }
 
 void HttpTransfer::prepare(Block block, HttpObject& object,
@@ -155,7 +155,7 @@ std::optional<ReadError> HttpTransfer::compare_checksum() {
   block_.forget_open();
   const Crc code = object_->answer_checksum()->code;
   ReadError error = error_of(ErrorCode::kChecksum,
-                             "the bytes are not those that the server sent with their checksum");
+                             "the bytes do not match the checksum that the server sent with them");
   error.begin = answer.begin;
   if (block_.destinations.size() == 1) error.item = block_.destinations[0].item;
   error.algorithm = name_of(code);

@@ -139,7 +139,7 @@ std::uint64_t PieceCipher::end_of_piece(std::uint64_t position, std::uint64_t en
 void PieceCipher::check_tags(std::uint64_t position, std::uint64_t bytes,
                              std::size_t tag_bytes) const {
   if (tag_bytes != pieces_in(position, position + bytes) * kTagBytes) {
-    throw std::invalid_argument("as many tags as pieces are needed");
+    throw std::invalid_argument("the number of tags must equal the number of pieces");
   }
 }
 

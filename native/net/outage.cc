@@ -46,7 +46,7 @@ std::string story_of(const std::string& server, const OutageStory& outage, TimeP
                 outage.failed == 1 ? "" : "s");
   std::string story = server + text.data();
   if (outage.last_failure.retry_after_s > 0) {
-    std::snprintf(text.data(), text.size(), "; it wants to be left alone for %.0f s",
+    std::snprintf(text.data(), text.size(), "; it asks for a pause of %.0f s",
                   std::floor(outage.last_failure.retry_after_s));
     story += text.data();
   }

@@ -200,7 +200,7 @@ void NfsConnection::read(nfsfh* file, std::byte* buffer, std::uint64_t offset, s
         const auto got = static_cast<std::uint64_t>(result);
         if (got > size) {
           ReadError error;
-          error.detail = "the NFS server gave more bytes than were asked for";
+          error.detail = "the NFS server sent more bytes than requested";
           return answer(std::move(error), {});
         }
         answer(std::nullopt, {kLibnfsFillsBuffers ? buffer : static_cast<std::byte*>(data), got});

@@ -29,7 +29,7 @@ constexpr std::array kRows = {
     Row{"ACCESS", EACCES, ErrorCode::kAccessDenied, "the server refuses access to this user"},
     Row{"PERM", EPERM, ErrorCode::kAccessDenied, "the server refuses this user or this port"},
     Row{"WRONGSEC", EPERM, ErrorCode::kAccessDenied,
-        "the export wants Kerberos, which is not supported"},
+        "the export requires Kerberos, which is not supported"},
     Row{"STALE", ESTALE, ErrorCode::kChanged, "the file was removed or replaced", Cure::kReopen},
     Row{"FHEXPIRED", ESTALE, ErrorCode::kChanged, "the file handle expired", Cure::kReopen},
     Row{"EXPIRED", EIO, ErrorCode::kIo, kStateLost, Cure::kReopen},

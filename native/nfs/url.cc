@@ -48,7 +48,7 @@ void set_option(NfsUrl& url, std::string_view name, std::string_view value) {
     url.gid = number_of(name, value, 0, INT_MAX);
   } else {
     throw std::invalid_argument("unknown option " + std::string(name) +
-                                "; there are version, nfsport, mountport, uid and gid");
+                                "; the options are version, nfsport, mountport, uid and gid");
   }
 }
 
@@ -65,12 +65,14 @@ void set_options(NfsUrl& url, std::string_view text) {
 
 void set_server(NfsUrl& url, std::string_view authority) {
   if (authority.find('@') != authority.npos) {
-    throw std::invalid_argument("an NFS URL holds no user name: give uid and gid");
+    throw std::invalid_argument(
+        "an NFS URL cannot contain a user name; use the options uid and gid");
   }
   std::size_t colon = authority.rfind(':');
   if (!authority.empty() && authority.front() == '[') {
     const std::size_t close = authority.find(']');
-    if (close == authority.npos) throw std::invalid_argument("the server's address has no ]");
+    if (close == authority.npos)
+      throw std::invalid_argument("the server's address lacks its closing ]");
     url.server = authority.substr(1, close - 1);
     colon =
         close + 1 < authority.size() && authority[close + 1] == ':' ? close + 1 : authority.npos;
@@ -104,7 +106,7 @@ std::string NfsUrl::settings_for_libnfs() const {
 NfsUrl parse_nfs_url(const std::string& text) {
   std::string_view rest = text;
   if (rest.substr(0, kScheme.size()) != kScheme) throw std::invalid_argument("not an nfs:// URL");
-  if (rest.find('\0') != rest.npos) throw std::invalid_argument("a path cannot hold a NUL");
+  if (rest.find('\0') != rest.npos) throw std::invalid_argument("a path cannot contain a NUL");
   rest.remove_prefix(kScheme.size());
   NfsUrl url;
   std::string_view options;

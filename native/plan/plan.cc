@@ -12,7 +12,7 @@ namespace {
 
 void check_seals(const SealPlan& seals, const std::vector<Item>& items) {
   if (!seals.items.empty() && seals.items.size() != items.size())
-    refuse("not as many items as sealed items:", seals.items.size());
+    refuse("the number of items is not the number of sealed items,", seals.items.size());
   for (std::size_t i = 0; i < seals.items.size(); ++i) {
     const SealedItem& sealed = seals.items[i];
     if (sealed.file == SealedItem::kPlain) continue;
@@ -21,7 +21,7 @@ void check_seals(const SealPlan& seals, const std::vector<Item>& items) {
     const std::uint64_t tags = file.tags.size() / kTagBytes;
     const std::uint64_t pieces = file.cipher->pieces_in(items[i].begin, items[i].end);
     if (sealed.first_piece > tags || pieces > tags - sealed.first_piece)
-      refuse("no tags of item", i);
+      refuse("missing tags of item", i);
   }
 }
 
@@ -53,7 +53,7 @@ void check_plan(const Plan& plan, std::uint32_t source_count) {
   }
   const std::size_t digests = plan.digests.items.size();
   if (digests != 0 && digests != plan.items.size())
-    refuse("not as many items as digests:", digests);
+    refuse("the number of items is not the number of digests,", digests);
   for (const CachedItem& cached : plan.cached) {
     const bool exists = cached.item < plan.items.size() && cached.origin < source_count;
     if (!exists || plan.items[cached.item].size() == 0)

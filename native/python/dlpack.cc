@@ -95,7 +95,7 @@ py::object capsule_of(Memory& memory, std::vector<std::int64_t> shape, DlpackTyp
 
 py::list to_dlpack(const py::list& memories, const py::list& shapes, const py::list& types) {
   if (memories.size() != shapes.size() || memories.size() != types.size()) {
-    throw std::invalid_argument("each memory has a shape and a type");
+    throw std::invalid_argument("each memory needs one shape and one type");
   }
   py::list capsules(memories.size());
   for (std::size_t i = 0; i < memories.size(); ++i) {
@@ -113,8 +113,8 @@ py::list to_dlpack(const py::list& memories, const py::list& shapes, const py::l
 void register_dlpack(py::module_& module) {
   module.def(
       "to_dlpack", &to_dlpack, py::arg("memories"), py::arg("shapes"), py::arg("types"),
-      "Return a DLPack capsule for each memory that is not None and has a type, a pair of DLPack's "
-      "code and bits, and None for the others. A capsule takes over its memory.");
+      "Return a DLPack capsule for each memory that is not None and has a type, else None. "
+      "A type is a pair of DLPack's code and bits. A capsule takes ownership of its memory.");
 }
 
 }  // namespace streamer

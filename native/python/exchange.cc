@@ -71,7 +71,7 @@ std::unique_ptr<ExchangeWithBody> make_exchange(HttpTarget target, std::string m
   start_libcurl();
   py::buffer_info info = body.request();
   if (info.ndim != 1 || PyBuffer_IsContiguous(info.view(), 'C') == 0) {
-    throw std::invalid_argument("a body is a run of bytes");
+    throw std::invalid_argument("a body must be a contiguous buffer of bytes");
   }
   const std::string_view bytes(static_cast<const char*>(info.ptr),
                                static_cast<std::size_t>(info.size * info.itemsize));
@@ -85,13 +85,14 @@ std::unique_ptr<ExchangeWithBody> make_exchange(HttpTarget target, std::string m
 
 void register_exchange(py::module_& module) {
   py::class_<ExchangeWithBody>(module, "Exchange",
-                               "One request and its answer; see http/exchange.h.")
+                               "One request and its response; see http/exchange.h.")
       .def(py::init(&make_exchange), py::arg("target"), py::kw_only(), py::arg("method"),
            py::arg("body"), py::arg("connect_timeout_s"), py::arg("head_timeout_s"),
            py::arg("is_repeated"))
-      .def("receive_head", &receive_head, "Send the request; None once the head is there.")
+      .def("receive_head", &receive_head,
+           "Send the request. Return None when the head has arrived.")
       .def("read_into", &read_into, py::arg("buffer"), py::arg("timeout_s"),
-           "Fill a buffer from the body; the number of bytes, and an error or None.")
+           "Fill a buffer from the body. Return the byte count, and an error or None.")
       .def("close", &Exchange::close, py::call_guard<GilReleased>())
       .def_property_readonly("status", &Exchange::status)
       .def_property_readonly("headers", &headers_of_answer)

@@ -32,7 +32,7 @@ void write_bytes(const py::bytes& path, const py::buffer& part, std::uint64_t of
   const std::string name = path;
   const py::buffer_info info = part.request();
   if (info.ndim != 1 || PyBuffer_IsContiguous(info.view(), 'C') == 0) {
-    throw std::invalid_argument("a part is a run of bytes");
+    throw std::invalid_argument("a part must be a contiguous buffer of bytes");
   }
   const std::span bytes(static_cast<const std::byte*>(info.ptr),
                         static_cast<std::size_t>(info.size * info.itemsize));

@@ -34,7 +34,8 @@ Crc crc_of(const std::string& name) {
 std::uint64_t crc_of_buffer(const std::string& name, const py::buffer& data, std::uint64_t before) {
   const Crc code = crc_of(name);
   const py::buffer_info info = data.request();
-  if (info.ndim != 1 || info.itemsize != 1) throw std::invalid_argument("a checksum is of bytes");
+  if (info.ndim != 1 || info.itemsize != 1)
+    throw std::invalid_argument("a checksum needs a buffer of bytes");
   const std::span bytes(static_cast<const std::byte*>(info.ptr),
                         static_cast<std::size_t>(info.size));
   const GilReleased unlocked;
@@ -42,7 +43,8 @@ std::uint64_t crc_of_buffer(const std::string& name, const py::buffer& data, std
 }
 
 std::span<const std::byte> bytes_of(const py::buffer_info& info) {
-  if (info.ndim != 1 || info.itemsize != 1) throw std::invalid_argument("bytes are needed");
+  if (info.ndim != 1 || info.itemsize != 1)
+    throw std::invalid_argument("a buffer of bytes is needed");
   return {static_cast<const std::byte*>(info.ptr), static_cast<std::size_t>(info.size)};
 }
 

@@ -52,7 +52,7 @@ std::string told(const OutageStory& outage, const std::string& server) {
 void register_lookup(py::module_& module) {
   py::class_<OutageStory>(module, "OutageStory", "The current outage of a server.")
       .def_property_readonly("began_s", &began_s,
-                             "The begin, by the engine's clock; identifies the outage.")
+                             "The start time by the engine's clock, which identifies the outage.")
       .def_property_readonly("age_s", &age_s)
       .def_readonly("failed", &OutageStory::failed)
       .def_property_readonly(

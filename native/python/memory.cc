@@ -29,7 +29,7 @@ void register_memory(py::module_& module) {
         return memory;
       },
       py::arg("size_bytes"),
-      "Memory for one tensor that Python fills: none for 0 bytes. A MemoryError if there is none.");
+      "Return memory for a tensor that Python fills; empty for 0 bytes. May raise MemoryError.");
 
   module.def(
       "arena_stats",

@@ -157,7 +157,7 @@ void compare_answers(Session& session, std::uint32_t source, std::string request
                      std::string answer_header, const std::string& algorithm,
                      bool is_least_significant_first, std::uint64_t max_bytes) {
   const std::optional<Crc> code = crc_of_name(algorithm);
-  if (!code || max_bytes == 0) throw std::invalid_argument("no such checksum of answers");
+  if (!code || max_bytes == 0) throw std::invalid_argument("unknown checksum of responses");
   using Order = AnswerChecksum::Order;
   session.compare_answers(source, {std::move(request_header), std::move(answer_header), *code,
                                    is_least_significant_first ? Order::kLeastSignificantFirst

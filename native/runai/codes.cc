@@ -7,7 +7,7 @@ const char* text_of(int code) {
     case kSuccess:
       return "Success";
     case kFinished:
-      return "Finished: the streamer was ended, no response follows";
+      return "Finished: the streamer has ended, no response follows";
     case kFileAccess:
       return "File access error: the object cannot be read, the log of streamer says why";
     case kEndOfFile:
@@ -19,13 +19,13 @@ const char* text_of(int code) {
     case kNoBackend:
       return "No backend for this URL: the log of streamer names what to install";
     case kWrongAnswer:
-      return "The storage answered with other bytes than asked for: the log of streamer says more";
+      return "The storage returned other bytes than requested: the log of streamer says more";
     case kTimedOut:
       return "Timed out: no response within this time";
     case kOtherCredentials:
-      return "This streamer has other credentials already: start another one";
+      return "This streamer already has other credentials: start a new one for these";
     case kUnsupportedDevice:
-      return "Unsupported device: only memory of the host can be read into";
+      return "Unsupported device: the only supported destination is host memory";
     case kOutOfMemory:
       return "Out of memory: the log of streamer says more";
     case kNoInterpreter:
@@ -34,7 +34,7 @@ const char* text_of(int code) {
       return "The Python of this process cannot import streamer: python -c 'import "
              "streamer.compat.runai.entry_point' says why";
     default:
-      return "This is no code of this library";
+      return "Unknown code: this library never returns this number";
   }
 }
 

@@ -83,7 +83,7 @@ void ItemMemory::provide(const std::vector<std::uint32_t>& items,
                          const std::vector<std::byte*>& targets) {
   for (std::size_t i = 0; i < items.size(); ++i) {
     if (!is_asked(items[i]) || targets.at(i) == nullptr) {
-      throw std::invalid_argument("memory is provided for what was asked");
+      throw std::invalid_argument("memory was provided for an item that did not need it");
     }
     items_[items[i]].target = targets[i];
   }

@@ -136,7 +136,7 @@ TEST_CASE("a library that other code started may copy, and is used if the caller
       CuFile::open({STREAMER_FAKE_CUFILE, kAnyFile, kAnyDevice, kAnyFile}, true, reason);
   CHECK(load_straight() == 0);
   CHECK(CudaRuntime::instance().gpudirect(false).reason ==
-        "libcufile cannot be told not to copy: its code is 5026");
+        "libcufile cannot forbid copies: its code is 5026");
   CHECK(load_straight(straight_options(true)) == 2'000'000);
 }
 
@@ -172,7 +172,7 @@ TEST_CASE("without the kernel module, its device, or the library, the ring is us
   CHECK(problem_of({STREAMER_FAKE_CUFILE, kAnyFile, "/nonexistent", kAnyFile}) ==
         "/nonexistent cannot be used: No such file or directory");
   CHECK(problem_of({STREAMER_FAKE_CUFILE, kAnyFile, kAnyDevice, "/nonexistent"}) ==
-        "/nonexistent cannot be read, without which libcufile does not start");
+        "/nonexistent cannot be read, but libcufile needs it to start");
   CHECK(problem_of({"libcufile-that-nobody-has.so.0", kAnyFile, kAnyDevice, kAnyFile}) ==
         "libcufile-that-nobody-has.so.0 is not installed");
   CHECK(problem_of({"libc.so.6", kAnyFile, kAnyDevice, kAnyFile}) == "libc.so.6 lacks a function");

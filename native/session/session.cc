@@ -54,7 +54,7 @@ struct Session::State {
   std::mutex join_mutex;  // because several threads may call close()
 
   Sources& sources_before_start() {
-    if (scheduler) throw std::logic_error("objects are added before start()");
+    if (scheduler) throw std::logic_error("objects must be added before start()");
     return sources;
   }
 
@@ -155,7 +155,7 @@ void Session::write_to_cache(std::uint32_t source, std::shared_ptr<CacheEntry> e
 
 void Session::start(Plan plan, const ConsumerStreams& streams) {
   State& state = this->state();
-  if (state.scheduler) throw std::logic_error("a session starts once");
+  if (state.scheduler) throw std::logic_error("a session can be started only once");
   const std::vector<Lane>& lanes = state.sources.lanes();
   check_plan(plan, static_cast<std::uint32_t>(lanes.size()));
   const std::vector<MemoryRange> callers = targets_on_host(plan);

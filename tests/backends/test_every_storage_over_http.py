@@ -163,7 +163,7 @@ def test_a_pause_beyond_the_patience_is_an_error_at_once_that_names_it_regressio
     """Only ``Retry-After: SECONDS`` was known, and of lookups only to http:// and hf://."""
     server, refused = refusing(concerned, lambda: DEMANDS[demand](300), 60)
     began = time.monotonic()
-    with server, pytest.raises(streamer.HttpStatusError, match=r"left alone for (300|299) s") as caught:
+    with server, pytest.raises(streamer.HttpStatusError, match=r"a pause of (300|299) s") as caught:
         loaded(storage, server)
     assert time.monotonic() - began < 10
     assert caught.value.status == 429

@@ -219,7 +219,7 @@ def test_a_server_that_asks_for_more_time_than_there_is_ends_the_wait_at_once(se
     busy = HttpStatusError("busy", status=429)
     busy.retry_after_s = 61
     began = time.monotonic()
-    with pytest.raises(HttpStatusError, match=r"busy; .* it wants to be left alone for 61 s"):
+    with pytest.raises(HttpStatusError, match=r"busy; .* it asks for a pause of 61 s"):
         ask(Patience(60), server, told(busy, "never asked for"))
     assert time.monotonic() - began < 10
 
