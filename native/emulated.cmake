@@ -3,8 +3,8 @@
 # a message.
 set(STREAMER_NOT_EMULATED
   # The tests measure the memory and addresses of the process, which include those of the emulator.
-  "tensors that outlive their session give room to those of later ones"
-  "mappings take no more addresses than they need*"
+  "tensors that outlive their session make room for tensors of later sessions"
+  "mappings use no more addresses than necessary*"
   # The test forks a hundred times while other threads map memory. The emulator stops every thread for each fork, which
   # takes minutes.
   "a child forked while other threads use the arena can use it too"
@@ -13,10 +13,10 @@ set(STREAMER_NOT_EMULATED
   "neighbours share the huge page in which they meet"
   "memory between distant ranges is not advised"
   # The emulator resolves "/" to the folder of its own libraries.
-  "a file must lie in its folder when that is asked for*"
+  "a file must lie in its folder if requested*"
   # The emulator has no preadv2() with RWF_NOWAIT, and its plain read is too slow to count as a read from memory.
   "a byte that was just written is in memory*"
-  "a file past the page cache is opened once more*"
-  "looking at the ends of a range again and again*"
+  "a file that is read past the page cache is opened again*"
+  "repeated checks of a range*"
 )
 list(JOIN STREAMER_NOT_EMULATED "," STREAMER_NOT_EMULATED)

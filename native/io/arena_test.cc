@@ -212,7 +212,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("tensors that outlive their session give room to those of later ones") {
+TEST_CASE("tensors that outlive their session make room for tensors of later sessions") {
   Arena& arena = Arena::instance();
   std::vector<Memory> kept;
   const std::size_t before = resident_bytes();
@@ -349,7 +349,7 @@ std::size_t mapped_bytes() {
   return pages * real_page_bytes();
 }
 
-TEST_CASE("mappings take no more addresses than they need, and none when they are gone") {
+TEST_CASE("mappings use no more addresses than necessary, and none after they are freed") {
   constexpr std::size_t kNoise = kLargeStepBytes / 4;  // for the heap
   constexpr std::size_t kCount = 16;  // each begins at another place in a huge page
   const std::size_t before = mapped_bytes();

@@ -128,7 +128,7 @@ TEST_CASE("a file replaced by a rename keeps giving its old bytes, but not to a 
         ErrorCode::kChanged);
 }
 
-TEST_CASE("a truncated file is an error with what it had, not a signal") {
+TEST_CASE("a truncated file is an error, not a signal, and its bytes are kept") {
   const TemporaryFile file(100);
   FileReader reader(file.path(), 100, "");
   std::vector<std::byte> target(10);
@@ -151,7 +151,7 @@ ReadCall failing(int& calls, int failures, int os_error) {
   };
 }
 
-TEST_CASE("a stale handle or a failing read is met once by opening the file anew") {
+TEST_CASE("after a stale handle or a failed read, the file is reopened once") {
   const TemporaryFile file(100);
   for (const int os_error : {ESTALE, EIO}) {
     int calls = 0;
@@ -178,7 +178,7 @@ TEST_CASE("a read that keeps failing is an error with its offset") {
   CHECK(calls == 2);
 }
 
-TEST_CASE("a file opened anew goes on at the last good byte, and only in the same version") {
+TEST_CASE("a reopened file is read on after the last good byte, if its version is the same") {
   const TemporaryFile file(100);
   std::vector<off_t> offsets;
   bool replaces = false;
@@ -205,7 +205,7 @@ TEST_CASE("a file opened anew goes on at the last good byte, and only in the sam
   CHECK(reader.read(again, kNeverCancelled)->code == ErrorCode::kChanged);
 }
 
-TEST_CASE("an interrupted read is made again, without end") {
+TEST_CASE("an interrupted read is repeated without a limit") {
   const TemporaryFile file(100);
   for (const int os_error : {EINTR, EAGAIN}) {
     int calls = 0;
@@ -285,7 +285,7 @@ TEST_CASE("bytes that are read again for their digest are not counted again (reg
   CHECK(open_files() == before);
 }
 
-TEST_CASE("a file must lie in its folder when that is asked for, whatever links led there") {
+TEST_CASE("a file must lie in its folder if requested, whatever links lead there") {
   const TemporaryFile file(100);
   const std::filesystem::path folder = std::filesystem::canonical(file.path()).parent_path();
   const std::string link = file.path() + ".link";

@@ -31,7 +31,7 @@ ssize_t refuse_flags(int descriptor, const iovec* vectors, int count, off_t offs
   return -1;
 }
 
-TEST_CASE("a byte that was just written is in memory, and one behind the end is not") {
+TEST_CASE("a byte that was just written is in memory, and a byte after the end is not") {
   const WarmFile warm;
   CHECK(is_cached(warm.descriptor, 3));
   CHECK_FALSE(is_cached(warm.descriptor, 4));
@@ -75,7 +75,7 @@ TEST_CASE("if the file system cannot report it, a byte that is read at once was 
   CHECK_FALSE(is_cached(warm.descriptor, 0, slowly));
 }
 
-TEST_CASE("a file past the page cache is opened once more through it") {
+TEST_CASE("a file that is read past the page cache is opened again to read through it") {
   const WarmFile warm;
   const int again = open_through_cache(warm.descriptor);
   CHECK(is_cached(again, 0));
@@ -83,7 +83,7 @@ TEST_CASE("a file past the page cache is opened once more through it") {
   CHECK(open_through_cache(-1) == -1);
 }
 
-TEST_CASE("looking at the ends of a range again and again does not make it seem cached") {
+TEST_CASE("repeated checks of a range do not make it seem cached") {
   constexpr off_t kBytes = 16 << 20;
   const TemporaryFile file(random_data(kBytes, 1));
   const int written = open(file.path().c_str(), O_RDONLY | O_CLOEXEC);

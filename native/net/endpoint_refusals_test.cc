@@ -129,7 +129,7 @@ class SimulatedLoad {
   double requests_ = 0;
 };
 
-TEST_CASE("one refusal in twenty at random leaves seven tenths of the speed") {
+TEST_CASE("with one random refusal in twenty, seven tenths of the speed remain") {
   const int blocks = 30'000;  // enough that the last refused blocks do not dominate
   const Report healthy = SimulatedLoad(blocks, never()).run();
   const Report refused = SimulatedLoad(blocks, at_random(0.05)).run();
@@ -177,7 +177,7 @@ TEST_CASE("a server that fails half of all requests is as slow as the requests n
   }
 }
 
-TEST_CASE("a server that resets what is too much for it is sent little more than it needs") {
+TEST_CASE("a server that resets excess requests is sent few more requests than necessary") {
   const Report report = SimulatedLoad(2'000, beyond(100), 0).run();
   CHECK(report.requests_per_block <= 2);
   CHECK(report.seconds < 2 * 2'000 / 100.0);

@@ -161,7 +161,7 @@ TEST_CASE("a block that waits for the consumer holds no slot") {
   CHECK(desk.take(now)->received == 0);
 }
 
-TEST_CASE("a block set aside is not compared with the checksum of an answer it lost (regression)") {
+TEST_CASE("a requeued block is not compared with the checksum of its lost response (regression)") {
   Desk desk(1, 1);
   desk.provide();
   const TimePoint now = Clock::now();

@@ -205,7 +205,7 @@ TEST_CASE("closing in the middle of a load waits for copies and returns every sl
   }
 }
 
-TEST_CASE("a device that does not answer is left with its memory, and closing still ends") {
+TEST_CASE("the memory of a device that does not answer is abandoned, and closing still ends") {
   FakeDriver fake;
   const std::string data = random_data(kItemBytes, 8);
   const TemporaryFile file(data);

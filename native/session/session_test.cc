@@ -88,7 +88,7 @@ int descriptors_of(const std::string& path) {
   return count;
 }
 
-TEST_CASE("a file is closed with its last item, where a block ends in a gap (regression)") {
+TEST_CASE("a file is closed with its last item, if a block ends in a gap (regression)") {
   const std::vector<std::string> data = {random_data(200'000, 10)};
   const TemporaryFile file(data[0]);
   Session session(options_with());
@@ -271,7 +271,7 @@ TEST_CASE("an outage of the whole server is waited for, and costs few requests (
   CHECK(server.requests() < 2 * 62 + static_cast<int>(stats.outages.probes));
 }
 
-TEST_CASE("a server that is away keeps no other waiting (regression)") {
+TEST_CASE("an outage of one server does not delay another one (regression)") {
   const std::vector<std::string> data = {random_data(1'000'000, 11), random_data(1'000'000, 12)};
   std::atomic<bool> is_back = false;
   const LoopbackServer sick(data[0], [&is_back](int number) {
