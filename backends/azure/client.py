@@ -47,7 +47,7 @@ CLOCK_SKEW_S = 300  # a server whose clock is behind would refuse a signature th
 DEFAULT_LIMITS = Limits()
 # `DefaultAzureCredential` tries a dozen places, among them an address that answers on Azure's own machines only.
 LOGIN_TIMEOUT_S = 30
-TOKEN_RESERVE_S = 300  # as in azure-identity; some of its credentials run a program for a second to get a token
+TOKEN_RESERVE_S = 300  # renews a token this long before it expires, as azure-identity does; a new one takes a second
 TOKEN_SCOPE = "https://storage.azure.com/.default"  # noqa: S105  (a name, the same in all clouds)
 
 _Answer = TypeVar("_Answer")
@@ -152,7 +152,7 @@ class AzureClient:
             raise_storage_error(error, self._request(uri, container), call.attempts)
 
     def grant(self, container: str, name: str, uri: str) -> Grant:
-        """Return a URL of one blob that is signed with the account key, or one with the user's SAS or a current token.
+        """Return a URL that reads one blob: signed by the account key, with the user's SAS, or with a token header.
 
         Raises:
             CredentialsError: the account key is malformed, or there is no token.
@@ -239,7 +239,7 @@ def _check_account(url: AzureUrl, account: str | None) -> None:
     # The SDK takes everything before `.blob.` for the account, including `privatelink` and the DNS zone.
     if named and account and named != account.partition(".")[0]:
         raise OptionError(
-            f"The URL names account {named!r}, the connection string another one",
+            f"The URL names account {named!r}, but the connection string names another account",
             uri=url.uri_of(url.name),
             hint="Leave out connection_string and AZURE_STORAGE_CONNECTION_STRING, or the account in the URL",
         )

@@ -40,7 +40,7 @@ _LOGIN_HINT = (
     "log in with `az login` (anon=False), or read a public container with storage_options={'anon': True}"
 )
 _CHECK_NAMES = "Check account, container and name"
-_NEW_SAS = "Get another one"
+_NEW_SAS = "Get another SAS"
 _NEEDS = "Reading needs r, a folder also l; of roles, Storage Blob Data Reader suffices, Reader does not"
 _PRIVATE: _Row = ErrorRow(AccessDeniedError, "The container is not public, and no credentials were given", _LOGIN_HINT)
 _REFUSED: _Row = ErrorRow(
@@ -60,11 +60,11 @@ _CODES: dict[str, _Row] = {
     "InvalidAuthenticationInfo": _REFUSED,
     "NoAuthenticationInformation": _PRIVATE,
     "PublicAccessNotPermitted": ErrorRow(
-        AccessDeniedError, "Account {account!r} lets nobody read anonymously", _LOGIN_HINT
+        AccessDeniedError, "Account {account!r} does not allow anonymous reads", _LOGIN_HINT
     ),
     "KeyBasedAuthenticationNotPermitted": ErrorRow(
         CredentialsError,
-        "Account {account!r} accepts no account keys and no SAS made of them",
+        "Account {account!r} accepts neither account keys nor a SAS that an account key signed",
         "Log in instead: storage_options={'anon': False} or a credential of azure.identity.aio",
     ),
     "AuthorizationPermissionMismatch": ErrorRow(
@@ -92,8 +92,8 @@ _CODES: dict[str, _Row] = {
     "BlobArchived": ErrorRow(AccessDeniedError, "The blob is archived", "Rehydrate it to the hot or cool tier first"),
     "BlobUsesCustomerSpecifiedEncryption": ErrorRow(
         AccessDeniedError,
-        "The blob is encrypted with a key of its own",
-        "Such blobs are not read: copy it to one without",
+        "The blob is encrypted with a key that the uploader provided",
+        "Copy it to a blob without such a key: streamer cannot provide the key",
     ),
     "InvalidResourceName": ErrorRow(UsageError, "This cannot be the name of a container or blob", _CHECK_NAMES),
     "InvalidUri": ErrorRow(UsageError, "This cannot be the name of a container or blob", _CHECK_NAMES),
@@ -101,7 +101,7 @@ _CODES: dict[str, _Row] = {
 
 _REDIRECTED: _Row = ErrorRow(
     RedirectError,
-    "The host redirects to another place, which is shown no credentials",
+    "The host redirects to another place, which must not get the credentials",
     "Name the right host in the URL or as account_host",
 )
 _STATUSES: dict[int, _Row] = {
@@ -152,12 +152,12 @@ def raise_storage_error(error: Exception, request: Request, attempts: Attempts |
         raise CredentialsError(
             f"The {request.credential or 'request'} is malformed", uri=request.uri, hint=hint
         ) from None
-    hint = "Its cause is not shown, as it may repeat a SAS; logging of the library azure tells more"
+    hint = "The cause is not shown because it may contain a SAS; the log of the library azure has more details"
     raise StorageError(f"The Azure client failed with {type(error).__name__}", uri=request.uri, hint=hint) from None
 
 
 def raise_login_error(error: Exception, request: Request) -> NoReturn:
-    """Raise the error for a missing token; azure-identity's exception, chained, lists the logins that it tried."""
+    """Raise the error for a missing token. The chained exception of azure-identity lists the logins that it tried."""
     if isinstance(error, asyncio.TimeoutError):
         raise CredentialsError("Azure gave no token in time", uri=request.uri, hint=_LOGIN_HINT) from None
     if isinstance(error, (ServiceRequestError, ServiceResponseError)):
@@ -170,7 +170,7 @@ def raise_login_error(error: Exception, request: Request) -> NoReturn:
     raise CredentialsError(
         f"The credential object gave no token: {type(error).__name__}",
         uri=request.uri,
-        hint="adlfs needs one of azure.identity.aio",
+        hint="adlfs needs a credential of azure.identity.aio",
     ) from None
 
 

@@ -100,7 +100,7 @@ def _connection_string(options: Mapping[str, Any], url: AzureUrl, environment: M
 def _check_connection_string(
     named: Mapping[str, Any], options: Mapping[str, Any], environment: Mapping[str, str]
 ) -> None:
-    """Refuse an account beside the connection string of another account: adlfs would read the other account."""
+    """Refuse an account name that is not the account of the connection string: adlfs would read the latter."""
     account, host = named_by_connection_string(options, environment)
     for name, used in (("account_name", account), ("account_host", host)):
         given = str(named[name] or "").partition("/")[0].lower()
@@ -143,14 +143,16 @@ def _check_account_name(name: str | None) -> None:
     if name and not _ACCOUNT_NAME.fullmatch(name):
         raise OptionError(
             f"{quoted(name)} is no name of a storage account",
-            hint="It has letters and digits alone; another host than Azure's is named as account_host",
+            hint="A name has only letters and digits. If the host is not Azure's, name it as account_host",
         )
 
 
 def _fill_account(options: SecretOptions, url: AzureUrl) -> None:
     named = options.get("account_name")
     if url.account and named and url.account.removesuffix("-secondary") != named:
-        raise OptionError(f"The URL names account {url.account!r}, account_name another one", uri=url.uri_of(url.name))
+        raise OptionError(
+            f"The URL names account {url.account!r}, but account_name names another account", uri=url.uri_of(url.name)
+        )
     if url.account and not named:
         options["account_name"] = url.account
     if url.host and not options.get("account_host"):

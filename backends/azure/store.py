@@ -85,7 +85,7 @@ class AzureStore:
         self.server = self._client.endpoint
 
     def info(self, path: str) -> ObjectInfo:
-        """Request size and ETag by one HEAD; if Azure refuses it, a header of the answer holds the reason.
+        """Request size and ETag with one HEAD. If Azure refuses the request, a header of the answer holds the reason.
 
         Raises:
             ObjectNotFoundError: there is no such blob or container; the message says which. A folder is no blob.
@@ -119,7 +119,7 @@ class AzureStore:
         return sorted(infos, key=lambda info: info.path)
 
     def peek(self, prefix: str) -> list[str]:
-        """Name the blobs and folders of the first page of a folder's listing."""
+        """Return the names of the blobs and folders of the first page of a folder's listing."""
         container, _, name = prefix.partition("/")
         folder = f"{name.rstrip('/')}/" if name else ""
         entries, _ = self._page(container, folder, None)
@@ -127,7 +127,7 @@ class AzureStore:
         return sorted(name for name in names if name and f"{name}/" not in names)
 
     def folders(self, prefix: str) -> list[str]:
-        """Name the sub-folders of a folder; raises as `find`."""
+        """Return the names of the sub-folders of a folder; raises as `find`."""
         container, _, name = prefix.partition("/")
         folder = f"{name.rstrip('/')}/" if name else ""
         pages = self._pages(container, folder, self._url.uri_of(folder))
@@ -164,10 +164,10 @@ class AzureStore:
         if _info(info.path, info.uri, blob) != info:
             return NoDigest("it was replaced meanwhile")  # reading this blob fails, too
         if blob.blob_type not in (None, BlobType.BLOCKBLOB):
-            return NoDigest("its Content-MD5 would be of what it was made with: appends and pages do not change it")
+            return NoDigest("its Content-MD5 may be outdated: appended blocks and written pages do not change it")
         value = bytes(blob.content_settings.content_md5 or b"")
         if len(value) != HASHES["md5"]:
-            return NoDigest("it was uploaded without a Content-MD5, and Azure keeps none of a blob in several blocks")
+            return NoDigest("it was uploaded without a Content-MD5, and Azure computes none for several blocks")
         return ObjectDigest("md5", (PartDigest(int(blob.size), value.hex()),))
 
     def write(self, path: str, data: bytes) -> None:
@@ -185,14 +185,14 @@ class AzureStore:
         self._client.call(upload, self._url.uri_of(name), container)
 
     def begin_upload(self, path: str, size_bytes: int | None, part_bytes: int, replaced: ObjectInfo | None) -> Upload:
-        """Begin a blob; raises as `Upload.send` with its first block."""
+        """Begin the upload of a blob; raises as `Upload.send` with its first block."""
         from streamer.backends.azure.upload import AzureUpload  # noqa: PLC0415 (a load needs none)
 
         del size_bytes  # blobs of one block are uploaded like all others
         return AzureUpload(self._client, path, self._url.uri_of(path.partition("/")[2]), part_bytes, replaced)
 
     def resume_upload(self, path: str, size_bytes: int, part_bytes: int, replaced: ObjectInfo | None) -> Upload:
-        """Begin a blob, of which Azure may have blocks; raises as `Upload.send`."""
+        """Begin the upload of a blob; Azure may have blocks of it already. Raises as `Upload.send`."""
         from streamer.backends.azure.upload import AzureUpload  # noqa: PLC0415 (a load needs none)
 
         del size_bytes

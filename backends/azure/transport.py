@@ -27,7 +27,7 @@ _ENGINE_HEADERS = {"accept", "user-agent"}  # the engine sets these, so that loo
 
 @dataclass
 class Call:
-    """One call of the service client: the caller's values for the transport, and the attempts that it reports.
+    """One call of the service client: the caller's values, and the attempts that the transport reports.
 
     Attributes:
         uri: The URL for messages, without secrets.
@@ -83,10 +83,10 @@ class EngineTransport(HttpTransport[HttpRequest, HttpResponse]):
         """Do nothing: the engine owns the connections."""
 
     def close(self) -> None:
-        """Do nothing either."""
+        """Do nothing: the engine owns the connections."""
 
     def __exit__(self, *_: object) -> None:
-        """Do nothing either."""
+        """Do nothing: the engine owns the connections."""
 
     def _exchange(self, answer: _Answer, attempts: Attempts) -> Response:
         method = answer.request.method

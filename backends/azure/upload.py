@@ -1,8 +1,8 @@
 """Writes one blob to Azure, in blocks that become a blob in one request.
 
-Guarantees: the blob shows up whole, in `AzureUpload.finish`, and only if none is there, or the one that is to be
-replaced. Azure checks the MD5 of each block. Blocks of a save that failed take space, and show nowhere; Azure removes
-them after a week, and has no request to do it earlier.
+Guarantees: readers see either no new blob or the whole blob, after `AzureUpload.finish`. A blob that another writer
+uploaded meanwhile is not overwritten. Azure checks the MD5 of each block. The blocks of a failed save take space, but
+no listing shows them. Azure removes them after a week, and has no request to remove them earlier.
 https://learn.microsoft.com/rest/api/storageservices/put-block-list
 """
 
@@ -34,11 +34,11 @@ class AzureUpload:
     """See `streamer.core.store.uploads.Upload`.
 
     Args:
-        client: Of the store.
+        client: The client of the store.
         path: ``container/name``.
-        uri: Of the blob, without secrets.
-        part_bytes: Of each part but the last.
-        replaced: What is to be replaced, or None.
+        uri: The URL of the blob, without secrets.
+        part_bytes: Size of each part except the last.
+        replaced: The blob to replace, or None.
     """
 
     parallel_parts = PARALLEL_PARTS
@@ -51,10 +51,10 @@ class AzureUpload:
         self._mark = UploadMark(MARK, replaced, self._metadata)
         self._lock = threading.Lock()
         self._blocks: dict[int, str] = {}
-        self._earlier: dict[str, int] = {}  # sizes of blocks that another process has sent, by their ids
+        self._earlier: dict[str, int] = {}  # sizes of the blocks that an earlier process sent, by id
 
     def note_earlier_blocks(self) -> None:
-        """Ask which blocks Azure has of this blob, so that equal ones are not sent again; raises as `Upload.send`."""
+        """List the blocks that Azure already has, so that `send` can skip them; raises as `Upload.send`."""
         try:
             _, blocks = self._ask(lambda blob, options: blob.get_block_list("uncommitted", **options))
         except (AccessDeniedError, ObjectNotFoundError):  # no right to read, or no block at all
@@ -64,7 +64,7 @@ class AzureUpload:
     def send(self, offset_bytes: int, part: memoryview) -> None:
         """Send one block; raises as `Upload.send`."""
         number = offset_bytes // self._part_bytes
-        # All ids of a blob have one length. Azure compares the MD5 when it gets the block, and lists only the id.
+        # All block ids of a blob must be equally long. The MD5 is in the id because listings show only ids.
         block_id = f"{number:06d}-{md5(part, usedforsecurity=False).hexdigest()}"
         if self._earlier.get(block_id) != part.nbytes:
             data = bytes(part)
@@ -89,7 +89,7 @@ class AzureUpload:
             raise
 
     def abort(self) -> None:
-        """Remove a blob whose answer was lost; raises as `Upload.abort`."""
+        """Remove the blob if Azure made it but its answer was lost; raises as `Upload.abort`."""
         if self._mark.is_to_be_removed():
             self._ask(lambda blob, options: blob.delete_blob(**options))
 

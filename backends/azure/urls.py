@@ -143,16 +143,16 @@ def check_host(url: AzureUrl, options: Mapping[str, Any], environment: Mapping[s
     if url.host is None or is_azure_host(url.host) or url.host in set(_named(options, environment)):
         return
     raise UsageError(
-        f"The host {url.host} is none of Azure's, and gets no request",
+        f"The host {url.host} is none of Azure's, so no request is sent to it",
         uri=url.uri_of(url.name),
-        hint=f"If your credentials are meant for it, name it: storage_options={{'account_host': '{url.host}'}}",
+        hint=f"If this host may get your credentials, name it: storage_options={{'account_host': '{url.host}'}}",
     )
 
 
 def _named(options: Mapping[str, Any], environment: Mapping[str, str]) -> Iterator[str]:
     if options.get("account_host"):
         yield str(options["account_host"]).partition("/")[0].lower()
-        return  # requests go there, whatever host a connection string of the environment names
+        return  # adlfs uses this host even if a connection string of the environment names another host
     _, host = named_by_connection_string(options, environment)
     if host:
         yield host

@@ -229,7 +229,7 @@ def test_the_md5_of_a_blob_that_was_appended_to_is_doubted(
     blob.append_block(SHARD)
     (told,) = checked(there, "auto").verified
     assert told.verified_by is None
-    assert "appends and pages do not change it" in str(told.remark)
+    assert "appended blocks and written pages do not change it" in str(told.remark)
 
 
 @pytest.fixture
