@@ -19,10 +19,10 @@ __all__ = ["ATTEMPTS", "BODY_S", "HOW_TO_WAIT", "TOO_SLOW", "AnswerTimes", "answ
 
 BODY_S = 30.0  # for a page of a listing or a document; enough for 16 MiB, the largest index page, at half a MiB/s
 SILENCE_S = 15.0  # longest pause in a body; an answer that may take longer to begin may pause as long
-TOO_SLOW = "Check the network and the proxy on the way to it; a page or document has 30 s"
+TOO_SLOW = "Check the network and the proxy on the way to it; a page or document must arrive within 30 s"
 HOW_TO_WAIT = "If it is this slow, raise connect_timeout_s and first_byte_timeout_s in Options"
 SLOWEST_UPLOAD_BYTES_PER_S = 256 << 10  # per connection, if eight share a line of 16 Mbit/s
-ATTEMPTS = 3  # the most that any of the clients makes
+ATTEMPTS = 3  # the most attempts of any client
 
 
 @dataclass(frozen=True)

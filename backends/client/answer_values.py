@@ -5,8 +5,8 @@ the server. Names are text that can be sent back; words (codes, request ids) hol
 log can show. A quote is one short printable line. A server may repeat the request: a run of characters as long as a
 key, token or signature is replaced by ``***``.
 
-A ``Content-Encoding`` leaves the bytes unchanged by the same rule as in native/http/range_response.cc. If a body is
-framed or compressed despite such a value, it is refused for its size, its header or its checksum.
+Some values of ``Content-Encoding`` leave the bytes unchanged; native/http/range_response.cc has the same list. If a
+body is framed or compressed despite such a value, its size, its header or its checksum is wrong, and it is refused.
 """
 
 from __future__ import annotations

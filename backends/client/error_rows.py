@@ -1,9 +1,9 @@
 """Rows of the tables that map failures to errors: a class, a message and a hint for each. Imports no storage.
 
-Each backend has its own tables, by exception class, by the storage's error code or by HTTP status. Here are also the
-causes that all storages have in common: one side speaks TLS and the other does not; a host does not exist, or refuses.
-A lookup of a name that does not exist is not retried. A name server that fails or is silent (``EAI_AGAIN``) is another
-failure: the host may exist.
+Each backend has its own tables, by exception class, by the storage's error code or by HTTP status. This module also has
+the causes that all storages have in common: only one side speaks TLS, the host does not exist, or it refuses. A lookup
+of a name that does not exist is not retried. A name server that fails or is silent (``EAI_AGAIN``) is another failure:
+the host may exist.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ __all__ = [
     "wants_tls",
 ]
 
-MAY_BE_PLAIN = "What listens there does not speak TLS: it may want http://"
+MAY_BE_PLAIN = "The server at this port does not speak TLS: try http://"
 MAY_BE_TLS = "It may speak TLS: try https://"
 
 # OpenSSL's names for "the server does not speak TLS"; OpenSSL 3.2 changed them.
 _NO_TLS = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL", "RECORD_LAYER_FAILURE"})
-_WANTS_TLS = (b"HTTP request was sent to HTTPS port", b"HTTP request to an HTTPS server")  # nginx; Go (MinIO)
+_WANTS_TLS = (b"HTTP request was sent to HTTPS port", b"HTTP request to an HTTPS server")  # nginx, Go (MinIO)
 
 E = TypeVar("E", bound=StreamerError)
 E_co = TypeVar("E_co", bound=StreamerError, covariant=True)
@@ -143,7 +143,7 @@ def unknown_host(error: BaseException, uri: str | None, hint: str, **facts: Any)
 
 
 def address_in(error: BaseException) -> str:
-    """Name the host and port that aiohttp could not connect to, if its exception holds them."""
+    """Return the host and port that aiohttp could not connect to, if its exception holds them."""
     host, port = getattr(error, "host", None), getattr(error, "port", None)
     if not isinstance(host, str) or not isinstance(port, int):
         return ""

@@ -1,9 +1,9 @@
 """One request over the engine's connections, and its answer. The client of every storage sends its requests with it.
 
-Guarantees: a request uses the certificates, the proxy and the user agent that reads of data use, and leaves its
-connection open for them. Each wait is bounded: for the connection and the head of the answer by `AnswerTimes`, for a
-body by `BODY_S` and `silence_s`. No redirect is followed, nothing is decompressed, and a body is held only up to the
-size that the caller allows.
+Guarantees: a request uses the same certificates, proxy and user agent as reads of data, and leaves its connection open
+for these reads. Each wait is bounded: for the connection and the head of the answer by `AnswerTimes`, for a body by
+`BODY_S` and `silence_s`. No redirect is followed, nothing is decompressed, and a body is held only up to the size that
+the caller allows.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Response:
     def __init__(self, exchange: _native.Exchange, url: str, times: AnswerTimes) -> None:
         self._exchange, self._times = exchange, times
         self._url = url
-        self._failure: _native.ReadError | None = None  # raised only after the bytes that arrived before it
+        self._failure: _native.ReadError | None = None  # raised when all bytes that arrived before it were returned
         self.status = exchange.status
         self.body = b""
 
@@ -139,8 +139,8 @@ class Response:
 
 
 def _kind_of(source: HttpSource, method: str) -> Mapping[str, str]:
-    """Return the Content-Type of an upload, unless the headers name it: libcurl would send the type of a form."""
-    if method == "DELETE":  # it uploads nothing, and a signature may cover the type: an empty type is not sent
+    """Return a Content-Type for an upload whose headers have none: otherwise libcurl would send the type of a form."""
+    if method == "DELETE":  # it has no body, and a signature may cover the headers, so no Content-Type is sent
         return {"Content-Type": ""}
     is_named = method in ("GET", "HEAD") or any(name.lower() == "content-type" for name in source.headers)
     return {} if is_named else {"Content-Type": "application/octet-stream"}

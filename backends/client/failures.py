@@ -30,7 +30,7 @@ from streamer.core.store.proxies import advice_about
 
 __all__ = ["ambiguous", "compressed", "failure_of", "silent", "too_long", "too_slow"]
 
-_TLS_RECORDS = (b"\x15\x03", b"\x16\x03")  # an alert, a handshake
+_TLS_RECORDS = (b"\x15\x03", b"\x16\x03")  # an alert and a handshake begin like this
 _CHECK_PLACE = "Check host and port, that the server runs, and the network"
 
 
@@ -70,7 +70,7 @@ def _failure_of(native: ReadError, url: str, exchange: Exchange | None, ca_optio
         hint = "Check the endpoint and the proxy before it: a storage's headers have a few KB"
         return StorageError("The headers of the server's answer do not end", hint=hint)
     if native.code == "http_status":
-        return OptionError("The URL cannot be requested", hint="Check it, and that of the proxy")
+        return OptionError("The URL cannot be requested", hint="Check the URL, and the URL of the proxy")
     if native.code != "connect":
         return error_from_native(native, uri=None, object_size=None)
     if exchange is not None and not exchange.was_connected:
@@ -96,16 +96,16 @@ def compressed(status: int) -> StorageError:
     return StorageError(
         "The server compresses its answer, though it was asked not to",
         status=status,
-        hint="Turn compression off, there or in the proxy before it",
+        hint="Turn compression off, in the server or in the proxy before it",
     )
 
 
 def ambiguous(status: int) -> StorageError:
     """Make the error for an answer with two different lengths (RFC 9112, 6.3)."""
     return StorageError(
-        "The server tells two lengths of its answer",
+        "The server sends two lengths of its answer, which differ",
         status=status,
-        hint="Mend the server, or the proxy before it: one of both is wrong",
+        hint="Repair the server or the proxy before it: at least one of the lengths is wrong",
     )
 
 

@@ -57,7 +57,7 @@ def _hidden_by_blanks() -> dict[str, str]:
 
 
 def check_proxy(proxy: str) -> None:
-    """Refuse a SOCKS proxy, and a text that names no proxy: it would fail like a server that does not run.
+    """Refuse a SOCKS proxy, and a text that is no proxy's URL: the failure would look like a server that does not run.
 
     Raises:
         OptionError: it is a SOCKS proxy, or no URL with a host.
@@ -65,7 +65,7 @@ def check_proxy(proxy: str) -> None:
     if _is_of_socks(proxy):
         raise OptionError(
             "SOCKS proxies cannot be used",
-            hint="Let HTTPS_PROXY, or the option, name an HTTP proxy, or NO_PROXY the host",
+            hint="Name an HTTP proxy in HTTPS_PROXY or in the option, or name the host in NO_PROXY",
         )
     if _is_ambiguous(proxy):
         raise OptionError(
@@ -75,7 +75,7 @@ def check_proxy(proxy: str) -> None:
     if not _names_a_host(proxy):
         raise OptionError(
             "The proxy that HTTP_PROXY, HTTPS_PROXY, ALL_PROXY or an option names is no URL with a host",
-            hint="As http://host:port; blank for none",
+            hint="Write it as http://host:port, or leave it blank for no proxy",
         )
 
 
@@ -111,8 +111,8 @@ class _RowOfProxy(ErrorRow[StorageError]):
 def refusal_of_proxy(status: int) -> ErrorRow[StorageError]:
     """Make the row for an answer of the proxy itself instead of the server."""
     if status in (401, 407):
-        return _RowOfProxy(CredentialsError, "The proxy wants credentials, or others", advice_about(status))
-    return _RowOfProxy(HttpStatusError, "The proxy makes no connection to the server", advice_about(status))
+        return _RowOfProxy(CredentialsError, "The proxy wants credentials, or different ones", advice_about(status))
+    return _RowOfProxy(HttpStatusError, "The proxy could not connect to the server", advice_about(status))
 
 
 def named_proxy(options: Mapping[str, Any]) -> str | None:

@@ -70,7 +70,7 @@ def next_hop(hop: Hop, location: str | None, uri: str, *, may_be_local: bool = F
         raise RedirectError("The server redirects to a scheme that is not HTTP", uri=uri, hint=_NAME_IT)
     if before[0] == "https" and after[0] == "http":
         raise RedirectError(
-            "The server redirects from TLS to plain HTTP", uri=uri, hint=f"If {after[1]} is to be trusted, name it"
+            "The server redirects from TLS to plain HTTP", uri=uri, hint=f"If you trust {after[1]}, name it in the URL"
         )
     if "%" in after[1].partition("%25")[0] or ("%" in after[1] and ":" not in after[1]):  # except in an IPv6 zone
         raise RedirectError("The server redirects to something that is not a URL", uri=uri, hint=_NAME_IT)
@@ -125,7 +125,7 @@ def _locality(host: str) -> str:
     address: IPv4Address | IPv6Address
     try:
         address = ip_address(host) if ":" in host else IPv4Address(socket.inet_aton(host))
-    except (OSError, ValueError):  # a name
+    except (OSError, ValueError):  # the host is a name, not an address
         return ""
     address = _embedded(address) or address
     if address.is_loopback or address.is_unspecified:  # 0.0.0.0 reaches this machine, too

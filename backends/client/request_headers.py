@@ -70,7 +70,7 @@ def own_headers(source: Mapping[str, Any]) -> dict[str, str]:
         return {name: value for name, value in named if name != "accept-encoding"}
     except (TypeError, ValueError):
         raise OptionError(
-            "headers must be a mapping of names to values", hint="As {'Authorization': 'Bearer …'}"
+            "headers must be a mapping of names to values", hint="Write them as {'Authorization': 'Bearer …'}"
         ) from None
 
 
@@ -82,13 +82,13 @@ def check_headers(headers: Mapping[str, str]) -> None:
     """
     for name in headers:
         if name in _FORBIDDEN:
-            raise OptionError(f"headers cannot hold {name!r}: reading by ranges sets it itself")
+            raise OptionError(f"headers cannot hold {name!r}: requests for ranges set this header themselves")
         if (fault := fault_of(name, headers[name])) is not None:
-            raise OptionError(fault, hint="Headers are plain text: strip what a file or a shell has put around them")
+            raise OptionError(fault, hint="Headers are plain text: remove quotes, spaces and line ends around them")
 
 
 def fault_of(name: str, value: str) -> str | None:
-    r"""Describe the first character that makes a header unfit to be sent; None for a header that can be.
+    r"""Describe the first character that makes a header unfit to be sent; None if the header can be sent.
 
     Example:
         >>> fault_of("authorization", "Bearer S3CR3T\n")

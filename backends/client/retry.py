@@ -36,8 +36,8 @@ class Attempts:
 
     Args:
         times: How long the attempts may take together.
-        most: Highest number of attempts. The default has one for a connection that was closed while idle, and one for
-            a server that restarts. The probe of an outage is sent once.
+        most: Highest number of attempts. The default allows one retry for a connection that was closed while idle, and
+            one for a server that restarts. The probe of an outage has one attempt.
 
     Attributes:
         number: Number of the current attempt, from 1.

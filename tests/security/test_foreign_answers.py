@@ -156,7 +156,7 @@ def test_a_port_without_tls_is_said_to_want_none(place: str) -> None:
     with ScriptedServer(b"") as server:
         error = failure(place, f"https://127.0.0.1:{server.port}")
     assert isinstance(error, TlsError)
-    assert "it may want http://" in str(error)
+    assert "try http://" in str(error)
 
 
 @pytest.mark.parametrize(
