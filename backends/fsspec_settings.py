@@ -1,4 +1,4 @@
-"""What fsspec's own configuration sets for a scheme, and the user's options over it.
+"""Merges fsspec's own configuration of a scheme with the user's options, which win.
 
 Guarantees: fsspec is imported only if it has a configuration, or is used anyway. The user's options are copied, never
 changed, and no `repr` shows their secrets.
@@ -19,7 +19,7 @@ from streamer.core.secrets.hidden_arguments import SecretOptions, plain
 
 __all__ = ["are_configured", "configured_options", "names_of_arguments"]
 
-_FOLDER = "~/.config/fsspec"  # FSSPEC_CONFIG_DIR names another one
+_FOLDER = "~/.config/fsspec"  # unless FSSPEC_CONFIG_DIR names another folder
 
 
 def are_configured(*schemes: str, variables: Iterable[str] | None = None) -> bool:
@@ -48,7 +48,7 @@ def configured_options(cls: type[Any], storage_options: Mapping[str, Any]) -> Se
 
     options = SecretOptions(apply_config(cls, plain(storage_options)))
     for name in [name for name in options if name not in storage_options and is_blank(options[name])]:
-        del options[name]  # as set by FSSPEC_S3_KEY=
+        del options[name]  # for example, FSSPEC_S3_KEY= sets a blank key
     if options.get("asynchronous"):
         raise OptionError("asynchronous=True is for file systems used inside coroutines, which this one is not")
     return options

@@ -42,17 +42,18 @@ from streamer.core.store.certificates import is_untrusted
 
 __all__ = ["raise_opening_error", "raise_storage_error"]
 
-LEAST_SIMILARITY = 0.5  # as of s4 and s3
+LEAST_SIMILARITY = 0.5  # s4 and s3 are this similar
 LEAST_SIMILARITY_OF_OTHERS = 0.7  # for schemes that begin with another letter
 
 _OTHER_NAMES = {"azure": "az", "gcloud": "gs", "hub": "hf", "huggingface": "hf", "minio": "s3"}
 
 _CHECK_LOGIN = "Check the login in storage_options, and what it may read"
 _CHECK_NAME = "Check the URL, and what lies in the folder or archive"
-_CAUSE = "Its cause says more, where it holds no secret; see the documentation of that file system"
+_CAUSE = "The exception's cause has details unless it may hold a secret; see the documentation of that file system"
 _CHECK_NETWORK = "Check host, port and network, and that the server runs"
 
-# Quotes the name of an argument, which is no secret. Only constructors get user options; the file system calls others.
+# The name of an argument is no secret, so it is quoted. Only constructors get user options, so other calls do not
+# match.
 _UNEXPECTED = re.compile(r"\b__init__\(\) got an unexpected keyword argument '(\w{1,80})'", re.ASCII)
 
 _STATUSES: dict[int, ErrorRow[StorageError]] = {
@@ -159,7 +160,7 @@ def _storage_error(error: Exception, uri: str, byte_range: tuple[int, int] | Non
         return _TLS_FAILED.error(uri, byte_range=byte_range)
     if is_unknown_host(error):
         return unknown_host(error, uri, _CHECK_NETWORK, byte_range=byte_range)
-    status = getattr(error, "status", None)  # aiohttp's
+    status = getattr(error, "status", None)  # exceptions of aiohttp have it
     if isinstance(status, int):
         row = _STATUSES.get(status) or row_of_status(status, "The server could not answer")
         return row.error(uri, byte_range=byte_range, status=status)

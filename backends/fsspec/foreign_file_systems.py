@@ -2,8 +2,8 @@
 
 In a chained URL (``zip://a::https://host/b``), redirects and logins follow our rules, and blank variables count as
 unset. Guarantees: an option of the user is never changed. A ``verify`` that switches the verification of certificates
-off is refused. Without blank variables only the session of an s3fs is set; a load without a chain uses the same
-session.
+off is refused. If no variable is blank, only the session of an s3fs is set: a load without a chain uses the same kind
+of session.
 
 A caller's file system is refused for a URL of another storage: it would take the whole URL for a path, and report a
 missing bucket with a strange name.
@@ -54,7 +54,7 @@ def with_login(scheme: str) -> Callable[[str, Mapping[str, Any]], SecretOptions]
 
 
 def check_instance(fs: AbstractFileSystem) -> None:
-    """Check that the caller's file system, and those under it, verify certificates; a blank variable counts as unset.
+    """Check that the caller's file system, and the file systems under it, verify certificates. Ignore blank variables.
 
     Raises:
         OptionError: a file system is already connected without verifying certificates.
@@ -76,7 +76,7 @@ def _fill_s3(options: SecretOptions) -> None:
     verify = client.get("verify") if isinstance(client, Mapping) else None
     if verify is False or is_blank(verify):
         raise OptionError(
-            "verify=False is refused, and so is a blank one: TLS certificates are always verified",
+            "verify=False and a blank verify are refused: TLS certificates are always verified",
             hint=_HINT,
         )
     if options.get("session") is not None:
@@ -206,7 +206,7 @@ def check_scheme(fs: AbstractFileSystem, path: str, builtin: Iterable[str]) -> N
         return
     if scheme in {*builtin, *fsspec.available_protocols()}:
         raise OptionError(
-            f"The URL is of {scheme}://, and the file system fs= ({type(fs).__name__}) reads {_shown(own)}",
+            f"The URL begins with {scheme}://, but the file system fs= ({type(fs).__name__}) reads {_shown(own)}",
             uri=redact(path),
             hint=f"Give fs= a file system of {quoted(scheme)}, or leave it out and give storage_options=",
         )

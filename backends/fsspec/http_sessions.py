@@ -67,7 +67,7 @@ class GuardedSessions:
         options.setdefault("timeout", times)
         if (
             self.make is None
-        ):  # aiohttp's own context is made once in a process, and takes a blank SSL_CERT_FILE at its word
+        ):  # aiohttp makes its own context once in a process, and uses a blank SSL_CERT_FILE as a path
             options.setdefault("connector", aiohttp.TCPConnector(ssl=trust_in()))
         session = aiohttp.ClientSession(**options) if self.make is None else await self.make(**options)
         trace = aiohttp.TraceConfig()

@@ -3,12 +3,12 @@
 Guarantees: the last `IDLE_KEPT` file systems that no load uses stay open, so that the next load with the same options
 reuses their session and connections. All other unused ones are closed, so that a thousand loads with a thousand
 credentials cost as much as a few. These file systems are never in fsspec's own cache, and instances of that cache are
-neither used nor closed here.
+neither used nor closed by this module.
 
 File systems that fsspec made for a load are removed from its cache, which would keep them forever. None is closed here:
 other holders of a file system continue to read, and it closes itself when the last holder is gone. Instances that were
 in the cache before stay there. Instances that were made with objects of the caller (a connector, a login) stay, too:
-they might close these objects with themselves.
+when they close themselves, they might close these objects, too.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Instances:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._shared: dict[Hashable, Instance] = {}  # the unused ones in the order in which they lost their last user
+        self._shared: dict[Hashable, Instance] = {}  # unused instances in the order of losing their last user
         self._released: deque[Instance] = deque()  # one entry for each user that is gone
 
     def use(self, user: object, key: Hashable | None) -> Instance | None:
@@ -132,7 +132,7 @@ class Instances:
                 instance.close()
 
     def _remove_unused(self, kept: int) -> list[Instance]:
-        """Count the released users, and return the instances to close; needs the lock."""
+        """Subtract the released users from the counts, and return the instances to close; needs the lock."""
         unused: list[Instance] = []
         while self._released:
             instance = self._released.popleft()

@@ -144,7 +144,7 @@ class FsspecStore:
             raise_storage_error(error, self._uri(prefix), hides_cause=self._hides_causes)
 
     def peek(self, prefix: str) -> list[str]:
-        """Name the files and folders directly in a folder."""
+        """Return the names of the files and folders directly in a folder."""
         names = []
         for entry in self._fs.ls(str(self._own_path(prefix)), detail=True):
             path = str(entry["name"]).partition("?" if "://" in entry["name"] else "\0")[0]  # a query may be a secret
@@ -152,7 +152,7 @@ class FsspecStore:
         return sorted(names)
 
     def folders(self, prefix: str) -> list[str]:
-        """Name the sub-folders of a folder; raises as `find`."""
+        """Return the names of the sub-folders of a folder; raises as `find`."""
         try:
             return folders_among(self.peek(prefix))
         except (FileNotFoundError, NotADirectoryError):

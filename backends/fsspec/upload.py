@@ -1,7 +1,7 @@
 """Writes one object through a file that an fsspec file system has opened for writing, part after part.
 
-When the object shows up is up to the file system: most object stores show it when the file is closed, SFTP and others
-while it is written. A new large file is closed after its last byte, so that no buffer waits for `finish`; a small one
+The file system decides when readers see the object: most object stores show it when the file is closed, SFTP and others
+while it is written. A new large file is closed after its last byte, so that no buffer waits for `finish`. A small file
 is written in `finish`.
 """
 
@@ -21,7 +21,7 @@ from streamer.core.store.uploads import changed_meanwhile
 __all__ = ["FsspecUpload"]
 
 SMALL_BYTES = 1 << 20
-_READ_ONLY = (NotImplementedError, ValueError)  # what file systems raise that know no mode "wb"
+_READ_ONLY = (NotImplementedError, ValueError)  # raised by file systems without the mode "wb"
 
 
 class FsspecUpload:
@@ -30,14 +30,14 @@ class FsspecUpload:
     Args:
         fs: The file system.
         path: Its own path of the object.
-        uri: Of the object, without secrets.
-        size_bytes: Of the object, or None.
-        replaces: Whether an object that is there is to be replaced.
+        uri: The URL of the object, without secrets.
+        size_bytes: Size of the object, or None if it is unknown.
+        replaces: Whether an existing object may be replaced.
         fail: Raises an exception of the file system as an error of this package.
 
     Raises:
-        UsageError: the file system has no way to write; of a small file, in `finish`, as the next two.
-        ChangedError: there is such an object.
+        UsageError: the file system cannot write. For a small file, `finish` raises this error and the next two.
+        ChangedError: the object exists already.
         StorageError: the file cannot be opened.
     """
 
@@ -68,7 +68,7 @@ class FsspecUpload:
         if self._file is None:
             self._small[offset_bytes:] = part
             return
-        if offset_bytes < self._written_bytes:  # it was written, and a failure to close the file is asked again
+        if offset_bytes < self._written_bytes:  # this part was written; only closing the file failed, and is retried
             part = part[self._written_bytes - offset_bytes :]
         try:
             self._file.write(part)
@@ -79,7 +79,7 @@ class FsspecUpload:
             self._fail(error)
 
     def finish(self) -> None:
-        """Write a small file, and close any; raises as `Upload.finish`."""
+        """Write the file if it is small, and close it; raises as `Upload.finish`."""
         if self._is_finished:
             return
         if self._file is None:
@@ -93,13 +93,13 @@ class FsspecUpload:
         self._is_finished = True
 
     def abort(self) -> None:
-        """Give the file up, and remove what shows up of it; raises as `Upload.abort`."""
+        """Discard the file, and remove it if readers see a part of it; raises as `Upload.abort`."""
         if self._file is None or self._is_finished:
             return
         try:
             if isinstance(self._file, AbstractBufferedFile) and not self._file.closed:
                 self._file.discard()
-                self._file.closed = True  # or its finalizer would write what is left
+                self._file.closed = True  # otherwise its finalizer would write the rest
                 return
             self._file.close()
             self._fs.rm_file(self._path)
