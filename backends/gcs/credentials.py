@@ -152,7 +152,7 @@ def _service_account(own: SecretOptions, access: str) -> Any:
 
 
 def _of_gcsfs(own: SecretOptions, project: str, access: str) -> Any:
-    """Let gcsfs interpret a token: the login of a user, in a file or a browser."""
+    """Return the credentials that gcsfs makes of a token: the login of a user, in a file or a browser."""
     from gcsfs.credentials import GoogleCredentials  # noqa: PLC0415  it takes 0.4 s
 
     return GoogleCredentials(project, access, plain(own)["token"]).credentials
@@ -166,10 +166,10 @@ def _googles_default(scopes: list[str]) -> tuple[Any, str | None]:
         if os.path.isfile(saved):
             find = partial(google.auth.load_credentials_from_file, saved)
         elif os.path.exists(SAVED_LOGIN):
-            reason = "unset CLOUDSDK_CONFIG: for a blank one, a file of the working directory counts"
+            reason = "unset CLOUDSDK_CONFIG: if it is blank, google-auth reads a file of the working directory"
             raise DefaultCredentialsError(reason)  # type: ignore[no-untyped-call]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # it warns of files of strangers; this is the user's login
+        warnings.simplefilter("ignore", DeprecationWarning)  # about untrusted files; this file is the user's
         login: tuple[Any, str | None] = find(scopes=scopes, request=_ask_token_server)
     return login
 

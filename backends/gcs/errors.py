@@ -46,7 +46,7 @@ _EXCEPTIONS: ExceptionTable[StreamerError] = {
     ),
     (google.RefreshError, google.ReauthFailError): ErrorRow(
         CredentialsError,
-        "The access token has ended and could not be renewed",
+        "The access token has expired and could not be renewed",
         "Log in again, or give credentials that renew themselves: a key file, or Google's default credentials",
     ),
     (google.TransportError,): ErrorRow(
@@ -58,7 +58,7 @@ _EXCEPTIONS: ExceptionTable[StreamerError] = {
     (TypeError, ValueError, KeyError): ErrorRow(
         OptionError,
         "gcsfs refuses the storage options",
-        "See the cause; token, project and session_kwargs are looked at first",
+        "See the cause, and first check token, project and session_kwargs",
     ),
 }
 
@@ -185,7 +185,7 @@ def _meaning(answer: Answer, caller: Caller) -> ErrorRow[StorageError]:
             "Check endpoint_url",
         )
     if 200 <= answer.status < 300:
-        return ErrorRow(StorageError, "The answer is none of Google Cloud Storage's JSON API", "Check endpoint_url")
+        return ErrorRow(StorageError, "The answer is not from Google Cloud Storage's JSON API", "Check endpoint_url")
     return row_of_status(answer.status, "Google Cloud Storage could not answer")
 
 

@@ -139,7 +139,7 @@ class GcsfsSession:
 
 
 class _Answer:
-    """An answer that was received here; it stands in for the engine's exchange in a `Response`."""
+    """An answer that aiohttp received; it stands in for the engine's exchange in a `Response`."""
 
     def __init__(self, response: aiohttp.ClientResponse) -> None:
         self.status = response.status

@@ -35,9 +35,7 @@ __all__ = ["GcsStore", "streamer_open_store", "streamer_source_kind"]
 VERSION_HEADER = "x-goog-generation"
 
 DEFAULT_LIMITS = Limits()
-UNPIN = (
-    "A # and a number at the end are a generation: put a slash behind it if the folder is called so, or leave it out"
-)
+UNPIN = "A # and a number at the end name a generation: leave them out, or add a slash if the folder has this name"
 _PINNED = re.compile(r"(.+)(?:#|\?generation=)(\d+)")
 
 
@@ -130,7 +128,7 @@ class GcsStore:
         return sorted(infos, key=lambda info: info.path)
 
     def peek(self, prefix: str) -> list[str]:
-        """Name the objects and folders of the first page of a folder's listing."""
+        """Return the names of the objects and folders of the first page of a folder's listing."""
         bucket, _, key = prefix.partition("/")
         folder = f"{key.rstrip('/')}/" if key else ""
         uri = self._uri(f"{bucket}/{folder}")
@@ -138,7 +136,7 @@ class GcsStore:
         return names_in(self._document(answer, uri), folder)
 
     def folders(self, prefix: str) -> list[str]:
-        """Name the sub-folders of a folder; raises as `find`."""
+        """Return the names of the sub-folders of a folder; raises as `find`."""
         bucket, _, key = prefix.partition("/")
         folder = f"{key.rstrip('/')}/" if key else ""
         names = folders_among(name for page in self._pages(bucket, folder) for name in names_in(page, folder))

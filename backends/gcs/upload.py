@@ -1,7 +1,8 @@
 """Writes one object to Google Cloud Storage by a resumable upload, chunk after chunk.
 
-Guarantees: the object shows up whole, in `GcsUpload.finish`, and only if none is there, or the generation that is to
-be replaced. Google's CRC32C of the whole object is compared with that of the bytes that were sent.
+Guarantees: readers see either no new object or the whole object, after `GcsUpload.finish`. An object that another
+writer uploaded meanwhile is not overwritten. Google's CRC32C of the whole object is compared with the CRC32C of the
+bytes that were sent.
 https://cloud.google.com/storage/docs/performing-resumable-uploads
 """
 
@@ -23,7 +24,7 @@ from streamer.core.store.uploads import UploadMark, changed_meanwhile
 
 __all__ = ["GcsUpload", "ObjectWriter"]
 
-CHUNK_MULTIPLE_BYTES = 256 << 10  # of all chunks but the last: Google's rule
+CHUNK_MULTIPLE_BYTES = 256 << 10  # Google's rule for every chunk except the last
 MARK = "streamer-upload"
 SERVICE = "upload/storage/v1"
 INCOMPLETE, CANCELLED = 308, 499
@@ -35,9 +36,9 @@ class ObjectWriter:
     """Sends requests that change one object, and makes errors of their answers.
 
     Args:
-        client: Of the store.
+        client: The client of the store.
         path: ``bucket/key``.
-        uri: Of the object, without secrets.
+        uri: The URL of the object, without secrets.
     """
 
     def __init__(self, client: GcsClient, path: str, uri: str) -> None:
@@ -65,7 +66,7 @@ class ObjectWriter:
         )
 
     def metadata(self) -> Mapping[str, Any]:
-        """Request the metadata that the writer of the object has named; none of an absent object."""
+        """Request the custom metadata of the object; empty if there is no object."""
         answer = self._ask(lambda: self._client.get(self._bucket, self.key, fields="metadata"))
         found: Mapping[str, Any] = (answer.document or {}).get("metadata") or {}
         return found
@@ -90,9 +91,10 @@ class GcsUpload:
     """See `streamer.core.store.uploads.Upload`.
 
     Args:
-        writer: Of the object.
-        size_bytes: Of the object, or None: then each chunk may be the last, and keeps its end back.
-        replaced: What is to be replaced, or None.
+        writer: Sends the requests about the object.
+        size_bytes: Size of the object, or None. With None any chunk may be the last, so the end of each chunk is held
+            back.
+        replaced: The object to replace, or None.
 
     Raises:
         AccessDeniedError: the credentials do not allow writing.
@@ -107,7 +109,7 @@ class GcsUpload:
         self._replaced = replaced
         self._mark = UploadMark(MARK, replaced, writer.metadata)
         self._crc = self._crc_bytes = self._last_offset = 0
-        self._last = b""  # sent by `finish`, with which Google completes the object
+        self._last = b""  # the end of the object, which `finish` sends
         condition = (replaced.version or "") if replaced else "0"
         query = {"uploadType": "resumable", "name": writer.key} | (
             {"ifGenerationMatch": condition} if condition else {}
@@ -116,15 +118,15 @@ class GcsUpload:
         answer = writer.upload("POST", query, mark, {"Content-Type": "application/json"})
         if answer.status != 200:
             raise self._failed(answer)
-        # Only the id is taken: the credentials go to no other host than before.
+        # Only the id in the answer's URL is used, so that the credentials are sent to no other host.
         self._id = parse_qs(urlsplit(answer.headers.get("location", "")).query).get("upload_id", [""])[0]
 
     def send(self, offset_bytes: int, part: memoryview) -> None:
-        """Send one chunk, the last one without its end; raises as `Upload.send`."""
+        """Send one chunk, but hold back the end of the last chunk; raises as `Upload.send`."""
         if offset_bytes == self._crc_bytes:
             self._crc = _native.crc("crc32c", part, self._crc)
             self._crc_bytes += part.nbytes
-        if self._last and self._last_offset + len(self._last) == offset_bytes:  # the part before was not the last
+        if self._last and self._last_offset + len(self._last) == offset_bytes:  # the held part was not the last
             self._send(self._last_offset, memoryview(self._last))
             self._last = b""
         if self._size_bytes in (None, offset_bytes + part.nbytes):
@@ -138,7 +140,7 @@ class GcsUpload:
         while part.nbytes:
             received_bytes = self._received(self._put(offset_bytes, part))
             if not offset_bytes < received_bytes <= offset_bytes + part.nbytes:
-                hint = "Save again; the place has not changed"
+                hint = "Save again; the destination has not changed"
                 raise StorageError(
                     f"Google has received {received_bytes} bytes of the object", uri=self._uri, hint=hint
                 )
@@ -156,7 +158,7 @@ class GcsUpload:
         self._check_digest(answer)
 
     def abort(self) -> None:
-        """Give the session up, and remove an object whose answer was lost; raises as `Upload.abort`."""
+        """Cancel the upload, and remove the object if it was made but the answer was lost; raises as `Upload.abort`."""
         answer = self._writer.upload("DELETE", self._session(), b"", {})
         if answer.status not in (CANCELLED, 200, 204, 404, 410):
             raise self._refused(answer)
@@ -180,7 +182,7 @@ class GcsUpload:
         ours = base64.b64encode(self._crc.to_bytes(4, "big")).decode()
         if text is not None and text != ours:
             raise ChecksumError(
-                "the object that Google has differs from what was sent",
+                "the object that Google has differs from the bytes that were sent",
                 uri=self._uri,
                 hint="Save again",
                 algorithm="crc32c",

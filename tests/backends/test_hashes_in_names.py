@@ -98,7 +98,7 @@ def test_what_a_folder_with_a_hash_holds_is_pulled(s3_server: SeaweedServer, tmp
 def test_a_generation_is_not_pinned_of_a_folder_regression(place: Place) -> None:
     """``m#2`` is the generation 2 of ``m``: that folder was loaded, without a word."""
     folder, options = place
-    with pytest.raises(streamer.ObjectNotFoundError, match=r"pins the version of one object.*slash behind it"):
+    with pytest.raises(streamer.ObjectNotFoundError, match=r"pins the version of one object.*add a slash"):
         streamer.load(f"{folder}/m#2", storage_options=options)
 
 
