@@ -102,7 +102,7 @@ def next_page(links: Iterable[str], url: str, endpoint: str, uri: str) -> str | 
     if not targets:
         return None
     if len(targets) > 1:
-        raise StorageError("The Hub's listing goes on at several pages at once", uri=uri, hint="Check the endpoint")
+        raise StorageError("The Hub's listing names several next pages", uri=uri, hint="Check the endpoint")
     listing = urlsplit(url)
     try:
         target = urljoin(url, targets.pop())
@@ -139,7 +139,7 @@ def _relations(attributes: Iterable[tuple[str, str]]) -> set[str]:
 
 def _leads_elsewhere(where: str, endpoint: str, uri: str) -> StorageError:
     return StorageError(
-        f"The listing of {endpoint} leads to another server, {where}, which is not asked",
+        f"The listing of {endpoint} leads to another server, {where}, which gets no request",
         uri=uri,
         hint="Set HF_ENDPOINT (or the option endpoint) to a Hub that lists all pages itself, or name the index or the "
         "files: hf://owner/name/model.safetensors.index.json",

@@ -121,13 +121,13 @@ class HfStore:
         return [ObjectInfo(path, self._uri(path), size, commit) for path, size in files]
 
     def peek(self, prefix: str) -> list[str]:
-        """Name the first files and folders in a folder of the commit; offline, return none."""
+        """Return the names of the first files and folders in a folder of the commit; offline, return none."""
         if is_offline():
             return []
         return self._hub.names(self._commit(), self._inner(prefix), self._uri(prefix))
 
     def folders(self, prefix: str) -> list[str]:
-        """Name the sub-folders of a folder of the commit; raises as `find`."""
+        """Return the names of the sub-folders of a folder of the commit; raises as `find`."""
         commit, folder = self._commit(), self._inner(prefix)
         if is_offline():
             return cached_folders(self._place, commit, folder)
@@ -159,7 +159,7 @@ class HfStore:
         if sha256 is None and not is_offline():
             sha256 = self._listed_sha256(inner)
         if sha256 is None or info.size_bytes is None:
-            return NoDigest("it is not in LFS or Xet, and the Hub has a sha256 of files there alone")
+            return NoDigest("it is not in LFS or Xet, and the Hub has a sha256 only for files there")
         return ObjectDigest("sha256", (PartDigest(info.size_bytes, sha256),))
 
     def close(self) -> None:

@@ -60,7 +60,7 @@ def test_a_link_that_cannot_be_parsed_is_no_last_page_regression(link):
 
 
 def test_two_next_pages_are_one_too_many():
-    with pytest.raises(StorageError, match="several pages at once"):
+    with pytest.raises(StorageError, match="several next pages"):
         following(f'<{MIRROR}{TREE}?cursor=a>; rel="next", <{MIRROR}{TREE}?cursor=b>; rel="next"')
 
 
