@@ -1,4 +1,4 @@
-"""GETs of objects and folders of a web server, with their redirects; and requests that change an object, without.
+"""Sends requests to a web server: GETs, whose redirects are followed, and requests that change an object.
 
 Guarantees: redirects of a GET follow the rules of `client/redirects.py`; each wait is bounded (`answer_times`) and each
 request has three attempts at most.
@@ -101,7 +101,7 @@ class HttpClient:
             method: Method of the request.
             hop: URL and headers.
             extra: More headers.
-            body: What is put.
+            body: The content to put.
 
         Raises:
             StorageError: there is no answer.

@@ -44,8 +44,8 @@ _WEIGHTS = (".safetensors", ".json")
 _PAGES = (".html", ".htm", ".xhtml")
 _OTHER_PAGE = "It may want a login (storage_options headers or auth), or a proxy puts its own page in the way"
 _BLOB_PAGE = "A /blob/ page describes a file: give hf://owner/name/file, or the URL of its download (/resolve/, /raw/)"
-DOWNLOAD_IT = "Download it and load the copy: without its size a part could not be told from the whole file"
-MEND_RANGES = "The server, or a proxy before it, handles ranges wrongly: turn them off there, or download the file"
+DOWNLOAD_IT = "Download it and load the copy: without a size, a truncated file looks complete"
+MEND_RANGES = "The server, or a proxy before it, handles ranges wrongly: turn ranges off in it, or download the file"
 
 PARTIAL = 206
 
@@ -120,7 +120,7 @@ def check_kind(headers: Mapping[str, str], path: str, uri: str) -> None:
         raise RangeResponseError(
             "The server compresses the file, though it was asked not to",
             uri=uri,
-            hint="Turn compression off for these files, there or in the proxy before it",
+            hint="Turn compression off for these files, in the server or in the proxy before it",
         )
     is_page = media_type(headers) == "text/html"
     if is_page and path.lower().endswith(_WEIGHTS):
@@ -191,7 +191,7 @@ def probe_object(client: HttpClient, start: Hop, uri: str) -> Probe:
     """
     try:
         answer = client.open(start, uri, FIRST_BYTE)
-    except RangeResponseError as error:  # 416: not even one byte
+    except RangeResponseError as error:  # status 416: the object has not even one byte
         if error.status == 416:
             return _probe_empty(client, start, uri)
         raise
@@ -235,7 +235,7 @@ def index_page(client: HttpClient, folder: Hop, uri: str) -> tuple[bytes, str]:
     if len(page) > MAX_PAGE_BYTES:
         raise StorageError("The index page of the folder has no end", uri=uri, hint=NAME_THE_INDEX)
     if not is_whole(answer.headers, page):
-        what = "The index page of the folder may be cut: neither a length nor </html> tells where it ends"
+        what = "The index page of the folder may be truncated: it has neither a length nor </html>"
         raise StorageError(what, uri=uri, hint=NAME_THE_INDEX)
     return page, answer.hop.url
 
@@ -252,7 +252,7 @@ def _probe_whole(client: HttpClient, start: Hop, uri: str) -> Probe:
     length = answer.headers.get("content-length", "")
     if answer.response.status != 200 or not length:
         raise StorageError(
-            "The server does not tell the size of the file: it leaves the total of its ranges open, and a whole answer "
+            "The server does not report the size of the file: its ranges leave the total open, and a whole answer "
             "has no length",
             uri=uri,
             hint=DOWNLOAD_IT,

@@ -38,7 +38,7 @@ from streamer.core.store.uploads import Upload
 __all__ = ["HttpStore", "source_of_probe", "streamer_open_store", "streamer_source_kind"]
 
 DEFAULT_LIMITS = Limits()
-PROBES_AT_A_TIME = 16  # as many as sources are requested at once
+PROBES_AT_A_TIME = 16  # as many as the sources that are requested at once
 _IN_PATHS = "!$%&'()*+,/:;=@[]~"  # not quoted in a path; a `?` or `#` in the name of a shard is quoted
 
 if find_spec("aiohttp") is None:  # raise now, rather than at the first request that needs aiohttp
@@ -140,11 +140,11 @@ class HttpStore:
         return sorted([*others, *chain.from_iterable(infos)], key=lambda info: info.path)
 
     def peek(self, prefix: str) -> list[str]:
-        """Name the files and folders to which the folder's index page links."""
+        """Return the names of the files and folders to which the folder's index page links."""
         return [unquote(name) for name in self._names(prefix.rstrip("/"), has_folders=True)]
 
     def folders(self, prefix: str) -> list[str]:
-        """Name the sub-folders to which the folder's index page links, quoted as in the page; raises as `find`."""
+        """Return the quoted names of the sub-folders to which the folder's index page links; raises as `find`."""
         try:
             return folders_among(self._names(prefix.rstrip("/"), has_folders=True))
         except ObjectNotFoundError:

@@ -38,7 +38,7 @@ __all__ = ["OneStream", "receive"]
 STALL_SHARE = 1 / 8
 
 ATTEMPTS = 3  # to read one block; each attempt begins at the start of the object
-SKIPPED_BYTES = 1 << 20  # skipped at a time
+SKIPPED_BYTES = 1 << 20  # most bytes that one read skips
 EARLY_WAIT_S = 0.02  # for a thread that is about to request an earlier block; enough for several switches of the GIL
 MAX_IDLE = 8  # connections that wait for their next block; servers close them after a minute anyway
 
@@ -48,7 +48,7 @@ def receive(response: Response, buffer: memoryview, uri: str, limits: Limits) ->
 
     Raises:
         TransferTimeoutError: the body stalled.
-        TruncatedError: the body ended before its first of these bytes.
+        TruncatedError: the body ended before the first of these bytes.
         StorageError: the connection failed before the first of these bytes.
     """
     began = monotonic()
@@ -191,7 +191,7 @@ class OneStream:
                 )
 
     def _receive(self, buffer: memoryview) -> int:
-        assert self._body is not None  # until the end of the object
+        assert self._body is not None  # it is dropped only at the end of the object
         count = receive(self._body, buffer, self._info.uri, self._client.limits)
         self._position += count
         if self._position == self._expected.size_bytes:

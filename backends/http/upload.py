@@ -1,9 +1,9 @@
 """Writes one file to a web server by one ``PUT`` (RFC 9110, 9.3.4), if the server takes any.
 
-Guarantees: the file shows up by one request, which is told to fail if there is one (``If-None-Match: *``), or if the
-one that is to be replaced is another by now (``If-Match``). Many servers ignore that, so we look right before, too.
-Afterwards the size is compared. A file of more than a MiB shows up when all its bytes are there, before `finish`:
-nobody holds the bytes of all files of a checkpoint until then. Refuses larger files than it may hold.
+Guarantees: one request writes the whole file. Its condition lets it fail if the file exists (``If-None-Match: *``) or
+if the file to replace has changed (``If-Match``). Many servers ignore conditions, so the file is also looked up right
+before the request. Afterwards the size is compared. A file of more than a MiB is sent with its last part, before
+`finish`, because the memory cannot hold all files of a checkpoint until then. Refuses files above `MOST_BYTES`.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from streamer.core.store.uploads import changed_meanwhile
 
 __all__ = ["HttpFile", "HttpUpload"]
 
-MOST_BYTES = 256 << 20  # of one file, which is in memory until it is sent, beside seven others
+MOST_BYTES = 256 << 20  # per file; up to eight files are in memory until they are sent
 HELD_BYTES = 1 << 20  # a smaller file is sent in `finish`
 
 _LESS = "Save with max_shard_bytes='250MB', or to a disk or an object store, and publish it from there"
 _ALLOW = (
-    "Allow PUT and DELETE there (nginx: dav_methods PUT DELETE; create_full_put_path on), or save to a disk or an "
+    "Allow PUT and DELETE in it (nginx: dav_methods PUT DELETE; create_full_put_path on), or save to a disk or an "
     "object store, and publish it from there"
 )
 _REFUSED: Mapping[int, ErrorRow[StreamerError]] = {
-    HTTPStatus.METHOD_NOT_ALLOWED: ErrorRow(UsageError, "The server takes no {method} for this URL", _ALLOW),
-    HTTPStatus.NOT_IMPLEMENTED: ErrorRow(UsageError, "The server knows no {method}", _ALLOW),
+    HTTPStatus.METHOD_NOT_ALLOWED: ErrorRow(UsageError, "The server does not allow {method} for this URL", _ALLOW),
+    HTTPStatus.NOT_IMPLEMENTED: ErrorRow(UsageError, "The server does not support {method}", _ALLOW),
     HTTPStatus.CONFLICT: ErrorRow(StorageError, "The server has no folder for this file", "Make the folder first"),
     HTTPStatus.REQUEST_ENTITY_TOO_LARGE: ErrorRow(
-        StorageError, "The file is larger than the server takes", "Raise its limit (nginx: client_max_body_size)"
+        StorageError, "The file is larger than the server accepts", "Raise its limit (nginx: client_max_body_size)"
     ),
     HTTPStatus.INSUFFICIENT_STORAGE: ErrorRow(
-        StorageError, "The server's disk is full, or a quota is used up", "Make room there"
+        StorageError, "The server's disk is full, or a quota is used up", "Make room on the server"
     ),
 }
 
@@ -48,9 +48,9 @@ class HttpFile:
     """Sends requests that change one file.
 
     Attributes:
-        client: Of the store.
+        client: The client of the store.
         start: URL and headers of the file.
-        uri: Of the file, without secrets.
+        uri: The URL of the file, without secrets.
     """
 
     client: HttpClient
@@ -58,21 +58,21 @@ class HttpFile:
     uri: str
 
     def put(self, body: bytes | memoryview, condition: Mapping[str, str]) -> bool:
-        """Write the file; False if there is another one.
+        """Write the file; return False if the condition failed and the server's file has other content.
 
         Raises:
-            UsageError: the server takes no ``PUT``.
-            StorageError: it refuses, or failed.
+            UsageError: the server does not support ``PUT``.
+            StorageError: the server refuses the request, or failed.
         """
         status = self._change("PUT", condition, body, (200, 201, 204, HTTPStatus.PRECONDITION_FAILED))
         return status != HTTPStatus.PRECONDITION_FAILED or self._holds(body)
 
     def remove(self) -> None:
-        """Remove the file; nothing happens if there is none.
+        """Remove the file; do nothing if it does not exist.
 
         Raises:
-            UsageError: the server takes no ``DELETE``.
-            StorageError: it refuses, or failed.
+            UsageError: the server does not support ``DELETE``.
+            StorageError: the server refuses the request, or failed.
         """
         self._change("DELETE", {}, b"", (200, 202, 204, HTTPStatus.NOT_FOUND, HTTPStatus.GONE))
 
@@ -90,7 +90,7 @@ class HttpFile:
         raise error
 
     def _holds(self, body: bytes | memoryview) -> bool:
-        """Whether the file has this content, because the answer to an earlier attempt was lost."""
+        """Say whether the file has this content: an earlier attempt, whose answer was lost, may have written it."""
         opened = self.client.open(self.start, self.uri, {"Accept-Encoding": "identity"})
         try:
             return opened.response.read_up_to(len(body) + 1) == body
@@ -102,10 +102,10 @@ class HttpUpload:
     """See `streamer.core.store.uploads.Upload`.
 
     Args:
-        file: What is written.
-        size_bytes: Its size, or None.
-        replaced: What is to be replaced, or None.
-        info: Describes the file that is there.
+        file: The file to write.
+        size_bytes: Size of the file, or None.
+        replaced: The file to replace, or None.
+        info: Describes the file that the server has now.
 
     Raises:
         UsageError: the size is not known, or too large.
@@ -118,7 +118,7 @@ class HttpUpload:
         self, file: HttpFile, size_bytes: int | None, replaced: ObjectInfo | None, info: Callable[[], ObjectInfo]
     ) -> None:
         if size_bytes is None:
-            hint = "Use put or pipe, or tell the size: open(…, size=…)"
+            hint = "Use put or pipe, or pass the size: open(…, size=…)"
             raise UsageError("a web server takes only files whose size is known", uri=file.uri, hint=hint)
         if size_bytes > MOST_BYTES:
             raise UsageError(f"a web server gets files of {MOST_BYTES >> 20} MiB at most", uri=file.uri, hint=_LESS)
@@ -128,7 +128,7 @@ class HttpUpload:
         self._may_be_there = self._is_done = False
 
     def send(self, offset_bytes: int, part: memoryview) -> None:
-        """Hold a part, and send all with the last one of a large file; raises as `Upload.send`."""
+        """Hold a part; with the last part of a large file, send the file. Raises as `Upload.send`."""
         self._parts[offset_bytes] = part
         if self._size_bytes > HELD_BYTES and sum(each.nbytes for each in self._parts.values()) == self._size_bytes:
             self._put()
@@ -168,12 +168,12 @@ class HttpUpload:
         return {"If-Match": version} if version.startswith('"') else {}
 
     def _check_unchanged(self) -> None:
-        """Look what is there, for servers that know no conditions."""
+        """Compare the server's file with the expected one, for servers that ignore conditions."""
         try:
             version: str | None = self._info().version or ""
         except ObjectNotFoundError:
             version = None
-        if self._replaced is not None and self._replaced.version is None:  # a listing tells none
+        if self._replaced is not None and self._replaced.version is None:  # listings have no versions
             is_changed = version is None
         else:
             is_changed = version != (self._replaced and self._replaced.version)
@@ -183,7 +183,7 @@ class HttpUpload:
     def _check_size(self) -> None:
         size_bytes = self._info().size_bytes
         if size_bytes != self._size_bytes:
-            message = f"the server has {size_bytes} bytes of the file, and got {self._size_bytes}"
+            message = f"the server has {size_bytes} bytes of the file, but was sent {self._size_bytes}"
             raise StorageError(
-                message, uri=self._file.uri, hint="Save again; check what is between here and the server"
+                message, uri=self._file.uri, hint="Save again, and check the proxies on the way to the server"
             )

@@ -329,7 +329,7 @@ def test_without_a_size_anywhere_the_error_says_so_regression() -> None:
             answer.headers["Transfer-Encoding"] = "chunked"
             answer.body = b"%x\r\n%s\r\n0\r\n\r\n" % (len(DATA), DATA)
 
-    with one_file(script) as server, pytest.raises(streamer.StorageError, match="does not tell the size") as caught:
+    with one_file(script) as server, pytest.raises(streamer.StorageError, match="does not report the size") as caught:
         loaded("http", server)
     assert "another range" not in str(caught.value)
 

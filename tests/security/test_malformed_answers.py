@@ -203,7 +203,7 @@ def test_an_index_page_that_may_be_cut_is_no_whole_listing_regression(end: str) 
         del answer.headers["Content-Length"]
         answer.sent_bytes = len(answer.body)  # and the connection is closed
 
-    with ScriptedServer(SHARD, script) as server, pytest.raises(StorageError, match="may be cut"):
+    with ScriptedServer(SHARD, script) as server, pytest.raises(StorageError, match="may be truncated"):
         streamer.load(f"{base(server)}/folder", options=QUICK)
 
 

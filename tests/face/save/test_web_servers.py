@@ -95,8 +95,8 @@ def test_a_server_that_honours_the_condition_is_believed(folder: Path, http_serv
 @pytest.mark.parametrize(
     ("location", "error", "message"),
     [
-        ("open", streamer.UsageError, r"The server takes no PUT for this URL.*dav_methods PUT DELETE"),
-        ("small", streamer.StorageError, r"larger than the server takes.*client_max_body_size"),
+        ("open", streamer.UsageError, r"The server does not allow PUT for this URL.*dav_methods PUT DELETE"),
+        ("small", streamer.StorageError, r"larger than the server accepts.*client_max_body_size"),
         ("forbidden", streamer.AccessDeniedError, "refuses access"),
     ],
 )
