@@ -109,12 +109,12 @@ class NfsStore:
         return sorted((info for info in infos if info is not None), key=lambda info: info.path)
 
     def peek(self, prefix: str) -> list[str]:
-        """Name the files and folders directly in a folder."""
+        """Return the names of the files and folders directly in a folder."""
         entries = self._request(self._client.list, prefix or "/")
         return sorted(entry.name + "/" * entry.attributes.is_folder for entry in entries)
 
     def folders(self, prefix: str) -> list[str]:
-        """Name the sub-folders of a folder, and its links to folders; raises as `find`."""
+        """Return the names of the sub-folders of a folder, and its links to folders; raises as `find`."""
         try:
             entries = self._request(self._client.list, prefix or "/")
         except ObjectNotFoundError:
@@ -122,7 +122,7 @@ class NfsStore:
         return sorted(entry.name for entry in entries if entry.attributes.is_folder)
 
     def source(self, info: ObjectInfo) -> NfsSource:
-        """Name the file for the native readers; no request is sent."""
+        """Return the source for the native readers; no request is sent."""
         return NfsSource(str(self._url.at(info.path)))
 
     def close(self) -> None:

@@ -79,7 +79,7 @@ class NfsUrl:
 
     @property
     def server(self) -> str:
-        """The server's name in the engine: with another version than the usual one, it is another service."""
+        """The server's name in the engine. A server with an unusual NFS version has a name of its own."""
         version = self.options.get("version", USUAL_VERSION)
         return self.shown("" if version == USUAL_VERSION else f"?version={version}")
 

@@ -1,9 +1,9 @@
 """Writes files under another name until they are complete: a reader sees the old file or the new one, never a part.
 
-A draft may be one that several processes need and one of them writes, or one that a single upload writes. Both are
-under a lock. Guarantees: a reader finds a complete file under the name, or none. If a process dies, its lock ends, and
-the next process starts the draft again or removes it. A draft that a process still writes is never removed by another,
-on a file system with locks; on one without, each process writes its own draft.
+There are two kinds of drafts. Several processes need a `LockedDraft`, and one of them writes it; a single upload writes
+an `OwnDraft`. Both are locked. Guarantees: a reader finds a complete file under the name, or none. If a process dies,
+its lock ends, and the next process starts the draft again or removes it. If the file system has locks, no process
+removes a draft that another process still writes. If it has none, each process writes its own draft.
 """
 
 from __future__ import annotations
@@ -165,21 +165,21 @@ def locked_folder(path: str) -> Iterator[None]:
 
 
 def is_at(descriptor: int, name: str) -> bool:
-    """Whether an open file is still the one that has this name."""
+    """Say whether the name still belongs to the open file."""
     with suppress(FileNotFoundError):
         return os.path.samestat(os.fstat(descriptor), os.stat(name, follow_symlinks=False))
     return False
 
 
 class OwnDraft:
-    """A new file; it ends with `close`, once it has its name or is removed.
+    """A new file that one upload writes; call `close` after the file is renamed or removed.
 
     Args:
-        folder: Where it lies.
-        name: That it will have.
+        folder: The folder of the file.
+        name: The name that the file will have.
 
     Attributes:
-        path: Of the draft.
+        path: The path of the draft.
 
     Raises:
         OSError: the folder cannot be written.
@@ -192,18 +192,18 @@ class OwnDraft:
             self._descriptor = _locked(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
 
     def flush(self) -> None:
-        """Flush its bytes to the disk."""
+        """Flush the bytes of the draft to the disk."""
         os.fsync(self._descriptor)
 
     def close(self) -> None:
-        """Give the lock up."""
+        """Release the lock."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
         self._descriptor = -1
 
     @staticmethod
     def remove_left(folder: str, name: str) -> None:
-        """Remove the drafts of this file, and of shards, that processes have left which were killed."""
+        """Remove the drafts of this file, and of shards, that killed processes have left."""
         with suppress(OSError), os.scandir(folder) as entries:
             for entry in entries:
                 match = _DRAFT.fullmatch(entry.name)
@@ -217,7 +217,7 @@ class OwnDraft:
 
 
 def _locked(path: str, flags: int, *, needs_lock: bool = False) -> int:
-    """Open a file under a lock; return -1 if another process was quicker."""
+    """Open and lock a file; return -1 if another process has locked it."""
     descriptor = os.open(path, flags | os.O_CLOEXEC, 0o666)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -80,7 +80,7 @@ def _mistake_in(text: str) -> str | None:
     if variable := _VARIABLE.search(text):
         return f"{variable[0]} is not replaced by its value here: os.path.expandvars does that"
     if _BRACES.search(text):
-        return "Braces are no pattern here: *, ? and [...] are, in the last part; or name each file, in a list"
+        return "Braces are no pattern here: use *, ? or [...] in the last part, or give a list of the files"
     if text.startswith("file://") and not text.startswith("file:///"):
         return "A file:// URL has an absolute path: file:///folder/file"
     return None

@@ -53,7 +53,7 @@ def absolute_path(uri: str) -> str:
             raise UsageError(
                 "The working directory does not exist any more",
                 uri=redact(uri),
-                hint="Change into one that does, or give an absolute path",
+                hint="Change to a directory that exists, or give an absolute path",
             ) from None
     is_plain = os.path.isabs(path) and _UNUSUAL.search(path) is None
     return path if is_plain else str(Path(path).absolute())  # it takes 5 us, for each of a thousand shards
@@ -92,7 +92,7 @@ def followed(path: str) -> str:
     """Return the path of the file that a link, or a link to a link, leads to; return any other path unchanged.
 
     Folders of the path are not resolved, because the text of a link such as ``/proc/PID/root`` does not lead to its
-    target. If the text of a link names another file than the one the kernel opens (``/proc/PID/fd/3``), it stays, too.
+    target. A link whose text names another file than the kernel opens (``/proc/PID/fd/3``) is returned unchanged, too.
 
     Example:
         >>> followed("/etc/../etc/hostname")
@@ -102,7 +102,7 @@ def followed(path: str) -> str:
     for _ in range(MOST_LINKS):
         try:
             target = os.path.join(os.path.dirname(target), os.readlink(target))
-        except OSError:  # no link, or nothing
+        except OSError:  # not a link, or no such file
             break
     is_same = not os.path.exists(path) or (os.path.exists(target) and os.path.samefile(path, target))
     return target if is_same else path

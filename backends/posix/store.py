@@ -133,14 +133,14 @@ class PosixStore:
         return sorted(infos, key=lambda info: info.path)
 
     def peek(self, prefix: str) -> list[str]:
-        """Name the files and folders directly in a folder."""
+        """Return the names of the files and folders directly in a folder."""
         from streamer.backends.posix.errors import LOOKED_AT  # noqa: PLC0415 (takes 1 ms)
 
         with os.scandir(disk_name(prefix)) as entries:
             return sorted(text_of(entry.name) + "/" * entry.is_dir() for entry in islice(entries, LOOKED_AT))
 
     def folders(self, prefix: str) -> list[str]:
-        """Name the sub-folders of a folder, and its links to folders if links are followed.
+        """Return the names of the sub-folders of a folder, and its links to folders if links are followed.
 
         Raises:
             StorageError: the file system failed; also a subclass of this error.
@@ -155,7 +155,7 @@ class PosixStore:
             raise storage_error(error, prefix) from error
 
     def source(self, info: ObjectInfo) -> FileSource:
-        """Name the file for the native readers, and say whether it is on another machine."""
+        """Return the source for the native readers; it says whether the file is on another machine."""
         path = disk_name(info.path)
         kind = self._file_system(path)
         return FileSource(

@@ -1,8 +1,9 @@
 """Writes one large file: under another name beside its own, flushed to the disk, and then renamed.
 
-Guarantees: a reader finds no file, the old one or the whole new one; a file of another program is not replaced without
-being asked for. A disk that is too small fails before a byte is written, if its file system can reserve room.
-Several threads write, on a local disk past the page cache: what is flushed before it shows up reaches the disk anyway.
+Guarantees: a reader finds no file, the old file or the whole new file. A file that another program wrote meanwhile is
+not replaced. If the disk is too small, the upload fails before a byte is written, provided that the file system can
+reserve room. Several threads write. On a local disk they bypass the page cache, because all bytes must reach the disk
+before the rename anyway.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ PARALLEL_PARTS = 4  # more do not write faster: one copies while another waits f
 SMALL_BYTES = 1 << 20  # a smaller file stays in the page cache, from which it is probably read next
 # The types (statfs(2)) of file systems on local disks: ext2 to ext4, xfs, and a container's overlay of these.
 _LOCAL_DISKS = frozenset({0xEF53, 0x58465342, 0x794C7630})
-# Of file systems without hard links (FAT, some of FUSE), of which Linux says the first and others the rest.
+# Errors of file systems without hard links (FAT, some FUSE file systems): the first from Linux, the rest from others.
 _NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 
 
@@ -35,9 +36,9 @@ class PosixUpload:
     """See `streamer.core.store.uploads.Upload`.
 
     Args:
-        path: Of the file.
-        size_bytes: Of the file, or None.
-        replaced: What is to be replaced, or None.
+        path: The path of the file.
+        size_bytes: Size of the file, or None.
+        replaced: The file to replace, or None.
         info: Describes the file at a path.
 
     Raises:
@@ -45,7 +46,7 @@ class PosixUpload:
     """
 
     parallel_parts = PARALLEL_PARTS
-    needs_equal_parts = True  # of whole pages, that is
+    needs_equal_parts = True  # so that every part begins at a whole page
 
     def __init__(
         self, path: str, size_bytes: int | None, replaced: ObjectInfo | None, info: Callable[[str], ObjectInfo]
@@ -68,7 +69,7 @@ class PosixUpload:
             _native.write_part(os.fsencode(self._draft.path), part, offset_bytes, is_direct=self._is_direct)
 
     def finish(self) -> None:
-        """Flush the file to the disk and give it its name; raises as `Upload.finish`."""
+        """Flush the draft to the disk and rename it; raises as `Upload.finish`."""
         if self._is_finished:
             return
         with self._translated():
@@ -83,7 +84,7 @@ class PosixUpload:
             sync_folder(os.path.dirname(self._draft.path))
 
     def abort(self) -> None:
-        """Remove the file that has not got its name; raises as `Upload.abort`."""
+        """Remove the draft; raises as `Upload.abort`."""
         with self._translated():
             self._remove()
 
@@ -102,7 +103,7 @@ class PosixUpload:
             self._draft.close()
 
     def _create(self) -> None:
-        """Rename the file, unless there is one with its name."""
+        """Rename the draft, unless a file with the final name exists."""
         target = disk_name(self._path)
         try:
             os.link(self._draft.path, target)

@@ -56,7 +56,7 @@ def test_any_other_path_is_not_taken_for_one(models: Path, path: str) -> None:
         ("'/models'", "There is a space, a quote or a line end around it: strip that"),
         ("$HOME/models", "$HOME is not replaced by its value here: os.path.expandvars does that"),
         ("${MODELS}/llama", "${MODELS} is not replaced by its value here: os.path.expandvars does that"),
-        ("llama-8b/model-{1,2}.safetensors", "Braces are no pattern here: *, ? and [...] are, in the last part"),
+        ("llama-8b/model-{1,2}.safetensors", "Braces are no pattern here: use *, ? or [...] in the last part"),
         ("file://models/llama", "A file:// URL has an absolute path: file:///folder/file"),
         ("s3:bucket/model", "A URL has two slashes after its scheme: s3://…"),
     ],
