@@ -208,10 +208,10 @@ class RefusedError(Exception):
 
     Args:
         response: The answer.
-        attempts: Those that it took.
+        attempts: The attempts that the answer took.
 
     Attributes:
-        response: What botocore's `ClientError` has under this name.
+        response: The same dictionary as the attribute `response` of botocore's `ClientError`.
     """
 
     def __init__(self, response: Response, attempts: Attempts) -> None:
@@ -249,7 +249,7 @@ def digest_in_head(answer: Mapping[str, Any], size_bytes: int) -> ObjectDigest |
         doubt = _doubt_of_whole(algorithm, answer.get("ChecksumType"), uploaded_parts)
         return digest_of_base64(algorithm, value, size_bytes) if doubt is None else NoDigest(doubt)
     if algorithm not in CHECKSUMS:
-        return NoDigest(f"its {algorithm} is one of the parts of a multipart upload")
+        return NoDigest(f"its {algorithm} is a checksum of the parts of a multipart upload")
     if not _PARTS.fullmatch(parts):
         return NoDigest("the storage's checksum is malformed")
     if uploaded_parts not in (None, int(parts)):
@@ -279,7 +279,7 @@ def digest_of_parts(
     for part in parts:
         size, text = part.get("Size"), part.get(composite.field)
         if not isinstance(size, int) or size <= 0 or not text:
-            return NoDigest("the storage does not tell the checksums of its parts")
+            return NoDigest("the storage does not report the checksums of its parts")
         end += size
         try:
             value = base64.b64decode(text, validate=True)
@@ -289,5 +289,5 @@ def digest_of_parts(
             return NoDigest("the storage's checksum of a part is malformed")
         digests.append(PartDigest(end, value.hex()))
     if end != size_bytes or len(digests) != composite.parts:
-        return NoDigest("the storage does not tell the sizes of all its parts")
+        return NoDigest("the storage does not report the sizes of all its parts")
     return ObjectDigest(composite.algorithm, tuple(digests))

@@ -37,7 +37,7 @@ from streamer.core.store.sources import HttpSource
 __all__ = ["BotocoreClient"]
 
 DEFAULT_LIMITS = Limits()
-PART_LIFETIME_S = 3600  # of the signature of a part, which may be sent several times, and slowly
+PART_LIFETIME_S = 3600  # lifetime of a signature that sends a part; slow parts and retries use it, too
 
 # Exceptions that are not about the text of an answer; any other exception means that botocore could not parse it.
 _NOT_OF_TEXT = (BotoCoreError, ClientError, ForeignAnswerError, RecursionError, StreamerError)
@@ -103,9 +103,9 @@ class BotocoreClient:
         return url
 
     def takes_checksums(self) -> bool:
-        """Whether uploads may carry checksums that S3 does not require; some servers of its kind know none."""
+        """Say whether uploads may carry checksums that S3 does not require; some S3-compatible servers lack them."""
         config = self._login.client().meta.config
-        return getattr(config, "request_checksum_calculation", None) != "when_required"  # old releases have none
+        return getattr(config, "request_checksum_calculation", None) != "when_required"  # old releases lack it
 
     def put_part(self, bucket: str, part: memoryview, crc32c: str, **parameters: Any) -> Mapping[str, str]:
         """Send one part of an object by a signed URL, straight from its memory; return the headers of the answer.
@@ -131,7 +131,7 @@ class BotocoreClient:
         return answer.headers
 
     def forget_templates(self) -> None:
-        """Sign the next URL of each bucket with the credentials that are current then."""
+        """Discard the templates, so that current credentials sign the next URL of each bucket."""
         self._templates.clear()
 
     def source_for(self, url: str) -> HttpSource:

@@ -8,9 +8,10 @@ Loads with equal options share one login and its credentials, as long as the env
 files do not change. The last `KEPT` logins stay for later loads. A client is made when it is first needed. It sends a
 request once; `Sender` retries it.
 
-Buckets of other tenants (``tenant:bucket``, as Ceph and OpenStack name them) are read if the server is not Amazon's; at
-Amazon an error says that there is none. Amazon forbids a colon in the name of a bucket, and botocore applies this rule
-to every server. Names with an ``@`` do not reach this module: the store refuses them, because they hold credentials.
+Buckets of other tenants (``tenant:bucket``, as Ceph and OpenStack name them) are read if the server is not Amazon's;
+for Amazon, an error says that Amazon has no such bucket. Amazon forbids a colon in the name of a bucket, and botocore
+applies this rule to every server. Names with an ``@`` do not reach this module: the store refuses them, because they
+hold credentials.
 """
 
 from __future__ import annotations
@@ -230,7 +231,7 @@ class BotocoreLogin:
         return Config(**plain(named))
 
     def _arguments(self) -> SecretOptions:
-        """Return the arguments of botocore's `create_client`; one that is named twice is a `TypeError`."""
+        """Return the arguments of botocore's `create_client`; an argument that is named twice is a `TypeError`."""
         arguments = SecretOptions({"use_ssl": self._options.get("use_ssl", True)})
         arguments.update(self._options["client_kwargs"])
         for name, option in _ARGUMENTS.items():

@@ -210,7 +210,7 @@ class S3Client:
         return self._asked(lambda client: client.put_part(bucket, part, crc32c, **parameters))
 
     def takes_checksums(self) -> bool:
-        """Whether uploads may carry checksums that S3 does not require."""
+        """Say whether uploads may carry checksums that S3 does not require."""
         return self._botocore().takes_checksums()
 
     def signed_get(self, bucket: str, lifetime_s: int, **parameters: Any) -> str:
@@ -227,7 +227,7 @@ class S3Client:
         return self._botocore().signed_get(bucket, lifetime_s, **parameters)
 
     def renew(self) -> None:
-        """Sign the next URL of each bucket with the credentials that are current then."""
+        """Discard the templates, so that current credentials sign the next URL of each bucket."""
         if self._plain is not None:
             self._plain = self._new_plain()
         if self._botocore_client is not None or self._plain is None:
@@ -243,7 +243,7 @@ class S3Client:
         return None if login is None else PlainRequests(login, self._limits)
 
     def _asked(self, request: Callable[[BotocoreClient], Answer]) -> Answer:
-        """Send a request; if S3 says that the keys are no longer valid, look them up anew and send it once more.
+        """Send a request; if S3 says that the keys are no longer valid, look up new keys and repeat the request.
 
         Keys are replaced before they expire; this is for keys that end earlier, or whose provider names no time.
         """
@@ -258,7 +258,7 @@ class S3Client:
             return request(self._botocore(refused=client))
 
     def _botocore(self, refused: BotocoreClient | None = None) -> BotocoreClient:
-        """Return the client of botocore: a new one with a login of its own if this one's keys were refused."""
+        """Return the client of botocore. If S3 refused the keys of `refused`, make a client with a new login."""
         with self._lock:
             if self._botocore_client is None or self._botocore_client is refused:
                 with collector_paused():

@@ -147,7 +147,7 @@ _EXCEPTIONS: ExceptionTable[StreamerError] = {
     ): ErrorRow(
         OptionError,
         "The S3 client cannot be made of these storage options",
-        "See the cause; endpoint_url, region_name, client_kwargs and config_kwargs are looked at first",
+        "See the cause, and first check endpoint_url, region_name, client_kwargs and config_kwargs",
     ),
 }
 

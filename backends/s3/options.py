@@ -88,11 +88,11 @@ def filled_options(storage_options: Mapping[str, Any], environment: Mapping[str,
     check_option_names("config_kwargs", options.get("config_kwargs") or {}, _NAMES_OF_CONFIG)
     options["client_kwargs"] = _filled_client(options, environment)
     options["config_kwargs"] = _filled_config(options)
-    for name in _unstripped(options, environment):  # S3 would only report a wrong signature, or not be reached
+    for name in _unstripped(options, environment):  # otherwise S3 reports a wrong signature, or is not reached
         raise OptionError(f"{name} has a space or a line end around it", hint="Strip it where it is read from a file")
     for name in ("key", "secret"):
         if options.get(name) == "":  # botocore would sign with an empty key
-            raise OptionError(f"{name} is empty", hint="Leave it out, and the credentials of the environment count")
+            raise OptionError(f"{name} is empty", hint="Leave it out to use the credentials of the environment")
     _check_endpoints(options, environment)
     if _lacks_region(options, environment) and environment.get("AWS_REGION"):
         options["client_kwargs"]["region_name"] = environment["AWS_REGION"]  # all other AWS SDKs read this variable
@@ -176,7 +176,7 @@ def _with_variables(
 
 
 def _unstripped(options: Mapping[str, Any], environment: Mapping[str, str]) -> list[str]:
-    """Name the keys, endpoints and regions with a line end or a space around them; a file may have added it."""
+    """Return the names of keys, endpoints and regions with a space or line end around them, as a file may add it."""
     named = [*_keys(options, environment), *_endpoints(options, environment), *_regions(options, environment)]
     return [name for name, value in named if isinstance(value, str) and value != value.strip()]
 
@@ -239,7 +239,7 @@ def _filled_config(options: Mapping[str, Any]) -> SecretOptions:
     for name in ("proxy_client_cert", "proxy_ca_bundle"):
         if (config.get("proxies_config") or {}).get(name):
             raise OptionError(
-                f"proxies_config[{name!r}] cannot be used: only s3fs's own requests would obey it, and no read",
+                f"proxies_config[{name!r}] cannot be used: s3fs's own requests would obey it, but reads would not",
                 hint="Name a proxy over plain HTTP (its tunnel to an https:// server is TLS), or the host in NO_PROXY",
             )
     config.setdefault("signature_version", "s3v4")  # botocore still signs URLs with the retired SigV2 by default

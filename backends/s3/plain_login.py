@@ -54,7 +54,7 @@ _VARIABLES = frozenset(
 # An endpoint with more parts (a path, a user, Amazon's own name) has special rules, which are left to botocore.
 _ENDPOINT = re.compile(r"https?://(?![^/]*amazonaws)[A-Za-z0-9.-]+(?::\d+)?/?", re.ASCII)
 _REGION = re.compile(r"(?:af|ap|ca|eu|il|me|mx|sa|us)-[a-z]+-\d", re.ASCII)  # of the public AWS partition
-_REGION_ELSEWHERE = re.compile(r"(?!aws-|fips-)[a-z0-9-]+(?<!-fips)", re.ASCII)  # "auto", "nyc3"; only signed
+_REGION_ELSEWHERE = re.compile(r"(?!aws-|fips-)[a-z0-9-]+(?<!-fips)", re.ASCII)  # such as "nyc3"; only signed
 _BUCKET = re.compile(r"(?!xn--)[a-z0-9](?:[a-z0-9]|-(?!-)){1,61}[a-z0-9]", re.ASCII)  # valid in host names
 _BUCKET_IN_PATH = re.compile(r"[a-z0-9](?:[a-z0-9]|[.-](?![.-])){1,61}[a-z0-9]", re.ASCII)
 _DEFAULT_REGION = "us-east-1"  # botocore signs for this region if none is named
@@ -69,7 +69,7 @@ class Keys:
     token: str | None = field(default=None, repr=False)
 
     def same(self) -> Keys:
-        """Return these keys, which never change; it serves as `PlainLogin.keys`."""
+        """Return these keys, which never change; this method serves as `PlainLogin.keys`."""
         return self
 
 
@@ -170,7 +170,10 @@ def _are_plain(options: Mapping[str, Any], client: object) -> bool:
 
 
 def _are_texts(options: Mapping[str, Any], names: frozenset[str]) -> bool:
-    """Say whether each option is a text or None. Empty text is refused: the next place must not replace it."""
+    """Say whether each option is a text or None.
+
+    An empty text counts as neither, because no value from another place may replace it.
+    """
     return all(options.get(name) is None or (isinstance(options[name], str) and options[name]) for name in names)
 
 
@@ -216,7 +219,7 @@ def _section(path: str, name: str) -> Mapping[str, str] | None:
 def _keys(
     options: Mapping[str, Any], environment: Mapping[str, str], sections: list[Mapping[str, str]]
 ) -> Callable[[], Keys] | None:
-    """Return a function that returns the keys: of the first place with a key, which must have both, or of a session."""
+    """Return a function that gives the keys of the first place with any, or of a session; None if a key is missing."""
     has_profile = options.get("profile") is not None  # botocore then prefers the profile to variables
     asks_session = has_profile or any(_LINES_OF_SESSION & section.keys() for section in sections)
     places = [tuple(map(options.get, ("key", "secret", "token")))]

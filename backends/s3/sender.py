@@ -1,4 +1,4 @@
-"""Sends the requests of S3's control plane: which certificates it trusts, under which name, how often it tries.
+"""Sends the requests of S3's control plane, and decides about their trusted certificates, ``User-Agent`` and retries.
 
 Guarantees: requests are only retried and bounded here. A whole ``User-Agent`` of the user replaces the engine's, as it
 replaces botocore's; additions are appended. One rule for trusted certificates serves botocore, the engine and our own
@@ -49,17 +49,17 @@ def ca_file_of(verify: object, environment: Mapping[str, str], configured: str |
 
 
 def check_user_agent(config: Mapping[str, Any]) -> None:
-    """Refuse a name that cannot be sent.
+    """Refuse a ``User-Agent`` that cannot be sent.
 
     Args:
         config: The option ``config_kwargs``.
 
     Raises:
-        OptionError: the name holds a character that cannot be sent, such as a line end.
+        OptionError: it holds a character that cannot be sent, such as a line end.
     """
     for name in NAMING_OPTIONS:
         if (fault := fault_of("User-Agent", config.get(name) or "")) is not None:
-            raise OptionError(fault, hint=f"It is config_kwargs[{name!r}]: strip what a file has put around it")
+            raise OptionError(fault, hint=f"It is config_kwargs[{name!r}]: remove spaces and line ends around it")
 
 
 def user_agent_of(name: str | None, app: str | None, extra: str | None) -> str | None:

@@ -126,13 +126,13 @@ class S3Store:
         return sorted(infos, key=lambda info: info.path)
 
     def peek(self, prefix: str) -> list[str]:
-        """Name the objects and folders of the first page of a folder's listing."""
+        """Return the names of the objects and folders of the first page of a folder's listing."""
         bucket, key = split_path(prefix)
         folder = f"{key.rstrip('/')}/" if key else ""
         return names_in(next(self._pages(bucket, folder, self._uri(f"{bucket}/{folder}"))), folder)
 
     def folders(self, prefix: str) -> list[str]:
-        """Name the sub-folders of a folder; raises as `find`."""
+        """Return the names of the sub-folders of a folder; raises as `find`."""
         bucket, key = split_path(prefix)
         folder = f"{key.rstrip('/')}/" if key else ""
         pages = self._pages(bucket, folder, self._uri(f"{bucket}/{folder}"))
@@ -182,10 +182,10 @@ class S3Store:
             return digest_of_parts(digest, self._parts(bucket, target), size_bytes)
         except Exception as error:  # few servers support this request, and some policies forbid it; reading still works
             why = _error_code(error) or type(error).__name__
-            return NoDigest(f"its checksum is one of its parts, whose sizes the storage does not report ({why})")
+            return NoDigest(f"its checksum is of its parts, whose sizes the storage does not report ({why})")
 
     def write(self, path: str, data: bytes) -> None:
-        """Put one small object.
+        """Upload one small object.
 
         Raises:
             AccessDeniedError: the credentials do not allow writing.
@@ -196,7 +196,7 @@ class S3Store:
     def begin_upload(
         self, path: str, size_bytes: int | None, part_bytes: int, replaced: ObjectInfo | None, *, resumes: bool = False
     ) -> Upload:
-        """Begin an object, by a multipart upload if it is not small.
+        """Begin the upload of an object; unless the object is small, it is a multipart upload.
 
         Raises:
             UsageError: the URL pins a version.
@@ -210,7 +210,7 @@ class S3Store:
         return S3Upload(self._writer(path), size_bytes, part_bytes, replaced, resumes=resumes)
 
     def resume_upload(self, path: str, size_bytes: int, part_bytes: int, replaced: ObjectInfo | None) -> Upload:
-        """Begin an object, or go on with the latest multipart upload of it; raises as `begin_upload`."""
+        """Begin the upload of an object, or continue its latest multipart upload; raises as `begin_upload`."""
         return self.begin_upload(path, size_bytes, part_bytes, replaced, resumes=True)
 
     def remove(self, path: str) -> None:

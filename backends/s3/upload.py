@@ -1,9 +1,9 @@
 """Writes one object to S3: a small one by one PUT, a larger one by a multipart upload.
 
-Guarantees: the object shows up whole, in `S3Upload.finish`, and only if none is there, or the one that is to be
-replaced. An answer that was lost on the way does no harm: an object holds the mark of the upload that wrote it.
-Parts go out from the memory they lie in, by signed URLs, each with a CRC32C that S3 compares. A server of S3's kind
-that does not confirm it gets the parts from botocore, which signs their content over plain HTTP.
+Guarantees: readers see either no new object or the whole object, after `S3Upload.finish`. An object that another writer
+uploaded meanwhile is not overwritten. A lost answer does no harm, because an object holds the mark of its upload. Parts
+are sent straight from their memory by signed URLs, each with a CRC32C that S3 compares. If an S3-compatible server does
+not confirm the CRC32C, botocore sends the parts, and over plain HTTP it signs their content.
 https://docs.aws.amazon.com/AmazonS3/latest/userguide/conditional-writes.html
 """
 
@@ -30,7 +30,7 @@ MARK = "streamer-upload"  # a name of user-defined metadata
 
 _RIGHTS = "Grant s3:PutObject and s3:AbortMultipartUpload, and s3:DeleteObject to replace what is there"
 _CONDITION_FAILED = frozenset({"PreconditionFailed", "ConditionalRequestConflict", "NoSuchUpload", "412", "409"})
-_DAMAGED = frozenset({"BadDigest", "XAmzContentChecksumMismatch"})  # on the way: the part itself is still right
+_DAMAGED = frozenset({"BadDigest", "XAmzContentChecksumMismatch"})  # damaged on the way, so the part is sent again
 _UNKNOWN = frozenset({"NotImplemented", "InvalidArgument", "InvalidRequest", "501"})
 
 Answer = TypeVar("Answer")
@@ -40,9 +40,9 @@ class ObjectWriter:
     """Sends requests that change one object.
 
     Args:
-        client: Of the store.
-        path: The store's own of the object.
-        uri: Of the object, without secrets.
+        client: The client of the store.
+        path: The store's own path of the object.
+        uri: The URL of the object, without secrets.
         translated: Makes an exception of the client an error of this package.
     """
 
@@ -84,11 +84,11 @@ class ObjectWriter:
             marker = following
 
     def takes_checksums(self) -> bool:
-        """Whether the options allow checksums that S3 does not require."""
+        """Say whether the options allow checksums that S3 does not require."""
         return self._client.takes_checksums()
 
     def is_encrypted(self) -> bool:
-        """Whether requests go over TLS."""
+        """Say whether requests go over TLS."""
         return not (self._client.endpoint or "https").startswith("http:")
 
     def head(self) -> dict[str, Any] | None:
@@ -114,11 +114,11 @@ class S3Upload:
     """See `streamer.core.store.uploads.Upload`.
 
     Args:
-        writer: Of the object.
-        size_bytes: Of the object, or None.
-        part_bytes: Of each part but the last.
-        replaced: What is to be replaced, or None.
-        resumes: Whether to go on with the latest upload of the object, if its program has left one.
+        writer: Sends the requests about the object.
+        size_bytes: Size of the object, or None.
+        part_bytes: Size of each part except the last.
+        replaced: The object to replace, or None.
+        resumes: Whether to continue the latest multipart upload of the object, if an earlier process has left one.
 
     Raises:
         AccessDeniedError: the credentials do not allow writing.
@@ -145,7 +145,7 @@ class S3Upload:
         self._body: memoryview | None = None
         self._upload_id: str | None = None
         self._has_checksums = self._confirms = False
-        self._earlier: dict[int, dict[str, Any]] | None = None  # parts that another process has sent, by number
+        self._earlier: dict[int, dict[str, Any]] | None = None  # parts that an earlier process sent, by number
         if size_bytes is None or size_bytes > MOST_BYTES_AT_ONCE:
             self._upload_id = (self._resumed() if resumes else None) or self._begin()
 
@@ -167,13 +167,13 @@ class S3Upload:
         self._note(number, sent, checksum)
 
     def finish(self) -> None:
-        """Put the object together; raises as `Upload.finish`."""
+        """Make the object of its parts; raises as `Upload.finish`."""
         self._mark.note_last_request()
         condition = {"IfNoneMatch": "*"} if self._replaced is None else {"IfMatch": self._replaced.version}
         try:
             self._complete(condition if self._replaced is None or self._replaced.version else {})
         except StorageError as error:
-            if error.code in _UNKNOWN:  # a server with the protocol of before 2024
+            if error.code in _UNKNOWN:  # a server without conditional writes, which S3 has since 2024
                 self._check_unchanged()
                 self._complete({})
             elif error.code in _CONDITION_FAILED or error.status in (404, 409, 412):
@@ -183,7 +183,7 @@ class S3Upload:
                 raise
 
     def abort(self) -> None:
-        """Give the parts back, and remove an object whose answer was lost; raises as `Upload.abort`."""
+        """Remove the parts, and the object if it was made but the answer was lost; raises as `Upload.abort`."""
         if self._upload_id is not None:
             try:
                 self._call("abort_multipart_upload", UploadId=self._upload_id)
@@ -198,13 +198,13 @@ class S3Upload:
             self._parts[number] = {"PartNumber": number, "ETag": etag, **checksum}
 
     def _resumed(self) -> str | None:
-        """Return the id of an upload that another process has left, and note its parts."""
+        """Return the id of an upload that an earlier process has left, and note its parts."""
         if not self._writer.takes_checksums():
             return None
         try:
             upload_id = self._writer.latest_upload()
             earlier = self._writer.parts_of(upload_id) if upload_id else {}
-        except StorageError as error:  # without these rights, or on a server without these requests, nothing is kept
+        except StorageError as error:  # the rights are missing, or the server lacks these requests
             if isinstance(error, AccessDeniedError) or error.code in _UNKNOWN or error.status == 404:
                 return None
             raise
@@ -213,7 +213,7 @@ class S3Upload:
         return upload_id
 
     def _is_made_of_parts(self) -> bool:
-        """Whether the object is put together of the parts of a resumed upload, whose mark nobody knows any more."""
+        """Say whether the object consists of the parts of a resumed upload, whose mark this process does not know."""
         if self._earlier is None:
             return False
         etags = [part["ETag"].strip('"') for _, part in sorted(self._parts.items())]
@@ -224,7 +224,7 @@ class S3Upload:
         return (self._writer.head() or {}).get("ETag") == f'"{joined}-{len(etags)}"'
 
     def _begin(self) -> str:
-        """Begin a multipart upload whose parts have checksums, if the server knows such."""
+        """Begin a multipart upload. Its parts have checksums if the server supports them."""
         if self._writer.takes_checksums():
             try:
                 answer = self._call("create_multipart_upload", Metadata=self._mark.metadata, ChecksumAlgorithm="CRC32C")
@@ -237,7 +237,7 @@ class S3Upload:
         return str(self._call("create_multipart_upload", Metadata=self._mark.metadata)["UploadId"])
 
     def _send_signed(self, part: memoryview, of_part: Mapping[str, Any], checksum: str) -> str | None:
-        """Send one part by a signed URL and return its ETag; None if plain HTTP brought it, unconfirmed."""
+        """Send one part by a signed URL and return its ETag; None if plain HTTP did not confirm its checksum."""
         try:
             answer = self._writer.put_part(part, checksum, **of_part)
         except StorageError as error:
@@ -265,7 +265,7 @@ class S3Upload:
 
 
 def _is_same(earlier: Mapping[str, Any], part: memoryview, crc32c: str) -> bool:
-    """Whether a part that S3 has is this one: by its CRC32C, or by its MD5 on servers that list none."""
+    """Say whether a part that S3 has equals this one, by CRC32C, or by MD5 if the server lists no CRC32C."""
     if earlier.get("Size") != part.nbytes:
         return False
     if "ChecksumCRC32C" in earlier:

@@ -66,7 +66,7 @@ def _with_tenant(path: str) -> str:
 
 
 def _check_bucket(root: str, uri: str) -> None:
-    """Refuse names that botocore would refuse later, in a message that repeats them and a password in them.
+    """Refuse names that botocore would refuse later: its message would repeat a password in the name.
 
     A secret key may hold a slash, so a colon in the bucket and an ``@`` in the key count as credentials, too.
     """

@@ -43,7 +43,7 @@ def test_a_checksum_of_the_whole(answer: dict[str, str], algorithm: str) -> None
         ({"ChecksumCRC32C": "!"}, "malformed"),
         ({"ChecksumCRC32C": f"{CRC32C}-x"}, "malformed"),
         ({"ChecksumCRC32C": CRC32C, "ChecksumType": "COMPOSITE"}, "malformed"),
-        ({"ChecksumSHA256": "AAAA-3"}, "one of the parts"),
+        ({"ChecksumSHA256": "AAAA-3"}, "a checksum of the parts"),
         ({"ChecksumCRC32C": CRC32C, "ETag": ETAG_OF_PARTS}, "6 parts, and its crc32c may be of these"),
         ({"ChecksumSHA256": SHA256, "ETag": ETAG_OF_PARTS}, "6 parts, and its sha256 may be of these"),
         ({"ChecksumSHA256": SHA256, "ChecksumType": "FULL_OBJECT", "ETag": ETAG_OF_PARTS}, "may be of these"),
