@@ -1,9 +1,10 @@
-"""Sessions of botocore: blank variables count as unset, and data of botocore's own files is shared.
+"""Makes sessions of botocore that ignore blank variables and share the data of botocore's own files.
 
 Guarantees: a session behaves like botocore's own, except that blank variables and blank lines of a profile are ignored.
-botocore uses many of these blank values, and old releases take a blank name of the certificates for "do not verify".
-``SSL_CERT_FILE`` counts as it does for the engine, although botocore ignores it. Without sharing, each session parses
-its own copy of botocore's model of S3 and of all endpoints: 60 ms and 13 MB. The times in answers are parsed faster.
+botocore itself uses many of these blank values: old releases read a blank path of the certificates as "do not verify".
+The session uses ``SSL_CERT_FILE`` as the engine does, although botocore ignores it. Without sharing, each session
+parses its own copy of botocore's model of S3 and of all endpoints, which takes 60 ms and 13 MB. The session also parses
+the times in answers faster than botocore.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class EnvironmentSession(SkipsBlanks):
         super().__init__(options)
 
     def get_credentials(self) -> Any:
-        """Return the credentials; they are looked up once."""
+        """Return the credentials; only the first call looks them up."""
         with self._lock:
             return super().get_credentials()
 
@@ -70,14 +71,14 @@ class EnvironmentSession(SkipsBlanks):
 
 
 class _SetLine(configprovider.BaseProvider):  # type: ignore[misc]  # botocore has no types
-    """A line of the profile, unless it is blank."""
+    """Provides the value of one line of the profile; a blank line counts as missing."""
 
     def __init__(self, name: Any, session: Any) -> None:
         self._line = configprovider.ScopedConfigProvider(name, session)
         self._arguments = (name, session)
 
     def __deepcopy__(self, memo: Any) -> _SetLine:
-        return _SetLine(*self._arguments)  # botocore copies its providers, but not the session
+        return _SetLine(*self._arguments)  # botocore copies its providers; the session stays shared
 
     def provide(self) -> Any:
         value = self._line.provide()
@@ -103,7 +104,7 @@ def _ignore_blanks(session: Any, environment: Mapping[str, str]) -> None:
 
 
 def _providers(session: Any, environment: Mapping[str, str], table: Mapping[str, Any]) -> dict[str, Any]:
-    """Make the providers of one of botocore's tables, which maps names to lines, variables, default and conversion."""
+    """Make the providers of one of botocore's tables. A table has a row for each name."""
     providers = {}
     for name, (lines, variables, default, convert) in table.items():
         chain: list[Any] = [configprovider.InstanceVarProvider(name, session)]
@@ -134,5 +135,5 @@ def _time(value: Any) -> datetime:
 
 @lru_cache(maxsize=4)  # a process usually has one path
 def _loader(data_path: str | None) -> Any:
-    """Return the loader for one ``AWS_DATA_PATH``; sessions only read the data of the loader."""
+    """Return the loader for one ``AWS_DATA_PATH``; sessions can share it because they only read its data."""
     return create_loader(data_path)

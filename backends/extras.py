@@ -23,7 +23,7 @@ BUILTIN_SCHEMES = frozenset({"file", *EXTRAS})
 def install_hint(scheme: str) -> str | None:
     """Say which extra installs the library of a scheme; None for a scheme without a backend of this package.
 
-    The hint is no command, because a command would fetch the other project that has this name on the public index.
+    The hint is no command, because ``pip install`` would fetch another project: it has this name on the public index.
     """
     if scheme not in EXTRAS:
         return None

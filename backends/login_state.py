@@ -58,5 +58,5 @@ def key_of(value: Any) -> Hashable:
     try:
         hash(value)
     except TypeError:
-        return ("object", id(value))  # its owner holds the object, so that no other gets its id
+        return ("object", id(value))  # its owner holds the object, so that no other object gets its id
     return (type(value), value)

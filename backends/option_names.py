@@ -28,7 +28,7 @@ OF_FSSPEC = frozenset(
         "use_listings_cache",
     }
 )
-NEAR = 0.65  # least ratio of `difflib`: finds a name of three or four letters with two of them exchanged
+NEAR = 0.65  # least ratio of `difflib`: finds a name of three or four letters with two letters swapped
 
 
 def check_option_names(

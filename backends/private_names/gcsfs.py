@@ -18,5 +18,5 @@ async def open_session(fs: GCSFileSystem) -> aiohttp.ClientSession:
 
 
 def shows_certificate(fs: GCSFileSystem) -> bool:
-    """Say whether the session has its own TLS settings for a client certificate; in old releases it never has."""
+    """Say whether the session has its own TLS settings for a client certificate; old releases have no such settings."""
     return bool(getattr(fs, "_use_client_cert", False))
