@@ -125,7 +125,7 @@ def _add_entries(
     shards: Sequence[SourceObject],
     choice: ShardChoice,
 ) -> int:
-    """Add the tensors of a shard; return how many of them the index does not take from another shard."""
+    """Add the tensors of a shard, except those that the index takes from another shard; return how many were added."""
     new = {entry.name: ShardTensor(shard, entry) for entry in header.entries}
     if choice.shard_of is not None:
         new = {name: tensor for name, tensor in new.items() if not choice.overrules(name, shard)}
@@ -144,7 +144,7 @@ def check_index(tensors: Container[str], choice: ShardChoice, shards: Sequence[S
         shards: All shards.
 
     Raises:
-        ShardIndexError: a tensor is not.
+        ShardIndexError: a tensor of the index is not in the catalog.
     """
     for name, shard in (choice.shard_of or {}).items():
         if name not in tensors:

@@ -1,4 +1,4 @@
-"""Whether a checkpoint is complete, judged by the names in its folder: those in an index, and numbered series."""
+"""Checks whether a checkpoint is complete, by the names in its folder: the names in an index, and numbered series."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _log = logging.getLogger("streamer")
 
 
 def check_whole(names: Sequence[str], label: str, *, is_allowed: bool = False) -> tuple[str, ...]:
-    """Check by the numbers in the names that no shard is missing, if there is no index.
+    """Check that no shard is missing from a folder without an index, by the numbers in the names.
 
     Args:
         names: Names of the shards.

@@ -1,7 +1,7 @@
-"""Which bytes hold a part of a tensor, and how the part is cut out of them.
+"""Finds the bytes that hold a part of a tensor, and cuts the part out of them.
 
-Rows are one range of bytes, which is the part itself. The elements of any other part lie apart, in runs: one range is
-read that holds them all, once, and the part is copied out of it. A request for each run would be thousands of requests.
+A part of whole rows is one range of bytes. The elements of any other part lie in separate runs: one range that holds
+all runs is read, and the part is copied out of it. Reading each run would take thousands of requests.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from streamer.core.tensors.frameworks import Framework
 
 __all__ = ["Cut", "cut_out"]
 
-# The whole tensor is read unless a shorter range saves one byte in so many, as only whole tensors have digests.
+# The whole tensor is read unless a shorter range saves one byte in this many, because only whole tensors have digests.
 LEAST_SAVED = 8
 
 
 class Cut(NamedTuple):
-    """A part of a tensor that is no range of bytes; what is read for it has one dimension.
+    """Cuts a part that is not one range of bytes out of a longer range, which is read as a tensor of one dimension.
 
     Attributes:
         whole: Shape of the tensor, as the checkpoint has it.
-        box: Shape of the part in that.
-        first: The part's first element, counted in what is read.
-        kept: Shape of the part as it is handed out: neighbouring dimensions of `box` may be one.
+        box: Shape of the part, with the dimensions of `whole`.
+        first: Position of the part's first element in the tensor that is read.
+        kept: Shape of the part as it is handed out: neighbouring dimensions of `box` may be joined.
     """
 
     whole: tuple[int, ...]
@@ -42,14 +42,14 @@ class Cut(NamedTuple):
         """Return the wanted part of `read`, a tensor of one dimension: a view of it if possible, else a copy."""
         whole, box, kept = (framework.shape(entry._replace(shape=each)) for each in (self.whole, self.box, self.kept))
         if hasattr(read, "data_ptr"):
-            first = self.first * read.numel() // prod(entry.shape)  # torch has two values of F4 in an element
+            first = self.first * read.numel() // prod(entry.shape)  # torch stores two F4 values in one element
             return read.as_strided(box, _strides(whole), read.storage_offset() + first).reshape(kept)
         in_bytes = [stride * read.itemsize for stride in _strides(whole)]
-        numpy, memory = sys.modules["numpy"], read.view("u1")  # numpy takes no dtype of ml_dtypes for a buffer
+        numpy, memory = sys.modules["numpy"], read.view("u1")  # numpy makes no buffer of a dtype of ml_dtypes
         return numpy.ndarray(box, read.dtype, memory, self.first * read.itemsize, in_bytes).reshape(kept)
 
     def copy(self, read: Any, entry: TensorEntry, framework: Framework) -> Any:
-        """Return the part in memory of its own, so that the rest of what was read is freed."""
+        """Return the part in memory of its own, so that the other bytes that were read are freed."""
         view = self.view(read, entry, framework)
         return view.contiguous() if hasattr(view, "data_ptr") else sys.modules["numpy"].ascontiguousarray(view)
 
@@ -62,13 +62,13 @@ def cut_out(
     Args:
         entry: The tensor.
         box: The elements of the part: a slice without a step for each dimension, inside of the shape.
-        kept: Shape of the part as it is handed out; None for that of the box.
+        kept: Shape of the part as it is handed out; None for the shape of the box.
 
     Returns:
-        What to read, and how to cut the part out of it; None where what is read is the part.
+        The entry to read, and the cut that makes the part of it; None if the entry is the part itself.
 
     Raises:
-        UsageError: the part begins or ends inside of a byte, which dtypes below 8 bits allow.
+        UsageError: the part begins or ends inside of a byte, which can happen with dtypes below 8 bits.
     """
     shape = tuple(each.stop - each.start for each in box)
     kept = shape if kept is None else kept

@@ -87,7 +87,7 @@ class Destinations:
         return None if data is None else memoryview(data)
 
     def is_on_accelerator(self, item: int) -> bool:
-        """Whether the item was read into memory of `device_tensors`."""
+        """Say whether the item was read into memory of `device_tensors`."""
         return self._devices[item] != _native.HOST
 
     @outside_captures

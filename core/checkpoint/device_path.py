@@ -1,4 +1,4 @@
-"""How tensors were copied to their devices, for the report of a load."""
+"""Describes how tensors were copied to their devices, for the report of a load."""
 
 from __future__ import annotations
 

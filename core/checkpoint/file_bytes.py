@@ -1,4 +1,4 @@
-"""The bytes of one file of a storage, read in order and in bounded memory; and whether two files are equal."""
+"""Reads the bytes of one file of a storage, in order and in bounded memory, and compares the contents of two files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from streamer.core.store.sources import ObjectInfo, Store
 __all__ = ["FileBytes", "are_equal"]
 
 PIECE_BYTES = 16 << 20  # as large as a part that is sent, so that no piece is cut or copied
-MOST_PIECES = 4  # read at the same time, while as many are sent
+MOST_PIECES = 4  # read at the same time, while the same number is sent
 
 
 @dataclass(frozen=True)
@@ -26,9 +26,9 @@ class FileBytes:
     """One file.
 
     Attributes:
-        store: Where it is.
-        info: Describes it.
-        settings: How it is read.
+        store: The store of the file.
+        info: The store's description of the file.
+        settings: How to read the file.
     """
 
     store: Store
@@ -37,7 +37,7 @@ class FileBytes:
 
     @property
     def size_bytes(self) -> int:
-        """Of the file."""
+        """Size of the file in bytes."""
         return self.info.size_bytes or 0
 
     def digest(self) -> ObjectDigest | NoDigest:
@@ -72,14 +72,14 @@ class FileBytes:
         digests.finish()
 
     def _check_unchanged(self) -> None:
-        """Look whether the file is the same: requests to an object store name its version, reads of a disk do not."""
+        """Check that the file has not changed: requests to object stores name a version, but reads of a disk do not."""
         now = info_if_present(self.store, self.info.path)
         if self.info.version is not None and (now is None or now.version != self.info.version):
             raise ChangedError("the file was changed while it was read", uri=self.info.uri, hint="Run it again")
 
 
 def are_equal(one: FileBytes, other: FileBytes) -> bool:
-    """Whether two files have the same content, by the digests that their storages keep, if these have any.
+    """Say whether two files have the same content; compare the digests that their storages keep, if there are any.
 
     Raises:
         StorageError: and its kinds, from either storage.
@@ -93,11 +93,11 @@ def are_equal(one: FileBytes, other: FileBytes) -> bool:
 
 
 def has_content(file: FileBytes, pieces: Callable[[FileDigests], Iterator[memoryview]]) -> bool:
-    """Whether a file consists of these bytes, as many as it has: by the digest that its storage keeps, if it has one.
+    """Say whether a file has this content of equal size; use the digest that its storage keeps, if there is one.
 
     Args:
-        file: Of which only the digest is read, or all.
-        pieces: Gives the bytes in order, and updates the digests with them.
+        file: The file; its bytes are read only if its storage keeps no digest.
+        pieces: Yields the content in order, and updates the digests with it.
 
     Raises:
         StorageError: and its kinds, from the storage.

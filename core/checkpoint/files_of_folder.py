@@ -1,6 +1,7 @@
-"""Many shards that the user names one by one, as Run:ai's interface does, and that lie in one folder.
+"""Locates many shards of one folder that the caller names one by one, as Run:ai's interface does.
 
-One store and one listing find them all. Found one by one, each would cost a store and a request: some milliseconds.
+One store and one listing find all of them. Otherwise each shard would need its own store and request, which take some
+milliseconds.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\.safetensors", re.ASCII)
 
 
 def are_of_one_folder(uri: str, other: str) -> bool:
-    """Whether both URIs name shards in the same folder, so that one store serves both.
+    """Say whether both URIs name shards in the same folder, so that one store serves both.
 
     Example:
         >>> are_of_one_folder("s3://bucket/a.safetensors", "s3://bucket/b.safetensors")
@@ -41,7 +42,7 @@ def are_of_one_folder(uri: str, other: str) -> bool:
 
 
 def is_named_after(store: Store, uri: str) -> bool:
-    """Whether the store's root ends with the file name of the URI; a plug-in's store may use any other name."""
+    """Say whether the store's root ends with the file name of the URI; a plug-in's store may use any other name."""
     return store.root.endswith(f"/{_name(uri)}")
 
 

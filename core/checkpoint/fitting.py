@@ -92,7 +92,7 @@ os.register_at_fork(after_in_child=_forget_parents)
 
 
 def _refusal(needed_bytes: int, free_now: int, promised: int, uri: str) -> OutOfMemoryError:
-    others = f", of which loads that are running need {size_text(promised)}" if promised else ""
+    others = f", of which running loads need {size_text(promised)}" if promised else ""
     return OutOfMemoryError(
         f"its tensors need {size_text(needed_bytes)} of memory, and this process can get {size_text(free_now)} more"
         f" from its machine or container{others}",

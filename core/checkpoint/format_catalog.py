@@ -26,8 +26,8 @@ from streamer.core.store.sources import PythonSource
 
 __all__ = ["read_format_catalog"]
 
-MOST_VIEWS = 1000  # of one file, for tensors that share bytes; each is opened
-MOST_NAME_CHARACTERS = 1 << 16  # as of an entry in a header of safetensors
+MOST_VIEWS = 1000  # per file, for tensors that share bytes; each view opens the file
+MOST_NAME_CHARACTERS = 1 << 16  # as for an entry in a header of safetensors
 _HINT = "It is damaged, or of a program that writes another dialect: save the checkpoint again"
 
 
@@ -163,7 +163,7 @@ class _Views:
     """The objects of the engine for the files; tensors of one object do not overlap.
 
     Attributes:
-        objects: The files, and behind them further views of files.
+        objects: The files, followed by further views of files.
     """
 
     def __init__(self, objects: Sequence[SourceObject]) -> None:
@@ -171,7 +171,7 @@ class _Views:
         self._ends: dict[int, dict[int, int]] = {number: {number: 0} for number in range(len(objects))}
 
     def shard_of(self, placed: _Placed) -> int:
-        """Return the number of a view in which this tensor begins behind the last; call it in file order."""
+        """Return the number of a view whose last tensor ends before this tensor begins; call it in file order."""
         entry, ends = placed.entry, self._ends[placed.file]
         shard = next((shard for shard, end in ends.items() if end <= entry.begin), None)
         if shard is None:

@@ -1,7 +1,7 @@
-"""Which format a checkpoint has, judged by the names of files, and by the first bytes of a file.
+"""Decides which format a checkpoint has, by the names of its files and by the first bytes of a file.
 
-Safetensors counts where a folder also holds another format, as in transformers. Other formats are only imported if a
-checkpoint is no safetensors.
+If a folder holds safetensors and another format, safetensors is used, as in transformers. Other formats are imported
+only if a checkpoint is not safetensors.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Formats:
     """The installed formats.
 
     Attributes:
-        load: Returns them, ours first.
+        load: Returns the formats, our own first.
     """
 
     load: Callable[[], Sequence[Format]] = field(default=tuple)

@@ -20,7 +20,7 @@ def refuse_half_pulled(infos: Iterable[ObjectInfo], label: str) -> None:
         label: The URI without secrets.
 
     Raises:
-        ObjectNotFoundError: the folder holds it.
+        ObjectNotFoundError: the folder holds the mark.
     """
     if any(info.path.rpartition("/")[2] == INCOMPLETE for info in infos):
         raise ObjectNotFoundError(

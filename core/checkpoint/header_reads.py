@@ -96,7 +96,7 @@ class _Parser:
             for index in indexes:
                 try:
                     self._parse(index, beginnings[index])
-                except StreamerError as error:  # `check` raises it, as an earlier shard may fail later
+                except StreamerError as error:  # `check` raises it, because an earlier shard may still fail
                     self._errors[index] = error
                 if deadline.is_over:
                     progress = f"{len(self.headers)} of {len(self._shards)} headers were read in time"
@@ -113,7 +113,7 @@ class _Parser:
             raise self._errors[min(self._errors)]
 
     def unfinished(self) -> list[int]:
-        """Return the shards of whose header only a part was read; call `check` first."""
+        """Return the shards whose header was read only in part; call `check` first."""
         return sorted(self.sizes.keys() - self.headers.keys())
 
     def _parse(self, index: int, data: memoryview) -> None:

@@ -34,7 +34,7 @@ def joined(parts: list[Shards]) -> Shards:
     if len(formats) > 1:
         names = " and ".join(sorted(name or "safetensors" for name in formats))
         raise FormatError(
-            f"these are checkpoints of {names}", uri=label, hint="Load those of each format by themselves"
+            f"these are checkpoints of {names}", uri=label, hint="Load the checkpoints of each format separately"
         )
     numbers = [number for number, part in enumerate(parts) for _ in part.objects]
     return Shards(

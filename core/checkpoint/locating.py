@@ -1,7 +1,8 @@
 """Finds the checkpoint of a URI in one store; the user names a file, folder, index or glob.
 
 One listing gives all sizes and versions of a folder. If listing is denied, an index or a file can still be loaded.
-No name in a checkpoint can lead out of its folder. Safetensors counts where a folder holds another format as well.
+No name in a checkpoint can lead out of its folder. If a folder holds safetensors and another format, safetensors is
+used.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def shards_in(
     """Find the shards of one checkpoint.
 
     Args:
-        store: Opened for the URI.
+        store: The store that was opened for the URI.
         uri: A file, a folder, an index or a pattern.
         settings: How to read an index, and whether shards may be missing.
         listed: The entries of the folder of a file or an index, if the caller has just listed it.
@@ -70,7 +71,7 @@ class _Search:
     """The search for the checkpoint of one URI.
 
     Attributes:
-        store: Opened for the URI.
+        store: The store that was opened for the URI.
         label: The URI, without secrets.
         settings: As for `shards_in`.
         formats: As for `shards_in`.
@@ -155,7 +156,7 @@ class _Search:
         return replace(self._whole([by_name[name] for name in choice.names], infos), format=choice.format)
 
     def _whole(self, shards: list[ObjectInfo], infos: list[ObjectInfo], remarks: tuple[str, ...] = ()) -> Shards:
-        """Return the shards of a folder without an index, if none of a numbered series is missing."""
+        """Return the shards of a folder without an index, if no shard of a numbered series is missing."""
         names = [name_of(info) for info in shards]
         remarks += check_whole(names, self.label, is_allowed=bool(self.settings.allow_missing_shards))
         remarks += unfinished([name_of(info) for info in infos], self.label)
@@ -186,8 +187,8 @@ class _Search:
         found = [self.formats.of_file(name, bytes(head)) for name, head in zip(names, heads, strict=True)]
         kinds = {None if each is None else each.name: each for each in found}
         if len(kinds) > 1 or (None not in kinds and len(numbers) < len(shards.infos)):
-            what = ", ".join(sorted(each or "safetensors, or none that is known" for each in kinds))
-            hint = "Load the files of each by themselves"
+            what = ", ".join(sorted(each or "safetensors or an unknown format" for each in kinds))
+            hint = "Load the files of each format separately"
             raise FormatError(f"these are files of several formats: {what}", uri=self.label, hint=hint)
         return replace(shards, format=found[0])
 
@@ -210,5 +211,5 @@ class _Search:
 
 
 def _is_meant(info: ObjectInfo, pattern: str = "") -> bool:
-    """Whether a file is not hidden, as in a shell: tools leave hidden drafts and notes (``._a.safetensors``)."""
+    """Say whether the user means this file: hidden files, such as drafts of tools (``._a``), do not count."""
     return not name_of(info).startswith(".") or pattern.startswith(".")

@@ -72,7 +72,7 @@ class Manifests:
         Args:
             infos: The shards.
             index_path: The index that named them, or None.
-            is_whole: The shards are the whole checkpoint: the manifest must not name any other.
+            is_whole: The shards are the whole checkpoint: the manifest must not name other shards.
 
         Raises:
             ObjectNotFoundError: there is no manifest.
@@ -101,7 +101,7 @@ def _parsed(store: Store, info: ObjectInfo, settings: Settings) -> Manifest:
         raise ManifestError(
             f"a manifest of {info.size_bytes} bytes is not read",
             uri=info.uri,
-            hint="It is none of ours, or damaged: write it anew: python -m streamer manifest URI",
+            hint="It is damaged, or no manifest of streamer. Write it again: python -m streamer manifest URI",
         )
     manifest_object = SourceObject(info.uri, store.source(info), info.size_bytes)
     content, _ = read_ranges([manifest_object], [(0, 0, info.size_bytes)], settings, what="manifests")

@@ -60,9 +60,9 @@ def checks_of_shards(
 
     Args:
         catalog: All tensors.
-        awaited: By shard of which tensors are wanted, how many of them are still to come.
+        awaited: For each shard with wanted tensors, the number of these that were not read yet.
         incomplete: Shards with a tensor that could not be compared.
-        remark: Why it could not.
+        remark: Why the tensor could not be compared.
     """
 
     def check(shard: int, uri: str) -> ObjectCheck:

@@ -1,4 +1,4 @@
-"""Explains why no names match: the names of the target or of the checkpoint have a prefix the others lack. Pure."""
+"""Explains why no names match: the target's or the checkpoint's names have one prefix more. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WRAPPERS = (COMPILED, "module", "_checkpoint_wrapped_module")  # prefixes of tor
 
 
 def prefix_hint(stored: Collection[str], targets: Collection[str]) -> str | None:
-    """Return a hint at the prefix by which a checkpoint's names differ from its targets'; None if there is none.
+    """Return a hint at the prefix that only the checkpoint's names or only the targets' names have; None without one.
 
     Example:
         >>> prefix_hint({"layer.weight"}, {"model.layer.weight"})
@@ -40,7 +40,7 @@ def _wrapped_hint(stored: Collection[str], targets: Iterable[str]) -> str | None
         wrapper = next((part for part in WRAPPERS if part in parts), None)
         if wrapper and name not in stored and ".".join(part for part in parts if part != wrapper) in stored:
             what = "compiled" if wrapper == COMPILED else "wrapped"
-            return f"Modules inside of the target are {what} ('{wrapper}' in their names): load before they are"
+            return f"Modules inside of the target are {what} ('{wrapper}' in their names): load before this step"
     return None
 
 

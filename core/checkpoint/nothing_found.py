@@ -30,7 +30,7 @@ _UNREAD = {
 
 
 def is_pattern(text: str) -> bool:
-    """Whether a part of a path has characters of an `fnmatch` pattern."""
+    """Say whether a part of a path has characters of an `fnmatch` pattern."""
     return any(mark in text for mark in "*?[")
 
 
@@ -98,12 +98,12 @@ def _without_shards(label: str, names: Sequence[str], suffixes: Sequence[str] = 
     if "/" in names:  # a folder with an empty name: no URI can name it
         steps.append("Names there have two slashes in a row: name the files")
     if hidden:
-        steps.append(f"{_shown(hidden[0])} is hidden, and so no shard of the folder: rename it, or name it itself")
+        steps.append(f"{_shown(hidden[0])} is hidden, so the folder is loaded without it: rename it, or name it itself")
     unread = next(((name, said) for name in others for end, said in _UNREAD.items() if name.endswith(end)), None)
     if suffixes and unread:
         steps.append(f"{_shown(unread[0])} {unread[1]}")
     elif suffixes and others:
-        steps.append(f"{_shown(others[0])} is no whole model by its name: name it to load it")
+        steps.append(f"{_shown(others[0])} does not seem to be a whole model: name the file to load it")
     elif others:
         steps.append(f"{_shown(others[0])} has another format: convert it, or fetch the *.safetensors")
     hint = ". ".join(steps) or _CHECK_IT

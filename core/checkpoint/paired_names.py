@@ -21,7 +21,7 @@ MOST_SHOWN = 5  # names shown in a message
 
 @dataclass(frozen=True)
 class PairedNames:
-    """Which tensor of a checkpoint goes to which target.
+    """The pairs of a checkpoint's tensors and their targets.
 
     Attributes:
         targets: Name in the checkpoint to name of the target, in the checkpoint's order.
@@ -76,7 +76,7 @@ def _hint_for_missing(missing: Sequence[str], tensors: Mapping[str, Any]) -> str
     lacking = set(missing)  # strings; the target's own names may be of other types
     if any(str(name) in lacking and getattr(tensor, "is_meta", False) for name, tensor in tensors.items()):
         # accelerate's init_empty_weights makes two parameters out of one parameter with two names.
-        return "Tie them first if they are others of the target (its tie_weights()); strict=False leaves them empty"
+        return "Tie them first (tie_weights()) if other parameters hold their values; strict=False leaves them empty"
     return "Pass strict=False to leave them as they are"
 
 
@@ -85,9 +85,7 @@ def _unpaired_error(names: PairedNames, called: Mapping[str, str], tensors: Mapp
     shown = [name if called[name] == name else f"{name} as {called[name]}" for name in names.unexpected]
     if names.missing:
         held = f"It holds {_first_few(sorted(shown))}, which the target lacks"
-        pairs = (
-            "rename= pairs one with one; of others, as of fused experts, streamer.transformers.from_pretrained knows"
-        )
+        pairs = "rename= pairs one with one; for fused experts and the like, use streamer.transformers.from_pretrained"
         both = f"{held}: {'rename= pairs them' if len(shown) == len(names.missing) else pairs}" if shown else None
         return TargetError(
             f"the checkpoint lacks {len(names.missing)} of the target's tensors: {_first_few(names.missing)}",

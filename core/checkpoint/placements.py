@@ -1,4 +1,4 @@
-"""Which part of each tensor a rank of a `DeviceMesh` keeps, and the DTensor that is made of it.
+"""Decides which part of each tensor a rank of a `DeviceMesh` keeps, and makes a DTensor of the part.
 
 Guarantees: the parts, and their sizes, are those of ``torch.distributed.tensor.distribute_tensor``.
 Refuses: placements that are no part of a tensor (partial sums), ranks outside of the mesh, and devices of another kind.
@@ -23,19 +23,19 @@ __all__ = ["Layout", "Placements"]
 class Placements:
     """How tensors are placed on a mesh of devices, for ``slices=`` of `streamer.load`, which then gives DTensors.
 
-    Each rank reads the part that its place in the mesh has of a tensor; no rank asks another, unless there is a
+    Each rank reads its own part of a tensor from the storage; ranks do not exchange bytes, unless there is a
     ``group=``. The parts are those of ``torch.distributed.tensor.distribute_tensor``: one after the other, each
-    ``Shard(dim)`` cuts what is left of the dimension into ``ceil(size / ranks)``.
+    ``Shard(dim)`` cuts the rest of the dimension into parts of ``ceil(size / ranks)``.
 
     Args:
         mesh: A ``torch.distributed.device_mesh.DeviceMesh`` that this rank is in.
         placements: Names or ``fnmatch`` patterns to placements: for each dimension of the mesh a ``Shard(dim)`` or
-            ``Replicate()``; None loads a plain tensor. The first pattern that matches a name counts; tensors that none
-            matches are plain, too.
+            ``Replicate()``; None loads a plain tensor. The first pattern that matches a name counts; tensors that no
+            pattern matches are plain, too.
 
     Raises:
-        UsageError: the mesh is no DeviceMesh, or this rank is not in it; there are not as many placements as it has
-            dimensions; or one is neither a Shard nor a Replicate.
+        UsageError: the mesh is no DeviceMesh, or this rank is not in it; the number of placements is not that of the
+            mesh's dimensions; or a placement is neither a Shard nor a Replicate.
 
     Example:
         >>> Placements(mesh, {"*_proj.weight": [Shard(0)], "*": [Replicate()]})      # doctest: +SKIP
@@ -58,10 +58,10 @@ class Placements:
         vars(self).update(placements={name: self._checked(name, each) for name, each in self.placements.items()})
 
     def layout(self, name: str, placements: Sequence[Any] | None, shape: tuple[int, ...]) -> Layout | None:
-        """Place a tensor of this shape, which torch gives it.
+        """Return the layout of a tensor; `shape` is its shape in torch.
 
         Raises:
-            UsageError: it has not the dimension of a Shard.
+            UsageError: the tensor lacks the dimension of a Shard.
         """
         if placements is None:
             return None
@@ -91,7 +91,7 @@ class Placements:
         for each in placements:
             if type(each).__name__ not in ("Shard", "Replicate"):
                 raise UsageError(
-                    f"{quoted(name)} cannot be placed as {each}: what is stored is no such part", hint=hint
+                    f"{quoted(name)} cannot be placed as {each}: a checkpoint holds no such part", hint=hint
                 )
         return tuple(placements)
 
@@ -101,9 +101,9 @@ class Layout(NamedTuple):
 
     Attributes:
         mesh: The mesh.
-        placements: One for each of its dimensions.
-        shape: Of the whole tensor, as torch has it.
-        box: The elements that are here.
+        placements: One placement for each dimension of the mesh.
+        shape: Shape of the whole tensor in torch.
+        box: The elements that this rank keeps.
     """
 
     mesh: Any
@@ -112,10 +112,10 @@ class Layout(NamedTuple):
     box: tuple[slice, ...]
 
     def check_device(self, name: str, device: Any) -> None:
-        """Check that the part of a tensor will be where the mesh is.
+        """Check that the part of a tensor will be on a device of the mesh's kind.
 
         Raises:
-            UsageError: it will not; or it will be no tensor of torch.
+            UsageError: the part will be on a device of another kind, or will not be a tensor of torch.
         """
         kind = getattr(device, "type", None)
         if kind != self.mesh.device_type:
@@ -127,7 +127,7 @@ class Layout(NamedTuple):
             )
 
     def dtensor(self, local: Any) -> Any:
-        """Make the DTensor of the part that is here; no rank asks another."""
+        """Make the DTensor of this rank's part, without communication between ranks."""
         kind = sys.modules["torch.distributed.tensor"].DTensor
         shape = sys.modules["torch"].Size(self.shape)
         stride = tuple(prod(self.shape[dim + 1 :]) for dim in range(len(self.shape)))

@@ -115,7 +115,7 @@ class Renaming:
             key = min(unused)
             is_twice = bool(self._prefix) and f"{key}.".startswith(self._prefix)
             raise UnknownTensorError(
-                f"rename has {quoted(key)}, and the checkpoint no tensor or module of this name",
+                f"rename has {quoted(key)}, but the checkpoint has no tensor or module of this name",
                 hint=f"prefix= has taken {quoted(self._prefix)} off before" if is_twice else "Check its spelling",
             )
 
@@ -143,5 +143,5 @@ def _checked(rename: object) -> dict[str, str | None]:
     for key, new in rename.items():
         if not isinstance(key, str) or not (new is None or isinstance(new, str)):
             wrong = new if isinstance(key, str) else key
-            raise UsageError(f"rename maps names to names, and to None what is left out, not {type(wrong).__name__}")
+            raise UsageError(f"rename maps a name to a new name, or to None to drop it, not {type(wrong).__name__}")
     return {key.rstrip("."): new if new is None else new.rstrip(".") for key, new in rename.items()}

@@ -54,7 +54,7 @@ class ObjectCheck:
         uri: The URI of the object, without secrets.
         verified_by: The digest that matched (``"manifest (crc32c)"``, ``"crc64nvme"``, ``"sha256"``;
             ``"crc64nvme of each answer"``: a checksum in each response of the server), or None.
-        remark: Why nothing was compared; None if it was.
+        remark: Why nothing was compared; None if a digest matched.
     """
 
     uri: str
@@ -179,7 +179,7 @@ def load_report(
         earlier: The counters of the earlier stages.
         stages: Seconds by stage.
         bytes_read: The bytes that this process read.
-        shared_bytes: The bytes that others read for it.
+        shared_bytes: The bytes that other processes read for this load.
         sources: The sources of the shards that were read.
         remarks: Remarks on devices; the remarks of the sources are put before them.
         verified: The checks, by shard.

@@ -42,7 +42,7 @@ class SavedTensors:
         refuse_shared({name: tensor for name, tensor in self._tensors.items() if is_torch_tensor(tensor)})
 
     def held_bytes(self, layout: TensorLayout) -> int:
-        """Return how much memory `pieces` takes beside the memory of the tensors: none for a view of it."""
+        """Return the bytes that `pieces` allocates beside the tensors' own memory; 0 if it yields only views."""
         tensor = self._tensors[layout.name]
         if isinstance(tensor, TensorSlice):
             return min(layout.size_bytes, MOST_READ_BYTES)

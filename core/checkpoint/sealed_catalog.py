@@ -1,7 +1,7 @@
 """Opens the files of an encrypted checkpoint: authenticates their headers, and reads their tags.
 
-Guarantees: with a key, every file is encrypted with it and belongs to the same checkpoint, none is there twice, and a
-folder or an index has all of them. Without a key, an encrypted file is refused. Nothing of a header is used before the
+Guarantees: with a key, every file is encrypted with it and belongs to the same checkpoint, no file is there twice, and
+a folder or an index has all files. Without a key, an encrypted file is refused. Nothing of a header is used before the
 header is authenticated, except for the ranges of bytes to be read.
 """
 
@@ -39,7 +39,7 @@ from streamer.core.options.settings import Settings
 __all__ = ["opened_catalog", "seal_plan", "with_whole_pieces"]
 
 _HINT = "Do not use it; get it again from where it was saved"
-LEAST_ENTRY_BYTES = 16  # of a tensor in a header; names, dtypes and offsets need more
+LEAST_ENTRY_BYTES = 16  # of one tensor's entry in a header; its name, dtype and offsets always need more
 
 
 def opened_catalog(catalog: Catalog, key: KeySource | None, settings: Settings, *, is_whole: bool) -> Catalog:
@@ -52,7 +52,7 @@ def opened_catalog(catalog: Catalog, key: KeySource | None, settings: Settings, 
         is_whole: The caller names a whole checkpoint, of which no file may be missing.
 
     Raises:
-        EncryptionKeyError: there is no key, or it is another one.
+        EncryptionKeyError: there is no key, or another key is needed.
         TamperedError: a file is not as it was saved, or belongs to another checkpoint.
         FormatError: the parameters in a header are malformed.
         StorageError: and its kinds, if the tags cannot be read.
@@ -66,7 +66,7 @@ def opened_catalog(catalog: Catalog, key: KeySource | None, settings: Settings, 
     files = [_OuterFile.of(catalog, number, each) for number, each in enumerate(parameters)]
     try:
         return _opened(catalog, files, data_key, settings)
-    except TamperedError:  # headers and tags may have been damaged on the way, as everything else
+    except TamperedError:  # the tags may have been damaged on the way: read them again
         return _opened(catalog, files, data_key, settings)
 
 
@@ -96,7 +96,7 @@ def _checked_parameters(catalog: Catalog, *, is_whole: bool) -> list[SealedParam
         parameters = parsed_parameters(metadata, shard.uri)
         if parameters is None:
             raise TamperedError(
-                "a key is given, and the file is not encrypted", uri=shard.uri, hint="Leave key= out if that is right"
+                "a key is given, but the file is not encrypted", uri=shard.uri, hint="Leave key= out if that is right"
             )
         first = found[0] if found else parameters
         if _of_checkpoint(parameters) != _of_checkpoint(first):
@@ -155,7 +155,7 @@ class _OuterFile(NamedTuple):
         return file
 
     def check_sizes(self) -> None:
-        """Check the size of what is read before the header is authenticated."""
+        """Check the sizes of the ranges that are read before the header is authenticated."""
         tags_bytes, piece_bytes = self.tags.end - self.tags.begin, self.parameters.piece_bytes
         if self.hidden is None:
             pieces = sum(-(-each.end // piece_bytes) - each.begin // piece_bytes for each in self._filled())
@@ -207,7 +207,7 @@ def _with_whole_pieces(file: SealedFile, wanted: ShardTensor) -> ShardTensor:
         return wanted
     bits = bits_of(entry.dtype)
     begin, end = file.whole_pieces(entry.begin, entry.end)
-    if (entry.begin - begin) * 8 % bits or (end - begin) * 8 % bits:  # dtypes of 6 bits
+    if (entry.begin - begin) * 8 % bits or (end - begin) * 8 % bits:  # 6-bit elements may lie across pieces
         begin, end = file.tensor_range(entry.begin)
     first, count = (entry.begin - begin) * 8 // bits, (end - begin) * 8 // bits
     whole = tuple(entry.shape)

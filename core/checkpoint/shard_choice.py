@@ -1,4 +1,4 @@
-"""Which shard counts for a tensor that several shards hold: the shard that the index of their checkpoint names."""
+"""Chooses the shard that counts for a tensor in several shards: the shard that the index of their checkpoint names."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ShardChoice:
     checkpoint_of: Sequence[int] = ()
 
     def overrules(self, name: str, shard: int) -> bool:
-        """Whether the index takes this tensor from another shard of the same checkpoint."""
+        """Say whether the index takes this tensor from another shard of the same checkpoint."""
         chosen = (self.shard_of or {}).get(name, shard)
         if chosen == shard:
             return False

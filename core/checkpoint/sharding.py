@@ -53,7 +53,7 @@ def divided(tensors: Sequence[TensorLayout], most_bytes: int) -> list[list[Tenso
 
 
 def shard_names(count: int, *, has_index: bool, save_id: str = "") -> list[str]:
-    """Name the shards of a checkpoint.
+    """Return the file names of the shards of a checkpoint.
 
     Args:
         count: Number of shards; several need an index.
@@ -71,7 +71,7 @@ def shard_names(count: int, *, has_index: bool, save_id: str = "") -> list[str]:
 
 
 def is_usual_shard(name: str) -> bool:
-    """Whether `shard_names` can return this name.
+    """Say whether `shard_names` can return this name.
 
     Example:
         >>> is_usual_shard("model-0a1b2c3d-00001-of-00002.safetensors"), is_usual_shard("lora.safetensors")

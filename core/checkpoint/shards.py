@@ -1,6 +1,6 @@
 """The shards of a checkpoint, as a store describes them: objects with sizes, versions and sources.
 
-Refuses objects without a size, and checkpoints of more shards than any has.
+Refuses objects without a size, and checkpoints of more than `MOST_SHARDS` shards.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Kind: TypeAlias = Literal["file", "folder", "index", "glob", "list"]
 
 @dataclass(frozen=True)
 class Shards:
-    """Where a checkpoint lies.
+    """The shards of a checkpoint, and where they are.
 
     Attributes:
         label: The URI of the user, without secrets.
@@ -64,7 +64,7 @@ class Shards:
 
 
 def info_of(store: Store, label: str, root: str) -> ObjectInfo:
-    """Ask the store for one object; if it does not exist, the error says what exists in its place.
+    """Request the description of one object; if there is no such object, the error says what exists instead.
 
     Raises:
         StorageError: and its kinds, from the storage.
@@ -127,11 +127,11 @@ def shards_of(store: Store, label: str, infos: list[ObjectInfo], kind: Kind = "f
     """Return the `Shards` of objects that the store has described.
 
     Raises:
-        FormatError: there are more than a checkpoint may have.
+        FormatError: there are more shards than a checkpoint may have.
         StorageError: as `source_object`.
     """
     if len(infos) > MOST_SHARDS:
-        hint = "Name those to load in patterns of fewer, or join them to larger ones"
+        hint = "Load fewer of them with a pattern, or join them into larger shards"
         raise FormatError(f"these are {len(infos)} shards, more than the {MOST_SHARDS} allowed", uri=label, hint=hint)
     # Some listings lack all or some sizes.
     sized = in_parallel(lambda info: store.info(info.path) if info.size_bytes is None else info, infos, role="info")
@@ -151,11 +151,11 @@ def source_object(store: Store, info: ObjectInfo) -> SourceObject:
     """
     if info.size_bytes is None:
         raise StorageError(
-            "the storage does not tell the size of this object", uri=info.uri, hint="Download it and load the copy"
+            "the storage does not report the size of this object", uri=info.uri, hint="Download it and load the copy"
         )
     if not 0 <= info.size_bytes <= MAX_SIZE_BYTES:
         raise StorageError(
-            "the storage tells a size that no file can have", uri=info.uri, hint="Check the storage's endpoint"
+            "the storage reports a size that no file can have", uri=info.uri, hint="Check the storage's endpoint"
         )
     server = getattr(store, "server", "")
     return SourceObject(info.uri, store.source(info), info.size_bytes, server=server, stored_version=info.version)

@@ -107,7 +107,7 @@ def read_files(store: Store, infos: Sequence[ObjectInfo], settings: Settings) ->
         raise StorageError(
             f"this file has {size_text(largest.size_bytes)} of the {size_text(total_bytes)} beside the shards",
             uri=largest.uri,
-            hint=f"Keep what is no part of the model in another folder: {size_text(MOST_BYTES)} are read at most",
+            hint=f"Move files that the model does not need to another folder: {size_text(MOST_BYTES)} is the limit",
         )
     contents, _ = read_ranges(
         objects, [(i, 0, each.size_bytes) for i, each in enumerate(objects)], settings, what="files"

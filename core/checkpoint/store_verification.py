@@ -1,8 +1,8 @@
 """``verify="auto"``: each object that is read whole is compared with the digest that its storage keeps.
 
 Checksums are combined from the checksums of pieces, which the engine's readers compute in any order. Hashes (md5, sha1,
-sha256) need the bytes in order: then tensors are handed out in file order, each after the hash was updated with it. An
-object that is read in part cannot be compared with its digest. If its server sends a checksum with each answer, the
+sha256) need the bytes in order. So tensors are handed out in file order, each after its bytes were added to the hash.
+An object that is read in part cannot be compared with its digest. If its server sends a checksum with each answer, the
 engine's readers compare the answers.
 """
 
@@ -125,7 +125,7 @@ class _PendingObject:
     def _compare(self, begin: int, end: int, expected: str, found: str) -> None:
         if found == expected:
             return
-        self._obstacle = "its digest is another"
+        self._obstacle = "its digest differs"
         self.is_wrong = True
         raise mismatch(self.source_object, self.digest.algorithm, (begin, end), expected, found)
 

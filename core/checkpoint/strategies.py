@@ -1,4 +1,4 @@
-"""How a checkpoint is verified: a strategy, chosen once by the argument ``verify``.
+"""The strategies to verify a checkpoint; the argument ``verify`` chooses one for the whole load.
 
 The strategy decides which digests are requested from a store before anything is read, whether headers are kept, and
 what each read compares.
@@ -42,7 +42,7 @@ class Strategy(Protocol):
     compares_objects: bool
 
     def expected_of(self, store: Store, found: Sequence[Shards], settings: Settings) -> list[list[Expected]]:
-        """Get the expected digests of the shards of each URI; empty if nothing is compared.
+        """Return the expected digests of the shards of each URI; empty if nothing is compared.
 
         Args:
             store: The store of the shards.
@@ -158,7 +158,7 @@ _STRATEGIES: dict[str, Strategy] = {"auto": ByStore(), "manifest": ByManifest(),
 
 
 def digests_of(store: Store, infos: Sequence[ObjectInfo]) -> list[ObjectDigest | NoDigest]:
-    """Get the digests that a storage keeps of objects; each is sound, and belongs to the described version.
+    """Return the digests that a storage keeps of objects; each is valid, and belongs to the described version.
 
     Raises:
         PluginError: a plug-in's digest does not fit its object.

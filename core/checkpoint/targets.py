@@ -31,7 +31,7 @@ _NONE: Mapping[str, Any] = {}
 
 @dataclass(frozen=True)
 class Targets:
-    """Where each wanted tensor goes.
+    """The targets of all wanted tensors, and how each is filled.
 
     Attributes:
         addresses: Name to address, for targets that the engine fills in place.
@@ -40,7 +40,7 @@ class Targets:
         in_place: Name to tensor, for the targets in `addresses`.
         copies: Name to tensor, for targets that are filled by a copy when their tensor arrives.
         device_paths: How the tensors get to their devices, as `Devices.path`.
-        tied: Name to the other name of the same memory, and the target. The values are compared at the end.
+        tied: Name to the other name of the same memory, and to the target. The values are compared at the end.
         fresh: Name to tensor on the meta device, for targets that are replaced by loaded tensors.
         fresh_ties: Name to the other name of the same tensor in `fresh`. The values are compared at the end.
         lock: Prevents the memory of all targets from being resized; the caller releases it.

@@ -58,7 +58,7 @@ def narrow(entry: TensorEntry, key: Any) -> tuple[TensorEntry, Any]:
 
 
 def _has_whole_bytes(dtype: str, row: tuple[int, ...]) -> bool:
-    """Whether rows of this shape share no byte; rows of a dtype of 4 or 6 bits may share one."""
+    """Say whether rows of this shape share no byte; rows of a dtype of 4 or 6 bits may share one."""
     return prod(row) * bits_of(dtype) % 8 == 0
 
 
@@ -86,7 +86,7 @@ class TensorSlice(Unread, Generic[TensorT]):
 
     Args:
         entry: The tensor's entry in the header.
-        read: Returns the tensor of an entry, which may be a part of this one.
+        read: Returns the tensor of an entry, which may be a part of `entry`.
         framework: The library of the tensors that `read` returns.
         uri: The checkpoint, for messages.
         cut: How `read` cuts a part out of `entry`. With a cut, every index reads all bytes of `entry`.
@@ -175,7 +175,7 @@ class TensorSlice(Unread, Generic[TensorT]):
             ValueError: `copy` is False: bytes that are not read yet cannot be shared.
         """
         if copy is False:
-            raise ValueError("a tensor of a checkpoint is read, and so cannot be had without a copy")
+            raise ValueError("a tensor of a checkpoint is read into new memory, which copy=False does not allow")
         import numpy as np  # noqa: PLC0415  seldom needed
 
         return np.asarray(self[...], dtype=dtype)
@@ -184,5 +184,5 @@ class TensorSlice(Unread, Generic[TensorT]):
         return TensorIndexError(
             f"tensor {quoted(self._entry.name)} of shape {self.get_shape()} cannot be indexed so: {error}",
             uri=self._uri,
-            hint="Index it as torch or numpy is indexed; get_shape() tells its shape",
+            hint="Index it as torch or numpy is indexed; get_shape() returns its shape",
         )

@@ -25,13 +25,13 @@ class Unread:
         raise TypeError(f"{self!r} cannot be pickled or copied: index it with [...], or pickle its checkpoint")
 
     def __eq__(self, other: object) -> bool:
-        """Whether both are the same object; comparing with a tensor or a number raises."""
+        """Say whether both are the same object; a comparison with a tensor or a number raises an error."""
         return self is other if other is None or isinstance(other, Unread) else _refuse(self)
 
     __hash__ = object.__hash__
 
     def __bool__(self) -> bool:
-        return True  # the default of objects, for ``if checkpoint.get(name):``; `__len__` raises
+        return True  # so that ``if checkpoint.get(name):`` works, although `__len__` raises
 
     @classmethod
     def __torch_function__(cls, function: Any, _types: Any, _arguments: Any = (), _named: Any = None) -> NoReturn:

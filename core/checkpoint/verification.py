@@ -1,4 +1,4 @@
-"""How one read compares its bytes with digests, and reports the result.
+"""The interface by which one read compares its bytes with digests, and reports the result.
 
 Guarantees: an object counts as verified only if a digest of all its bytes, or of all its tensors that were read, was
 compared and equal. An object that was not compared is reported with the reason. Without ``verify`` nothing is computed.

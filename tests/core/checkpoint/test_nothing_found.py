@@ -106,7 +106,7 @@ def test_hidden_files_are_no_shards(tmp_path: Path) -> None:
 def test_a_folder_of_hidden_files_alone_says_why_it_holds_no_shard(tmp_path: Path) -> None:
     (tmp_path / ".draft.safetensors").touch()
     assert said(tmp_path).endswith(
-        ".draft.safetensors is hidden, and so no shard of the folder: rename it, or name it itself"
+        ".draft.safetensors is hidden, so the folder is loaded without it: rename it, or name it itself"
     )
 
 

@@ -112,7 +112,7 @@ def kept(count: int) -> fitting.KeptMemory:
 def test_what_running_loads_have_yet_to_take_is_not_free() -> None:
     first, second = kept(4), kept(4)
     first.check_fit("a")
-    with pytest.raises(streamer.OutOfMemoryError, match=r"can get 6\.29 MB.*loads that are running need 4\.19 MB"):
+    with pytest.raises(streamer.OutOfMemoryError, match=r"can get 6\.29 MB.*running loads need 4\.19 MB"):
         second.check_fit("b")
     first.unread_share = lambda: 0.5  # what it has read is no longer free either
     second.check_fit("b")
