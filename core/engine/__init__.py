@@ -1,1 +1,1 @@
-"""The native engine as Python sees it: plans, sessions, readers of Python's."""
+"""The Python side of the native engine: plans, sessions, and threads that read in Python."""

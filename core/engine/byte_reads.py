@@ -14,8 +14,8 @@ from streamer.core.options.settings import Settings
 
 __all__ = ["address_of", "read_bytes", "read_into"]
 
-# The C API makes bytes without a value, "to fill in the contents" before anybody else sees them; Python itself only
-# copies a value from somewhere else.
+# The C API can make ``bytes`` with uninitialised content, which the caller fills before any other code sees them. In
+# Python itself, new ``bytes`` are always a copy of a value.
 _new_bytes = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_ssize_t)(
     ("PyBytes_FromStringAndSize", ctypes.pythonapi)
 )
@@ -24,11 +24,11 @@ _new_bytes = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_ssize
 def read_bytes(
     objects: Sequence[SourceObject], ranges: Sequence[tuple[int, int, int]], settings: Settings
 ) -> tuple[list[bytes], list[SourceObject]]:
-    """Read ``(object index, begin, end)`` ranges, in any order; each byte that several of them share is read once.
+    """Read ``(object index, begin, end)`` ranges, in any order; bytes that several ranges share are read once.
 
     Args:
-        objects: To read from.
-        ranges: What to read, inside of the objects.
+        objects: The objects to read from.
+        ranges: The ranges to read, inside of the objects.
         settings: How to read.
 
     Returns:
@@ -56,9 +56,9 @@ def read_into(source_object: SourceObject, begin: int, buffer: memoryview, setti
     """Fill the caller's memory from an offset; return the object with the version that its answers had.
 
     Args:
-        source_object: To read from.
-        begin: First byte.
-        buffer: Writable and contiguous; it is not resized while it is read into, as there is a view of it.
+        source_object: The object to read from.
+        begin: Offset of the first byte in the object.
+        buffer: Writable and contiguous memory. A view prevents its owner from resizing it while it is filled.
         settings: How to read.
 
     Raises:
@@ -69,7 +69,7 @@ def read_into(source_object: SourceObject, begin: int, buffer: memoryview, setti
 
 
 def _without_overlaps(ranges: Sequence[tuple[int, int, int]]) -> Iterator[tuple[int, int, int]]:
-    """Sort ranges, and join those that overlap; empty ones are left out."""
+    """Sort ranges, join overlapping ranges, and leave out empty ranges."""
     open_range: tuple[int, int, int] | None = None
     for source, begin, end in sorted(each for each in set(ranges) if each[1] < each[2]):
         if open_range and open_range[0] == source and begin < open_range[2]:
@@ -83,7 +83,7 @@ def _without_overlaps(ranges: Sequence[tuple[int, int, int]]) -> Iterator[tuple[
 
 
 def address_of(memory: bytes | memoryview) -> int:
-    """Return the address of the first byte."""
+    """Return the address of the first byte of the memory."""
     return int(np.frombuffer(memory, np.uint8).ctypes.data)
 
 

@@ -1,7 +1,7 @@
-"""One object from an offset to its end, in order: the engine reads ahead while the caller takes piece by piece.
+"""Reads one object from an offset to its end, in order: the engine reads ahead while the caller takes piece by piece.
 
-Guarantees: the connections of one session serve all of it. What is read ahead is bounded. Closing, an error or garbage
-collection stops the reading, as for every `ReadSession`.
+Guarantees: one session with its connections reads the whole stream. The bytes that are read ahead are bounded. Closing,
+an error or garbage collection stops the reading, as for every `ReadSession`.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from streamer.core.options.settings import Settings
 __all__ = ["ByteStream"]
 
 PIECE_BYTES = 8 << 20  # the largest block, so that a piece is complete with one answer
-# Several blocks for each of two reactors: what one file that is read slowly may hold. More is not faster on a
-# connection of 5 GB/s; a path of 50 Gbit/s and 50 ms would need 300 MiB.
+# Several blocks for each of two reactors; this is the most memory that one file with a slow consumer may hold. More is
+# not faster on a connection of 5 GB/s; a path of 50 Gbit/s and 50 ms would need 300 MiB.
 AHEAD_BYTES = 128 << 20
 
 
 class ByteStream:
-    """Reads from `begin` on.
+    """A stream of the bytes of one object from an offset on.
 
     Args:
-        source_object: To read from.
-        begin: First byte.
-        settings: How to read. Its deadline does not count here, as the caller may take any time between two pieces.
-        in_order: Pieces come in order; otherwise as they arrive.
+        source_object: The object to read from.
+        begin: Offset of the first byte.
+        settings: How to read. The deadline is ignored, because the caller may pause between two pieces.
+        in_order: Yield pieces in order; otherwise as they arrive.
 
     Attributes:
         position: Offset of the next byte.
@@ -52,7 +52,7 @@ class ByteStream:
         self._piece = memoryview(b"")
 
     def read_into(self, buffer: memoryview) -> int:
-        """Copy the next bytes; fewer than the buffer takes only at the end of the object.
+        """Copy the next bytes into the buffer; only the end of the object leaves the buffer partly empty.
 
         Raises:
             StorageError: and its kinds.
@@ -78,12 +78,12 @@ class ByteStream:
             self.position += count
 
     def pieces(self) -> Iterator[tuple[int, memoryview]]:
-        """Give each piece with its offset; raises as `read_into`."""
+        """Yield each piece with its offset; raises as `read_into`."""
         while self._has_next():
             yield self._begins[self._item], self._piece
 
     def _has_next(self) -> bool:
-        self._piece = memoryview(b"")  # frees the memory of the last one before the next is waited for
+        self._piece = memoryview(b"")  # frees the last piece before the wait for the next one
         if not self._ready:
             self._ready.extend(self._session.next_items())
         if not self._ready:

@@ -1,7 +1,8 @@
-"""Which items of a plan a cache of this machine holds, and the plan that reads them from there.
+"""Finds the items of a plan that a cache of this machine holds, and makes the plan that reads them from the cache.
 
-Guarantees: an item is read from the cache only if all its bytes are recorded there, with a CRC32C that the engine
-compares before the item is handed out; a damaged one is read from its object, within the same session.
+Guarantees: an item is read from the cache only if the cache records all its bytes with a CRC32C. The engine compares
+the CRC32C before the item is handed out. If the cached bytes are damaged, the same session reads the item from its
+object.
 """
 
 from __future__ import annotations
@@ -26,37 +27,37 @@ class CachedObject:
     """An object's place in a cache.
 
     Attributes:
-        entry: What the engine knows of it.
-        folder: Its folder.
-        is_trusted: Whether items are read from it; not after a digest of the storage's mismatched.
-        is_written: Whether what is read of the object is added to it.
-        may_wait: Whether readers wait until what they read is written, so that nothing is left out.
+        entry: The engine's record of the cached bytes.
+        folder: The folder of the object in the cache.
+        is_trusted: Whether items are read from the cache; False after a digest of the storage mismatched.
+        is_written: Whether bytes that are read from the object are added to the cache.
+        may_wait: Whether readers wait until their bytes are written to the cache, so that none is left out.
     """
 
     def __init__(self, entry: _native.CacheEntry, folder: str, lock: object) -> None:
         self.entry, self.folder, self.may_wait = entry, folder, False
         self.is_trusted = self.is_written = True
-        self._lock = lock  # held as long as somebody may read or write the files
+        self._lock = lock  # held as long as a session may read or write the files
 
     @property
     def data_path(self) -> str:
-        """The file with its bytes, each where it is in the object."""
+        """The file with the cached bytes, at the same offsets as in the object."""
         return os.path.join(self.folder, "data")
 
     def distrust(self, end_bytes: int) -> None:
-        """Read nothing from the cache any more, and forget what it has of the object's first `end_bytes`."""
+        """Stop reading from the cache, and forget the cached bytes before offset `end_bytes`."""
         self.is_trusted = False
         self.entry.forget(0, end_bytes)
 
 
 @dataclass(frozen=True)
 class CachedReads:
-    """What `with_cache` gives.
+    """The result of `with_cache`.
 
     Attributes:
         plan: Reads cached items from the files of the cache.
-        objects: The objects of a load, and behind them these files.
-        table: Rows of item, number of its object, CRC32C; None if nothing is cached.
+        objects: The objects of a load, followed by these files.
+        table: Rows of an item's number, the number of its object, and its CRC32C; None if nothing is cached.
     """
 
     plan: ReadPlan
@@ -68,8 +69,8 @@ def with_cache(objects: Sequence[SourceObject], plan: ReadPlan, coalesce_gap_byt
     """Look up the items of a plan.
 
     Args:
-        objects: In the order the plan numbers them.
-        plan: What to read.
+        objects: The objects, in the order of their numbers in the plan.
+        plan: The items to read.
         coalesce_gap_bytes: As for `plan_reads`.
     """
     trusted = [number for number, each in enumerate(objects) if _is_read_from_cache(each)]
@@ -92,7 +93,7 @@ def with_cache(objects: Sequence[SourceObject], plan: ReadPlan, coalesce_gap_byt
 
 
 def _is_read_from_cache(source_object: SourceObject) -> bool:
-    """Bytes that each answer's checksum is to verify must come in answers."""
+    """Say whether an object is read from its cache; not if the checksum of each answer is to be compared."""
     source = source_object.source
     needs_answers = source_object.compares_answers and isinstance(source, HttpSource) and source.answer_checksum
     return source_object.cache is not None and source_object.cache.is_trusted and not needs_answers

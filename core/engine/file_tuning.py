@@ -1,4 +1,4 @@
-"""How mounted files are read: by how many threads, and which of them past the page cache.
+"""Chooses how mounted files are read: by how many threads, and which files bypass the page cache.
 
 Guarantees: no request is made to a file server; options that the user set are kept.
 """
@@ -16,38 +16,39 @@ from streamer.core.store.sources import FileSource, Source
 
 __all__ = ["FileReading", "choose_file_reading"]
 
-# Beyond this part of a file, the rest is brought into the page cache with it, for the next load.
+# If a larger part of a file is in the page cache, the rest is read through the page cache, too, for the next load.
 MOSTLY_CACHED = 0.9
-# Some ten of them copy from the page cache as fast as a socket's memory goes; more of them wait for each other, and a
-# machine with eight devices runs eight loads.
+# About ten threads copy from the page cache as fast as the memory of one socket allows. More threads wait for each
+# other, and a machine with eight devices runs eight loads.
 MOST_WARM_FILE_THREADS = 32
-LEAST_BYTES_TO_LOOK = 32 << 20  # a twentieth of a second from a disk
-LEAST_BYTES_OF_FILE_TO_LOOK = 512 << 10  # more than of a header
-# Starting the library costs 0.1 s without a device, and was never measured with one: little beside reading so much.
+LEAST_BYTES_TO_LOOK = 32 << 20  # a disk reads them in a twentieth of a second
+LEAST_BYTES_OF_FILE_TO_LOOK = 512 << 10  # more than a header has
+# The library takes 0.1 s to start without a device (with a device this was not measured): little beside such a load.
 LEAST_BYTES_FOR_GPUDIRECT = 4 << 30
-# To a device, a copier and the consumer need processors of their own. With as many readers as processors, the device
-# waits for them, and the same load takes up to three times as long (decision 0021).
+# In a load to a device, the copier and the consumer need processors of their own. With as many readers as processors,
+# the device waits, and the same load takes up to three times as long (decision 0021).
 PROCESSORS_BESIDE_READERS = 4
-# On fewer processors than that leaves, each still copies from the page cache slower than a bus takes.
+# At least this many readers, even on few processors: fewer readers copy from the page cache more slowly than a bus.
 LEAST_READERS_OF_MANY = 5
 MOST_READERS_TO_A_DEVICE = 16
-COLD_FILE_THREADS = 16  # reads a disk has to choose from; NVMe gains little beyond
-# Each read waits for a network. The kernel splits a block into reads of the mount's rsize and keeps at most some
-# 15 MiB of them ahead by itself; more files and blocks at a time keep its connection filled over milliseconds.
+COLD_FILE_THREADS = 16  # the disk can choose among this many reads; NVMe gains little from more
+# Each read waits for a network. The kernel splits a block into reads of the mount's rsize, and reads at most about 15
+# MiB ahead. More files and blocks at the same time keep the connection busy while answers take milliseconds.
 REMOTE_FILE_THREADS = 32
-LEAST_COLD_PART = 1 / 4  # of all bytes, for which a disk gets more threads than the page cache needs
+LEAST_COLD_PART = 1 / 4  # of all bytes; if more are on the disk, COLD_FILE_THREADS are used
 
 
 @dataclass(frozen=True)
 class FileReading:
-    """What `choose_file_reading` chose.
+    """The result of `choose_file_reading`.
 
     Attributes:
-        threads: For all files together.
-        direct_paths: Files to be read with ``O_DIRECT``, where their file system can.
-        partly_cached_paths: Of these, the ones of which the page cache holds a part, which is read from there.
-        is_shared: Whether these are read through it while other readers of this machine have them open, too.
-        gpudirect: Whether these go straight to CUDA devices; None: where that is really without a copy.
+        threads: Number of threads for all files together.
+        direct_paths: Files to read with ``O_DIRECT``, if their file system supports it.
+        partly_cached_paths: Files of `direct_paths` that are partly in the page cache; this part is read from it.
+        is_shared: Whether files of `direct_paths` are read through the page cache while other readers of this machine
+            have them open.
+        gpudirect: Whether files of `direct_paths` are read straight to CUDA devices; None: only if no copy is made.
     """
 
     threads: int
@@ -66,18 +67,26 @@ def choose_file_reading(
     devices: int = 0,
     sharers: int = 1,
 ) -> FileReading:
-    """Choose for the files among `sources`, each with its size in bytes, of which so many are read in so many blocks.
+    """Choose how to read the files among `sources`.
 
-    `devices` is the number of CUDA devices that the engine copies to, `sharers` that of the loads of this machine.
+    Files in the page cache get few threads, files on a disk more, files behind a network most. Bytes that are not in
+    the page cache bypass it, unless the file system needs the page cache, or only a small part is wanted or missing,
+    which is probably wanted again. If several ranks read a file at the same time, they share the page cache: bypassing
+    it would be faster for one rank alone, but not for all together.
 
-    Few threads for files in the page cache, many for those on a device, most for those behind a network. What is not in
-    the page cache is read past it, unless its file system needs it, or so little is wanted or missing that it may well
-    be wanted again. Of ranks that read a file at the same time, one would be faster past it, and all together are not.
+    Args:
+        sources: The sources of a load, each with its size in bytes.
+        settings: How to read; options that the user set are kept.
+        wanted_bytes: Number of bytes to read from the files.
+        blocks: Number of blocks of these bytes.
+        devices: Number of CUDA devices that the engine copies to.
+        sharers: Number of loads of this machine.
     """
     files = {source.path: (source, size_bytes) for source, size_bytes in sources if isinstance(source, FileSource)}
     is_remote = any(source.is_remote for source, _ in files.values())
     is_all_set = settings.file_threads is not None and settings.direct_io is not None
-    # A look at the page cache would ask a server for attributes; headers and a few tensors are not worth one.
+    # Checking the page cache of a remote file requests its attributes. For headers and a few tensors a check does not
+    # pay.
     is_worth_it = wanted_bytes >= max(LEAST_BYTES_TO_LOOK, LEAST_BYTES_OF_FILE_TO_LOOK * len(files))
     looks = is_worth_it and not is_remote and not is_all_set
     cached = cached_fractions({path: size for path, (_, size) in files.items()}) if looks else {}
@@ -93,7 +102,7 @@ def choose_file_reading(
     gpudirect = settings.gpudirect
     if gpudirect is None and wanted_bytes < LEAST_BYTES_FOR_GPUDIRECT:
         gpudirect = False
-    reads_alone = settings.direct_io is not None  # as the user wants it, whoever else reads
+    reads_alone = settings.direct_io is not None  # the user's choice holds, even if other readers have the files open
     return FileReading(min(blocks, threads), frozenset(direct), frozenset(partly_cached), not reads_alone, gpudirect)
 
 
@@ -106,7 +115,7 @@ def _threads(is_remote: bool, is_cold: bool, devices: int, sharers: int) -> int:
 
 
 def _warm_threads(devices: int) -> int:
-    # One more than processors: one always waits for a fault or a lock.
+    # One thread more than processors, because one thread always waits for a page fault or a lock.
     most = min(processors() + 1, MOST_WARM_FILE_THREADS)
     if devices == 0:
         return most

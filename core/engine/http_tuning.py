@@ -1,8 +1,8 @@
-"""How many requests a server gets at a time: event loops, and requests in flight in each.
+"""Chooses how many requests a server gets at the same time: the event loops, and the requests in flight in each loop.
 
-A load over a network is limited by the network, and then few are enough, by the speed of one connection, or by what one
-processor decrypts and copies. The engine's loops detect the first two while they read (decision 0004); these are their
-upper limits.
+A load over a network is limited by the network, by the speed of one connection, or by the speed at which one processor
+decrypts and copies. If the network is the limit, a few requests are enough. The engine's loops detect the first two
+limits while they read (decision 0004); this module sets the upper limits of the loops.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from streamer.core.options.settings import Settings
 
 __all__ = ["HttpReading", "choose_http_reading"]
 
-FEW_REACTORS = 4  # each opens its own connections at once: a small load is over before more of them pay
-# One decrypts some 1.2 GB/s of TLS and empties 2-4 GB/s without: these fill 400 Gbit/s with a rest.
+FEW_REACTORS = 4  # each loop opens its own connections: a small load ends before more loops pay off
+# One loop decrypts about 1.2 GB/s of TLS, or receives 2-4 GB/s without TLS. So 64 loops are more than 400 Gbit/s need.
 MOST_REACTORS = 64
-BYTES_PER_REACTOR = 512 << 20  # about half a second of its work
-# At S3's 90 MB/s a connection, twice what a thread can receive; at 20 MB/s, from another continent, half. Reached only
-# while it waits, and its requests bring more.
+BYTES_PER_REACTOR = 512 << 20  # about half a second of work for one loop
+# At S3's 90 MB/s per connection, 64 requests bring twice as much as a thread can receive; at 20 MB/s, from another
+# continent, half as much. A loop reaches this limit only while it waits, and only if more requests bring more bytes.
 MOST_IN_FLIGHT = 64
-# Of all loops of all loads of a machine: 50 GB/s, 400 Gbit/s, at 50 MB/s each.
+# For all loops of all loads of a machine: at 50 MB/s each, they bring 50 GB/s (400 Gbit/s).
 MOST_REQUESTS = 1024
 
 
 @dataclass(frozen=True)
 class HttpReading:
-    """What `choose_http_reading` chose.
+    """The result of `choose_http_reading`.
 
     Attributes:
-        reactors: Event loops, a thread each.
-        in_flight: Most ranged GETs in flight in each.
+        reactors: Number of event loops, each with its own thread.
+        in_flight: Most ranged GETs in flight in each event loop.
     """
 
     reactors: int
@@ -40,9 +40,10 @@ class HttpReading:
 
 
 def choose_http_reading(settings: Settings, wanted_bytes: int, blocks: int, *, sharers: int = 1) -> HttpReading:
-    """Choose for a load of so many bytes in about so many blocks; options that the user set count, up to one per block.
+    """Choose for a load of `wanted_bytes` in about `blocks` blocks.
 
-    Each of `sharers` loads on this machine takes its part of the processors and of the requests.
+    Options of the user win, but there are never more reactors than blocks. Each of the `sharers` loads on this machine
+    gets an equal part of the processors and of the requests.
 
     Example:
         >>> from streamer.core.options.options import Options

@@ -1,4 +1,4 @@
-"""The one table from the engine's errors to the public error tree."""
+"""Maps the engine's errors to the public error tree; no other module does."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _TABLE: dict[str, _Row] = {
     "redirect": _Row(errors.RedirectError, "Give the final endpoint or the bucket's own region"),
     "http_status": _Row(errors.HttpStatusError, "Check the URL, the endpoint and the proxy before it"),
     "object_failure": _Row(
-        errors.HttpStatusError, "Look at this object there, and at the server's log; upload it again if it is damaged"
+        errors.HttpStatusError, "Check this object on the server, and its log; upload the object again if it is damaged"
     ),
     "connect": _Row(errors.ConnectError, "Check the endpoint, the proxy settings and that the server runs"),
     "unknown_host": _Row(errors.ConnectError, "Check the host's name in the URL or endpoint"),
@@ -83,8 +83,8 @@ def error_from_native(
 
     Args:
         native: The engine's error.
-        uri: The object, without secrets; None where the error is not about an object.
-        object_size: In bytes, or None.
+        uri: The object, without secrets; None if the error is not about an object.
+        object_size: Size of the object in bytes, or None.
         is_http: The object is read over HTTP, perhaps through a proxy.
     """
     if native.code == "out_of_memory":
@@ -128,7 +128,7 @@ def _hint_for(native: ReadError, is_http: bool) -> str:
 
 
 def checksum_error(native: ReadError, tensor: str | None, *, uri: str, object_size: int | None) -> errors.ChecksumError:
-    """Name the wrong tensor or range; the engine has only the tensor's number."""
+    """Make the error for bytes with a wrong checksum, with the tensor's name; the engine knows only its number."""
     what = f"tensor {quoted(tensor)}" if tensor is not None else "the range"
     is_of_answer = native.http_status != 0
     whose = "the server's" if is_of_answer else "its manifest's"
@@ -149,7 +149,7 @@ def checksum_error(native: ReadError, tensor: str | None, *, uri: str, object_si
 
 
 def tampered_error(native: ReadError, tensor: str | None, *, uri: str) -> errors.TamperedError:
-    """Name the encrypted tensor that is not as it was saved; the engine has only its number."""
+    """Make the error for a changed encrypted tensor, with the tensor's name; the engine knows only its number."""
     what = f"tensor {quoted(tensor)}" if tensor is not None else "a range"
     return errors.TamperedError(
         f"{what} is not as it was saved (bytes {native.begin}-{native.end - 1}): {native.detail}",

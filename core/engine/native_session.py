@@ -1,6 +1,6 @@
 """Makes a native session, ready to start, from objects, a plan and settings.
 
-Guarantees: no request is made but for the addresses of an NFS server; no thread is started without work for it.
+Guarantees: no request is made, except for the addresses of an NFS server; no thread is started without work for it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _AS_SET = [
     for name in Settings.__dataclass_fields__
     if hasattr(_native.SessionOptions, name) and name not in CHOSEN_FOR_A_PLAN
 ]
-RENEW_AFTER = 0.8  # of a signature's lifetime: leaves a fifth of it for a slow answer
+RENEW_AFTER = 0.8  # of a signature's lifetime; the rest is for answers that are slow
 
 
 @dataclass(frozen=True)
@@ -40,15 +40,15 @@ class SourceObject:
     """One object as the engine reads it.
 
     Attributes:
-        uri: For messages, without secrets.
-        source: Where its bytes live.
-        size_bytes: Its size; the engine refuses an object of another size.
-        version: As `ReadSession.pinned` gives it after an earlier session, or empty.
-        compares_answers: Request checksums of its answers, where its server sends them, and compare them.
-        server: As its store names it; empty without one.
-        stored_version: As its store described it before anything was read, or None.
-        cache: Its place in a cache of this machine, or None.
-        is_of_cache: It is a file of that cache, which others may be writing.
+        uri: The object's URI for messages, without secrets.
+        source: Where the bytes of the object are.
+        size_bytes: Size of the object; the engine refuses an object of another size.
+        version: The version that `ReadSession.pinned` returned after an earlier session, or empty.
+        compares_answers: Request checksums of the answers if the server sends them, and compare them.
+        server: The store's name of its server; empty without a server.
+        stored_version: The version in the store's description before anything was read, or None.
+        cache: The object's place in a cache of this machine, or None.
+        is_of_cache: The object is a file of that cache, to which other processes may be writing.
     """
 
     uri: str
@@ -65,14 +65,14 @@ class SourceObject:
 def make_engine(
     objects: Sequence[SourceObject], plan: ReadPlan, settings: Settings, in_item_order: bool
 ) -> _native.Session:
-    """Make the native session, with every object added in the order the plan numbers them.
+    """Make the native session, and add every object in the order of the numbers in the plan.
 
     Raises:
         ConnectError: a plug-in returned an NFS source with a malformed URL.
     """
     kinds = {type(each.source) for each in objects}
     block_bytes = settings.http_first_block_bytes if HttpSource in kinds else settings.file_block_bytes
-    # No thread without work: reading one tensor must not start thirty.
+    # A thread without work is not started: reading one tensor must not start thirty threads.
     blocks = max(1, plan.span_bytes // block_bytes + plan.span_count)
     devices, neighbours = len(plan.cuda_devices), sharers()
     sizes = [(each.source, each.size_bytes) for each in objects]
@@ -130,7 +130,7 @@ def _add(engine: _native.Session, source_object: SourceObject, files: FileReadin
             ) from None
     else:
         assert isinstance(source, PythonSource)
-        engine.add_python(printable(source_object.uri))  # names of files need not be of UTF-8
+        engine.add_python(printable(source_object.uri))  # names of files need not be UTF-8
 
 
 def _compare_answers(engine: _native.Session, number: int, checksum: AnswerChecksum) -> None:

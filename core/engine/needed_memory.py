@@ -28,21 +28,21 @@ def check_memory(plan: ReadPlan, objects: Sequence[_Named], name_of: Callable[[i
     """Check that each item fits in the memory this process may use, swap included.
 
     Args:
-        plan: What to read.
-        objects: In the order the plan numbers them.
-        name_of: Gives the name of a tensor, for messages; None where the items are headers, whose size is bounded.
+        plan: The items to read.
+        objects: The objects, in the order of their numbers in the plan.
+        name_of: Returns the name of a tensor, for messages; None if the items are headers, whose size is bounded.
 
     Raises:
-        OutOfMemoryError: one does not.
+        OutOfMemoryError: an item does not fit.
     """
     usable = memory_bytes() + swap_bytes()
-    if name_of is None or plan.item_bytes <= usable:  # nearly always, and a plan may have a million items
+    if name_of is None or plan.item_bytes <= usable:  # the usual case: checking each of a million items takes time
         return
     for item, (source, begin, end, target, device) in enumerate(plan.item_rows()):
         if end - begin > usable and not target and device == _native.HOST:
             raise OutOfMemoryError(
-                f"tensor {quoted(name_of(item))} has {end - begin} bytes, and this process may use {usable} bytes of"
-                " memory",
+                f"tensor {quoted(name_of(item))} has {end - begin} bytes, but this process may use only {usable}"
+                " bytes of memory",
                 uri=objects[source].uri,
                 hint="Load it on a machine with more, leave it out (names=), or read rows of it (open().get_slice)",
                 requested_bytes=end - begin,

@@ -1,4 +1,4 @@
-"""A forked child has none of its parent's engine threads: a session refuses there instead of waiting for ever."""
+"""Makes sessions refuse calls in a forked child: it has no engine threads, so a call would wait for ever."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""How much of a file is already in the page cache: an estimate from samples.
+"""Estimates from samples which part of a file is already in the page cache.
 
-Reading from the cache, more threads than processors only cost switches and cache misses; reading from a device, they
-keep its queue busy. Only a look at the cache tells which it will be.
+If a file is in the page cache, more threads than processors only cost context switches and cache misses. If the file is
+on a disk, more threads keep the disk's queue busy. The number of threads is chosen by this estimate.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from streamer import _native
 
 __all__ = ["cached_fraction", "cached_fractions"]
 
-# Of so many files that all are there, or none, at most one in twenty is likely to be otherwise. To look at a thousand
-# takes 10 ms, in which nothing is read.
+# If 64 of the files are all cached, or all not cached, probably at most one in twenty of the others differs. Checking a
+# thousand files takes 10 ms, and nothing is read meanwhile.
 FILES_LOOKED_AT = 64
-SAMPLES = 16  # per file; all of them take about 50 microseconds where the pages are there
+SAMPLES = 16  # per file; they take about 50 microseconds if the pages are cached
 SAMPLES_OF_ALL = 1024
 
 
 def cached_fractions(sizes: Mapping[str, int]) -> dict[str, float]:
-    """Look at several files; of very many only at some, unless these differ.
+    """Estimate the cached part of several files. If there are very many, check only some, unless these differ.
 
     Args:
-        sizes: By path, in bytes.
+        sizes: Sizes in bytes, by path.
 
     Returns:
-        By path, as `cached_fraction`.
+        The results of `cached_fraction`, by path.
     """
     some = sample(list(sizes), FILES_LOOKED_AT) if len(sizes) > FILES_LOOKED_AT else sizes
     found = {path: cached_fraction(path, sizes[path], len(sizes)) for path in some}
@@ -40,30 +40,30 @@ def cached_fractions(sizes: Mapping[str, int]) -> dict[str, float]:
 
 
 def cached_fraction(path: str, size_bytes: int, files: int = 1) -> float:
-    """Sample a few pages spread over a file, at other places each time.
+    """Sample a few pages of a file, at other places in each call.
 
     Args:
-        path: Of the file.
-        size_bytes: Its size.
-        files: How many are looked at, each with fewer samples where these are very many.
+        path: Path of the file.
+        size_bytes: Size of the file.
+        files: Number of files that are checked; if there are very many, each gets fewer samples.
 
-    Sampling makes the kernel read those pages, so a second time at the same places would find a warm file.
+    Sampling makes the kernel read the sampled pages, so a second call at the same places would find them cached.
 
     Returns:
-        The fraction of them that is in memory, from 0 to 1; `native/io/page_cache.h` says how that is known.
+        The fraction of the pages that is in memory, from 0 to 1; see `native/io/page_cache.h`.
     """
     samples = min(SAMPLES, max(1, SAMPLES_OF_ALL // files))
     step = size_bytes / samples
     try:
-        # O_NONBLOCK: whatever this path has become, opening it must not wait.
+        # O_NONBLOCK: if the path is a FIFO by now, opening it must not wait.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
         return 0.0  # the engine will raise the error
     try:
-        # Without it the kernel reads megabytes behind each page that is not there.
+        # Otherwise the kernel reads megabytes after each sampled page that is not cached.
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
         cached = sum(_native.is_cached(descriptor, int(step * (sample + random()))) for sample in range(samples))  # noqa: S311
-    except OSError:  # a pipe takes no advice
+    except OSError:  # for example, posix_fadvise refuses a pipe
         return 0.0
     finally:
         os.close(descriptor)

@@ -1,4 +1,4 @@
-"""Which byte ranges to read, and the items in them. Pure: values in, flat tables for the engine out.
+"""Plans which byte ranges to read, and which items lie in them. Pure: makes flat tables for the engine from values.
 
 Wanted ranges of one object that lie close together become one span; the engine cuts spans into equal blocks.
 """
@@ -23,10 +23,11 @@ class Item(NamedTuple):
     Attributes:
         source: Index of the object.
         begin: First byte, in the object.
-        end: Byte after the last.
-        target: Address of the caller's own memory, or 0: the engine allocates, or asks for it if it is on a device.
-        device: `streamer._native.HOST` for memory of this machine that the engine allocates, CONSUMERS_HOST for such
-            that it asks for, else the number of a CUDA device.
+        end: Offset after the last byte.
+        target: Address of the caller's own memory. If it is 0, the engine allocates memory, or requests it from the
+            consumer.
+        device: `streamer._native.HOST` for host memory that the engine allocates, CONSUMERS_HOST for host memory that
+            it requests from the consumer, else the number of a CUDA device.
     """
 
     source: int
@@ -36,7 +37,7 @@ class Item(NamedTuple):
     device: int = _native.HOST
 
 
-Row: TypeAlias = tuple[int, int, int, int, int]  # of one of the tables; what an Item holds, in the same order
+Row: TypeAlias = tuple[int, int, int, int, int]  # one row of a table: the fields of an Item, in their order
 ITEM_COLUMNS = len(Item._fields)
 SPAN_COLUMNS = 5
 NO_SPAN = -(2**31)  # neither an object's number nor a device's
@@ -44,7 +45,7 @@ NO_SPAN = -(2**31)  # neither an object's number nor a device's
 
 @dataclass(frozen=True)
 class ReadPlan:
-    """Tables as the engine takes them: rows of 64-bit numbers.
+    """The tables that the engine reads: rows of 64-bit numbers.
 
     Attributes:
         items: ``source, begin, end, target, device`` per item, in their order.
@@ -79,7 +80,7 @@ class ReadPlan:
         return zip(*(self.spans[column::SPAN_COLUMNS] for column in range(3)), strict=True)
 
     def bytes_by_source(self) -> Counter[int]:
-        """Add up the items of each object; of the gaps in its spans, only those inside of a block are read."""
+        """Return the bytes of the items of each object. Gaps are not counted: only gaps inside of a block are read."""
         bytes_of: Counter[int] = Counter()
         for source, begin, end, _, _ in self.item_rows():
             bytes_of[source] += end - begin
@@ -90,8 +91,8 @@ def plan_reads(items: Iterable[Row], coalesce_gap_bytes: int) -> ReadPlan:
     """Join neighbouring items of an object into spans, each for one device.
 
     Args:
-        items: In the order they shall be read, each an `Item` or its five numbers; those of an object must not overlap.
-            One that lies before its predecessor begins a span. For an empty one nothing is read.
+        items: The items in reading order, each an `Item` or its five numbers. Items of one object must not overlap. An
+            item that lies before its predecessor begins a new span. For an empty item nothing is read.
         coalesce_gap_bytes: Largest number of unwanted bytes between two items of one span.
     """
     listed = list(items)
@@ -102,7 +103,7 @@ def plan_reads(items: Iterable[Row], coalesce_gap_bytes: int) -> ReadPlan:
     for index, (source, begin, end, _, device) in enumerate(listed):
         if source == span_source and device == span_device:
             if begin == end >= span_end:
-                continue  # nothing is read for an empty item, and no gap before or behind it
+                continue  # an empty item is not read, and neither are the gaps around it
             if span_begin < span_end and 0 <= begin - span_end <= coalesce_gap_bytes:
                 last, span_end = index, end
                 continue

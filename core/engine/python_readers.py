@@ -1,9 +1,10 @@
 """Threads that fill the engine's blocks through `PythonSource.read_into`.
 
-A source that returns too few or too many bytes, or raises, is an error with its range; one that keeps the buffer is a
-`PluginError`, because a late write would reach a tensor already handed out. The last bytes of an object are handed on
-only after its source confirmed that it did not change. However a thread ends, the load fails or continues: it never
-hangs. Transient failures are left to the engine, as over HTTP: it retries the block, or waits for the storage.
+If a source returns too few or too many bytes, or raises, the error names the range. If a source keeps the buffer, the
+error is a `PluginError`, because a late write would reach a tensor that was already handed out. The last bytes of an
+object are handed on only after its source confirmed that the object did not change. However a thread ends, the load
+fails or continues: it never hangs. Transient failures are left to the engine, as over HTTP: it retries the block, or
+waits for the storage.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ from streamer.core.engine.plan import ReadPlan
 
 __all__ = ["LastAttemptError", "PythonReaders"]
 
-COLLECTING_PAUSES_S = (0.0, 0.001, 0.01, 0.1)  # another thread's collection may take as long
-JOIN_S = 1.0  # a read_into that hangs cannot be interrupted: its daemon thread is left behind, and keeps its memory
+COLLECTING_PAUSES_S = (0.0, 0.001, 0.01, 0.1)  # another thread's collection may take this long
+JOIN_S = 1.0  # a read_into that hangs cannot be stopped: its daemon thread stays, and keeps the memory of its block
 
 
 class LastAttemptError(Exception):
-    """Raised by a source of our own for an error that no further attempt can mend; the load fails with that error.
+    """Raised by one of our own sources for an error that no further attempt can solve; the load fails with that error.
 
     Args:
         failure: The error.
@@ -50,8 +51,8 @@ class PythonReaders:
     """The Python threads of one session.
 
     Attributes:
-        failure: The first exception of a source that is not transient, as a `StreamerError`; None without one.
-        transient: By object, the last exception that is.
+        failure: The first exception of a source that is not transient, as a `StreamerError`; None if there is none.
+        transient: For each object, the last transient exception.
     """
 
     def __init__(
@@ -84,27 +85,27 @@ class PythonReaders:
         """Start the threads; without a `PythonSource` there are none.
 
         Raises:
-            OutOfMemoryError: the system gives not even one.
+            OutOfMemoryError: the system cannot start any thread.
         """
         for index in range(self._count):
             thread = threading.Thread(target=self._run, name=f"streamer-py{index}", daemon=True)
             try:
                 thread.start()
-            except RuntimeError as error:  # as many as there are do the work, as in the engine
+            except RuntimeError as error:  # the threads that did start do the work, as in the engine
                 if self._threads:
                     return
                 raise OutOfMemoryError("the system gives no thread", hint=NO_THREAD_HINT) from error
             self._threads.append(thread)
 
     def overdue(self) -> StreamerError | None:
-        """Return the error for a source whose function runs for longer than it may; None without one."""
+        """Return the error for a source whose function has exceeded its time-out; None if there is none."""
         return self._running.overdue()
 
     def join(self) -> bool:
-        """Wait, at most a second from the first call on, for the threads to see that the engine has stopped.
+        """Wait until the threads have ended after the engine has stopped, at most a second from the first call on.
 
         Returns:
-            Whether all of them have ended: a running one may still write.
+            Whether all threads have ended: a running thread may still write to memory.
         """
         self._join_by = self._join_by or time.monotonic() + JOIN_S
         for thread in self._threads:
@@ -116,12 +117,12 @@ class PythonReaders:
         while (block := self._engine.take_python_block()) is not None:
             try:
                 self._read(block)
-            except BaseException as error:  # no memory, or an exception that was sent to this thread
+            except BaseException as error:  # there is no memory, or another thread sent this exception
                 forget_locals(error)
                 self._fail(block, error, is_kept=True)
 
     def _read(self, block: _native.PythonBlock) -> None:
-        """Finish the block or fail it, whatever the source raises; else the load would never end."""
+        """Finish the block or report its failure, whatever the source raises; otherwise the load would never end."""
         source = self._objects[block.source].source
         assert isinstance(source, PythonSource)
         if not source.takes_block and not block.make_buffer():
@@ -134,9 +135,9 @@ class PythonReaders:
 
         error = _caught(self._fill, source, block, view)
         if error is not None:
-            forget_locals(error)  # they would keep the load's memory as long as somebody keeps the error
-        # A slice of the view holds the block, not the view. An error that the source handled may hold a slice in a
-        # reference cycle, as those of futures do, until garbage is collected.
+            forget_locals(error)  # local variables would keep the load's memory as long as the error exists
+        # A slice of the view refers to the block, not to the view. An exception that the source handled may hold a
+        # slice in a reference cycle until garbage is collected; exceptions of futures do.
         is_kept = is_shared() and _is_true_without_garbage(is_shared)
         if error is None and is_kept:
             uri = self._objects[block.source].uri
@@ -148,7 +149,7 @@ class PythonReaders:
             self._try_again(block, error)
         else:
             self._fail(block, error, is_kept=is_kept)
-        del block  # the frames of an error refer to those of their callers, this one among them
+        del block  # the frames of an exception refer to the frames of their callers, and so to this frame
 
     def _try_again(self, block: _native.PythonBlock, error: BaseException) -> None:
         own_error = self.transient[block.source] = self._as_streamer_error(error, block)
@@ -203,7 +204,7 @@ class PythonReaders:
                 uri=source_object.uri,
                 byte_range=(block.begin, block.end),
                 object_size=source_object.size_bytes,
-                hint="Load again; else the file was cut short, or its file system ends reads early",
+                hint="Load again; if that fails, the file is truncated, or its file system ends reads early",
             )
         raise PluginError(f"read_into returned {got!r} for a buffer of {wanted} bytes", uri=source_object.uri)
 
@@ -225,7 +226,7 @@ class PythonReaders:
 
 
 def _caught(function: Callable[..., None], *arguments: object) -> BaseException | None:
-    """Call a function and return what it raises, `CancelledError`, `SystemExit` and Rust's panics included."""
+    """Call a function and return its exception, `CancelledError`, `SystemExit` and Rust's panics included."""
     try:
         function(*arguments)
     except BaseException as error:
@@ -234,7 +235,7 @@ def _caught(function: Callable[..., None], *arguments: object) -> BaseException 
 
 
 def _is_true_without_garbage(is_true: Callable[[], bool]) -> bool:
-    """Whether something stays true when garbage is collected, which does nothing while another thread collects."""
+    """Say whether a condition is still true after garbage collection. While another collection runs, try again."""
     for pause_s in COLLECTING_PAUSES_S:
         time.sleep(pause_s)
         gc.collect()

@@ -1,6 +1,6 @@
 """Renews expired credentials or URLs of objects, on the consumer's thread.
 
-A request to the server of credentials is retried as one to the storage is: a load outlasts an outage of either.
+A request for credentials is retried like a request to the storage, so that a load outlasts an outage of either server.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class Renewals:
     """The renewals of one session.
 
     Args:
-        engine: Takes the new sources.
-        objects: Of the session.
+        engine: The engine, which gets the new sources.
+        objects: The objects of the session.
         deadline_s: How long a renewal is retried.
     """
 
@@ -37,10 +37,10 @@ class Renewals:
         self._waiting: dict[int, _Attempts] = {}  # by object
 
     def renew(self, sources: Iterable[int]) -> None:
-        """Renew these objects, and those whose retry is due.
+        """Renew these objects, and all objects whose retry is due.
 
         Raises:
-            StreamerError: as `HttpSource.refresh` of the backend, where that is not transient or lasts too long.
+            StreamerError: the error of `HttpSource.refresh`, if it is not transient or lasts too long.
         """
         for source in sources:
             self._waiting.setdefault(source, _Attempts())

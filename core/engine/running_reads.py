@@ -1,6 +1,6 @@
-"""Which calls of `PythonSource.read_into` run, and since when: one that never returns is noticed by the consumer.
+"""Records which calls of `PythonSource.read_into` run, and since when, so that the consumer notices a call that hangs.
 
-A thread inside such a call cannot be stopped; the load fails, and leaves it behind.
+The thread of a call that hangs cannot be stopped; the load fails, and the thread stays.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class RunningReads:
     """The calls of one session's threads. Thread-safe.
 
     Args:
-        objects: Of the session.
+        objects: The objects of the session.
     """
 
     def __init__(self, objects: Sequence[SourceObject]) -> None:
@@ -44,7 +44,7 @@ class RunningReads:
         self._calls.pop(threading.get_ident(), None)
 
     def overdue(self) -> StreamerError | None:
-        """Return the error for a call that takes longer than its source may; None without one."""
+        """Return the error for a call that has exceeded the time-out of its source; None if there is none."""
         if not self._is_timed:
             return None
         now = time.monotonic()
@@ -56,7 +56,7 @@ class RunningReads:
 
 
 def owner_of(source_object: SourceObject) -> str:
-    """Name who reads an object, for messages."""
+    """Return the name of the plug-in or file system that reads an object, for messages."""
     owner = getattr(source_object.source, "owner", None)
     return f"read_into of {owner}" if owner else "the source"
 

@@ -1,8 +1,8 @@
 """One run of the engine over a plan: starts it, renews credentials, and hands out finished items.
 
-Every item is handed out exactly once or the iteration raises. Leaving the iteration, closing, an error or garbage
-collection stops all reading within a second; all threads are joined. Memory that was not handed out is freed only then;
-memory that a hanging device or reader may still write is never freed.
+Every item is handed out exactly once, or the iteration raises an error. Reading stops within a second, and all threads
+are joined, if the caller leaves the iteration or closes the session, after an error, and at garbage collection. Memory
+that was not handed out is freed only after that; memory that a hanging device or reader may still write is never freed.
 """
 
 from __future__ import annotations
@@ -40,18 +40,19 @@ class ReadSession:
     """Reads the items of a plan; see the module's docstring.
 
     Args:
-        objects: In the order the plan numbers them.
-        plan: What to read.
+        objects: The objects, in the order of their numbers in the plan.
+        plan: The items to read.
         settings: How to read.
         in_item_order: Hand items out in plan order instead of completion order.
         keep_alive: Owners of the plan's target addresses; referenced until the last reader has ended.
-        lock: Of their memory; released when nothing writes to it any more.
-        on_progress: Called often, on the consumer's thread, with a function that counts the bytes landed so far.
-        on_wait: Called with a line to show while a server is waited for, and with "" afterwards.
+        lock: The lock of the owners' memory; released when nothing writes to this memory any more.
+        on_progress: Called often, on the consumer's thread, with a function that returns the bytes that were read so
+            far.
+        on_wait: Called with a line to show while the load waits for a server, and with "" afterwards.
         digests: Digests to compute of the items, and their expected values.
-        name_of: Gives the name of an item, for messages.
+        name_of: Returns the name of an item, for messages.
         device_tensors: Allocates memory for items on CUDA devices, on the consumer's thread.
-        items: What the items are called in a message.
+        items: The word for the items in messages.
         seals: The items that are encrypted.
         on_end: Called when reading stops, before the threads are joined, so that Python sources return.
 
@@ -101,10 +102,10 @@ class ReadSession:
             raise
 
     def close(self) -> None:
-        """Stop reading, join every thread, and free what was not handed out.
+        """Stop reading, join every thread, and free the memory that was not handed out.
 
-        It may be called any number of times, from any thread; each call returns when all of that is done. It waits a
-        second at most for a hanging device or Python source, which keeps the memory that it may still write.
+        It may be called any number of times, from any thread; each call returns after everything is done. It waits at
+        most a second for a hanging device or Python source. The memory that these may still write is kept.
         """
         self._end()
         self._finalizer.detach()
@@ -116,8 +117,8 @@ class ReadSession:
         """Wait for items whose bytes are all in place; an empty list means that every item was handed out.
 
         Args:
-            enough_bytes: To wait for, if the consumer keeps all items: it is disturbed less often. It gets fewer where
-                the engine lacks memory, or after a tenth of a second.
+            enough_bytes: Wait for this many bytes, so that a consumer that keeps all items wakes less often. Fewer
+                bytes are returned if the engine lacks memory, or after a tenth of a second.
 
         Raises:
             StreamerError: reading failed; the class says how. Nothing more is handed out.
@@ -137,7 +138,7 @@ class ReadSession:
 
     @of_one_process
     def take(self, item: int) -> _native.Memory | None:
-        """Hand over the memory of a finished item; None when it is empty or went to the caller's target.
+        """Hand over the memory of a finished item; None if the item is empty or was read into the caller's target.
 
         Raises:
             TransferTimeoutError: the load's own deadline is over.
@@ -161,24 +162,24 @@ class ReadSession:
 
     @of_one_process
     def set_memory_limit(self, limit_bytes: int) -> None:
-        """Read so far ahead from here on, at most `memory_limit_bytes` of the settings; what is held already stays."""
+        """Change how far to read ahead, at most `memory_limit_bytes` of the settings; bytes that were read stay."""
         self._engine.set_memory_limit(limit_bytes)
 
     @of_one_process
     def digest_pieces(self, item: int) -> list[tuple[int, int, int]]:
-        """Return first byte, bytes and checksum of the consecutive pieces of a finished item; none if it is empty."""
+        """Return offset, size and checksum of each consecutive piece of a finished item; an empty item has none."""
         return self._engine.digest_pieces(item)
 
     @of_one_process
     def compares_answers(self, source: int) -> bool:
-        """Whether every answer about this object so far was compared with a checksum of it."""
+        """Say whether every answer with bytes of this object so far was compared with its checksum."""
         return self._engine.compares_answers(source)
 
     @of_one_process
     def pinned(self) -> list[SourceObject]:
-        """Return the objects with the `version` that their answers had: later reads are refused if they changed since.
+        """Return the objects with the `version` of their answers: a later read is refused if its object has changed.
 
-        Later reads request checksums only where every answer had one.
+        Later reads of an object request checksums only if each of its answers so far had one.
         """
         engine = self._engine
         return [
@@ -248,7 +249,7 @@ class ReadSession:
         if isinstance(failed.source, PythonSource) and native.source in self._readers.transient:
             return _with_attempts(self._readers.transient[native.source], native)
         if native.code == "checksum":
-            is_of_item = native.item < self._plan.item_count  # else of an answer, which may hold several
+            is_of_item = native.item < self._plan.item_count  # else of an answer, which may hold several items
             name = self._name_of(native.item) if self._name_of and is_of_item else None
             return checksum_error(native, name, uri=failed.uri, object_size=failed.size_bytes)
         if native.code == "tampered":

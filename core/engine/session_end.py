@@ -1,4 +1,4 @@
-"""How a session ends: reading stops, threads are joined, memory is freed that nobody writes to any more."""
+"""Ends a session: reading stops, threads are joined, and memory to which nothing writes any more is freed."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 
 __all__ = ["SessionEnd", "Targets"]
 
-LEAST_BYTES_TO_ANNOUNCE = 256 << 20  # a smaller load is over before a neighbour could leave it its part
-# Memory that a hanging device may still write, by its id. It is freed with the process, as the device's context is.
+LEAST_BYTES_TO_ANNOUNCE = 256 << 20  # a smaller load ends before other loads could adapt to it
+# Memory that a hanging device may still write, by its id; the end of the process frees it with the device's context.
 _LEFT_TO_DEVICES: dict[int, Targets] = {}
 
 
 class Targets(NamedTuple):
-    """What a session writes to.
+    """The memory to which a session writes.
 
     Attributes:
-        owners: Of the caller's tensors.
-        lock: Of their memory.
-        device_tensors: Those allocated by the session.
+        owners: The owners of the caller's tensors.
+        lock: The lock of the memory of these tensors.
+        device_tensors: The tensors on devices that the session allocated.
     """
 
     owners: object
@@ -38,11 +38,11 @@ class SessionEnd:
     """Ends one session; while it runs, its load is announced to others of this machine.
 
     Args:
-        engine: Of the session.
-        readers: Its threads in Python.
-        targets: What they write to.
-        span_bytes: What is read.
-        on_end: Called first.
+        engine: The engine of the session.
+        readers: The session's threads in Python.
+        targets: The memory to which engine and readers write.
+        span_bytes: Number of bytes that the session reads.
+        on_end: Called before reading stops.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class SessionEnd:
         self._announced = AnnouncedLoad() if span_bytes >= LEAST_BYTES_TO_ANNOUNCE else None
 
     def __call__(self) -> None:
-        """End it; may be called again: `engine.close` waits for the join that another thread has begun."""
+        """End the session. It may be called again: `engine.close` waits for the join that another thread has begun."""
         self._on_end()
         self._engine.close()
         if self._announced is not None:
@@ -67,7 +67,7 @@ class SessionEnd:
             return
         if self._engine.has_abandoned_copies():
             _LEFT_TO_DEVICES[id(self._targets)] = self._targets
-        elif is_joined:  # a reader left behind keeps the memory that it writes to
+        elif is_joined:  # a reader that still runs keeps the memory to which it writes
             if self._targets.lock is not None:
                 self._targets.lock.release()
             if self._targets.device_tensors is not None:

@@ -22,16 +22,16 @@ def read_ranges(
     """Read ``(object index, begin, end)`` ranges, sorted by object.
 
     Args:
-        objects: To read from.
-        ranges: What to read.
+        objects: The objects to read from.
+        ranges: The ranges to read.
         settings: How to read.
-        what: What the ranges hold, in a message.
+        what: The word for the ranges in messages.
         on_read: Called on this thread with the indexes of ranges that have just been read, and the bytes of all
             ranges so far.
 
     Returns:
-        The bytes of each range, and the objects with the version that their answers had: later reads of them are
-        refused if the object has changed since. Later reads request checksums only where every answer had one.
+        The bytes of each range, and the objects with the version of their answers: later reads are refused if an object
+        has changed since. Later reads of an object request checksums only if each of its answers so far had one.
 
     Raises:
         StorageError: and its kinds, for the first range that cannot be read.

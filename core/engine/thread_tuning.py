@@ -1,8 +1,8 @@
-"""How many threads read sources whose throughput is that of their connections: NFS without a mount, and Python.
+"""Chooses the number of threads for sources whose connections limit the throughput: NFS without a mount, and Python.
 
-Each thread waits for a server, or for a file system in Python, most of its time. A few are enough for a small load; for
-a large one, more pay, up to a limit: an NFS server serves some 16 connections as fast as any number, and more threads
-in Python mostly wait for the interpreter.
+Each thread waits for a server, or for a file system in Python, most of its time. A few threads are enough for a small
+load. More threads pay off in a large load, up to a limit: an NFS server is not faster with more than 16 connections,
+and more threads in Python mostly wait for the interpreter.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ __all__ = ["choose_nfs_threads", "choose_python_threads"]
 FEW_NFS_THREADS = 4
 FEW_PYTHON_THREADS = 8
 MOST_THREADS = 16
-BYTES_PER_THREAD = 512 << 20  # some seconds of one connection
+BYTES_PER_THREAD = 512 << 20  # one connection transfers them in some seconds
 
 
 def choose_nfs_threads(settings: Settings, wanted_bytes: int) -> int:
-    """Choose for a load of so many bytes; what the user set counts.
+    """Return the number of NFS threads for a load of `wanted_bytes`; an option of the user wins.
 
     Example:
         >>> from streamer.core.options.settings import resolve
@@ -29,7 +29,7 @@ def choose_nfs_threads(settings: Settings, wanted_bytes: int) -> int:
 
 
 def choose_python_threads(settings: Settings, wanted_bytes: int) -> int:
-    """Choose for a load of so many bytes; what the user set counts."""
+    """Return the number of Python threads for a load of `wanted_bytes`; an option of the user wins."""
     return settings.python_threads or _follow(FEW_PYTHON_THREADS, wanted_bytes)
 
 

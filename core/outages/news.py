@@ -26,7 +26,7 @@ _log = logging.getLogger("streamer")
 LOOK_S = 0.5
 WARNED_AFTER_S = 1.0
 WARNED_AGAIN_S = 10.0
-SAME_OUTAGE_S = 1.0  # an outage that began later is another one, even if the end of the first was not noticed
+SAME_OUTAGE_S = 1.0  # an outage that begins this much later is new, even if no request noticed the end of the first
 
 
 @dataclass
@@ -79,7 +79,7 @@ class OutageNews:
     Args:
         engine: Reports the servers that its requests wait for.
         on_wait: Called with one line while the session waits for servers, and with "" when it waits for none.
-        outage_log: The log of the process, unless it is passed.
+        outage_log: The log to write to; by default the log of the process.
     """
 
     def __init__(

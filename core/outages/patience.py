@@ -153,7 +153,7 @@ class Patience:
                 about another.
 
         Raises:
-            BaseException: the exception of `request`, if it is not transient, or lasts longer than the limit.
+            BaseException: the exception of `request`, if it is not transient, or still occurs after the limit.
         """
         wait = _Wait(server, lookup)
         with self._guard:
@@ -287,8 +287,8 @@ def _with_outage(error: BaseException, wait: _Wait) -> BaseException:
     if not isinstance(error, StreamerError):
         return error
     if wait.lookup.fails_alone and not is_away(error):
-        error.message += ", for this request alone: it answers others"
-        error.hint = "Look at this object there, and at the server's log; upload it again if it is damaged"
+        error.message += ", for this request alone: it answers other requests"
+        error.hint = "Check this object on the server, and its log; upload the object again if it is damaged"
     elif outage is not None:
         error.message += f"; {describe_outage(outage, wait.server)}"
         error.hint = error.hint or "Wait until the server works again, or raise block_deadline_s in Options"

@@ -253,7 +253,7 @@ def test_one_object_that_fails_is_no_outage_where_others_are_sent_regression(
         assert "has been failing" not in str(error)
         assert "alone: it answers" in str(error)
         assert "block_deadline_s" not in (error.hint or "")
-        assert "Look at this object" in (error.hint or "")
+        assert "Check this object" in (error.hint or "")
 
 
 # --- encodings --------------------------------------------------------------------------------------------------------

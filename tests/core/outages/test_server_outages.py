@@ -164,10 +164,10 @@ def test_what_fails_alone_is_told_as_that_and_not_as_an_outage_regression(server
     monkeypatch.setattr(server_outages, "LIMIT_OF_ONE_REQUEST_S", 0.1)
     patience = Patience(60)
     ask(patience, server, told("well"))
-    with pytest.raises(HttpStatusError, match="alone: it answers others") as caught:
+    with pytest.raises(HttpStatusError, match="alone: it answers other requests") as caught:
         ask(patience, server, told(HttpStatusError("broken", status=status, hint="Wait")))
     assert "has been failing" not in str(caught.value)
-    assert "Look at this object" in caught.value.hint
+    assert "Check this object" in caught.value.hint
 
 
 def test_a_server_that_answered_by_another_route_is_not_waited_for_regression(server):
