@@ -208,7 +208,7 @@ def _state_of(record: Any, kind: str, of: type) -> Any:
     if not isinstance(record, Record) or record.kind != kind:
         actual = record.kind if isinstance(record, Record) else type(record).__name__
         raise FormatError(f"there is a {actual} in place of a {kind}")
-    state = of() if record.state is None else record.state  # a class without own values has no state
+    state = of() if record.state is None else record.state  # the pickle omits the state of a class without attributes
     return _typed(state, of, f"the state of {kind}")
 
 

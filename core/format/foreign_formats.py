@@ -1,8 +1,8 @@
 r"""Recognises other kinds of files, which often stand in place of a safetensors file, by their first bytes. Pure.
 
-A safetensors file begins with the length of its header, whose upper bytes are zero. Nearly all beginnings here are no
-allowed length; a few are the length of a header of some megabytes. So this module is only used if the length is wrong,
-or if no JSON follows it.
+A safetensors file begins with the length of its header, whose upper bytes are zero. Nearly all beginnings here are not
+an allowed length, but a few are the length of a header of some megabytes. So this module is used only if the length is
+wrong, or if no JSON follows the length.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _CONVERT = (
     "Take the model's *.safetensors instead, or convert it: "
     "safetensors.torch.save_file(torch.load(file, weights_only=True), 'model.safetensors')"
 )
-_DOWNLOAD = "It was saved in place of the file: download that again, with a login where it needs one"
+_DOWNLOAD = "It was saved in place of the file: download the file again, with a login if it needs one"
 
 # Patterns of the first eight bytes. A pickle's third byte is its first instruction.
 _BEGINNINGS: tuple[tuple[re.Pattern[bytes], Foreign], ...] = tuple(

@@ -83,7 +83,7 @@ def check_index_size(size_bytes: int, *, uri: str) -> None:
         raise ShardIndexError(
             f"the index has {size_bytes} bytes, more than the {MAX_INDEX_BYTES} allowed",
             uri=uri,
-            hint="It is no index, or a damaged one",
+            hint="It is not an index, or it is damaged",
         )
 
 

@@ -52,15 +52,15 @@ class Manifest:
     """A checkpoint.
 
     Attributes:
-        shards: By file name.
-        older: Those of the checkpoint that is there until this one is complete.
+        shards: The shards by file name.
+        older: The shards of the older checkpoint, which exists until this checkpoint is complete.
     """
 
     shards: Mapping[str, ShardManifest]
     older: Mapping[str, ShardManifest] = field(default_factory=dict)
 
     def of(self, names: Collection[str]) -> Manifest:
-        """Return the manifest of the one of the two checkpoints that has these shards."""
+        """Return the manifest of the checkpoint, this or the older one, that has these shards."""
         is_older = not self.shards.keys() & names and bool(self.older.keys() & names)
         return Manifest(self.older if is_older else self.shards)
 

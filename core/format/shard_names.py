@@ -36,7 +36,7 @@ MOST_SHARDS = 10_000
 SHOWN_NAMES = 3
 
 _NUMBERED = re.compile(r"(.*?)([0-9]{1,9})-of-([0-9]{1,9})(\.[A-Za-z]{1,16})")
-_OF_RANK = re.compile(r"shard-[0-9]{5}-model-")  # of DCP: a rank only writes shards of its parts
+_OF_RANK = re.compile(r"shard-[0-9]{5}-model-")  # DCP writes these; each rank has its own shards
 
 
 # Mistral's own layout of a model, beside the usual layout: the same weights under other names.
