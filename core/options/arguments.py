@@ -95,7 +95,7 @@ def check_options(options: Any, kind: type) -> None:
     if options is not None and not isinstance(options, kind):
         raise OptionError(
             f"options is streamer.Options(…) or None, not {type(options).__name__}",
-            hint="What is for the storage goes into storage_options",
+            hint="Options of the storage go into storage_options",
         )
 
 
@@ -126,7 +126,7 @@ def check_file_system(fs: Any) -> None:
     fsspec = sys.modules.get("fsspec")
     if fs is not None and not (fsspec and isinstance(fs, fsspec.AbstractFileSystem)):
         raise OptionError(
-            f"fs is a file system of fsspec, not {type(fs).__name__}", hint="As fsspec.filesystem(…) gives one"
+            f"fs is a file system of fsspec, not {type(fs).__name__}", hint="Pass the result of fsspec.filesystem(…)"
         )
 
 
@@ -157,7 +157,7 @@ def check_group(group: Any) -> None:
 
 
 def is_group(group: Any) -> bool:
-    """Whether a value is a process group of torch; torch is not imported for it."""
+    """Say whether a value is a process group of torch; torch is not imported for it."""
     kind = getattr(_distributed(), "ProcessGroup", None)
     return kind is not None and isinstance(group, kind)
 

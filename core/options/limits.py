@@ -65,7 +65,7 @@ class ListingCount:
             LoadCancelledError: the load no longer waits for the listing.
         """
         if not self._limits.is_wanted():
-            raise LoadCancelledError("nobody waits for the listing any more", uri=self._uri)
+            raise LoadCancelledError("the load no longer waits for the listing", uri=self._uri)
         self._entries += entries
         self._empty_pages += entries == 0
         if self._entries > self._limits.listing_entries:

@@ -35,7 +35,7 @@ MEMORY = Path("/proc/meminfo")
 # Ranks on this machine: torchrun (and compatible launchers), Open MPI, MPICH and Intel MPI.
 LOCAL_SIZES = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  the file is only used if this user owns it
-MOST_LOADS = 64  # bytes of the file that are used: more loads do not get smaller parts
+MOST_LOADS = 64  # bytes of the file that are used; further loads are not counted
 _FLOCK = "hhqqi4x"  # struct flock of 64-bit Linux: l_type, l_whence, l_start, l_len, l_pid
 
 
@@ -147,10 +147,10 @@ def sharers(environment: Mapping[str, str] | None = None) -> int:
 
 
 def local_ranks(environment: Mapping[str, str] | None = None) -> int:
-    """Count the processes on this machine that were started together, as far as they say so; 1 where none do.
+    """Count the processes on this machine that were started together; 1 if neither launcher nor torch reports a number.
 
     Args:
-        environment: None for this process's.
+        environment: Variables; None for those of this process.
     """
     return max(_launched_ranks(environment), _process_group_ranks())
 

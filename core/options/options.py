@@ -55,14 +55,14 @@ class Options:
             are left to other work: processors - 4, at least 5 and at most 16 for each device. Here and below, a
             container's CPU quota limits the number of processors, and loads that share a machine divide what they use.
         direct_io: Bypass the page cache for mounted files (``O_DIRECT``), if their file system supports it. Automatic:
-            for what is not in the page cache, unless only a small part is wanted or missing, the file system needs the
-            page cache (NFS, FUSE, Lustre, …), or other loads of this machine read the file at the same time.
+            for bytes that are not in the page cache, unless only a small part is wanted or missing, the file system
+            needs the page cache (NFS, FUSE, Lustre, …), or other loads of this machine read the file at the same time.
         io_uring: Keep four direct reads in flight per thread if the system has io_uring and allows it, otherwise one.
             Automatic: yes.
         http_reactors: Event loops for HTTP, one thread each. Automatic: one per processor, at most 64; at most 4 for
             loads of less than some gigabytes.
-        http_in_flight: Most range requests in flight per reactor. A reactor starts with 4, or with 16 if answers
-            are long in coming, and doubles this while it has to wait. Automatic: 64, and 1024 for all reactors.
+        http_in_flight: Most range requests in flight per reactor. A reactor starts with 4, or with 16 if answers take
+            long to begin, and doubles this while it has to wait. Automatic: 64, and 1024 for all reactors.
         nfs_threads: Threads that read ``nfs://`` without a mount, each with its own connection. Automatic: 4, up to 16
             for loads of several gigabytes.
         python_threads: Threads that call ``read_into`` of a `PythonSource`. Automatic: 8, up to 16 for loads of several
@@ -71,8 +71,9 @@ class Options:
             is read alone. Automatic: 2 GiB, or 64 MiB for each processor if that is more; at most an eighth of the
             memory, and half of what is free when the load begins; at least 64 MiB.
         max_bytes_per_second: Most bytes that one load reads in a second, on average, from storages of all kinds, for
-            the sake of others on the same network or disk; from 64 KiB/s on. Nothing waits after the last block: a load
-            of a second or two is some percent faster. Files that are mapped are not read. Automatic: no limit.
+            the sake of others on the same network or disk; from 64 KiB/s on. Nothing waits after the last block, so a
+            load of a second or two is some percent faster than the limit. Files that are mapped into memory have no
+            limit. Automatic: no limit.
         check_memory: Before a byte is read, refuse a load that does not fit in the memory still available to this
             process, container limits included; otherwise the kernel would kill the process. Automatic: yes.
         pinned_bytes: Most pinned (page-locked) host memory that one load uses for one CUDA device. It stays pinned
@@ -91,11 +92,12 @@ class Options:
         header_bytes: Largest first read of a shard, which usually contains the whole header; of a small shard, a
             64th is read, and at least 16 KiB.
         max_attempts: Attempts at one block before the load fails. Attempts during an outage of the server do not count.
-            If the server fails a large share of all requests at random, a block has more; 1 is always one.
+            If the server fails a large share of all requests at random, a block has more attempts, but 1 always means
+            one attempt.
         block_deadline_s: Longest time from the first attempt at a block to its last byte. A load waits for a server
             that is down until the first waiting block runs out of time.
-        hedge_percent: Most extra bytes, in percent, for duplicates of requests that are slower than 95 in 100, or than
-            three times the median. The first complete response counts. 0 turns duplicates off.
+        hedge_percent: Most extra bytes, in percent, for duplicates of requests that are slower than 95 of 100 requests,
+            or than three times the median. The first complete response counts. 0 turns duplicates off.
         deadline_s: Longest time from the call to the last tensor, including the search for the checkpoint and the
             consumer's own time. For an open `Checkpoint`, it applies to each read. Automatic: none.
         connect_timeout_s: Longest wait for a connection, TLS handshake included.
@@ -106,15 +108,15 @@ class Options:
             network may be slow, not the server: the limit is then at most a quarter of a transfer's fair share.
         max_rank: Most dimensions a tensor may have.
         cache_dir: Path of a folder on a disk of this machine, which keeps what is read from object stores, web servers
-            and ``nfs://`` for the next load, of this process or another. ``""`` is none, whatever the environment says.
-            Automatic: none.
+            and ``nfs://`` for the next load, of this process or another. ``""`` means no cache, even if the environment
+            names one. Automatic: none.
         cache_bytes: Most bytes in that folder; checkpoints that were not used for the longest time are removed.
-            Automatic: half of what the folder holds and the disk has free.
+            Automatic: half of the sum of the folder's size and the free space of the disk.
         allow_missing_shards: Load a folder without an index even if some of its numbered shards
             (``model-00001-of-00004.safetensors``) are missing; the log and the report name them. Automatic: no.
         share: ``"node"``: processes of this user on this machine that load the same checkpoint from a network at the
-            same time read each byte once between them. ``"off"``: each reads for itself. Automatic: ``"node"`` in
-            processes that were launched together (torchrun, vLLM, SGLang, MPI), for loads of 64 MiB and more.
+            same time read each byte once between them. ``"off"``: each process reads for itself. Automatic: ``"node"``
+            in processes that were launched together (torchrun, vLLM, SGLang, MPI), for loads of 64 MiB and more.
 
     Raises:
         OptionError: an option is unknown, or its value is out of bounds.

@@ -20,7 +20,7 @@ LARGEST_HTTP_BLOCK_BYTES = 8 * MIB  # with larger blocks, the end of a load wait
 DEFAULT_NFS_BLOCK_BYTES = 4 * MIB  # four reads of the usual 1 MiB share one check of the version
 DEFAULT_PYTHON_BLOCK_BYTES = 8 * MIB  # a request of a Python file system is expensive
 SMALLEST_DEFAULT_LIMIT_BYTES = 64 * MIB
-SUFFICIENT_LIMIT_BYTES = 2 * GIB  # bytes that some thirty processors have in flight
+SUFFICIENT_LIMIT_BYTES = 2 * GIB  # about thirty processors have this many bytes in flight
 LIMIT_BYTES_PER_PROCESSOR = 64 * MIB  # one request in flight, or read by a thread, for each 8 MiB
 
 

@@ -32,9 +32,9 @@ _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 PREFIX = "STREAMER_"
 OTHERS = (
     *("DISABLED_PLUGINS", "DISABLE_PATCHES", "KEY", "PLUGINS", "PROGRESS", "TAKE_OVER_RUNAI", "VERIFY"),
-    "LIBRARY",  # Run:ai's
+    "LIBRARY",  # read by the library of Run:ai
 )
-NEAREST = 0.55  # least similarity: MEMORY_LIMIT is like MEMORY_LIMIT_BYTES, HOST is like none
+NEAREST = 0.55  # least similarity: MEMORY_LIMIT is like MEMORY_LIMIT_BYTES, HOST is like no name
 _OF_KUBERNETES = re.compile(
     r"(.*_)?(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
 )
@@ -60,10 +60,10 @@ def is_on(name: str, environment: Mapping[str, str] | None = None, *, default: b
     return text.strip().lower() not in OFF
 
 
-@lru_cache(maxsize=64)  # so that each is logged once
+@lru_cache(maxsize=64)  # so that each word is logged once
 def _warn_of_value(name: str, text: str) -> None:
     words = ", ".join((*ON, *OFF[1:]))
-    _log.warning("%s=%s is taken as on: it is none of %s", name, printable(text[:20]), words)
+    _log.warning("%s=%s counts as on: it is none of %s", name, printable(text[:20]), words)
 
 
 def parsed_bytes(text: str) -> int | None:
@@ -82,7 +82,7 @@ def parsed_bytes(text: str) -> int | None:
 
 
 def warn_of_typos(options: Iterable[str], environment: Mapping[str, str] | None = None) -> None:
-    """Log a warning for each variable with our prefix that is none of ours.
+    """Log a warning for each variable that has our prefix but is not one of our variables.
 
     Args:
         options: Names of the options.

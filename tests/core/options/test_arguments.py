@@ -114,7 +114,7 @@ def test_a_wrong_argument_is_refused_before_anything_is_asked(call, argument, nu
         ("storage_options", [{}, {}], "storage_options is a list of 2, and there is 1 URI. Pass one mapping for all"),
         ("progress", 3, "progress is True, False, None or a function of (bytes done, bytes in all), not int"),
         ("names", b"x", "names must be None, strings or a callable, not bytes"),
-        ("fs", "s3", "fs is a file system of fsspec, not str. As fsspec.filesystem(…) gives one"),
+        ("fs", "s3", "fs is a file system of fsspec, not str. Pass the result of fsspec.filesystem(…)"),
     ],
 )
 def test_the_message_says_what_was_expected_and_what_came(argument, value, message):
