@@ -1,6 +1,6 @@
 """Checkpoints of torch.distributed.checkpoint (DCP): a folder with ``.metadata`` and ``*.distcp``.
 
-Every tensor is whole, whoever saved which part of it: chunks are put together while they are read. Guarantees: the
+A tensor that several ranks saved in chunks is loaded whole: the chunks are joined while they are read. Guarantees: the
 ``.metadata`` and the pickle of each chunk are read as data; a chunk that is not stored as one plain range is read as
 `torch_zip` reads it; the chunks of a tensor cover it exactly once. Entries that are no tensors are not read: the
 metadata lists their names under `OBJECTS_KEY`.
@@ -32,9 +32,9 @@ __all__ = ["OBJECTS_KEY", "Dcp", "streamer_format"]
 
 OBJECTS_KEY = "streamer.dcp_objects"
 METADATA = ".metadata"
-MOST_AROUND_BYTES = 64 << 10  # of an item without its tensor; torch writes 1.6 KB
+MOST_AROUND_BYTES = 64 << 10  # in an item beside its tensor; torch writes 1.6 KB
 MOST_BATCH_BYTES = 16 << 20  # of the beginnings and ends of items that are read at a time
-MOST_CHUNKS = 4096  # of a tensor that is cut along several dimensions: they are compared with each other
+MOST_CHUNKS = 4096  # per tensor that is cut along several dimensions: its chunks are compared with each other
 _HINT = "Fetch all files of the folder; or save the checkpoint again"
 
 
@@ -140,14 +140,14 @@ class _Place(NamedTuple):
 
 
 def _placed(items: Sequence[_Item], files: Mapping[str, CheckpointFile]) -> dict[SavedItem, _Place]:
-    """Find the bytes of every chunk in its archive; most archives differ in the bytes of the tensor alone."""
+    """Find the bytes of every chunk in its archive; most archives differ only in the bytes of the tensor."""
     by_file: dict[str, list[_Item]] = {}
     for item in items:
         if item.size_bytes:
             by_file.setdefault(item.saved.path, []).append(item)
     for path in by_file:
         if path not in files:
-            raise FormatError(f"the metadata name the file {quoted(path)}, which is not there")
+            raise FormatError(f"the metadata name the file {quoted(path)}, which does not exist")
     batches = [(files[path], batch) for path, of_file in by_file.items() for batch in _batches(files[path], of_file)]
     archives = Archives()
     found = in_parallel(lambda each: _places_of(*each, archives), batches, role="index") if batches else []
@@ -170,7 +170,7 @@ def _batches(file: CheckpointFile, items: Sequence[_Item]) -> list[list[_Item]]:
 
 
 def _around(item: _Item) -> int:
-    """Return the bytes of an archive without its tensor; 0 if it cannot be one of a plain tensor."""
+    """Return the size of an archive without its tensor; 0 if it cannot be the archive of a plain tensor."""
     around = item.saved.length - item.size_bytes
     return around if 0 < around <= MOST_AROUND_BYTES else 0
 
@@ -239,8 +239,8 @@ def _whole(
 class _Assembled:
     """A tensor that lies in several chunks.
 
-    A range of its bytes is a part of a row, whole rows, and a part of a row; a row is divided in the same way along the
-    next dimension. In each chunk, whole rows are one range of bytes, so that only what is needed is read.
+    A range of its bytes consists of the end of a row, whole rows, and the beginning of a row. A row is divided in the
+    same way along the next dimension. In each chunk, whole rows are one range of bytes, so only needed bytes are read.
     """
 
     def __init__(self, size: Sequence[int], item_bytes: int, chunks: Sequence[tuple[_Item, _Place]]) -> None:

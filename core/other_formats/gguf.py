@@ -1,12 +1,12 @@
 """GGUF, the format of llama.cpp.
 
-Plain tensors (F32, F16, BF16, F64, I8 to I64) have their dtype. Quantised tensors are given as their blocks: U8, with
-the bytes of a row of blocks as the last dimension, as the library ``gguf`` gives them. The metadata maps their names to
-their types, under `TYPES_KEY`. All other metadata of the file is there under its own key: texts as they are, numbers
-and arrays as JSON.
+Plain tensors (F32, F16, BF16, F64, I8 to I64) have their dtype. A quantised tensor is loaded as its blocks: its dtype
+is U8, and its last dimension is the bytes of a row of blocks, as in the library ``gguf``. The metadata maps the names
+of these tensors to their types, under `TYPES_KEY`. All other metadata of the file keep their keys: texts are unchanged,
+numbers and arrays become JSON.
 
 Refuses with FormatError: version 1, big-endian files, lengths and offsets that do not fit the file, tensors that
-overlap, arrays nested deeper than any has, and parts of a split model without the others.
+overlap, arrays that are nested too deep, and parts of a split model without the other parts.
 
 Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
@@ -164,7 +164,7 @@ def _parsed(cursor: _Cursor) -> tuple[list[_Tensor], dict[str, Any]]:
         what = "this GGUF file is big-endian" if is_big else f"this is GGUF of version {version}, not 2 or 3"
         raise FormatError(what, hint="Convert it with a current llama.cpp")
     tensor_count, key_count = cursor.u64(), cursor.u64()
-    cursor.check_room(tensor_count, 24)  # of each: two lengths, a type and an offset
+    cursor.check_room(tensor_count, 24)  # each tensor has at least two lengths, a type and an offset
     cursor.check_room(key_count, 13)
     values: dict[str, Any] = {}
     for _ in range(key_count):
@@ -195,7 +195,7 @@ def _tensor(cursor: _Cursor) -> _Tensor:
 
 
 class _Cursor:
-    """Reads values one after the other from the beginning of a file; more of it is fetched as they need it.
+    """Reads values one after the other from the beginning of a file, and fetches more of the file as needed.
 
     Attributes:
         position: Offset of the next value.

@@ -1,11 +1,11 @@
-"""What a format is: it chooses the files of a checkpoint, and finds the tensors in them.
+"""The interface of a format, which chooses the files of a checkpoint and finds the tensors in them.
 
 A format only parses. It reads a few small ranges of its files, and returns an index: names, dtypes, shapes, and the
-place of the bytes of each tensor. The engine then reads the bytes, with all that a load offers: parallel requests,
+place of the bytes of each tensor. The engine then reads the bytes, with all features of a load: parallel requests,
 retries, parts of tensors, a memory limit. Bytes that are stored as one plain range are read natively. For all other
 bytes (compressed, strided, in pieces) the format returns a `Reader`, which Python threads call.
 
-Guarantees: what a format returns is checked before it is used, and a read never leaves its file.
+Guarantees: the result of a format is checked before it is used, and a read never leaves its file.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 HEAD_BYTES = 512  # the beginning of a file that `Format.is_format` gets: a zip archive names its first member there
-MOST_READ_BYTES = 64 << 20  # of all ranges of one read: an index of a million tensors has as many
+MOST_READ_BYTES = 64 << 20  # in all ranges of one read; an index of a million tensors is this large
 
 
 @runtime_checkable
@@ -54,7 +54,7 @@ class Reader(Protocol):
     size_bytes: int
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
-        """Fill the whole buffer with the bytes from an offset on; keep no reference to it."""
+        """Fill the whole buffer with the bytes from an offset on; keep no reference to the buffer."""
 
 
 class CheckpointFile(ABC):
@@ -70,7 +70,7 @@ class CheckpointFile(ABC):
         self.name, self.uri, self.size_bytes = name, uri, size_bytes
 
     def read(self, begin: int, end: int) -> bytes:
-        """Read one range; as `read_ranges`."""
+        """Read one range; see `read_ranges`."""
         return self.read_ranges([(begin, end)])[0]
 
     def read_ranges(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
@@ -87,12 +87,12 @@ class CheckpointFile(ABC):
         for begin, end in ranges:
             if not 0 <= begin <= end <= self.size_bytes:
                 raise TruncatedError(
-                    f"bytes {begin}-{end - 1} belong to its index, the file has {self.size_bytes}",
+                    f"bytes {begin}-{end - 1} belong to the file's index, but the file has {self.size_bytes}",
                     uri=self.uri,
                     hint="It was cut short, or is damaged: upload or download it again",
                 )
         if sum(end - begin for begin, end in ranges) > MOST_READ_BYTES:
-            what = f"its index takes more than the {MOST_READ_BYTES >> 20} MiB that are read of one"
+            what = f"the file's index takes more than {MOST_READ_BYTES >> 20} MiB, the limit for an index"
             raise FormatError(what, uri=self.uri, hint="It is damaged, or no checkpoint")
         return self._read(ranges)
 
@@ -156,7 +156,7 @@ class TensorPlace(NamedTuple):
         shape: Dimensions; empty for a scalar.
         file: The file that holds it, or one of them.
         begin: Offset of its first byte in the file, or in `reader`.
-        reader: What produces its bytes; None if the file holds them as they are. Tensors may share bytes.
+        reader: The reader of its bytes; None if the file holds them as they are. Tensors may share bytes.
     """
 
     name: str
@@ -193,13 +193,14 @@ class Format(Protocol):
     suffixes: tuple[str, ...]
 
     def files_of(self, names: Sequence[str]) -> Sequence[str]:
-        """Choose the files of a folder that are one checkpoint; none if the folder has none of this format.
+        """Choose the files of a folder that are one checkpoint; return none if the folder has no files of this format.
 
         Args:
-            names: Names of the files in the folder that end with a suffix; hidden ones only if they are a suffix.
+            names: Names of the files in the folder that end with a suffix; a hidden file only if its whole name is a
+                suffix.
 
         Raises:
-            FormatError: there are several checkpoints, or one that is incomplete.
+            FormatError: there are several checkpoints, or a checkpoint is incomplete.
         """
 
     def is_format(self, head: bytes) -> bool:
@@ -209,10 +210,11 @@ class Format(Protocol):
         """Find the tensors.
 
         Args:
-            files: The files of one checkpoint, as `files_of` chose them, as an index lists them, or one by the user.
+            files: The files of one checkpoint: chosen by `files_of`, listed in an index, or one file that the user
+                named.
 
         Raises:
-            FormatError: they are malformed; no other error, whatever the bytes are.
+            FormatError: a file is malformed. Malformed bytes must raise no other error.
             TruncatedError: a file ends too early.
             StorageError: and its kinds: raised by the files.
         """
@@ -231,7 +233,7 @@ def only_file(names: Sequence[str], what: str) -> Sequence[str]:
 
     Args:
         names: As for `Format.files_of`.
-        what: What several of them are, in a message.
+        what: The plural noun for such files in messages.
 
     Raises:
         FormatError: there are several.
@@ -248,7 +250,7 @@ def not_of(what: str, head: bytes, hint: str) -> FormatError:
     Args:
         what: What the file should be.
         head: At least its first eight bytes, or all of a shorter file.
-        hint: What to do if it is of no known format.
+        hint: What to do if the format of the file is unknown.
     """
     foreign = foreign_format(head[:8])
     if foreign is None:

@@ -1,7 +1,7 @@
 """Names of tensors in nested containers: the path to each, as ``optimizer.state.0.exp_avg``. Pure.
 
 Guarantees: each container is entered at most once on a path, and the walk ends: a small pickle may describe a tree of
-more leaves than atoms exist. No value is dropped: what is no tensor becomes metadata, as JSON.
+more leaves than atoms exist. No value is dropped: a value that is no tensor becomes metadata, as JSON.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["flattened"]
 
 MOST_DEPTH = 64  # of containers in containers; the state of an optimizer has four
 MOST_VISITS = 1_000_000  # of values in containers; a model with an optimizer has some 100 000
-MOST_BITS = 1024  # of a number: Python takes long to write one of a million digits
+MOST_BITS = 1024  # of a number: Python takes long to write a million digits
 MOST_NAME = 4096  # characters
 
 
@@ -79,6 +79,6 @@ def _text(value: Any) -> str:
     if isinstance(value, str):
         return value
     is_plain = value is None or type(value) in (int, float, bool) or isinstance(value, (dict, list, tuple))
-    if is_plain and not (type(value) is int and value.bit_length() > MOST_BITS):  # containers without values
+    if is_plain and not (type(value) is int and value.bit_length() > MOST_BITS):  # a container here is empty
         return json.dumps(value)
     raise FormatError(f"it holds a {type(value).__name__}, which is neither a tensor nor a plain value")

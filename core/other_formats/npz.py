@@ -49,7 +49,7 @@ _HINT = "Save it again, with numpy.savez or safetensors.numpy.save_file"
 
 
 class _Array(NamedTuple):
-    """What the header of an array says; `begin` is the offset of its data in the member."""
+    """The header of an array, parsed; `begin` is the offset of the array's data in the member."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -124,7 +124,7 @@ def _first(reader: Reader, size_bytes: int) -> bytes:
 
 
 class _Member(NamedTuple):
-    """A member of the archive, what reads it if it is compressed, and its first bytes."""
+    """A member of the archive, its reader if it is compressed, and its first bytes."""
 
     file: CheckpointFile
     member: ZipMember
@@ -154,7 +154,7 @@ def _place(name: str, of: _Member, laid: Laid) -> TensorPlace:
 
 
 def _header_end(head: bytes) -> int:
-    """Return the offset behind the header of an array."""
+    """Return the offset at which the header of an array ends."""
     version = head[len(MAGIC) : len(MAGIC) + 1]
     if not head.startswith(MAGIC) or version not in (b"\1", b"\2", b"\3"):
         raise FormatError("its member does not begin like an array of NumPy")
@@ -169,7 +169,7 @@ def _parsed(head: bytes, end: int) -> _Array:
     begin = 10 if head[len(MAGIC)] == 1 else 12
     try:
         header: Any = ast.literal_eval(head[begin:end].decode("latin-1" if head[len(MAGIC)] < 3 else "utf-8").strip())
-    except Exception:  # of any kind: a literal of another form, nested too deep, not text
+    except Exception:  # the header may be not text, another literal, or nested too deep
         raise FormatError("its header cannot be read") from None
     if not isinstance(header, dict) or header.keys() != {"descr", "fortran_order", "shape"}:
         raise FormatError("its header has other keys than descr, fortran_order and shape")

@@ -1,4 +1,4 @@
-"""Readers of bytes that no file holds as they are: strided, in big-endian order, deflated.
+"""Readers of bytes that files hold only in another form: strided, in big-endian order, or deflated.
 
 Guarantees: every reader gives the same bytes at any offset, from any thread. `Inflated` and `Swapped` hold a few
 megabytes. `Strided` holds two tensors of a checkpoint as a whole, because a transposed row lies in all of its bytes.
@@ -22,10 +22,10 @@ from streamer.core.other_formats.interface import Reader
 __all__ = ["Inflated", "Laid", "Strided", "Swapped", "is_contiguous", "span_elements"]
 
 MOST_LAID = 2  # tensors of a checkpoint that `Strided` holds: one that is read, and the next
-FETCHED_BYTES = 2 << 20  # of compressed bytes that are read at a time: a request to a storage takes milliseconds
-FED_BYTES = 16 << 10  # of them that the decompressor gets at a time: each point keeps what it has not used yet
-POINTS = 256  # where a deflated member can be entered; each takes some 50 KB
-LEAST_DISTANCE = 1 << 20  # of two points, in bytes of the result
+FETCHED_BYTES = 2 << 20  # compressed bytes of one read, because a request to a storage takes milliseconds
+FED_BYTES = 16 << 10  # compressed bytes that the decompressor gets at a time; each point keeps the unused ones
+POINTS = 256  # places from which a deflated member can be inflated; each takes some 50 KB of memory
+LEAST_DISTANCE = 1 << 20  # between two points, in bytes of the result
 
 
 def is_contiguous(shape: Sequence[int], strides: Sequence[int]) -> bool:
@@ -82,11 +82,11 @@ class Strided:
 
     Args:
         reader: The bytes that hold its elements.
-        begin: Offset of its first element there.
+        begin: Offset of its first element in these bytes.
         shape: Dimensions.
         strides: In elements, none negative.
         item_bytes: Size of an element.
-        laid: Of the checkpoint.
+        laid: The arrays that are laid out for the checkpoint.
     """
 
     def __init__(
@@ -127,12 +127,12 @@ class Strided:
 
 
 class Swapped:
-    """Elements in big-endian order, given in little-endian order.
+    """Reads big-endian elements in little-endian order.
 
     Args:
         reader: The bytes.
-        begin: Offset of the first element there.
-        size_bytes: Of all elements.
+        begin: Offset of the first element in these bytes.
+        size_bytes: Size of all elements.
         item_bytes: Size of an element, or of each half of a complex one.
     """
 
@@ -151,12 +151,12 @@ class Swapped:
 
 
 class _Point(NamedTuple):
-    """A place where a deflated member can be entered.
+    """A place from which a deflated member can be inflated.
 
     Attributes:
         position: Offset in the result.
-        source: Offset in the compressed bytes of the first that was not given to `state`.
-        state: The decompressor, which is copied before it goes on.
+        source: Offset of the first compressed byte that `state` has not got.
+        state: The decompressor at this place; it is copied before use.
         crc: CRC-32 of the result up to here.
     """
 
@@ -169,12 +169,12 @@ class _Point(NamedTuple):
 class Inflated:
     """A member of a zip archive that is compressed with deflate.
 
-    It can be entered at a few places, so that a read of its end does not inflate all of it again, and several threads
-    inflate parts of it at the same time. The CRC-32 of the archive is compared when the last byte is inflated.
+    Inflating can start at a few points, so that a read of the end does not inflate the whole member again, and several
+    threads inflate parts of it at the same time. The CRC-32 of the archive is compared when the last byte is inflated.
 
     Args:
         reader: The archive.
-        begin: Offset of the compressed bytes there.
+        begin: Offset of the compressed bytes in the archive.
         stored_bytes: Number of compressed bytes.
         size_bytes: Number of bytes of the result, as the archive says.
         crc: CRC-32 of the result, as the archive says.
@@ -249,7 +249,7 @@ class _Walk:
         self._fed = 0  # bytes of `_fetched` that the decompressor got
 
     def step(self, most_bytes: int) -> bytes:
-        """Return the next bytes, at most so many; none at the end of the compressed bytes."""
+        """Return the next bytes, at most `most_bytes`; none at the end of the compressed bytes."""
         while not self._state.eof:
             data = self._state.unconsumed_tail
             if not data:
@@ -272,5 +272,5 @@ class _Walk:
         return data
 
     def point(self) -> _Point:
-        """Return a point from which inflating can go on here."""
+        """Return a point from which inflating can continue here."""
         return _Point(self.position, self._source, self._state.copy(), self.crc)

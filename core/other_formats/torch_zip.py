@@ -1,9 +1,9 @@
 """PyTorch's own files, as ``torch.save`` writes them: ``pytorch_model.bin``, ``*.pt``, ``*.pth``.
 
-The file is a zip archive: a pickle that says what there is, and a member for the bytes of each storage. Guarantees: no
-code of the pickle is run, and no class of it is imported; the result equals that of ``torch.load(weights_only=True)``,
-except that each tensor has memory of its own. Tensors in nested containers are named by their path:
-``state_dict.layer.weight``. Values that are no tensors become metadata.
+The file is a zip archive: a pickle that describes the tensors, and a member for the bytes of each storage. Guarantees:
+no code of the pickle is run, and no class of it is imported; the result equals that of
+``torch.load(weights_only=True)``, except that each tensor has memory of its own. Tensors in nested containers are named
+by their path: ``state_dict.layer.weight``. Values that are no tensors become metadata.
 
 Refuses with FormatError: pickles that name anything but tensors, and files of PyTorch before 1.6, which are no zip.
 """
@@ -42,8 +42,8 @@ _MODEL = re.compile(
     r"(?:pytorch_model|diffusion_pytorch_model|adapter_model|model|consolidated)(?:[.-][^/]*)?\.(?:bin|pt|pth|ckpt)"
 )
 _OF_TRAINING = re.compile(r"(?:optimizer|scheduler|scaler|training_args|rng_state|trainer_state)[^/]*")
-_BEFORE_1_6 = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19"  # the pickle of a number
-MOST_PICKLE_BYTES = 16 << 20  # 80 000 tensors; a hostile one takes 130 times as much memory
+_BEFORE_1_6 = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19"  # the pickle of a magic number
+MOST_PICKLE_BYTES = 16 << 20  # 80 000 tensors; a hostile pickle takes 130 times as much memory
 _ONLY_TENSORS = (
     "It holds more than dense tensors. If you trust who wrote it, load it with torch, and save its tensors alone: "
     "torch.save(model.state_dict(), file)"
@@ -138,7 +138,7 @@ def _read_file(file: CheckpointFile) -> CheckpointIndex:
 def _unpickled(data: bytes) -> Any:
     try:
         return read_plain(data, _RECORDS, _BUILTINS, _storage)
-    except FormatError as error:  # most are models, or tensors of a kind that safetensors lacks
+    except FormatError as error:  # usually it holds a whole model, or tensors of a kind that safetensors lacks
         error.hint = _ONLY_TENSORS
         raise
 
@@ -224,7 +224,7 @@ class _Archive:
         return member
 
     def _bytes_of(self, member: ZipMember, item_bytes: int) -> tuple[Reader | None, int]:
-        """Return what reads the content of a member, and the offset there; None for the file."""
+        """Return the reader of a member's content (None for the file itself), and the offset of the content in it."""
         if member.name not in self._readers:
             self._readers[member.name] = reader_of(self._file, member)
         reader = self._readers[member.name]

@@ -1,6 +1,6 @@
 """The members of a zip archive, and where their bytes are: read by ranges, as a format needs them.
 
-Python's own `zipfile` takes the archive's word for many things. Here every claim is checked against the others: the
+Python's own `zipfile` trusts many values of an archive. This module checks every value against the others: the
 directory ends where the end record begins, no two members share a byte or a name, and each local header repeats the
 name of the directory. Refuses everything else with FormatError, also encrypted and split archives and comments.
 
@@ -22,7 +22,7 @@ __all__ = ["ZIP_HEAD", "ZipMember", "read_members", "reader_of"]
 
 ZIP_HEAD = b"PK\x03\x04"
 MOST_DIRECTORY_BYTES = 32 << 20  # 300 000 members
-FIRST_TAIL_BYTES = 64 << 10  # with the directory of some 700 members, so that most need no second request
+FIRST_TAIL_BYTES = 64 << 10  # holds a directory of about 700 members, so most archives need no second request
 STORED, DEFLATED = 0, 8
 
 _END = Struct("<4s4H2LH")  # signature, disk, its first, entries here, entries, directory bytes, begin, comment bytes
@@ -30,7 +30,7 @@ _LOCATOR = Struct("<4sLQL")  # signature, disk, begin of the zip64 end record, d
 _END_64 = Struct("<4sQ2H2L4Q")
 _ENTRY = Struct("<4s6H3L5H2L")
 _LOCAL = Struct("<4s5H3L2H")
-_ENCRYPTED = 0x1 | 0x40 | 0x2000  # flags: of any kind, or with a masked directory
+_ENCRYPTED = 0x1 | 0x40 | 0x2000  # flags: encrypted in any way, or with a masked directory
 _NO_NUMBER = 0xFFFFFFFF
 _ZIP64 = 1
 _HINT = "It is damaged, or was cut short: save it, or download it, again"
@@ -161,7 +161,7 @@ def _entries(directory: bytes) -> Iterator[_Entry]:
 
 
 def _long(extra: bytes, stored: int, size: int, header: int) -> tuple[int, int, int]:
-    """Replace the numbers that do not fit into 32 bits by those of the zip64 field, in its order."""
+    """Replace numbers that do not fit into 32 bits by the numbers of the zip64 field, in the order of the field."""
     numbers = [size, stored, header]
     if _NO_NUMBER not in numbers:
         return stored, size, header
@@ -180,7 +180,7 @@ def _long(extra: bytes, stored: int, size: int, header: int) -> tuple[int, int, 
 
 
 def _local_begins(file: CheckpointFile, entries: Sequence[_Entry]) -> list[int]:
-    """Return the offset of the first stored byte of each member; only its local header tells it."""
+    """Return the offset of the first stored byte of each member; only the local header determines it."""
     lengths = [_LOCAL.size + len(each.name) for each in entries]
     ranges = [(each.header, each.header + length) for each, length in zip(entries, lengths, strict=True)]
     begins = []
