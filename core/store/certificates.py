@@ -1,4 +1,4 @@
-"""Which certificate authorities are trusted by default, and the flaws of certificates other than an unknown authority.
+"""Finds the certificate authorities to trust by default, and names the flaws of a certificate of a known authority.
 
 The authorities are the same as in Python's own TLS.
 """
@@ -57,7 +57,7 @@ _NAME_YOURS = (
 # The server demands a client certificate (RFC 8446, 6.2); under TLS 1.2 it only reports that the handshake failed.
 _DEMAND = Flaw("the server demands a client certificate", _NAME_YOURS, (), "alert certificate required")
 _REFUSAL = Flaw(
-    "the server ends the handshake, as one does that demands a client certificate",
+    "the server ends the handshake; servers that demand a client certificate do so",
     _NAME_YOURS,
     (),
     "alert handshake failure",
@@ -82,7 +82,7 @@ _FLAWS = (
     Flaw(
         "its certificate is for another host",
         "Use a name that the certificate has, or have one made for this name",
-        (62, 64),  # another name, another IP address
+        (62, 64),  # the name or the IP address of the host mismatches
         "subject name matches target",
     ),
 )
@@ -140,7 +140,7 @@ def trust_in(ca_file: str = "") -> ssl.SSLContext:
         name = "SSL_CERT_FILE" if path == variable("SSL_CERT_FILE") else "the file"
         raise OptionError(
             f"The file of the certificates to trust {what}: {printable(path)}",
-            hint=f"Let {name} be the CA's certificates, as PEM; without one, the system's are trusted",
+            hint=f"Set {name} to a PEM file of the CA's certificates; if unset, the system's CAs are trusted",
         ) from error
 
 
@@ -179,5 +179,5 @@ def _system_bundle() -> str:
     try:
         import certifi  # noqa: PLC0415  only images without any system bundle need it
     except ImportError:
-        return ""  # libcurl's own default
+        return ""  # libcurl then uses its own default
     return str(certifi.where())

@@ -71,7 +71,7 @@ class _Requests(Generic[Argument, Result]):
         self._request = request
         self._arguments = arguments
         self._most = most
-        self._has_news = threading.Condition()  # guards the next two
+        self._has_news = threading.Condition()  # guards the next two attributes
         self._next = 0
         self._threads_with_answer = 0
         self._results: dict[int, Result] = {}

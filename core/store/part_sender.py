@@ -1,7 +1,7 @@
-"""Sends the parts of objects, several at a time, of one object or of several.
+"""Sends several parts at the same time, of one object or of several objects.
 
-Guarantees: at most so many parts exist as are sent at a time, and one that is being made. After `PartSender.close`, no
-call of `Upload.send` is running, unless a second interrupt ended the wait for it.
+Guarantees: besides the parts that are being sent, only one part exists at a time: the one that is being made. After
+`PartSender.close`, no call of `Upload.send` is running, unless a second interrupt ended the wait for it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class PartSender:
 
     def __init__(self, most_parallel: int) -> None:
         self.workers = max(1, most_parallel)
-        self.has_news = threading.Condition()  # guards the next four, and those of the streams
+        self.has_news = threading.Condition()  # guards the next four attributes, and those of the streams
         self._waiting: deque[tuple[PartStream, int, memoryview]] = deque()
         self._places = self.workers + 1  # for parts that may be made
         self._is_closed = False
@@ -46,12 +46,12 @@ class PartSender:
         """Send the parts of one object, and wait until all are sent. Several threads may call this at a time.
 
         Args:
-            upload: Of the object.
-            parts: In their order; they are made on this thread.
+            upload: The upload of the object.
+            parts: The parts in their order; they are made on this thread.
             on_sent: Called on this thread with the number of bytes of each part that has been sent.
 
         Raises:
-            BaseException: of the first part that could not be made or sent, or of `on_sent`.
+            BaseException: the exception of the first part that could not be made or sent, or of `on_sent`.
         """
         stream = PartStream(self, upload, on_sent)
         made = iter(parts)
@@ -79,7 +79,7 @@ class PartSender:
             thread.join()
 
     def wait(self, stream: PartStream, is_reached: Callable[[], bool]) -> None:
-        """Wait on behalf of a stream, and tell its caller of the parts that have been sent."""
+        """Wait on behalf of a stream, and report parts that have been sent to its caller."""
         while True:
             with self.has_news:
                 self.has_news.wait_for(lambda: stream.sent or stream.failure or self._is_closed or is_reached())
@@ -122,7 +122,7 @@ class PartSender:
         thread = threading.Thread(target=self._work, name=f"streamer-upload{len(self._threads)}", daemon=True)
         try:
             thread.start()
-        except RuntimeError:  # the system has no thread left: those that run send this part, too
+        except RuntimeError:  # the system has no thread left: the running threads send this part, too
             if not self._threads:
                 raise
             return
@@ -140,7 +140,7 @@ class PartSender:
                     stream.failure = stream.failure or error
                     self.has_news.notify_all()
                 return
-            del part  # which may hold memory, while this thread waits
+            del part  # it may hold memory while this thread waits
             with self.has_news:
                 self._places += 1
                 stream.unsent -= 1
@@ -157,8 +157,8 @@ class PartStream:
     """The parts of one object, in their order; the methods belong to one thread.
 
     Args:
-        sender: Whose threads send them.
-        upload: Of the object.
+        sender: Its threads send the parts.
+        upload: The upload of the object.
         on_sent: As for `PartSender.send`.
     """
 
@@ -166,7 +166,7 @@ class PartStream:
         self._sender, self.upload, self.on_sent = sender, upload, on_sent
         self._most = max(1, min(sender.workers, upload.parallel_parts))
         self.offset_bytes = self.unsent = 0
-        self.sent: deque[int] = deque()  # bytes of parts that the caller does not know of yet
+        self.sent: deque[int] = deque()  # bytes of sent parts that were not reported yet
         self.failure: BaseException | None = None
 
     def put(self, part: memoryview, *, has_place: bool = False) -> None:

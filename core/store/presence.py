@@ -1,4 +1,4 @@
-"""Whether a store has an object, and the names near it for the error that there is no checkpoint.
+"""Looks up whether a store has an object, and finds similar names for the error about a missing checkpoint.
 
 Absence is an answer here, and not an error. A load itself does not need the names.
 """
@@ -38,7 +38,7 @@ def info_if_present(store: Store, path: str) -> ObjectInfo | None:
         path: The store's own path of the object.
 
     Raises:
-        StorageError: as for `Store.info`, but for an absent object.
+        StorageError: as for `Store.info`, except for an absent object.
     """
     try:
         return store.info(path)
@@ -51,7 +51,7 @@ class PeekingStore(Protocol):
     """A `Store` that can name the files and sub-folders of a folder."""
 
     def peek(self, prefix: str) -> list[str]:
-        """Name some files and folders directly in a folder, as many as one request returns; folders end in a slash.
+        """Return names of files and folders directly in a folder, as many as one request gives; folders end in a slash.
 
         Called only for the error that there is no checkpoint; its exceptions are ignored.
         """

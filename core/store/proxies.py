@@ -54,5 +54,5 @@ def suspect_proxy(error: StorageError, place_on_way: Callable[[], str]) -> None:
         error.is_of_proxy = True
         error.hint = f"The proxy {place} may have sent this: ask who runs it, or name the host in NO_PROXY"
     else:
-        hint = f"it may be a refusal of the proxy {place} on the way: ask who runs that"
+        hint = f"it may be a refusal of the proxy {place} on the way: ask who runs the proxy"
         error.hint = f"{error.hint}; or {hint}" if error.hint else hint

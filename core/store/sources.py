@@ -164,7 +164,8 @@ class PythonSource:
 
     Attributes:
         read_into: ``read_into(buffer, offset_bytes)`` fills the whole writable buffer from that offset and returns the
-            bytes written; called from several threads at once unless `max_threads` is 1. It keeps no reference to it.
+            bytes written; called from several threads at once unless `max_threads` is 1. It must keep no reference to
+            the buffer.
         max_threads: Most calls at a time, or None for the engine's default.
         confirm: Called when all requested bytes of the object are read, before the last of them are delivered; raises
             `ChangedError` if the object changed since the first read. None if that cannot be checked.
@@ -250,9 +251,9 @@ class FolderStore(Protocol):
     """A `Store` that lists sub-folders; from any other store, only the files directly in a folder can be pulled."""
 
     def folders(self, prefix: str) -> list[str]:
-        """Name every folder directly in a folder, sorted, without slashes; a missing folder has none.
+        """Return the names of all folders directly in a folder, sorted, without slashes; a missing folder has none.
 
-        Names are unchanged from the storage: a name may be unsafe on a disk.
+        The names are those of the storage: a name may be unsafe on a disk.
         """
 
 

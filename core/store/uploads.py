@@ -1,10 +1,10 @@
 """The interface of stores to which large objects can be written, part by part, and removed.
 
-It also marks what an upload writes into the metadata of its object, to know it again if the answer to the last request
-is lost.
+An upload also writes a mark into the metadata of its object. If the answer to the last request is lost, the mark shows
+whether the upload wrote the object.
 
-An object shows up under its name only in `Upload.finish`, whole; a storage that cannot do that says so in its
-documentation. So whoever writes many objects can send the bytes of all of them, and then show them one after the other.
+Readers see an object only after `Upload.finish`, and then the whole object; the documentation names storages that
+cannot guarantee this. So a caller can send the bytes of many objects first, and then finish one object after the other.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ class Upload(Protocol):
 
     Attributes:
         parallel_parts: Most calls of `send` at a time; with 1, the parts come in their order.
-        needs_equal_parts: Every part but the last has the size that `begin_upload` was told.
+        needs_equal_parts: Every part except the last must have the `part_bytes` of `begin_upload`.
     """
 
     parallel_parts: int
     needs_equal_parts: bool
 
     def send(self, offset_bytes: int, part: memoryview) -> None:
-        """Send one part. After a failure that may pass, this is called again with the same part.
+        """Send one part. After a transient failure, this is called again with the same part.
 
         Args:
-            offset_bytes: Where the part begins in the object.
-            part: Its bytes. The caller neither changes nor frees them until all parts are sent.
+            offset_bytes: Offset of the part in the object.
+            part: The bytes of the part. The caller does not change or free them until all parts are sent.
 
         Raises:
             AccessDeniedError: the object may not be written.
@@ -43,18 +43,18 @@ class Upload(Protocol):
         """
 
     def finish(self) -> None:
-        """Let the object show up, whole. Nothing happens if that was done before.
+        """Make the whole object visible to readers; do nothing if this was done before.
 
         Raises:
             ChangedError: another program has written, replaced or removed the object meanwhile.
-            StorageError: it could not.
+            StorageError: the object could not be written.
         """
 
     def abort(self) -> None:
-        """Remove what was sent. Does nothing to an object that has shown up.
+        """Remove the parts that were sent. An object that is already visible is not changed.
 
         Raises:
-            StorageError: it could not.
+            StorageError: the parts could not be removed.
         """
 
 
@@ -63,28 +63,28 @@ class UploadingStore(Protocol):
     """A `Store` to which large objects can be written in parts."""
 
     def begin_upload(self, path: str, size_bytes: int | None, part_bytes: int, replaced: ObjectInfo | None) -> Upload:
-        """Begin to write one object; nothing shows up yet.
+        """Begin to write one object, which readers do not see yet.
 
         Args:
-            path: Of the object; folders above it are made where the storage has any.
-            size_bytes: Of the whole object; with 0, `finish` comes without a part. None if it is not known yet: there
-                is one part at least, and `finish` comes after the last one.
-            part_bytes: Of each part but the last; the most of any part, if they need not be equal.
-            replaced: The object that is there and is to be replaced, if it is still this version when the upload
-                ends; None: there must be no object. A storage that has no such condition looks right before.
+            path: Path of the object; missing folders above it are made if the storage has folders.
+            size_bytes: Size of the whole object. With 0, `finish` is called without a part. None if it is unknown:
+                at least one part is sent before `finish`.
+            part_bytes: Size of each part except the last; if parts need not be equal, the size of the largest part.
+            replaced: The existing object to replace, if it still has this version when the upload ends. None: there
+                must be no object. A storage without such conditions is checked right before the last request.
 
         Raises:
             UsageError: the storage cannot be written, or only objects whose size is known.
-            AccessDeniedError: it may not be written.
-            StorageError: it could not, or the bucket does not exist.
+            AccessDeniedError: the object may not be written.
+            StorageError: the upload could not begin, or the bucket does not exist.
         """
 
     def remove(self, path: str) -> None:
-        """Remove one object; nothing happens if there is none.
+        """Remove one object; do nothing if it does not exist.
 
         Raises:
-            AccessDeniedError: it may not be removed.
-            StorageError: it could not.
+            AccessDeniedError: the object may not be removed.
+            StorageError: the object could not be removed.
         """
 
 
@@ -95,7 +95,7 @@ class ResumingStore(Protocol):
     def resume_upload(self, path: str, size_bytes: int, part_bytes: int, replaced: ObjectInfo | None) -> Upload:
         """Begin to write one object; `Upload.send` sends no part that an earlier upload of this object has sent.
 
-        A part counts as sent if the storage tells its number, its size and a digest of its bytes, and all are equal.
+        A part counts as sent if the storage reports its number, its size and a digest of its bytes, and all are equal.
         Arguments and errors are those of `UploadingStore.begin_upload`.
         """
 
@@ -104,12 +104,12 @@ def changed_meanwhile(uri: str, replaced: ObjectInfo | None, *, status: int | No
     """Make the error for an object that another program changed while this one uploaded it.
 
     Args:
-        uri: Of the object, without secrets.
+        uri: The URL of the object, without secrets.
         replaced: As for `UploadingStore.begin_upload`.
         status: HTTP status of the refusal.
     """
     what = "written it" if replaced is None else "replaced or removed it"
-    hint = "Make sure that one program at a time saves there, and save again"
+    hint = "Make sure that only one program at a time saves to this place, and save again"
     return ChangedError(f"another program has {what} meanwhile", uri=uri, hint=hint, status=status)
 
 
@@ -117,12 +117,12 @@ class UploadMark:
     """The mark of one upload.
 
     Args:
-        name: Under which the storage's metadata holds it.
-        replaced: What is to be replaced, or None.
-        found: Requests the metadata of the object that is there; none of an absent one.
+        name: The mark's name in the metadata of the object.
+        replaced: The object to replace, or None.
+        found: Requests the metadata of the existing object; returns none if there is no object.
 
     Attributes:
-        metadata: To write with the object.
+        metadata: The metadata to write with the object.
     """
 
     def __init__(self, name: str, replaced: ObjectInfo | None, found: Callable[[], Mapping[str, str]]) -> None:
@@ -131,14 +131,14 @@ class UploadMark:
         self._may_be_there = False
 
     def note_last_request(self) -> None:
-        """Note that the object shows up with the request that is now sent, whatever is heard of it."""
+        """Note that the next request makes the object visible, even if its answer is lost."""
         self._may_be_there = True
 
     def is_there(self) -> bool:
-        """Whether the object that is there is this upload's."""
+        """Say whether this upload wrote the existing object."""
         found = self._found()
         return all(found.get(name) == value for name, value in self.metadata.items())
 
     def is_to_be_removed(self) -> bool:
-        """Whether a save that failed has left this object: it shows up, and has replaced none."""
+        """Say whether a failed save must remove the object: this upload wrote it, and it replaced no other object."""
         return self._may_be_there and self._is_new and self.is_there()

@@ -131,7 +131,7 @@ def test_a_denial_without_a_word_of_the_storage_names_the_proxy(monkeypatch, opt
     route = Route(SERVER, options)
     denied = AccessDeniedError("denied", status=403, hint="Ask for it")
     route.note_failure(denied)
-    expected = "Ask for it; or it may be a refusal of the proxy proxy.test:3128 on the way: ask who runs that"
+    expected = "Ask for it; or it may be a refusal of the proxy proxy.test:3128 on the way: ask who runs the proxy"
     assert denied.hint == expected
     for own in (AccessDeniedError("denied", status=403, code="AccessDenied"), AccessDeniedError("denied", status=401)):
         route.note_failure(own)
