@@ -1,4 +1,4 @@
-"""Why torch cannot use a device, in one line: torch's own message may list sixty backends, or name an absent module."""
+"""Explains in one line why torch cannot use a device: torch's own message may list sixty backends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which device each tensor goes to, and what copies it: the engine copies to CUDA devices, torch to all others.
+"""Decides which device each tensor goes to, and what copies it: the engine for CUDA devices, torch for all others.
 
 Refuses a device that the framework does not have or cannot use here.
 """

@@ -58,7 +58,7 @@ class Framework(Protocol):
 
     @property
     def devices(self) -> Devices:
-        """Which device each tensor goes to."""
+        """The devices to which tensors go."""
 
     def dtype(self, entry: TensorEntry) -> Any:
         """Return the library's dtype of this entry.
@@ -77,7 +77,7 @@ class Framework(Protocol):
         """Return the dtype of the tensor after the cast."""
 
     def can_cast(self, entry: TensorEntry, dtype: Any) -> bool:
-        """Whether the tensor can be cast to this dtype."""
+        """Say whether the tensor can be cast to this dtype."""
 
     def cast(self, tensor: Any, entry: TensorEntry) -> Any:
         """Return the tensor in its final dtype, on its device."""
@@ -172,7 +172,7 @@ def framework_of(
     if kind == "np":
         return NumpyFramework(device)
     if fills_targets:
-        raise OptionError("arrays of jax cannot be filled", hint='Use load(framework="jax"), which makes new ones')
+        raise OptionError("arrays of jax cannot be filled", hint='Use load(framework="jax"), which makes new arrays')
     return JaxFramework(device, folders)
 
 

@@ -1,7 +1,8 @@
-"""The hooks that modules run around ``load_state_dict``: hooks after it are run, hooks before it are reported.
+"""Runs the hooks that modules run after ``load_state_dict``, and reports the hooks that they run before it.
 
-A hook after it gets a filled module, and it does not matter what filled the module. A hook before it changes the
-tensors that are about to be copied; here nothing is copied, as bytes are read directly into the module's tensors.
+A hook after ``load_state_dict`` gets a filled module, no matter what filled it, so it is run. A hook before it changes
+the tensors that are about to be copied. Here nothing is copied, because bytes are read directly into the module's
+tensors, so this hook is only reported.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which memory of this process is read-only, according to the kernel: a write to it would kill the process.
+"""Finds the memory of this process that the kernel maps read-only: a write to it would kill the process.
 
 torch does not report it: a tensor over a file that is mapped read-only looks like any other. Guarantees: nothing is
 refused if `/proc/self/maps` cannot be read.
@@ -28,7 +28,7 @@ class ReadOnlyMemory:
                 self._ends.append(int(end, 16))
 
     def holds_part_of(self, begin: int, end: int) -> bool:
-        """Whether any of these bytes is read-only; the last read-only mapping that begins before `end` decides."""
+        """Say whether any of these bytes is read-only; the last read-only mapping that begins before `end` decides."""
         before = bisect_left(self._begins, end)
         return before > 0 and self._ends[before - 1] > begin
 

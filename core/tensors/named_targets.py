@@ -72,7 +72,7 @@ def _check_kept(module: Any, tensors: Mapping[str, Any]) -> None:
     lost = [name for name in copies if _address(tensors[name]) not in memory]
     if lost:
         raise TargetError(
-            f"the state_dict of the target makes {lost[0][:80]!r} anew: what is filled would not be the module's",
+            f"the state_dict of the target makes a new {lost[0][:80]!r}: filling it would not fill the module",
             hint="Load before the module is converted or wrapped, or load() and give load_state_dict() the tensors",
         )
 

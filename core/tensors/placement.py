@@ -1,4 +1,4 @@
-"""Which device each tensor goes to: one device for all, or a mapping of names and prefixes, as in accelerate. Pure.
+"""Chooses the device of each tensor: one device for all, or a mapping of names and prefixes, as in accelerate. Pure.
 
 Refuses: a mapping that leaves a wanted tensor without a device.
 """

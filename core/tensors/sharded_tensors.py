@@ -27,7 +27,7 @@ class Part(NamedTuple):
 
 
 def is_sharded(tensor: Any) -> bool:
-    """Whether this is a DTensor: a tensor of which this process holds a part, or a copy."""
+    """Say whether this is a DTensor: a tensor of which this process holds a part, or a copy."""
     # Not imported here: a caller that has a DTensor has imported it.
     kind = getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", None)
     return kind is not None and isinstance(tensor, kind)
@@ -68,7 +68,7 @@ def device_type_of(tensor: Any) -> str:
 
 
 def _is_cut_first(tensor: Any, dimension: int) -> bool:
-    """Whether later placements shard what a strided one strides over, so that parts are blocks (FSDP2 with others)."""
+    """Say whether later shards of the same dimension cancel the stride of a strided shard, so that parts are blocks."""
     placement = tensor.placements[dimension]
     strides_over = getattr(placement, "split_factor", None)
     if strides_over is None:

@@ -1,4 +1,4 @@
-"""Whether a tensor of the caller is plain memory and can be filled; checked before its memory is inspected.
+"""Checks that a tensor of the caller is plain memory that can be filled, before its memory is inspected.
 
 Refuses tensors that keep their values elsewhere than plain tensors do: subclasses with a ``__torch_dispatch__`` (such
 as fake and masked tensors), tensors inside a transform of ``torch.func``, nested tensors, zero tensors without memory,
@@ -35,11 +35,11 @@ def check_kind(name: str, tensor: Any) -> None:
 def opaque(name: str, tensor: Any) -> TargetError:
     """Return the error for a tensor whose attributes raise."""
     return TargetError(
-        f"the target of tensor {name[:80]!r} is a {type(tensor).__name__}, which does not tell its memory", hint=_HINT
+        f"the target of tensor {name[:80]!r} is a {type(tensor).__name__}, which does not reveal its memory", hint=_HINT
     )
 
 
-_HINT = "Give a plain tensor; where it wraps one, give that one"
+_HINT = "Give a plain tensor; if this tensor wraps a plain one, give the wrapped tensor"
 _LAZY = "is lazy, and has no shape before its module has seen an input"
 _HINTS = {_LAZY: "Call the module once with an example, then load"}
 

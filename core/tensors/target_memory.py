@@ -144,7 +144,7 @@ def _check_writable(names: Sequence[str], spans: Iterable[tuple[str, int, int, i
         if device == "cpu" and read_only.holds_part_of(begin, end):
             raise TargetError(
                 f"the memory of the target {names[index][:80]!r} is read-only",
-                hint="Give a tensor of memory that may be written; a file's is, where it is mapped with MAP_PRIVATE",
+                hint="Give a tensor in writable memory; a file has such memory if it is mapped with MAP_PRIVATE",
             )
 
 
@@ -228,7 +228,7 @@ def _are_tied(one: Extent, other: Extent) -> bool:
 
 
 def _share(one: Extent, other: Extent) -> bool:
-    """Whether two overlapping extents have a byte in common: columns of one matrix have none."""
+    """Say whether two overlapping extents have a byte in common: columns of one matrix have none."""
     if _is_dense(one) or _is_dense(other):
         return True
     outlines = np.asarray(_Outline(one)), np.asarray(_Outline(other))

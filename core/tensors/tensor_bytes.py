@@ -24,13 +24,13 @@ _OF_NUMPY = {name: dtype for dtype, name in NUMPY_DTYPES.items()}
 
 
 def is_torch_tensor(value: Any) -> bool:
-    """Whether a value is a ``torch.Tensor``; does not import torch."""
+    """Say whether a value is a ``torch.Tensor``; does not import torch."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
 
 
 def is_array(value: Any) -> bool:
-    """Whether a value is a ``numpy.ndarray``; does not import numpy."""
+    """Say whether a value is a ``numpy.ndarray``; does not import numpy."""
     numpy = sys.modules.get("numpy")
     return numpy is not None and isinstance(value, numpy.ndarray)
 
@@ -104,7 +104,7 @@ def _shape_of(name: str, tensor: Any, dtype: str) -> tuple[int, ...]:
 def _check_memory(name: str, tensor: Any) -> None:
     torch = sys.modules["torch"]
     if tensor.layout != torch.strided:
-        raise UsageError(f"tensor {quoted(name)} is sparse, and the format has none", hint="Use to_dense()")
+        raise UsageError(f"tensor {quoted(name)} is sparse, which the format does not allow", hint="Use to_dense()")
     if tensor.is_meta:
         hint = "Load its weights first, or leave it out"
         raise UsageError(f"tensor {quoted(name)} is on the meta device: it has no values", hint=hint)

@@ -40,7 +40,7 @@ class TorchCuda:
         return int(self._torch.cuda.current_device() if device.index is None else device.index)
 
     def is_filled_by_engine(self, index: int) -> bool:
-        """Whether the engine can copy to the device by itself; `refusal` returns why not."""
+        """Say whether the engine can copy to the device by itself; `refusal` returns why not."""
         return self._is_nvidia and self.refusal(index) is None
 
     def refusal(self, index: int) -> _native.ReadError | None:

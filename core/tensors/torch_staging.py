@@ -14,7 +14,7 @@ __all__ = ["StagedCopy", "TorchStaging", "can_stage"]
 
 
 def can_stage(torch: Any, device: Any) -> bool:
-    """Whether torch has streams and events for this kind of device, so that copies overlap."""
+    """Say whether torch has streams and events for this kind of device, so that copies overlap."""
     module = getattr(torch, device.type, None)
     return all(hasattr(module, name) for name in ("Stream", "Event", "current_stream", "stream"))
 

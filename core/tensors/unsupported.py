@@ -20,7 +20,7 @@ def check_addressable(entry: TensorEntry) -> None:
         UnsupportedDtypeError: the strides do not fit.
     """
     if 0 not in entry.shape:
-        return  # the size of the file bounds the shape
+        return  # the file bounds the size of a tensor that is not empty
     strides = prod(max(1, size) for size in entry.shape)
     if strides * LARGEST_ITEM_BYTES > LARGEST_STRIDE:
         raise unsupported(entry, "the other dimensions of this empty tensor are too large for torch and numpy")

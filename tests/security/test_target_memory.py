@@ -235,7 +235,7 @@ def one_of_a_transform() -> torch.Tensor:
     [
         (a_fake_one, "is a FakeTensor"),
         (lambda: Wrapper(torch.zeros(3)), "is a Wrapper"),
-        (lambda: torch.zeros(3).as_subclass(Secretive), "is a Secretive, which does not tell its memory"),
+        (lambda: torch.zeros(3).as_subclass(Secretive), "is a Secretive, which does not reveal its memory"),
         (Impostor, "is a Impostor"),
         (lambda: torch.masked.masked_tensor(torch.zeros(3), torch.ones(3, dtype=torch.bool)), "is a MaskedTensor"),
         (lambda: torch.nested.nested_tensor([torch.zeros(1)] * 3), "is nested"),
