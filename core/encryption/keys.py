@@ -1,4 +1,4 @@
-"""Where the key of a checkpoint comes from: bytes, a file, an environment variable, a function, or a key service.
+"""Reads the key of a checkpoint from bytes, a file, an environment variable, a function, or a key service.
 
 Guarantees: no `repr`, message or log shows a key, or a text that may be one. A key is read when it is used, and not
 kept. Refuses keys of another length than 32 bytes.
@@ -21,11 +21,11 @@ from streamer.core.quoting import quoted
 __all__ = ["KEY_BYTES", "DataKey", "KeyOption", "KeyProvider", "KeySource", "NewKey", "SecretKey", "hidden_key"]
 
 KEY_BYTES = 32
-MOST_KEY_FILE_BYTES = 1024  # 32 bytes as text need 64 digits; more is another file
+MOST_KEY_FILE_BYTES = 1024  # 32 bytes as text need 64 digits; a longer file holds no key
 MOST_KEY_ID_CHARACTERS = 2048  # the name of a key in Google's service has up to 250, an ARN up to 2048
 MOST_WRAPPED_BYTES = 32 << 10  # wrapped keys of the large services have a few hundred
 ENVIRONMENT_PREFIX = "env:"
-_HINT = "A key is 32 bytes; a text is the path of a file with them, or env:NAME for an environment variable"
+_HINT = "A key is 32 bytes; a text is the path of a key file, or env:NAME for an environment variable"
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ KeyOption: TypeAlias = "bytes | str | os.PathLike[str] | Callable[[], bytes] | K
 
 
 class SecretKey:
-    """A key, or what should be one, that no `repr` shows: a traceback with locals shows the `repr` of every local.
+    """A key, valid or not, that no `repr` shows: a traceback with locals shows the `repr` of every local.
 
     Args:
         key: Bytes of a key; anything else has a `problem`.
@@ -111,7 +111,7 @@ class SecretKey:
         """Return the key.
 
         Raises:
-            EncryptionKeyError: it is none; the message begins with `what`.
+            EncryptionKeyError: it is not a valid key; the message begins with `what`.
         """
         if self.problem is not None:
             raise EncryptionKeyError(f"{what} {self.problem}", hint=_HINT)
@@ -195,7 +195,7 @@ class KeySource:
             uri: The checkpoint, for messages.
 
         Raises:
-            EncryptionKeyError: there is no key, or it is another one.
+            EncryptionKeyError: there is no key, or another key is needed.
         """
         if isinstance(self._value, KeyProvider):
             if not wrapped:
@@ -228,7 +228,7 @@ class KeySource:
         return cast("SecretKey", found).checked("the key")
 
     def _of_file(self) -> SecretKey:
-        """Read a key file. Its path is in no message unless the file exists: it may be a key, passed as a text."""
+        """Read a key file. If the file does not exist, no message shows its path, because the text may be a key."""
         try:
             with open(self._value, "rb") as file:
                 key = SecretKey.of_content(file.read(MOST_KEY_FILE_BYTES + 1))

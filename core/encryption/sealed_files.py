@@ -1,7 +1,7 @@
 """The format of an encrypted safetensors file, which docs/encryption.md describes: parameters, keys, and pieces.
 
 Guarantees: the key of a file depends on every byte of its header, so a changed name, dtype, shape or offset makes all
-of its tags wrong. Nothing that is read before the header is authenticated is trusted further than its bounds.
+of its tags wrong. Values that are read before the header is authenticated are used only after their bounds are checked.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _HEXADECIMAL = re.compile(r"[0-9a-f]*")
 
 @dataclass(frozen=True)
 class SealedParameters:
-    """What the header of an encrypted file says of its encryption.
+    """The parameters of the encryption, as the header of an encrypted file holds them.
 
     Attributes:
         key_id: Name of the key.
@@ -53,7 +53,7 @@ class SealedParameters:
         checkpoint: Random number of the checkpoint, the same in each of its files.
         shard: Number of the file, from 1.
         shards: Number of files of the checkpoint.
-        salt: Random bytes, others in each file.
+        salt: Random bytes, different in each file.
         piece_bytes: Size of a piece; a power of two.
         hides_names: Whether the header of the tensors is encrypted.
     """
@@ -142,7 +142,7 @@ def _hexadecimal(text: Any, size_bytes: int) -> bytes:
 
 
 def refuse_encrypted(metadata: Mapping[str, str] | None, uri: str) -> None:
-    """Refuse an encrypted file where there is no key.
+    """Refuse an encrypted file if there is no key.
 
     Raises:
         EncryptionKeyError: the file is encrypted; names the key.
@@ -156,7 +156,7 @@ def refuse_encrypted(metadata: Mapping[str, str] | None, uri: str) -> None:
 
 
 def tensor_name(kind: str, shard: int, shards: int) -> str:
-    """Name a tensor that is no tensor of the user, differently in each file.
+    """Return the name of a tensor that this format adds; the name differs in each file.
 
     Example:
         >>> tensor_name(TAGS_TENSOR, 1, 2)
@@ -170,7 +170,7 @@ def cipher_of(key: SecretKey, parameters: SealedParameters, header: bytes) -> _n
 
     Args:
         key: The key of the checkpoint.
-        parameters: Of the file.
+        parameters: The parameters of the file.
         header: The length and the text of the header: all bytes before the first tensor.
     """
     info = _SHARD_INFO + hashlib.sha256(header).digest()
@@ -187,8 +187,8 @@ class SealedFile:
     """One encrypted file whose header was authenticated.
 
     Attributes:
-        parameters: Of the file.
-        cipher: Of the file.
+        parameters: The parameters of the file.
+        cipher: The cipher of the file.
         tags: The tags of its pieces, by number.
     """
 
@@ -203,7 +203,7 @@ class SealedFile:
         self._begins: list[int] = []
         self._ends: list[int] = []
         self._firsts: list[int] = []
-        number = 1  # tag 0 is no piece's
+        number = 1  # tag 0 does not belong to a piece
         for begin, end in ranges:
             if begin < end:
                 self._begins.append(begin)
@@ -213,7 +213,7 @@ class SealedFile:
         self.piece_count = number
 
     def first_piece(self, begin: int, end: int) -> int | None:
-        """Return the number of the piece with which a range begins; None unless it begins and ends with a piece."""
+        """Return the number of the first piece of a range; None if the range cuts a piece at its begin or end."""
         if begin == end:
             return 0
         index = bisect_right(self._begins, begin) - 1
@@ -225,13 +225,13 @@ class SealedFile:
         return self._firsts[index] + begin // size - first // size
 
     def whole_pieces(self, begin: int, end: int) -> tuple[int, int]:
-        """Widen a range of one tensor so that it begins and ends with a piece."""
+        """Widen a range of one tensor to whole pieces."""
         index = bisect_right(self._begins, begin) - 1
         size = self.parameters.piece_bytes
         return max(self._begins[index], begin // size * size), min(self._ends[index], -(-end // size) * size)
 
     def tensor_range(self, begin: int) -> tuple[int, int]:
-        """Return the range of the tensor with this byte."""
+        """Return the range of bytes of the tensor that holds this byte."""
         index = bisect_right(self._begins, begin) - 1
         return self._begins[index], self._ends[index]
 
@@ -264,7 +264,7 @@ def sealed_file(
 
     Args:
         key: The key of the checkpoint.
-        parameters: Of the file.
+        parameters: The parameters of the file.
         header: All bytes before the first tensor.
         tags: Content of the tensor of tags.
         entries: The encrypted tensors of the header, in the order of their bytes.
