@@ -139,7 +139,7 @@ class TargetError(UsageError):
 
 
 class EncryptionKeyError(UsageError):
-    """An encrypted checkpoint needs a key, the key is another one, or the key cannot be read."""
+    """An encrypted checkpoint needs a key, the key is not its key, or the key cannot be read."""
 
 
 class UnsupportedDtypeError(UsageError, TypeError):
@@ -384,10 +384,10 @@ class PluginError(StreamerError, RuntimeError):
 
 
 class GroupError(StreamerError, RuntimeError):
-    """Another rank of the group failed, left the load or is silent, so this one cannot go on.
+    """Another rank of the group failed, left the load or is silent, so this rank cannot continue.
 
     Attributes:
-        rank: Which, in the group, or None if that is not known.
+        rank: The other rank's number in the group, or None if it is unknown.
     """
 
     def __init__(

@@ -17,7 +17,9 @@ Result = TypeVar("Result")
 async def in_thread(
     call: Callable[[], Result], *, role: str, discard: Callable[[Result], object] | None = None
 ) -> Result:
-    """Await a call in a daemon thread; the exit of the program does not wait for it. Its exceptions pass through.
+    """Await a call in a daemon thread, for which the exit of the program does not wait.
+
+    Exceptions of the call pass through.
 
     Args:
         call: The call; it runs in the context of the caller.

@@ -68,8 +68,8 @@ def without_path_objects(uri: Any, storage_options: Any, fs: Any) -> tuple[Any, 
         The same three, without path objects.
 
     Raises:
-        OptionError: an object has options, and the caller passes other options beside it.
-        UsageError: the options of an object cannot be read, and the caller passes none beside it.
+        OptionError: an object has options, but the caller passes other options, too.
+        UsageError: the options of an object cannot be read, and the caller passes none.
     """
     if is_path_object(uri):
         own = _own_options(uri, storage_options, fs)
@@ -116,12 +116,12 @@ def _own_options(uri: Any, storage_options: Any, fs: Any) -> Any:
     if not _has_options(uri):
         if is_given:
             return None
-        raise UsageError(f"What storage and login a {type(uri).__name__} has cannot be read from it", hint=_HINT)
+        raise UsageError(f"The storage and login of a {type(uri).__name__} cannot be read from the object", hint=_HINT)
     options = dict(uri.storage_options or {})
     if uri.protocol in _LOCAL or not options:
         return None
     if is_given and (fs is not None or options != storage_options):
         raise OptionError(
-            f"The {type(uri).__name__} has storage options of its own, and others are given beside it", hint=_HINT
+            f"The {type(uri).__name__} has its own storage options, but other options are given, too", hint=_HINT
         )
     return options

@@ -93,7 +93,7 @@ class Request:
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _remade, (type(self), vars(self))  # hidden texts are plain in a pickle, and are hidden again
+        return _remade, (type(self), vars(self))  # hidden texts are plain in a pickle; `_remade` hides them again
 
     @property
     def uris(self) -> list[str]:
