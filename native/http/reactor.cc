@@ -1,7 +1,6 @@
 #include "http/reactor.h"
 
 #include <algorithm>
-#include <stdexcept>
 #include <utility>
 
 #include "base/descriptors.h"
@@ -12,15 +11,13 @@ namespace {
 
 constexpr double kDeadlineCheckS = 0.1;
 constexpr int kIdlePollMs = 1000;  // wake() ends it earlier
-// Pause before a block is tried again if its credentials expired, or if its endpoint has no room.
+// Pause before a block is tried again if its credentials expired, if its endpoint has no room, or
+// if there is no descriptor for it.
 constexpr double kRefreshPollS = 0.05;
 constexpr double kRoomPollS = 0.02;
-
-// These errors of libcurl are not caused by a request, so they end this thread, and with it the
-// load.
-void check(CURLMcode result) {
-  if (result != CURLM_OK) throw std::runtime_error(curl_multi_strerror(result));
-}
+constexpr double kDescriptorPollS = 0.02;
+// Connections kept by each reactor, even if the next load needs fewer.
+constexpr unsigned kConnectionsKept = 64;
 
 std::shared_ptr<Endpoint> server_of_first(const std::vector<std::unique_ptr<HttpObject>>& objects) {
   const auto found = std::find_if(objects.begin(), objects.end(),
@@ -39,24 +36,21 @@ HttpReactor::HttpReactor(Scheduler& scheduler,
       retries_(scheduler, Lane::kHttp, retry),
       block_deadline_s_(retry.block_deadline_s),
       counters_(counters),
+      hedge_budget_(hedge_budget),
       server_(server_of_first(objects)),
-      window_(max_in_flight, server_->advice()),
-      hedge_budget_(hedge_budget) {
-  for (unsigned i = 0; i < max_in_flight; ++i) {
-    transfers_.push_back(std::make_unique<HttpTransfer>(timeouts, received_bytes_));
-    idle_.push_back(transfers_.back().get());
-  }
-  use(KeptConnections::of_process().take(*server_));
-}
+      multi_(KeptConnections::of_process().take(*server_),
+             std::max(max_in_flight, kConnectionsKept)),
+      requests_(multi_, timeouts, max_in_flight),
+      limit_(max_in_flight, server_->advice(), counters),
+      hedged_(requests_, hedge_budget, counters),
+      unserved_(requests_),
+      renewals_(scheduler, counters) {}
 
 HttpReactor::~HttpReactor() {
-  for (const auto& [transfer, flight] : active_) {
-    curl_multi_remove_handle(multi_.get(), transfer->handle());
-    transfer->target()->endpoint->cancel(flight.ticket);
-  }
+  requests_.cancel_all();
   // The state of a server that is down is not kept, and neither are its connections.
   if (is_reusable_ && !server_->outage()) {
-    KeptConnections::of_process().keep(std::move(multi_), server_);
+    KeptConnections::of_process().keep(multi_.release(), server_);
   }
 }
 
@@ -68,14 +62,23 @@ void HttpReactor::run() {
 void HttpReactor::drive() {
   while (!scheduler_.is_stopped()) {
     close_idle_connections();  // before start_blocks(), because a wake-up may get lost here
-    if (!is_ending_) start_blocks();
-    if ((is_lane_finished_ || is_ending_) && active_.empty()) return;
-    perform();
+    if (!limit_.is_ending()) start_blocks();
+    if ((is_lane_finished_ || limit_.is_ending()) && requests_.are_none()) return;
+    multi_.perform();
     collect_finished();
     enforce_deadlines();
-    if (has_room() && !is_lane_finished_ && !is_ending_) start_blocks();
+    if (has_room() && !is_lane_finished_ && !limit_.is_ending()) start_blocks();
     sleep();
   }
+}
+
+// During an outage, idle connections may take the place of another reactor's probe, if the server
+// limits connections. Also, a request that waits at the server may wait until one of them is
+// closed.
+void HttpReactor::close_idle_connections() {
+  if (!requests_.are_all_connections_idle()) return;
+  if (!server_->outage() && !server_->waiting->are_some(Clock::now())) return;
+  requests_.close_connections();
 }
 
 void HttpReactor::start_blocks() {
@@ -90,13 +93,8 @@ void HttpReactor::start_blocks() {
     retry_at_ = result.retry_at;
     if (!result.block) return;
     start(std::move(*result.block), now);
-    if (result.has_pinned) perform();  // sends the request before the next slot is pinned
+    if (result.has_pinned) multi_.perform();  // sends the request before the next slot is pinned
   }
-}
-
-void HttpReactor::perform() {
-  int running = 0;
-  check(curl_multi_perform(multi_.get(), &running));
 }
 
 // If the object's credentials have expired, the block goes back to the queue until the consumer has
@@ -104,21 +102,11 @@ void HttpReactor::perform() {
 void HttpReactor::start(Block block, TimePoint now) {
   HttpObject& object = *objects_[block.source];
   if (retries_.give_up_overdue(block, *object.target()->endpoint, now)) return;
-  const double unix_now_s = unix_time_s();
-  if (object.is_renewed_in_vain()) {
-    ReadError error = error_of(ErrorCode::kClockSkew,
-                               "the new credentials had already expired by this machine's clock, "
-                               "several times in a row");
-    error.source = block.source;
-    scheduler_.fail(std::move(error));
+  const auto credentials = renewals_.check(object, block.source, unix_time_s());
+  if (credentials == CredentialRenewals::State::kInVain) return;
+  if (credentials == CredentialRenewals::State::kAwaited) {
+    scheduler_.requeue_until_renewed(Lane::kHttp, std::move(block), after(now, kRefreshPollS));
     return;
-  }
-  if (object.can_refresh() && object.is_due_for_renewal(unix_now_s)) {
-    ask_refresh(object, block.source);
-    if (object.is_expired(unix_now_s)) {
-      scheduler_.requeue_until_renewed(Lane::kHttp, std::move(block), after(now, kRefreshPollS));
-      return;
-    }
   }
   std::shared_ptr<const HttpTarget> target = object.target();
   const auto ticket = target->endpoint->try_start(now, object.id());
@@ -127,36 +115,20 @@ void HttpReactor::start(Block block, TimePoint now) {
     return;
   }
   hedge_budget_.record_request(block.size() - block.received);
-  full_size_bytes_ = std::max(full_size_bytes_, block.size());
-  send(std::move(block), object, std::move(target), {.ticket = *ticket, .started = now});
-}
-
-void HttpReactor::send(Block block, HttpObject& object, std::shared_ptr<const HttpTarget> target,
-                       Flight flight) {
-  may_have_idle_ = true;
-  HttpTransfer* transfer = idle_.back();
-  idle_.pop_back();
+  reports_.note_block(block.size());
   ++counters_.requests;
-  transfer->prepare(std::move(block), object, std::move(target), flight.started,
-                    flight.ticket.first_byte_s);
-  if (flight.partner != nullptr) active_.at(flight.partner).partner = transfer;
-  active_.emplace(transfer, std::move(flight));
-  connections_ = std::max(connections_, active_.size());
-  check(curl_multi_add_handle(multi_.get(), transfer->handle()));
+  requests_.send(std::move(block), object, std::move(target), {.ticket = *ticket, .started = now});
 }
 
 void HttpReactor::collect_finished() {
-  int left = 0;
-  while (const CURLMsg* message = curl_multi_info_read(multi_.get(), &left)) {
-    if (message->msg != CURLMSG_DONE) continue;
+  while (const auto finished = multi_.next_finished()) {
     char* self = nullptr;
-    const CURLcode result = message->data.result;  // removing the handle frees the message
-    curl_easy_getinfo(message->easy_handle, CURLINFO_PRIVATE, &self);
+    curl_easy_getinfo(finished->easy, CURLINFO_PRIVATE, &self);
     auto& transfer = *reinterpret_cast<HttpTransfer*>(self);
     const TimePoint now = Clock::now();
-    std::optional<ReadError> error = transfer.conclude(result, now);
+    std::optional<ReadError> error = transfer.conclude(finished->result, now);
     if (error && error->http_status == 0) {
-      const double elapsed_s = seconds_between(active_.at(&transfer).started, now);
+      const double elapsed_s = seconds_between(requests_.flight_of(transfer).started, now);
       refine_connect_error(*error, transfer.target()->url, elapsed_s, !scheduler_.is_stopped());
     }
     settle(transfer, std::move(error));
@@ -167,59 +139,29 @@ void HttpReactor::enforce_deadlines() {
   const TimePoint now = Clock::now();
   if (now < next_deadline_check_) return;
   next_deadline_check_ = after(now, kDeadlineCheckS);
-  std::vector<HttpTransfer*> active;
-  for (const auto& [transfer, flight] : active_) active.push_back(transfer);
-  for (HttpTransfer* transfer : active) {
-    if (!active_.contains(transfer)) continue;  // cancelled with its partner
-    auto error = transfer->check_deadlines(now, active_.size(), block_deadline_s_);
+  for (HttpTransfer* transfer : requests_.transfers()) {
+    if (!requests_.has(*transfer)) continue;  // cancelled with its partner
+    auto error = transfer->check_deadlines(now, requests_.size(), block_deadline_s_);
     if (error) settle(*transfer, std::move(error));
   }
-  abandon_unserved_requests(now);
-  hedge_slow_ones(now);
+  send_unserved_again(now);
+  hedged_.send(now);
 }
 
 void HttpReactor::settle(HttpTransfer& transfer, std::optional<ReadError> error) {
-  Flight flight = release(transfer, !error || error->http_status != 0);
-  Endpoint& endpoint = *transfer.target()->endpoint;
+  const Flight flight = requests_.release(transfer, !error || error->http_status != 0);
   const TimePoint now = Clock::now();
-  bool is_of_outage = false;
-  if (error && means_no_descriptor(error->os_error)) {
-    endpoint.cancel(flight.ticket);  // the request was never sent
-  } else if (error) {
-    is_of_outage = endpoint.finish_badly(flight.ticket, *error, now);
-    error->is_of_object = endpoint.is_fault_of(flight.ticket.object, *error);
-    const bool is_refusal = classify(*error) == FailureKind::kThrottle;
-    if (is_of_outage || is_refusal) KeptConnections::of_process().close(endpoint);
-    if (transfer.was_silent()) endpoint.addresses->record_silence(transfer.address(), now);
-  } else {
-    const double seconds = seconds_between(flight.started, now);
-    const bool is_full_size = transfer.block().size() * 2 >= full_size_bytes_;
-    endpoint.finish_well(flight.ticket, seconds, is_full_size, now);
-    if (!transfer.has_new_connection()) endpoint.answered_again.note(flight.started);
-    if (transfer.block().attempts == 1 && !flight.hedge) {
-      record_answer(transfer, is_full_size, now);
-    }
-  }
-  if (flight.hedge) {
-    settle_duplicate(std::move(flight), !error);
+  if (!error) {
+    reports_.report_success(transfer, flight, now);
+    if (flight.has_duplicate()) requests_.cancel(*flight.partner);
+    scheduler_.finish(Lane::kHttp,
+                      flight.is_duplicate() ? hedged_.complete(flight) : transfer.take_block());
     return;
   }
-  if (flight.partner != nullptr) cancel(*flight.partner);
-  if (error) {
-    try_again(transfer, std::move(*error), is_of_outage);
-  } else {
-    scheduler_.finish(Lane::kHttp, transfer.take_block());
-  }
-}
-
-void HttpReactor::record_answer(const HttpTransfer& transfer, bool is_full_size, TimePoint now) {
-  Endpoint& endpoint = *transfer.target()->endpoint;
-  const AnswerTimes times = transfer.answered_in();
-  const std::uint64_t bytes = transfer.block().size();
-  endpoint.record_answer(bytes, times);
-  if (!is_full_size) return;
-  const double body_s = std::max(times.complete_s - times.first_byte_s, 1e-6);
-  endpoint.addresses->record(transfer.address(), static_cast<double>(bytes) / body_s, now);
+  const bool is_of_outage = reports_.report_failure(transfer, flight, *error, now);
+  if (flight.is_duplicate()) return;  // the slow request goes on
+  if (flight.has_duplicate()) requests_.cancel(*flight.partner);
+  try_again(transfer, std::move(*error), is_of_outage);
 }
 
 void HttpReactor::try_again(HttpTransfer& transfer, ReadError error, bool is_of_outage) {
@@ -228,7 +170,10 @@ void HttpReactor::try_again(HttpTransfer& transfer, ReadError error, bool is_of_
   // attempt should use an open one.
   const bool is_refusal = classify(error) == FailureKind::kThrottle;
   block.prefers_open_connection = is_refusal || transfer.was_silent_on_new_connection();
-  if (means_no_descriptor(error.os_error) && wait_for_descriptor(block)) return;
+  if (means_no_descriptor(error.os_error) && limit_.keep_to_open(requests_.size())) {
+    put_back(std::move(block), after(Clock::now(), kDescriptorPollS));
+    return;
+  }
   HttpObject& object = transfer.object();
   Endpoint& endpoint = *transfer.target()->endpoint;
   error.is_at_redirect = transfer.target()->is_redirect && object.can_refresh();
@@ -241,35 +186,28 @@ void HttpReactor::try_again(HttpTransfer& transfer, ReadError error, bool is_of_
   retries_.try_again(std::move(block), std::move(error), endpoint, is_of_outage);
 }
 
-void HttpReactor::ask_refresh(HttpObject& object, std::uint32_t source) {
-  if (!object.is_first_to_ask_refresh()) return;
-  ++counters_.refreshes;
-  scheduler_.ask_refresh(source);
+void HttpReactor::send_unserved_again(TimePoint now) {
+  UnservedRequests::Cancelled cancelled = unserved_.cancel(now);
+  if (cancelled.requests == 0) return;
+  for (Block& block : cancelled.blocks) put_back(std::move(block), now);
+  limit_.keep_to_served(requests_.connections(), now);
 }
 
-HttpReactor::Flight HttpReactor::release(HttpTransfer& transfer, bool keeps_connection) {
-  if (!keeps_connection && connections_ > 0) --connections_;
-  curl_multi_remove_handle(multi_.get(), transfer.handle());
-  Flight flight = std::move(active_.extract(&transfer).mapped());
-  idle_.push_back(&transfer);
-  return flight;
+// Returns the block to the queue, for this reactor or another. No attempt is counted, because no
+// server handled the request.
+void HttpReactor::put_back(Block block, TimePoint due) {
+  --block.attempts;
+  scheduler_.requeue(Lane::kHttp, std::move(block), due);
 }
 
 void HttpReactor::sleep() {
   const TimePoint before = Clock::now();
-  curl_multi_poll(multi_.get(), nullptr, 0, poll_timeout_ms(), nullptr);
-  counters_.received_bytes += received_bytes_ - counted_bytes_;
-  counted_bytes_ = received_bytes_;
-  const ReceivedBytes received{.by_reactor = counted_bytes_, .in_all = counters_.received_bytes};
-  if (has_room()) {
-    window_.restart(before, received);
-  } else {
-    window_.record_sleep(before, Clock::now(), received);
-  }
+  multi_.wait(poll_timeout_ms());
+  limit_.record_sleep(before, Clock::now(), requests_.received_bytes(), requests_.size());
 }
 
 int HttpReactor::poll_timeout_ms() const {
-  double timeout_s = active_.empty() ? kIdlePollMs / 1e3 : kDeadlineCheckS;
+  double timeout_s = requests_.are_none() ? kIdlePollMs / 1e3 : kDeadlineCheckS;
   if (retry_at_) timeout_s = std::min(timeout_s, seconds_between(Clock::now(), *retry_at_));
   return std::max(0, static_cast<int>(timeout_s * 1e3) + 1);
 }
