@@ -7,20 +7,28 @@ tensors that share bytes are read from two views of their file, so that each own
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
 from streamer.core.checkpoint.catalog import Catalog, ShardTensor, check_index
 from streamer.core.checkpoint.shard_choice import ShardChoice, duplicate_tensor
+from streamer.core.encryption.keys import KeySource
 from streamer.core.engine.python_readers import LastAttemptError
 from streamer.core.engine.session import SourceObject
-from streamer.core.errors import FormatError, PluginError, StreamerError
+from streamer.core.errors import FormatError, PluginError, StreamerError, TamperedError
 from streamer.core.format.dtypes import byte_length
 from streamer.core.format.header import TensorEntry
 from streamer.core.options.settings import Settings
-from streamer.core.other_formats.interface import CheckpointFile, EngineFile, Format, Reader, TensorPlace
+from streamer.core.other_formats.interface import (
+    CheckpointFile,
+    CheckpointIndex,
+    EngineFile,
+    Format,
+    Reader,
+    TensorPlace,
+)
 from streamer.core.quoting import counted, quoted
 from streamer.core.store.sources import PythonSource
 
@@ -32,7 +40,13 @@ _HINT = "It is damaged, or of a program that writes another dialect: save the ch
 
 
 def read_format_catalog(
-    format_: Format, objects: Sequence[SourceObject], names: Sequence[str], settings: Settings, choice: ShardChoice
+    format_: Format,
+    objects: Sequence[SourceObject],
+    names: Sequence[str],
+    settings: Settings,
+    choice: ShardChoice,
+    *,
+    key: KeySource | None = None,
 ) -> Catalog:
     """Read the index of a checkpoint, and check it.
 
@@ -42,8 +56,11 @@ def read_format_catalog(
         names: Their names in their folder.
         settings: How to read.
         choice: Which file counts for a tensor that several files hold; also says which files are one checkpoint.
+        key: The key if the files are encrypted, else None.
 
     Raises:
+        EncryptionKeyError: the files are encrypted, and there is no key, or none that can be used.
+        TamperedError: there is a key, and a file is not encrypted, or not as it was saved.
         FormatError: a file is malformed, or two tensors have one name.
         PluginError: the format of another distribution broke its contract.
         TruncatedError: a file is too short.
@@ -52,12 +69,25 @@ def read_format_catalog(
     files = [EngineFile(name, each, settings) for name, each in zip(names, objects, strict=True)]
     placing = _Placing(files, settings, choice)
     metadata: dict[str, str] = {}
+    read_index = _index_reader(format_, files, key)
     for group in _checkpoints(files, choice.checkpoint_of):
-        index = format_.read_index(group)
+        index = read_index(group)
         for tensor in index.tensors:
             placing.add(tensor)
         metadata.update(index.metadata)
     return placing.catalog(metadata, format_.name)
+
+
+def _index_reader(
+    format_: Format, files: Sequence[EngineFile], key: KeySource | None
+) -> Callable[[Sequence[CheckpointFile]], CheckpointIndex]:
+    if key is None:
+        return format_.read_index
+    read_encrypted = getattr(format_, "read_encrypted_index", None)
+    if read_encrypted is None:
+        hint = "Leave key= out if that is right"
+        raise TamperedError("a key is given, and the file is not encrypted", uri=files[0].uri, hint=hint)
+    return partial(read_encrypted, key=key)
 
 
 def _checkpoints(files: Sequence[EngineFile], numbers: Sequence[int]) -> list[list[EngineFile]]:
@@ -131,7 +161,7 @@ class _Placing:
             metadata,
             [b""] * len(shards),
             self._overruled,
-            header_metadata=[{}] * len(shards),  # no file of another format is encrypted, whatever its metadata say
+            header_metadata=[{}] * len(shards),  # what its metadata say of encryption is not ours
         )
 
     def _checked(self, tensor: TensorPlace) -> TensorEntry:

@@ -18,7 +18,8 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, cast, runtime_checkable
 from streamer.core.errors import EncryptionKeyError, StreamerError
 from streamer.core.quoting import quoted
 
-__all__ = ["KEY_BYTES", "DataKey", "KeyOption", "KeyProvider", "KeySource", "NewKey", "SecretKey", "hidden_key"]
+__all__ = ["KEY_BYTES", "DataKey", "KeyOption", "KeyProvider", "KeySource", "NewKey", "Passphrase", "SecretKey"]
+__all__ += ["hidden_key"]
 
 KEY_BYTES = 32
 MOST_KEY_FILE_BYTES = 1024  # 32 bytes as text need 64 digits; a longer file holds no key
@@ -69,7 +70,32 @@ class KeyProvider(Protocol):
         """
 
 
-KeyOption: TypeAlias = "bytes | str | os.PathLike[str] | Callable[[], bytes] | KeyProvider | None"
+class Passphrase:
+    """The text from which Tensorizer derived the key of an encrypted file; no `repr` shows it.
+
+    Args:
+        text: As ``EncryptionParams.from_string`` got it.
+
+    Example:
+        >>> Passphrase("correct horse battery staple")
+        Passphrase(…)
+    """
+
+    def __init__(self, text: str | bytes) -> None:
+        self._text = text.encode() if isinstance(text, str) else text
+        if not isinstance(self._text, bytes) or not self._text:
+            what = f"a passphrase is a text, not {type(text).__name__}" if self._text else "the passphrase is empty"
+            raise EncryptionKeyError(what)
+
+    def secret(self) -> bytes:
+        """Return its bytes."""
+        return self._text
+
+    def __repr__(self) -> str:
+        return "Passphrase(…)"
+
+
+KeyOption: TypeAlias = "bytes | str | os.PathLike[str] | Callable[[], bytes] | KeyProvider | Passphrase | None"
 
 
 class SecretKey:
@@ -99,6 +125,10 @@ class SecretKey:
         if len(content) == KEY_BYTES:
             return cls(content)
         return cls.of_text(content.decode("ascii", "replace") if len(content) <= MOST_KEY_FILE_BYTES else "")
+
+    def secret(self) -> bytes:
+        """Return its bytes, for a cipher of another library; keep them in no variable, which a traceback may show."""
+        return cast("bytes", self._key)
 
     @property
     def problem(self) -> str | None:
@@ -166,7 +196,7 @@ class KeySource:
         """
         if self._is_bytes:
             SecretKey(self._value).checked("the key")
-        elif not (isinstance(self._value, (str, os.PathLike, KeyProvider)) or callable(self._value)):
+        elif not (isinstance(self._value, (str, os.PathLike, KeyProvider, Passphrase)) or callable(self._value)):
             raise EncryptionKeyError(f"a key is bytes, not {type(self._value).__name__}", hint=_HINT)
         return self
 
@@ -213,11 +243,30 @@ class KeySource:
             raise EncryptionKeyError(what, uri=uri, hint="Give the key with which it was saved")
         return key
 
+    def of_format(self, name: str) -> SecretKey | Passphrase:
+        """Return the key, or the passphrase, of a file that another library encrypted.
+
+        Args:
+            name: The format of the file, for messages.
+
+        Raises:
+            EncryptionKeyError: there is no key, or it is of another length, or of a key service.
+        """
+        if isinstance(self._value, Passphrase):
+            return self._value
+        if isinstance(self._value, KeyProvider):
+            hint = "Give the key itself: its bytes, a path, env:NAME, or streamer.Passphrase"
+            raise EncryptionKeyError(f"files of {name} hold no key that a key service wrapped", hint=hint)
+        return self._plain_key()
+
     @property
     def _is_bytes(self) -> bool:
         return isinstance(self._value, (bytes, bytearray, memoryview))
 
     def _plain_key(self) -> SecretKey:
+        if isinstance(self._value, Passphrase):
+            hint = "Give a key of 32 bytes: openssl rand -hex 32"
+            raise EncryptionKeyError("a passphrase opens files of Tensorizer only", hint=hint)
         if self._is_bytes:
             return SecretKey(self._value).checked("the key")
         if isinstance(self._value, str) and self._value.startswith(ENVIRONMENT_PREFIX):

@@ -21,14 +21,17 @@ from streamer.core.format.foreign_formats import foreign_format
 from streamer.core.store.sources import hookspec
 
 if TYPE_CHECKING:  # the engine imports numpy, and `streamer.plugins` is imported without it
+    from streamer.core.encryption.keys import KeySource
     from streamer.core.engine.session import SourceObject
     from streamer.core.options.settings import Settings
 
 __all__ = [
     "HEAD_BYTES",
+    "MOST_READ_BYTES",
     "BytesFile",
     "CheckpointFile",
     "CheckpointIndex",
+    "EncryptedFormat",
     "EngineFile",
     "Format",
     "FormatHooks",
@@ -214,9 +217,27 @@ class Format(Protocol):
                 named.
 
         Raises:
-            FormatError: a file is malformed. Malformed bytes must raise no other error.
+            FormatError: they are malformed; no other error, whatever the bytes are.
+            EncryptionKeyError: they are encrypted.
             TruncatedError: a file ends too early.
             StorageError: and its kinds: raised by the files.
+        """
+
+
+class EncryptedFormat(Format, Protocol):
+    """A format of this package whose files another library may have encrypted."""
+
+    def read_encrypted_index(self, files: Sequence[CheckpointFile], key: KeySource) -> CheckpointIndex:
+        """Find the tensors of encrypted files; each must have a `Reader` that authenticates its bytes.
+
+        Args:
+            files: As for `Format.read_index`.
+            key: The key, or what it is derived from.
+
+        Raises:
+            EncryptionKeyError: the key cannot be used for these files.
+            TamperedError: a file is not encrypted, or not as it was saved.
+            StreamerError: and as `Format.read_index`.
         """
 
 

@@ -1,7 +1,8 @@
 """Tensorizer's files (``*.tensors``), versions 1 to 5.
 
-Guarantees: every tensor of the index is one plain range of the file. The hashes in the headers of the tensors are not
-compared. Refuses with FormatError: encrypted files, tensors without data, indexes and lengths that do not fit the file.
+Guarantees: every tensor of the index is one range of the file. If the file is not encrypted, the range has the bytes of
+the tensor, and the hashes in the headers of the tensors are not compared. If it is, `tensorizer_entries` checks the
+header of each tensor. Refuses with FormatError: tensors without data, indexes and lengths that do not fit the file.
 
 Format: https://github.com/coreweave/tensorizer
 """
@@ -13,7 +14,8 @@ from collections.abc import Iterator, Sequence
 from struct import Struct, error
 from typing import Any
 
-from streamer.core.errors import FormatError
+from streamer.core.encryption.keys import KeySource
+from streamer.core.errors import EncryptionKeyError, FormatError, TamperedError
 from streamer.core.format.dtypes import DTYPES_BY_TORCH_NAME, byte_length
 from streamer.core.other_formats.interface import (
     CheckpointFile,
@@ -24,6 +26,7 @@ from streamer.core.other_formats.interface import (
     not_of,
     only_file,
 )
+from streamer.core.other_formats.tensorizer_entries import Entry, encrypted_places
 from streamer.core.quoting import quoted
 from streamer.core.store.sources import hookimpl
 
@@ -64,7 +67,11 @@ class Tensorizer:
 
     def read_index(self, files: Sequence[CheckpointFile]) -> CheckpointIndex:
         """Find the tensors; see `Format.read_index`."""
-        return CheckpointIndex([place for file in files for place in _read_file(file)])
+        return CheckpointIndex([place for file in files for place in _read_file(file, None)])
+
+    def read_encrypted_index(self, files: Sequence[CheckpointFile], key: KeySource) -> CheckpointIndex:
+        """Find the tensors, which are encrypted; see `EncryptedFormat.read_encrypted_index`."""
+        return CheckpointIndex([place for file in files for place in _read_file(file, key)])
 
 
 @hookimpl
@@ -73,29 +80,41 @@ def streamer_format() -> Format:
     return Tensorizer()
 
 
-def _read_file(file: CheckpointFile) -> list[TensorPlace]:
+def _read_file(file: CheckpointFile, key: KeySource | None) -> list[TensorPlace]:
     with about(file, _HINT):
-        head = file.read(0, _HEADER.size)
-        if not head.startswith(MAGIC):
-            raise not_of("file of Tensorizer", head, _HINT)
-        _, version, flags, _, _, count, size_bytes = _HEADER.unpack(head)
-        if not 1 <= version <= NEWEST_VERSION:
-            raise FormatError(f"this is version {version} of Tensorizer's format, not 1 to {NEWEST_VERSION}")
-        features = int.from_bytes(flags, "little") if version >= FLAGS_VERSION else 0
-        if version == ENCRYPTED_VERSION or features & _ENCRYPTED:
-            hint = "Decrypt it with tensorizer: TensorDeserializer(file, encryption=DecryptionParams…), and save it"
-            raise FormatError("this file is encrypted by Tensorizer", hint=hint)
-        if features & ~_VERSIONED:
-            raise FormatError(f"this file has features of a newer Tensorizer: {features:#x}")
-        if count * _LEAST_ENTRY_BYTES > size_bytes:
-            raise FormatError(f"the index of {size_bytes} bytes cannot hold {count} tensors")
-        index = _Index(file.read(_HEADER.size, _HEADER.size + size_bytes), is_versioned=bool(features & _VERSIONED))
-        try:
-            return list(index.places(file, count))
-        except (error, IndexError, UnicodeDecodeError, ValueError, RecursionError) as cause:
-            if isinstance(cause, FormatError):
-                raise
-            raise FormatError("the index is malformed") from cause
+        entries = _entries(file, is_encrypted=key is not None)
+        return [each.place(file) for each in entries] if key is None else encrypted_places(file, entries, key)
+
+
+def _entries(file: CheckpointFile, *, is_encrypted: bool) -> list[Entry]:
+    head = file.read(0, _HEADER.size)
+    if not head.startswith(MAGIC):
+        raise not_of("file of Tensorizer", head, _HINT)
+    _, version, flags, _, _, count, size_bytes = _HEADER.unpack(head)
+    if not 1 <= version <= NEWEST_VERSION:
+        raise FormatError(f"this is version {version} of Tensorizer's format, not 1 to {NEWEST_VERSION}")
+    features = int.from_bytes(flags, "little") if version >= FLAGS_VERSION else 0
+    _check_encryption(file, version == ENCRYPTED_VERSION or bool(features & _ENCRYPTED), is_expected=is_encrypted)
+    if features & ~(_VERSIONED | _ENCRYPTED):
+        raise FormatError(f"this file has features of a newer Tensorizer: {features:#x}")
+    if count * _LEAST_ENTRY_BYTES > size_bytes:
+        raise FormatError(f"the index of {size_bytes} bytes cannot hold {count} tensors")
+    index = _Index(file.read(_HEADER.size, _HEADER.size + size_bytes), is_versioned=bool(features & _VERSIONED))
+    try:
+        return list(index.entries(count))
+    except (error, IndexError, UnicodeDecodeError, ValueError, RecursionError) as cause:
+        if isinstance(cause, FormatError):
+            raise
+        raise FormatError("the index is malformed") from cause
+
+
+def _check_encryption(file: CheckpointFile, is_encrypted: bool, *, is_expected: bool) -> None:
+    if is_encrypted and not is_expected:
+        hint = "Give key=: its 32 bytes, the path of a file, env:NAME, or streamer.Passphrase"
+        raise EncryptionKeyError("this file is encrypted by Tensorizer, and no key is given", uri=file.uri, hint=hint)
+    if is_expected and not is_encrypted:
+        hint = "Leave key= out if that is right"
+        raise TamperedError("a key is given, and the file is not encrypted", uri=file.uri, hint=hint)
 
 
 class _Index:
@@ -104,20 +123,22 @@ class _Index:
     def __init__(self, data: bytes, *, is_versioned: bool) -> None:
         self._data, self._at, self._is_versioned = data, 0, is_versioned
 
-    def places(self, file: CheckpointFile, count: int) -> Iterator[TensorPlace]:
-        """Return the places of the tensors."""
+    def entries(self, count: int) -> Iterator[Entry]:
+        """Return the entries of the tensors."""
         for _ in range(count):
             is_long = self._is_versioned and self._numbers("<I")[0] >= LONG_VERSION
-            name = _name(self._text("<H"))
+            stored_name = self._text("<H")
+            name = _name(stored_name)
             self._numbers("<B")  # whether it is a parameter
-            dtype = _dtype(name, self._text("<B").decode())
+            stored_dtype = self._text("<B")
+            dtype = _dtype(name, stored_dtype.decode())
             dimensions = self._numbers("<B")[0]
             shape = self._numbers(f"<{dimensions}{'Q' if is_long else 'I'}")
-            _, begin, size_bytes = self._numbers(_PLACE.format)
+            header_begin, begin, size_bytes = self._numbers(_PLACE.format)
             if size_bytes != byte_length(shape, dtype):
                 what = f"tensor {quoted(name)} of {list(shape)} has {size_bytes} bytes"
                 raise FormatError(what, hint="Tensors of the meta device have no data: leave them out when you save")
-            yield TensorPlace(name, dtype, shape, file, begin)
+            yield Entry(name, dtype, shape, begin, size_bytes, stored_name, stored_dtype, header_begin, is_long)
 
     def _numbers(self, format_: str) -> tuple[Any, ...]:
         packed = Struct(format_)

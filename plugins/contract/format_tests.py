@@ -20,12 +20,16 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
-from streamer.core.errors import FormatError, TruncatedError
+from streamer.core.encryption.keys import KeyOption, KeySource
+from streamer.core.errors import EncryptionKeyError, FormatError, TruncatedError
 from streamer.core.format.dtypes import byte_length
 from streamer.core.other_formats.interface import HEAD_BYTES, BytesFile, CheckpointIndex, Format, TensorPlace
 from streamer.plugins.contract.rules import rule_of_formats
+
+if TYPE_CHECKING:
+    from streamer.core.other_formats.interface import EncryptedFormat
 
 __all__ = ["FormatContract", "Sample"]
 
@@ -52,9 +56,11 @@ class FormatContract:
 
     Attributes:
         format: The format.
+        key: What the samples are encrypted with; for formats of this package alone.
     """
 
     format: Format
+    key: KeyOption = None
 
     def samples(self) -> Sequence[Sample]:
         """Return checkpoints that together use everything that the format can hold."""
@@ -132,14 +138,17 @@ class FormatContract:
             for each in self._index(files, chosen).tensors:
                 if byte_length(each.shape, each.dtype) <= 1 << 20:
                     _bytes_of(each)
-        except (FormatError, TruncatedError):
+        except (FormatError, TruncatedError, EncryptionKeyError):
             return
 
     def _chosen(self, sample: Sample) -> list[str]:
         return list(self.format.files_of([name for name in sample.files if name.endswith(self.format.suffixes)]))
 
     def _index(self, files: Mapping[str, bytes], chosen: Sequence[str]) -> CheckpointIndex:
-        return self.format.read_index([BytesFile(files[name], name, f"memory://{name}") for name in chosen])
+        opened = [BytesFile(files[name], name, f"memory://{name}") for name in chosen]
+        if self.key is None:
+            return self.format.read_index(opened)
+        return cast("EncryptedFormat", self.format).read_encrypted_index(opened, KeySource(self.key))
 
 
 def _bytes_of(place: TensorPlace, begin: int = 0, end: int | None = None) -> bytes:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from streamer.core.checkpoint.report import LoadReport
     from streamer.core.checkpoint.slices import Slice
     from streamer.core.checkpoint.tensor_parallel import TensorParallel
-    from streamer.core.encryption.keys import DataKey, KeyProvider
+    from streamer.core.encryption.keys import DataKey, KeyProvider, Passphrase
     from streamer.core.errors import (
         AccessDeniedError,
         ChangedError,
@@ -84,6 +84,7 @@ __all__ = [
     "LoadReport",
     "ManifestReport",
     "Options",
+    "Passphrase",
     "Placements",
     "SaveReport",
     "Slice",
@@ -175,6 +176,7 @@ _DEFINED_IN = {
     "unpatch": "streamer.compat.patches",
     "DataKey": "streamer.core.encryption.keys",
     "KeyProvider": "streamer.core.encryption.keys",
+    "Passphrase": "streamer.core.encryption.keys",
     "Options": "streamer.core.options.options",
     "LoadReport": "streamer.core.checkpoint.report",
     "Placements": "streamer.core.checkpoint.placements",

@@ -137,12 +137,11 @@ def _opened(
 
     def read() -> Catalog:
         if shards.format is not None:
-            names = [name_of(info) for info in shards.infos]
-            catalog = read_format_catalog(shards.format, cache.objects, names, settings, shards.choice)
-        else:
-            keeps_headers = strategy.compares_objects or request.key is not None
-            catalog = read_catalog(cache.objects, settings, choice=shards.choice, keeps_headers=keeps_headers)
-            strategy.check_headers(catalog, shards.expected)
+            names, key = [name_of(info) for info in shards.infos], hidden_key(request.key)
+            return read_format_catalog(shards.format, cache.objects, names, settings, shards.choice, key=key)
+        keeps_headers = strategy.compares_objects or request.key is not None
+        catalog = read_catalog(cache.objects, settings, choice=shards.choice, keeps_headers=keeps_headers)
+        strategy.check_headers(catalog, shards.expected)
         is_whole = shards.kind in ("folder", "index")
         return catalog if is_raw else opened_catalog(catalog, hidden_key(request.key), settings, is_whole=is_whole)
 

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Callable
+from functools import partial
 
 from safetensors import SafetensorError, deserialize
 
 from fuzzing import answers
-from streamer.core.errors import FormatError, ManifestError, ShardIndexError, TruncatedError
+from streamer.core.encryption.keys import KeySource
+from streamer.core.errors import EncryptionKeyError, FormatError, ManifestError, ShardIndexError, TruncatedError
 from streamer.core.format.dtypes import byte_length
 from streamer.core.format.header import LENGTH_BYTES, header_size_bytes, parse_header
 from streamer.core.format.index import parse_index
 from streamer.core.format.manifest import parse_manifest, render_manifest
 from streamer.core.other_formats.dcp import METADATA, Dcp
 from streamer.core.other_formats.gguf import Gguf
-from streamer.core.other_formats.interface import BytesFile, Format
+from streamer.core.other_formats.interface import BytesFile, CheckpointFile, CheckpointIndex, Format
 from streamer.core.other_formats.npz import Npz
 from streamer.core.other_formats.tensorizer import Tensorizer
 from streamer.core.other_formats.torch_zip import TorchZip
@@ -80,19 +82,24 @@ def uri(data: bytes) -> None:
             assert SECRET not in redact(secret), secret
 
 
-def _format(parser: Format) -> Callable[[bytes], None]:
-    """A file is refused with FormatError or TruncatedError, or every tensor that fits in it is read or refused so."""
+def _format(
+    parser: Format, read_index: Callable[[list[CheckpointFile]], CheckpointIndex] | None = None
+) -> Callable[[bytes], None]:
+    """A file is refused with one of three errors, or every tensor that fits in it is read or refused so.
+
+    The errors are FormatError, TruncatedError, and EncryptionKeyError for an encrypted file.
+    """
 
     def target(data: bytes) -> None:
-        files = [BytesFile(data, METADATA if isinstance(parser, Dcp) else "file")]
+        files: list[CheckpointFile] = [BytesFile(data, METADATA if isinstance(parser, Dcp) else "file")]
         if isinstance(parser, Dcp):
             files.append(BytesFile(b"", "__0_0.distcp"))
         try:
-            for place in parser.read_index(files).tensors:
+            for place in (read_index or parser.read_index)(files).tensors:
                 reader, size_bytes = place.reader or place.file, byte_length(place.shape, place.dtype)
                 if 0 < size_bytes <= min(MOST_FUZZED_BYTES, reader.size_bytes - place.begin):
                     reader.read_into(memoryview(bytearray(size_bytes)), place.begin)
-        except (FormatError, TruncatedError):
+        except (FormatError, TruncatedError, EncryptionKeyError):
             return
 
     return target
@@ -108,5 +115,8 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     "npz": _format(Npz()),
     "dcp": _format(Dcp()),
     "tensorizer": _format(Tensorizer()),
+    "encrypted_tensorizer": _format(
+        Tensorizer(), partial(Tensorizer().read_encrypted_index, key=KeySource(bytes(range(32))))
+    ),
     **answers.TARGETS,
 }

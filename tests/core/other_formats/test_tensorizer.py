@@ -5,12 +5,11 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from tensorizer import EncryptionParams, TensorDeserializer, TensorSerializer
+from tensorizer import TensorDeserializer, TensorSerializer
 
 import streamer
 from streamer.core.errors import FormatError, TruncatedError
@@ -38,10 +37,9 @@ def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.contiguous().reshape(-1).view(torch.uint8)
 
 
-def write(path: Path, **how: Any) -> None:
-    serializer = TensorSerializer(str(path), **how)
-    # Tensorizer cannot encrypt a tensor without elements.
-    serializer.write_state_dict({name: each for name, each in tensors().items() if each.numel() or not how})
+def write(path: Path) -> None:
+    serializer = TensorSerializer(str(path))
+    serializer.write_state_dict(tensors())
     serializer.close()
 
 
@@ -103,12 +101,6 @@ def test_it_equals_tensorizer(tmp_path: Path, uri: str) -> None:
         for name, tensor in expected.items():
             assert (loaded[name].dtype, loaded[name].shape) == (tensor.dtype, tensor.shape), name
             assert torch.equal(bytes_of(loaded[name]), bytes_of(tensor)), name
-
-
-def test_an_encrypted_file_says_how_to_decrypt_it(tmp_path: Path) -> None:
-    write(tmp_path / "x.tensors", encryption=EncryptionParams.random())
-    with pytest.raises(FormatError, match=r"encrypted by Tensorizer\. Decrypt it with tensorizer"):
-        streamer.load(tmp_path)
 
 
 W = entry("w", "<f4", (4,), 16)
