@@ -56,7 +56,7 @@ from streamer.core.store.sources import (
     hookimpl,
 )
 from streamer.core.store.uploads import Upload, UploadingStore
-from streamer.plugins.inventory import Backend, Examined, examine, installed
+from streamer.plugins.inventory import Backend, Examined, ExaminedFormat, examine, examine_formats, installed
 from streamer.plugins.registry import open_store
 
 __all__ = [
@@ -72,6 +72,7 @@ __all__ = [
     "CredentialsError",
     "DigestingStore",
     "Examined",
+    "ExaminedFormat",
     "FileSource",
     "Format",
     "FormatError",
@@ -106,6 +107,7 @@ __all__ = [
     "WritableStore",
     "check_option_names",
     "examine",
+    "examine_formats",
     "hookimpl",
     "installed",
     "open_store",

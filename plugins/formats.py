@@ -27,7 +27,7 @@ from streamer.plugins.loading import distribution_of, version_of
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-__all__ = ["FORMATS", "formats_for", "installed_formats"]
+__all__ = ["FORMATS", "enabled_formats", "formats_for", "installed_formats", "is_our_format", "loaded_format"]
 
 FORMATS = "streamer.formats"
 OUR_MODULES = "streamer.core.other_formats."
@@ -49,18 +49,39 @@ def formats_for(folders: Iterable[str] = ()) -> Formats:
 
 
 def installed_formats(entry_points: Iterable[EntryPoint]) -> list[Format]:
-    """Load formats, first ours, then the others by name; leave out formats that do not work or are disabled."""
-    disabled = {normalized(name) for name in (variable(DISABLED) or "").split(",")} - {""}
+    """Load formats, ours first, then the others by name; leave out those that do not work or are disabled."""
     found: list[Format] = []
-    for point in sorted(entry_points, key=lambda point: (not point.value.startswith(OUR_MODULES), point.name)):
-        is_ours = point.value.startswith(OUR_MODULES)
-        if not is_ours and disabled and normalized(distribution_of(point)) in disabled:
-            continue
+    for point in enabled_formats(entry_points):
         try:
-            found.append(_loaded(point) if is_ours else _Guarded(_loaded(point), point))
+            found.append(loaded_format(point))
         except PluginError as error:
             _logger.warning("%s", error)
     return found
+
+
+def enabled_formats(entry_points: Iterable[EntryPoint] | None = None) -> list[EntryPoint]:
+    """Return the formats that are not disabled, ours first, then the others by name; by default all installed ones."""
+    disabled = {normalized(name) for name in (variable(DISABLED) or "").split(",")} - {""}
+    points = entry_points_of(FORMATS) if entry_points is None else entry_points
+    return [
+        point
+        for point in sorted(points, key=lambda point: (not is_our_format(point), point.name))
+        if is_our_format(point) or not disabled or normalized(distribution_of(point)) not in disabled
+    ]
+
+
+def is_our_format(point: EntryPoint) -> bool:
+    """Say whether a format is part of this package."""
+    return point.value.startswith(OUR_MODULES)
+
+
+def loaded_format(point: EntryPoint) -> Format:
+    """Import a format; one of another distribution is guarded.
+
+    Raises:
+        PluginError: it cannot be imported, or is no format.
+    """
+    return _loaded(point) if is_our_format(point) else _Guarded(_loaded(point), point)
 
 
 def _loaded(point: EntryPoint) -> Format:

@@ -1,4 +1,4 @@
-"""Lists the installed backends and whether they work, for ``python -m streamer plugins``."""
+"""Lists the installed backends and formats, and whether they work, for ``python -m streamer plugins``."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 
 from streamer.core.errors import PluginError, StreamerError
 from streamer.core.store.sources import PythonSource
+from streamer.plugins.formats import enabled_formats, is_our_format, loaded_format
 from streamer.plugins.loading import distribution_of, is_builtin, source_kind, version_of
 from streamer.plugins.registry import choose, enabled
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-__all__ = ["Backend", "Examined", "examine", "installed"]
+__all__ = ["Backend", "Examined", "ExaminedFormat", "examine", "examine_formats", "installed"]
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,27 @@ class Examined:
     error: str | None
 
 
+@dataclass(frozen=True)
+class ExaminedFormat:
+    """An installed format of checkpoints that was imported to see whether it works.
+
+    Attributes:
+        format: What users call it; the name of its entry point if it does not work.
+        suffixes: Ends of the names of its files; none if it does not work.
+        distribution: Name of the distribution that contains it.
+        version: Version of that distribution.
+        builtin: Whether it is part of this distribution.
+        error: Why it does not work, and what to do; None if it works.
+    """
+
+    format: str
+    suffixes: tuple[str, ...]
+    distribution: str
+    version: str
+    builtin: bool
+    error: str | None
+
+
 def installed(*, entry_points: Iterable[EntryPoint] | None = None) -> list[Backend]:
     """List the backends that are installed and not disabled, by scheme, without importing them."""
     return sorted((_described(point) for point in enabled(entry_points)), key=_order)
@@ -63,6 +85,22 @@ def examine(*, entry_points: Iterable[EntryPoint] | None = None) -> list[Examine
     """
     points = enabled(entry_points)
     return sorted((_examined(point, points) for point in points), key=lambda examined: _order(examined.backend))
+
+
+def examine_formats(*, entry_points: Iterable[EntryPoint] | None = None) -> list[ExaminedFormat]:
+    """Import every format that is installed and not disabled, in the order in which they are asked."""
+    return [_examined_format(point) for point in enabled_formats(entry_points)]
+
+
+def _examined_format(point: EntryPoint) -> ExaminedFormat:
+    name, suffixes, error = point.name, (), None
+    try:
+        found = loaded_format(point)
+        name, suffixes = found.name, found.suffixes
+    except PluginError as failure:
+        error = str(failure)
+    owner = (distribution_of(point), version_of(point))
+    return ExaminedFormat(name, suffixes, *owner, builtin=is_our_format(point), error=error)
 
 
 def _examined(point: EntryPoint, points: list[EntryPoint]) -> Examined:

@@ -82,21 +82,30 @@ main.add_command(cache)
 @main.command("plugins")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list instead of a table.")
 def list_plugins(as_json: bool) -> None:
-    """List the installed storage backends: scheme, distribution, version, how they read, and why one does not work.
+    """List the installed storages and formats: name, distribution, version, how they read, and why one does not work.
 
-    Every other URL that fsspec supports is read too, through Python. Distributions that STREAMER_DISABLED_PLUGINS names
-    are not used. A distribution serves a built-in scheme only if STREAMER_PLUGINS names the distribution.
+    Every other URL that fsspec supports is read too, through Python. Safetensors is always read, and not listed.
+    STREAMER_DISABLED_PLUGINS leaves distributions out; one that claims a scheme of ours serves it where
+    STREAMER_PLUGINS names it.
 
     Example: python -m streamer plugins --json
     """
     examined = plugins.examine()
+    formats = plugins.examine_formats()
     if as_json:
-        print_line(json.dumps([_as_dict(each) for each in examined], indent=2))
+        entries = [*(_as_dict(each) for each in examined), *(asdict(each) for each in formats)]
+        print_line(json.dumps(entries, indent=2))
         return
     rows = [("SCHEME", "DISTRIBUTION", "VERSION", "READS", "STATUS")]
     for each in examined:
         backend = each.backend
         rows.append((f"{backend.scheme}://", backend.distribution, backend.version, each.reads or "-", _status(each)))
+    print_table(rows)
+    print_line("")
+    rows = [("FORMAT", "DISTRIBUTION", "VERSION", "FILES", "STATUS")]
+    for found in formats:
+        files = " ".join(f"*{suffix}" for suffix in found.suffixes) or "-"
+        rows.append((found.format, found.distribution, found.version, files, found.error or "ok"))
     print_table(rows)
 
 

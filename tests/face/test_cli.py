@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 
 from streamer import plugins
 from streamer._cli import main
-from streamer.plugins import Backend, Examined
+from streamer.plugins import Backend, Examined, ExaminedFormat
 
 WORKS = Examined(Backend("acme", "acme-store", "1.5", builtin=False), "native", is_used=True, error=None)
 BROKEN = Examined(Backend("emca", "emca-store", "0.1", builtin=False), None, is_used=True, error="it is broken. Fix it")
@@ -30,9 +30,14 @@ def run(*arguments: str) -> str:
     return result.output
 
 
+FORMAT = ExaminedFormat("Acme", (".ac", ".me"), "acme-format", "2.0", builtin=False, error=None)
+NO_FORMAT = ExaminedFormat("emca", (), "emca-format", "2.1", builtin=False, error="it is broken. Fix it")
+
+
 @pytest.fixture
 def found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plugins, "examine", lambda: [WORKS, BROKEN, UNUSED, STRANGER])
+    monkeypatch.setattr(plugins, "examine_formats", lambda: [FORMAT, NO_FORMAT])
 
 
 @pytest.mark.usefixtures("found")
@@ -43,6 +48,17 @@ def test_the_table_has_a_line_for_each_backend() -> None:
     assert lines[2] == ["emca://", "emca-store", "0.1", "-", "it", "is", "broken.", "Fix", "it"]
     assert lines[3][:6] == ["s3://", "streamer", "0.1.0", "native", "not", "used:"]
     assert "not used: STREAMER_PLUGINS=acme-store" in run("plugins")
+
+
+@pytest.mark.usefixtures("found")
+def test_formats_have_a_table_of_their_own() -> None:
+    lines = [line.split() for line in run("plugins").splitlines()]
+    assert lines[5:] == [
+        [],
+        ["FORMAT", "DISTRIBUTION", "VERSION", "FILES", "STATUS"],
+        ["Acme", "acme-format", "2.0", "*.ac", "*.me", "ok"],
+        ["emca", "emca-format", "2.1", "-", "it", "is", "broken.", "Fix", "it"],
+    ]
 
 
 @pytest.mark.usefixtures("found")
@@ -58,6 +74,15 @@ def test_json_has_the_same_facts() -> None:
         "error": None,
     }
     assert told[1]["error"] == "it is broken. Fix it"
+    assert told[4] == {
+        "format": "Acme",
+        "suffixes": [".ac", ".me"],
+        "distribution": "acme-format",
+        "version": "2.0",
+        "builtin": False,
+        "error": None,
+    }
+    assert told[5]["error"] == "it is broken. Fix it"
 
 
 def test_the_module_runs_and_every_backend_of_ours_works() -> None:
@@ -65,9 +90,12 @@ def test_the_module_runs_and_every_backend_of_ours_works() -> None:
     # google.api_core would have Python 3.10 be replaced.
     environment = os.environ | {"PYTHONWARNINGS": "ignore:You are using a non-supported Python:FutureWarning"}
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True, env=environment)
-    ours = {each["scheme"]: each for each in json.loads(done.stdout) if each["builtin"]}
+    listed = [each for each in json.loads(done.stdout) if each["builtin"]]
+    ours = {each["scheme"]: each for each in listed if "scheme" in each}
     assert set(ours) == {"abfs", "abfss", "az", "file", "gcs", "gs", "hf", "http", "https", "nfs", "s3", "s3a"}
     assert [each for each in ours.values() if each["error"] or each["reads"] != "native"] == []
+    formats = {each["format"]: each["error"] for each in listed if "format" in each}
+    assert formats == dict.fromkeys(("DCP", "GGUF", "NumPy", "PyTorch", "Tensorizer"))
     assert done.stderr == ""
 
 

@@ -14,6 +14,7 @@ import torch
 
 import streamer
 from streamer.core.errors import FormatError, PluginError
+from streamer.plugins import ExaminedFormat, examine_formats
 from streamer.plugins.formats import FORMATS, installed_formats
 
 CODE = '''
@@ -102,6 +103,15 @@ def test_a_distribution_in_the_checkpoints_folder_is_not_used(
         streamer.load(folder)
 
 
+def test_it_is_listed_behind_ours(install: Install) -> None:
+    install(CODE)
+    *ours, last = examine_formats()
+    assert [(each.format, each.error) for each in ours] == [
+        (name, None) for name in ("DCP", "GGUF", "NumPy", "Tensorizer", "PyTorch")
+    ]
+    assert last == ExaminedFormat("Raw", (".raw", ".bin"), "acme-raw", "1.5", builtin=False, error=None)
+
+
 @pytest.mark.parametrize(
     ("code", "said"),
     [
@@ -117,6 +127,7 @@ def test_one_that_does_not_work_is_left_out_and_named(
     install: Install, tmp_path: Path, caplog: pytest.LogCaptureFixture, code: str, said: str
 ) -> None:
     install(code)
+    assert [said in (each.error or "") for each in examine_formats() if not each.builtin] == [True]
     torch.save({"a": torch.ones(2)}, tmp_path / "x.pt")
     with caplog.at_level(logging.WARNING):
         assert list(streamer.load(tmp_path / "x.pt")) == ["a"]

@@ -29,7 +29,8 @@ PUBLIC = """
 
 
 FOR_PLUGINS = """
-    AnswerChecksum Backend DigestingStore Examined FileSource HttpSource Limits ListingCount NfsSource NoDigest
+    AnswerChecksum Backend DigestingStore Examined ExaminedFormat FileSource HttpSource Limits ListingCount NfsSource
+    NoDigest examine_formats
     ObjectDigest ObjectInfo PartDigest PythonSource RemoteStore Source Store Upload UploadingStore WritableStore
     check_option_names examine hookimpl installed open_store
     AccessDeniedError ChangedError ChecksumError ConnectError CredentialsError HttpStatusError ObjectNotFoundError
