@@ -93,14 +93,12 @@ def examine_formats(*, entry_points: Iterable[EntryPoint] | None = None) -> list
 
 
 def _examined_format(point: EntryPoint) -> ExaminedFormat:
-    name, suffixes, error = point.name, (), None
+    owner, builtin = (distribution_of(point), version_of(point)), is_our_format(point)
     try:
         found = loaded_format(point)
-        name, suffixes = found.name, found.suffixes
-    except PluginError as failure:
-        error = str(failure)
-    owner = (distribution_of(point), version_of(point))
-    return ExaminedFormat(name, suffixes, *owner, builtin=is_our_format(point), error=error)
+    except PluginError as error:
+        return ExaminedFormat(point.name, (), *owner, builtin, str(error))
+    return ExaminedFormat(found.name, found.suffixes, *owner, builtin, error=None)
 
 
 def _examined(point: EntryPoint, points: list[EntryPoint]) -> Examined:

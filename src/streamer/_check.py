@@ -1,7 +1,7 @@
-"""Checks a checkpoint without reading its weights: headers, index against shards, and the manifest if there is one.
+"""Checks a checkpoint: headers, index against shards, the manifest if there is one, and in full also every tensor.
 
-A load would refuse the same checkpoints, with the same errors. Bytes of tensors are not read: only a load with
-``verify="manifest"`` compares them with the manifest.
+A load would refuse the same checkpoints, with the same errors. Bytes of tensors are read only in full. With a key they
+are then authenticated; else they are compared with the manifest, or with the digests that the storage keeps.
 """
 
 from __future__ import annotations
@@ -11,12 +11,22 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from streamer._checkpoint_headers import open_checkpoint
+from streamer._full_read import read_in_full
+from streamer.core.checkpoint.strategies import VerifyOption
 from streamer.core.encryption.keys import KeyOption
 from streamer.core.errors import AccessDeniedError, ObjectNotFoundError
 from streamer.core.quoting import counted, size_text
-from streamer.core.request.request import Request, StorageOptions
+from streamer.core.request.request import ProgressOption, Request, StorageOptions
 
 __all__ = ["CheckReport", "check"]
+
+
+READ = {
+    "key": "every byte was authenticated",
+    "manifest": "every byte was compared with the manifest",
+    "storage": "every byte was compared with the digests of the storage",
+    "nothing": "every byte was read, and there are no digests to compare all of them with",
+}
 
 
 @dataclass(frozen=True)
@@ -33,6 +43,8 @@ class CheckReport:
         manifest: ``"fits"``, ``"none"``, or ``"unreadable"`` if access to it is denied. If listing is denied, S3
             denies access also to a manifest that does not exist.
         remarks: The remarks of a load.
+        read: What every byte of the tensors was compared with, if all were read: ``"key"``, ``"manifest"``,
+            ``"storage"``, or ``"nothing"`` if there is no digest of all objects. None if they were not read.
         seconds: Duration of the call.
     """
 
@@ -45,6 +57,7 @@ class CheckReport:
     remarks: tuple[str, ...]
     seconds: float
     format: str = "safetensors"
+    read: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return all fields as plain values for JSON."""
@@ -59,35 +72,57 @@ class CheckReport:
         }
         found = f"{counted(self.shards, 'shard')}, {counted(self.tensors, 'tensor')}, {size_text(self.bytes)}"
         found = found if self.format == "safetensors" else f"{found} of {self.format}"
-        return f"{self.uri}: {found}; headers are right, {index}, {manifests[self.manifest]}"
+        told = f"{self.uri}: {found}; headers are right, {index}, {manifests[self.manifest]}"
+        return told if self.read is None else f"{told}; {READ[self.read]}"
 
 
-def check(uri: str, *, storage_options: StorageOptions = None, key: KeyOption = None) -> CheckReport:
-    """Check a checkpoint.
+def check(
+    uri: str,
+    *,
+    storage_options: StorageOptions = None,
+    key: KeyOption = None,
+    in_full: bool = False,
+    progress: ProgressOption = None,
+) -> CheckReport:
+    """Check a checkpoint; raises as `streamer.open` does, and as with ``verify="manifest"`` if there is a manifest.
 
     Args:
         uri: As for `streamer.load`.
         storage_options: As for `streamer.load`.
-        key: As for `streamer.load`; headers are then authenticated, and tensors are not.
-
-    Raises:
-        StreamerError: as for `streamer.open`; if there is a manifest, as with ``verify="manifest"``.
+        key: As for `streamer.load`; headers are then authenticated, and tensors only with `in_full`.
+        in_full: Read every tensor, too; raises as `streamer.load` then.
+        progress: As for `streamer.load`, of the bytes of tensors.
     """
     began = time.monotonic()
     request = Request(uri=uri, storage_options=storage_options, key=key)
     checkpoint = open_checkpoint(request, any_format=True)
     entries = [each.entry for each in checkpoint.catalog.tensors.values()]
+    manifest = _manifest(request) if checkpoint.format_name == "safetensors" else "none"  # no other format has one
+    read = _read(replace(request, progress=progress), manifest) if in_full else None
     return CheckReport(
         checkpoint.label,
         len(checkpoint.infos),
         len(entries),
         sum(each.end - each.begin for each in entries),
         checkpoint.index_path is not None,
-        _manifest(request) if checkpoint.format_name == "safetensors" else "none",  # no other format has one
+        manifest,
         tuple(checkpoint.remarks),
         time.monotonic() - began,
         checkpoint.format_name,
+        read,
     )
+
+
+def _read(request: Request, manifest: str) -> str:
+    """Read all tensors, and say what they were compared with."""
+    if request.key is not None:
+        read_in_full(open_checkpoint(request, uses_cache=False, any_format=True), request.progress)
+        return "key"
+    verify: VerifyOption = "manifest" if manifest == "fits" else "auto"
+    checkpoint = open_checkpoint(replace(request, verify=verify), uses_cache=False, any_format=True)
+    checks = read_in_full(checkpoint, request.progress)
+    is_compared = all(each.verified_by for each in checks)
+    return "nothing" if not is_compared else "manifest" if manifest == "fits" else "storage"
 
 
 def _manifest(request: Request) -> str:

@@ -161,25 +161,33 @@ def write_manifest(context: click.Context, /, uri: str, *, storage_options: str 
 @click.option("--storage-options", "storage_options", metavar="JSON", help="As of the command manifest.")
 @click.option(
     "--key-file",
-    type=click.Path(),
-    help="The key of an encrypted checkpoint: 32 bytes, as hexadecimal digits or base64. The default is STREAMER_KEY,"
-    " if it is set.",
+    help="The key of an encrypted checkpoint: a file with 32 bytes, hexadecimal digits or base64, or env:NAME. Without"
+    " it, STREAMER_KEY if it is set.",
 )
+@click.option("--full", "in_full", is_flag=True, help="Read every tensor, too.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object instead of a line, also of an error.")
 @click.pass_context
 def check_checkpoint(
-    context: click.Context, /, uri: str, *, storage_options: str | None, key_file: str | None, as_json: bool
+    context: click.Context,
+    /,
+    uri: str,
+    *,
+    storage_options: str | None,
+    key_file: str | None,
+    in_full: bool,
+    as_json: bool,
 ) -> None:
-    """Check the checkpoint at URI without reading its weights: headers, index against shards, and the manifest.
+    """Check the checkpoint at URI: headers, index against shards, and the manifest.
 
-    Fails as a load would, so that a server need not start first. With a key, the headers are authenticated. Exit
-    codes: as for pull.
+    Ends as a load would, before a server starts. It reads no weights, unless --full is given. With a key, the headers
+    must be as they were saved, and with --full every byte of the tensors, too. Without one, --full compares them with
+    the manifest, or with the digests that the storage keeps. Exit codes as of pull.
 
-    Example: python -m streamer check s3://bucket/model
+    Example: python -m streamer check s3://bucket/model --full --key-file weights.key
     """
     try:
         key = key_file or ("env:STREAMER_KEY" if os.environ.get("STREAMER_KEY") else None)
-        report = check(uri, storage_options=parsed_options(storage_options), key=key)
+        report = check(uri, storage_options=parsed_options(storage_options), key=key, in_full=in_full)
     except streamer.StreamerError as error:
         context.exit(report_failure(str(error), exit_code_of(error), type(error).__name__, as_json=as_json))
     print_line(json.dumps(report.to_dict()) if as_json else printable(str(report)))
@@ -189,7 +197,8 @@ def check_checkpoint(
 @click.argument("uri")
 @click.argument("folder", type=click.Path(file_okay=False), metavar="DIR")
 @copy_options
-@click.option("--check", is_flag=True, help="Also read files that are in DIR already, and pull changed files again.")
+@click.option("--check", is_flag=True, help="Read files that are there already, and pull those that changed again.")
+@click.option("--key-file", help="The key, as of the command check: authenticate the encrypted files of tensors.")
 @click.option("--storage-options", "storage_options", metavar="JSON", help="As of the command manifest.")
 @click.pass_context
 def pull_folder(
@@ -205,8 +214,9 @@ def pull_folder(
 ) -> None:
     """Copy the file at URI, or all files below URI, into the folder DIR.
 
-    The files appear in DIR when all of them are complete. If the command is run again, it continues where it stopped,
-    and reads nothing if all files are in DIR. Patterns match names relative to URI; * matches slashes, too.
+    They appear there when all of them are whole. Run again, it goes on where it stopped, and reads nothing where
+    everything is there. A pattern is of the name relative to URI; its * matches slashes, too. Encrypted files are
+    copied as they are. With their key, every byte of them is authenticated before they appear.
 
     Exit codes: 0 all there, 2 usage, 65 wrong data, 66 not found, 69 storage unavailable, 73 disk full or not
     writable, 75 changed meanwhile (try again), 76 TLS or protocol, 77 access denied, 130 and 143 interrupted.
@@ -220,6 +230,7 @@ def pull_folder(
         exclude=wanted["exclude"],
         is_verified=not wanted["no_verify"],
         is_checked=wanted["check"],
+        key=wanted["key_file"],
         storage_options=parsed_options(storage_options),
     )
     context.exit(run_pull(uri, folder, chosen, as_json=as_json, is_quiet=quiet))

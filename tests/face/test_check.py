@@ -6,16 +6,19 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
 from safetensors.torch import save_file
+from tensorizer_files import file_of, sealed
 from uploads import STORAGES, UNLISTED, uploaded, uploaded_unlisted
 
 import streamer
 from streamer._cli import main
 
 INDEX = "model.safetensors.index.json"
+KEEPS_DIGESTS = ("gs", "az")  # of the files that these tests upload
 SHARDS = ["first.safetensors", "second.safetensors"]
 
 
@@ -104,3 +107,76 @@ def test_ctrl_c_ends_a_check_with_one_line_regression(
     assert (result.exit_code, result.stderr.strip()) == (130, "Error: interrupted")
     assert json.loads(result.stdout or "{}").get("exit_code", 130) == 130
     assert bool(result.stdout) == bool(more)
+
+
+KEY = bytes(range(32))
+
+
+def key_file(tmp_path: Path, key: bytes = KEY) -> str:
+    path = tmp_path / f"{key[:2].hex()}.key"
+    path.write_text(key.hex())
+    return str(path)
+
+
+def flip(path: Path, at: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+
+
+def encrypted(tmp_path: Path) -> Path:
+    """Save a checkpoint in two files, of which the last byte of data is in the second."""
+    tensors = {f"w{number}": torch.arange(200_000.0) for number in range(4)}
+    streamer.save(tensors, tmp_path / "secret", key=KEY, max_shard_bytes="2MB")
+    return tmp_path / "secret"
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+def test_in_full_every_byte_is_authenticated(request: pytest.FixtureRequest, storage: str, tmp_path: Path) -> None:
+    folder = encrypted(tmp_path)
+    uri, options = uploaded(request, storage, folder)
+    code, told = checked(uri, options, "--json", "--full", "--key-file", key_file(tmp_path))
+    assert (code, json.loads(told)["read"]) == (0, "key"), told
+    assert "every byte was authenticated" in checked(uri, options, "--full", "--key-file", key_file(tmp_path))[1]
+
+
+def test_in_full_one_wrong_bit_of_an_encrypted_tensor_is_told(tmp_path: Path) -> None:
+    folder = encrypted(tmp_path)
+    flip(folder / "model-00002-of-00002.safetensors", 1 << 20)
+    key = key_file(tmp_path)
+    assert checked(folder, None, "--json", "--key-file", key)[0] == 0  # no tensor is read
+    code, told = checked(folder, None, "--json", "--full", "--key-file", key)
+    assert (code, json.loads(told)["error"]) == (65, "TamperedError")
+
+
+def test_in_full_an_encrypted_file_of_tensorizer_is_authenticated(tmp_path: Path) -> None:
+    path, tensor = tmp_path / "x.tensors", sealed("w", np.arange(9999, dtype="f4"))
+    path.write_bytes(file_of([tensor, sealed("small", np.ones(2, "f4"))]))
+    key = key_file(tmp_path)
+    assert json.loads(checked(path, None, "--json", "--full", "--key-file", key)[1])["read"] == "key"
+    flip(path, path.stat().st_size - 1000)
+    code, told = checked(path, None, "--json", "--full", "--key-file", key)
+    assert (code, json.loads(told)["error"]) == (65, "TamperedError")
+
+
+def test_in_full_tensors_are_compared_with_the_manifest(model: Path) -> None:
+    streamer.write_manifest(model, progress=False)
+    assert json.loads(checked(model, None, "--json", "--full")[1])["read"] == "manifest"
+    flip(model / SHARDS[1], -3)
+    assert checked(model)[0] == 0
+    code, told = checked(model, None, "--json", "--full")
+    assert (code, json.loads(told)["error"]) == (65, "ChecksumError")
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+def test_in_full_without_a_manifest_the_storage_is_asked(
+    request: pytest.FixtureRequest, storage: str, model: Path
+) -> None:
+    uri, options = uploaded(request, storage, model)
+    told = json.loads(checked(uri, options, "--json", "--full")[1])
+    assert told["read"] in ("storage", "nothing")
+    assert (told["read"] == "nothing") is (storage not in KEEPS_DIGESTS)
+
+
+def test_without_full_nothing_is_read(model: Path) -> None:
+    assert json.loads(checked(model, None, "--json")[1])["read"] is None

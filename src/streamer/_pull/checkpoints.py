@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 from streamer.core.checkpoint.catalog import not_held
 from streamer.core.checkpoint.completeness import check_whole, missing_shard
-from streamer.core.format.header import LENGTH_BYTES, header_size_bytes, parse_header
+from streamer.core.format.header import LENGTH_BYTES, Header, header_size_bytes, parse_header
 from streamer.core.format.index import check_index_size, parse_index
 from streamer.core.format.shard_names import INDEX_SUFFIX, SHARD_SUFFIX, series_of
 from streamer.core.options.settings import Settings
 from streamer.core.store.sources import ObjectInfo
 
-__all__ = ["Copied", "check_checkpoints", "check_series"]
+__all__ = ["Copied", "check_checkpoints", "check_series", "header_of", "is_of"]
 
 WEIGHTS_INDEX_SUFFIX = SHARD_SUFFIX + INDEX_SUFFIX
 
@@ -51,7 +51,7 @@ def check_series(listed: Collection[str], chosen: Collection[str], label: str) -
     Raises:
         ObjectNotFoundError: a shard is missing.
     """
-    indexed = {_folder_of(name) for name in chosen if _is_of(name, WEIGHTS_INDEX_SUFFIX)}
+    indexed = {_folder_of(name) for name in chosen if is_of(name, WEIGHTS_INDEX_SUFFIX)}
     for folder in sorted({_folder_of(name) for name in chosen} - indexed):
         names = {name: name[len(folder) :] for name in listed if _folder_of(name) == folder}
         wanted = {series_of(names[name]) for name in chosen if name in names} - {None}
@@ -73,21 +73,21 @@ def check_checkpoints(copied: Copied, settings: Settings) -> None:
         OSError: a file cannot be read.
     """
     tensors = {
-        name: _tensors_of(copied.opened(name), info.uri, settings)
+        name: {entry.name for entry in header_of(copied.opened(name), info.uri, settings).entries}
         for name, info in copied.infos.items()
-        if _is_of(name, SHARD_SUFFIX)
+        if is_of(name, SHARD_SUFFIX)
     }
     for name in copied.infos:
-        if _is_of(name, WEIGHTS_INDEX_SUFFIX):
+        if is_of(name, WEIGHTS_INDEX_SUFFIX):
             _check_index(name, copied, tensors)
 
 
-def _tensors_of(descriptor: int, uri: str, settings: Settings) -> set[str]:
+def header_of(descriptor: int, uri: str, settings: Settings) -> Header:
+    """Read the header of a file, and close its descriptor; raises as `check_checkpoints`."""
     with open(descriptor, "rb", buffering=0) as file:
         size_bytes = os.fstat(descriptor).st_size
-        size = header_size_bytes(file.read(LENGTH_BYTES), size_bytes, uri=uri)
-        header = parse_header(os.pread(descriptor, size, 0), size_bytes, uri=uri, max_rank=settings.max_rank)
-    return {entry.name for entry in header.entries}
+        size = header_size_bytes(os.pread(descriptor, LENGTH_BYTES, 0), size_bytes, uri=uri)
+        return parse_header(os.pread(file.fileno(), size, 0), size_bytes, uri=uri, max_rank=settings.max_rank)
 
 
 def _check_index(name: str, copied: Copied, tensors: Mapping[str, set[str]]) -> None:
@@ -104,8 +104,8 @@ def _check_index(name: str, copied: Copied, tensors: Mapping[str, set[str]]) -> 
             raise not_held(tensor, copied.infos[path_of[shard]].uri)
 
 
-def _is_of(name: str, suffix: str) -> bool:
-    """Whether a file is not hidden, and has the suffix of a shard or an index."""
+def is_of(name: str, suffix: str) -> bool:
+    """Say whether a file is not hidden, and has the suffix of a shard or an index."""
     return name.endswith(suffix) and not name.rpartition("/")[2].startswith(".")
 
 

@@ -141,7 +141,10 @@ def _summary(report: PullReport) -> str:
     there = f"{counted(report.files, 'file')}, {size_text(report.bytes)}, all there"
     read = f"{size_text(report.read_bytes)} read in {report.seconds:.1f} s"
     verified = f"{counted(report.verified_files, 'file')} compared with a digest of the storage when pulled"
-    lines.append(f"{report.folder}: {there}; {read}, {verified}")
+    authenticated = (
+        f", {counted(report.authenticated_files, 'file')} authenticated" if report.authenticated_files else ""
+    )
+    lines.append(f"{report.folder}: {there}; {read}, {verified}{authenticated}")
     return "\n".join(map(printable, lines))
 
 

@@ -18,6 +18,7 @@ from functools import partial
 from streamer import _native
 from streamer._locate_shards import opened_store
 from streamer._progress import Progress
+from streamer._pull.authentication import authenticate
 from streamer._pull.checkpoints import Copied, check_checkpoints, check_series
 from streamer._pull.folder import Folder, finish_placing, open_folder, place
 from streamer._pull.listing import Listing, check_names, files_below, is_selected
@@ -62,6 +63,7 @@ def pull(
         UsageError: the folder holds another pull; and as `streamer.load`.
         ObjectNotFoundError: there are no files, or none is wanted.
         FormatError: a name leaves the folder.
+        TamperedError: there is a key, and an encrypted file is not as it was saved.
         ChangedError: a file was replaced meanwhile.
         ChecksumError: the bytes mismatch the storage's digest.
         StorageError: or a subclass, from the storage.
@@ -101,7 +103,7 @@ class _Pull:
         missing = {name: info for name, info in chosen.items() if name not in kept}
         pulled, parts, read_bytes = self._pull(missing, progress)
         record = PulledFolder(self._label, {**others, **kept, **pulled})
-        self._check(chosen, {*record.files, *listing.files}, pulled)
+        authenticated = self._check(chosen, {*record.files, *listing.files}, pulled)
         if pulled or gone or self._record is None or self._folder.is_marked:
             place(self._folder, record, gone, parts)
         files = record.files.values()
@@ -115,12 +117,18 @@ class _Pull:
             sum(each.verified_by is not None for each in files),
             tuple(gone),
             time.monotonic() - (self._settings.began or 0.0),
+            authenticated,
         )
 
-    def _check(
-        self, chosen: Mapping[str, ObjectInfo], there: Collection[str], pulled: Mapping[str, PulledFile]
-    ) -> None:
-        """Check that checkpoints are complete, before any file gets its final name; raises as `check_checkpoints`."""
+    def _check(self, chosen: Mapping[str, ObjectInfo], there: Collection[str], pulled: Mapping[str, PulledFile]) -> int:
+        """Check that checkpoints are complete, before any file gets its final name, and with a key authentic.
+
+        Returns:
+            The number of files that were authenticated.
+
+        Raises:
+            StreamerError: as `check_checkpoints` and `authenticate`.
+        """
         folder = self._folder
 
         def opened(name: str) -> int:
@@ -128,8 +136,14 @@ class _Pull:
                 return folder.parts.open(name_of_part(name), os.O_RDONLY)
             return folder.open(name)
 
+        wanted = self._wanted
+        copied = Copied(chosen, there, self._is_selected, opened)
         try:
-            check_checkpoints(Copied(chosen, there, self._is_selected, opened), self._settings)
+            check_checkpoints(copied, self._settings)
+            if wanted.key is None:
+                return 0
+            is_whole = not (wanted.include or wanted.exclude or wanted.largest_bytes is not None)
+            return authenticate(copied, wanted.key, self._settings, wanted.options, is_whole=is_whole)
         except (FormatError, ObjectNotFoundError, TruncatedError) as error:
             error.hint = f"{error.hint}. No file got its final name: fix the source, or leave files out with --exclude"
             raise

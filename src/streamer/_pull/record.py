@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from streamer._pull.listing import is_safe
+from streamer.core.encryption.keys import KeyOption
 from streamer.core.format import strict_json
 from streamer.core.options.options import Options
 
@@ -97,6 +98,7 @@ class Wanted:
         is_checked: Files that are already in the folder are read, and compared with the record.
         storage_options: As for `streamer.load`.
         options: As for `streamer.load`.
+        key: As for `streamer.load`; every file of tensors is authenticated.
     """
 
     include: Sequence[str] = ()
@@ -106,6 +108,7 @@ class Wanted:
     is_checked: bool = False
     storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
     options: Options | None = None
+    key: KeyOption = field(default=None, repr=False)
 
 
 @dataclass(frozen=True)
@@ -122,6 +125,7 @@ class PullReport:
         verified_files: Number of files that were compared with a digest of their storage, now or earlier.
         removed: Files of an earlier pull that the storage no longer has.
         seconds: Duration.
+        authenticated_files: Number of encrypted files of which every byte was authenticated.
     """
 
     uri: str
@@ -133,6 +137,7 @@ class PullReport:
     verified_files: int
     removed: tuple[str, ...]
     seconds: float
+    authenticated_files: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """Return all fields as plain values for JSON."""

@@ -1,0 +1,105 @@
+"""``python -m streamer pull --key-file``: no encrypted file appears before every byte of it was authenticated."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from pulls import pull, visible
+from safetensors.torch import save_file
+from servers.seaweedfs import SeaweedServer
+from tensorizer_files import KEY, file_of, sealed
+
+import streamer
+
+SECOND = "model-00002-of-00002.safetensors"
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    tensors = {f"w{number}": torch.arange(200_000.0) + number for number in range(4)}
+    streamer.save(tensors, tmp_path / "model", key=KEY, max_shard_bytes="2MB")
+    (tmp_path / "model" / "config.json").write_text("{}")
+    return tmp_path / "model"
+
+
+@pytest.fixture
+def key(tmp_path: Path) -> str:
+    (tmp_path / "weights.key").write_bytes(KEY)
+    return str(tmp_path / "weights.key")
+
+
+def flip(path: Path, at: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("storage", ["disk", "s3"])
+def test_encrypted_files_are_authenticated_and_stay_encrypted(
+    request: pytest.FixtureRequest, storage: str, model: Path, key: str, tmp_path: Path
+) -> None:
+    uri, options = str(model), None
+    if storage == "s3":
+        server: SeaweedServer = request.getfixturevalue("s3_server")
+        uri = server.upload_folder(model, "private", f"authenticated/{tmp_path.name}")
+        options = server.storage_options()
+    for _ in range(2):  # the second pull reads nothing from the storage, and authenticates again
+        told = pull(uri, tmp_path / "here", "--key-file", key, options=options)
+        assert (told["exit_code"], told.get("authenticated_files")) == (0, 2), told
+    assert visible(tmp_path / "here") == visible(model)
+    assert all((tmp_path / "here" / name).read_bytes() == (model / name).read_bytes() for name in visible(model))
+    assert torch.equal(streamer.load(tmp_path / "here", key=KEY)["w3"], torch.arange(200_000.0) + 3)
+
+
+def test_one_wrong_bit_keeps_all_files_from_appearing(model: Path, key: str, tmp_path: Path) -> None:
+    flip(model / SECOND, 1 << 20)
+    told = pull(model, tmp_path / "here", "--key-file", key)
+    assert (told["exit_code"], told["error"]) == (65, "TamperedError")
+    assert f"model/{SECOND}" in told["message"]
+    assert "/proc/" not in told["message"]
+    assert not visible(tmp_path / "here")
+    assert pull(model, tmp_path / "there")["exit_code"] == 0  # without the key, files are copied as they are
+
+
+def test_what_was_pulled_before_is_authenticated_too(model: Path, key: str, tmp_path: Path) -> None:
+    assert pull(model, tmp_path / "here")["exit_code"] == 0
+    flip(tmp_path / "here" / SECOND, 1 << 20)
+    assert pull(model, tmp_path / "here", "--key-file", key)["error"] == "TamperedError"
+
+
+def test_another_key_is_told(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTHER_KEY", bytes(range(1, 33)).hex())
+    told = pull(model, tmp_path / "here", "--key-file", "env:OTHER_KEY")
+    assert (told["exit_code"], told["error"]) == (2, "EncryptionKeyError")
+    assert not visible(tmp_path / "here")
+
+
+def test_with_a_key_a_file_that_is_not_encrypted_is_refused(model: Path, key: str, tmp_path: Path) -> None:
+    save_file({"w": torch.ones(2)}, model / "adapter.safetensors")
+    told = pull(model, tmp_path / "here", "--key-file", key)
+    assert (told["exit_code"], told["error"]) == (65, "TamperedError")
+    assert "adapter.safetensors: a key is given, and the file is not encrypted" in told["message"]
+    assert pull(model, tmp_path / "here", "--key-file", key, "--exclude", "adapter*")["exit_code"] == 0
+
+
+def test_a_missing_file_is_told_unless_it_was_left_out(model: Path, key: str, tmp_path: Path) -> None:
+    left_out = pull(model, tmp_path / "part", "--key-file", key, "--exclude", SECOND)
+    assert (left_out["exit_code"], left_out["authenticated_files"]) == (0, 1)
+    for path in (model / SECOND, model / "model.safetensors.index.json"):
+        path.unlink()
+    (model / "model-00001-of-00002.safetensors").rename(model / "renamed.safetensors")
+    told = pull(model, tmp_path / "here", "--key-file", key)
+    assert (told["exit_code"], told["error"]) == (65, "TamperedError")
+    assert "1 of the 2 files of the encrypted checkpoint are there" in told["message"]
+
+
+def test_encrypted_files_of_tensorizer_are_authenticated(key: str, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "x.tensors").write_bytes(file_of([sealed("w", np.arange(9999, dtype="f4"))]))
+    assert pull(folder, tmp_path / "here", "--key-file", key)["authenticated_files"] == 1
+    flip(folder / "x.tensors", (folder / "x.tensors").stat().st_size - 7)
+    assert pull(folder, tmp_path / "there", "--key-file", key)["error"] == "TamperedError"
