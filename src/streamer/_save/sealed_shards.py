@@ -1,14 +1,17 @@
 """Encrypts the bytes of a shard on their way to the storage.
 
 Guarantees: every piece is encrypted once, with a key of its file alone, so no nonce occurs twice: a shard yields its
-bytes only once, and no more of them than its header says. Memory holds the encrypted bytes of the parts in flight.
+bytes only once, and no more of them than its header says. Memory holds the encrypted bytes of the parts in flight, and
+a run for each thread that encrypts. The threads read one piece of a tensor at a time, as the parts of a plain file do.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 
 from streamer._save.parts import ShardBytes, tensor_changed
+from streamer._save.sealing_threads import SealedRun, SealingThreads
 from streamer.core.checkpoint.saved_tensors import SavedTensors
 from streamer.core.encryption.keys import KeySource, SecretKey
 from streamer.core.encryption.sealed_files import (
@@ -25,11 +28,15 @@ from streamer.core.encryption.sealed_files import (
 )
 from streamer.core.errors import EngineError, UsageError
 from streamer.core.format.header_writer import TensorLayout, render_header
+from streamer.core.options.machine import processors
 
 __all__ = ["SealedShard", "sealed_shards"]
 
 # Most bytes that are encrypted at a time: a part of an upload, so that a part is one run and is not copied.
 RUN_BYTES = 16 << 20
+# For each file that is sent, of which there are several at a time. Each takes the memory of a run, and a processor
+# encrypts some GB/s.
+MOST_THREADS = 2
 
 
 def sealed_shards(
@@ -92,13 +99,16 @@ class SealedShard(ShardBytes):
         super().__init__(header, tensors, layouts, has_digests=has_digests)
         self._cipher = cipher_of(key, parameters, header)
         self._tags, self._digest = bytearray(TAG_BYTES), tags_digest(key, parameters, header)
-        self._position = len(header)
+        self._position, self._next_piece = len(header), 1  # tag 0 is no piece's
+        self._most_ahead = MOST_THREADS if processors() > 1 else 0  # runs that are encrypted before they are taken
+        self._threads = SealingThreads(self._most_ahead)
         self._is_begun = False
 
     @property
     def held_bytes(self) -> int:
-        """Most memory of a tensor that is read, or copied, and of the run that is encrypted."""
-        return RUN_BYTES + max((self._tensors.held_bytes(each) for each in self._inner), default=0)
+        """Most memory of a tensor that is read, or copied, and of the runs that are encrypted."""
+        runs_bytes = min((1 + self._most_ahead) * RUN_BYTES, self.size_bytes)
+        return runs_bytes + max((self._tensors.held_bytes(each) for each in self._inner), default=0)
 
     def contents(self) -> Iterator[tuple[TensorLayout, Iterable[memoryview]]]:
         """Yield each tensor of the file with its encrypted pieces, and last the tags.
@@ -109,12 +119,15 @@ class SealedShard(ShardBytes):
         if self._is_begun:
             raise EngineError("an encrypted shard is written once: its pieces would be encrypted twice")
         self._is_begun = True
-        if self._inner_header:
-            yield self.layouts[0], self._encrypted([memoryview(self._inner_header)], self.layouts[0])
-            yield self.layouts[1], (run for each in self._inner for run in self._of_tensor(each))
-        else:
-            for each in self._inner:
-                yield each, self._of_tensor(each)
+        try:
+            if self._inner_header:
+                yield self.layouts[0], self._encrypted([memoryview(self._inner_header)], self.layouts[0])
+                yield self.layouts[1], (run for each in self._inner for run in self._of_tensor(each))
+            else:
+                for each in self._inner:
+                    yield each, self._of_tensor(each)
+        finally:
+            self._threads.close()
         self._tags[:TAG_BYTES] = self._digest.digest()[:TAG_BYTES]
         yield self.layouts[-1], [memoryview(self._tags)]
 
@@ -142,19 +155,37 @@ class SealedShard(ShardBytes):
         return self._encrypted(self._tensors.pieces(layout), layout)
 
     def _encrypted(self, plain: Iterable[memoryview], layout: TensorLayout) -> Iterator[memoryview]:
-        """Encrypt one tensor in runs of whole pieces."""
-        begin = self._position
-        for run in _runs(plain, begin, self._parameters.piece_bytes):
-            read_bytes = self._position + run.nbytes - begin
-            if read_bytes > layout.size_bytes:  # what follows would be encrypted with the numbers of other pieces
-                raise tensor_changed(layout, read_bytes)
-            data, tags = self._cipher.encrypt(run, self._position, len(self._tags) // TAG_BYTES)
-            self._tags += tags
-            self._digest.update(tags)
-            self._position += run.nbytes
-            yield memoryview(data)
+        """Encrypt one tensor in runs of whole pieces, a few of them ahead of the one that is handed on."""
+        begin, ahead = self._position, deque[SealedRun]()
+        for run in _runs(_one_after_the_other(plain, ahead), begin, self._parameters.piece_bytes):
+            end = self._position + run.nbytes
+            if end - begin > layout.size_bytes:  # what follows would be encrypted with the numbers of other pieces
+                raise tensor_changed(layout, end - begin)
+            ahead.append(SealedRun(self._cipher, run, self._position, self._next_piece))
+            self._threads.put(ahead[-1], run.nbytes)
+            self._next_piece += self._cipher.pieces_in(self._position, end)
+            self._position = end
+            if len(ahead) > self._most_ahead:
+                yield self._taken(ahead.popleft())
+        while ahead:
+            yield self._taken(ahead.popleft())
         if self._position - begin != layout.size_bytes:
             raise tensor_changed(layout, self._position - begin)
+
+    def _taken(self, run: SealedRun) -> memoryview:
+        data, tags = run.take()
+        self._tags += tags
+        self._digest.update(tags)
+        return data
+
+
+def _one_after_the_other(plain: Iterable[memoryview], ahead: Iterable[SealedRun]) -> Iterator[memoryview]:
+    """Let go of each piece of a tensor before the next one is read: it may be as large as memory has room for."""
+    for each in plain:
+        yield each
+        del each
+        for run in ahead:
+            run.wait()
 
 
 def _runs(plain: Iterable[memoryview], position: int, piece_bytes: int) -> Iterator[memoryview]:
