@@ -140,6 +140,7 @@ class HfStore:
             ChangedError: the file has another size than in the listing.
             StorageError: as for `info`.
         """
+        self._pin(info.version)
         cached = cached_file(self._place, self._commit(), self._inner(info.path))
         if cached is not None and os.path.getsize(cached) == info.size_bytes:
             return FileSource(cached)
@@ -204,6 +205,11 @@ class HfStore:
             if self._pinned_commit is None:
                 self._pinned_commit = self._resolved_commit()
             return self._pinned_commit
+
+    def _pin(self, commit: str | None) -> None:
+        """Take the commit of a description that another process got, unless this store has resolved its revision."""
+        with self._guard:
+            self._pinned_commit = self._pinned_commit or commit
 
     def _resolved_commit(self) -> str:
         if COMMIT.fullmatch(self._place.revision):

@@ -47,18 +47,25 @@ def read_headers(shards: Sequence[SourceObject], settings: Settings) -> HeadersR
     """
     parser = _Parser(shards, settings)
     first = [(i, 0, _first_bytes(each.size_bytes, settings)) for i, each in enumerate(shards)]
-    beginnings, pinned = read_ranges(shards, first, settings, what="headers", on_read=parser.parse)
+    beginnings, pinned = read_ranges(
+        shards, first, settings, what="headers", on_read=parser.parse, needed_bytes=_header_bytes
+    )
     parser.check()
     longer = parser.unfinished()
     if longer:
         ends = [(n, len(beginnings[i]), parser.sizes[i]) for n, i in enumerate(longer)]
-        rest, pinned_again = read_ranges([pinned[i] for i in longer], ends, settings, what="headers")
+        rest, pinned_again = read_ranges([pinned[i] for i in longer], ends, settings, what="ends of headers")
         for i, tail, again in zip(longer, rest, pinned_again, strict=True):
             beginnings[i] = memoryview(b"".join((beginnings[i], tail)))
             pinned[i] = again
         parser.parse(longer, beginnings)
         parser.check()
     return HeadersRead([parser.headers[i] for i in range(len(shards))], beginnings, pinned)
+
+
+def _header_bytes(beginning: memoryview) -> int:
+    """Return the size of a header, as its length field says."""
+    return LENGTH_BYTES + int.from_bytes(beginning[:LENGTH_BYTES], "little")
 
 
 def _first_bytes(size_bytes: int, settings: Settings) -> int:

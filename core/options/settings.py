@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from streamer.core.findings import Findings
 from streamer.core.options.limits import Deadline, Limits
 from streamer.core.options.machine import free_bytes, memory_bytes, processors, sharers
 from streamer.core.options.options import GIB, MIB, Options
@@ -43,6 +44,7 @@ class Settings(Options):
         first_memory_limit_bytes: Limit until `ReadSession.set_memory_limit` is called; 0 for `memory_limit_bytes`.
         began: Monotonic time from which `deadline_s` counts; None for the beginning of each read.
         earlier: Counters of the load before the tensors are read.
+        findings: What another process has found already, or is to be told; None unless processes open together.
         node_limit_bytes: Memory limit of all processes together that share what they read.
     """
 
@@ -58,6 +60,7 @@ class Settings(Options):
     node_limit_bytes: int = SMALLEST_DEFAULT_LIMIT_BYTES
     began: float | None = None
     earlier: EarlierCounters = field(default_factory=EarlierCounters, compare=False)
+    findings: Findings | None = field(default=None, compare=False, repr=False)
 
     @property
     def deadline(self) -> Deadline:

@@ -108,12 +108,15 @@ def open_checkpoint(
     if not uses_cache:
         settings = replace(settings, cache_dir=None)
     formats = formats_for(map(folder_of, request.uris)) if any_format else NO_FORMATS
-    checkpoint = _opened(request, settings, strategy, listed, formats, is_raw=is_raw)
-    if member is not None:
-        from streamer._group.agreement import agree_on_checkpoint  # noqa: PLC0415 (as its caller has)
+    if member is None:
+        return _opened(request, settings, strategy, listed, formats, is_raw=is_raw)
+    from streamer._group.agreement import opened_together  # noqa: PLC0415 (as its caller has)
 
-        agree_on_checkpoint(member, checkpoint.catalog)
-        checkpoint.member = member
+    def opened(settings: Settings) -> OpenedCheckpoint:
+        return _opened(request, settings, strategy, listed, formats, is_raw=is_raw)
+
+    checkpoint = opened_together(member, request, settings, opened)
+    checkpoint.member = member
     return checkpoint
 
 

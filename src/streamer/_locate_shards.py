@@ -144,7 +144,7 @@ def _opened(
         limits = replace(limits, listing_entries=min(limits.listing_entries, most_entries))
     with secrets.masking_errors():
         plain_store = open_checked_store(uri, storage_options, lookup.fs, lookup.backends, limits)
-    store = patient(plain_store, uri, options, lookup.patience, secrets)
+    store = patient(plain_store, uri, options, lookup.patience, secrets, findings=lookup.settings.findings)
     try:
         yield store
     finally:

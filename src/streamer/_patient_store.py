@@ -10,7 +10,9 @@ from urllib.parse import urlsplit
 
 from streamer import _native
 from streamer._route import Route
+from streamer._store_findings import StoreFindings
 from streamer.core.errors import AccessDeniedError, CredentialsError, StorageError
+from streamer.core.findings import Findings
 from streamer.core.outages.patience import Patience
 from streamer.core.secrets.texts import SecretTexts
 from streamer.core.store.digests import NoDigest, ObjectDigest
@@ -36,7 +38,13 @@ Answer = TypeVar("Answer")
 
 
 def patient(
-    store: Store, uri: str, options: Mapping[str, Any] | None, patience: Patience, secrets: SecretTexts
+    store: Store,
+    uri: str,
+    options: Mapping[str, Any] | None,
+    patience: Patience,
+    secrets: SecretTexts,
+    *,
+    findings: Findings | None = None,
 ) -> Store:
     """Wrap a store if it has a server.
 
@@ -46,28 +54,37 @@ def patient(
         options: The storage options with which it was opened; they may name a proxy.
         patience: The patience of the load.
         secrets: The secrets of the URL and of its options.
+        findings: As of `Settings`.
     """
     if scheme_of(uri) == "file" and not isinstance(store, RemoteStore):
         return store
     server = store.server if isinstance(store, RemoteStore) else _server_of(uri)
     abilities = tuple(ability for protocol, ability in _ABILITIES.items() if isinstance(store, protocol))
-    wrapped: Store = _patient_class(abilities)(store, Route(server, options), server, patience, secrets)
+    found = StoreFindings(findings, server)
+    wrapped: Store = _patient_class(abilities)(store, Route(server, options), server, patience, secrets, found=found)
     return wrapped
 
 
 class _PatientStore:
-    def __init__(self, store: Any, route: Route, server: str, patience: Patience, secrets: SecretTexts) -> None:
+    def __init__(
+        self,
+        store: Any,
+        route: Route,
+        server: str,
+        patience: Patience,
+        secrets: SecretTexts,
+        *,
+        found: StoreFindings,
+    ) -> None:
         self._store, self.server, self._patience, self._secrets = store, server, patience, secrets
-        self._route = route
+        self._route, self._found = route, found
         self.root: str = store.root
 
     def info(self, path: str) -> ObjectInfo:
-        info: ObjectInfo = self._ask(lambda: self._store.info(path))
-        return info
+        return self._found.info(path, lambda: self._ask(lambda: self._store.info(path)))
 
     def find(self, prefix: str) -> list[ObjectInfo]:
-        listed: list[ObjectInfo] = self._ask_to_list(lambda: self._store.find(prefix))
-        return listed
+        return self._found.find(prefix, lambda: self._ask_to_list(lambda: self._store.find(prefix)))
 
     def peek(self, prefix: str) -> list[str]:
         if not hasattr(self._store, "peek"):

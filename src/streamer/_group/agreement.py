@@ -1,15 +1,17 @@
-"""What the ranks of a group agree on before data is read: the request, the versions of objects, and what each wants.
+"""What the ranks of a group agree on before data is read: the request, the checkpoint, and what each rank wants.
 
-Rank 0 decides. A request that differs from its own is an error on all ranks, which names the difference; a rank that
-finds other versions than rank 0 gets a `ChangedError`.
+Rank 0 decides. It alone looks up the checkpoint and reads its headers, and tells the others what it found. A request
+that differs from its own is an error on all ranks, which names the difference; a rank that finds other versions than
+rank 0 gets a `ChangedError`.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import replace
+from typing import Any, Protocol, TypeVar
 
 from streamer._group.member import SILENCE_S, Member
 from streamer._group.parts import Part, Runs, part_of
@@ -19,14 +21,16 @@ from streamer.core.checkpoint.strategies import ByManifest, ByStore, strategy_of
 from streamer.core.checkpoint.tensor_parallel import TensorParallel
 from streamer.core.engine.session import SourceObject
 from streamer.core.errors import ChangedError, GroupError, UsageError
+from streamer.core.findings import Findings
 from streamer.core.options.arguments import is_group
 from streamer.core.options.options import Options
 from streamer.core.options.settings import Settings
 from streamer.core.request.request import Request
 from streamer.core.secrets.redact import redact
 from streamer.core.store.sources import FileSource
+from streamer.plugins.registry import scheme_of
 
-__all__ = ["agree_on_checkpoint", "agree_on_parts", "joined", "reporting"]
+__all__ = ["agree_on_parts", "joined", "opened_together", "reporting"]
 
 MOST_WINDOW_BYTES = 128 << 20
 LEAST_WINDOW_BYTES = 4 << 20  # smaller windows cost more time in rounds than the overlap saves
@@ -65,7 +69,49 @@ def reporting(group: Any) -> Iterator[None]:
         raise
 
 
-def agree_on_checkpoint(member: Member, catalog: Catalog) -> None:
+class _Opened(Protocol):
+    @property
+    def catalog(self) -> Catalog: ...
+
+
+Checkpoint = TypeVar("Checkpoint", bound=_Opened)
+
+
+def opened_together(
+    member: Member, request: Request, settings: Settings, opened: Callable[[Settings], Checkpoint]
+) -> Checkpoint:
+    """Open the checkpoint on rank 0, tell the other ranks what it found, and open it there without further lookups.
+
+    Each rank opens its stores with its own credentials, which sign its own requests. Files that are mounted or local
+    are looked up by each rank, because each machine may have others under the same path.
+
+    Args:
+        member: This rank.
+        request: The request, which is the same on all ranks.
+        settings: How to read.
+        opened: Opens the checkpoint; it may raise.
+
+    Raises:
+        ChangedError: this rank found other objects or headers than rank 0.
+        GroupError: another rank failed.
+    """
+    member.deadline = settings.deadline
+    if request.fs is None and all(scheme_of(each) == "file" for each in request.uris):
+        checkpoint = opened(settings)
+    elif member.rank == 0:
+        findings = Findings()
+        checkpoint = opened(replace(settings, findings=findings))
+        member.gather_bytes(findings.packed())
+        findings.end()
+    else:
+        findings = Findings(member.gather_bytes(b"")[0])
+        checkpoint = opened(replace(settings, findings=findings))
+        findings.end()
+    _agree_on_checkpoint(member, checkpoint.catalog)
+    return checkpoint
+
+
+def _agree_on_checkpoint(member: Member, catalog: Catalog) -> None:
     """Compare the objects that this rank located, and their headers, with those of rank 0.
 
     Raises:
@@ -148,6 +194,7 @@ def _summary(request: Request) -> Mapping[str, str]:
         "dtype=": str(request.dtype),
         "verify=": "manifest" if isinstance(strategy_of(request.verify), ByManifest) else "off",
         "slices=": kind or ("None" if slices is None else "a mapping"),
+        "fs=": "None" if request.fs is None else type(request.fs).__name__,
     }
 
 

@@ -89,12 +89,21 @@ class Member:
         Raises:
             GroupError: as `round`.
         """
-        text = json.dumps(value).encode()
-        lengths = [length for _, length in self.round(State.READY, payload_bytes=len(text))]
-        sent = self._torch.frombuffer(bytearray(text) * self.size, dtype=self._torch.uint8)
+        return [json.loads(text) for text in self.gather_bytes(json.dumps(value).encode())]
+
+    def gather_bytes(self, own: bytes) -> list[bytes]:
+        """Return the bytes of all ranks, by rank.
+
+        Raises:
+            GroupError: as `round`.
+        """
+        lengths = [length for _, length in self.round(State.READY, payload_bytes=len(own))]
+        sent = self._torch.empty(len(own) * self.size, dtype=self._torch.uint8)
+        if own:
+            sent.view(self.size, -1)[:] = self._torch.frombuffer(bytearray(own), dtype=self._torch.uint8)
         got = self._torch.empty(sum(lengths), dtype=self._torch.uint8)
-        got = self.exchange(got, sent, lengths, [len(text)] * self.size)().cpu().numpy().tobytes()
-        return [json.loads(got[sum(lengths[:rank]) :][: lengths[rank]]) for rank in range(self.size)]
+        got = self.exchange(got, sent, lengths, [len(own)] * self.size)().cpu().numpy().tobytes()
+        return [got[sum(lengths[:rank]) :][: lengths[rank]] for rank in range(self.size)]
 
     def exchange(self, received: Any, sent: Any, received_sizes: Sequence[int], sent_sizes: Sequence[int]) -> Any:
         """Begin to send bytes to each rank, and to receive some from each.

@@ -1,0 +1,61 @@
+"""What a store answered, noted for other processes or recalled from one of them.
+
+Refusals that a search for a checkpoint goes on from are answers, too: there is no such object, and listing is denied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from streamer.core.errors import AccessDeniedError, ObjectNotFoundError, StorageError
+from streamer.core.findings import Findings
+from streamer.core.store.sources import ObjectInfo
+
+__all__ = ["StoreFindings"]
+
+_REFUSALS: dict[str, type[StorageError]] = {each.__name__: each for each in (ObjectNotFoundError, AccessDeniedError)}
+
+
+class StoreFindings:
+    """See the module's docstring.
+
+    Args:
+        findings: The findings of all stores; None to ask always and note nothing.
+        server: Name of the store's server.
+    """
+
+    def __init__(self, findings: Findings | None, server: str) -> None:
+        self._findings, self._server = findings, server
+
+    def info(self, path: str, ask: Callable[[], ObjectInfo]) -> ObjectInfo:
+        """Return the description of an object; `ask` asks the store."""
+        return self._answer("info", path, lambda: [ask()])[0]
+
+    def find(self, prefix: str, ask: Callable[[], list[ObjectInfo]]) -> list[ObjectInfo]:
+        """Return the objects in a folder; `ask` asks the store."""
+        return self._answer("find", prefix, ask)
+
+    def _answer(self, method: str, path: str, ask: Callable[[], list[ObjectInfo]]) -> list[ObjectInfo]:
+        if self._findings is None:
+            return ask()
+        key = (method, self._server, path)
+        known = self._findings.recall(key)
+        if known is not None:
+            return _recalled(known)
+        try:
+            infos = ask()
+        except StorageError as error:
+            if type(error) in _REFUSALS.values():
+                refusal = {"message": error.message, "uri": error.uri, "hint": error.hint, "status": error.status}
+                self._findings.note(key, {"refusal": type(error).__name__, **refusal})
+            raise
+        self._findings.note(key, [[each.path, each.uri, each.size_bytes, each.version] for each in infos])
+        return infos
+
+
+def _recalled(known: Any) -> list[ObjectInfo]:
+    if isinstance(known, dict):
+        refusal = dict(known)
+        raise _REFUSALS[refusal.pop("refusal")](refusal.pop("message"), **refusal)
+    return [ObjectInfo(*each) for each in known]
