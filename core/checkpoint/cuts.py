@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from itertools import product
 from math import prod
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ from streamer.core.format.header import TensorEntry
 from streamer.core.quoting import quoted
 from streamer.core.tensors.frameworks import Framework
 
-__all__ = ["Cut", "cut_out"]
+__all__ = ["Cut", "cut_out", "runs_of", "starts_of"]
 
 # The whole tensor is read unless a shorter range saves one byte in this many, because only whole tensors have digests.
 LEAST_SAVED = 8
@@ -83,6 +84,40 @@ def cut_out(
     if (count - (last - first)) * LEAST_SAVED < count:
         return entry._replace(shape=(count,)), Cut(entry.shape, shape, first, kept)
     return _range(entry, first, last), Cut(entry.shape, shape, 0, kept)
+
+
+def runs_of(cut: Cut) -> tuple[int, list[tuple[int, int]]]:
+    """Return the runs of a part, counted in elements.
+
+    Returns:
+        The elements of a run; and for each dimension of the runs, from the innermost outwards, their number and
+        distance. There is no such dimension if the part is one run.
+    """
+    return _levels(cut.box, _strides(cut.whole))
+
+
+def starts_of(cut: Cut, levels: Sequence[tuple[int, int]]) -> list[int]:
+    """Return the first element of the first run in each place of some outer dimensions of `runs_of`.
+
+    They are in the order of the part's elements, and counted in what is read.
+    """
+    steps = [range(0, number * distance, distance) for number, distance in reversed(levels)]
+    return [cut.first + sum(places) for places in product(*steps)]
+
+
+def _levels(box: Sequence[int], strides: Sequence[int]) -> tuple[int, list[tuple[int, int]]]:
+    """Return the elements of a run, and per dimension, from the innermost outwards, the number and distance of runs."""
+    run, levels = 1, list[tuple[int, int]]()
+    for size, stride in zip(reversed(box), reversed(strides), strict=True):
+        if size == 1:
+            continue
+        if not levels and stride == run:
+            run *= size
+        elif levels and stride == levels[-1][0] * levels[-1][1]:
+            levels[-1] = levels[-1][0] * size, levels[-1][1]
+        else:
+            levels.append((size, stride))
+    return run, levels
 
 
 def _range(entry: TensorEntry, first: int, last: int) -> TensorEntry:

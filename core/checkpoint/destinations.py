@@ -5,12 +5,14 @@ Refuses, before any byte is read, a tensor for which the framework has no dtype 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
 from typing import Any
 
 from streamer import _native
 from streamer.core.checkpoint.catalog import ShardTensor
+from streamer.core.checkpoint.pieces import in_pieces
 from streamer.core.checkpoint.targets import Targets, bytes_at, path_of_new
 from streamer.core.engine.plan import Row
 from streamer.core.format.header import TensorEntry
@@ -30,8 +32,11 @@ class Destinations:
         wanted: The tensors to read, in file order.
         framework: The library that makes the tensors.
         targets: The caller's own tensors; None if all tensors are new.
+        largest_gap_bytes: A part of a tensor is read in pieces if the gaps between these are larger; None for never.
 
     Attributes:
+        wanted: The tensors, those that are read in pieces as these are joined.
+        item_of_row: For each row of the plan, the tensor; None if the numbers are the same.
         in_place: Name to tensor, for the caller's tensors that the engine fills directly.
         device_tensors: The tensors on accelerators; None if all stay in this machine's memory.
 
@@ -39,8 +44,14 @@ class Destinations:
         UnsupportedDtypeError: the framework has no such dtype.
     """
 
-    def __init__(self, wanted: Sequence[ShardTensor], framework: Framework, targets: Targets | None) -> None:
-        self._wanted, self._framework, self._targets = wanted, framework, targets
+    def __init__(
+        self,
+        wanted: Sequence[ShardTensor],
+        framework: Framework,
+        targets: Targets | None,
+        largest_gap_bytes: int | None = None,
+    ) -> None:
+        self._requested, self._framework, self._targets = wanted, framework, targets
         self.in_place: Mapping[str, Any] = targets.in_place if targets else {}
         entries = [each.entry for each in wanted]
         kinds = set()
@@ -59,32 +70,54 @@ class Destinations:
         for item, each in enumerate(wanted):
             if each.cut is not None and self._is_new(each.entry.name):
                 self._devices[item] = _native.HOST  # cut in host memory: the device holds only the part that is kept
+        self.wanted, self._pieces = list(wanted), dict[int, Sequence[tuple[int, int]]]()
+        for item, each in enumerate(wanted):
+            if largest_gap_bytes is not None and each.cut is not None and self._devices[item] == _native.HOST:
+                self.wanted[item], pieces = in_pieces(each, largest_gap_bytes)
+                self._pieces.update({item: pieces} if len(pieces) > 1 else {})
+        self.item_of_row: list[int] | None = None
+        if self._pieces:
+            self.item_of_row = [item for item in range(len(wanted)) for _ in self._pieces.get(item, (None,))]
         self.device_tensors: DeviceTensors | None = None
         if any(device != _native.HOST for device in self._devices):
-            self.device_tensors = DeviceTensors(entries, self._devices, framework)
+            self.device_tensors = DeviceTensors(*self._by_row(), framework)
+
+    def _by_row(self) -> tuple[list[TensorEntry], list[int]]:
+        """Return the entry and the device of each row of the plan; those of a piece are of the tensor."""
+        items = range(len(self.wanted)) if self.item_of_row is None else self.item_of_row
+        return [self.wanted[item].entry for item in items], [self._devices[item] for item in items]
 
     def share_lock(self) -> ResizeLock | None:
         """Lock the memory of the targets once more; the caller releases the lock."""
         return self._targets.lock.shared() if self._targets else None
 
     def items(self) -> Iterator[Row]:
-        """Return the items for the engine: the bytes to read, and their destinations."""
+        """Return the rows of the plan: the bytes to read, and their destinations."""
         addresses = self._targets.addresses if self._targets else {}
-        entries = [each.entry for each in self._wanted]
-        return zip(
-            [each.shard for each in self._wanted],
+        entries = [each.entry for each in self.wanted]
+        rows = zip(
+            [each.shard for each in self.wanted],
             [entry.begin for entry in entries],
             [entry.end for entry in entries],
             [addresses.get(entry.name, 0) for entry in entries] if addresses else repeat(0),
             self._devices,
             strict=False,
         )
+        return self._with_pieces(rows) if self._pieces else rows
+
+    def _with_pieces(self, rows: Iterable[Row]) -> Iterator[Row]:
+        for item, (shard, begin, end, address, device) in enumerate(rows):
+            for piece in self._pieces.get(item, [(begin, end)]):
+                yield shard, *piece, address, device
 
     def bytes_of(self, item: int, memory: _native.Memory | None) -> memoryview | None:
         """Return the bytes of a finished item; None if it is empty, or not in this machine's memory."""
-        entry = self._wanted[item].entry
+        entry = self.wanted[item].entry
         data = bytes_at(self.in_place[entry.name], entry) if entry.name in self.in_place else memory
         return None if data is None else memoryview(data)
+
+    def _row_of(self, item: int) -> int:
+        return item if self.item_of_row is None else bisect_left(self.item_of_row, item)
 
     def is_on_accelerator(self, item: int) -> bool:
         """Say whether the item was read into memory of `device_tensors`."""
@@ -100,7 +133,7 @@ class Destinations:
             return self._tensors(items, memories)
 
     def _tensors(self, items: Sequence[int], memories: Sequence[_native.Memory | None]) -> list[Any]:
-        entries = [self._wanted[item].entry for item in items]
+        entries = [self.wanted[item].entry for item in items]
         if self._targets is not None or self.device_tensors is not None:
             tensors = [self._tensor(*each) for each in zip(items, memories, entries, strict=True)]
             return [self._placed(*each) for each in zip(items, tensors, strict=True)]
@@ -114,7 +147,7 @@ class Destinations:
         """Return the planned paths of the tensors to their devices; see `Devices.path`."""
         if self._targets is not None:
             return self._targets.device_paths
-        return {path_of_new(each, self._framework) for each in self._wanted}
+        return {path_of_new(each, self._framework) for each in self._requested}
 
     def remarks(self) -> list[str]:
         """Return the reasons why the engine does not fill a CUDA device."""
@@ -126,7 +159,7 @@ class Destinations:
             return self.in_place[name]
         is_on_accelerator = self.device_tensors is not None and self.is_on_accelerator(item)
         if self.device_tensors is not None and is_on_accelerator:
-            tensor = self.device_tensors.take(item)
+            tensor = self.device_tensors.take(self._row_of(item))
         else:
             (tensor,) = self._framework.tensors([memory], [entry])
         tensor = self._cut(item, tensor)
@@ -141,7 +174,7 @@ class Destinations:
 
     def _cut(self, item: int, tensor: Any) -> Any:
         """Return the part of the tensor that is kept: a view if it is copied to a target, else a copy."""
-        wanted = self._wanted[item]
+        wanted = self.wanted[item]
         if wanted.cut is None:
             return tensor
         is_copied = self._targets is not None and wanted.entry.name in self._targets.copies
@@ -149,7 +182,7 @@ class Destinations:
         return cut(tensor, wanted.entry, self._framework)
 
     def _placed(self, item: int, tensor: Any) -> Any:
-        layout = self._wanted[item].layout
+        layout = self.wanted[item].layout
         return tensor if layout is None else layout.dtensor(tensor)
 
     def _moved_and_cast(self, tensor: Any, entry: TensorEntry) -> Any:

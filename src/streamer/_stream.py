@@ -27,6 +27,7 @@ from streamer.core.checkpoint.sealed_catalog import seal_plan
 from streamer.core.checkpoint.targets import Targets
 from streamer.core.checkpoint.verification import Verification, log_unverified
 from streamer.core.collector import collector_paused
+from streamer.core.engine.joined_items import JoinedItems
 from streamer.core.engine.plan import plan_reads
 from streamer.core.engine.session import ReadSession
 from streamer.core.errors import EngineError, LoadCancelledError, OptionError, UsageError
@@ -76,7 +77,8 @@ class Stream(Generic[TensorT]):
             wanted, verification = self._group.kept, self._group.verification
         self._checkpoint, self._wanted, self._verification = checkpoint, wanted, verification
         with collector_paused():
-            self._destinations = Destinations(wanted, framework, targets)
+            self._destinations = Destinations(wanted, framework, targets, self._largest_gap_bytes())
+            self._wanted = wanted = self._destinations.wanted
             self._plan = plan_reads(self._destinations.items(), checkpoint.settings.coalesce_gap_bytes)
             if self._group is not None:
                 self._plan = self._group.counted(self._plan)
@@ -187,12 +189,25 @@ class Stream(Generic[TensorT]):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
-    def _start_session(self, order: Order) -> ReadSession | GroupSession:
-        wanted, verification, share = self._wanted, self._verification, self._share
+    def _largest_gap_bytes(self) -> int | None:
+        """Return the largest gap that is read between parts of a tensor; None if a tensor is read as one range.
+
+        A group divides its tensors itself. A digest is of a whole tensor, and a seal of a piece of its own.
+        """
+        is_whole = self._group is not None or self._verification is not None or self._checkpoint.is_sealed
+        return None if is_whole else self._checkpoint.settings.coalesce_gap_bytes
+
+    def _start_session(self, order: Order) -> ReadSession | GroupSession | JoinedItems:
         if self._group is not None:
             return self._group.started(self._plan, self._destinations, self._progress)
+        session, item_of_row = self._started_session(order), self._destinations.item_of_row
+        return session if item_of_row is None else JoinedItems(session, self._plan, item_of_row)
+
+    def _started_session(self, order: Order) -> ReadSession:
+        wanted, verification, share = self._wanted, self._verification, self._share
+        rows, catalog = self._destinations.item_of_row, self._checkpoint.catalog
         return ReadSession(
-            share.objects if share else self._checkpoint.catalog.shards,
+            share.objects if share else catalog.shards,
             self._plan,
             share.settings if share else self._checkpoint.settings,
             in_item_order=order == "file" or (verification is not None and verification.needs_order),
@@ -201,9 +216,10 @@ class Stream(Generic[TensorT]):
             on_progress=self._progress.update if self._progress.is_shown else None,
             on_wait=self._progress.note,
             digests=verification.digests if verification else None,
-            name_of=lambda item: wanted[item].entry.name,  # holds no stream, so that garbage collection closes it
+            # It refers to no stream, so that garbage collection closes one.
+            name_of=lambda row: wanted[row if rows is None else rows[row]].entry.name,
             device_tensors=self._destinations.device_tensors,
-            seals=seal_plan(self._checkpoint.catalog, self._plan),
+            seals=seal_plan(catalog, self._plan),
             on_end=share.close if share else lambda: None,
         )
 

@@ -6,12 +6,11 @@ in a tensor whose last dimension varies fastest.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import product
-from math import prod
+from collections.abc import Iterator
 from typing import NamedTuple, TypeAlias
 
 from streamer.core.checkpoint.catalog import ShardTensor
+from streamer.core.checkpoint.cuts import runs_of, starts_of
 from streamer.core.format.dtypes import bits_of
 
 __all__ = ["Part", "Runs", "bytes_before", "bytes_between", "clipped", "part_of", "size_of"]
@@ -99,22 +98,9 @@ def part_of(wanted: ShardTensor, tensor_begin: int) -> Part:
     if cut is None:
         return (Runs(begin, size_bytes, size_bytes, 1),)
     bits = bits_of(entry.dtype)
-    run, levels = _levels(cut.box, [prod(cut.whole[dim + 1 :]) for dim in range(len(cut.whole))])
-    (count, stride), *outer = levels or [(1, run)]
-    starts = [cut.first + sum(places) for places in product(*(range(0, n * far, far) for n, far in reversed(outer)))]
-    return tuple(Runs(begin + start * bits // 8, run * bits // 8, stride * bits // 8, count) for start in starts)
-
-
-def _levels(box: Sequence[int], strides: Sequence[int]) -> tuple[int, list[tuple[int, int]]]:
-    """Return the elements of a run, and per dimension, from the innermost outwards, the number and distance of runs."""
-    run, levels = 1, list[tuple[int, int]]()
-    for size, stride in zip(reversed(box), reversed(strides), strict=True):
-        if size == 1:
-            continue
-        if not levels and stride == run:
-            run *= size
-        elif levels and stride == levels[-1][0] * levels[-1][1]:
-            levels[-1] = levels[-1][0] * size, levels[-1][1]
-        else:
-            levels.append((size, stride))
-    return run, levels
+    run, levels = runs_of(cut)
+    count, stride = levels[0] if levels else (1, run)
+    return tuple(
+        Runs(begin + start * bits // 8, run * bits // 8, stride * bits // 8, count)
+        for start in starts_of(cut, levels[1:])
+    )
