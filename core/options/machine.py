@@ -26,7 +26,8 @@ from pathlib import Path
 
 from streamer.core.secrets.environment import variable
 
-__all__ = ["AnnouncedLoad", "free_bytes", "local_ranks", "memory_bytes", "processors", "sharers", "swap_bytes"]
+__all__ = ["AnnouncedLoad", "free_bytes", "local_rank", "local_ranks", "memory_bytes", "processors", "sharers"]
+__all__ += ["swap_bytes"]
 
 GROUPS = Path("/sys/fs/cgroup")
 MEMBERSHIP = Path("/proc/self/cgroup")
@@ -34,6 +35,7 @@ MEMORY = Path("/proc/meminfo")
 
 # Ranks on this machine: torchrun (and compatible launchers), Open MPI, MPICH and Intel MPI.
 LOCAL_SIZES = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
+LOCAL_NUMBERS = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")  # of this process, in the same order
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  the file is only used if this user owns it
 MOST_LOADS = 64  # bytes of the file that are used; further loads are not counted
 _FLOCK = "hhqqi4x"  # struct flock of 64-bit Linux: l_type, l_whence, l_start, l_len, l_pid
@@ -153,6 +155,16 @@ def local_ranks(environment: Mapping[str, str] | None = None) -> int:
         environment: Variables; None for those of this process.
     """
     return max(_launched_ranks(environment), _process_group_ranks())
+
+
+def local_rank(environment: Mapping[str, str] | None = None) -> int | None:
+    """Return the number of this process among those that were started together on this machine; None if none says so.
+
+    Args:
+        environment: None for this process's.
+    """
+    texts = [variable(name, environment) or "" for name in LOCAL_NUMBERS]
+    return next((int(text) for text in texts if text.isdecimal()), None)
 
 
 class AnnouncedLoad:

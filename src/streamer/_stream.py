@@ -17,7 +17,7 @@ from streamer import _native
 from streamer._arguments import hidden_arguments, request_of, takes_request
 from streamer._checkpoint_headers import OpenedCheckpoint, framework_for, open_checkpoint, wanted_tensors
 from streamer._group.joining import joined_group
-from streamer._node.should_share import node_share
+from streamer._node.should_share import node_share, read_ahead
 from streamer._progress import Progress
 from streamer.core.checkpoint.catalog import ShardTensor
 from streamer.core.checkpoint.destinations import Destinations
@@ -206,7 +206,9 @@ class Stream(Generic[TensorT]):
     def _started_session(self, order: Order) -> ReadSession:
         wanted, verification, share = self._wanted, self._verification, self._share
         rows, catalog = self._destinations.item_of_row, self._checkpoint.catalog
-        return ReadSession(
+        ahead = read_ahead(catalog, self._plan, self._checkpoint.settings)
+        ends = [each.close for each in (share, ahead) if each]
+        session = ReadSession(
             share.objects if share else catalog.shards,
             self._plan,
             share.settings if share else self._checkpoint.settings,
@@ -220,8 +222,11 @@ class Stream(Generic[TensorT]):
             name_of=lambda row: wanted[row if rows is None else rows[row]].entry.name,
             device_tensors=self._destinations.device_tensors,
             seals=seal_plan(catalog, self._plan),
-            on_end=share.close if share else lambda: None,
+            on_end=lambda: [end() for end in ends],
         )
+        if ahead:
+            ahead.begin(session)
+        return session
 
     def _begin_reading(self) -> None:
         if not self._reading.acquire(blocking=False):

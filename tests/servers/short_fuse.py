@@ -12,8 +12,10 @@ import os
 import stat
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -24,6 +26,8 @@ LOOKUP, FORGET, GETATTR, OPEN, READ, STATFS, RELEASE, INIT, OPENDIR, READDIR = 1
 BATCH_FORGET, FLUSH, RELEASEDIR = 42, 25, 29
 REQUEST, ANSWER = struct.Struct("=IIQQIIII"), struct.Struct("=IiQ")
 MOST_BYTES = 1 << 20  # of a read
+MOST_AT_ONCE = 64
+ASYNC_READ = 1  # FUSE_ASYNC_READ: the kernel sends several requests for read-ahead of a file
 MNT_DETACH = 2
 DIRECT_IO = 1  # FOPEN_DIRECT_IO: no read passes through the page cache, so that answers may be short
 KEEP_CACHE = 2  # FOPEN_KEEP_CACHE: a process that opens the file later finds the pages of the others, as with NFS
@@ -31,7 +35,13 @@ KEEP_CACHE = 2  # FOPEN_KEEP_CACHE: a process that opens the file later finds th
 
 @contextmanager
 def fuse_mount(
-    folder: Path, data: bytes, most_bytes: int = MOST_BYTES, on_cache_read: Callable[[int], object] | None = None
+    folder: Path,
+    data: bytes,
+    most_bytes: int = MOST_BYTES,
+    on_cache_read: Callable[[int, int], object] | None = None,
+    *,
+    latency_s: float = 0.0,
+    read_ahead_requests: int = 0,
 ) -> Iterator[Path]:
     """Mount at `folder`, and give the path of the file.
 
@@ -39,7 +49,9 @@ def fuse_mount(
         folder: An empty folder.
         data: Content of the file.
         most_bytes: Of an answer to a read, however much is asked for.
-        on_cache_read: Called with the bytes of each answer; reads then pass through the page cache.
+        on_cache_read: Called with the offset and the bytes of each answer; reads then pass through the page cache.
+        latency_s: Time that each read takes; others are answered meanwhile.
+        read_ahead_requests: Most requests of the kernel's read-ahead at a time; 0 for one of each file.
 
     Raises:
         OSError: there is no FUSE here, or no right to mount.
@@ -51,7 +63,11 @@ def fuse_mount(
         os.close(descriptor)
         raise OSError(ctypes.get_errno(), "FUSE cannot be mounted")
     answer = partial(_answer, data=data, most_bytes=most_bytes, on_cache_read=on_cache_read)
-    thread = threading.Thread(target=_serve, args=(descriptor, answer), name="fuse", daemon=True)
+    flags = ASYNC_READ if read_ahead_requests else 0
+    limits = (read_ahead_requests or 16,) * 2
+    init = struct.pack("=IIIIHHIIHHI28x", 7, 31, MOST_BYTES, flags, *limits, MOST_BYTES, 1, 256, 0, 0)
+    answers = _Answers(descriptor, lambda code, *rest: init if code == INIT else answer(code, *rest), latency_s)
+    thread = threading.Thread(target=answers.serve, name="fuse", daemon=True)
     thread.start()
     try:
         yield folder / FILE
@@ -61,35 +77,50 @@ def fuse_mount(
         os.close(descriptor)
 
 
-def _serve(descriptor: int, answer_to: Callable[[int, int, bytes], bytes | int]) -> None:
-    """Answer until the file system is unmounted."""
-    while True:
-        try:
-            request = os.read(descriptor, MOST_BYTES + 4096)
-        except OSError as error:
-            if error.errno == errno.ENODEV:
-                return
-            if error.errno in (errno.EINTR, errno.EAGAIN, errno.ENOENT):  # ENOENT: an interrupted request
-                continue
-            raise
-        _, code, unique, node, *_ = REQUEST.unpack_from(request)
-        if code in (FORGET, BATCH_FORGET):  # which have no answer
-            continue
-        answer = answer_to(code, node, request[REQUEST.size :])
-        head = ANSWER.pack(
-            ANSWER.size + (len(answer) if isinstance(answer, bytes) else 0),
-            0 if isinstance(answer, bytes) else -answer,
-            unique,
-        )
-        os.write(descriptor, head + (answer if isinstance(answer, bytes) else b""))
+class _Answers:
+    def __init__(self, descriptor: int, answer_to: Callable[[int, int, bytes], bytes | int], latency_s: float) -> None:
+        self._descriptor, self._answer_to, self._latency_s = descriptor, answer_to, latency_s
+
+    def serve(self) -> None:
+        """Answer until the file system is unmounted."""
+        with ThreadPoolExecutor(MOST_AT_ONCE, "fuse") as pool:
+            while (request := self._next()) is not None:
+                _, code, unique, node, *_ = REQUEST.unpack_from(request)
+                body = request[REQUEST.size :]
+                if code in (FORGET, BATCH_FORGET):  # which have no answer
+                    continue
+                if code == READ and self._latency_s:
+                    pool.submit(self._answer_later, code, unique, node, body)
+                else:
+                    self._answer(code, unique, node, body)
+
+    def _next(self) -> bytes | None:
+        """Return the next request; None if the file system is unmounted."""
+        while True:
+            try:
+                return os.read(self._descriptor, MOST_BYTES + 4096)
+            except OSError as error:
+                if error.errno == errno.ENODEV:
+                    return None
+                if error.errno not in (errno.EINTR, errno.EAGAIN, errno.ENOENT):  # ENOENT: an interrupted request
+                    raise
+
+    def _answer_later(self, code: int, unique: int, node: int, body: bytes) -> None:
+        time.sleep(self._latency_s)
+        with suppress(OSError):  # nobody waits any more
+            self._answer(code, unique, node, body)
+
+    def _answer(self, code: int, unique: int, node: int, body: bytes) -> None:
+        answer = self._answer_to(code, node, body)
+        content = answer if isinstance(answer, bytes) else b""
+        failure = 0 if isinstance(answer, bytes) else -answer
+        os.write(self._descriptor, ANSWER.pack(ANSWER.size + len(content), failure, unique) + content)
 
 
 def _answer(
-    code: int, node: int, body: bytes, data: bytes, most_bytes: int, on_cache_read: Callable[[int], object] | None
+    code: int, node: int, body: bytes, data: bytes, most_bytes: int, on_cache_read: Callable[[int, int], object] | None
 ) -> bytes | int:
     """Return the body of an answer, or an errno."""
-    if code == INIT:
-        return struct.pack("=IIIIHHIIHHI28x", 7, 31, MOST_BYTES, 0, 16, 12, MOST_BYTES, 1, 256, 0, 0)
     if code == LOOKUP:
         if body.rstrip(b"\0").decode() != FILE:
             return errno.ENOENT
@@ -103,7 +134,7 @@ def _answer(
         _, offset, size = struct.unpack_from("=QQI", body)
         content = data[offset : offset + min(size, most_bytes)]
         if on_cache_read:
-            on_cache_read(len(content))
+            on_cache_read(offset, len(content))
         return content
     if code == READDIR:
         _, offset = struct.unpack_from("=QQ", body)

@@ -21,8 +21,9 @@ from streamer.core.quoting import printable
 
 if TYPE_CHECKING:
     from streamer._node.share import NodeShare
+    from streamer._node.stripes_ahead import StripesAhead
 
-__all__ = ["node_share"]
+__all__ = ["node_share", "read_ahead"]
 
 LEAST_BYTES = 64 * MIB  # of a load that shares by itself: to meet takes some milliseconds
 _log = logging.getLogger("streamer")
@@ -52,6 +53,21 @@ def node_share(catalog: Catalog, wanted: Sequence[ShardTensor], plan: ReadPlan, 
     except (OSError, RuntimeError) as error:  # no descriptor or thread is left: the load reads alone
         _log.info("the load is not shared with other processes of this node: %s", printable(str(error)))
         return None
+
+
+def read_ahead(catalog: Catalog, plan: ReadPlan, settings: Settings) -> StripesAhead | None:
+    """Return the read-ahead of a load of mounted files that other ranks of this node read, too; None for any other.
+
+    Args:
+        catalog: Catalog of the checkpoint.
+        plan: Plan of the load.
+        settings: Settings of the load.
+    """
+    if settings.share == "off" or local_ranks() < 2 or plan.span_bytes < LEAST_BYTES:
+        return None
+    from streamer._node.stripes_ahead import stripes_ahead  # noqa: PLC0415 (see the module's docstring)
+
+    return stripes_ahead(catalog.shards, plan, settings)
 
 
 def _is_cached(each: SourceObject) -> bool:
