@@ -35,6 +35,7 @@ class SealedRun:
 
     def encrypt(self) -> None:
         """Encrypt the run; called once."""
+        assert self._plain is not None
         try:
             self._sealed = self._cipher.encrypt(self._plain, self._position, self._first)
         except BaseException as error:
