@@ -111,7 +111,7 @@ def check_storage_options(storage_options: Any) -> None:
             kind = type_name(each)
             raise OptionError(
                 f"storage_options is a mapping of names to values, not {kind}",
-                hint="Give one for all URIs, or a list with one, or None, for each",
+                hint="Give one mapping for all URIs, or a list with a mapping or None for each",
             )
         for name in each or ():
             check_name(name, "a name in storage_options")

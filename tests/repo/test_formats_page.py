@@ -17,7 +17,7 @@ EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
 
 
 def test_the_examples_run(tmp_path: Path) -> None:
-    assert len(EXAMPLES) == 4
+    assert len(EXAMPLES) == 5
     names: dict[str, Any] = {"folder": str(tmp_path), "__name__": "page"}
     for example in EXAMPLES:
         exec(compile(example, "docs/formats.md", "exec"), names)
