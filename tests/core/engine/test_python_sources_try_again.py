@@ -74,7 +74,8 @@ def test_a_storage_that_is_away_is_waited_for_and_asked_by_one_thread_at_a_time(
     assert data == DATA
     assert stats["outages"] >= 1
     assert stats["waited_us"] > 500_000
-    assert storage.calls <= 8 + 4 + stats["probes"]
+    # Until the engine knows of the first failure, each of the four threads may fail with its call and with the next one.
+    assert storage.calls <= 8 + 2 * 4 + stats["probes"]
 
 
 def test_a_storage_that_stays_away_ends_the_load_with_its_own_error_and_its_story():

@@ -103,7 +103,7 @@ def test_what_was_taken_over_is_not_given_twice(memory):
 def test_without_a_memory_or_a_type_there_is_no_capsule(memory):
     assert _native.to_dlpack([None, memory], [(1,), (SIZE,)], [FLOAT32, None]) == [None, None]
     assert len(memory) == SIZE
-    with pytest.raises(ValueError, match="has a shape and a type"):
+    with pytest.raises(ValueError, match="needs one shape and one type"):
         _native.to_dlpack([memory], [], [FLOAT32])
 
 
