@@ -10,7 +10,7 @@ import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from streamer.backends.extras import BUILTIN_SCHEMES
+from streamer.backends.builtin_storages import BUILTIN_SCHEMES
 from streamer.core.errors import OptionError
 from streamer.core.quoting import quoted
 

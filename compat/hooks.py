@@ -20,7 +20,7 @@ from types import ModuleType
 from typing import Any
 
 from streamer.core.errors import UsageError
-from streamer.core.options.variable_values import is_on
+from streamer.core.options.switches_and_sizes import is_on
 from streamer.core.quoting import printable
 
 __all__ = ["SWITCH", "Hook", "imported", "is_equal", "package_with", "version_of"]

@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from streamer.compat.hooks import SWITCH
 from streamer.core.checkpoint.catalog import ShardTensor
 from streamer.core.errors import UsageError
-from streamer.core.options.variable_values import is_on
+from streamer.core.options.switches_and_sizes import is_on
 from streamer.core.quoting import size_text
 from streamer.core.tensors.frameworks import framework_of
 from streamer.integrations.shard_handles import WholeCheckpoint

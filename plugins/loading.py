@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pluggy
 
-from streamer.backends.extras import install_hint
+from streamer.backends.builtin_storages import install_hint
 from streamer.core.collector import collector_paused
 from streamer.core.discovery.entry_points import name_of, normalized
 from streamer.core.errors import OptionError, StreamerError, UnknownSchemeError

@@ -19,7 +19,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from streamer.backends.extras import BUILTIN_SCHEMES
+from streamer.backends.builtin_storages import BUILTIN_SCHEMES
 from streamer.backends.option_names import near_name
 from streamer.backends.posix.paths import absolute_path
 from streamer.core.discovery.entry_points import ALLOWED, entry_points_of, is_allowed, normalized, refuse_accidental

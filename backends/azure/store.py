@@ -20,7 +20,7 @@ from streamer.backends.blob_urls import is_blob_url
 from streamer.backends.client.answer_values import is_directly_in, parse_name
 from streamer.core.errors import ObjectNotFoundError, StorageError
 from streamer.core.options.limits import Limits, ListingCount
-from streamer.core.outages.patience import answered_so_far
+from streamer.core.outages.outage_waits import answered_so_far
 from streamer.core.store.digests import HASHES, NoDigest, ObjectDigest, PartDigest
 from streamer.core.store.presence import folders_among
 from streamer.core.store.sources import AnswerChecksum, HttpSource, ObjectInfo, Store, hookimpl

@@ -3,7 +3,7 @@
 Guarantees: retries end after the last attempt, or earlier if the time (`AnswerTimes`) is over. Pauses grow and have
 jitter, so that many clients do not retry at the same moment; the pause that a server demands is read by the engine's
 own rule (native/http/demanded_pause.h). Ctrl-C ends a pause at once. Longer outages are handled by
-core/outages/patience.py, and retries of reads by native/net/retry.h.
+core/outages/outage_waits.py, and retries of reads by native/net/retry.h.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from streamer import _native
 from streamer.backends.client.answer_times import ATTEMPTS, AnswerTimes
 from streamer.backends.client.exchange import Response
 from streamer.core.errors import StorageError, StreamerError, TransferTimeoutError
-from streamer.core.outages.patience import first_byte_limit_s
+from streamer.core.outages.outage_waits import first_byte_limit_s
 from streamer.core.outages.transient import STATUSES, is_transient
 
 __all__ = ["LONGEST_PAUSE_S", "Attempts", "answered", "demanded_pause_s", "may_pass"]
@@ -28,7 +28,7 @@ PAUSE_S = 0.25  # before the second attempt; twice as long before the third
 _NO_DESCRIPTOR = (errno.errorcode[errno.EMFILE], errno.errorcode[errno.ENFILE])
 ATTEMPTS_IN_SILENCE = 2  # the second may reach another server behind the same address
 
-LONGEST_PAUSE_S = 1.0  # a client waits this long itself; core/outages/patience.py waits longer, and logs it
+LONGEST_PAUSE_S = 1.0  # a client waits this long itself; core/outages/outage_waits.py waits longer, and logs it
 
 
 class Attempts:

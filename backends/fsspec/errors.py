@@ -15,6 +15,7 @@ from typing import NoReturn
 import fsspec
 from fsspec.exceptions import FSTimeoutError
 
+from streamer.backends.builtin_storages import BUILTIN_SCHEMES, install_hint
 from streamer.backends.client.error_rows import (
     ErrorRow,
     ExceptionTable,
@@ -23,7 +24,6 @@ from streamer.backends.client.error_rows import (
     row_of_status,
     unknown_host,
 )
-from streamer.backends.extras import BUILTIN_SCHEMES, install_hint
 from streamer.core.errors import (
     AccessDeniedError,
     ConnectError,

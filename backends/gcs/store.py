@@ -19,7 +19,7 @@ from streamer.backends.gcs.credentials import Bearer
 from streamer.backends.gcs.errors import Answer, missing_bucket, not_found, raise_storage_error, refusal
 from streamer.core.errors import ObjectNotFoundError, StorageError, StreamerError, UsageError
 from streamer.core.options.limits import Limits, ListingCount
-from streamer.core.outages.patience import answered_so_far
+from streamer.core.outages.outage_waits import answered_so_far
 from streamer.core.secrets.redact import redact
 from streamer.core.store.digests import NoDigest, ObjectDigest, digest_of_base64
 from streamer.core.store.presence import folders_among

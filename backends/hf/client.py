@@ -27,7 +27,7 @@ from streamer.backends.hub_variables import hub_endpoint, saved_token
 from streamer.backends.option_names import check_option_names
 from streamer.core.errors import CredentialsError, ObjectNotFoundError, OptionError, StorageError
 from streamer.core.options.limits import Limits, ListingCount
-from streamer.core.outages.patience import answered_so_far
+from streamer.core.outages.outage_waits import answered_so_far
 from streamer.core.secrets.hidden_arguments import SecretOptions, hidden_uri
 from streamer.core.secrets.texts import note_credential
 from streamer.core.store.presence import folders_among

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from streamer.backends.blob_urls import CREDENTIAL_OPTIONS, has_sas, is_blob_url
-from streamer.backends.extras import install_hint
+from streamer.backends.builtin_storages import install_hint
 from streamer.core.errors import UnknownSchemeError
 from streamer.core.options.limits import Limits
 from streamer.core.secrets.environment import set_variables

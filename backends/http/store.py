@@ -26,7 +26,7 @@ from streamer.backends.http.probe import Probe, expiry_of, index_page, probe_obj
 from streamer.backends.http.stream import OneStream
 from streamer.core.errors import ChangedError, ObjectNotFoundError, RangeResponseError, StorageError, UsageError
 from streamer.core.options.limits import Limits
-from streamer.core.outages.patience import answered_so_far
+from streamer.core.outages.outage_waits import answered_so_far
 from streamer.core.outages.transient import is_transient
 from streamer.core.secrets.hidden_arguments import SecretOptions
 from streamer.core.secrets.redact import redact

@@ -29,7 +29,7 @@ from streamer.backends.s3.client import S3Client
 from streamer.backends.s3.urls import parse_url, split_path
 from streamer.core.errors import ObjectNotFoundError, StorageError, StreamerError, UsageError
 from streamer.core.options.limits import Limits, ListingCount
-from streamer.core.outages.patience import answered_so_far
+from streamer.core.outages.outage_waits import answered_so_far
 from streamer.core.outages.transient import STATUSES
 from streamer.core.secrets.redact import redact
 from streamer.core.store.digests import NoDigest, ObjectDigest

@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping
 
 from streamer.core.options.options import Options
-from streamer.core.options.variable_values import ON, parsed_bytes
+from streamer.core.options.switches_and_sizes import ON, parsed_bytes
 from streamer.core.secrets.environment import variable
 from streamer.core.secrets.hidden_arguments import SecretOptions
 from streamer.plugins.registry import scheme_of

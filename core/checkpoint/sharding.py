@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from streamer.core.errors import OptionError
 from streamer.core.format.header_writer import TensorLayout
 from streamer.core.format.shard_names import USUAL_SHARD
-from streamer.core.options.variable_values import parsed_bytes
+from streamer.core.options.switches_and_sizes import parsed_bytes
 
 __all__ = ["divided", "index_text", "is_usual_shard", "most_shard_bytes", "shard_names"]
 

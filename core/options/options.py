@@ -1,6 +1,6 @@
 """All options in one frozen value, each with its default, bounds, unit and reason.
 
-Options in bytes may be text with a unit (`streamer.core.options.variable_values`), here and in the environment.
+Options in bytes may be text with a unit (`streamer.core.options.switches_and_sizes`), here and in the environment.
 `None` means automatic. Precedence: the argument, then ``STREAMER_<NAME>`` in the environment, then automatic.
 """
 
@@ -14,7 +14,7 @@ from functools import wraps
 from typing import Any
 
 from streamer.core.errors import OptionError
-from streamer.core.options.variable_values import parsed_bytes
+from streamer.core.options.switches_and_sizes import parsed_bytes
 from streamer.core.secrets.environment import variable
 
 __all__ = ["Options"]

@@ -10,7 +10,7 @@ from streamer.core.findings import Findings
 from streamer.core.options.limits import Deadline, Limits
 from streamer.core.options.machine import free_bytes, memory_bytes, processors, sharers
 from streamer.core.options.options import GIB, MIB, Options
-from streamer.core.options.variable_values import warn_of_typos
+from streamer.core.options.switches_and_sizes import warn_of_typos
 from streamer.core.outages.counters import EarlierCounters
 
 __all__ = ["Settings", "resolve"]

@@ -16,8 +16,8 @@ from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadat
 from torch.distributed.checkpoint.planner import LoadPlan, ReadItem
 
 from streamer.core.checkpoint.catalog import check_index
+from streamer.core.checkpoint.checkpoint_in_folder import shards_in
 from streamer.core.checkpoint.header_reads import read_headers
-from streamer.core.checkpoint.locating import shards_in
 from streamer.core.checkpoint.report import LoadReport
 from streamer.core.checkpoint.shard_choice import duplicate_tensor
 from streamer.core.checkpoint.shards import Shards

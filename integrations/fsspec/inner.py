@@ -11,7 +11,7 @@ import fsspec
 from fsspec import AbstractFileSystem
 
 from streamer._locate_shards import opened_store
-from streamer.backends.extras import BUILTIN_SCHEMES
+from streamer.backends.builtin_storages import BUILTIN_SCHEMES
 from streamer.backends.fsspec.caches import with_whole_records
 from streamer.backends.fsspec.errors import raise_storage_error
 from streamer.backends.fsspec.foreign_file_systems import check_scheme, with_guarded_links

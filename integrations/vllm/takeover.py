@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from streamer.core.options.variable_values import is_on
+from streamer.core.options.switches_and_sizes import is_on
 from streamer.integrations.vllm.log import LOGGER
 
 __all__ = ["is_taken_over", "translated"]

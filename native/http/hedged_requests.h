@@ -6,7 +6,7 @@
 
 #include "base/clock.h"
 #include "http/counters.h"
-#include "http/hedge.h"
+#include "http/duplicate_request.h"
 #include "http/requests_in_flight.h"
 
 namespace streamer {

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "http/curl_multi.h"
-#include "http/hedge.h"
+#include "http/duplicate_request.h"
 #include "http/object.h"
 #include "http/transfer.h"
 #include "net/endpoint.h"

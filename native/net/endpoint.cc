@@ -195,7 +195,7 @@ bool Endpoint::has_answered() {
   return has_answered_;
 }
 
-std::optional<OutageStory> Endpoint::outage() {
+std::optional<OutageRecord> Endpoint::outage() {
   const std::lock_guard lock(mutex_);
   if (!outage_.is_open()) return std::nullopt;
   return outage_.story();

@@ -105,7 +105,7 @@ class Endpoint {
   // (failure_share.h).
   double row_factor();
   // Returns the current outage; nothing if there is none, as far as known.
-  std::optional<OutageStory> outage();
+  std::optional<OutageRecord> outage();
   OutageTotals totals(TimePoint now);
 
  private:

@@ -51,7 +51,7 @@ class Lookup {
   // Whether the server answers other lookups but fails for this one.
   bool fails_alone() const { return fails_alone_; }
   // Returns the current outage; nothing if there is none, as far as known.
-  std::optional<OutageStory> outage() const { return server_->outage(); }
+  std::optional<OutageRecord> outage() const { return server_->outage(); }
 
  private:
   const std::shared_ptr<Endpoint> server_;

@@ -39,7 +39,7 @@ std::string summary_of(const ReadError& error) {
   return text;
 }
 
-std::string story_of(const std::string& server, const OutageStory& outage, TimePoint now) {
+std::string description_of(const std::string& server, const OutageRecord& outage, TimePoint now) {
   std::array<char, 96> text{};
   std::snprintf(text.data(), text.size(), " has been failing for %.1f s and %llu request%s",
                 seconds_between(outage.since, now), static_cast<unsigned long long>(outage.failed),

@@ -48,7 +48,7 @@ struct OutageTotals {
 };
 
 // The current outage.
-struct OutageStory {
+struct OutageRecord {
   TimePoint since{};
   std::uint64_t probes = 0;
   std::uint64_t failed = 0;   // number of failed requests, including probes
@@ -93,7 +93,7 @@ class Outage {
   double row_factor() const { return share_.row_factor(); }
 
   // Returns the current outage. Only valid if is_open().
-  const OutageStory& story() const { return story_; }
+  const OutageRecord& story() const { return story_; }
   OutageTotals totals(TimePoint now) const;
 
  private:
@@ -122,13 +122,13 @@ class Outage {
   FailureShare share_;
   std::deque<Failed> failures_;              // failures of the last second, in this epoch
   std::array<std::uint64_t, 2> answered_{};  // the last two objects with a good response, or 0
-  OutageStory story_;
+  OutageRecord story_;
   OutageTotals ended_;
 };
 
 // Returns one sentence that says how long the server has been failing, and how many requests failed
 // meanwhile.
-std::string story_of(const std::string& server, const OutageStory& outage, TimePoint now);
+std::string description_of(const std::string& server, const OutageRecord& outage, TimePoint now);
 
 // Returns a description of the failure, without bytes and attempts, for the message of a later
 // failure.

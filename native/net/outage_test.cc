@@ -285,11 +285,11 @@ TEST_CASE("an outage is reported as one event, with its first and its last failu
                       error_of(ErrorCode::kConnect, "reset"), kFew, at(1), kLongest);
   outage.finish_badly(outage.start(), FailureKind::kTransient,
                       error_of(ErrorCode::kConnect, "refused"), kFew, at(2), kLongest);
-  const OutageStory& story = outage.story();
+  const OutageRecord& story = outage.story();
   CHECK(story.since == at(1));
   CHECK(story.first_failure == "reset");
   CHECK(story.last_failure.detail == "refused");
-  CHECK(story_of("http://server:80", story, at(4)) ==
+  CHECK(description_of("http://server:80", story, at(4)) ==
         "http://server:80 has been failing for 3.0 s and 2 requests");
 }
 

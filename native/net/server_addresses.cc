@@ -56,13 +56,13 @@ struct Question {
   std::optional<Answer> answer;  // guarded by mutex
 };
 
-bool is_interrupted(const NamePatience& patience) {
-  return patience.is_interrupted && patience.is_interrupted();
+bool is_interrupted(const NameLookupLimits& limits) {
+  return limits.is_interrupted && limits.is_interrupted();
 }
 
 // Returns nothing if the caller is interrupted or the deadline has passed.
 std::optional<Answer> ask_until(const std::string& host, TimePoint deadline,
-                                const NamePatience& patience) {
+                                const NameLookupLimits& limits) {
   if (Clock::now() >= deadline) return std::nullopt;
   const auto question = std::make_shared<Question>();
   try {
@@ -82,7 +82,7 @@ std::optional<Answer> ask_until(const std::string& host, TimePoint deadline,
     const TimePoint slice_end = std::min(deadline, after(Clock::now(), kPollS));
     question->is_answered.wait_until(lock, slice_end);
     lock.unlock();
-    const bool is_abandoned = is_interrupted(patience);
+    const bool is_abandoned = is_interrupted(limits);
     lock.lock();
     if (is_abandoned) break;
   }
@@ -90,10 +90,10 @@ std::optional<Answer> ask_until(const std::string& host, TimePoint deadline,
 }
 
 // Sleeps until `end`. Returns false if the caller is interrupted.
-bool sleep_until(TimePoint end, const NamePatience& patience) {
+bool sleep_until(TimePoint end, const NameLookupLimits& limits) {
   for (TimePoint now = Clock::now(); now < end; now = Clock::now()) {
     std::this_thread::sleep_until(std::min(end, after(now, kPollS)));
-    if (is_interrupted(patience)) return false;
+    if (is_interrupted(limits)) return false;
   }
   return true;
 }
@@ -117,22 +117,21 @@ void ask_for_addresses(const std::string& host,
 }
 
 std::variant<std::vector<std::string>, ReadError> addresses_of(const std::string& host,
-                                                               const NamePatience& patience) {
+                                                               const NameLookupLimits& limits) {
   const TimePoint started = Clock::now();
-  const TimePoint deadline = after(started, patience.timeout_s);
+  const TimePoint deadline = after(started, limits.timeout_s);
   std::mt19937_64 random{std::random_device{}()};
   for (int attempts = 1;; ++attempts) {
-    std::optional<Answer> answer = ask_until(host, deadline, patience);
+    std::optional<Answer> answer = ask_until(host, deadline, limits);
     if (answer && answer->code == 0) return std::move(answer->addresses);
     ReadError error = error_of(answer);
     error.attempts = attempts;
     error.elapsed_s = seconds_between(started, Clock::now());
     const AttemptHistory history{.attempts = attempts, .elapsed_s = error.elapsed_s};
-    if (!answer || !is_worth_another_attempt(error, history, patience.retry)) return error;
+    if (!answer || !is_worth_another_attempt(error, history, limits.retry)) return error;
     const double drawn = std::uniform_real_distribution<double>(0, 1)(random);
-    const TimePoint next =
-        after(Clock::now(), retry_delay_s(error, attempts, patience.retry, drawn));
-    if (next >= deadline || !sleep_until(next, patience)) return error;
+    const TimePoint next = after(Clock::now(), retry_delay_s(error, attempts, limits.retry, drawn));
+    if (next >= deadline || !sleep_until(next, limits)) return error;
   }
 }
 

@@ -16,7 +16,7 @@
 
 namespace streamer {
 
-struct NamePatience {
+struct NameLookupLimits {
   double timeout_s = 10;  // limit for all attempts together
   RetryOptions retry = {};
   std::function<bool()> is_interrupted = {};  // called ten times a second; may be empty
@@ -29,6 +29,6 @@ void ask_for_addresses(const std::string& host,
 
 // Returns the addresses as text, in the resolver's order, at least one; otherwise an error.
 std::variant<std::vector<std::string>, ReadError> addresses_of(const std::string& host,
-                                                               const NamePatience& patience);
+                                                               const NameLookupLimits& limits);
 
 }  // namespace streamer

@@ -1,4 +1,4 @@
-// The state of servers for requests that Python sends, for core/outages/patience.py only.
+// The state of servers for requests that Python sends, for core/outages/outage_waits.py only.
 #include "net/lookup.h"
 
 #include <pybind11/pybind11.h>
@@ -33,14 +33,14 @@ std::optional<double> finish_badly(Lookup& lookup, std::string detail, int http_
   return lookup.finish_badly(std::move(error), requests, random);
 }
 
-double began_s(const OutageStory& outage) {
+double began_s(const OutageRecord& outage) {
   return std::chrono::duration<double>(outage.since.time_since_epoch()).count();
 }
 
-double age_s(const OutageStory& outage) { return seconds_between(outage.since, Clock::now()); }
+double age_s(const OutageRecord& outage) { return seconds_between(outage.since, Clock::now()); }
 
-std::string told(const OutageStory& outage, const std::string& server) {
-  std::string story = story_of(server, outage, Clock::now());
+std::string told(const OutageRecord& outage, const std::string& server) {
+  std::string story = description_of(server, outage, Clock::now());
   if (outage.first_failure != summary_of(outage.last_failure)) {
     story += "; at first: " + outage.first_failure;
   }
@@ -50,17 +50,17 @@ std::string told(const OutageStory& outage, const std::string& server) {
 }  // namespace
 
 void register_lookup(py::module_& module) {
-  py::class_<OutageStory>(module, "OutageStory", "The current outage of a server.")
+  py::class_<OutageRecord>(module, "OutageRecord", "The current outage of a server.")
       .def_property_readonly("began_s", &began_s,
                              "The start time by the engine's clock, which identifies the outage.")
       .def_property_readonly("age_s", &age_s)
-      .def_readonly("failed", &OutageStory::failed)
+      .def_readonly("failed", &OutageRecord::failed)
       .def_property_readonly(
           "last_failure",
-          [](const OutageStory& outage) { return text_of(summary_of(outage.last_failure)); })
+          [](const OutageRecord& outage) { return text_of(summary_of(outage.last_failure)); })
       .def(
           "told",
-          [](const OutageStory& outage, const std::string& server) {
+          [](const OutageRecord& outage, const std::string& server) {
             return text_of(told(outage, server));
           },
           py::arg("server"), "Describe the outage in one sentence.");

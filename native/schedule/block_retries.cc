@@ -9,8 +9,8 @@
 namespace streamer {
 namespace {
 
-// Lookups in Python wait as long for an object that may fail alone (core/outages/patience.py).
-constexpr double kPatienceForObjectS = 10;
+// Lookups in Python wait as long for an object that may fail alone (core/outages/outage_waits.py).
+constexpr double kRetryLimitOfObjectS = 10;
 
 double drawn() {
   thread_local std::mt19937_64 random{std::random_device{}()};
@@ -52,7 +52,7 @@ bool BlockRetries::try_again(Block block, ReadError error, Endpoint& endpoint,
                                .elapsed_s = error.elapsed_s,
                                .row_factor = endpoint.row_factor(),
                                .has_server_answered = endpoint.has_answered()};
-  const bool is_lasting = error.is_of_object && error.elapsed_s >= kPatienceForObjectS;
+  const bool is_lasting = error.is_of_object && error.elapsed_s >= kRetryLimitOfObjectS;
   if (is_lasting || !is_worth_another_attempt(error, history, options_)) {
     give_up(block, std::move(error), endpoint);
     return false;
@@ -92,7 +92,7 @@ void BlockRetries::give_up(const Block& block, ReadError error, Endpoint& endpoi
     error.is_of_proxy = outage->last_failure.is_of_proxy;
     error.proxy = outage->last_failure.proxy;
     first = outage->first_failure;
-    story = "; " + story_of(endpoint.name(), *outage, Clock::now());
+    story = "; " + description_of(endpoint.name(), *outage, Clock::now());
   }
   const bool is_another = !first.empty() && !first.starts_with(error.detail);
   if (!error.detail.empty() && error.detail.back() == '.') error.detail.pop_back();

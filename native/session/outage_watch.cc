@@ -19,7 +19,7 @@ OutageWatch::OutageWatch(const std::vector<std::shared_ptr<Endpoint>>& endpoints
 std::vector<OpenOutage> OutageWatch::open(TimePoint now) const {
   std::vector<OpenOutage> open;
   for (const Server& server : servers_) {
-    const std::optional<OutageStory> outage = server.endpoint->outage();
+    const std::optional<OutageRecord> outage = server.endpoint->outage();
     if (!outage) continue;
     open.push_back({server.endpoint->name(), seconds_between(outage->since, now), outage->probes,
                     summary_of(outage->last_failure)});

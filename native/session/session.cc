@@ -137,10 +137,10 @@ void Session::compare_answers(std::uint32_t source, AnswerChecksum checksum) {
 void Session::add_nfs(const std::string& url, std::uint64_t size_bytes, std::string version,
                       const std::function<bool()>& is_interrupted) {
   const SessionOptions& options = state().options;
-  const NamePatience patience{.timeout_s = options.timeouts.connect_timeout_s,
-                              .retry = options.retry,
-                              .is_interrupted = is_interrupted};
-  state().sources_before_start().add_nfs(url, size_bytes, std::move(version), patience);
+  const NameLookupLimits limits{.timeout_s = options.timeouts.connect_timeout_s,
+                                .retry = options.retry,
+                                .is_interrupted = is_interrupted};
+  state().sources_before_start().add_nfs(url, size_bytes, std::move(version), limits);
 }
 
 void Session::add_python(const std::string& server) {

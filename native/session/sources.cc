@@ -25,11 +25,11 @@ void Sources::add_http(std::unique_ptr<HttpObject> object) {
 }
 
 void Sources::add_nfs(const std::string& url, std::uint64_t size_bytes, std::string version,
-                      const NamePatience& patience) {
+                      const NameLookupLimits& limits) {
   NfsUrl parsed = parse_nfs_url(url);
   std::vector<std::string>& addresses = addresses_[parsed.server];
   if (addresses.empty() && !lookup_error_) {
-    auto looked_up = addresses_of(parsed.server, patience);
+    auto looked_up = addresses_of(parsed.server, limits);
     if (auto* error = std::get_if<ReadError>(&looked_up)) {
       error->source = static_cast<std::uint32_t>(lanes_.size());
       lookup_error_ = std::move(*error);

@@ -27,7 +27,7 @@ class Sources {
   // Looks up the addresses of the URL's server, once for each server, and no further servers after
   // one without address. Throws std::invalid_argument if the URL is invalid.
   void add_nfs(const std::string& url, std::uint64_t size_bytes, std::string version,
-               const NamePatience& patience);
+               const NameLookupLimits& limits);
   void add_python(const std::string& server);
 
   const std::vector<Lane>& lanes() const { return lanes_; }

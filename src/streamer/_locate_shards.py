@@ -9,16 +9,21 @@ from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from streamer._patient_store import patient
-from streamer.core.checkpoint.files_of_folder import LISTED_PER_FILE, are_of_one_folder, is_named_after, shards_of_files
+from streamer._waiting_store import waiting
+from streamer.core.checkpoint.checkpoint_in_folder import shards_in
 from streamer.core.checkpoint.format_choice import NO_FORMATS, Formats
 from streamer.core.checkpoint.joining import joined
-from streamer.core.checkpoint.locating import shards_in
 from streamer.core.checkpoint.shards import Shards
+from streamer.core.checkpoint.shards_named_singly import (
+    LISTED_PER_FILE,
+    are_of_one_folder,
+    is_named_after,
+    shards_of_files,
+)
 from streamer.core.checkpoint.strategies import Strategy, Unverified
 from streamer.core.errors import OptionError, StreamerError
 from streamer.core.options.settings import Settings
-from streamer.core.outages.patience import Patience
+from streamer.core.outages.outage_waits import OutageWaits
 from streamer.core.request.request import Request, StorageOptions
 from streamer.core.secrets.hidden_arguments import SecretOptions
 from streamer.core.secrets.redact import redact
@@ -66,8 +71,8 @@ def locate(
     uris = request.uris
     options = _options_by_uri(request.storage_options, uris)
     refuse_accidental_file_systems(uris)
-    patience = Patience(settings.block_deadline_s)
-    lookup = _Lookup(settings, request.fs, strategy, enabled(uris=uris), patience, listed, formats)
+    waits = OutageWaits(settings.block_deadline_s)
+    lookup = _Lookup(settings, request.fs, strategy, enabled(uris=uris), waits, listed, formats)
     return joined(lookup.find_all(list(zip(uris, options, strict=True))))
 
 
@@ -80,7 +85,7 @@ class _Lookup:
         fs: The fsspec file system to read from, or None.
         strategy: As for `locate`.
         backends: The entry points of all installed backends; kept here because reading them takes long.
-        patience: Waits for servers that are unavailable.
+        waits: Waits for servers that are unavailable.
         listed: As for `locate`.
         formats: As for `locate`.
     """
@@ -89,23 +94,23 @@ class _Lookup:
     fs: AbstractFileSystem | None
     strategy: Strategy
     backends: list[EntryPoint]
-    patience: Patience
+    waits: OutageWaits
     listed: Sequence[ObjectInfo] | None = None
     formats: Formats = NO_FORMATS
 
     def find_all(self, wanted: list[_Wanted]) -> list[Shards]:
         """Locate all URIs in parallel, until the load's own deadline."""
-        deadline, patience = self.settings.deadline, self.patience
+        deadline, waits = self.settings.deadline, self.waits
         groups = [wanted] if len(wanted) == 1 else list(self._groups(wanted))
         try:
             found = in_parallel(self._find, groups, role="locate", give_up_at=deadline.ends_at)
             return [shards for group in found for shards in group]
         except AnswerTimeoutError:
-            message = f"the checkpoint was not found in time{patience.describe()}"
+            message = f"the checkpoint was not found in time{waits.describe()}"
             raise deadline.error(message, redact(wanted[0][0])) from None
         finally:
-            patience.end()
-            self.settings.earlier.add(patience.stats())
+            waits.end()
+            self.settings.earlier.add(waits.stats())
 
     def _groups(self, wanted: list[_Wanted]) -> Iterator[list[_Wanted]]:
         """Yield groups of consecutive URIs that one store can serve."""
@@ -139,12 +144,12 @@ def _opened(
 ) -> Iterator[Store]:
     options = getattr(lookup.fs, "storage_options", storage_options)
     secrets = SecretTexts(uri, options)
-    limits = replace(lookup.settings.limits, is_wanted=lookup.patience.is_wanted)
+    limits = replace(lookup.settings.limits, is_wanted=lookup.waits.is_wanted)
     if most_entries is not None:
         limits = replace(limits, listing_entries=min(limits.listing_entries, most_entries))
     with secrets.masking_errors():
         plain_store = open_checked_store(uri, storage_options, lookup.fs, lookup.backends, limits)
-    store = patient(plain_store, uri, options, lookup.patience, secrets, findings=lookup.settings.findings)
+    store = waiting(plain_store, uri, options, lookup.waits, secrets, findings=lookup.settings.findings)
     try:
         yield store
     finally:
@@ -173,13 +178,13 @@ def opened_store(
     if backends is None:
         refuse_accidental_file_systems([uri])
         backends = enabled(uris=[uri])
-    patience = Patience(settings.block_deadline_s)
-    lookup = _Lookup(settings, request.fs, Unverified(), backends, patience)
+    waits = OutageWaits(settings.block_deadline_s)
+    lookup = _Lookup(settings, request.fs, Unverified(), backends, waits)
     try:
         with _opened(lookup, uri, options if isinstance(options, Mapping) else None) as store:
             yield store
     finally:
-        patience.end()
+        waits.end()
 
 
 def close_store(store: Store) -> None:

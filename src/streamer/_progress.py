@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from streamer.core.errors import StreamerError
-from streamer.core.options.variable_values import is_on
+from streamer.core.options.switches_and_sizes import is_on
 from streamer.core.quoting import printable, size_text
 from streamer.core.request.request import ProgressOption
 

@@ -36,8 +36,8 @@ from servers.sftp import PASSWORD, SftpServer
 
 import streamer
 from streamer import _native
+from streamer.backends.builtin_storages import EXTRAS
 from streamer.backends.client import retry
-from streamer.backends.extras import EXTRAS
 from streamer.backends.fsspec.instances import close_idle
 from streamer.backends.gcs.credentials import LOGINS
 from streamer.backends.hf import client as hf_client

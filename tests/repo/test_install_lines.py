@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from streamer.backends.extras import EXTRAS, install_hint
+from streamer.backends.builtin_storages import EXTRAS, install_hint
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("src", "core", "backends", "compat", "integrations", "plugins", "docs", "examples", "benchmarks", "tests")

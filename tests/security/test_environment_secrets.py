@@ -13,7 +13,7 @@ from servers.scripted_proxy import refusing_proxy
 
 import streamer
 from streamer import _native
-from streamer.core.outages.patience import Patience
+from streamer.core.outages.outage_waits import OutageWaits
 
 pytestmark = [pytest.mark.server, pytest.mark.usefixtures("short_pauses")]
 
@@ -85,7 +85,7 @@ def test_a_redirect_that_is_refused_shows_nothing_of_the_url_regression() -> Non
 
 def test_a_question_that_asked_nobody_is_no_answer_regression() -> None:
     """Servers that nobody ever reached were waited for after one."""
-    patience = Patience(60)
+    patience = OutageWaits(60)
 
     def without_credentials() -> None:
         raise streamer.CredentialsError("no credentials")

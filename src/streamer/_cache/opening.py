@@ -13,9 +13,9 @@ from dataclasses import replace
 from functools import lru_cache
 
 from streamer import _native
+from streamer._cache.eviction import make_room
 from streamer._cache.folder import CacheFolder
 from streamer._cache.identity import Identity, identity_of, why_not_cached
-from streamer._cache.room import make_room
 from streamer.core.engine.cached_reads import CachedObject
 from streamer.core.engine.session import SourceObject
 from streamer.core.errors import StreamerError

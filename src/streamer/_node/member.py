@@ -88,7 +88,7 @@ class Member:
             LoadCancelledError: the load was closed.
         """
         with self._changed:
-            met, asks_at = self._meeting, time.monotonic() + self._patience_s
+            met, asks_at = self._meeting, time.monotonic() + self._silence_limit_s
             while True:
                 if self._failure is not None:
                     raise self._failure
@@ -100,14 +100,14 @@ class Member:
                     return found
                 now = time.monotonic()
                 if meeting is not met:
-                    met, asks_at = meeting, now + self._patience_s
+                    met, asks_at = meeting, now + self._silence_limit_s
                 if now < asks_at:
                     self._changed.wait(asks_at - now)
                 elif meeting is None:
                     return Found(end)
                 else:
                     self._post(meeting, ["need", meeting.grid.block(source, begin)])
-                    asks_at = now + self._patience_s
+                    asks_at = now + self._silence_limit_s
 
     def have(self, source: int, begin: int, end: int) -> None:
         """Note that the load has received a range of bytes."""
@@ -144,8 +144,8 @@ class Member:
         self._thread.join(JOIN_S)
 
     @property
-    def _patience_s(self) -> float:
-        return self._pulse.patience_s if self._meeting else MEETING_S
+    def _silence_limit_s(self) -> float:
+        return self._pulse.silence_limit_s if self._meeting else MEETING_S
 
     # --- for those who wait ---------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ __all__ = ["PULSE_S", "Pulse"]
 PULSE_S = 0.2  # between two signs of life
 SILENCE_S = 1.0  # a process that is silent for longer counts as stopped, unless this process is delayed itself
 MOST_DELAY_S = 0.5  # longer delays count as this: a process that was stopped itself must not wait for minutes
-PATIENCE = 10.0  # a process allows others, in addition, this many times its own delay
+DELAYS_ALLOWED = 10.0  # a process allows others, in addition, this many times its own delay
 DECAY = 0.9  # factor of the delay, from one sign of life to the next
 
 
@@ -44,11 +44,11 @@ class Pulse:
         return max(0.0, self._due - now)
 
     @property
-    def patience_s(self) -> float:
+    def silence_limit_s(self) -> float:
         """How long a reader waits for a block before it asks the leader for help."""
         return self.silence_s / 2
 
     @property
     def silence_s(self) -> float:
         """How long another process may be silent."""
-        return SILENCE_S + PATIENCE * self._delay_s
+        return SILENCE_S + DELAYS_ALLOWED * self._delay_s

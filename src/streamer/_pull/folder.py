@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 
 from streamer._pull.listing import STATE
-from streamer._pull.part import Part, name_of_part
 from streamer._pull.record import PulledFolder, parse_record, render_record
+from streamer._pull.resumed_file import Part, name_of_part
 from streamer.backends.posix.drafts import NO_LOCKS
 from streamer.backends.posix.open_folder import OpenFolder
 from streamer.core.checkpoint.half_pulled import INCOMPLETE

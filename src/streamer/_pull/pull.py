@@ -22,8 +22,8 @@ from streamer._pull.authentication import authenticate
 from streamer._pull.checkpoints import Copied, check_checkpoints, check_series
 from streamer._pull.folder import Folder, finish_placing, open_folder, place
 from streamer._pull.listing import Listing, check_names, files_below, is_selected
-from streamer._pull.part import READ_BYTES, Part, name_of_part
 from streamer._pull.record import PulledFile, PulledFolder, PullReport, Wanted
+from streamer._pull.resumed_file import READ_BYTES, Part, name_of_part
 from streamer._pull.transfer import Incoming, transfer
 from streamer.backends.posix.open_folder import are_in_one_another
 from streamer.core.checkpoint.file_digests import OWN, FileDigests, hash_of

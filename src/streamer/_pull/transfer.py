@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 
-from streamer._pull.part import Part
+from streamer._pull.resumed_file import Part
 from streamer._pull.writers import Writers
 from streamer.core.checkpoint.file_digests import FileDigests
 from streamer.core.engine.plan import Item, plan_reads

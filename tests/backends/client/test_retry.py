@@ -19,7 +19,7 @@ from streamer.core.errors import (
     TransferTimeoutError,
 )
 from streamer.core.options.limits import Limits
-from streamer.core.outages.patience import limited
+from streamer.core.outages.outage_waits import limited
 from streamer.core.outages.transient import UNKNOWN_HOST
 
 TIMES = answer_times(Limits(connect_timeout_s=10, first_byte_timeout_s=30))

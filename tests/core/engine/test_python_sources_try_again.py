@@ -74,7 +74,7 @@ def test_a_storage_that_is_away_is_waited_for_and_asked_by_one_thread_at_a_time(
     assert data == DATA
     assert stats["outages"] >= 1
     assert stats["waited_us"] > 500_000
-    # Until the engine knows of the first failure, each of the four threads may fail with its call and with the next one.
+    # Until the engine knows of the first failure, each of the four threads may fail with its call and the next.
     assert storage.calls <= 8 + 2 * 4 + stats["probes"]
 
 

@@ -13,9 +13,9 @@ import pytest
 from streamer import _native
 from streamer.backends.client.proxy import refusal_of_proxy
 from streamer.core.errors import ConnectError, HttpStatusError, ObjectNotFoundError, StorageError
-from streamer.core.outages import patience as server_outages
+from streamer.core.outages import outage_waits as server_outages
 from streamer.core.outages.counters import note_bytes
-from streamer.core.outages.patience import Patience, first_byte_limit_s
+from streamer.core.outages.outage_waits import OutageWaits, first_byte_limit_s
 
 NAMES = (f"http://host{number}" for number in itertools.count())
 
@@ -57,7 +57,7 @@ def refused(message="refused"):
 
 
 def test_a_server_that_answered_is_asked_again(server):
-    patience = Patience(10)
+    patience = OutageWaits(10)
     ask(patience, server, told("first"))
     question = told(refused(), refused(), "second")
     assert ask(patience, server, question) == "second"
@@ -67,7 +67,7 @@ def test_a_server_that_answered_is_asked_again(server):
 
 def test_a_failure_while_others_are_answered_is_no_outage_regression(server):
     """A server that refused half of all lookups at random was left alone by all of them, again and again."""
-    patience = Patience(10)
+    patience = OutageWaits(10)
 
     def question():
         if len(asked) < 3:
@@ -83,7 +83,7 @@ def test_a_failure_while_others_are_answered_is_no_outage_regression(server):
 
 
 def test_a_single_failed_request_is_no_outage(server):
-    patience = Patience(10)
+    patience = OutageWaits(10)
     ask(patience, server, told("first"))
     assert ask(patience, server, told(ConnectError("refused"), ConnectError("refused"), "second")) == "second"
     assert (patience.outages, patience.probes) == (0, 0)
@@ -96,12 +96,12 @@ def test_an_outage_is_known_to_all_lookups_and_reads_and_a_probe_is_brief(server
             raise refused()
 
     limits = []
-    ask(Patience(10), server, told("first"))
+    ask(OutageWaits(10), server, told("first"))
     kept = lookup_of(server)
     with pytest.raises(ConnectError):
-        ask(Patience(0), server, question)
+        ask(OutageWaits(0), server, question)
     assert kept.outage is not None
-    patience = Patience(10)
+    patience = OutageWaits(10)
     ask(patience, server, question)
     assert (patience.outages, patience.probes) == (1, 2)
     assert kept.outage is None
@@ -113,7 +113,7 @@ def test_a_failure_while_others_are_answered_is_waited_for_no_longer_than_any_ot
         ask(patience, server, told("another"))
         raise HttpStatusError("busy", status=503)
 
-    patience = Patience(0.5)
+    patience = OutageWaits(0.5)
     with pytest.raises(HttpStatusError):
         ask(patience, server, question)
     assert patience.outages == 0
@@ -122,13 +122,13 @@ def test_a_failure_while_others_are_answered_is_waited_for_no_longer_than_any_ot
 def test_one_that_never_did_is_not(server):
     question = told(refused(), "late")
     with pytest.raises(ConnectError):
-        ask(Patience(10), server, question)
+        ask(OutageWaits(10), server, question)
     assert len(question.asked) == 1
 
 
 @pytest.mark.parametrize("status", [429, 502, 503, 504])
 def test_a_status_that_asks_for_patience_is_an_answer(server, status):
-    assert ask(Patience(10), server, told(HttpStatusError("busy", status=status), "well")) == "well"
+    assert ask(OutageWaits(10), server, told(HttpStatusError("busy", status=status), "well")) == "well"
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_a_status_that_asks_for_patience_is_an_answer(server, status):
     ],
 )
 def test_what_will_not_pass_is_raised_at_once(server, final):
-    patience = Patience(10)
+    patience = OutageWaits(10)
     ask(patience, server, told("first"))
     question = told(final, "never")
     with pytest.raises(type(final)):
@@ -152,7 +152,7 @@ def test_what_will_not_pass_is_raised_at_once(server, final):
 @pytest.mark.parametrize("status", [408, 500])
 def test_what_may_be_the_fault_of_one_question_is_tried_for_a_shorter_while(server, status, monkeypatch):
     monkeypatch.setattr(server_outages, "LIMIT_OF_ONE_REQUEST_S", 0.1)
-    patience = Patience(60)
+    patience = OutageWaits(60)
     assert ask(patience, server, told(HttpStatusError("broken", status=status), "well")) == "well"
     with pytest.raises(HttpStatusError):
         ask(patience, server, told(HttpStatusError("broken", status=status)))
@@ -162,7 +162,7 @@ def test_what_may_be_the_fault_of_one_question_is_tried_for_a_shorter_while(serv
 def test_what_fails_alone_is_told_as_that_and_not_as_an_outage_regression(server, status, monkeypatch):
     """The error told how long the server had been failing, and advised to wait."""
     monkeypatch.setattr(server_outages, "LIMIT_OF_ONE_REQUEST_S", 0.1)
-    patience = Patience(60)
+    patience = OutageWaits(60)
     ask(patience, server, told("well"))
     with pytest.raises(HttpStatusError, match="alone: it answers other requests") as caught:
         ask(patience, server, told(HttpStatusError("broken", status=status, hint="Wait")))
@@ -172,22 +172,22 @@ def test_what_fails_alone_is_told_as_that_and_not_as_an_outage_regression(server
 
 def test_a_server_that_answered_by_another_route_is_not_waited_for_regression(server):
     """A wrong proxy was waited for two minutes, though the server had answered directly."""
-    ask(Patience(10), server, told("well"))
+    ask(OutageWaits(10), server, told("well"))
     question = told(refused())
     with pytest.raises(ConnectError):
-        ask(Patience(10), server, question, "http://proxy.test:3128")
+        ask(OutageWaits(10), server, question, "http://proxy.test:3128")
     assert len(question.asked) == 1
 
 
 def test_a_refusal_of_the_proxy_is_no_answer_of_the_server_regression(server):
     question = told(refusal_of_proxy(503).error(None, status=503))
     with pytest.raises(HttpStatusError, match="proxy"):
-        ask(Patience(10), server, question)
+        ask(OutageWaits(10), server, question)
     assert len(question.asked) == 1
 
 
 def test_questions_that_wait_at_a_time_count_once(server):
-    patience, count = Patience(60), 8
+    patience, count = OutageWaits(60), 8
     ask(patience, server, told("first"))
     began, is_back = time.monotonic(), threading.Event()
 
@@ -211,7 +211,7 @@ def test_a_server_is_left_alone_for_as_long_as_it_asks(server):
     busy.retry_after_s = 0.3
     question = told(busy, "well")
     began = time.monotonic()
-    assert ask(Patience(60), server, question) == "well"
+    assert ask(OutageWaits(60), server, question) == "well"
     assert time.monotonic() - began >= 0.3
 
 
@@ -220,12 +220,12 @@ def test_a_server_that_asks_for_more_time_than_there_is_ends_the_wait_at_once(se
     busy.retry_after_s = 61
     began = time.monotonic()
     with pytest.raises(HttpStatusError, match=r"busy; .* it asks for a pause of 61 s"):
-        ask(Patience(60), server, told(busy, "never asked for"))
+        ask(OutageWaits(60), server, told(busy, "never asked for"))
     assert time.monotonic() - began < 10
 
 
 def test_the_story_tells_of_a_server_that_says_nothing(server):
-    patience, release = Patience(60), threading.Event()
+    patience, release = OutageWaits(60), threading.Event()
     thread = threading.Thread(target=ask, args=(patience, server, release.wait))
     thread.start()
     while not patience.describe():
@@ -237,7 +237,7 @@ def test_the_story_tells_of_a_server_that_says_nothing(server):
 
 
 def test_the_story_tells_of_a_server_whose_answer_does_not_end(server):
-    patience, noted, release = Patience(60), threading.Event(), threading.Event()
+    patience, noted, release = OutageWaits(60), threading.Event(), threading.Event()
 
     def question():
         note_bytes(10)
@@ -254,7 +254,7 @@ def test_the_story_tells_of_a_server_whose_answer_does_not_end(server):
 
 
 def test_the_answer_that_there_is_nothing_ends_an_outage(server):
-    patience = Patience(10)
+    patience = OutageWaits(10)
     ask(patience, server, told("first"))
     with pytest.raises(ObjectNotFoundError):
         ask(patience, server, told(refused(), ObjectNotFoundError("absent", status=404)))
@@ -262,7 +262,7 @@ def test_the_answer_that_there_is_nothing_ends_an_outage(server):
 
 
 def test_exhaustion_tells_first_and_last_failure(server):
-    patience = Patience(0.2)
+    patience = OutageWaits(0.2)
     ask(patience, server, told("first"))
     with pytest.raises(ConnectError) as caught:
         ask(patience, server, told(refused("broken off"), refused()))
@@ -272,7 +272,7 @@ def test_exhaustion_tells_first_and_last_failure(server):
 
 
 def test_threads_send_one_probe_together(server):
-    patience, together = Patience(10), threading.Barrier(8)
+    patience, together = OutageWaits(10), threading.Barrier(8)
     ask(patience, server, told("first"))
     most, now, guard = [0], [0], threading.Lock()
     is_back = threading.Event()
@@ -289,7 +289,7 @@ def test_threads_send_one_probe_together(server):
 
     known = lookup_of(server)
     with pytest.raises(ConnectError):
-        ask(Patience(0), server, question)  # the outage is known
+        ask(OutageWaits(0), server, question)  # the outage is known
     threads = [threading.Thread(target=lambda: (together.wait(), ask(patience, server, question))) for _ in range(8)]
     for thread in threads:
         thread.start()
@@ -302,7 +302,7 @@ def test_threads_send_one_probe_together(server):
 
 
 def test_an_end_lets_everybody_go(server):
-    patience = Patience(60)
+    patience = OutageWaits(60)
     ask(patience, server, told("first"))
     ended = threading.Event()
 
@@ -320,7 +320,7 @@ def test_an_end_lets_everybody_go(server):
 
 
 def test_an_interrupted_probe_leaves_the_turn_to_others(server):
-    patience = Patience(10)
+    patience = OutageWaits(10)
     ask(patience, server, told("first"))
     with pytest.raises(KeyboardInterrupt):
         ask(patience, server, told(refused(), KeyboardInterrupt()))
@@ -328,7 +328,7 @@ def test_an_interrupted_probe_leaves_the_turn_to_others(server):
 
 
 def test_a_child_knows_nothing_of_its_parents_outages(server):
-    ask(Patience(1), server, told("first"))
+    ask(OutageWaits(1), server, told("first"))
     child = os.fork()
     if child == 0:
         os._exit(1 if lookup_of(server).has_server_answered else 0)

@@ -109,7 +109,7 @@ def test_a_part_shows_its_progress_while_it_is_read_again_regression(
             update(self, data)
 
         monkeypatch.setattr(FileDigests, "update", update_when_shown)
-        monkeypatch.setattr("streamer._pull.part.READ_BYTES", PIECE // 4 + 1)
+        monkeypatch.setattr("streamer._pull.resumed_file.READ_BYTES", PIECE // 4 + 1)
         pull_folder(
             server.url,
             str(tmp_path / "copy"),
@@ -284,6 +284,6 @@ def test_bytes_are_kept_after_a_crash_of_the_machine_only_if_they_were_flushed(
         process.kill()
         process.communicate()
         gate.open()
-        monkeypatch.setattr("streamer._pull.part._boot", lambda: "another boot")
+        monkeypatch.setattr("streamer._pull.resumed_file._boot", lambda: "another boot")
         assert pull(server.url, tmp_path / "copy")["read_bytes"] == len(DATA)
     assert (tmp_path / "copy" / "object").read_bytes() == DATA

@@ -28,7 +28,7 @@ from streamer.core.outages.counters import ReceivedBytes, counting
 from streamer.core.outages.news import OUTAGE_LOG
 from streamer.core.outages.transient import is_away, is_transient, is_transport_failure
 
-__all__ = ["Answered", "Patience", "answered_so_far", "first_byte_limit_s", "limited", "one_question"]
+__all__ = ["Answered", "OutageWaits", "answered_so_far", "first_byte_limit_s", "limited", "one_question"]
 
 Answer = TypeVar("Answer")
 
@@ -96,7 +96,7 @@ class _Wait:
         return f"{self.server} has not answered for {elapsed_s:.1f} s"
 
 
-class Patience:
+class OutageWaits:
     """How long the requests of one load wait for their servers. Thread-safe.
 
     Args:
@@ -231,7 +231,7 @@ class Patience:
                     self.waited_s += time.monotonic() - self._waiting_since
 
 
-def describe_outage(outage: _native.OutageStory, server: str) -> str:
+def describe_outage(outage: _native.OutageRecord, server: str) -> str:
     """Describe in a sentence how long an outage lasts, how many requests failed, and how the first one failed."""
     return outage.told(server.encode("utf-8", "replace"))  # a URL may hold lone surrogates
 

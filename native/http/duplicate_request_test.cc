@@ -1,4 +1,4 @@
-#include "http/hedge.h"
+#include "http/duplicate_request.h"
 
 #include <doctest/doctest.h>
 

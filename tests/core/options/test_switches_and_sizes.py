@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from streamer import Options
-from streamer.core.options import variable_values
+from streamer.core.options import switches_and_sizes
 from streamer.core.options.settings import resolve
-from streamer.core.options.variable_values import OTHERS, is_on, warn_of_typos
+from streamer.core.options.switches_and_sizes import OTHERS, is_on, warn_of_typos
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -38,7 +38,7 @@ def test_another_word_is_on_with_one_warning(caplog: pytest.LogCaptureFixture) -
 
 @pytest.fixture(autouse=True)
 def _nothing_was_said_before() -> None:
-    variable_values._warn.cache_clear()
+    switches_and_sizes._warn.cache_clear()
 
 
 @pytest.mark.parametrize(

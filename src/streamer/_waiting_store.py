@@ -13,7 +13,7 @@ from streamer._route import Route
 from streamer._store_findings import StoreFindings
 from streamer.core.errors import AccessDeniedError, CredentialsError, StorageError
 from streamer.core.findings import Findings
-from streamer.core.outages.patience import Patience
+from streamer.core.outages.outage_waits import OutageWaits
 from streamer.core.secrets.texts import SecretTexts
 from streamer.core.store.digests import NoDigest, ObjectDigest
 from streamer.core.store.sources import (
@@ -29,7 +29,7 @@ from streamer.core.store.sources import (
 from streamer.core.store.uploads import ResumingStore, Upload, UploadingStore
 from streamer.plugins.registry import scheme_of
 
-__all__ = ["patient"]
+__all__ = ["waiting"]
 
 UNLISTED = "Listing was refused: without that permission, name a file or an index"
 
@@ -37,11 +37,11 @@ Arguments = ParamSpec("Arguments")
 Answer = TypeVar("Answer")
 
 
-def patient(
+def waiting(
     store: Store,
     uri: str,
     options: Mapping[str, Any] | None,
-    patience: Patience,
+    waits: OutageWaits,
     secrets: SecretTexts,
     *,
     findings: Findings | None = None,
@@ -52,7 +52,7 @@ def patient(
         store: The store to wrap.
         uri: The URI for which it was opened.
         options: The storage options with which it was opened; they may name a proxy.
-        patience: The patience of the load.
+        waits: Waits for servers that are unavailable; one object for a load.
         secrets: The secrets of the URL and of its options.
         findings: As of `Settings`.
     """
@@ -61,22 +61,22 @@ def patient(
     server = store.server if isinstance(store, RemoteStore) else _server_of(uri)
     abilities = tuple(ability for protocol, ability in _ABILITIES.items() if isinstance(store, protocol))
     found = StoreFindings(findings, server)
-    wrapped: Store = _patient_class(abilities)(store, Route(server, options), server, patience, secrets, found=found)
+    wrapped: Store = _waiting_class(abilities)(store, Route(server, options), server, waits, secrets, found=found)
     return wrapped
 
 
-class _PatientStore:
+class _WaitingStore:
     def __init__(
         self,
         store: Any,
         route: Route,
         server: str,
-        patience: Patience,
+        waits: OutageWaits,
         secrets: SecretTexts,
         *,
         found: StoreFindings,
     ) -> None:
-        self._store, self.server, self._patience, self._secrets = store, server, patience, secrets
+        self._store, self.server, self._waits, self._secrets = store, server, waits, secrets
         self._route, self._found = route, found
         self.root: str = store.root
 
@@ -104,7 +104,7 @@ class _PatientStore:
 
     def _ask(self, request: Callable[[], Answer]) -> Answer:
         guarded = _without_secrets(self._secrets, _noting(self._route, request))
-        return self._patience.ask(self.server, guarded, self._route.lookup())
+        return self._waits.ask(self.server, guarded, self._route.lookup())
 
     def _ask_to_list(self, request: Callable[[], Answer]) -> Answer:
         """Call `_ask`; if access is denied, add the hint that listing needs a permission, and what works without it."""
@@ -117,7 +117,7 @@ class _PatientStore:
             raise
 
 
-class _PatientUpload:
+class _WaitingUpload:
     """An upload whose requests are retried one by one."""
 
     def __init__(self, upload: Upload, ask: Callable[[Callable[[], None]], None]) -> None:
@@ -159,7 +159,7 @@ class _Uploads:
     _ask: Callable[..., Any]
 
     def begin_upload(self, *arguments: Any) -> Upload:
-        return _PatientUpload(self._ask(lambda: self._store.begin_upload(*arguments)), self._ask)
+        return _WaitingUpload(self._ask(lambda: self._store.begin_upload(*arguments)), self._ask)
 
     def remove(self, path: str) -> None:
         self._ask(lambda: self._store.remove(path))
@@ -170,7 +170,7 @@ class _Resumes:
     _ask: Callable[..., Any]
 
     def resume_upload(self, *arguments: Any) -> Upload:
-        return _PatientUpload(self._ask(lambda: self._store.resume_upload(*arguments)), self._ask)
+        return _WaitingUpload(self._ask(lambda: self._store.resume_upload(*arguments)), self._ask)
 
 
 _ABILITIES: dict[Any, type] = {
@@ -182,8 +182,8 @@ _ABILITIES: dict[Any, type] = {
 
 
 @lru_cache(maxsize=16)  # the number of combinations
-def _patient_class(abilities: tuple[type, ...]) -> type[Any]:
-    return type(_PatientStore.__name__, (*abilities, _PatientStore), {})
+def _waiting_class(abilities: tuple[type, ...]) -> type[Any]:
+    return type(_WaitingStore.__name__, (*abilities, _WaitingStore), {})
 
 
 def _noting(route: Route, request: Callable[[], Answer]) -> Callable[[], Answer]:
