@@ -148,6 +148,18 @@ def test_a_push_between_two_questions_changes_nothing(hub, name):
     assert [info.size_bytes for info in other.find(other.root)] == [5, 1]
 
 
+def test_what_another_process_described_is_read_from_its_commit(hub, name):
+    """Its store resolved the revision; since then there was a push, of a file of the same size."""
+    repository = hub.make(name)
+    first = repository.commit({"a.safetensors": b"old"})
+    other = HfStore(f"hf://{name}", {})
+    (info,) = other.find(other.root)
+    repository.commit({"a.safetensors": b"new"})
+    source = HfStore(f"hf://{name}", {}).source(info)
+    assert info.version == first
+    assert first in source.url
+
+
 def test_a_listing_of_several_pages_is_complete(hub, name):
     hub.make(name).commit({f"f/{number:02}.bin": b"x" * number for number in range(10)})
     store = HfStore(f"hf://{name}/f", {})
