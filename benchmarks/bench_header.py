@@ -1,7 +1,7 @@
 """Measure the time and memory to parse a safetensors header, by its number of tensors and its form.
 
-For the compact form on a quiet machine, the project promises 100 000 tensors in 0.3 s, 10**6 in 2 s, and memory up to
-10 times the header. Each line is measured in a separate process, because the allocator's peak never falls.
+Promised for the compact form on a quiet machine: 100 000 tensors in 0.2 s, 10**6 in 1 s, and memory up to 10 times
+the header. Each line is measured in a process of its own: the allocator's peak counts once.
 
     python benchmarks/bench_header.py --tensors 100000 1000000 --form compact spaced distinct foreign
 """

@@ -57,7 +57,15 @@ PYTHON_ROOMS = [
     "core.discovery core.outages",
     "core",
 ]
-ENGINE_ROOMS = ["python runai", "session", "cache gpu http nfs", "schedule", "io", "cuda net plan", "base integrity"]
+ENGINE_ROOMS = [
+    "python runai",
+    "session",
+    "cache gpu http nfs",
+    "schedule",
+    "io",
+    "cuda net plan",
+    "base format integrity",
+]
 
 FACE = ("streamer", "streamer.__main__", "streamer._cli")  # what users name: the one room that is no folder
 LAYERS = ("core", "backends", "plugins", "compat", "integrations")  # folders beside the face, each of its own name

@@ -4,9 +4,9 @@ Guarantees: every entry is valid by itself: an existing dtype, whole unsigned nu
 offsets as shape and dtype need. Refuses everything else with HeaderError; the caller sets its `uri`. `header.py` checks
 whether entries repeat or overlap.
 
-Nearly all entries have one plain form, which a regular expression reads several times faster than a JSON reader.
-Members in any other form, also ``__metadata__``, are left to the strict JSON reader. `compact_entries` reads long runs
-of entries in the form of the reference implementation, which is still faster.
+Nearly all entries have one plain form, which the engine reads many times faster than a JSON reader. The strict JSON
+reader reads all other members: ``__metadata__``, entries in another form, and entries that the engine does not accept.
+So all errors come from the strict reader.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from functools import partial
 from json import JSONDecodeError
 from typing import Any, NamedTuple, TypeAlias, overload
 
+from streamer import _native
 from streamer.core.errors import FormatError, HeaderError
 from streamer.core.format import strict_json
-from streamer.core.format.compact_entries import CompactReader
-from streamer.core.format.dtypes import MAX_UNSIGNED, byte_length
+from streamer.core.format.dtypes import DTYPE_BITS, MAX_UNSIGNED, byte_length
 from streamer.core.quoting import quoted
 
 __all__ = ["Document", "Entries", "Row", "TensorEntry", "read_document"]
@@ -81,23 +81,13 @@ class Document(NamedTuple):
     metadata: dict[str, str] | None
 
 
-MOST_KINDS = 1 << 12  # kinds kept in memory; a model has some hundred
+MOST_VALUES = 1 << 12  # values shared between rows; a model has some hundred
 MOST_CHARACTERS = 1 << 16  # characters of an entry that is not in the plain form; some hundred are usual
 MOST_METADATA = 100_000  # members of the metadata; a handful are usual, and each costs twenty times its text
 
-_SPACE = strict_json.SPACE
-_NUMBER = r"(?:0|[1-9][0-9]{0,18})"  # 20 digits may exceed 64 bits, and are left to the JSON reader
-_OPENING = re.compile(rf'{_SPACE}\{{{_SPACE}(?=["}}])')
-_CLOSING = re.compile(rf"\}}{_SPACE}\Z")
-
-# More than 256 dimensions are left to the JSON reader: matching them takes a hundred times their size in memory.
-# The empty alternative matches at every position, so that a search never skips to a later entry.
-_PLAIN_ENTRY = re.compile(
-    r'"(?!__metadata__")([^"\\\x00-\x1f]*)": ?'
-    rf'\{{"dtype": ?"([A-Z0-9_]+)", ?"shape": ?\[((?:{_NUMBER}(?:, ?{_NUMBER}){{0,255}})?)\], ?'
-    rf'"data_offsets": ?\[({_NUMBER}), ?({_NUMBER})\]\}}{strict_json.SEPARATOR}'
-    "|"
-)
+_BITS_OF_DTYPE = dict(DTYPE_BITS)
+_OPENING = re.compile(rf'{strict_json.SPACE}\{{{strict_json.SPACE}(?=["}}])')
+_CLOSING = re.compile(rf"\}}{strict_json.SPACE}\Z")
 
 
 def read_document(text: str, *, data_begin: int, max_rank: int) -> Document:
@@ -127,8 +117,6 @@ class _DocumentReader:
         self._json = strict_json.Reader(text, window=MOST_CHARACTERS)
         self._data_begin = data_begin
         self._max_rank = max_rank
-        self._kinds = _Kinds(max_rank)
-        self._compact = CompactReader(text, self._kinds)
         self._rows: list[Row] = []
         self._values: dict[Any, Any] = {}  # texts, whole numbers and shapes
         self._metadata: list[dict[str, str] | None] = []
@@ -136,11 +124,6 @@ class _DocumentReader:
     def read(self) -> Document:
         position = self._after(_OPENING, 0, "Expecting an object")
         while self._text[position] == '"':
-            if self._text.startswith(METADATA_KEY, position + 1):
-                position = self._read_member(position)
-                continue
-            end = self._rows[-1][4] if self._rows else self._data_begin
-            position = self._compact.read(position, end, self._data_begin, self._rows)
             position = self._read_plain_entries(position)
             if self._text[position] == '"':
                 position = self._read_member(position)
@@ -157,24 +140,9 @@ class _DocumentReader:
 
     def _read_plain_entries(self, position: int) -> int:
         """Read entries in the plain form, up to a member in another form; return the position of that member."""
-        kinds, data_begin, append = self._kinds, self._data_begin, self._rows.append
-        name = last_text = ""
-        end = data_begin
-        try:
-            for match in _PLAIN_ENTRY.finditer(self._text, position):
-                name, dtype_text, shape_text, begin_text, end_text = match.groups()
-                if dtype_text is None:
-                    return match.end()
-                dtype, shape, size_bytes = kinds[dtype_text, shape_text]
-                # The begin of an entry shares the number object of the previous end, to make fewer objects.
-                begin = end if begin_text == last_text else data_begin + int(begin_text)
-                end, last_text = data_begin + int(end_text), end_text
-                if end - begin != size_bytes:
-                    raise _size_error(begin - data_begin, end - data_begin, size_bytes)
-                append((name, dtype, shape, begin, end))
-        except FormatError as error:
-            raise _naming(name, error) from error
-        return position
+        return _native.read_plain_entries(
+            self._text, position, self._data_begin, self._rows, bits_of_dtype=_BITS_OF_DTYPE, max_rank=self._max_rank
+        )
 
     def _read_member(self, position: int) -> int:
         name, position = self._json.read(position)
@@ -188,7 +156,7 @@ class _DocumentReader:
 
     def _shared(self, row: Row) -> Row:
         """Share equal values between rows: a number or a dtype takes more memory than its text."""
-        if len(self._values) > MOST_KINDS:
+        if len(self._values) > MOST_VALUES:
             self._values.clear()
         once = self._values.setdefault
         name, dtype, shape, begin, end = row
@@ -224,30 +192,6 @@ class _DocumentReader:
             return end
 
         return self._json.read_members(position, read_text)
-
-
-class _Kinds(dict[tuple[str, str], tuple[str, tuple[int, ...], int]]):
-    """Maps the texts of dtype and shape to dtype, shape and size in bytes; a model has few different kinds."""
-
-    def __init__(self, max_rank: int) -> None:
-        self._max_rank = max_rank
-        self._numbers: dict[str, int] = {}  # shares equal dimensions: a number takes more memory than its text
-
-    def __missing__(self, written: tuple[str, str]) -> tuple[str, tuple[int, ...], int]:
-        dtype, shape_text = written
-        if len(self) == MOST_KINDS:
-            self.clear()
-            self._numbers.clear()
-        shape = tuple(map(self._number, shape_text.split(","))) if shape_text else ()
-        _check_rank(shape, self._max_rank)
-        kind = self[written] = dtype, shape, byte_length(shape, dtype)
-        return kind
-
-    def _number(self, text: str) -> int:
-        number = self._numbers.get(text)
-        if number is None:
-            number = self._numbers[text] = int(text)
-        return number
 
 
 def _row(name: str, fields: Any, data_begin: int, max_rank: int) -> Row:

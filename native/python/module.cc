@@ -8,6 +8,7 @@ PYBIND11_MODULE(_native, module) {
   streamer::register_cuda(module);
   streamer::register_dlpack(module);
   streamer::register_file_system(module);
+  streamer::register_header_entries(module);
   streamer::register_integrity(module);
   streamer::register_lookup(module);
   streamer::register_memory(module);

@@ -10,6 +10,7 @@ void register_exchange(pybind11::module_& module);
 void register_cuda(pybind11::module_& module);
 void register_dlpack(pybind11::module_& module);
 void register_file_system(pybind11::module_& module);
+void register_header_entries(pybind11::module_& module);
 void register_integrity(pybind11::module_& module);
 void register_lookup(pybind11::module_& module);
 void register_memory(pybind11::module_& module);

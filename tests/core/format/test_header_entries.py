@@ -1,18 +1,20 @@
-"""The fast way through a large header reads what the thorough one reads, and lets it refuse what it refuses."""
+"""The engine reads the entries that the strict reader reads, and leaves the others to it."""
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
+from itertools import pairwise
 from struct import pack
 from typing import Any
 
 import pytest
 
 from streamer.core.errors import FormatError
-from streamer.core.format import compact_entries
 from streamer.core.format.header import parse_header
+from streamer.core.format.header_entries import _DocumentReader
 
-ENTRIES = 3000  # several chunks
+ENTRIES = 3000
 MIDDLE = 1500
 
 
@@ -102,41 +104,43 @@ WRONG = {
 
 
 @pytest.mark.parametrize("change", [*RIGHT.values(), *WRONG.values()], ids=[*RIGHT, *WRONG])
-def test_both_ways_end_the_same(change: Callable[[list[str]], None], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_readers_end_the_same(change: Callable[[list[str]], None], monkeypatch: pytest.MonkeyPatch) -> None:
     members = [member(index) for index in range(ENTRIES)]
     change(members)
     found = outcome(members)
-    monkeypatch.setattr(compact_entries, "MAX_REFUSALS", 0)
+    monkeypatch.setattr(_DocumentReader, "_read_plain_entries", lambda self, position: position)
     assert found == outcome(members)
     assert isinstance(found, tuple) == (change in WRONG.values())
 
 
-def test_the_fast_way_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["a", "w\u00e9ight", "\u91cd", "\U0001f600"])
+def test_the_engine_reads_all_plain_entries(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With names of each width that Python's strings have."""
     members = [member(index) for index in range(ENTRIES)]
+    members[MIDDLE] = member(MIDDLE, name=name).replace(":", ": ")
     read: list[int] = []
-    plain = compact_entries.CompactReader._rows_of
+    by_engine = _DocumentReader._read_plain_entries
 
-    def counted(self: Any, *asked: Any) -> Any:
-        found = plain(self, *asked)
-        read.append(len(found or ()))
-        return found
+    def counted(reader: _DocumentReader, position: int) -> int:
+        before = len(reader._rows)
+        end = by_engine(reader, position)
+        read.append(len(reader._rows) - before)
+        return end
 
-    monkeypatch.setattr(compact_entries.CompactReader, "_rows_of", counted)
-    outcome(['"__metadata__":{"format":"pt"}', *members])
-    assert sum(read) == ENTRIES - 1  # all but the one before the closing brace
+    monkeypatch.setattr(_DocumentReader, "_read_plain_entries", counted)
+    found = outcome(['"__metadata__":{"format":"pt"}', *members])
+    assert found.entries[MIDDLE].name == name
+    assert sum(read) == ENTRIES
 
 
-def test_a_header_in_another_form_is_not_tried_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    tries: list[int] = []
-    plain = compact_entries.CompactReader._rows_of
+def test_rows_are_not_scanned_by_the_garbage_collector() -> None:
+    """A million new tuples would be scanned again and again."""
+    rows = outcome([member(index) for index in range(ENTRIES)]).entries.rows
+    assert not any(gc.is_tracked(row) or gc.is_tracked(row[2]) for row in rows)
 
-    def counted(self: Any, *asked: Any) -> Any:
-        tries.append(1)
-        return plain(self, *asked)
 
-    monkeypatch.setattr(compact_entries.CompactReader, "_rows_of", counted)
-    foreign = [
-        f'"t{index}":{{"shape":[2,4],"data_offsets":[{bounds(index)}],"dtype":"BF16"}}' for index in range(ENTRIES)
-    ]
-    assert len(outcome(foreign).entries) == ENTRIES
-    assert len(tries) <= compact_entries.MAX_REFUSALS
+def test_equal_values_of_rows_are_one_object() -> None:
+    """A number, a dtype or a shape takes more memory than its text."""
+    rows = outcome([member(index) for index in range(ENTRIES)]).entries.rows
+    assert all(row[1] is rows[0][1] and row[2] is rows[0][2] for row in rows)
+    assert all(row[3] is before[4] for before, row in pairwise(rows))
