@@ -53,7 +53,7 @@ TEST_CASE("a slow request gets a duplicate, whose bytes complete its block") {
   CHECK(block.begin == 0);
   CHECK(block.received == 10);
   CHECK(request.driven.bytes().substr(0, 10) == kData.substr(0, 10));
-  CHECK(request.requests().are_none());
+  CHECK(request.requests().size() == 0);
 }
 
 TEST_CASE("one duplicate is enough, also if it is slow itself") {

@@ -63,7 +63,7 @@ void HttpReactor::drive() {
   while (!scheduler_.is_stopped()) {
     close_idle_connections();  // before start_blocks(), because a wake-up may get lost here
     if (!limit_.is_ending()) start_blocks();
-    if ((is_lane_finished_ || limit_.is_ending()) && requests_.are_none()) return;
+    if ((is_lane_finished_ || limit_.is_ending()) && requests_.size() == 0) return;
     multi_.perform();
     collect_finished();
     enforce_deadlines();
@@ -207,7 +207,7 @@ void HttpReactor::sleep() {
 }
 
 int HttpReactor::poll_timeout_ms() const {
-  double timeout_s = requests_.are_none() ? kIdlePollMs / 1e3 : kDeadlineCheckS;
+  double timeout_s = requests_.size() == 0 ? kIdlePollMs / 1e3 : kDeadlineCheckS;
   if (retry_at_) timeout_s = std::min(timeout_s, seconds_between(Clock::now(), *retry_at_));
   return std::max(0, static_cast<int>(timeout_s * 1e3) + 1);
 }

@@ -45,7 +45,6 @@ class RequestsInFlight {
   RequestsInFlight& operator=(const RequestsInFlight&) = delete;
 
   std::size_t size() const { return flights_.size(); }
-  bool are_none() const { return flights_.empty(); }
   bool has_idle_transfer() const { return !idle_.empty(); }
   const std::unordered_map<HttpTransfer*, Flight>& flights() const { return flights_; }
   Flight& flight_of(HttpTransfer& transfer) { return flights_.at(&transfer); }

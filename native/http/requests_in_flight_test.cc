@@ -25,7 +25,7 @@ TEST_CASE("a request puts its bytes in their place, and stays in flight until it
   const Flight flight = requests.release(transfer, true);
   CHECK(flight.started == started);
   CHECK_FALSE(requests.has(transfer));
-  CHECK(requests.are_none());
+  CHECK(requests.size() == 0);
   CHECK(driven.bytes().substr(5, 4) == kData.substr(5, 4));
   CHECK(transfer.take_block().received == 4);
   CHECK(requests.received_bytes() == 4);
@@ -86,7 +86,7 @@ TEST_CASE("a cancelled request leaves its place at the server to another one") {
   driven.send(driven.block(0, 1), later);
   driven.requests().cancel_all();
   CHECK(driven.endpoint()->try_start(later));
-  CHECK(driven.requests().are_none());
+  CHECK(driven.requests().size() == 0);
 }
 
 TEST_CASE("a request and its duplicate refer to each other while both are in flight") {

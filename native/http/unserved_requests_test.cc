@@ -55,7 +55,7 @@ TEST_CASE("a request that is not served while another connection is goes back to
   CHECK(blocks[0].end == 10);
   CHECK(blocks[0].prefers_open_connection);
   CHECK(blocks[0].times_unserved == 1);
-  CHECK(request.driven.requests().are_none());
+  CHECK(request.driven.requests().size() == 0);
   CHECK(request.driven.requests().connections() == 1);
 }
 
