@@ -95,26 +95,26 @@ class _Answers:
                     self._answer(code, unique, node, body)
 
     def _next(self) -> bytes | None:
-        """Return the next request; None if the file system is unmounted."""
+        """Return the next request; None if the file system is unmounted, or was used for longer than its end waits."""
         while True:
             try:
                 return os.read(self._descriptor, MOST_BYTES + 4096)
             except OSError as error:
-                if error.errno == errno.ENODEV:
+                if error.errno in (errno.ENODEV, errno.EBADF):
                     return None
                 if error.errno not in (errno.EINTR, errno.EAGAIN, errno.ENOENT):  # ENOENT: an interrupted request
                     raise
 
     def _answer_later(self, code: int, unique: int, node: int, body: bytes) -> None:
         time.sleep(self._latency_s)
-        with suppress(OSError):  # nobody waits any more
-            self._answer(code, unique, node, body)
+        self._answer(code, unique, node, body)
 
     def _answer(self, code: int, unique: int, node: int, body: bytes) -> None:
         answer = self._answer_to(code, node, body)
         content = answer if isinstance(answer, bytes) else b""
         failure = 0 if isinstance(answer, bytes) else -answer
-        os.write(self._descriptor, ANSWER.pack(ANSWER.size + len(content), failure, unique) + content)
+        with suppress(OSError):  # nobody waits any more: the request was interrupted, or the file system is unmounted
+            os.write(self._descriptor, ANSWER.pack(ANSWER.size + len(content), failure, unique) + content)
 
 
 def _answer(
