@@ -7,8 +7,9 @@ writes them: ``\x1b``, ``\n``, ``\u202e``.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
-__all__ = ["counted", "printable", "quoted", "size_text"]
+__all__ = ["counted", "names_text", "printable", "quoted", "size_text"]
 
 SHOWN_CHARACTERS = 80  # one line of a terminal; longer than the tensor names of common models
 
@@ -66,3 +67,14 @@ def counted(number: int, noun: str) -> str:
         ('1 shard', '2 shards')
     """
     return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def names_text(names: Sequence[str], most: int = 5) -> str:
+    """Return the first names, and the number of the others.
+
+    Example:
+        >>> names_text(["a.pt", "b.pt"]), names_text(["a.pt", "b.pt", "c.pt", "d.pt"], most=2)
+        ('a.pt, b.pt', 'a.pt, b.pt and 2 more')
+    """
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more

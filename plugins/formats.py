@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pluggy
 
-from streamer.core.checkpoint.format_choice import Formats
+from streamer.core.checkpoint.format_choice import OUR_MODULES, Formats
 from streamer.core.discovery.entry_points import entry_points_of, normalized
 from streamer.core.errors import PluginError
 from streamer.core.other_formats.interface import CheckpointFile, CheckpointIndex, Format, FormatHooks, TensorPlace
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 __all__ = ["FORMATS", "enabled_formats", "formats_for", "installed_formats", "is_our_format", "loaded_format"]
 
 FORMATS = "streamer.formats"
-OUR_MODULES = "streamer.core.other_formats."
 
 _logger = logging.getLogger(PROJECT_NAME)
 _Answer = TypeVar("_Answer")

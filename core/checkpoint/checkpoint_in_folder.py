@@ -30,6 +30,7 @@ from streamer.core.errors import AccessDeniedError, FormatError, ObjectNotFoundE
 from streamer.core.format.shard_names import INDEX_SUFFIX, SHARD_SUFFIX, USUAL_INDEX, USUAL_SHARD
 from streamer.core.options.settings import Settings
 from streamer.core.other_formats.interface import HEAD_BYTES, Format
+from streamer.core.quoting import names_text
 from streamer.core.secrets.hidden_arguments import hidden_part
 from streamer.core.secrets.redact import redact
 from streamer.core.store.sources import ObjectInfo, Store
@@ -56,7 +57,7 @@ def shards_in(
     Raises:
         ObjectNotFoundError: the URI names nothing, or a shard that the index names is missing.
         ShardIndexError: the index is malformed or leaves its folder.
-        FormatError: a folder holds several indexes, or several checkpoints of another format.
+        FormatError: a folder holds several indexes, or several checkpoints of other formats.
         StorageError: and its kinds, from the storage.
     """
     search = _Search(store, redact(uri), settings, formats)
@@ -116,6 +117,8 @@ class _Search:
                 if any(suffix in each for each in inner for suffix in (SHARD_SUFFIX, *suffixes)):
                     return self._from_folder(root)  # a folder that is named like a file
             raise error
+        if format_ is not None and name in format_.suffixes:
+            return self._of_another_format(folder, self._listed(folder), metadata=name)
         if not name.endswith(INDEX_SUFFIX):
             return self._of_one_format(shards_of(self.store, self.label, [info]))
         return self._from_index(info, self._list_or_nothing(folder) if listed is None else [*listed], format_)
@@ -127,7 +130,7 @@ class _Search:
         usual = [info for info in indexes if name_of(info) == USUAL_INDEX]
         if len(indexes) > 1 and not usual:
             raise FormatError(
-                f"the folder holds {len(indexes)} indexes: {', '.join(name_of(info) for info in indexes[:5])}",
+                f"the folder holds {len(indexes)} indexes: {names_text([name_of(info) for info in indexes])}",
                 uri=self.label,
                 hint="Name the one to load",
             )
@@ -141,9 +144,11 @@ class _Search:
             return self._of_another_format(root, infos)
         return self._of_one_format(shards_of(self.store, self.label, [info_of(self.store, self.label, root)]))
 
-    def _of_another_format(self, root: str, infos: list[ObjectInfo]) -> Shards:
+    def _of_another_format(self, root: str, infos: list[ObjectInfo], metadata: str | None = None) -> Shards:
+        """Find the shards of a folder without safetensors; `metadata` is the file of a format that the user named."""
+        names = [name_of(info) for info in infos]
         try:
-            choice = self.formats.of_folder([name_of(info) for info in infos])
+            choice = self.formats.of_folder(names) if metadata is None else self.formats.of_metadata(metadata, names)
         except FormatError as error:
             error.uri, error.hint = error.uri or self.label, error.hint or "Name the one to load"
             raise

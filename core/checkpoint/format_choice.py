@@ -1,7 +1,8 @@
 """Decides which format a checkpoint has, by the names of its files and by the first bytes of a file.
 
-If a folder holds safetensors and another format, safetensors is used, as in transformers. Other formats are imported
-only if a checkpoint is not safetensors.
+If a folder holds safetensors and another format, safetensors is used, as in transformers. If files of several other
+formats could be the model, none is chosen, and the error names them. Other formats are imported only if a checkpoint is
+not safetensors.
 """
 
 from __future__ import annotations
@@ -13,10 +14,15 @@ from dataclasses import dataclass, field
 from streamer.core.errors import FormatError
 from streamer.core.format.shard_names import INDEX_SUFFIX
 from streamer.core.other_formats.interface import Format
+from streamer.core.quoting import names_text
 
+OUR_MODULES = "streamer.core.other_formats."
 _HAS_SUFFIX = re.compile(r"\.[A-Za-z][^./]*\Z")
+# PyTorch's files that programs write beside a model of another format: Lightning's meta.pt and Megatron's common.pt beside
+# DCP, states of accelerate.
+_BESIDE_A_MODEL = re.compile(r"(?:meta|common)\.pt|(?:sampler|dl_state_dict|random_states)[^/]*\.(?:bin|pt|pth)")
 
-__all__ = ["NO_FORMATS", "FolderChoice", "Formats"]
+__all__ = ["NO_FORMATS", "OUR_MODULES", "FolderChoice", "Formats"]
 
 
 @dataclass(frozen=True)
@@ -70,19 +76,72 @@ class Formats:
     def of_folder(self, names: Sequence[str]) -> FolderChoice | None:
         """Choose the checkpoint of a folder without safetensors; None if no format knows its files.
 
+        A format of another distribution is asked only if none of ours takes a file, so that its installation changes
+        no load.
+
         Raises:
             FormatError: the folder holds several checkpoints.
         """
-        for each in self.load():
-            indexes = [name for name in names if self.of_index(name) is each and not name.startswith(".")]
-            if len(indexes) > 1:
-                raise FormatError(f"the folder holds {len(indexes)} indexes: {', '.join(indexes[:5])}")
-            if indexes:
-                return FolderChoice(each, (), indexes[0])
-            own = [name for name in names if name.endswith(each.suffixes)]
-            if chosen := each.files_of([name for name in own if not name.startswith(".") or name in each.suffixes]):
-                return FolderChoice(each, chosen)
-        return None
+        formats = self.load()
+        ours = [each for each in formats if type(each).__module__.startswith(OUR_MODULES)]
+        return _only(ours, names) or _only([each for each in formats if each not in ours], names)
+
+    def of_metadata(self, name: str, names: Sequence[str]) -> FolderChoice | None:
+        """Choose the checkpoint of a format whose metadata file has this name (``.metadata``); None for another name.
+
+        Args:
+            name: The name of a file.
+            names: Names of all files in its folder.
+        """
+        format_ = self.of_name(name)
+        return _choice(format_, names) if format_ is not None and name in format_.suffixes else None
+
+
+def _only(formats: Sequence[Format], names: Sequence[str]) -> FolderChoice | None:
+    """Return the only checkpoint of some formats in a folder; None if there is none."""
+    found: dict[str, FolderChoice | FormatError] = {}
+    files: dict[str, Sequence[str]] = {}
+    for each in formats:
+        try:
+            choice = _choice(each, names)
+        except FormatError as error:
+            found[each.name], files[each.name] = error, _files_of(each, names)
+            continue
+        if choice is not None:
+            found[each.name], files[each.name] = choice, choice.names or [choice.index or ""]
+    if len(found) > 1:
+        models = [each for each in found if not all(map(_BESIDE_A_MODEL.fullmatch, files[each]))]
+        found = {each: found[each] for each in models or found}
+    if len(found) > 1:
+        what = "; ".join(f"{names_text(files[each], 2)} ({each})" for each in found)
+        hint = "Name the file to load; for DCP, its .metadata"
+        raise FormatError(f"the folder holds files of {len(found)} formats: {what}", hint=hint)
+    for only in found.values():
+        if isinstance(only, FormatError):
+            raise only
+        return only
+    return None
+
+
+def _choice(format_: Format, names: Sequence[str]) -> FolderChoice | None:
+    """Return the checkpoint of one format in a folder; None if the folder has no file of it.
+
+    Raises:
+        FormatError: there are several.
+    """
+    stems = {name: name.removesuffix(INDEX_SUFFIX) for name in names if not name.startswith(".")}
+    indexes = [name for name, stem in stems.items() if stem != name and stem.endswith(format_.suffixes)]
+    if len(indexes) > 1:
+        raise FormatError(f"the folder holds {len(indexes)} indexes: {names_text(indexes)}")
+    if indexes:
+        return FolderChoice(format_, (), indexes[0])
+    chosen = format_.files_of(_files_of(format_, names))
+    return FolderChoice(format_, chosen) if chosen else None
+
+
+def _files_of(format_: Format, names: Sequence[str]) -> list[str]:
+    own = [name for name in names if name.endswith(format_.suffixes)]
+    return [name for name in own if not name.startswith(".") or name in format_.suffixes]
 
 
 NO_FORMATS = Formats()

@@ -25,7 +25,7 @@ from streamer.core.errors import FormatError, TruncatedError
 from streamer.core.format.dtypes import bits_of
 from streamer.core.format.shard_names import series_of
 from streamer.core.other_formats.interface import CheckpointFile, CheckpointIndex, Format, TensorPlace, about, not_of
-from streamer.core.quoting import quoted
+from streamer.core.quoting import names_text, quoted
 from streamer.core.store.parallel import in_parallel
 from streamer.core.store.sources import hookimpl
 
@@ -80,7 +80,7 @@ class Gguf:
         models = {series_of(name) or name for name in names}
         if len(models) > 1:
             hint = "Name the one to load, or all parts of it by a pattern"
-            raise FormatError(f"the folder holds {len(models)} models of GGUF: {', '.join(names[:5])}", hint=hint)
+            raise FormatError(f"the folder holds {len(models)} models of GGUF: {names_text(names)}", hint=hint)
         return names
 
     def is_format(self, head: bytes) -> bool:

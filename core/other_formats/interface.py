@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 from streamer.core.errors import FormatError, TruncatedError
 from streamer.core.format.foreign_formats import foreign_format
+from streamer.core.quoting import names_text
 from streamer.core.store.sources import hookspec
 
 if TYPE_CHECKING:  # the engine imports numpy, and `streamer.plugins` is imported without it
@@ -160,6 +161,8 @@ class TensorPlace(NamedTuple):
         file: The file that holds it, or one of them.
         begin: Offset of its first byte in the file, or in `reader`.
         reader: The reader of its bytes; None if the file holds them as they are. Tensors may share bytes.
+        crc32: CRC-32 of its bytes, if the file has it. It is compared when the whole tensor is read from the file as it
+            is; a `reader` compares what it reads itself.
     """
 
     name: str
@@ -168,6 +171,7 @@ class TensorPlace(NamedTuple):
     file: CheckpointFile
     begin: int = 0
     reader: Reader | None = None
+    crc32: int | None = None
 
 
 @dataclass(frozen=True)
@@ -261,7 +265,7 @@ def only_file(names: Sequence[str], what: str) -> Sequence[str]:
     """
     if len(names) > 1:
         hint = "Name the one to load"
-        raise FormatError(f"the folder holds {len(names)} {what}: {', '.join(names[:5])}", hint=hint)
+        raise FormatError(f"the folder holds {len(names)} {what}: {names_text(names)}", hint=hint)
     return names
 
 

@@ -31,7 +31,7 @@ from streamer.core.other_formats.interface import (
 from streamer.core.other_formats.nested import flattened
 from streamer.core.other_formats.readers import Laid, Strided, Swapped, is_contiguous, span_elements
 from streamer.core.other_formats.zip_directory import ZIP_HEAD, ZipMember, read_members, reader_of
-from streamer.core.quoting import quoted
+from streamer.core.quoting import names_text, quoted
 from streamer.core.store.parallel import in_parallel
 from streamer.core.store.sources import hookimpl
 
@@ -95,10 +95,10 @@ class TorchZip:
         models = [name for name in own if _MODEL.fullmatch(name)]
         if not models and len(own) > 1:
             hint = "Name the one to load"
-            raise FormatError(f"the folder holds {len(own)} files of PyTorch: {', '.join(own[:5])}", hint=hint)
+            raise FormatError(f"the folder holds {len(own)} files of PyTorch: {names_text(own)}", hint=hint)
         stems = {re.split(r"[.-]", name)[0] for name in models}
         if len(stems) > 1:
-            raise FormatError(f"the folder holds several models: {', '.join(models[:5])}", hint="Name the one to load")
+            raise FormatError(f"the folder holds several models: {names_text(models)}", hint="Name the one to load")
         return models or own
 
     def is_format(self, head: bytes) -> bool:

@@ -275,6 +275,61 @@ def test_formats_are_not_mixed(tmp_path: Path) -> None:
             streamer.load(uri)
 
 
+SECOND_FORMATS: dict[str, Callable[[Path], object]] = {
+    "stats.npz": lambda path: np.savez(path, mean=np.zeros(3)),
+    "x.gguf": write_gguf,
+    "x.tensors": write_tensorizer,
+}
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [("pytorch_model.bin", name) for name in SECOND_FORMATS] + [("x.gguf", "stats.npz"), ("stats.npz", "x.tensors")],
+)
+def test_files_of_two_formats_are_both_named_and_none_is_loaded_regression(
+    place: Place, first: str, second: str
+) -> None:
+    for name in (first, second):
+        place.put(name, SECOND_FORMATS.get(name) or saved(tensors()))
+    for read in (streamer.load, streamer.open):
+        with pytest.raises(FormatError, match="files of 2 formats") as caught:
+            read(place.uri, **place.how)
+        assert all(part in str(caught.value) for part in (first, second, place.uri, "Name the file to load"))
+    if first.endswith(".bin"):
+        assert_equal(streamer.load(f"{place.uri}/{first}", **place.how), tensors())
+
+
+def test_dcp_beside_a_model_of_pytorch_is_loaded_by_the_name_of_its_metadata_regression(
+    place: Place, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    write_dcp(place, tensors(), tmp_path_factory.mktemp("dcp"))
+    place.put("pytorch_model.bin", saved({"other": torch.ones(2)}))
+    with pytest.raises(FormatError, match=r"\.metadata, .*\(DCP\); pytorch_model\.bin \(PyTorch\)"):
+        streamer.load(place.uri, **place.how)
+    assert_equal(streamer.load(f"{place.uri}/.metadata", **place.how), tensors())
+    assert list(streamer.load(f"{place.uri}/pytorch_model.bin", **place.how)) == ["other"]
+
+
+@pytest.mark.parametrize(
+    "names", [["meta.pt"], ["common.pt", "meta.pt"], ["optimizer.pt", "scheduler.pt", "sampler.bin"]]
+)
+def test_files_that_programs_write_beside_dcp_are_no_model(tmp_path: Path, names: list[str]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that there is no process group
+        dcp.save(tensors(), checkpoint_id=tmp_path)
+    for name in names:
+        torch.save({"step": torch.ones(1)}, tmp_path / name)
+    assert_equal(streamer.load(tmp_path), tensors())
+
+
+def test_names_that_are_left_out_are_counted_regression(tmp_path: Path) -> None:
+    for number in range(8):
+        torch.save({"b": torch.ones(2)}, tmp_path / f"part{number}.pt")
+    with pytest.raises(FormatError, match=r"8 files of PyTorch: part0\.pt, .*part4\.pt and 3 more") as caught:
+        streamer.load(tmp_path)
+    assert str(tmp_path) in str(caught.value)
+
+
 def test_several_models_in_a_folder_are_to_be_named(tmp_path: Path) -> None:
     for name in ("a.pt", "b.pt"):
         torch.save({"b": torch.ones(2)}, tmp_path / name)
