@@ -64,6 +64,7 @@ class Catalog:
             itself gives the wrong tensor.
         header_metadata: The ``__metadata__`` of each header.
         sealed: The shards that are encrypted, by number.
+        checksums: The CRC-32 of tensors, by name, if their file has it: an archive of NumPy.
     """
 
     shards: Sequence[SourceObject]
@@ -73,6 +74,7 @@ class Catalog:
     overruled: Set[int] = frozenset()
     header_metadata: Sequence[Mapping[str, str]] = ()
     sealed: Mapping[int, SealedFile] = field(default_factory=dict)
+    checksums: Mapping[str, int] = field(default_factory=dict)
 
     def in_file_order(self, names: set[str] | None = None) -> Iterator[ShardTensor]:
         """Yield the wanted tensors, or all, in the order of their bytes in storage."""

@@ -104,6 +104,7 @@ class _Placed(NamedTuple):
     file: int
     entry: TensorEntry
     reader: Reader | None
+    crc32: int | None
 
 
 class _Placing:
@@ -134,7 +135,7 @@ class _Placing:
             if first == file.uri:
                 raise FormatError(f"tensor {quoted(entry.name)} occurs twice", uri=file.uri, hint=_HINT)
             raise duplicate_tensor(entry.name, first, file.uri)
-        self._placed[entry.name] = _Placed(number, entry, tensor.reader)
+        self._placed[entry.name] = _Placed(number, entry, tensor.reader, tensor.crc32)
 
     def catalog(self, metadata: dict[str, str], format_name: str) -> Catalog:
         """Return the catalog of all tensors that were added."""
@@ -162,16 +163,23 @@ class _Placing:
             [b""] * len(shards),
             self._overruled,
             header_metadata=[{}] * len(shards),  # what its metadata say of encryption is not ours
+            checksums={
+                name: each.crc32
+                for name, each in self._placed.items()
+                if each.reader is None and each.crc32 is not None
+            },
         )
 
     def _checked(self, tensor: TensorPlace) -> TensorEntry:
-        name, dtype, shape, file, begin, reader = tensor
+        name, dtype, shape, file, begin, reader, crc32 = tensor
         if not isinstance(name, str) or len(name) > MOST_NAME_CHARACTERS:
             raise FormatError("a tensor has a name that is too long, or no text")
         try:
             name.encode()
         except UnicodeEncodeError:
             raise FormatError(f"the name of tensor {quoted(name)} holds a lone surrogate") from None
+        if crc32 is not None and not (type(crc32) is int and 0 <= crc32 < 1 << 32):
+            raise PluginError(f"the format gave tensor {quoted(name)} a CRC-32 that is no number of 32 bits")
         if len(shape) > self._max_rank or not all(type(each) is int and each >= 0 for each in (*shape, begin)):
             raise FormatError(f"tensor {quoted(name)} has an impossible shape or place")
         try:

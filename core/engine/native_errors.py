@@ -131,14 +131,18 @@ def checksum_error(native: ReadError, tensor: str | None, *, uri: str, object_si
     """Make the error for bytes with a wrong checksum, with the tensor's name; the engine knows only its number."""
     what = f"tensor {quoted(tensor)}" if tensor is not None else "the range"
     is_of_answer = native.http_status != 0
-    whose = "the server's" if is_of_answer else "its manifest's"
+    is_of_archive = native.algorithm == "crc32"  # a manifest has CRC32C
+    whose = "the server's" if is_of_answer else "its archive's" if is_of_archive else "its manifest's"
+    hint = "Upload or download this file again"
+    if is_of_answer:
+        hint = "A proxy, a network card or this machine's memory changes bytes; read it from another one"
+    elif not is_of_archive:
+        hint += "; if it was changed on purpose, write the manifest anew"
     return errors.ChecksumError(
         f"the {native.algorithm} of {what} mismatches {whose}, read twice: {native.expected} expected,"
         f" {native.found} found",
         uri=uri,
-        hint="A proxy, a network card or this machine's memory changes bytes; read it from another one"
-        if is_of_answer
-        else "Upload or download this file again; if it was changed on purpose, write the manifest anew",
+        hint=hint,
         byte_range=(native.begin, native.end),
         object_size=object_size,
         tensor=tensor,

@@ -1,7 +1,8 @@
 """NumPy's archives, as ``numpy.savez`` and ``numpy.savez_compressed`` write them.
 
-Guarantees: the arrays equal those of ``numpy.load(allow_pickle=False)``, in C order. No array is unpickled. Refuses
-with FormatError: arrays of objects, texts, structures and dtypes that safetensors lacks; members that are no array.
+Guarantees: the arrays equal those of ``numpy.load(allow_pickle=False)``, in C order. No array is unpickled. An array
+that is read whole has the CRC-32 that the archive says. Refuses with FormatError: arrays of objects, texts, structures
+and dtypes that safetensors lacks; members that are no array.
 
 Format: https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
 """
@@ -13,6 +14,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any, NamedTuple
 
+from streamer import _native
 from streamer.core.errors import FormatError
 from streamer.core.format.dtypes import bits_of
 from streamer.core.other_formats.interface import (
@@ -24,7 +26,7 @@ from streamer.core.other_formats.interface import (
     about,
     only_file,
 )
-from streamer.core.other_formats.readers import Laid, Strided, Swapped
+from streamer.core.other_formats.readers import Checked, Laid, Strided, Swapped
 from streamer.core.other_formats.zip_directory import ZIP_HEAD, ZipMember, read_members, reader_of
 from streamer.core.quoting import quoted
 from streamer.core.store.parallel import in_parallel
@@ -143,14 +145,25 @@ def _place(name: str, of: _Member, laid: Laid) -> TensorPlace:
     if array.begin + size_bytes != member.size_bytes:
         raise FormatError(f"its member has {member.size_bytes} bytes, its header says {array.begin + size_bytes}")
     begin = array.begin + (member.begin if reader is None else 0)
-    if array.is_big and item_bytes > 1:
+    crc = _crc_of_data(member.crc, head[: array.begin], size_bytes) if reader is None else None
+    is_big = array.is_big and item_bytes > 1
+    is_transposed = array.is_fortran and sum(size > 1 for size in array.shape) > 1 and size_bytes > 0
+    if crc is not None and (is_big or is_transposed):  # Python reads it
+        reader, begin, crc = Checked(file, begin, size_bytes, crc=crc, name=member.name), 0, None
+    if is_big:
         part_bytes = item_bytes // 2 if array.dtype == "C64" else item_bytes
         reader, begin = Swapped(reader or file, begin, size_bytes, part_bytes), 0
-    if array.is_fortran and sum(size > 1 for size in array.shape) > 1 and size_bytes:
+    if is_transposed:
         strides = [prod(array.shape[:dimension]) for dimension in range(len(array.shape))]
         reader = Strided(reader or file, begin, array.shape, strides, item_bytes=item_bytes, laid=laid)
         begin = 0
-    return TensorPlace(name, array.dtype, array.shape, file, begin, reader)
+    return TensorPlace(name, array.dtype, array.shape, file, begin, reader, crc)
+
+
+def _crc_of_data(crc: int, header: bytes, size_bytes: int) -> int:
+    """Return the CRC-32 of an array's data, from that of its member, which is the header and the data."""
+    # crc_combine(a, b, n) is f(a, n) ^ b for some f. So it also finds b if it gets the combined value in place of b.
+    return _native.crc_combine("crc32", _native.crc("crc32", header), crc, size_bytes)
 
 
 def _header_end(head: bytes) -> int:

@@ -1,4 +1,4 @@
-"""Readers of bytes that files hold only in another form: strided, in big-endian order, or deflated.
+"""Readers of bytes that files hold only in another form (strided, in big-endian order, deflated), or with a CRC-32.
 
 Guarantees: every reader gives the same bytes at any offset, from any thread. `Inflated` and `Swapped` hold a few
 megabytes. `Strided` holds two tensors of a checkpoint as a whole, because a transposed row lies in all of its bytes.
@@ -16,16 +16,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from streamer import _native
 from streamer.core.errors import FormatError
 from streamer.core.other_formats.interface import Reader
 
-__all__ = ["Inflated", "Laid", "Strided", "Swapped", "is_contiguous", "span_elements"]
+__all__ = ["Checked", "Inflated", "Laid", "Strided", "Swapped", "is_contiguous", "span_elements"]
 
 MOST_LAID = 2  # tensors of a checkpoint that `Strided` holds: one that is read, and the next
 FETCHED_BYTES = 2 << 20  # compressed bytes of one read, because a request to a storage takes milliseconds
 FED_BYTES = 16 << 10  # compressed bytes that the decompressor gets at a time; each point keeps the unused ones
 POINTS = 256  # places from which a deflated member can be inflated; each takes some 50 KB of memory
 LEAST_DISTANCE = 1 << 20  # between two points, in bytes of the result
+_AGAIN = "Upload or download it again"
 
 
 def is_contiguous(shape: Sequence[int], strides: Sequence[int]) -> bool:
@@ -150,6 +152,55 @@ class Swapped:
         buffer.cast("B")[:] = memoryview(swapped)[offset - first : offset - first + buffer.nbytes]
 
 
+class Checked:
+    """Bytes that an archive stores as they are. Their CRC-32 is compared once reads have covered all of them.
+
+    Args:
+        reader: The archive.
+        begin: Offset of the bytes in the archive.
+        size_bytes: Their number.
+        crc: Their CRC-32, as the archive says.
+        name: Name of the member, for messages.
+    """
+
+    def __init__(self, reader: Reader, begin: int, size_bytes: int, *, crc: int, name: str) -> None:
+        self._reader, self._begin, self._crc, self._name = reader, begin, crc, name
+        self.size_bytes = size_bytes
+        self._pieces: dict[int, tuple[int, int]] = {}  # size and CRC-32 of each piece that was read, by its offset
+        self._lock = threading.Lock()
+
+    def read_into(self, buffer: memoryview, offset: int) -> None:
+        """Fill the buffer; see `Reader.read_into`.
+
+        Raises:
+            FormatError: all bytes were read, and they have another CRC-32.
+        """
+        self._reader.read_into(buffer, self._begin + offset)
+        piece = buffer.nbytes, _native.crc("crc32", buffer.cast("B"))
+        with self._lock:
+            self._pieces[offset] = piece
+            found = self._joined()
+        if found is not None and found != self._crc:
+            raise wrong_crc(self._name, found, self._crc)
+
+    def _joined(self) -> int | None:
+        """Return the CRC-32 of all bytes, and forget the pieces; None while a piece is missing."""
+        crc, end = 0, 0
+        while end < self.size_bytes:
+            size_bytes, value = self._pieces.get(end, (0, 0))
+            if not size_bytes:
+                return None
+            crc, end = _native.crc_combine("crc32", crc, value, size_bytes), end + size_bytes
+        self._pieces.clear()
+        return crc
+
+
+def wrong_crc(name: str, found: int, expected: int) -> FormatError:
+    """Return the error for a member of an archive whose bytes have another CRC-32 than the archive says."""
+    what = f"member {name[:80]!r} of the archive has CRC-32 {found:08x}, the archive says {expected:08x}"
+    return FormatError(what, hint=_AGAIN)
+
+
 class _Point(NamedTuple):
     """A place from which a deflated member can be inflated.
 
@@ -228,10 +279,10 @@ class Inflated:
         if walk.step(1):
             raise self._error(f"inflates to more than the {self.size_bytes} bytes that the archive says")
         if walk.crc != self._crc:
-            raise self._error(f"has CRC-32 {walk.crc:08x}, the archive says {self._crc:08x}")
+            raise wrong_crc(self._name, walk.crc, self._crc)
 
     def _error(self, what: str) -> FormatError:
-        return FormatError(f"member {self._name[:80]!r} of the archive {what}", hint="Upload or download it again")
+        return FormatError(f"member {self._name[:80]!r} of the archive {what}", hint=_AGAIN)
 
 
 class _Walk:

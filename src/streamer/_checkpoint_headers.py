@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from streamer._cache.cache import Cache, open_cache
 from streamer._cache.trust import Distrusting
 from streamer._locate_shards import locate
+from streamer.core.checkpoint.archive_verification import with_checksums
 from streamer.core.checkpoint.catalog import Catalog, ShardTensor, read_catalog
 from streamer.core.checkpoint.format_catalog import read_format_catalog
 from streamer.core.checkpoint.format_choice import NO_FORMATS, Formats
@@ -77,6 +78,8 @@ class OpenedCheckpoint:
         if self.is_sealed:  # each piece is authenticated, and digests are of encrypted bytes
             return None
         verification = self._strategy.verification(self.catalog, self._expected, wanted)
+        if self.catalog.checksums:
+            verification = with_checksums(self.catalog, wanted, verification)
         return Distrusting(verification, wanted, self.cache) if verification else None
 
     def tensor_digests(self) -> list[Mapping[str, TensorDigest]]:

@@ -56,6 +56,21 @@ class TestNpz(FormatContract):
         return [Sample({"x.npz": saved(save), "y.npy": b""}, expected) for save in (np.savez, np.savez_compressed)]
 
 
+@pytest.mark.parametrize("name", ["f4", "fortran", "big", "big_fortran", "flags", "scalar"])
+def test_a_stored_array_with_another_crc_than_the_archive_says_is_refused_regression(tmp_path: Path, name: str) -> None:
+    array, path = arrays()[name], tmp_path / "x.npz"
+    np.savez(path, other=np.ones(3), **{name: array})
+    data = bytearray(path.read_bytes())
+    header = data.index(b"\x93NUMPY", data.index(name.encode() + b".npy"))
+    data[header + 128] ^= 1 if name == "flags" else 64  # the first byte of the array
+    path.write_bytes(data)
+    for read in (streamer.load, lambda uri, **how: dict(streamer.stream(uri, order="file", **how))):
+        with pytest.raises((FormatError, streamer.ChecksumError), match=r"(?i)crc-?32") as caught:
+            read(path, framework="np")
+        assert "x.npz" in str(caught.value)
+    assert streamer.load(path, framework="np", names=["other"])["other"].tolist() == [1, 1, 1]
+
+
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
 def test_it_equals_numpy_load(tmp_path: Path, save: Callable[..., None]) -> None:
     path = tmp_path / "x.npz"
