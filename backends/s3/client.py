@@ -49,7 +49,7 @@ _PARAMETERS = {
     "head_object": {"ChecksumMode", "Key", "VersionId"},
     "list_objects_v2": {"ContinuationToken", "Delimiter", "Prefix"},
 }
-_OF_HEAD = {"ETag": "etag", "ChecksumType": "x-amz-checksum-type"} | {
+_OF_HEAD = {"ETag": "etag", "ChecksumType": "x-amz-checksum-type", "VersionId": "x-amz-version-id"} | {
     field: f"x-amz-checksum-{algorithm}" for field, algorithm in FIELDS.items()
 }
 _OF_USER = "x-amz-meta-"

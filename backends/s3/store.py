@@ -31,6 +31,7 @@ from streamer.core.errors import ObjectNotFoundError, StorageError, StreamerErro
 from streamer.core.options.limits import Limits, ListingCount
 from streamer.core.outages.outage_waits import answered_so_far
 from streamer.core.outages.transient import STATUSES
+from streamer.core.quoting import quoted
 from streamer.core.secrets.redact import redact
 from streamer.core.store.digests import NoDigest, ObjectDigest
 from streamer.core.store.presence import folders_among
@@ -46,6 +47,7 @@ __all__ = ["S3Store", "streamer_open_store", "streamer_source_kind"]
 SIGNATURE_LIFETIME_S = 600
 MAX_PARTS = 10_000  # S3's own limit of a multipart upload
 DEFAULT_LIMITS = Limits()
+NULL_VERSION = "null"
 UNPIN = "Leave ?versionId= out, or name an object"
 
 
@@ -93,6 +95,7 @@ class S3Store:
 
         Raises:
             ObjectNotFoundError: there is no such object, version or bucket; the message says which.
+            UsageError: the URL pins a version, and the server answers with another or without versions.
             AccessDeniedError: the credentials do not suffice; `CredentialsError` if they are wrong.
             StorageError: any other error of S3, the network or TLS.
         """
@@ -106,6 +109,7 @@ class S3Store:
         except Exception as error:
             reason = self._reason(error, bucket, target)
             raise self._storage_error(reason, uri, bucket) from reason
+        _check_version(target.get("VersionId"), answer.get("VersionId"), uri)
         size = answer.get("ContentLength")
         return ObjectInfo(path, uri, None if size is None else parse_size(size, uri), answer.get("ETag") or None)
 
@@ -296,6 +300,19 @@ class S3Store:
         except Exception as reason:
             return error if _error_code(reason) in (None, "InvalidRange") else reason
         return error
+
+
+def _check_version(pinned: str | None, answered: str | None, uri: str) -> None:
+    """Check that the answer is of the pinned version: some servers ignore a version in a bucket that keeps none.
+
+    An object that was put while the bucket kept no versions has the version ``null``. Servers send this name or none.
+    """
+    if pinned is None or answered == pinned or (pinned == NULL_VERSION and not answered):
+        return
+    what = f"with version {quoted(answered)}" if answered else "without a version"
+    raise UsageError(
+        f"The server ignores ?versionId= and answers {what}", uri=uri, hint="Check the version, or leave it out"
+    )
 
 
 def _error_code(error: Exception) -> str | None:

@@ -24,6 +24,7 @@ import botocore.auth
 import pytest
 from servers.seaweedfs import SeaweedServer
 
+import streamer
 from streamer.backends.s3.store import S3Store
 from streamer.core.errors import (
     AccessDeniedError,
@@ -161,6 +162,21 @@ def test_a_version_in_the_url_is_the_one_that_is_read(s3_server: SeaweedServer, 
     assert (info.path, info.uri, info.size_bytes, info.version) == (f"{bucket}/a.bin", uri, 3, old["ETag"])
     assert get(store.source(info)) == (200, b"old")
     assert query(store.source(info))["versionId"] == old["VersionId"]
+
+
+@pytest.mark.parametrize("version", ["abc", "null"])
+@pytest.mark.parametrize("kind", [{}, {"config_kwargs": {}}])
+def test_a_version_of_a_bucket_without_versions_is_refused_regression(
+    s3_server: SeaweedServer, bucket: str, version: str, kind: dict[str, Any]
+) -> None:
+    s3_server.put(bucket, "a.bin", b"current")
+    store = S3Store(f"s3://{bucket}/a.bin?versionId={version}", {**s3_server.storage_options(), **kind})
+    if version == "null":
+        assert store.info(store.root).size_bytes == 7
+        return
+    with pytest.raises(streamer.StreamerError, match=r"(?i)version") as caught:
+        store.info(store.root)
+    assert isinstance(caught.value, (streamer.UsageError, streamer.ObjectNotFoundError))
 
 
 def test_a_refresh_signs_again_for_the_same_object(
