@@ -20,7 +20,7 @@ from streamer.core.checkpoint.nothing_found import nothing_there
 from streamer.core.checkpoint.shards import info_of, infos_of_shards, read_index
 from streamer.core.checkpoint.small_files import USUAL_FILES, named_files
 from streamer.core.errors import AccessDeniedError, FormatError, ObjectNotFoundError, StorageError, UsageError
-from streamer.core.format.shard_names import USUAL_INDEX, USUAL_SHARD
+from streamer.core.format.shard_names import INDEX_SUFFIX, SHARD_SUFFIX, USUAL_INDEX, USUAL_SHARD
 from streamer.core.options.settings import Settings
 from streamer.core.quoting import printable, quoted
 from streamer.core.secrets.redact import redact
@@ -35,6 +35,8 @@ LONGEST_SEGMENT_BYTES = 255  # NAME_MAX of Linux
 # Limits, because a server may invent sub-folders, and a link may lead to a parent folder.
 MOST_FOLDERS = 10_000
 DEEPEST = 32
+
+INDEXES = (SHARD_SUFFIX + INDEX_SUFFIX, ".bin" + INDEX_SUFFIX)
 
 _log = logging.getLogger("streamer")
 
@@ -101,12 +103,15 @@ class Listing:
     """The files below a URL.
 
     Attributes:
-        files: The files, by their names relative to the URL; for the URL of one file, only this file.
+        files: The files, by their names relative to the URL; for the URL of one file, only this file; for the URL of an
+            index, the index and the shards that it names.
         is_whole: Whether these are all files; False if listing was forbidden.
+        is_file: Whether the URL names one file, not a folder.
     """
 
     files: dict[str, ObjectInfo]
     is_whole: bool = True
+    is_file: bool = False
 
 
 def files_below(store: Store, uri: str, settings: Settings) -> Listing:
@@ -129,10 +134,10 @@ def files_below(store: Store, uri: str, settings: Settings) -> Listing:
         found = _Walk(store, label, is_quoted=is_quoted).files(root)
     except AccessDeniedError as error:
         with suppress(StorageError):
-            return Listing(_one_file(store, uri, is_quoted=is_quoted))
+            return _one_file(store, uri, settings, is_quoted=is_quoted)
         return Listing(_named_files(store, label, settings, error), is_whole=False)
     if not found and not uri.endswith("/"):
-        return Listing(_one_file(store, uri, is_quoted=is_quoted))
+        return _one_file(store, uri, settings, is_quoted=is_quoted)
     if not found:
         nothing = ObjectNotFoundError("no file is at this URI", uri=label, hint="Check the URI")
         raise nothing_there(nothing, store, label, root)
@@ -144,16 +149,22 @@ def _named_files(store: Store, label: str, settings: Settings, refusal: AccessDe
     usual = named_files(store, (USUAL_INDEX, USUAL_SHARD, *USUAL_FILES))
     found = {info.path.rpartition("/")[2]: info for info in usual}
     if USUAL_INDEX in found:
-        index = read_index(store, found[USUAL_INDEX], settings)
-        infos = infos_of_shards(store, store.root.rstrip("/"), index, [], found[USUAL_INDEX].uri)
-        found.update(zip(index.shards, infos, strict=True))
+        found.update(_shards_of(store, found[USUAL_INDEX], settings))
     elif USUAL_SHARD not in found:
         raise refusal
     _log.warning("%s: listing is forbidden, so only the weights and files of usual names are pulled", printable(label))
     return found
 
 
-def _one_file(store: Store, uri: str, *, is_quoted: bool) -> dict[str, ObjectInfo]:
+def _shards_of(store: Store, index_info: ObjectInfo, settings: Settings) -> dict[str, ObjectInfo]:
+    """Return the shards that an index names, by name."""
+    suffix = index_info.path.removesuffix(INDEX_SUFFIX).rpartition(".")[2]
+    index = read_index(store, index_info, settings, (f".{suffix}",))
+    infos = infos_of_shards(store, index_info.path.rpartition("/")[0], index, [], index_info.uri)
+    return dict(zip(index.shards, infos, strict=True))
+
+
+def _one_file(store: Store, uri: str, settings: Settings, *, is_quoted: bool) -> Listing:
     try:
         info = info_of(store, redact(uri), store.root.rstrip("/"))
     except ObjectNotFoundError as error:
@@ -161,7 +172,10 @@ def _one_file(store: Store, uri: str, *, is_quoted: bool) -> dict[str, ObjectInf
         if "*" in name:
             error.hint = f"To pull some files of a folder, pass {folder} and --include {shlex.quote(name)}"
         raise
-    return {_name_of(info, is_quoted=is_quoted): info}
+    name = _name_of(info, is_quoted=is_quoted)
+    if not name.endswith(INDEXES):
+        return Listing({name: info}, is_file=True)
+    return Listing({name: info, **_shards_of(store, info, settings)})
 
 
 def _name_of(info: ObjectInfo, *, is_quoted: bool) -> str:

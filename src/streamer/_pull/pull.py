@@ -71,6 +71,7 @@ def pull(
     """
     check_uri(uri)
     check_storage_options(wanted.storage_options)
+    _check_path(path)
     uri, storage_options = hidden_uri(uri), hidden(wanted.storage_options)
     settings = resolve(wanted.options)
     with opened_store(uri, storage_options, None, settings) as store:
@@ -257,6 +258,13 @@ class _Pull:
             Incoming(missing[name], each, parts[name], FileDigests(each, expected[name]), parts[name].offset)
             for name, each in zip(names, objects, strict=True)
         ]
+
+
+def _check_path(path: str) -> None:
+    """Refuse a URL in place of a folder: it would become a folder of this name in the working directory."""
+    if "://" in path:
+        hint = "To copy to a URL: python -m streamer copy. For a disk, write the path"
+        raise UsageError("a pull fills a folder on a disk, and this is a URL", uri=redact(path), hint=hint)
 
 
 def _check_apart(uri: str, store: Store, path: str) -> None:

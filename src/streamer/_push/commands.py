@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import click
@@ -17,13 +18,16 @@ __all__ = ["copy_files", "push_folder"]
 
 
 @click.command("push")
-@click.argument("folder", type=click.Path(exists=True), metavar="DIR")
+@click.argument("folder", metavar="DIR")
 @click.argument("uri")
 @copy_options
 @click.option("--storage-options", "storage_options", metavar="JSON", help="As for the command manifest.")
 @click.pass_context
 def push_folder(context: click.Context, /, folder: str, uri: str, *, storage_options: str | None, **asked: Any) -> None:
     """Copy the file DIR, or all files of the folder DIR, to URI.
+
+    URI is a folder. If DIR is a file, and the last name of URI has the same suffix, URI is the name of the new file.
+    With a slash at its end, URI is always a folder.
 
     The index of a checkpoint shows up last, so that a load finds the whole checkpoint or none. If the command is run
     again, it continues where it stopped, and sends nothing if all files are there. It never replaces a file that has
@@ -33,6 +37,10 @@ def push_folder(context: click.Context, /, folder: str, uri: str, *, storage_opt
 
     Example: python -m streamer push /mnt/trained s3://bucket/model --exclude '*optimizer*'
     """
+    if not os.path.exists(folder):
+        copy = "push copies from a disk; between two URLs: python -m streamer copy"
+        what = copy if "://" in folder else f"there is no file or folder {folder!r}"
+        raise click.BadParameter(what, param_hint="DIR")
     target = Target(uri, parsed_options(storage_options))
     context.exit(_run(folder, target, None, asked))
 
@@ -56,8 +64,8 @@ def copy_files(
 ) -> None:
     """Copy the file at the first URI, or all files below it, to the second URI, without a disk between them.
 
-    As with push, a second run continues the first, the index shows up last, and no file is replaced. Files are compared
-    with the digests of both storages.
+    The second URI is a folder, or the name of the new file, as for push. Files are compared with the digests of both
+    storages. As with push, a second run continues the first, the index shows up last, and no file is replaced.
 
     Exit codes: as for pull.
 

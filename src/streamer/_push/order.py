@@ -7,15 +7,18 @@ from collections.abc import Collection
 
 from streamer.core.format.shard_names import SHARD_SUFFIX
 
-__all__ = ["turn"]
+__all__ = ["is_manifest", "turn"]
 
 # The name of a variant's index contains the name of the variant. DCP's index is `.metadata`.
 _INDEX = re.compile(r".*\.(?:safetensors|bin)\.index(?:\.[^/]+)?\.json|(?:.*/)?\.metadata", re.DOTALL)
+MANIFEST_SUFFIX = f"{SHARD_SUFFIX}.manifest.json"
 _OTHER_WEIGHTS = (".bin", ".pt", ".pth", ".ckpt", ".gguf", ".npz", ".tensors")
 
 
 def turn(names: Collection[str], name: str) -> tuple[int, str]:
     """Return the sort key of a file; in this order, readers find a checkpoint only when it is whole.
+
+    Manifests come right before the file that makes their checkpoint whole.
 
     The index comes last. If there is no index, the weights come after all other files, those of safetensors last: a
     folder that has them is loaded from them, and its ``.bin`` files may be anything (accelerate's ``scheduler.bin``).
@@ -38,7 +41,14 @@ def turn(names: Collection[str], name: str) -> tuple[int, str]:
     folder = name[: len(name) - len(name.rpartition("/")[2])]
     has_index = any(each.startswith(folder) and _INDEX.fullmatch(each) for each in names)
     if _INDEX.fullmatch(name):
-        return 3, name
+        return 4, name
+    if is_manifest(name):
+        return 2, name
     if has_index:
         return 0, name
-    return 2 if name.endswith(SHARD_SUFFIX) else 1 if name.endswith(_OTHER_WEIGHTS) else 0, name
+    return 3 if name.endswith(SHARD_SUFFIX) else 1 if name.endswith(_OTHER_WEIGHTS) else 0, name
+
+
+def is_manifest(name: str) -> bool:
+    """Say whether a file holds the digests of a checkpoint, and so must not stay without it."""
+    return name.endswith(MANIFEST_SUFFIX)

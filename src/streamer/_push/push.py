@@ -8,10 +8,13 @@ checkpoint would be mixed with the new one.
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import PurePosixPath
 from threading import Event
 from typing import Any
 
@@ -20,7 +23,7 @@ from streamer._progress import Progress
 from streamer._pull.checkpoints import check_series
 from streamer._pull.listing import check_names, files_below, is_selected
 from streamer._pull.record import Wanted
-from streamer._push.order import turn
+from streamer._push.order import is_manifest, turn
 from streamer._push.report import PushReport
 from streamer._save.writing import Writing, uploading_store
 from streamer.backends.posix.open_folder import are_in_one_another
@@ -37,6 +40,7 @@ from streamer.core.secrets.redact import redact
 from streamer.core.store.parallel import in_parallel
 from streamer.core.store.presence import info_if_present
 from streamer.core.store.sources import Store
+from streamer.core.store.uploads import Upload
 from streamer.plugins.registry import scheme_of
 
 __all__ = ["Target", "push"]
@@ -47,7 +51,7 @@ class Target:
     """Where files are copied to.
 
     Attributes:
-        uri: URI of the folder or prefix.
+        uri: URI of the folder or prefix; or of the new file, if one file is copied and its name has the same suffix.
         storage_options: As for `streamer.save`.
     """
 
@@ -100,6 +104,7 @@ class _Push:
         self._source, self._to, self._target = source, target, target.store
         self._settings, self._wanted = settings, wanted
         self._verified_files = 0
+        self._names_file = False  # whether the target's URI is the name of the only file
 
     def run(self, progress: ProgressOption) -> PushReport:
         began = time.perf_counter()
@@ -115,9 +120,7 @@ class _Push:
                 self._target, self._settings.memory_limit_bytes, shown, Event(), failure="not all files are there"
             ) as writing,
         ):
-            for name in missing:
-                self._send(writing, name, chosen[name])
-                writing.keep_shown()
+            self._send_all(writing, {name: chosen[name] for name in missing})
         return PushReport(
             self._source.label,
             self._to.label,
@@ -131,7 +134,9 @@ class _Push:
 
     def _chosen(self) -> dict[str, FileBytes]:
         source, wanted = self._source, self._wanted
-        listed = files_below(source.store, source.uri, self._settings).files
+        listing = files_below(source.store, source.uri, self._settings)
+        listed = listing.files
+        self._names_file = listing.is_file and _names_file(self._to, next(iter(listed)))
         names = [name for name in sorted(listed) if is_selected(name, wanted.include, wanted.exclude)]
         if not names:
             message = f"the patterns select none of the {len(listed)} files"
@@ -142,7 +147,8 @@ class _Push:
         return {name: FileBytes(source.store, info, self._settings) for name, info in zip(names, infos, strict=True)}
 
     def _path(self, name: str) -> str:
-        return f"{self._target.root.rstrip('/')}/{name}"
+        root = self._target.root.rstrip("/")
+        return root if self._names_file else f"{root}/{name}"
 
     def _there(self, chosen: Mapping[str, FileBytes]) -> dict[str, FileBytes]:
         """Find the files that the target has already."""
@@ -159,13 +165,43 @@ class _Push:
                 hint = "Copy to another place, or remove this file: it is never replaced"
                 raise UsageError(f"another file is there: {quoted(name)}", uri=file.info.uri, hint=hint)
 
-    def _send(self, writing: Writing, name: str, file: FileBytes) -> None:
+    def _send_all(self, writing: Writing, missing: Mapping[str, FileBytes]) -> None:
+        """Send files, and show each. A manifest waits until the next file is sent, which completes its checkpoint."""
+        held: list[tuple[str, Upload]] = []
+        for name, file in missing.items():
+            held.append((name, self._sent(writing, name, file)))
+            if is_manifest(name):
+                continue
+            self._show(writing, held)
+            held.clear()
+        self._show(writing, held)
+
+    def _sent(self, writing: Writing, name: str, file: FileBytes) -> Upload:
         digests = file.digests(file.digest()) if self._wanted.is_verified else file.digests()
-        path = self._path(name)
-        try:
-            upload = writing.send(path, file.size_bytes, file.pieces(digests), None)
-            writing.show(path, upload, None)
-        except ChangedError as error:
-            error.hint = "Run the command again: files that were sent are kept"
-            raise
+        with _resumable():
+            upload = writing.send(self._path(name), file.size_bytes, file.pieces(digests), None)
         self._verified_files += digests.verified_by is not None
+        return upload
+
+    def _show(self, writing: Writing, held: Sequence[tuple[str, Upload]]) -> None:
+        for name, upload in held:
+            with _resumable():
+                writing.show(self._path(name), upload, None)
+            writing.keep_shown()
+
+
+def _names_file(target: _Side, name: str) -> bool:
+    """Say whether the target of one file is its new name, as for ``cp``: the last name has the same suffix."""
+    root, suffix = target.store.root, PurePosixPath(name).suffix
+    if target.uri.partition("?")[0].endswith("/") or not suffix or PurePosixPath(root).suffix != suffix:
+        return False
+    return not (scheme_of(target.uri) == "file" and os.path.isdir(disk_name(root)))
+
+
+@contextmanager
+def _resumable() -> Iterator[None]:
+    try:
+        yield
+    except ChangedError as error:
+        error.hint = "Run the command again: files that were sent are kept"
+        raise

@@ -119,6 +119,84 @@ def test_every_storage_is_copied_to_s3_without_a_disk(
     assert pushed(uri, target, storage_options=options).sent_bytes == 0
 
 
+@pytest.mark.parametrize("name", ["model.safetensors", "renamed.safetensors"])
+def test_a_url_with_the_files_suffix_is_the_files_name_regression(target: Target, tmp_path: Path, name: str) -> None:
+    file = tmp_path / "model.safetensors"
+    streamer.save({"a": np.ones(50, "f4")}, file, digests=False)
+    there = Target(f"{target.uri}/{name}", target.storage_options)
+    assert pushed(file, there).files == 1
+    assert files(target.uri, dict(target.storage_options or {})) == {name: file.read_bytes()}
+    assert pushed(file, there).kept_files == 1
+
+
+def test_a_url_with_a_slash_or_another_suffix_is_a_folder(target: Target, tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text("{}")
+    for folder in ("one.json/", "v1.5"):
+        pushed(tmp_path / "a.json", Target(f"{target.uri}/{folder}", target.storage_options))
+    found = files(target.uri, dict(target.storage_options or {}))
+    assert found == {"one.json/a.json": b"{}", "v1.5/a.json": b"{}"}
+
+
+def test_a_folder_on_a_disk_with_the_files_suffix_stays_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text("{}")
+    (tmp_path / "there.json").mkdir()
+    pushed(tmp_path / "a.json", Target(str(tmp_path / "there.json")))
+    assert (tmp_path / "there.json/a.json").read_text() == "{}"
+
+
+def test_an_index_is_copied_with_its_shards_regression(s3_server: SeaweedServer, tmp_path: Path) -> None:
+    checkpoint(tmp_path / "model")
+    target = Target(f"s3://private/of-index-{tmp_path.name}", s3_server.storage_options())
+    pushed(tmp_path / "model/model.safetensors.index.json", target)
+    found, expected = files(target.uri, s3_server.storage_options()), content_of(tmp_path / "model")
+    assert found == {name: expected[name] for name in expected if "manifest" not in name and name.startswith("model")}
+
+
+@pytest.mark.usefixtures("short_pauses")
+def test_a_copy_that_failed_leaves_no_manifest_without_its_model_regression(
+    s3_server: SeaweedServer, tmp_path: Path
+) -> None:
+    streamer.save({"a": np.ones(400_000, "f4")}, tmp_path / "model")
+    uri, options = f"s3://private/alone-{tmp_path.name}", s3_server.storage_options()
+
+    def refusing(method: str, path: str) -> Fault:
+        return "refuse" if method in ("PUT", "POST") and path.partition("?")[0].endswith(".safetensors") else None
+
+    with ForwardingProxy(s3_server.port, refusing) as proxy:
+        through = {**options, "endpoint_url": f"http://127.0.0.1:{proxy.port}"}
+        with pytest.raises(streamer.StorageError, match="not all files are there"):
+            pushed(tmp_path / "model", Target(uri, through), options=streamer.Options(block_deadline_s=0.5))
+    with pytest.raises(streamer.ObjectNotFoundError):
+        streamer.load(uri, storage_options=options, framework="np", verify="manifest")
+    names = [
+        each["Key"]
+        for each in s3_server.client().list_objects_v2(Bucket="private", Prefix=uri[13:]).get("Contents", [])
+    ]
+    assert names == []
+    pushed(tmp_path / "model", Target(uri, options))
+    assert files(uri, options) == content_of(tmp_path / "model")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["push", "s3://a/b", "s3://c/d"], "python -m streamer copy"),
+        (["pull", "{model}", "s3://c/d"], "python -m streamer copy"),
+        (["pull", "{model}", "file:///tmp/d"], "write the path"),
+    ],
+)
+def test_the_command_between_two_urls_is_named_regression(
+    words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint(tmp_path / "model")
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    done = invoke(*(word.format(model=tmp_path / "model") for word in words), "--json")
+    assert done.exit_code == 2
+    assert said in json.loads(done.stdout)["message"]
+    assert not list(Path().iterdir())
+
+
 def test_the_index_shows_up_last(s3_server: SeaweedServer, tmp_path: Path) -> None:
     checkpoint(tmp_path / "model", size=400_000)
     with ForwardingProxy(s3_server.port, lambda method, path: None) as proxy:
