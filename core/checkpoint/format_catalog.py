@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from streamer.core.checkpoint.catalog import Catalog, ShardTensor, check_index
 from streamer.core.checkpoint.shard_choice import ShardChoice, duplicate_tensor
-from streamer.core.encryption.keys import KeySource
+from streamer.core.encryption.keys import LEAVE_OUT, KeySource
 from streamer.core.engine.python_readers import LastAttemptError
 from streamer.core.engine.session import SourceObject
 from streamer.core.errors import FormatError, PluginError, StreamerError, TamperedError
@@ -85,8 +85,7 @@ def _index_reader(
         return format_.read_index
     read_encrypted = getattr(format_, "read_encrypted_index", None)
     if read_encrypted is None:
-        hint = "Leave key= out if that is right"
-        raise TamperedError("a key is given, and the file is not encrypted", uri=files[0].uri, hint=hint)
+        raise TamperedError("a key is given, and the file is not encrypted", uri=files[0].uri, hint=LEAVE_OUT)
     return partial(read_encrypted, key=key)
 
 

@@ -18,8 +18,8 @@ from streamer.core.quoting import names_text
 
 OUR_MODULES = "streamer.core.other_formats."
 _HAS_SUFFIX = re.compile(r"\.[A-Za-z][^./]*\Z")
-# PyTorch's files that programs write beside a model of another format: Lightning's meta.pt and Megatron's common.pt beside
-# DCP, states of accelerate.
+# Files of PyTorch that programs write beside a model of another format: Lightning's meta.pt and Megatron's common.pt
+# beside DCP, states of accelerate.
 _BESIDE_A_MODEL = re.compile(r"(?:meta|common)\.pt|(?:sampler|dl_state_dict|random_states)[^/]*\.(?:bin|pt|pth)")
 
 __all__ = ["NO_FORMATS", "OUR_MODULES", "FolderChoice", "Formats"]

@@ -15,7 +15,7 @@ from streamer import _native
 from streamer.core.checkpoint.catalog import Catalog, ShardTensor
 from streamer.core.checkpoint.cuts import Cut
 from streamer.core.checkpoint.shard_choice import duplicate_tensor
-from streamer.core.encryption.keys import KeySource, SecretKey
+from streamer.core.encryption.keys import LEAVE_OUT, KeySource, SecretKey
 from streamer.core.encryption.sealed_files import (
     HEADER_TENSOR,
     METADATA_NAME,
@@ -95,9 +95,7 @@ def _checked_parameters(catalog: Catalog, *, is_whole: bool) -> list[SealedParam
     for metadata, shard in zip(catalog.header_metadata, catalog.shards, strict=True):
         parameters = parsed_parameters(metadata, shard.uri)
         if parameters is None:
-            raise TamperedError(
-                "a key is given, but the file is not encrypted", uri=shard.uri, hint="Leave key= out if that is right"
-            )
+            raise TamperedError("a key is given, but the file is not encrypted", uri=shard.uri, hint=LEAVE_OUT)
         first = found[0] if found else parameters
         if _of_checkpoint(parameters) != _of_checkpoint(first):
             raise TamperedError("the file belongs to another encrypted checkpoint", uri=shard.uri, hint=_HINT)

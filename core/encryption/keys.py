@@ -11,6 +11,7 @@ import binascii
 import hashlib
 import hmac
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeAlias, cast, runtime_checkable
@@ -19,13 +20,15 @@ from streamer.core.errors import EncryptionKeyError, StreamerError
 from streamer.core.quoting import quoted
 
 __all__ = ["KEY_BYTES", "DataKey", "KeyOption", "KeyProvider", "KeySource", "NewKey", "Passphrase", "SecretKey"]
-__all__ += ["hidden_key"]
+__all__ += ["LEAVE_OUT", "hidden_key"]
 
 KEY_BYTES = 32
 MOST_KEY_FILE_BYTES = 1024  # 32 bytes as text need 64 digits; a longer file holds no key
 MOST_KEY_ID_CHARACTERS = 2048  # the name of a key in Google's service has up to 250, an ARN up to 2048
 MOST_WRAPPED_BYTES = 32 << 10  # wrapped keys of the large services have a few hundred
 ENVIRONMENT_PREFIX = "env:"
+_LIKE_A_KEY = re.compile(r"[A-Za-z0-9+/_-]{32,}=*")  # base64, which may hold slashes
+LEAVE_OUT = "Leave key= out if that is right"  # the hint for a file that is not encrypted, which may be a downgrade
 _HINT = "A key is 32 bytes; a text is the path of a key file, or env:NAME for an environment variable"
 
 
@@ -277,19 +280,33 @@ class KeySource:
         return cast("SecretKey", found).checked("the key")
 
     def _of_file(self) -> SecretKey:
-        """Read a key file. If the file does not exist, no message shows its path, because the text may be a key."""
+        """Read a key file; ``~`` is the home folder.
+
+        If the file does not exist, a message shows its path only if it is clearly a path: a text may be a key.
+        """
         try:
-            with open(self._value, "rb") as file:
+            with open(os.path.expanduser(self._value), "rb") as file:
                 key = SecretKey.of_content(file.read(MOST_KEY_FILE_BYTES + 1))
         except (OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or "no path"
-            raise EncryptionKeyError(f"the key file cannot be read: {why}", hint=_HINT) from None
+            name = f" {quoted(os.fsdecode(self._value))}" if _is_surely_path(self._value) else ""
+            raise EncryptionKeyError(f"the key file{name} cannot be read: {why}", hint=_HINT) from None
         if key.problem is not None:
             raise _no_key_in(f"the key file {quoted(os.fsdecode(self._value))}")
         return key
 
     def __repr__(self) -> str:
         return "KeySource(…)"
+
+
+def _is_surely_path(value: str | os.PathLike[str]) -> bool:
+    """Say whether a text is a path and no key: its folder exists, and it does not look like a key with a slash."""
+    text = os.fsdecode(value)
+    try:
+        has_folder = bool(os.path.dirname(text)) and os.path.isdir(os.path.dirname(os.path.expanduser(text)))
+    except ValueError:  # a zero byte
+        return False
+    return has_folder and not _LIKE_A_KEY.fullmatch(text)
 
 
 def hidden_key(value: Any) -> KeySource | None:

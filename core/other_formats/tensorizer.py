@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from struct import Struct, error
 from typing import Any
 
-from streamer.core.encryption.keys import KeySource
+from streamer.core.encryption.keys import LEAVE_OUT, KeySource
 from streamer.core.errors import EncryptionKeyError, FormatError, TamperedError
 from streamer.core.format.dtypes import DTYPES_BY_TORCH_NAME, byte_length
 from streamer.core.other_formats.interface import (
@@ -113,8 +113,7 @@ def _check_encryption(file: CheckpointFile, is_encrypted: bool, *, is_expected: 
         hint = "Give key=: its 32 bytes, the path of a file, env:NAME, or streamer.Passphrase"
         raise EncryptionKeyError("this file is encrypted by Tensorizer, and no key is given", uri=file.uri, hint=hint)
     if is_expected and not is_encrypted:
-        hint = "Leave key= out if that is right"
-        raise TamperedError("a key is given, and the file is not encrypted", uri=file.uri, hint=hint)
+        raise TamperedError("a key is given, and the file is not encrypted", uri=file.uri, hint=LEAVE_OUT)
 
 
 class _Index:

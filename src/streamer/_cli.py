@@ -26,11 +26,13 @@ from streamer._command_line.output import print_line, print_table
 from streamer._pull.command import INTERRUPTED, report_failure, run_pull
 from streamer._pull.pull import Wanted
 from streamer._push.commands import copy_files, push_folder
+from streamer.core.encryption.keys import LEAVE_OUT
 from streamer.core.quoting import counted, printable, size_text
 from streamer.core.secrets.redact import redact
 
 __all__ = ["main"]
 
+KEY_VARIABLE = "STREAMER_KEY"
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s')]*")
 
 
@@ -162,7 +164,7 @@ def write_manifest(context: click.Context, /, uri: str, *, storage_options: str 
 @click.option(
     "--key-file",
     help="The key of an encrypted checkpoint: a file with 32 bytes, hexadecimal digits or base64, or env:NAME. Without"
-    " it, STREAMER_KEY if it is set.",
+    " it, STREAMER_KEY if it is set. With a key, a checkpoint that is not encrypted is refused.",
 )
 @click.option("--full", "in_full", is_flag=True, help="Read every tensor, too.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object instead of a line, also of an error.")
@@ -185,10 +187,15 @@ def check_checkpoint(
 
     Example: python -m streamer check s3://bucket/model --full --key-file weights.key
     """
+    key = key_file or (f"env:{KEY_VARIABLE}" if os.environ.get(KEY_VARIABLE) else None)
     try:
-        key = key_file or ("env:STREAMER_KEY" if os.environ.get("STREAMER_KEY") else None)
         report = check(uri, storage_options=parsed_options(storage_options), key=key, in_full=in_full)
     except streamer.StreamerError as error:
+        if error.hint == LEAVE_OUT:  # without a refusal, a file that replaces an encrypted one would pass
+            leave_out = "Leave --key-file out" if key_file else f"The key is that of {KEY_VARIABLE}: unset it"
+            error.hint = f"{leave_out} if this checkpoint should not be encrypted"
+        elif isinstance(error, streamer.EncryptionKeyError) and key is None:
+            error.hint = f"Pass --key-file with the path of a file or env:NAME, or set {KEY_VARIABLE}"
         context.exit(report_failure(str(error), exit_code_of(error), type(error).__name__, as_json=as_json))
     print_line(json.dumps(report.to_dict()) if as_json else printable(str(report)))
 

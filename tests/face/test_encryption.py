@@ -336,6 +336,25 @@ def test_the_command_check_authenticates_the_headers(tmp_path: Path, how: str, m
     assert (changed.exit_code, "as they were saved" in changed.output) == (65, True)
 
 
+def test_the_command_check_speaks_of_its_own_options_regression(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    streamer.save({"a": torch.arange(9)}, tmp_path / "sealed", key=KEY)
+    streamer.save({"a": torch.arange(9)}, tmp_path / "plain")
+    np.savez(tmp_path / "plain.npz", a=np.arange(9))
+    (tmp_path / "key").write_text(KEY.hex())
+    without = CliRunner().invoke(main, ["check", str(tmp_path / "sealed")])
+    assert "Pass --key-file" in without.output
+    by_option = CliRunner().invoke(main, ["check", str(tmp_path / "plain"), "--key-file", str(tmp_path / "key")])
+    assert (by_option.exit_code, "Leave --key-file out" in by_option.output) == (65, True)
+    monkeypatch.setenv("STREAMER_KEY", KEY.hex())
+    for name in ("plain", "plain.npz"):
+        by_variable = CliRunner().invoke(main, ["check", str(tmp_path / name)])
+        assert (by_variable.exit_code, "that of STREAMER_KEY: unset it" in by_variable.output) == (65, True)
+        assert "key=" not in by_variable.output
+    assert "key=" not in without.output + by_option.output
+
+
 def test_dcp_refuses_what_is_encrypted(tmp_path: Path) -> None:
     streamer.save({"a": torch.arange(9)}, tmp_path, key=KEY)
     with pytest.raises(streamer.EncryptionKeyError, match=key_id(KEY)):

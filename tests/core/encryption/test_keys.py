@@ -88,6 +88,23 @@ def test_what_is_no_key_is_refused_without_being_shown(tmp_path: Path, key: Any,
     assert not (tmp_path / "model").exists()
 
 
+def test_the_home_folder_of_a_key_file_is_expanded_regression(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "key.hex").write_text(KEY.hex())
+    streamer.save(TENSORS, tmp_path / "model", key="~/key.hex")
+    assert torch.equal(streamer.load(tmp_path / "model", key=KEY)["a"], TENSORS["a"])
+
+
+def test_a_missing_key_file_is_named_if_it_cannot_be_a_key_regression(tmp_path: Path) -> None:
+    for key in (f"{tmp_path}/absent.hex", "~/absent.hex"):
+        with pytest.raises(streamer.EncryptionKeyError, match=f"key file '{key}' cannot be read: No such file"):
+            streamer.save(TENSORS, tmp_path / "model", key=key)
+    for secret in ("/" + "Zm9v" * 10 + "Zm8=", "passphrase", "pass/phrase", base64.b64encode(KEY).decode()):
+        with pytest.raises(streamer.EncryptionKeyError, match="the key file cannot be read") as raised:
+            streamer.save(TENSORS, tmp_path / "model", key=secret)
+        assert secret not in str(raised.value)
+
+
 def test_a_file_without_a_key_is_refused(tmp_path: Path) -> None:
     (tmp_path / "key").write_bytes(b"secret words, more than thirty-two bytes of them")
     with pytest.raises(streamer.EncryptionKeyError, match="does not hold a key") as raised:
