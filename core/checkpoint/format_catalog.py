@@ -29,6 +29,7 @@ from streamer.core.other_formats.interface import (
     Reader,
     TensorPlace,
 )
+from streamer.core.outages.counters import PackedBytes
 from streamer.core.quoting import counted, quoted
 from streamer.core.store.sources import PythonSource
 
@@ -75,6 +76,7 @@ def read_format_catalog(
         for tensor in index.tensors:
             placing.add(tensor)
         metadata.update(index.metadata)
+    settings.earlier.packed.clear()
     return placing.catalog(metadata, format_.name)
 
 
@@ -111,6 +113,7 @@ class _Placing:
 
     def __init__(self, files: Sequence[EngineFile], settings: Settings, choice: ShardChoice) -> None:
         self._files, self._choice, self._max_rank = files, choice, settings.max_rank
+        self._packed = settings.earlier.packed
         self._number_of: dict[CheckpointFile, int] = {file: number for number, file in enumerate(files)}
         self._placed: dict[str, _Placed] = {}
         self._overruled: set[int] = set()
@@ -152,7 +155,7 @@ class _Placing:
         for each in computed:
             size_bytes = each.entry.end - each.entry.begin
             tensors.append(ShardTensor(len(shards), each.entry._replace(begin=0, end=size_bytes)))
-            shards.append(_computed(objects[each.file], each, remark))
+            shards.append(_computed(objects[each.file], each, remark, self._packed))
         tensors.sort(key=lambda each: each.shard)  # keeps the order in each shard
         check_index(self._placed, self._choice, objects)
         return Catalog(
@@ -221,20 +224,21 @@ class _Views:
         return shard
 
 
-def _computed(file: SourceObject, placed: _Placed, remark: str) -> SourceObject:
+def _computed(file: SourceObject, placed: _Placed, remark: str, packed: PackedBytes) -> SourceObject:
     entry, reader = placed.entry, placed.reader
     assert reader is not None
-    source = PythonSource(partial(_read_into, reader, entry.begin, file.uri), remark=remark)
+
+    def read_into(buffer: memoryview, offset: int) -> int:
+        """Fill the engine's buffer; an error is final, because the reads below were retried already."""
+        try:
+            reader.read_into(buffer, entry.begin + offset)
+        except StreamerError as error:
+            error.uri = error.uri or file.uri
+            raise LastAttemptError(error) from error
+        packed.add_unpacked(buffer.nbytes)
+        return buffer.nbytes
+
+    source = PythonSource(read_into, remark=remark)
     return replace(
         file, source=source, size_bytes=entry.end - entry.begin, version="", cache=None, compares_answers=False
     )
-
-
-def _read_into(reader: Reader, begin: int, uri: str, buffer: memoryview, offset: int) -> int:
-    """Fill the engine's buffer; an error is final, because the reads below were retried already."""
-    try:
-        reader.read_into(buffer, begin + offset)
-    except StreamerError as error:
-        error.uri = error.uri or uri
-        raise LastAttemptError(error) from error
-    return buffer.nbytes

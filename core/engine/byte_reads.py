@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -52,7 +52,13 @@ def read_bytes(
     return found, pinned
 
 
-def read_into(source_object: SourceObject, begin: int, buffer: memoryview, settings: Settings) -> SourceObject:
+def read_into(
+    source_object: SourceObject,
+    begin: int,
+    buffer: memoryview,
+    settings: Settings,
+    on_end: Callable[[Mapping[str, int]], None] | None = None,
+) -> SourceObject:
     """Fill the caller's memory from an offset; return the object with the version that its answers had.
 
     Args:
@@ -60,12 +66,13 @@ def read_into(source_object: SourceObject, begin: int, buffer: memoryview, setti
         begin: Offset of the first byte in the object.
         buffer: Writable and contiguous memory. A view prevents its owner from resizing it while it is filled.
         settings: How to read.
+        on_end: Called with the engine's counters.
 
     Raises:
         StorageError: and its kinds.
     """
     item = Item(0, begin, begin + buffer.nbytes, address_of(buffer))
-    return _read([source_object], [item], settings, buffer)[0]
+    return _read([source_object], [item], settings, buffer, on_end)[0]
 
 
 def _without_overlaps(ranges: Sequence[tuple[int, int, int]]) -> Iterator[tuple[int, int, int]]:
@@ -88,7 +95,11 @@ def address_of(memory: bytes | memoryview) -> int:
 
 
 def _read(
-    objects: Sequence[SourceObject], items: Sequence[Item], settings: Settings, targets: object
+    objects: Sequence[SourceObject],
+    items: Sequence[Item],
+    settings: Settings,
+    targets: object,
+    on_end: Callable[[Mapping[str, int]], None] | None = None,
 ) -> list[SourceObject]:
     if not items:
         return list(objects)
@@ -97,6 +108,8 @@ def _read(
     try:
         while arrived := session.next_items():
             session.take_all(arrived)
+        if on_end is not None:
+            on_end(session.stats())
         return session.pinned()
     finally:
         session.close()

@@ -124,8 +124,11 @@ class EngineFile(CheckpointFile):
         """Fill the buffer; raises as a load does."""
         from streamer.core.engine.byte_reads import read_into  # noqa: PLC0415 (imports numpy)
 
+        def count(stats: Mapping[str, int]) -> None:
+            self._settings.earlier.packed.add_packed(buffer.nbytes, stats["cached_bytes"])
+
         if buffer.nbytes:
-            read_into(self.source_object, offset, buffer, self._settings)
+            read_into(self.source_object, offset, buffer, self._settings, count)
 
     def _read(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         from streamer.core.engine.byte_reads import read_bytes  # noqa: PLC0415 (imports numpy)

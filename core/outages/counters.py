@@ -1,17 +1,18 @@
-"""Counts what happens before the engine counts: bytes of an answer that still arrives, and failures while locating.
+"""Counts what the engine's session of a load does not: bytes of an answer, failures while locating, bytes of readers.
 
 A request may be made on one thread and read on another thread's event loop, which has the caller's context variables.
 """
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-__all__ = ["EarlierCounters", "ReceivedBytes", "counting", "note_bytes"]
+__all__ = ["EarlierCounters", "PackedBytes", "ReceivedBytes", "counting", "note_bytes"]
 
 # The engine's counters that add up over the stages of a load.
 _SUMMED = ("http_requests", "retries", "hedges", "credential_refreshes", "outages", "waited_us", "probes")
@@ -48,10 +49,44 @@ def note_bytes(count: int) -> None:
         received.count += count
 
 
-class EarlierCounters:
-    """The sums of one load."""
+class PackedBytes:
+    """The bytes that Python's readers of other formats unpack. Thread-safe.
+
+    Attributes:
+        unpacked_bytes: Bytes that they gave to the session that reads the tensors.
+        packed_bytes: Bytes of files that they read for these.
+        cached_bytes: The part of `packed_bytes` that was in the cache of this machine.
+    """
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.clear()
+
+    def clear(self) -> None:
+        """Begin to count; what was read for an index does not count."""
+        self.unpacked_bytes = self.packed_bytes = self.cached_bytes = 0
+
+    def add_unpacked(self, count: int) -> None:
+        """Count bytes that a reader gave."""
+        with self._lock:
+            self.unpacked_bytes += count
+
+    def add_packed(self, count: int, cached_bytes: int) -> None:
+        """Count bytes of a file that a reader read, and those of them that were in the cache."""
+        with self._lock:
+            self.packed_bytes += count
+            self.cached_bytes += cached_bytes
+
+
+class EarlierCounters:
+    """The sums of one load.
+
+    Attributes:
+        packed: What readers of other formats read while the tensors are read.
+    """
+
+    def __init__(self) -> None:
+        self.packed = PackedBytes()
         self._sums: Counter[str] = Counter()
 
     def add(self, stats: Mapping[str, int]) -> None:

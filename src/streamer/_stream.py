@@ -116,19 +116,20 @@ class Stream(Generic[TensorT]):
     def report(self) -> LoadReport:
         """The report of the load so far; complete once the loop has ended."""
         stats, settings, verification = self._session.stats(), self._checkpoint.settings, self._verification
-        share = self._share
+        share, packed = self._share, settings.earlier.packed
         stats = share.added_to(stats) if share else stats
         paths = self._destinations.device_paths()
         if self._group is not None:  # the group fills tensors on devices itself
             paths = {"torch" if each == "ring" else each for each in paths}
         path = device_path(paths, stats)
+        read_bytes = (share.read_bytes if share else self._plan.span_bytes) - stats["cached_bytes"]
         shards = {each.shard: self._checkpoint.catalog.shards[each.shard].source for each in self._wanted}
         return load_report(
             self._checkpoint.label,
-            stats,
+            {**stats, "cached_bytes": stats["cached_bytes"] + packed.cached_bytes},
             settings.earlier,
             stages={**self._checkpoint.stages, "read": (self._ended or time.perf_counter()) - self._started},
-            bytes_read=(share.read_bytes if share else self._plan.span_bytes) - stats["cached_bytes"],
+            bytes_read=max(0, read_bytes + packed.packed_bytes - packed.cached_bytes - packed.unpacked_bytes),
             shared_bytes=share.copied_bytes if share else 0,
             sources=list(shards.values()),
             remarks=[

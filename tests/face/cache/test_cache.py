@@ -14,6 +14,7 @@ import torch
 from comparison import assert_same
 from safetensors.numpy import save
 from servers.one_file import DATA, FILES, TENSORS, is_block, one_file, place_of
+from servers.seaweedfs import SeaweedServer
 from servers.tcp_proxy import TcpProxy, http_requests
 
 import streamer
@@ -325,3 +326,23 @@ def test_several_loads_at_once_fill_one_cache(options, folder):
         written()
         assert load(server, options)[1].cached_bytes > 0
         assert len(data_files(folder)) == 1
+
+
+def test_the_report_counts_what_compressed_arrays_took_from_the_cache_regression(
+    s3_server: SeaweedServer, options: streamer.Options, tmp_path: Path
+) -> None:
+    array = np.random.default_rng(1).integers(0, 16, 400_000).astype("f4")
+    np.savez_compressed(tmp_path / "x.npz", a=array)
+    size_bytes = (tmp_path / "x.npz").stat().st_size
+    s3_server.put("private", f"{tmp_path.name}/x.npz", (tmp_path / "x.npz").read_bytes())
+    reports = []
+    for _ in range(2):
+        uri, how = f"s3://private/{tmp_path.name}/x.npz", s3_server.storage_options()
+        with streamer.stream(uri, framework="np", storage_options=how, options=options) as stream:
+            np.testing.assert_array_equal(dict(stream)["a"], array)
+        written()
+        reports.append(stream.report)
+    first, second = reports
+    assert first.cached_bytes <= 1 << 20  # what the index has read of the array
+    assert second.cached_bytes >= 0.9 * size_bytes
+    assert second.bytes_read <= 0.1 * size_bytes
