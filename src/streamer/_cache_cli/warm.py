@@ -59,7 +59,8 @@ def warm(request: Request) -> WarmReport:
         StreamerError: as for `streamer.load`.
     """
     started = time.perf_counter()
-    checkpoint = open_checkpoint(request, is_raw=True)
+    checkpoint = open_checkpoint(request, is_raw=True, any_format=True)
+    _check_format(checkpoint)
     _check_cached(checkpoint)
     for shard in checkpoint.catalog.shards:
         if shard.cache is not None:
@@ -80,6 +81,13 @@ def warm(request: Request) -> WarmReport:
         _bytes_of(missing),
         time.perf_counter() - started,
     )
+
+
+def _check_format(checkpoint: OpenedCheckpoint) -> None:
+    if checkpoint.format_name != "safetensors":
+        what = f"cache warm takes safetensors only, and this checkpoint is of the format {checkpoint.format_name}"
+        hint = "Load it once with this cache: what a load reads stays there"
+        raise UsageError(what, uri=checkpoint.label, hint=hint)
 
 
 def _check_cached(checkpoint: OpenedCheckpoint) -> None:

@@ -142,6 +142,16 @@ def test_warm_of_what_is_never_cached_is_an_error(folder, tmp_path):
     assert "files of this machine" in result.stderr
 
 
+def test_warm_of_another_format_says_what_is_taken_regression(folder, s3_server, tmp_path):
+    np.savez(tmp_path / "x.npz", a=np.ones(3))
+    s3_server.put("private", f"{tmp_path.name}/x.npz", (tmp_path / "x.npz").read_bytes())
+    options = json.dumps(s3_server.storage_options())
+    for uri in (f"s3://private/{tmp_path.name}", f"s3://private/{tmp_path.name}/x.npz"):
+        result = run("warm", uri, "--storage-options", options)
+        assert result.exit_code == 2
+        assert "safetensors only, and this checkpoint is of the format NumPy. Load it once" in result.stderr
+
+
 def test_warm_tells_when_there_is_no_room(server, folder, monkeypatch):
     monkeypatch.setenv("STREAMER_CACHE_BYTES", "1MiB")
     result = warm(server)
