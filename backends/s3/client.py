@@ -178,6 +178,7 @@ class S3Client:
     Attributes:
         endpoint: The URL that requests are sent to; None for Amazon's own endpoint.
         is_anonymous: Requests are not signed.
+        has_unused_keys: The options have a key, which is not used because of ``anon=True``.
     """
 
     def __init__(self, storage_options: Mapping[str, Any], limits: Limits = DEFAULT_LIMITS) -> None:
@@ -190,6 +191,7 @@ class S3Client:
             self.endpoint, self.is_anonymous = self._botocore().endpoint, self._botocore().is_anonymous
         else:
             self.endpoint, self.is_anonymous = self._plain.login.endpoint, self._plain.login.keys is None
+        self.has_unused_keys = self.is_anonymous and any(storage_options.get(each) for each in ("key", "secret"))
 
     def call(self, method: str, bucket: str, **parameters: Any) -> dict[str, Any]:
         """Send a request, named like a method of botocore's client; return the same result as that method.

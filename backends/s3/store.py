@@ -27,7 +27,7 @@ from streamer.backends.s3.answers import (
 )
 from streamer.backends.s3.client import S3Client
 from streamer.backends.s3.urls import parse_url, split_path
-from streamer.core.errors import ObjectNotFoundError, StorageError, StreamerError, UsageError
+from streamer.core.errors import AccessDeniedError, ObjectNotFoundError, StorageError, StreamerError, UsageError
 from streamer.core.options.limits import Limits, ListingCount
 from streamer.core.outages.outage_waits import answered_so_far
 from streamer.core.outages.transient import STATUSES
@@ -240,7 +240,10 @@ class S3Store:
     def _storage_error(self, error: Exception, uri: str, bucket: str) -> StreamerError:
         from streamer.backends.s3.errors import storage_error  # noqa: PLC0415 (imports botocore)
 
-        return storage_error(error, uri, bucket)
+        found = storage_error(error, uri, bucket)
+        if self._client.has_unused_keys and isinstance(found, AccessDeniedError):
+            found.hint = "storage_options has a key, and anon=True, so the key is not used: leave anon out"
+        return found
 
     def _uri(self, path: str) -> str:
         version = "".join(f"?versionId={value}" for value in self._version_of(path).values())

@@ -164,6 +164,14 @@ def test_a_version_in_the_url_is_the_one_that_is_read(s3_server: SeaweedServer, 
     assert query(store.source(info))["versionId"] == old["VersionId"]
 
 
+def test_a_refusal_says_that_anon_hides_the_key_regression(s3_server: SeaweedServer, bucket: str) -> None:
+    s3_server.put(bucket, "a.bin", DATA)
+    store = S3Store(f"s3://{bucket}/a.bin", {**s3_server.storage_options(), "anon": True})
+    for ask in (store.info, store.find):
+        with pytest.raises(streamer.AccessDeniedError, match="anon=True, so the key is not used"):
+            ask(store.root)
+
+
 @pytest.mark.parametrize("version", ["abc", "null"])
 @pytest.mark.parametrize("kind", [{}, {"config_kwargs": {}}])
 def test_a_version_of_a_bucket_without_versions_is_refused_regression(
