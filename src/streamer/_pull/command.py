@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -17,7 +18,7 @@ import click
 from streamer._command_line.exit_codes import exit_code_of
 from streamer._command_line.output import print_line
 from streamer._pull.pull import PullReport, Wanted, pull
-from streamer.core.errors import StreamerError
+from streamer.core.errors import StorageError, StreamerError
 from streamer.core.quoting import counted, printable, size_text
 from streamer.core.request.request import ProgressOption
 
@@ -80,7 +81,8 @@ def run_copy(
     except _TerminatedError:
         return report_failure("terminated; run the command again to continue", TERMINATED, None, as_json=as_json)
     except (StreamerError, OSError) as error:
-        return report_failure(_text_of(error), exit_code_of(error), type(error).__name__, as_json=as_json)
+        kind, reason = type(error).__name__, _reason_of(error)
+        return report_failure(_text_of(error), exit_code_of(error), kind, as_json=as_json, reason=reason)
     if as_json:
         print_line(json.dumps(report.to_dict()))
     elif not is_quiet:
@@ -88,7 +90,7 @@ def run_copy(
     return 0
 
 
-def report_failure(message: str, code: int, kind: str | None, *, as_json: bool) -> int:
+def report_failure(message: str, code: int, kind: str | None, *, as_json: bool, reason: str | None = None) -> int:
     """Print why a command failed: a line on standard error, and for programs one JSON object on standard output.
 
     Args:
@@ -96,9 +98,11 @@ def report_failure(message: str, code: int, kind: str | None, *, as_json: bool) 
         code: The exit code, which is returned.
         kind: The class of the error; None if there is none.
         as_json: Whether to print the JSON object.
+        reason: The name of the system's or the storage's error: ``ENOSPC``; None if there is none.
     """
     if as_json:
         failure: dict[str, Any] = {"error": kind, "message": printable(message), "exit_code": code}
+        failure |= {"code": printable(reason)} if reason else {}
         print_line(json.dumps(failure))
     with suppress(OSError):  # standard error cannot be written; the exit code still reports the failure
         click.echo(f"Error: {printable(message)}", err=True)
@@ -151,7 +155,16 @@ def _summary(report: PullReport) -> str:
 def _text_of(error: BaseException) -> str:
     if isinstance(error, StreamerError) or not isinstance(error, OSError) or not error.filename:
         return str(error)
-    return f"{os.fsdecode(error.filename)}: {error.strerror}"
+    if error.errno == errno.ENOSPC:
+        return f"{os.fsdecode(error.filename)}: {error.strerror}. Free some: the next run continues"
+    return f"{os.fsdecode(error.filename)} cannot be made or written: {error.strerror}"
+
+
+def _reason_of(error: BaseException) -> str | None:
+    """Return the name of the system's or the storage's error, if there is one."""
+    if isinstance(error, StorageError):
+        return error.code
+    return errno.errorcode.get(error.errno or 0) if isinstance(error, OSError) else None
 
 
 def _say(text: str) -> None:

@@ -186,6 +186,38 @@ def test_an_empty_object_is_an_empty_file_regression(s3_server: SeaweedServer, t
     assert content(tmp_path / "copy") == {"empty.txt": b"", "full.txt": b"1"}
 
 
+def test_the_url_of_an_index_pulls_its_shards_regression(
+    place: tuple[str, dict[str, object] | None], tmp_path: Path
+) -> None:
+    streamer.save(
+        {"a": np.ones(9), "b": np.ones(9)}, f"{place[0]}/sharded", max_shard_bytes=72, storage_options=place[1]
+    )
+    index = f"{place[0]}/sharded/model.safetensors.index.json"
+    told = pull(index, tmp_path / "copy", options=place[1])
+    shards = {f"model-0000{number}-of-00002.safetensors" for number in (1, 2)}
+    assert (told["exit_code"], visible(tmp_path / "copy")) == (0, {"model.safetensors.index.json", *shards}), told
+    assert streamer.load(tmp_path / "copy", framework="np").keys() == {"a", "b"}
+    again = pull(index, tmp_path / "copy", options=place[1])
+    assert (again["exit_code"], again["kept_files"], again["files"]) == (0, 3, 3), again
+
+
+@pytest.mark.parametrize(
+    ("folder", "reason", "said"),
+    [
+        ("/proc/nothere", "ENOENT", "/proc/nothere cannot be made or written: No such file"),
+        ("{full}", "ENOSPC", "Free some: the next run continues"),
+    ],
+)
+def test_an_error_of_the_disk_has_its_name_regression(
+    model: Path, tmp_path: Path, folder: str, reason: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = os.statvfs_result((4096, 4096, 10, 0, 0, 10, 10, 10, 0, 255))
+    if "full" in folder:
+        monkeypatch.setattr(os, "statvfs", lambda path: full)
+    told = pull(model, Path(folder.format(full=tmp_path / "full")))
+    assert (told["exit_code"], told["code"], said in told["message"]) == (73, reason, True), told
+
+
 def test_a_local_folder_with_a_half_pull_is_refused(model: Path, tmp_path: Path) -> None:
     (model / ".streamer-pull-incomplete").write_text("")
     told = pull(model, tmp_path / "copy")
