@@ -22,7 +22,7 @@ _LIBRARIES = ("diffusers", "transformers")
 
 @contextmanager
 def library_call(labels: Mapping[str, str], *, loads_model: bool) -> Iterator[None]:
-    """Call a library inside of the block.
+    """Show URLs in place of private folders in the messages of a library that is called inside of the block.
 
     Args:
         labels: Path of each private folder to the URL that it stands for, without secrets.

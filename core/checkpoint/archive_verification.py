@@ -39,7 +39,9 @@ def with_checksums(
 
 
 class ArchiveVerification:
-    """Compares checksums in the files; see `streamer.core.checkpoint.verification.Verification`.
+    """Compares each tensor that is read whole with the checksum in its file.
+
+    See `streamer.core.checkpoint.verification.Verification`.
 
     Args:
         digests: The checksums of the items.

@@ -216,5 +216,5 @@ class _Search:
 
 
 def _is_meant(info: ObjectInfo, pattern: str = "") -> bool:
-    """Say whether the user means this file: hidden files, such as drafts of tools (``._a``), do not count."""
+    """Say whether the user means this file: hidden files, such as unfinished downloads (``._a``), do not count."""
     return not name_of(info).startswith(".") or pattern.startswith(".")

@@ -122,7 +122,7 @@ class _Placing:
         """Check a tensor, and add it unless the index takes it from another file."""
         number = self._number_of.get(tensor.file)
         if number is None:
-            raise PluginError("the format placed a tensor in a file that it was not given")
+            raise PluginError("the format placed a tensor in a file that is not one of the checkpoint's")
         file = self._files[number]
         try:
             entry = self._checked(tensor)

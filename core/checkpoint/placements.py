@@ -121,8 +121,8 @@ class Layout(NamedTuple):
         if kind != self.mesh.device_type:
             wanted = f"device={self.mesh.device_type!r}" if kind else 'framework="pt"'
             raise UsageError(
-                f"the DTensor {quoted(name)} is on a mesh of {self.mesh.device_type!r} devices, its part is to be on"
-                f" {str(device)[:80]!r}",
+                f"the DTensor {quoted(name)} is on a mesh of {self.mesh.device_type!r} devices, but its part is to be"
+                f" on {str(device)[:80]!r}",
                 hint=f"Pass {wanted}",
             )
 

@@ -69,7 +69,8 @@ class Slice:
         """Return this part of a tensor.
 
         Raises:
-            UsageError: it has no such dimension, blocks do not divide it, or the part begins or ends inside of a byte.
+            UsageError: the tensor has no such dimension, the blocks do not divide the dimension, or the part begins or
+                ends inside of a byte.
         """
         entry = whole.entry
         dim, block = self._place(entry)

@@ -48,7 +48,8 @@ class FileReading:
         partly_cached_paths: Files of `direct_paths` that are partly in the page cache; this part is read from it.
         is_shared: Whether files of `direct_paths` are read through the page cache while other readers of this machine
             have them open.
-        gpudirect: Whether files of `direct_paths` are read straight to CUDA devices; None: only if no copy is made.
+        gpudirect: Whether files of `direct_paths` are read straight to CUDA devices. None: only if NVIDIA's library can
+            read without a copy of its own.
     """
 
     threads: int

@@ -32,7 +32,7 @@ class HttpReading:
 
     Attributes:
         reactors: Number of event loops, each with its own thread.
-        in_flight: Most ranged GETs in flight in each event loop.
+        in_flight: Maximum number of ranged GETs in flight in each event loop.
     """
 
     reactors: int

@@ -98,7 +98,7 @@ def parse_header(data: bytes | memoryview, object_size: int, *, uri: str, max_ra
         data: The object from byte 0 on, at least `header_size_bytes` of it; further bytes are ignored.
         object_size: Size of the object in bytes.
         uri: The object, for messages.
-        max_rank: Most dimensions a tensor may have.
+        max_rank: Maximum number of dimensions a tensor may have.
 
     Raises:
         HeaderError: the header is malformed, or does not cover the data section exactly.

@@ -96,7 +96,7 @@ def read_document(text: str, *, data_begin: int, max_rank: int) -> Document:
     Args:
         text: The header, decoded.
         data_begin: Offset of the data section in the object; added to every offset read.
-        max_rank: Most dimensions a tensor may have.
+        max_rank: Maximum number of dimensions a tensor may have.
 
     Raises:
         HeaderError: the text is not a JSON object of tensor entries; the message names the tensor.

@@ -78,7 +78,7 @@ class Reader:
 
     Args:
         text: The whole document.
-        window: Most characters of a value that is no string; None for no limit.
+        window: Maximum number of characters of a value that is no string; None for no limit.
 
     Attributes:
         begin: Position of the first value.

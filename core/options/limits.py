@@ -22,9 +22,9 @@ class Limits:
     """How large a server's answers may be, and how long they may take; the fields of `Options` with these names.
 
     Attributes:
-        answer_bytes: Most bytes in the body of one answer.
-        listing_entries: Most entries of one folder.
-        listing_empty_pages: Most pages without an entry in one listing.
+        answer_bytes: Maximum number of bytes in the body of one answer.
+        listing_entries: Maximum number of entries of one folder.
+        listing_empty_pages: Maximum number of pages without an entry in one listing.
         connect_timeout_s: Time until a connection is established.
         first_byte_timeout_s: Time from the connection until the headers of an answer are complete. One request, with
             its retries and redirects, has the sum of both times. An option of the storage itself wins.

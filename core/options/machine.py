@@ -62,7 +62,7 @@ def swap_bytes() -> int:
 def free_bytes() -> int:
     """Return the bytes of memory that this process can still get now, including the kernel's file cache and swap.
 
-    The result is never too small: a group's limit of swap space is ignored.
+    The result may be too large, but not too small, because a cgroup's limit of swap space is ignored.
     """
     machine = _of_machine()
     free_in_groups = (_free_in(*group) for group in _groups("memory"))

@@ -61,22 +61,22 @@ class Options:
             Automatic: yes.
         http_reactors: Event loops for HTTP, one thread each. Automatic: one per processor, at most 64; at most 4 for
             loads of less than some gigabytes.
-        http_in_flight: Most range requests in flight per reactor. A reactor starts with 4, or with 16 if answers take
-            long to begin, and doubles this while it has to wait. Automatic: 64, and 1024 for all reactors.
+        http_in_flight: Maximum number of range requests in flight per reactor. A reactor starts with 4, or with 16 if
+            answers take long to begin, and doubles this while it has to wait. Automatic: 64, and 1024 for all reactors.
         nfs_threads: Threads that read ``nfs://`` without a mount, each with its own connection. Automatic: 4, up to 16
             for loads of several gigabytes.
         python_threads: Threads that call ``read_into`` of a `PythonSource`. Automatic: 8, up to 16 for loads of several
             gigabytes.
-        memory_limit_bytes: Most bytes that are read or being read, and not yet passed to the consumer. A larger tensor
-            is read alone. Automatic: 2 GiB, or 64 MiB for each processor if that is more; at most an eighth of the
-            memory, and half of what is free when the load begins; at least 64 MiB.
-        max_bytes_per_second: Most bytes that one load reads in a second, on average, from storages of all kinds, for
-            the sake of others on the same network or disk; from 64 KiB/s on. Nothing waits after the last block, so a
-            load of a second or two is some percent faster than the limit. Files that are mapped into memory have no
-            limit. Automatic: no limit.
+        memory_limit_bytes: Maximum number of bytes that are read or being read, and not yet passed to the consumer. A
+            larger tensor is read alone. Automatic: 2 GiB, or 64 MiB for each processor if that is more; at most an
+            eighth of the memory, and half of what is free when the load begins; at least 64 MiB.
+        max_bytes_per_second: Maximum number of bytes that one load reads in a second, on average, from storages of all
+            kinds, for the sake of others on the same network or disk; from 64 KiB/s on. Nothing waits after the last
+            block, so a load of a second or two is some percent faster than the limit. Files that are mapped into memory
+            have no limit. Automatic: no limit.
         check_memory: Before a byte is read, refuse a load that does not fit in the memory still available to this
             process, container limits included; otherwise the kernel would kill the process. Automatic: yes.
-        pinned_bytes: Most pinned (page-locked) host memory that one load uses for one CUDA device. It stays pinned
+        pinned_bytes: Maximum pinned (page-locked) host memory that one load uses for one CUDA device. It stays pinned
             for the next load until `streamer.release`. Automatic: for local files 256 MiB, divided among the devices
             and the loads that share a machine, and at least 64 MiB; over a network a sixty-fourth of the memory, at
             least 256 MiB and at most 2 GiB.
@@ -87,8 +87,10 @@ class Options:
             that both tensors need only one request.
         answer_bytes: Largest response that holds no tensors: a page of a listing, a document of the Hub, the body of
             an error. A larger one is refused.
-        listing_entries: Most entries of one folder, including sub-folders; for a web server's index page, most links.
-        listing_empty_pages: Most pages without an entry in one listing; stores send some if many objects were deleted.
+        listing_entries: Maximum number of entries of one folder, including sub-folders; for a web server's index page,
+            of links.
+        listing_empty_pages: Maximum number of pages without an entry in one listing; stores send some if many objects
+            were deleted.
         header_bytes: Largest first read of a shard, which usually contains the whole header; of a small shard, a
             64th is read, and at least 16 KiB.
         max_attempts: Attempts at one block before the load fails. Attempts during an outage of the server do not count.
@@ -96,8 +98,8 @@ class Options:
             one attempt.
         block_deadline_s: Longest time from the first attempt at a block to its last byte. A load waits for a server
             that is down until the first waiting block runs out of time.
-        hedge_percent: Most extra bytes, in percent, for duplicates of requests that are slower than 95 of 100 requests,
-            or than three times the median. The first complete response counts. 0 turns duplicates off.
+        hedge_percent: Maximum number of extra bytes, in percent, for duplicates of requests that are slower than 95 of
+            100 requests, or than three times the median. The first complete response counts. 0 turns duplicates off.
         deadline_s: Longest time from the call to the last tensor, including the search for the checkpoint and the
             consumer's own time. For an open `Checkpoint`, it applies to each read. Automatic: none.
         connect_timeout_s: Longest wait for a connection, TLS handshake included.
@@ -106,12 +108,12 @@ class Options:
         stall_timeout_s: Longest time a transfer may stay below `stall_bytes_per_s` before it is retried.
         stall_bytes_per_s: Speed below which a transfer has stalled. If all transfers together reach this speed, the
             network may be slow, not the server: the limit is then at most a quarter of a transfer's fair share.
-        max_rank: Most dimensions a tensor may have.
+        max_rank: Maximum number of dimensions a tensor may have.
         cache_dir: Path of a folder on a disk of this machine, which keeps what is read from object stores, web servers
             and ``nfs://`` for the next load, of this process or another. ``""`` means no cache, even if the environment
             names one. Automatic: none.
-        cache_bytes: Most bytes in that folder; checkpoints that were not used for the longest time are removed.
-            Automatic: half of the sum of the folder's size and the free space of the disk.
+        cache_bytes: Maximum number of bytes in that folder; checkpoints that were not used for the longest time are
+            removed. Automatic: half of the sum of the folder's size and the free space of the disk.
         allow_missing_shards: Load a folder without an index even if some of its numbered shards
             (``model-00001-of-00004.safetensors``) are missing; the log and the report name them. Automatic: no.
         share: ``"node"``: processes of this user on this machine that load the same checkpoint from a network at the

@@ -47,7 +47,7 @@ def in_parallel(
         request: Called from several threads.
         arguments: One for each call.
         role: Role of the threads, for their names.
-        most: Most calls at a time; `MOST_LARGE` if each call reads a whole file.
+        most: Maximum number of calls at a time; `MOST_LARGE` if each call reads a whole file.
         give_up_at: Monotonic time at which the caller returns, as if it were interrupted.
 
     Raises:

@@ -25,7 +25,7 @@ class PartSender:
     """A context manager around threads that send parts; they start when they are needed.
 
     Args:
-        most_parallel: Most parts that are sent at a time, of all objects together.
+        most_parallel: Maximum number of parts that are sent at a time, of all objects together.
     """
 
     def __init__(self, most_parallel: int) -> None:

@@ -166,7 +166,7 @@ class PythonSource:
         read_into: ``read_into(buffer, offset_bytes)`` fills the whole writable buffer from that offset and returns the
             bytes written; called from several threads at once unless `max_threads` is 1. It must keep no reference to
             the buffer.
-        max_threads: Most calls at a time, or None for the engine's default.
+        max_threads: Maximum number of calls at a time, or None for the engine's default.
         confirm: Called when all requested bytes of the object are read, before the last of them are delivered; raises
             `ChangedError` if the object changed since the first read. None if that cannot be checked.
         remark: Reason for reading in Python, for the load's report, or None.

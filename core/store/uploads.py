@@ -23,7 +23,7 @@ class Upload(Protocol):
     """One object that is being written. It ends with `finish` or `abort`.
 
     Attributes:
-        parallel_parts: Most calls of `send` at a time; with 1, the parts come in their order.
+        parallel_parts: Maximum number of calls of `send` at a time; with 1, the parts come in their order.
         needs_equal_parts: Every part except the last must have the `part_bytes` of `begin_upload`.
     """
 

@@ -53,7 +53,7 @@ class TorchStaging:
             stream = self._streams[str(device)] = module.Stream(device=device)
         with normal_tensors():
             tensor = self._torch.empty(source.shape, dtype=source.dtype, device=device)
-        stream.wait_stream(module.current_stream(device))  # earlier work there may still use this memory
+        stream.wait_stream(module.current_stream(device))  # earlier work of that stream may still use this memory
         with module.stream(stream):
             tensor.copy_(source, non_blocking=True)
             event = module.Event()

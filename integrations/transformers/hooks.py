@@ -31,7 +31,7 @@ def readers(package: str) -> tuple[RoutedName, ...]:
 
 
 def late_readers(package: str, model: Any) -> list[RoutedName]:
-    """Return the names that read more weights of a model after its load.
+    """Return the functions of transformers that read more weights after a model was loaded.
 
     ``generate(use_mtp=True)`` of transformers 5.24 opens the checkpoint that ``config.name_or_path`` names, and reads
     the layers that predict several tokens.

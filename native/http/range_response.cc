@@ -11,7 +11,8 @@
 namespace streamer {
 namespace {
 
-// Limit for encodings or quotas, which normally are a few words.
+// Maximum length of a header that is a list, such as Content-Encoding. Normal lists are a few
+// words.
 constexpr std::size_t kLongestList = 4096;
 
 std::string_view trim(std::string_view text) {

@@ -274,7 +274,7 @@ std::optional<ReadError> FileReader::read_from(VersionedFile& file, Block& block
                                                const ReadStep& step) const {
   yield_to_others(file);
   if (step && file.has_yielded) {
-    return error_of(ErrorCode::kIo, "the file is read through the page cache", ENOTSUP);
+    return error_of(ErrorCode::kIo, "other processes read this file, too", ENOTSUP);
   }
   const bool from_cache = !step && file.is_direct && file.cached &&
                           is_range_cached(file.cached->descriptor, static_cast<off_t>(block.begin),

@@ -155,7 +155,8 @@ void Outage::record_share() {
 
 // Three broken connections in a row are not chance, however many requests are in flight. Refusals
 // are different: if a server refuses one request in ten, three refusals in a row happen once in a
-// thousand responses. So refusals must be a share of the requests in flight.
+// thousand responses. So refusals are an outage only if
+// they are a large part of the requests in flight.
 bool Outage::is_too_much(FailureKind kind, std::uint32_t in_flight, TimePoint now) {
   while (seconds_between(failures_.front().at, now) > kTogetherS) failures_.pop_front();
   const std::uint64_t failed = failures_.size();

@@ -9,7 +9,7 @@
 namespace streamer {
 namespace {
 
-constexpr double kLongestAloneS = 0.5;       // longest pause if the server works otherwise
+constexpr double kLongestAloneS = 0.5;       // longest pause if the server answers other requests
 constexpr double kLongestRetryAfterS = 120;  // no block has a later deadline
 
 bool is_one_of(std::string_view word, std::initializer_list<std::string_view> words) {

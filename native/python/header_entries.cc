@@ -127,7 +127,8 @@ class RowReader {
     return &kinds_.emplace(written, Kind{dtype, shape_of(dimensions), *size_bytes}).first->second;
   }
 
-  // Shares equal dimensions, because a number takes more memory than its text.
+  // Uses one Python object for equal dimensions, because an integer takes more memory than its
+  // digits.
   py::object shape_of(const std::vector<std::uint64_t>& dimensions) {
     py::object shape = owned(PyTuple_New(static_cast<py::ssize_t>(dimensions.size())));
     py::ssize_t index = 0;

@@ -69,8 +69,8 @@ bool Scheduler::cut_next(LaneQueue& lane, Search& search) {
   while (BlockCutter* const cutter = most_urgent(lane, search, tried)) {
     const std::int32_t device = cutter->device();
     if (cut_from(*cutter, lane, search)) return true;
-    // If the memory of this machine is short, it is also short for the others, and smaller items
-    // must not take it first.
+    // If the memory of this machine is too short for this cutter, no other cutter is tried: its
+    // smaller items would take the memory first.
     if (is_stopped_ || unprepared_ || device == kHost) break;
     tried.insert(cutter);
   }

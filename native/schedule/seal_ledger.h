@@ -36,7 +36,7 @@ class SealLedger {
   Verdict judge(std::uint32_t item);
   // Discards the result for an item that is read again because of its digest.
   void discard(std::uint32_t item);
-  // Like discard(), and the item may be read once more, because it came from a cache.
+  // Like discard(), and allows another attempt, because the item came from a cache.
   void forget(std::uint32_t item);
   // Returns the error for an item that was judged wrong.
   static ReadError error_of(const Item& item, std::uint32_t index);

@@ -73,7 +73,7 @@ def group_reads(
         rank: Rank of this process.
         parts: By rank and tensor, what is kept.
         tensors: The whole tensors.
-        window_bytes: Most bytes of a window.
+        window_bytes: Maximum number of bytes of a window.
     """
     total_bytes = sum(each.entry.end - each.entry.begin for each in tensors)
     window_bytes = min(window_bytes, max(LEAST_WINDOW_BYTES, total_bytes // MOST_WINDOWS))

@@ -66,8 +66,8 @@ def windows_of(parts: Sequence[Sequence[Part]], window_bytes: int) -> list[Windo
 
     Args:
         parts: What is wanted, by rank and tensor.
-        window_bytes: Most bytes of a window that are exchanged. Each rank reads up to about as many bytes for itself
-            alone.
+        window_bytes: Maximum number of bytes of a window that are exchanged. Each rank reads up to about as many bytes
+            for itself alone.
     """
     ranks = len(parts)
     found, window = list[Window](), _OpenWindow()

@@ -1,1 +1,1 @@
-"""Processes of one node that load the same checkpoint read each byte of it once, and see each other's bytes."""
+"""Shares one read of a checkpoint among the processes of a node: each byte is read once, and all of them use it."""

@@ -28,7 +28,7 @@ class Book:
 
     Args:
         slots: Number of slots in the shared memory.
-        batch_blocks: Most blocks that a reader of a member is lent at a time.
+        batch_blocks: Maximum number of blocks that a reader of a member is lent at a time.
         expected: Number of members that are expected to join; 1 if unknown.
         whole: Returns the first byte of a block, and the byte after its last.
 

@@ -24,7 +24,7 @@ from streamer._node.region import Region
 
 __all__ = ["Leader", "Terms"]
 
-FIRST_MEMBER_S = 5.0  # the leader's own process joins at once
+FIRST_MEMBER_S = 5.0  # how long the first member is waited for; the leader's own process joins at once
 ARRIVAL_S = 1.0  # how long blocks are kept for ranks that were launched together; perhaps only one of them loads
 
 
@@ -35,7 +35,7 @@ class Terms:
     Attributes:
         block_bytes: Size of a block, and of a slot.
         slots: Number of slots.
-        batch_blocks: Most blocks that a reader is lent at a time.
+        batch_blocks: Maximum number of blocks that a reader is lent at a time.
         expected: Number of processes that were launched together on this node; 1 if that is not known.
     """
 

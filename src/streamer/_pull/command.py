@@ -50,7 +50,7 @@ def run_pull(uri: str, folder: str, wanted: Wanted, *, as_json: bool, is_quiet: 
         folder: As for `pull`.
         wanted: As for `pull`.
         as_json: Print the result as one JSON object on standard output.
-        is_quiet: Show only errors and this object.
+        is_quiet: Show only errors and the result of `as_json`.
     """
     say = _ignore if is_quiet else _say
     return run_copy(

@@ -122,7 +122,7 @@ class _Pull:
         )
 
     def _check(self, chosen: Mapping[str, ObjectInfo], there: Collection[str], pulled: Mapping[str, PulledFile]) -> int:
-        """Check that checkpoints are complete, before any file gets its final name, and with a key authentic.
+        """Check that checkpoints are complete and, if there is a key, authentic, before any file gets its final name.
 
         Returns:
             The number of files that were authenticated.

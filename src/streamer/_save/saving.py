@@ -45,7 +45,7 @@ class Saving:
         request: Where to save to, with which options.
         tensors: What is saved.
         metadata: Metadata for the headers.
-        most_shard_bytes: Most bytes of tensors in one file.
+        most_shard_bytes: Maximum number of bytes of tensors in one file.
         overwrite: Whether an existing checkpoint may be replaced.
         has_digests: Whether a manifest is written.
         resume: Whether shards that are whole are kept, now and if the save ends early.
@@ -103,7 +103,7 @@ class Saving:
         return ShardBytes(render_header(layouts, self.metadata), self.tensors, layouts, has_digests=self.has_digests)
 
     def _write(self, writing: Writing, store: Store, place: Place, shards: list[ShardBytes]) -> list[str]:
-        """Write all files, and return their names in the order in which they show up."""
+        """Write all files, and return their names in the order in which readers can see them."""
         if place.has_old_shards_without_index:
             place = self._with_old_index(writing, store, place)
         sent = self._send_shards(writing, place, shards)

@@ -63,10 +63,10 @@ class SealedRun:
 
 
 class SealingThreads:
-    """A few threads for one file; they start when they are needed.
+    """Threads that encrypt the runs of one file; they start when they are needed.
 
     Args:
-        count: Most threads; 0: the caller encrypts.
+        count: Maximum number of threads. If it is 0, the thread of the caller encrypts.
     """
 
     def __init__(self, count: int) -> None:

@@ -73,7 +73,7 @@ class SentFile:
         size_bytes: Its size.
         pieces: Its bytes, in order.
         replaced: The existing file that is replaced, or None.
-        held_bytes: Most memory that a piece takes beside the parts: a tensor that is read, or copied from a device.
+        held_bytes: Maximum memory that a piece takes beside the parts: a tensor that is read, or copied from a device.
     """
 
     path: str
@@ -95,7 +95,7 @@ class Writing:
         resumes: Whether parts that a killed program has sent are kept.
 
     Attributes:
-        most_parallel: Most parts that may be sent at a time.
+        most_parallel: Maximum number of parts that may be sent at a time.
         sent_bytes: Bytes that were sent.
     """
 
