@@ -25,7 +25,7 @@ from streamer.core.options.settings import resolve
 from streamer.core.private_folders import private_folder
 from streamer.core.secrets.hidden_arguments import hidden, hidden_uri
 from streamer.integrations.accelerate_state import load_state, save_state
-from streamer.integrations.folder_saves import saved_folder
+from streamer.integrations.folder_saves import refuse_arguments_of_save, saved_folder
 from streamer.integrations.folder_weights import FolderWeights
 from streamer.integrations.model_request import Location
 from streamer.integrations.naming import TRANSFORMERS
@@ -231,13 +231,14 @@ def save_model(
 
     Raises:
         UsageError: the folder is not empty, or the storage cannot be written.
-        OptionError: ``safe_serialization=False``, which writes pickles.
+        OptionError: ``safe_serialization=False``, which writes pickles; or an argument of `streamer.save`: ``key=``.
         StorageError: as for `streamer.save`.
 
     Example:
         >>> streamer.accelerate.save_model(accelerator, model, "s3://bucket/model")           # doctest: +SKIP
     """
     uri, storage_options = hidden_uri(uri), hidden(storage_options)
+    refuse_arguments_of_save(kwargs, accelerator.save_model)
     if not kwargs.get("safe_serialization", True):
         raise OptionError("safe_serialization=False writes pickles", hint="Leave it out: safetensors are written")
     return saved_folder(

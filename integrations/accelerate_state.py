@@ -19,7 +19,7 @@ from streamer.core.errors import OptionError, UsageError
 from streamer.core.options.options import Options
 from streamer.core.private_folders import private_folder
 from streamer.core.secrets.hidden_arguments import hidden, hidden_uri
-from streamer.integrations.folder_saves import saved_folder
+from streamer.integrations.folder_saves import refuse_arguments_of_save, saved_folder
 
 __all__ = ["load_state", "save_state"]
 
@@ -43,7 +43,8 @@ def save_state(
 
     Raises:
         UsageError: the folder is not empty, the storage cannot be written, or there are several processes.
-        OptionError: ``safe_serialization=False``, or accelerate is to choose the folder.
+        OptionError: ``safe_serialization=False``, accelerate is to choose the folder, or an argument of `streamer.save`
+            such as ``key=``.
         StorageError: as for `streamer.save`; no file is left.
 
     Example:
@@ -51,6 +52,7 @@ def save_state(
     """
     uri, storage_options = hidden_uri(uri), hidden(storage_options)
     _check(accelerator)
+    refuse_arguments_of_save(kwargs, accelerator.save_state)
     if not kwargs.get("safe_serialization", True):
         raise OptionError("safe_serialization=False writes pickles", hint="Leave it out: safetensors are written")
     return saved_folder(

@@ -11,11 +11,14 @@ import mmap
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields
 from functools import partial
+from inspect import signature
 from typing import Any
 
 from streamer._locate_shards import opened_store
 from streamer._push.order import turn
+from streamer._save.arguments import SaveOptions
 from streamer._save.parts import ShardBytes
 from streamer._save.report import SaveReport
 from streamer._save.writing import Writing, quiet_writing
@@ -30,7 +33,16 @@ from streamer.core.store.sources import Store
 from streamer.core.store.uploads import Upload
 from streamer.integrations.routed_names import RoutedName, routed
 
-__all__ = ["check_saves", "refuse_hub", "saved_folder"]
+__all__ = ["check_saves", "refuse_arguments_of_save", "refuse_hub", "saved_folder"]
+
+_ENCRYPT = "Save the weights with streamer.save(model, url, key=…), and the other files with the library"
+_INSTEAD = {
+    "key": _ENCRYPT,
+    "hide_names": _ENCRYPT,
+    "max_shard_bytes": "The library's name for it is max_shard_size",
+    "overwrite": "Leave it out: the folder must be empty",
+    "progress": "Leave it out: the library shows its own",
+}
 
 _Save = Callable[[str], object]
 # The names by which the libraries write a file; the arguments are tensors, a path and metadata.
@@ -91,6 +103,23 @@ def refuse_hub(named: Mapping[str, Any]) -> None:
     """
     if named.get("push_to_hub"):
         raise OptionError("push_to_hub=True names a second place", hint="Leave it out: the files go to the URL")
+
+
+def refuse_arguments_of_save(named: Mapping[str, Any], save: Callable[..., object]) -> None:
+    """Refuse arguments of `streamer.save` that a library would take as its own and ignore.
+
+    Args:
+        named: The caller's arguments for the library.
+        save: The library's function; a name that it lists is its own argument.
+
+    Raises:
+        OptionError: one of them is not passed on by the library, for instance ``key``.
+    """
+    own = signature(save).parameters
+    for each in fields(SaveOptions):
+        if each.name in named and each.name not in own:
+            what = f"{each.name}= is an argument of streamer.save, which the library ignores"
+            raise OptionError(what, hint=_INSTEAD.get(each.name, "Leave it out"))
 
 
 def check_saves(saved: Any) -> None:

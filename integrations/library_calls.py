@@ -12,9 +12,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
-from streamer.core.errors import UsageError
+from streamer.core.errors import OptionError, UsageError
 
-__all__ = ["check_class", "library_call"]
+__all__ = ["check_class", "library_call", "refuse_arguments_of_load"]
+
+_OF_LOAD = {
+    "key": "Make the model of its configuration, and fill it with streamer.load_into(model, url, key=…)",
+    "verify": "Check the files with python -m streamer verify, or set STREAMER_VERIFY",
+}
 
 _ONE_MODEL = threading.RLock()  # a model's own code may load another one
 _LIBRARIES = ("diffusers", "transformers")
@@ -34,6 +39,17 @@ def library_call(labels: Mapping[str, str], *, loads_model: bool) -> Iterator[No
         except Exception as error:
             error.args = tuple(_labelled(each, labels) for each in error.args)
             raise
+
+
+def refuse_arguments_of_load(named: Mapping[str, Any]) -> None:
+    """Refuse arguments of `streamer.load` that a library would ignore, or pass on to the code of a model.
+
+    Raises:
+        OptionError: one of them is among the caller's arguments for the library.
+    """
+    for name in sorted(_OF_LOAD.keys() & named.keys()):
+        what = f"{name}= is an argument of streamer.load, which the library does not know"
+        raise OptionError(what, hint=_OF_LOAD[name])
 
 
 def check_class(cls: Any, method: str) -> None:

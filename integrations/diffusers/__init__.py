@@ -20,9 +20,9 @@ from streamer.core.options.options import Options
 from streamer.core.secrets.hidden_arguments import hidden, hidden_uri
 from streamer.integrations.diffusers.hooks import is_placed_by, package_of, placed_models, route_of
 from streamer.integrations.diffusers.pipeline_folder import PipelineFolder
-from streamer.integrations.folder_saves import check_saves, refuse_hub, saved_folder
+from streamer.integrations.folder_saves import check_saves, refuse_arguments_of_save, refuse_hub, saved_folder
 from streamer.integrations.kept_folders import keep, name_after
-from streamer.integrations.library_calls import check_class, library_call
+from streamer.integrations.library_calls import check_class, library_call, refuse_arguments_of_load
 from streamer.integrations.model_folder import ModelFolder
 from streamer.integrations.model_request import Location
 from streamer.integrations.naming import CONFIG, DIFFUSERS, PIPELINE
@@ -81,6 +81,7 @@ def from_pretrained(
     uri, storage_options = hidden_uri(uri), hidden(storage_options)
     check_class(cls, "from_pretrained")
     location = Location(uri=uri, storage_options=storage_options, fs=fs, options=options)
+    refuse_arguments_of_load(kwargs)
     _check_format(kwargs)
     if subfolder := kwargs.pop("subfolder", None):
         location = location.inside(subfolder.strip("/"))
@@ -238,7 +239,7 @@ def save_pretrained(
 
     Raises:
         UsageError: the folder is not empty, the storage cannot be written, or `model` has no ``save_pretrained``.
-        OptionError: ``push_to_hub=True``.
+        OptionError: ``push_to_hub=True``, or an argument of `streamer.save` such as ``key=``.
         StorageError: as for `streamer.save`.
 
     Example:
@@ -247,6 +248,7 @@ def save_pretrained(
     uri, storage_options = hidden_uri(uri), hidden(storage_options)
     refuse_hub(kwargs)
     check_saves(model)
+    refuse_arguments_of_save(kwargs, model.save_pretrained)
     loaded = [each for each in ("transformers.modeling_utils", "peft.peft_model") if each in sys.modules]
     return saved_folder(
         lambda folder: model.save_pretrained(folder, **kwargs),

@@ -19,9 +19,9 @@ from streamer.core.errors import OptionError
 from streamer.core.options.options import Options
 from streamer.core.secrets.hidden_arguments import hidden, hidden_uri
 from streamer.integrations.device_maps import goes_to_devices
-from streamer.integrations.folder_saves import check_saves, refuse_hub, saved_folder
+from streamer.integrations.folder_saves import check_saves, refuse_arguments_of_save, refuse_hub, saved_folder
 from streamer.integrations.kept_folders import keep, name_after
-from streamer.integrations.library_calls import check_class, library_call
+from streamer.integrations.library_calls import check_class, library_call, refuse_arguments_of_load
 from streamer.integrations.model_folder import ModelFolder
 from streamer.integrations.model_request import Location
 from streamer.integrations.naming import CONFIG
@@ -71,7 +71,7 @@ def from_pretrained(
     Raises:
         UsageError: `cls` is no such class, the import of transformers fails, or the weights must be written to a disk
             that has too little room.
-        OptionError: an argument requests another format, which is not supported.
+        OptionError: an argument requests another format, which is not supported, or is one of `streamer.load`.
         ObjectNotFoundError: the folder has no checkpoint, configuration or adapter, or its index names an absent shard.
         StreamerError: as for `streamer.load`.
 
@@ -81,6 +81,7 @@ def from_pretrained(
     uri, storage_options = hidden_uri(uri), hidden(storage_options)
     check_class(cls, "from_pretrained")
     location = Location(uri=uri, storage_options=storage_options, fs=fs, options=options)
+    refuse_arguments_of_load(kwargs)
     _check_format(kwargs)
     if subfolder := kwargs.pop("subfolder", None):
         location = location.inside(subfolder.strip("/"))
@@ -171,7 +172,7 @@ def save_pretrained(
 
     Raises:
         UsageError: the folder is not empty, the storage cannot be written, or an argument has no ``save_pretrained``.
-        OptionError: ``push_to_hub=True``.
+        OptionError: ``push_to_hub=True``, or an argument of `streamer.save` such as ``key=``.
         StorageError: as for `streamer.save`.
 
     Example:
@@ -181,6 +182,7 @@ def save_pretrained(
     refuse_hub(kwargs)
     for each in (model, *others):
         check_saves(each)
+    refuse_arguments_of_save(kwargs, model.save_pretrained)
     modules = ["transformers.modeling_utils", *(["peft.peft_model"] if "peft.peft_model" in sys.modules else [])]
 
     def save(folder: str) -> None:

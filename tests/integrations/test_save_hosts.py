@@ -6,14 +6,16 @@ import json
 from pathlib import Path
 from typing import Any
 
+import accelerate
 import pytest
 import torch
+from diffusers import DiffusionPipeline
 from safetensors.torch import save_file
 from servers.forwarding import Fault, ForwardingProxy
 from servers.seaweedfs import SeaweedServer
 from tiny_models import SIZES
 from tiny_pipelines import make_pipeline
-from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 import streamer
 from streamer._pull.record import Wanted
@@ -169,3 +171,32 @@ def test_metadata_of_a_saved_file_is_what_was_given(tmp_path: Path) -> None:
     raw = (tmp_path / "a.safetensors").read_bytes()
     header = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")])
     assert header["__metadata__"] == {"format": "pt", "step": "3"}
+
+
+@pytest.mark.parametrize(
+    "named", [{"key": bytes(32)}, {"hide_names": True}, {"overwrite": True}, {"max_shard_bytes": 1}]
+)
+def test_arguments_that_a_library_would_ignore_are_refused_regression(named: dict[str, Any], tmp_path: Path) -> None:
+    (name,) = named
+    accelerator = accelerate.Accelerator(cpu=True)
+    saves = (
+        lambda: streamer.transformers.save_pretrained(llama(), tmp_path / "model", **named),
+        lambda: streamer.diffusers.save_pretrained(make_pipeline(tmp_path), tmp_path / "model", **named),
+        lambda: streamer.accelerate.save_model(accelerator, llama(), tmp_path / "model", **named),
+        lambda: streamer.accelerate.save_state(accelerator, tmp_path / "model", **named),
+    )
+    for save in saves:
+        with pytest.raises(streamer.OptionError, match=f"^{name}= is an argument of streamer.save"):
+            save()
+    assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.parametrize("named", [{"key": bytes(32)}, {"verify": "auto"}])
+def test_arguments_of_a_load_are_refused_by_from_pretrained_regression(named: dict[str, Any], tmp_path: Path) -> None:
+    (name,) = named
+    llama().save_pretrained(tmp_path)
+    for cls in (AutoModelForCausalLM, AutoConfig):
+        with pytest.raises(streamer.OptionError, match=f"^{name}= is an argument of streamer.load"):
+            streamer.transformers.from_pretrained(cls, tmp_path, **named)
+    with pytest.raises(streamer.OptionError, match=f"^{name}= is an argument of streamer.load"):
+        streamer.diffusers.from_pretrained(DiffusionPipeline, tmp_path, **named)
