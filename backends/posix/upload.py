@@ -17,7 +17,8 @@ from streamer import _native
 from streamer.backends.posix.drafts import OwnDraft, sync_folder
 from streamer.backends.posix.errors import storage_error
 from streamer.core.disk_names import disk_name
-from streamer.core.errors import ObjectNotFoundError, StorageError
+from streamer.core.errors import ObjectNotFoundError, StorageError, UsageError
+from streamer.core.path_objects import text_of
 from streamer.core.secrets.redact import redact
 from streamer.core.store.sources import ObjectInfo
 from streamer.core.store.uploads import changed_meanwhile
@@ -42,6 +43,7 @@ class PosixUpload:
         info: Describes the file at a path.
 
     Raises:
+        UsageError: the folder, or a folder above it, is a file.
         StorageError: the file cannot be made.
     """
 
@@ -55,7 +57,7 @@ class PosixUpload:
         folder, name = os.path.split(disk_name(path))
         self._is_finished = False
         with self._translated():
-            os.makedirs(folder, exist_ok=True)
+            _make_folder(folder)
             OwnDraft.remove_left(folder, name)
             self._draft = OwnDraft(folder, name)
             if size_bytes:
@@ -137,3 +139,17 @@ class PosixUpload:
             raise
         except OSError as error:
             raise storage_error(error, self._path) from error
+
+
+def _make_folder(folder: str) -> None:
+    """Make a folder, and those above it."""
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        file = folder
+        while not os.path.lexists(file):
+            file = os.path.dirname(file)
+        if os.path.isdir(file):
+            raise
+        hint = "Name another folder, or move the file away; a name that ends in .safetensors is one file"
+        raise UsageError("this is a file, not a folder", uri=redact(text_of(file)), hint=hint) from None

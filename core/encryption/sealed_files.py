@@ -19,12 +19,12 @@ from typing import Any
 
 from streamer import _native
 from streamer.core.encryption.keys import MOST_KEY_ID_CHARACTERS, MOST_WRAPPED_BYTES, NewKey, SecretKey
-from streamer.core.errors import EncryptionKeyError, FormatError, TamperedError
+from streamer.core.errors import EncryptionKeyError, FormatError, TamperedError, UsageError
 from streamer.core.format.header import TensorEntry
 
 __all__ = ["HEADER_TENSOR", "METADATA_NAME", "PAYLOAD_TENSOR", "PIECE_BYTES", "TAGS_TENSOR", "TAG_BYTES"]
 __all__ += ["SealedFile", "SealedParameters", "cipher_of", "new_parameters", "parsed_parameters"]
-__all__ += ["refuse_encrypted", "sealed_file", "tags_digest", "tensor_name"]
+__all__ += ["refuse_encrypted", "reserved_name", "sealed_file", "tags_digest", "tensor_name"]
 
 METADATA_NAME = "streamer.encryption"
 TAGS_TENSOR, HEADER_TENSOR, PAYLOAD_TENSOR = "streamer.tags", "streamer.header", "streamer.tensors"
@@ -90,6 +90,12 @@ def new_parameters(key: NewKey, shards: int, *, hides_names: bool) -> list[Seale
     checkpoint = secrets.token_hex(CHECKPOINT_ID_BYTES)
     first = SealedParameters(key.key_id, key.wrapped, checkpoint, 1, shards, b"", hides_names=hides_names)
     return [replace(first, shard=number, salt=secrets.token_bytes(SALT_BYTES)) for number in range(1, shards + 1)]
+
+
+def reserved_name(name: str) -> UsageError:
+    """Return the error for a name of a tensor, or of the metadata, that belongs to the format of encrypted files."""
+    hint = "Rename it: names with streamer. at their beginning are reserved"
+    return UsageError(f"the name {name[:80]!r} belongs to the format of encrypted files", hint=hint)
 
 
 def parsed_parameters(metadata: Mapping[str, str] | None, uri: str) -> SealedParameters | None:

@@ -7,13 +7,13 @@ https://huggingface.co/docs/safetensors/torch_shared_tensors
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from streamer.core.errors import UsageError
 from streamer.core.quoting import quoted
 
-__all__ = ["names_to_drop", "refuse_shared", "shared_groups"]
+__all__ = ["names_to_drop", "refuse_shared", "refuse_shared_arrays", "shared_groups"]
 
 
 def shared_groups(tensors: Mapping[str, Any]) -> list[list[str]]:
@@ -61,9 +61,35 @@ def refuse_shared(tensors: Mapping[str, Any]) -> None:
         raise UsageError(f"tensors share memory: {'; '.join(map(_listed, groups))}", hint=hint)
 
 
+def refuse_shared_arrays(arrays: Mapping[str, Any]) -> None:
+    """Refuse numpy arrays that share memory, as `refuse_shared` does for tensors of torch.
+
+    Raises:
+        UsageError: two or more share memory; the message names them.
+    """
+    groups = sorted(sorted(group) for group in _grouped(_area_of(*each) for each in arrays.items()) if len(group) > 1)
+    if groups:
+        hint = "Give copies of them, which have memory of their own: {name: array.copy()}"
+        raise UsageError(f"arrays share memory: {'; '.join(map(_listed, groups))}", hint=hint)
+
+
+def _area_of(name: str, array: Any) -> tuple[int, int, str]:
+    """Return where the memory of an array begins and ends; strides may be negative."""
+    begin: int = array.__array_interface__["data"][0]
+    if not array.size:
+        return begin, begin, name
+    reaches = [(size - 1) * stride for size, stride in zip(array.shape, array.strides, strict=True)]
+    first, last = sum(each for each in reaches if each < 0), sum(each for each in reaches if each > 0)
+    return begin + first, begin + last + array.itemsize, name
+
+
 def _overlapping(names: list[str], tensors: Mapping[str, Any]) -> list[list[str]]:
     """Group the tensors of one storage: a tensor that begins before the end of the previous one joins its group."""
-    areas = sorted((tensors[name].data_ptr(), _end_of(tensors[name]), name) for name in names)
+    return _grouped((tensors[name].data_ptr(), _end_of(tensors[name]), name) for name in names)
+
+
+def _grouped(unsorted: Iterable[tuple[int, int, str]]) -> list[list[str]]:
+    areas = sorted(unsorted)
     groups: list[list[str]] = []
     last_end = 0
     for begin, end, name in areas:

@@ -103,6 +103,12 @@ def _shape_of(name: str, tensor: Any, dtype: str) -> tuple[int, ...]:
 
 def _check_memory(name: str, tensor: Any) -> None:
     torch = sys.modules["torch"]
+    if torch.nn.parameter.is_lazy(tensor):
+        hint = "Call the module once, so that it learns its shapes"
+        raise UsageError(f"tensor {quoted(name)} is of a lazy module: it has no shape and no values yet", hint=hint)
+    if tensor.is_nested:
+        hint = "Save the tensors of its unbind(), or to_padded_tensor()"
+        raise UsageError(f"tensor {quoted(name)} is nested, which the format does not allow", hint=hint)
     if tensor.layout != torch.strided:
         raise UsageError(f"tensor {quoted(name)} is sparse, which the format does not allow", hint="Use to_dense()")
     if tensor.is_meta:

@@ -95,7 +95,7 @@ class Progress:
             raise
         except Exception as error:
             self._view = None
-            _log.warning("the progress of this load is no longer shown: %s", printable(repr(error)))
+            _log.warning("the progress is no longer shown: %s", printable(repr(error)))
 
 
 def _view_of(option: ProgressOption, total_bytes: int, label: str) -> _View | None:

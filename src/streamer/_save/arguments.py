@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from streamer.core.encryption.keys import KeySource
+from streamer.core.encryption.sealed_files import METADATA_NAME, reserved_name
 from streamer.core.errors import OptionError, UsageError
-from streamer.core.format.shard_names import INDEX_SUFFIX
+from streamer.core.format.shard_names import INDEX_SUFFIX, SHARD_SUFFIX
 from streamer.core.options.arguments import check_switch
 from streamer.core.quoting import quoted
 from streamer.core.request.request import Request
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from streamer.core.request.request import ProgressOption, StorageOptions
 
 __all__ = ["SaveArguments", "SaveOptions", "place_request"]
+
+
+_ARCHIVES = ("libarchive", "tar", "zip")  # schemes of fsspec whose file systems write no file in place
 
 
 class SaveArguments(TypedDict, total=False):
@@ -61,11 +65,15 @@ class SaveOptions:
 
     def __post_init__(self) -> None:
         self._check_key()
+        for name in ("overwrite", "digests", "resume", "hide_names"):
+            check_switch(name, getattr(self, name))
         if self.storage_options is not None and not isinstance(self.storage_options, Mapping):
             kind = type_name(self.storage_options)
             raise OptionError(f"storage_options is a mapping of names to values, not {kind}")
         if self.metadata is not None and not isinstance(self.metadata, Mapping):
             raise UsageError(f"metadata is a mapping of texts, not {type(self.metadata).__name__}")
+        if METADATA_NAME in (self.metadata or {}):
+            raise reserved_name(METADATA_NAME)
         for key, value in (self.metadata or {}).items():
             wrong = next((each for each in (key, value) if not isinstance(each, str)), None)
             if wrong is not None or key is None or value is None:
@@ -75,7 +83,6 @@ class SaveOptions:
     def _check_key(self) -> None:
         if self.key is not None:
             vars(self)["key"] = KeySource(self.key).check()
-        check_switch("hide_names", self.hide_names)
         if self.hide_names and self.key is None:
             raise UsageError("hide_names= encrypts the names, and so needs key=")
         if self.resume and self.key is not None:
@@ -87,7 +94,7 @@ def place_request(uri: Any, how: SaveOptions) -> Request:
     """Check the URI to which a checkpoint is saved.
 
     Raises:
-        UsageError: the URI does not name a single folder or file.
+        UsageError: the URI does not name a single folder or file that can be written.
     """
     if isinstance(uri, list):  # of any iterable
         raise UsageError("a checkpoint is saved to one place: one folder or file")
@@ -101,4 +108,10 @@ def place_request(uri: Any, how: SaveOptions) -> Request:
         raise UsageError(
             "a checkpoint is saved to a folder or a file, not to an index or a glob", uri=redact(uri), hint=hint
         )
+    if uri.partition("://")[0].lower() in _ARCHIVES:
+        hint = "Save to a disk or an object store, and pack the files there"
+        raise UsageError("an archive cannot be written", uri=redact(uri), hint=hint)
+    if last.partition("?")[0].endswith(SHARD_SUFFIX) and how.max_shard_bytes != SaveOptions.max_shard_bytes:
+        hint = "Name a folder, or leave max_shard_bytes out"
+        raise UsageError("max_shard_bytes divides a folder, and this URL names one file", uri=redact(uri), hint=hint)
     return request

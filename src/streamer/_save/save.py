@@ -22,7 +22,7 @@ from streamer.core.in_thread import in_thread
 from streamer.core.options.settings import resolve
 from streamer.core.request.request import OneUri
 from streamer.core.tensors.shared_memory import names_to_drop
-from streamer.core.tensors.tensor_bytes import is_torch_tensor
+from streamer.core.tensors.tensor_bytes import is_torch_tensor, layout_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -122,6 +122,8 @@ def save_model(
     options = checked(save_model, SaveOptions, how)
     tensors = _tensors_of(model)
     of_torch = {name: tensor for name, tensor in tensors.items() if is_torch_tensor(tensor)}
+    for name, tensor in of_torch.items():
+        layout_of(name, tensor)
     dropped = names_to_drop({name: tensor for name, tensor in of_torch.items() if not tensor.is_meta})
     kept = {name: tensor for name, tensor in tensors.items() if name not in dropped}
     more = {**dropped, **(options.metadata or {})}

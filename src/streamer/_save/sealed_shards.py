@@ -23,10 +23,11 @@ from streamer.core.encryption.sealed_files import (
     SealedParameters,
     cipher_of,
     new_parameters,
+    reserved_name,
     tags_digest,
     tensor_name,
 )
-from streamer.core.errors import EngineError, UsageError
+from streamer.core.errors import EngineError
 from streamer.core.format.header_writer import TensorLayout, render_header
 from streamer.core.options.machine import processors
 
@@ -60,12 +61,11 @@ def sealed_shards(
 
     Raises:
         EncryptionKeyError: there is no key.
-        UsageError: a name or the metadata cannot be saved.
+        UsageError: a name cannot be saved.
     """
     reserved = [each.name for group in groups for each in group if each.name.startswith("streamer.")]
-    if reserved or METADATA_NAME in metadata:
-        what = f"the name {(reserved or [METADATA_NAME])[0][:80]!r} belongs to the format of encrypted files"
-        raise UsageError(what, hint="Rename it: names with streamer. at their beginning are reserved")
+    if reserved:
+        raise reserved_name(reserved[0])
     new_key = key.new_key()
     parameters = new_parameters(new_key, len(groups), hides_names=hides_names)
     return [
