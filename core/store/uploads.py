@@ -109,7 +109,7 @@ def changed_meanwhile(uri: str, replaced: ObjectInfo | None, *, status: int | No
         status: HTTP status of the refusal.
     """
     what = "written it" if replaced is None else "replaced or removed it"
-    hint = "Make sure that only one program at a time saves to this place, and save again"
+    hint = "Wait until the other program ends; then use what it saved, or save again with overwrite=True, or elsewhere"
     return ChangedError(f"another program has {what} meanwhile", uri=uri, hint=hint, status=status)
 
 

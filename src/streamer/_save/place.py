@@ -8,23 +8,32 @@ overwritten. The other is a folder with other tensor files, which a load of the 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from streamer._save.resuming import Resumed
 from streamer.core.checkpoint.sharding import is_usual_shard, shard_names
 from streamer.core.engine.session import SourceObject
 from streamer.core.engine.small_reads import read_ranges
-from streamer.core.errors import ManifestError, UsageError
+from streamer.core.errors import ChangedError, ManifestError, ObjectNotFoundError, StorageError, UsageError
 from streamer.core.format.index import check_index_size, parse_index
 from streamer.core.format.manifest import MAX_MANIFEST_BYTES, Manifest, parse_manifest
-from streamer.core.format.shard_names import SHARD_SUFFIX, USUAL_INDEX, USUAL_SHARD, is_of_checkpoint
+from streamer.core.format.shard_names import (
+    SHARD_SUFFIX,
+    USUAL_INDEX,
+    USUAL_SHARD,
+    incomplete_series,
+    is_of_checkpoint,
+    series_of,
+)
 from streamer.core.options.settings import Settings
 from streamer.core.quoting import quoted
 from streamer.core.store.presence import info_if_present
 from streamer.core.store.sources import ObjectInfo, Store
+from streamer.core.store.uploads import changed_meanwhile
 
-__all__ = ["Place", "old_manifest", "place_of"]
+__all__ = ["Place", "old_manifest", "place_of", "writers_errors"]
 
 MANIFEST_SUFFIX = ".manifest.json"
 USUAL_MANIFEST = USUAL_SHARD + MANIFEST_SUFFIX
@@ -99,10 +108,40 @@ def place_of(
     else:
         place = _folder(store, shards, settings, overwrite=overwrite, resumed=resumed)
     if place.existing and not overwrite:
-        first = min(place.existing)
-        hint = "Save elsewhere, or pass overwrite=True: the old one stays loadable until the new one is complete"
-        raise UsageError(f"there is a checkpoint already: {quoted(first)}", uri=place.existing[first].uri, hint=hint)
+        raise _refusal(place.existing)
     return place
+
+
+@contextmanager
+def writers_errors(kinds: tuple[type[StorageError], ...] = (ChangedError, ObjectNotFoundError)) -> Iterator[None]:
+    """Give an error about a file that changes while a save reads it the advice for a writer.
+
+    Args:
+        kinds: The errors.
+
+    Raises:
+        ChangedError: a file of the place was replaced or removed meanwhile.
+    """
+    try:
+        yield
+    except kinds as error:
+        what = "another program has changed a file of the checkpoint meanwhile"
+        hint = changed_meanwhile("", None).hint
+        raise ChangedError(what, uri=error.uri, hint=hint, status=error.status) from error
+
+
+def _refusal(existing: Mapping[str, ObjectInfo]) -> UsageError:
+    first = min(existing)
+    others = [name for name in existing if name != USUAL_MANIFEST and not series_of(name)]
+    if incomplete_series(existing) and not others:
+        what = f"there are shards of a save that did not end: {quoted(first)}"
+        hint = (
+            "Continue it with resume=True and the same tensors, or replace them with overwrite=True, or save elsewhere"
+        )
+    else:
+        what = f"there is a checkpoint already: {quoted(first)}"
+        hint = "Save elsewhere, or pass overwrite=True: the old one stays loadable until the new one is complete"
+    return UsageError(what, uri=existing[first].uri, hint=hint)
 
 
 def old_manifest(store: Store, place: Place, settings: Settings) -> Manifest | None:
@@ -169,5 +208,6 @@ def _named_in(store: Store, info: ObjectInfo, settings: Settings) -> frozenset[s
 def _content(store: Store, info: ObjectInfo, settings: Settings) -> bytes:
     size_bytes = info.size_bytes or 0
     source = SourceObject(info.uri, store.source(info), size_bytes)
-    content, _ = read_ranges([source], [(0, 0, size_bytes)], settings, what="indexes")
+    with writers_errors():
+        content, _ = read_ranges([source], [(0, 0, size_bytes)], settings, what="indexes")
     return bytes(content[0])

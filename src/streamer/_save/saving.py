@@ -11,7 +11,7 @@ from threading import Event
 from streamer._checkpoint_headers import open_checkpoint
 from streamer._progress import Progress
 from streamer._save.parts import ShardBytes
-from streamer._save.place import Place, old_manifest, place_of
+from streamer._save.place import Place, old_manifest, place_of, writers_errors
 from streamer._save.report import SaveReport
 from streamer._save.resuming import Resumed
 from streamer._save.sealed_shards import sealed_shards
@@ -19,7 +19,7 @@ from streamer._save.writing import SentFile, Writing, uploading_store
 from streamer.core.checkpoint.saved_tensors import SavedTensors
 from streamer.core.checkpoint.sharding import divided, index_text
 from streamer.core.encryption.keys import KeySource
-from streamer.core.errors import FormatError, ObjectNotFoundError, StreamerError
+from streamer.core.errors import ChangedError, FormatError, ObjectNotFoundError, StreamerError
 from streamer.core.format.header_writer import TensorLayout, in_file_order, render_header
 from streamer.core.format.manifest import Manifest, ShardManifest, render_manifest
 from streamer.core.format.shard_names import SHARD_SUFFIX
@@ -161,7 +161,8 @@ class Saving:
         """Name the old shards in an index: without one, readers would take old and new shards for one checkpoint."""
         assert place.index is not None
         try:
-            old = open_checkpoint(self.request, is_raw=True)
+            with writers_errors((ChangedError,)):
+                old = open_checkpoint(self.request, is_raw=True)
         except (FormatError, ObjectNotFoundError):  # the older checkpoint is incomplete, so there is nothing to keep
             return place
         shards: dict[str, list[TensorLayout]] = {}

@@ -535,3 +535,13 @@ def test_the_report_is_one_line_with_what_a_user_wants_to_know(tmp_path: Path) -
     assert str(report).startswith(f"{tmp_path}/model: 1 tensor, {size_text(report.bytes)} in 0.")
     resumed = replace(report, kept_bytes=4000, not_removed=("old.safetensors",))
     assert "4.00 kB of it was there; note: could not remove old.safetensors" in str(resumed)
+
+
+def test_shards_of_a_save_that_did_not_end_are_told_from_a_checkpoint_regression(tmp_path: Path) -> None:
+    streamer.save(some_tensors(), tmp_path, max_shard_bytes=1)
+    (tmp_path / "model.safetensors.index.json").unlink()
+    next(tmp_path.glob("model-00002-*")).unlink()
+    with pytest.raises(streamer.UsageError, match=r"a save that did not end.*resume=True.*overwrite=True"):
+        streamer.save({"other": torch.zeros(3)}, tmp_path)
+    streamer.save({"other": torch.zeros(3)}, tmp_path, overwrite=True)
+    assert [*streamer.load(tmp_path)] == ["other"]
