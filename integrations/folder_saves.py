@@ -29,8 +29,8 @@ from streamer.core.options.options import Options
 from streamer.core.options.settings import resolve
 from streamer.core.private_folders import private_folder
 from streamer.core.secrets.redact import redact
+from streamer.core.store.own_objects import OwningUpload
 from streamer.core.store.sources import Store
-from streamer.core.store.uploads import Upload
 from streamer.integrations.routed_names import RoutedName, routed
 
 __all__ = ["check_saves", "refuse_arguments_of_save", "refuse_hub", "saved_folder"]
@@ -136,7 +136,7 @@ def check_saves(saved: Any) -> None:
 class _Sending:
     def __init__(self, writing: Writing, store: Store, folder: str) -> None:
         self._writing, self._root, self.folder = writing, store.root.rstrip("/"), folder
-        self._uploads: dict[str, Upload] = {}
+        self._uploads: dict[str, OwningUpload] = {}
         self.tensors = 0
 
     def send_tensors(self, path: str, tensors: Mapping[str, Any], metadata: Mapping[str, str] | None = None) -> bool:
@@ -160,6 +160,8 @@ class _Sending:
         """Let all files show up, and return their names."""
         names = sorted(self._uploads, key=partial(turn, self._uploads.keys()))
         for name in names:
+            if name == names[-1]:
+                self._writing.confirm()
             self._writing.show(f"{self._root}/{name}", self._uploads[name], None)
         return names
 

@@ -91,7 +91,26 @@ class AzureUpload:
     def abort(self) -> None:
         """Remove the blob if Azure made it but its answer was lost; raises as `Upload.abort`."""
         if self._mark.is_to_be_removed():
-            self._ask(lambda blob, options: blob.delete_blob(**options))
+            self.withdraw()
+
+    def confirm(self) -> None:
+        """Check the blob's mark by one request; raises as `OwningUpload.confirm`."""
+        if not self._mark.is_there():
+            raise changed_meanwhile(self._uri, self._replaced)
+
+    def withdraw(self) -> None:
+        """Remove the blob if it has the mark of this upload; raises as `OwningUpload.withdraw`."""
+        try:
+            found = self._ask(lambda blob, options: blob.get_blob_properties(**options))
+            if (found.metadata or {}).get(MARK) != self._mark.metadata[MARK]:
+                return
+            delete = partial(_delete, {"match_condition": MatchConditions.IfNotModified, "etag": found.etag})
+            self._ask(delete)
+        except ObjectNotFoundError:
+            return
+        except StorageError as error:
+            if error.status != 412:  # another program has replaced it
+                raise
 
     def _condition(self) -> dict[str, Any]:
         if self._replaced is None:
@@ -120,3 +139,7 @@ def _commit(
     options: Mapping[str, Any],
 ) -> None:
     blob.commit_block_list(blocks, metadata=metadata, **condition, **options)
+
+
+def _delete(condition: Mapping[str, Any], blob: BlobClient, options: Mapping[str, Any]) -> None:
+    blob.delete_blob(**condition, **options)

@@ -51,10 +51,11 @@ class ObjectWriter:
         if answer.status != 200:
             raise self.refused(answer)
 
-    def remove(self) -> None:
-        """Remove the object; raises as `GcsUpload`."""
-        answer = self._ask(lambda: self._client.change("DELETE", "storage/v1", self._bucket, self.key, {}))
-        if answer.status not in (200, 204, 404):
+    def remove(self, generation: str | None = None) -> None:
+        """Remove the object, or only this generation of it; raises as `GcsUpload`."""
+        condition = {"ifGenerationMatch": generation} if generation else {}
+        answer = self._ask(lambda: self._client.change("DELETE", "storage/v1", self._bucket, self.key, condition))
+        if answer.status not in (200, 204, 404, *([412] if generation else [])):
             raise self.refused(answer)
 
     def upload(
@@ -70,6 +71,19 @@ class ObjectWriter:
         answer = self._ask(lambda: self._client.get(self._bucket, self.key, fields="metadata"))
         found: Mapping[str, Any] = (answer.document or {}).get("metadata") or {}
         return found
+
+    def found(self) -> Mapping[str, Any]:
+        """Request the custom metadata and the generation of the object; empty if there is no object.
+
+        Raises:
+            StorageError: Google refuses, or failed.
+        """
+        answer = self._ask(lambda: self._client.get(self._bucket, self.key, fields="metadata,generation"))
+        if answer.status == 404:
+            return {}
+        if answer.status != 200:
+            raise self.refused(answer)
+        return answer.document or {}
 
     def refused(self, answer: Answer) -> StorageError:
         """Make an error of an answer."""
@@ -163,7 +177,21 @@ class GcsUpload:
         if answer.status not in (CANCELLED, 200, 204, 404, 410):
             raise self._refused(answer)
         if self._mark.is_to_be_removed():
-            self._writer.remove()
+            self.withdraw()
+
+    def confirm(self) -> None:
+        """Check the object's mark by one request; raises as `OwningUpload.confirm`."""
+        if not self._is_own(self._writer.found()):
+            raise changed_meanwhile(self._uri, self._replaced)
+
+    def withdraw(self) -> None:
+        """Remove the generation that this upload made, if it is the latest; raises as `OwningUpload.withdraw`."""
+        found = self._writer.found()
+        if self._is_own(found):
+            self._writer.remove(str(found.get("generation") or ""))
+
+    def _is_own(self, found: Mapping[str, Any]) -> bool:
+        return (found.get("metadata") or {}).get(MARK) == self._mark.metadata[MARK]
 
     def _put(self, offset_bytes: int, data: bytes | memoryview) -> Answer:
         span = f"{offset_bytes}-{offset_bytes + len(data) - 1}" if data else "*"

@@ -83,6 +83,20 @@ class ObjectWriter:
                 return parts
             marker = following
 
+    def remove(self, etag: str | None) -> None:
+        """Remove the object if it has this ETag; a server without such conditions removes any. Raises as `call`."""
+        if etag:
+            try:
+                self.call("delete_object", IfMatch=etag)
+            except StorageError as error:
+                if error.code in _CONDITION_FAILED or error.status in (404, 409, 412):
+                    return  # another program has replaced or removed it
+                if error.code not in _UNKNOWN and not isinstance(error, AccessDeniedError):
+                    raise
+            else:
+                return
+        self.call("delete_object")
+
     def takes_checksums(self) -> bool:
         """Say whether the options allow checksums that S3 does not require."""
         return self._client.takes_checksums()
@@ -146,6 +160,7 @@ class S3Upload:
         self._upload_id: str | None = None
         self._has_checksums = self._confirms = False
         self._earlier: dict[int, dict[str, Any]] | None = None  # parts that an earlier process sent, by number
+        self._etag: str | None = None  # of the finished object, if S3 said it
         if size_bytes is None or size_bytes > MOST_BYTES_AT_ONCE:
             self._upload_id = (self._resumed() if resumes else None) or self._begin()
 
@@ -161,9 +176,15 @@ class S3Upload:
         if earlier is not None and _is_same(earlier, part, checksum["ChecksumCRC32C"]):
             self._note(number, earlier["ETag"], checksum)
             return
-        sent = self._send_signed(part, of_part, checksum["ChecksumCRC32C"]) if self._confirms else None
-        if sent is None:
-            sent = self._call("upload_part", Body=bytes(part), **checksum, **of_part)["ETag"]
+        try:
+            sent = self._send_signed(part, of_part, checksum["ChecksumCRC32C"]) if self._confirms else None
+            if sent is None:
+                sent = self._call("upload_part", Body=bytes(part), **checksum, **of_part)["ETag"]
+        except StorageError as error:
+            if error.code != "NoSuchUpload":
+                raise
+            # Another program that resumes the same upload has finished it, or removed it.
+            raise changed_meanwhile(self._uri, self._replaced, status=404) from error
         self._note(number, sent, checksum)
 
     def finish(self) -> None:
@@ -191,7 +212,27 @@ class S3Upload:
                 if error.status != 404:
                     raise
         if self._mark.is_to_be_removed():
-            self._call("delete_object")
+            self.withdraw()
+
+    def confirm(self) -> None:
+        """Check the object's mark by one HEAD; raises as `OwningUpload.confirm`."""
+        if not self._is_own(self._writer.head()):
+            raise changed_meanwhile(self._uri, self._replaced)
+
+    def withdraw(self) -> None:
+        """Remove the object if it has the mark of this upload; raises as `OwningUpload.withdraw`."""
+        head = self._writer.head()
+        if self._is_own(head):
+            self._writer.remove((head or {}).get("ETag"))
+
+    def _is_own(self, head: Mapping[str, Any] | None) -> bool:
+        """Say whether this upload made the object: by its mark, or by its ETag if the mark is of an earlier process."""
+        if head is None:
+            return False
+        mark = head.get("Metadata", {}).get(MARK)
+        if mark is not None and self._earlier is None:
+            return bool(mark == self._mark.metadata[MARK])
+        return self._etag is None or head.get("ETag") == self._etag
 
     def _note(self, number: int, etag: str, checksum: Mapping[str, str]) -> None:
         with self._lock:
@@ -221,7 +262,8 @@ class S3Upload:
             joined = md5(b"".join(map(bytes.fromhex, etags)), usedforsecurity=False).hexdigest()
         except ValueError:
             return False
-        return (self._writer.head() or {}).get("ETag") == f'"{joined}-{len(etags)}"'
+        self._etag = f'"{joined}-{len(etags)}"'
+        return (self._writer.head() or {}).get("ETag") == self._etag
 
     def _begin(self) -> str:
         """Begin a multipart upload. Its parts have checksums if the server supports them."""
@@ -253,10 +295,11 @@ class S3Upload:
     def _complete(self, condition: Mapping[str, Any]) -> None:
         if self._upload_id is None:
             body = bytes(self._body or b"")
-            self._call("put_object", Body=body, Metadata=self._mark.metadata, **condition)
+            self._etag = self._call("put_object", Body=body, Metadata=self._mark.metadata, **condition).get("ETag")
             return
+        of_upload = {"UploadId": self._upload_id, **condition}
         parts = [part for _, part in sorted(self._parts.items())]
-        self._call("complete_multipart_upload", UploadId=self._upload_id, MultipartUpload={"Parts": parts}, **condition)
+        self._etag = self._call("complete_multipart_upload", MultipartUpload={"Parts": parts}, **of_upload).get("ETag")
 
     def _check_unchanged(self) -> None:
         head = self._writer.head()

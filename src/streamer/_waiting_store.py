@@ -16,6 +16,7 @@ from streamer.core.findings import Findings
 from streamer.core.outages.outage_waits import OutageWaits
 from streamer.core.secrets.texts import SecretTexts
 from streamer.core.store.digests import NoDigest, ObjectDigest
+from streamer.core.store.own_objects import OwningUpload, owning
 from streamer.core.store.sources import (
     DigestingStore,
     FolderStore,
@@ -120,7 +121,7 @@ class _WaitingStore:
 class _WaitingUpload:
     """An upload whose requests are retried one by one."""
 
-    def __init__(self, upload: Upload, ask: Callable[[Callable[[], None]], None]) -> None:
+    def __init__(self, upload: OwningUpload, ask: Callable[[Callable[[], None]], None]) -> None:
         self._upload, self._ask = upload, ask
         self.parallel_parts, self.needs_equal_parts = upload.parallel_parts, upload.needs_equal_parts
 
@@ -132,6 +133,12 @@ class _WaitingUpload:
 
     def abort(self) -> None:
         self._ask(self._upload.abort)
+
+    def confirm(self) -> None:
+        self._ask(self._upload.confirm)
+
+    def withdraw(self) -> None:
+        self._ask(self._upload.withdraw)
 
 
 class _Digests:
@@ -158,8 +165,9 @@ class _Uploads:
     _store: Any
     _ask: Callable[..., Any]
 
-    def begin_upload(self, *arguments: Any) -> Upload:
-        return _WaitingUpload(self._ask(lambda: self._store.begin_upload(*arguments)), self._ask)
+    def begin_upload(self, path: str, *facts: Any) -> OwningUpload:
+        upload: Upload = self._ask(lambda: self._store.begin_upload(path, *facts))
+        return _PatientUpload(owning(upload, self._store, path), self._ask)
 
     def remove(self, path: str) -> None:
         self._ask(lambda: self._store.remove(path))
@@ -169,8 +177,9 @@ class _Resumes:
     _store: Any
     _ask: Callable[..., Any]
 
-    def resume_upload(self, *arguments: Any) -> Upload:
-        return _WaitingUpload(self._ask(lambda: self._store.resume_upload(*arguments)), self._ask)
+    def resume_upload(self, path: str, *facts: Any) -> OwningUpload:
+        upload: Upload = self._ask(lambda: self._store.resume_upload(path, *facts))
+        return _PatientUpload(owning(upload, self._store, path), self._ask)
 
 
 _ABILITIES: dict[Any, type] = {

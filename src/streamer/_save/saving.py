@@ -26,8 +26,9 @@ from streamer.core.format.shard_names import SHARD_SUFFIX
 from streamer.core.options.settings import Settings
 from streamer.core.request.request import Request
 from streamer.core.secrets.redact import redact
+from streamer.core.store.own_objects import OwningUpload
 from streamer.core.store.sources import Store
-from streamer.core.store.uploads import Upload, UploadingStore
+from streamer.core.store.uploads import UploadingStore
 
 __all__ = ["Saving"]
 
@@ -118,22 +119,27 @@ class Saving:
         order = {place.commit: 2, place.manifest: 1 if is_first else 3}
         sent.sort(key=lambda each: order.get(each[0], 0))
         first = [each for each in sent if each[0] not in order]
-        writing.show_all([(place.folder + name, upload, place.existing.get(name)) for name, upload in first])
+        # Of two saves to one place, the one whose first shard shows up goes on, and the other has nothing to remove.
+        for some in (first[:1], first[1:]):
+            writing.show_all([(place.folder + name, upload, place.existing.get(name)) for name, upload in some])
         for name, upload in sent[len(first) :]:
+            if order[name] > 1:
+                writing.confirm()
             writing.show(place.folder + name, upload, place.existing.get(name))
             if name == place.commit:
-                stale = None if is_first or old is not None or not self.has_digests else place.folder + place.manifest
+                is_stale = self.has_digests and not is_first and old is None
+                stale = place.existing.get(place.manifest) if is_stale else None
                 writing.keep_shown(failure=_LEFT if old is not None else _NO_MANIFEST, stale=stale)
         shown = [name for name, _ in sent]
         return [*(name for name in place.shards if name not in shown), *shown]
 
-    def _send_shards(self, writing: Writing, place: Place, shards: list[ShardBytes]) -> list[tuple[str, Upload]]:
+    def _send_shards(self, writing: Writing, place: Place, shards: list[ShardBytes]) -> list[tuple[str, OwningUpload]]:
         """Send the missing shards; return the shards that have not shown up yet, in their order."""
         missing = [each for each in zip(place.shards, shards, strict=True) if each[0] not in place.left]
         is_kept = self.resume and place.index is not None
-        sent: dict[int, tuple[str, Upload]] = {}
+        sent: dict[int, tuple[str, OwningUpload]] = {}
 
-        def note(number: int, upload: Upload) -> None:
+        def note(number: int, upload: OwningUpload) -> None:
             name = missing[number][0]
             if is_kept:
                 writing.show(place.folder + name, upload, place.existing.get(name))

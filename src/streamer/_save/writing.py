@@ -1,7 +1,8 @@
 """Writes the files of one save: sends all bytes, and then lets the files show up one by one.
 
-Guarantees: after an error or an interrupt, all written files are removed. The error or the log names files that could
-not be removed. Several files are sent at a time; progress is reported on the caller's thread.
+Guarantees: after an error or an interrupt, all written files are removed, except those that another program has
+replaced meanwhile. The error or the log names files that could not be removed. Several files are sent at a time;
+progress is reported on the caller's thread.
 """
 
 from __future__ import annotations
@@ -19,11 +20,20 @@ from typing import Any
 from streamer._progress import Progress
 from streamer._save.parts import PART_BYTES, cut, part_bytes_for
 from streamer.core.checkpoint.saved_tensors import MOST_READ_BYTES
-from streamer.core.errors import LoadCancelledError, StorageError, StreamerError, UsageError
+from streamer.core.errors import (
+    AccessDeniedError,
+    CredentialsError,
+    LoadCancelledError,
+    StorageError,
+    StreamerError,
+    UsageError,
+)
 from streamer.core.options.settings import Settings
 from streamer.core.quoting import quoted
 from streamer.core.secrets.redact import redact
+from streamer.core.store.own_objects import OwningUpload, owning
 from streamer.core.store.part_sender import PartSender
+from streamer.core.store.presence import info_if_present
 from streamer.core.store.sources import ObjectInfo, Store
 from streamer.core.store.uploads import ResumingStore, Upload, UploadingStore
 
@@ -111,12 +121,16 @@ class Writing:
     ) -> None:
         self._store, self._progress, self._is_cancelled = store, progress, is_cancelled
         self.most_parallel = max(1, min(MOST_PARALLEL, memory_limit_bytes // (COPIES_OF_PART * PART_BYTES)))
-        self._begun: list[tuple[str, Upload]] = []
+        self._guard = threading.Lock()  # of the next three: several threads finish files
+        self._begun: list[tuple[str, OwningUpload]] = []
         self._shown: list[tuple[str, Callable[[], None]]] = []  # files that no older checkpoint had
+        self._unconfirmed: list[OwningUpload] = []
         self._failure, self._resumes = failure, resumes
         self.sent_bytes = 0
 
-    def send(self, path: str, size_bytes: int, pieces: Iterable[memoryview], replaced: ObjectInfo | None) -> Upload:
+    def send(
+        self, path: str, size_bytes: int, pieces: Iterable[memoryview], replaced: ObjectInfo | None
+    ) -> OwningUpload:
         """Send all bytes of one file, which shows up when `show` is called.
 
         Raises:
@@ -126,7 +140,7 @@ class Writing:
         with PartSender(self.most_parallel) as sender:
             return self._sent(SentFile(path, size_bytes, pieces, replaced), sender, self._note_sent)
 
-    def send_all(self, files: Sequence[SentFile], on_sent: Callable[[int, Upload], None]) -> None:
+    def send_all(self, files: Sequence[SentFile], on_sent: Callable[[int, OwningUpload], None]) -> None:
         """Send the bytes of several files, at the same time if the memory allows it.
 
         Args:
@@ -148,39 +162,62 @@ class Writing:
             jobs = [(each.held_bytes, job(number)) for number, each in enumerate(files)]
             _in_threads(jobs, news, stop=sender.close)
 
-    def begin(self, path: str, size_bytes: int | None, part_bytes: int, replaced: ObjectInfo | None) -> Upload:
+    def begin(self, path: str, size_bytes: int | None, part_bytes: int, replaced: ObjectInfo | None) -> OwningUpload:
         """Begin a file whose parts the caller sends; raises as `send`."""
         does_resume = self._resumes and size_bytes is not None and isinstance(self._store, ResumingStore)
         begin = self._store.resume_upload if does_resume else self._store.begin_upload
-        upload: Upload = begin(path, size_bytes, part_bytes, replaced)
-        self._begun.append((path, upload))
+        upload = owning(begin(path, size_bytes, part_bytes, replaced), self._store, path)
+        with self._guard:
+            self._begun.append((path, upload))
         return upload
 
     def show(self, path: str, upload: Upload, replaced: ObjectInfo | None) -> None:
         """Let one file show up under its name."""
         self._check_wanted()
         upload.finish()
-        self._note_shown(path, upload, replaced)
+        self._note_shown(path, owning(upload, self._store, path), replaced)
 
-    def show_all(self, files: Sequence[tuple[str, Upload, ObjectInfo | None]]) -> None:
+    def show_all(self, files: Sequence[tuple[str, OwningUpload, ObjectInfo | None]]) -> None:
         """Let several files show up, in any order; raises as `show`."""
 
-        def job(path: str, upload: Upload, replaced: ObjectInfo | None) -> Callable[[], None]:
+        def job(path: str, upload: OwningUpload, replaced: ObjectInfo | None) -> Callable[[], None]:
             upload.finish()
-            return partial(self._note_shown, path, upload, replaced)
+            self._note_shown(path, upload, replaced)  # at once: after a failure of another job, no call follows
+            return _nothing
 
         self._check_wanted()
-        _in_threads([(0, partial(job, *each)) for each in files], SimpleQueue(), stop=lambda: None)
+        _in_threads([(0, partial(job, *each)) for each in files], SimpleQueue(), stop=_nothing)
 
-    def keep_shown(self, *, failure: str | None = None, stale: str | None = None) -> None:
+    def confirm(self) -> None:
+        """Check that the files that have shown up since the last call are still those of this save.
+
+        It costs a request for each file, eight at a time. Without the right to look, there is no check.
+
+        Raises:
+            ChangedError: another program has replaced or removed one of them.
+            StorageError: the storage does not answer.
+        """
+
+        def job(upload: OwningUpload) -> Callable[[], None]:
+            try:
+                upload.confirm()
+            except AccessDeniedError as error:
+                if isinstance(error, CredentialsError):
+                    raise
+            return _nothing
+
+        uploads, self._unconfirmed = self._unconfirmed, []
+        _in_threads([(0, partial(job, each)) for each in uploads], SimpleQueue(), stop=_nothing)
+
+    def keep_shown(self, *, failure: str | None = None, stale: ObjectInfo | None = None) -> None:
         """Keep the files that have shown up, even if an error follows.
 
         Args:
             failure: How the message of an error begins from now on.
             stale: A file that does not match the files that have shown up. If an error comes before the file is
-                replaced, the file is removed.
+                replaced, the file is removed, unless another program has replaced it.
         """
-        self._shown = [] if stale is None else [(stale, lambda: self._store.remove(stale))]
+        self._shown = [] if stale is None else [(stale.path, partial(self._remove_unchanged, stale))]
         self._failure = failure or self._failure
 
     def __enter__(self) -> Writing:
@@ -198,17 +235,24 @@ class Writing:
         elif left:
             _log.warning("a save that failed could not remove %s", ", ".join(map(quoted, left)))
 
-    def _sent(self, file: SentFile, sender: PartSender, on_sent: Callable[[int], None]) -> Upload:
+    def _sent(self, file: SentFile, sender: PartSender, on_sent: Callable[[int], None]) -> OwningUpload:
         part_bytes = part_bytes_for(file.size_bytes)
         upload = self.begin(file.path, file.size_bytes, part_bytes, file.replaced)
         sender.send(upload, cut(file.pieces, part_bytes, is_equal=upload.needs_equal_parts), on_sent)
         return upload
 
-    def _note_shown(self, path: str, upload: Upload, replaced: ObjectInfo | None) -> None:
-        self._begun = [each for each in self._begun if each[1] is not upload]
-        self._shown = [each for each in self._shown if each[0] != path]
-        if replaced is None:
-            self._shown.append((path, lambda: self._store.remove(path)))
+    def _note_shown(self, path: str, upload: OwningUpload, replaced: ObjectInfo | None) -> None:
+        with self._guard:
+            self._begun = [each for each in self._begun if each[1] is not upload]
+            self._shown = [each for each in self._shown if each[0] != path]
+            self._unconfirmed.append(upload)
+            if replaced is None:
+                self._shown.append((path, upload.withdraw))
+
+    def _remove_unchanged(self, file: ObjectInfo) -> None:
+        found = info_if_present(self._store, file.path)
+        if found is not None and file.version in (None, found.version):
+            self._store.remove(file.path)
 
     def _removed(self) -> list[str]:
         """Remove the written files; return the names of the files that could not be removed."""
@@ -285,6 +329,10 @@ def _in_threads(
 def _fits(held: dict[int, int], more_bytes: int) -> bool:
     """Whether another file may be sent at the same time; memory has room for only one large tensor."""
     return not held or (len(held) < MOST_FILES and sum(held.values()) + more_bytes <= MOST_READ_BYTES)
+
+
+def _nothing() -> None:
+    """Do nothing."""
 
 
 def _raise(error: BaseException) -> None:

@@ -11,7 +11,9 @@ import resource
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,10 +28,12 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import AutoModelForCausalLM
 
 import streamer
-from streamer._save.writing import Writing
+from streamer._save.writing import Writing, quiet_writing
 from streamer.backends.posix.upload import PosixUpload
 from streamer.core.format.dtypes import TORCH_DTYPES
+from streamer.core.options.settings import resolve
 from streamer.core.quoting import size_text
+from streamer.plugins import open_store
 
 FORMAT = {"format": "pt"}
 BASE = np.zeros(9)
@@ -479,6 +483,77 @@ def test_a_progress_function_that_raises_is_no_matter_of_a_load(
     assert "the progress is no longer shown: ValueError('mine')" in caplog.text
 
 
+def test_shards_of_a_save_that_did_not_end_are_told_from_a_checkpoint_regression(tmp_path: Path) -> None:
+    streamer.save(some_tensors(), tmp_path, max_shard_bytes=1)
+    (tmp_path / "model.safetensors.index.json").unlink()
+    next(tmp_path.glob("model-00002-*")).unlink()
+    with pytest.raises(streamer.UsageError, match=r"a save that did not end.*resume=True.*overwrite=True"):
+        streamer.save({"other": torch.zeros(3)}, tmp_path)
+    streamer.save({"other": torch.zeros(3)}, tmp_path, overwrite=True)
+    assert [*streamer.load(tmp_path)] == ["other"]
+
+
+def test_of_two_writers_at_the_same_time_one_wins_and_the_other_leaves_nothing_regression(tmp_path: Path) -> None:
+    for attempt in range(5):
+        folder, are_ready, errors = tmp_path / str(attempt), threading.Barrier(2), []
+        saved = [{f"{name}{number}": torch.full((9,), number) for number in range(8)} for name in "ab"]
+
+        def save(tensors: Any, folder: Path = folder, ready: Any = are_ready, errors: Any = errors) -> None:
+            def wait(done: int, total: int) -> None:
+                if done == total and not ready.broken:
+                    with suppress(threading.BrokenBarrierError):
+                        ready.wait(timeout=10)
+                        ready.abort()
+
+            try:
+                streamer.save(tensors, folder, overwrite=True, max_shard_bytes=36, digests=False, progress=wait)
+            except streamer.StreamerError as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=save, args=(each,)) for each in saved]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join()
+        assert [type(each) for each in errors] == [streamer.ChangedError]
+        assert "save again" in str(errors[0])
+        assert {*streamer.load(folder)} in [{*each} for each in saved]
+        assert len(files_in(folder)) == 9
+
+
+def test_a_file_that_shows_up_after_the_failure_of_another_is_removed_regression(tmp_path: Path) -> None:
+    has_failed = threading.Event()
+    with closing(open_store(str(tmp_path), {})) as store:
+
+        class Late:
+            """An upload that ends after another one has failed."""
+
+            def __init__(self, upload: Any) -> None:
+                self._upload = upload
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(self._upload, name)
+
+            def finish(self) -> None:
+                assert has_failed.wait(10)
+                self._upload.finish()
+
+        def failing() -> None:
+            has_failed.set()
+            raise streamer.ChangedError("another program")
+
+        def write() -> None:
+            with quiet_writing(store, str(tmp_path), resolve(None)) as writing:
+                uploads = [writing.begin(f"{tmp_path}/{name}", 0, 1, None) for name in "ab"]
+                uploads[0].finish = failing  # type: ignore[method-assign]
+                late: Any = Late(uploads[1])
+                writing.show_all([(f"{tmp_path}/a", uploads[0], None), (f"{tmp_path}/b", late, None)])
+
+        with pytest.raises(streamer.ChangedError):
+            write()
+    assert files_in(tmp_path) == []
+
+
 def test_an_interrupted_save_whose_files_cannot_be_removed_names_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -535,13 +610,3 @@ def test_the_report_is_one_line_with_what_a_user_wants_to_know(tmp_path: Path) -
     assert str(report).startswith(f"{tmp_path}/model: 1 tensor, {size_text(report.bytes)} in 0.")
     resumed = replace(report, kept_bytes=4000, not_removed=("old.safetensors",))
     assert "4.00 kB of it was there; note: could not remove old.safetensors" in str(resumed)
-
-
-def test_shards_of_a_save_that_did_not_end_are_told_from_a_checkpoint_regression(tmp_path: Path) -> None:
-    streamer.save(some_tensors(), tmp_path, max_shard_bytes=1)
-    (tmp_path / "model.safetensors.index.json").unlink()
-    next(tmp_path.glob("model-00002-*")).unlink()
-    with pytest.raises(streamer.UsageError, match=r"a save that did not end.*resume=True.*overwrite=True"):
-        streamer.save({"other": torch.zeros(3)}, tmp_path)
-    streamer.save({"other": torch.zeros(3)}, tmp_path, overwrite=True)
-    assert [*streamer.load(tmp_path)] == ["other"]

@@ -24,6 +24,7 @@ from streamer._save.writing import MOST_FILES, Writing
 from streamer.core.engine.session import SourceObject
 from streamer.core.engine.small_reads import read_ranges
 from streamer.core.options.settings import resolve
+from streamer.core.store.own_objects import owning
 from streamer.plugins import open_store
 
 PLACES = ("s3", "gs", "az", "memory", "local")
@@ -354,3 +355,127 @@ def test_a_copy_takes_no_more_memory_than_a_few_parts(large: Path, s3_there: The
     arguments = [str(large), s3_there.url, json.dumps(s3_there.options)]
     ran = subprocess.run([sys.executable, "-c", COPY, *arguments], check=True, capture_output=True, text=True)
     assert int(ran.stdout) < 64 + 64 + 40  # MiB: the limit, what the promise allows beside it, and botocore's modules
+
+
+def uploaded(store: Any, path: str, data: bytes, replaced: Any = None) -> Any:
+    """Write an object by an upload that recognises it."""
+    upload = owning(store.begin_upload(path, len(data), 5 << 20, replaced), store, path)
+    upload.send(0, memoryview(data))
+    upload.finish()
+    return upload
+
+
+@pytest.mark.parametrize("size", [3, 2 << 20])
+def test_an_upload_knows_its_object_from_that_of_another_program(size: int, there: There) -> None:
+    with closing(open_store(there.url, there.options)) as store:
+        path = f"{store.root}/model.safetensors"
+        ours = uploaded(store, path, b"o" * size)
+        ours.confirm()
+        theirs = uploaded(store, path, b"t" * (size + 1), store.info(path))
+        with pytest.raises(streamer.ChangedError, match="another program"):
+            ours.confirm()
+        ours.withdraw()
+        ours.abort()
+        assert there.content("model.safetensors") == b"t" * (size + 1)
+        theirs.confirm()
+        theirs.withdraw()
+        assert there.names() == []
+        with pytest.raises(streamer.ChangedError):
+            theirs.confirm()
+        theirs.withdraw()
+
+
+@pytest.mark.parametrize("scheme", ["s3", "gs", "az"])
+def test_an_equal_object_of_another_program_is_not_taken_for_ours(scheme: str, request: pytest.FixtureRequest) -> None:
+    there: There = request.getfixturevalue("cloud_there")(scheme)
+    with closing(open_store(there.url, there.options)) as store:
+        path = f"{store.root}/model.safetensors"
+        ours = uploaded(store, path, b"equal")
+        uploaded(store, path, b"equal", store.info(path))
+        with pytest.raises(streamer.ChangedError):
+            ours.confirm()
+        ours.withdraw()
+    assert there.content("model.safetensors") == b"equal"
+
+
+@pytest.fixture
+def cloud_there(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    """Return a function from a scheme to a folder that no other test uses."""
+
+    def there(scheme: str) -> There:
+        fixture = {"s3": "s3_server", "gs": "gcs_server", "az": "azure_server"}[scheme]
+        options = request.getfixturevalue(fixture).storage_options()
+        return There(f"{scheme}://private/equal-{tmp_path.name}", options)
+
+    return there
+
+
+class Meanwhile:
+    """Writes to an object, past the proxy and once, before a request whose method and path contain something."""
+
+    def __init__(self, there: There, name: str, method: str, part: str) -> None:
+        self._there, self._name, self._method, self._part = there, name, method, part
+        self.is_done = False
+
+    def __call__(self, method: str, path: str) -> Fault:
+        if not self.is_done and method == self._method and self._part in path:
+            self.is_done = True
+            with closing(open_store(self._there.url, self._there.options)) as store:
+                store.write(f"{store.root}/{self._name}", b"of another program")  # type: ignore[attr-defined]
+        return None
+
+
+FIRST, LAST = "model-00001-of-00003.safetensors", "model-00003-of-00003.safetensors"
+
+
+@pytest.mark.parametrize("replaced", [FIRST, LAST])
+def test_a_shard_that_another_program_wrote_over_ends_the_save_and_stays_regression(
+    replaced: str, s3_there: There, s3_server: SeaweedServer
+) -> None:
+    meanwhile = Meanwhile(s3_there, replaced, "PUT", "manifest.json")  # all shards are there
+    with ForwardingProxy(s3_server.port, meanwhile) as proxy:
+        options = {**s3_there.options, "endpoint_url": f"http://127.0.0.1:{proxy.port}"}
+        with pytest.raises(streamer.ChangedError, match=r"not saved: another program.*save again"):
+            streamer.save(tensors(), s3_there.url, storage_options=options, max_shard_bytes=400)
+    assert meanwhile.is_done
+    assert s3_there.names() == [replaced]
+    assert s3_there.content(replaced) == b"of another program"
+
+
+def test_a_failed_save_leaves_a_shard_that_is_not_its_own_regression(s3_there: There, s3_server: SeaweedServer) -> None:
+    meanwhile = Meanwhile(s3_there, FIRST, "PUT", "index.json")  # the first shard was confirmed
+    faults = Faults("PUT", "index.json", (403, b""), 9)
+    with ForwardingProxy(s3_server.port, lambda *request: meanwhile(*request) or faults(*request)) as proxy:
+        options = {**s3_there.options, "endpoint_url": f"http://127.0.0.1:{proxy.port}"}
+        with pytest.raises(streamer.AccessDeniedError):
+            streamer.save(tensors(), s3_there.url, storage_options=options, max_shard_bytes=400)
+    assert s3_there.names() == [FIRST]
+
+
+def test_confirming_costs_a_request_for_each_file(s3_there: There, s3_server: SeaweedServer) -> None:
+    with ForwardingProxy(s3_server.port, lambda *request: None) as proxy:
+        options = {**s3_there.options, "endpoint_url": f"http://127.0.0.1:{proxy.port}"}
+        streamer.save(tensors(), s3_there.url, storage_options=options, max_shard_bytes=400)
+        assert [method for method, _ in proxy.requests].count("HEAD") == 4  # three shards and the manifest
+
+
+def test_a_writer_gets_the_advice_for_writers_regression(s3_there: There, s3_server: SeaweedServer) -> None:
+    save(s3_there, tensors(), max_shard_bytes=400)
+    meanwhile = Meanwhile(s3_there, "model.safetensors.index.json", "GET", "index.json")
+    with ForwardingProxy(s3_server.port, meanwhile) as proxy:
+        options = {**s3_there.options, "endpoint_url": f"http://127.0.0.1:{proxy.port}"}
+        with pytest.raises(streamer.ChangedError, match=r"another program has changed a file.*save again") as caught:
+            streamer.save(tensors(), s3_there.url, storage_options=options, max_shard_bytes=400, overwrite=True)
+    assert "oad again" not in str(caught.value)
+
+
+def test_two_writers_that_resume_one_upload_are_told_of_one_another_regression(s3_there: There) -> None:
+    with closing(open_store(s3_there.url, s3_there.options)) as store:
+        path, part = f"{store.root}/a.safetensors", memoryview(bytes(5 << 20))
+        first = store.begin_upload(path, 3 * part.nbytes, part.nbytes, None)  # type: ignore[attr-defined]
+        first.send(0, part)
+        second = store.resume_upload(path, 3 * part.nbytes, part.nbytes, None)  # type: ignore[attr-defined]
+        second.send(0, part)
+        first.finish()
+        with pytest.raises(streamer.ChangedError, match="another program has written it meanwhile"):
+            second.send(part.nbytes, part)
