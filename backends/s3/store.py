@@ -95,7 +95,6 @@ class S3Store:
 
         Raises:
             ObjectNotFoundError: there is no such object, version or bucket; the message says which.
-            UsageError: the URL pins a version, and the server answers with another or without versions.
             AccessDeniedError: the credentials do not suffice; `CredentialsError` if they are wrong.
             StorageError: any other error of S3, the network or TLS.
         """
@@ -313,8 +312,8 @@ def _check_version(pinned: str | None, answered: str | None, uri: str) -> None:
     if pinned is None or answered == pinned or (pinned == NULL_VERSION and not answered):
         return
     what = f"with version {quoted(answered)}" if answered else "without a version"
-    raise UsageError(
-        f"The server ignores ?versionId= and answers {what}", uri=uri, hint="Check the version, or leave it out"
+    raise ObjectNotFoundError(
+        f"The server ignores ?versionId=, and answers {what}", uri=uri, hint="Check the version, or leave it out"
     )
 
 
