@@ -109,7 +109,9 @@ class StreamerError(Exception):
         return "".join(self._sentences())
 
     def _sentences(self) -> list[str]:
-        where = f"{self.uri}: " if self.uri and self.uri not in self.message else ""
+        # A short path without a slash, such as "dev", may be a part of another word of the message.
+        is_shown = not self.uri or ("/" in self.uri and self.uri in self.message)
+        where = "" if is_shown else f"{self.uri}: "
         hint = f". {self.hint}" if self.hint else ""
         return [where, self.message.rstrip("."), hint]
 

@@ -330,6 +330,16 @@ def test_names_that_are_left_out_are_counted_regression(tmp_path: Path) -> None:
     assert str(tmp_path) in str(caught.value)
 
 
+def test_a_short_relative_path_is_named_regression(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "part").mkdir()
+    for number in range(2):
+        torch.save({"b": torch.ones(2)}, tmp_path / f"part/part{number}.pt")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FormatError) as caught:
+        streamer.load("part")
+    assert str(caught.value).startswith("part: the folder holds 2 files")
+
+
 def test_several_models_in_a_folder_are_to_be_named(tmp_path: Path) -> None:
     for name in ("a.pt", "b.pt"):
         torch.save({"b": torch.ones(2)}, tmp_path / name)
