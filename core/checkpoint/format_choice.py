@@ -69,7 +69,9 @@ class Formats:
             head: Its first `HEAD_BYTES`, or all of a shorter file.
         """
         usual = self.of_name(name)
-        if usual is not None and usual.is_format(head):
+        # A file of items of DCP begins as a file of torch.save() does, which would be read as one tensor.
+        is_part = usual is not None and name.endswith(getattr(usual, "part_suffixes", ()))
+        if usual is not None and (is_part or usual.is_format(head)):
             return usual
         return next((each for each in self.load() if each.is_format(head)), None)
 

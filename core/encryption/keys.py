@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeAlias, cast, runtime_checkable
 
 from streamer.core.errors import EncryptionKeyError, StreamerError
-from streamer.core.quoting import quoted
+from streamer.core.quoting import printable, quoted
 
 __all__ = ["KEY_BYTES", "DataKey", "KeyOption", "KeyProvider", "KeySource", "NewKey", "Passphrase", "SecretKey"]
 __all__ += ["LEAVE_OUT", "hidden_key"]
@@ -289,10 +289,10 @@ class KeySource:
                 key = SecretKey.of_content(file.read(MOST_KEY_FILE_BYTES + 1))
         except (OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or "no path"
-            name = f" {quoted(os.fsdecode(self._value))}" if _is_surely_path(self._value) else ""
+            name = f" '{printable(os.fsdecode(self._value))}'" if _is_surely_path(self._value) else ""
             raise EncryptionKeyError(f"the key file{name} cannot be read: {why}", hint=_HINT) from None
         if key.problem is not None:
-            raise _no_key_in(f"the key file {quoted(os.fsdecode(self._value))}")
+            raise _no_key_in(f"the key file '{printable(os.fsdecode(self._value))}'")
         return key
 
     def __repr__(self) -> str:

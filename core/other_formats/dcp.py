@@ -57,6 +57,7 @@ class Dcp:
 
     name = "DCP"
     suffixes: tuple[str, ...] = (METADATA, ".distcp")
+    part_suffixes: tuple[str, ...] = (".distcp",)
 
     def files_of(self, names: Sequence[str]) -> Sequence[str]:
         """Choose the metadata and all files with items; see `Format.files_of`."""

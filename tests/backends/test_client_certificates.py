@@ -162,7 +162,7 @@ def test_without_one_the_error_says_so_at_once_and_blames_nothing_else_regressio
     server, _ = guarded
     uri, options = place_of(storage, server)
     began = time.monotonic()
-    with pytest.raises(streamer.TlsError, match="demands a client certificate") as caught:
+    with pytest.raises(streamer.TlsError, match=r"demands? a client certificate") as caught:
         streamer.load(uri, framework="np", storage_options=options, options=Options(deadline_s=30))
     assert time.monotonic() - began < 10
     assert not any(word in str(caught.value) for word in ("CA_BUNDLE", "CERT_FILE", "private CA"))

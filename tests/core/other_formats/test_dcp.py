@@ -137,7 +137,8 @@ def test_a_large_tensor_in_a_grid_is_read_with_small_blocks(tmp_path: Path) -> N
 def test_one_file_of_it_asks_for_the_folder(tmp_path: Path) -> None:
     written(tmp_path, checkpoint({"w": torch.ones(3)}, {}))
     with pytest.raises(FormatError, match=r"one file of a checkpoint of DCP.*Name its folder"):
-        streamer.load(tmp_path / ".metadata")
+        streamer.load(tmp_path / "__0_0.distcp")
+    assert streamer.load(tmp_path / ".metadata")["w"].equal(torch.ones(3))  # it is the index of the folder
 
 
 HALVES: list[Box] = [((0,), (4,)), ((4,), (4,))]
