@@ -168,7 +168,7 @@ def _generator() -> Iterator[Any]:
         (lambda: list(model().parameters()), "not list. Tensors are found by their names"),
         (lambda: "model", "not str. The checkpoint comes first, then its target"),
         (_generator, "not generator. Tensors are found by their names"),
-        (_with_copies, "the state_dict of the target makes '0.weight' anew"),
+        (_with_copies, "the state_dict of the target makes a new '0.weight'"),
     ],
 )
 def test_what_has_no_tensors_of_its_own_is_refused_before_anything_is_asked(target: Any, words: str) -> None:

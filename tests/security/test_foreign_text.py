@@ -177,5 +177,8 @@ def test_the_command_line(tmp_path, monkeypatch):
     assert_fit(CliRunner().invoke(main, ["manifest", str(folder)], color=True).output.rstrip("\n"))
     broken = Backend("evil\x1b[2J", "acme\x1b[2J", "1\x1b[2J", builtin=False)
     monkeypatch.setattr(plugins, "examine", lambda: [Examined(broken, None, is_used=True, error=EVIL)])
-    for line in CliRunner().invoke(main, ["plugins"], color=True).output.splitlines()[1:]:
+    output = CliRunner().invoke(main, ["plugins"], color=True).output
+    assert all(line.isprintable() for line in output.splitlines())
+    storages, _, _ = output.partition("\n\n")  # the formats follow
+    for line in storages.splitlines()[1:]:
         assert_fit(line)
