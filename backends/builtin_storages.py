@@ -1,4 +1,7 @@
-"""The schemes of this package's own backends, and the extras that install their libraries. Imports nothing."""
+"""The schemes of this package's own backends, and the extras that install their libraries. Imports nothing.
+
+A new storage also needs entry points in ``pyproject.toml`` and a folder beside this file (`backends/__init__.py`).
+"""
 
 from __future__ import annotations
 

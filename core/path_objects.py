@@ -86,7 +86,7 @@ def without_path_objects(uri: Any, storage_options: Any, fs: Any) -> tuple[Any, 
     if not any(owns):
         return [text_of(each) for each in uri], storage_options, fs
     if any(own and "::" in text_of(each) for each, own in zip(uri, owns, strict=True)):
-        raise UsageError("A path of several file systems cannot be one of a list", hint=_HINT)
+        raise UsageError("A path object with a chained URL (with ::) cannot be an element of a list", hint=_HINT)
     texts = [text_of(each) for each in uri]
     return texts, [own or given for own, given in zip(owns, beside, strict=True)], fs
 

@@ -152,7 +152,7 @@ class ReadAhead:
         return name not in self._arrived and is_many and position_bytes - self._pulled_bytes > self._limit_bytes
 
     def _skip_to(self, name: str) -> None:
-        """Restart the read at a tensor; earlier tensors are left to their callers."""
+        """Restart the read-ahead at a tensor; whoever needs an earlier tensor reads it without the read-ahead."""
         assert self._stream is not None
         self._stream.close()
         first, _ = self._left[name]

@@ -195,7 +195,10 @@ class AzureClient:
         return hasattr(self._credential, "get_token")
 
     def _token_headers(self, uri: str, container: str) -> dict[str, str]:
-        """Return the header of a login. The service client gets none: its wait for a token would have no time-out."""
+        """Return the header with the token of a login; empty without a login.
+
+        The service client is made without the login, because its own wait for a token has no time-out.
+        """
         return {"Authorization": f"Bearer {self._token(uri, container).token}"} if self._has_token else {}
 
     def _token(self, uri: str, container: str) -> Any:

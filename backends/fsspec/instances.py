@@ -151,7 +151,8 @@ class Instances:
 
 
 INSTANCES = Instances()
-_of_parents: list[object] = []  # kept forever, so that the garbage collector closes none of them in a child
+# File systems that a forked child inherited; kept forever, so that the garbage collector of the child closes none.
+_of_parents: list[object] = []
 
 
 def _leave_to_parent() -> None:

@@ -83,7 +83,7 @@ class Destinations:
             self.device_tensors = DeviceTensors(*self._by_row(), framework)
 
     def _by_row(self) -> tuple[list[TensorEntry], list[int]]:
-        """Return the entry and the device of each row of the plan; those of a piece are of the tensor."""
+        """Return the entry and the device of each row of the plan; a piece has those of its tensor."""
         items = range(len(self.wanted)) if self.item_of_row is None else self.item_of_row
         return [self.wanted[item].entry for item in items], [self._devices[item] for item in items]
 

@@ -72,9 +72,10 @@ def match_targets(
     Args:
         wanted: The tensors to read.
         tensors: A target for each tensor, by its name in the checkpoint.
-        framework: The library of the targets; tensors in place of `fresh` go to its devices.
+        framework: The library of the targets, and the device of each tensor that replaces one of `fresh`.
         fresh: The targets that have no memory, and are replaced by loaded tensors.
-        takes_stored_dtypes: Tensors in place of `fresh` may have another dtype, if it could be cast to the target's.
+        takes_stored_dtypes: A tensor that replaces one of `fresh` may keep its stored dtype, if that can be cast to the
+            dtype of the target.
 
     Returns:
         The tensors to read, or parts of them, and their targets.

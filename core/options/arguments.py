@@ -59,9 +59,9 @@ def check_uri(uri: Any) -> None:
         raise UsageError(f"a URI is non-empty text or a path, not {kind}", hint="Give one, or a list of them")
     if is_mangled(text):
         raise UsageError(
-            "The URI was a URL before something was done to it",
-            hint="Give it as plain text: without quotes or spaces around it, with its scheme, and not as a Path, which "
-            "takes one of two slashes away",
+            "The URI is a damaged URL",
+            hint="Pass the URL as plain text: without quotes or spaces around it, with its scheme, and not as a Path, "
+            "which takes one of two slashes away",
         )
     check_letters(text, may_be_bytes=True)
 

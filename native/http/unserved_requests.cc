@@ -50,8 +50,9 @@ bool UnservedRequests::has_waited_too_long(const HttpTransfer& transfer, const F
   return seconds_between(flight.started, now) >= limit_s && is_another_served(transfer, flight);
 }
 
-// Whether the server serves other connections: one of ours is idle, or an older connection answered
-// a request that was sent after this one, or shortly before.
+// Whether the server serves other connections: this reactor has an idle connection, or the server
+// answered a request on a connection that had answered before. Such a request counts if it was sent
+// at most kLongWaitS before `flight`, or later.
 bool UnservedRequests::is_another_served(const HttpTransfer& transfer, const Flight& flight) const {
   return requests_.has_idle_connection() ||
          transfer.target()->endpoint->answered_again.value() > after(flight.started, -kLongWaitS);

@@ -1,8 +1,8 @@
 // The proxy for a server: the proxy of the option, otherwise the one of the environment.
 //
-// The variables have the same meaning as in Python's lookups: upper and lower case count, blank
-// values do not. libcurl applies NO_PROXY, so the functions here return a proxy also for the hosts
-// of NO_PROXY.
+// The variables have the same meaning as in Python's lookups: names in upper and in lower case are
+// read, and a blank value counts as unset. libcurl applies NO_PROXY, so the functions here return a
+// proxy also for the hosts of NO_PROXY.
 #pragma once
 
 #include <cstddef>

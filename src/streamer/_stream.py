@@ -193,7 +193,8 @@ class Stream(Generic[TensorT]):
     def _largest_gap_bytes(self) -> int | None:
         """Return the largest gap that is read between parts of a tensor; None if a tensor is read as one range.
 
-        A group divides its tensors itself. A digest is of a whole tensor, and a seal of a piece of its own.
+        A tensor is read as one range if a group divides its tensors itself, if a digest covers a whole tensor, or if an
+        encrypted file is divided into its own pieces.
         """
         is_whole = self._group is not None or self._verification is not None or self._checkpoint.is_sealed
         return None if is_whole else self._checkpoint.settings.coalesce_gap_bytes

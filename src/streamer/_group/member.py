@@ -1,8 +1,9 @@
 """One rank of a process group during one load: small messages, and the exchange of bytes between ranks.
 
-Guarantees: before each exchange all ranks say in a round whether they are ready, so that the failure of one ends the
-load of all; and in a second one that they take part, as one may run out of time while it waits in the first. Every wait
-for other ranks ends. Nothing but the group that the caller passed is used.
+Guarantees: two rounds of messages precede each exchange. In the first, each rank reports whether it is ready, so one
+failed rank ends the load on all ranks. A rank may time out while it waits in the first round, so in the second round
+each rank confirms that it takes part. Every wait for other ranks ends. Nothing but the group that the caller passed is
+used.
 Every collective is `all_to_all_single`: each rank has a connection to each other one in it, so all notice at once when
 one rank dies.
 """

@@ -14,7 +14,8 @@ from streamer.core.engine.plan import Item, ReadPlan, plan_reads
 __all__ = ["GroupReads", "OwnRead", "group_reads"]
 
 READ_BYTES = 8 << 20  # bytes of one item: the largest block, so that one answer completes the item
-MOST_WINDOWS = 8  # a load has at least so many windows, if they are large enough: reading and exchanging overlap
+# A load is split into at least 8 windows, so that reading one overlaps with exchanging another. Small loads have fewer.
+TARGET_WINDOWS = 8
 LEAST_WINDOW_BYTES = 4 << 20
 
 
@@ -76,7 +77,7 @@ def group_reads(
         window_bytes: Maximum number of bytes of a window.
     """
     total_bytes = sum(each.entry.end - each.entry.begin for each in tensors)
-    window_bytes = min(window_bytes, max(LEAST_WINDOW_BYTES, total_bytes // MOST_WINDOWS))
+    window_bytes = min(window_bytes, max(LEAST_WINDOW_BYTES, total_bytes // TARGET_WINDOWS))
     windows = windows_of(parts, window_bytes)
     own = [list(_own_reads(rank, parts, window)) for window in windows]
     items, names = [], []

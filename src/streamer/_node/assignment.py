@@ -46,7 +46,7 @@ class Book:
         self._next: dict[int, list[int]] = {}  # by member: a heap of blocks that it may read
         self._asking: deque[int] = deque()  # members with an idle reader, the first first
         self._silent: set[int] = set()
-        self._late: set[int] = set()  # members whose blocks keep no slot from others
+        self._late: set[int] = set()  # late members: their ready blocks make room for those of others
         # By slot that is no longer lent: the member that may still write to the slot, and the range that it may write.
         self._abandoned: dict[int, tuple[int, Hull]] = {}
         self._letters: list[Letter] = []

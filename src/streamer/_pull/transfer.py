@@ -30,7 +30,9 @@ from streamer.core.store.sources import FileSource, NfsSource, ObjectInfo, Store
 __all__ = ["FIRST_BYTES", "LARGEST_BYTES", "SMALLEST_BYTES", "Ahead", "Incoming", "cut", "transfer"]
 
 FIRST_BYTES = 256 << 10  # four seconds of a line with 64 kB/s, so that a pull stopped every five seconds advances
-GROWTH = 8  # at most: the first bytes may come from a buffer, faster than the line
+# Highest factor by which one measurement raises the read-ahead: the first bytes may come from a buffer, faster than the
+# line.
+GROWTH = 8
 AHEAD_S = 1.0
 
 SMALLEST_BYTES = 64 << 10  # a thousand of them cost some 50 ms of Python
