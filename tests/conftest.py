@@ -93,6 +93,7 @@ def _garbage_is_judged_here() -> Iterator[None]:
     """Let finalizers of this file's garbage complain here: a later collection would blame a test of another file."""
     yield
     gc.collect()
+    gc.freeze()  # the next collection passes over the libraries that this file imported
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from pulls import wait_for
 from safetensors.numpy import save
 from servers.one_file import is_block, one_file, place_of
 
@@ -67,6 +68,13 @@ def mounted(tmp_path: Path):
 MS_RDONLY, MS_REMOUNT = 1, 32
 
 
+def fill(path):
+    """Write a file until the disk has no room left."""
+    with open(path, "wb", buffering=0) as other:
+        while True:
+            other.write(b"x" * (1 << 16))
+
+
 def test_a_disk_that_runs_full_ends_the_writing_with_a_remark(server, mounted):
     disk = mounted(f"size={len(DATA) + (1 << 20)}")
     load(server, options_of(disk / "cache", cache_bytes=len(DATA) * 2))
@@ -76,16 +84,12 @@ def test_a_disk_that_runs_full_ends_the_writing_with_a_remark(server, mounted):
     # The next one finds the disk full of other things while it writes.
     for path in disk.glob("cache/v1/*/*"):
         path.unlink()
+    wait_for(lambda: os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize > len(DATA))  # its last writer closes it
     uri, storage_options = place_of("s3", server)
     how = {"framework": "np", "storage_options": storage_options}
     with streamer.open(uri, options=options_of(disk / "cache", cache_bytes=len(DATA) * 2), **how) as checkpoint:
-        with open(disk / "other", "wb") as other:
-            while True:
-                try:
-                    other.write(b"x" * (1 << 16))
-                    other.flush()
-                except OSError:
-                    break
+        with pytest.raises(OSError, match="No space left"):
+            fill(disk / "other")
         for name, tensor in TENSORS.items():
             np.testing.assert_array_equal(checkpoint.get_tensor(name), tensor)
         assert _native.finish_cache_writes(30)
