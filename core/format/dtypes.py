@@ -12,7 +12,8 @@ from types import MappingProxyType
 from streamer.core.errors import FormatError
 from streamer.core.quoting import quoted
 
-__all__ = ["DTYPES_BY_TORCH_NAME", "DTYPE_BITS", "MAX_UNSIGNED", "TORCH_DTYPES", "bit_length", "bits_of", "byte_length"]
+__all__ = ["DTYPES_BY_NUMPY_CODE", "DTYPES_BY_TORCH_NAME", "DTYPE_BITS", "MAX_UNSIGNED", "TORCH_DTYPES"]
+__all__ += ["bit_length", "bits_of", "byte_length"]
 
 MAX_UNSIGNED = 2**64 - 1
 """Largest dimension, offset, element count and bit length: the format counts in unsigned 64-bit integers."""
@@ -77,6 +78,18 @@ DTYPES_BY_TORCH_NAME: Mapping[str, str] = MappingProxyType(
     {torch_name: name for name, torch_name in TORCH_DTYPES.items() if DTYPE_BITS[name] >= 8}
 )
 """The dtype of each torch name, without those whose elements are shorter than a byte."""
+
+DTYPES_BY_NUMPY_CODE: Mapping[str, str] = MappingProxyType(
+    {
+        "b1": "BOOL",
+        **{f"{kind}{size}": f"{kind.upper()}{8 * size}" for kind in "iu" for size in (1, 2, 4, 8)},
+        "f2": "F16",
+        "f4": "F32",
+        "f8": "F64",
+        "c8": "C64",
+    }
+)
+"""The dtype of each of NumPy's type codes, without the character for the byte order."""
 
 
 def bits_of(dtype: str) -> int:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from streamer import _native
 from streamer.core.errors import FormatError
-from streamer.core.format.dtypes import bits_of
+from streamer.core.format.dtypes import DTYPES_BY_NUMPY_CODE, bits_of
 from streamer.core.other_formats.interface import (
     CheckpointFile,
     CheckpointIndex,
@@ -39,14 +39,6 @@ MAGIC = b"\x93NUMPY"
 HEADER_BYTES = 256  # numpy writes 128
 MOST_HEADER_BYTES = 10_000  # numpy's own limit
 _EMPTY_ZIP = b"PK\5\6"
-_DTYPES = {
-    "b1": "BOOL",
-    **{f"{kind}{size}": f"{kind.upper()}{8 * size}" for kind in "iu" for size in (1, 2, 4, 8)},
-    "f2": "F16",
-    "f4": "F32",
-    "f8": "F64",
-    "c8": "C64",
-}
 _HINT = "Save it again, with numpy.savez or safetensors.numpy.save_file"
 
 
@@ -195,8 +187,8 @@ def _parsed(head: bytes, end: int) -> _Array:
 
 
 def _dtype(descr: Any) -> str:
-    if isinstance(descr, str) and descr[:1] in ("<", ">", "|", "=") and descr[1:] in _DTYPES:
-        return _DTYPES[descr[1:]]
+    if isinstance(descr, str) and descr[:1] in ("<", ">", "|", "=") and descr[1:] in DTYPES_BY_NUMPY_CODE:
+        return DTYPES_BY_NUMPY_CODE[descr[1:]]
     if isinstance(descr, str) and descr[1:2] == "O":
         raise FormatError("it holds Python objects, which are pickled: loading them may run code")
     raise FormatError(f"its dtype {quoted(str(descr)[:80])} is not one that safetensors has")

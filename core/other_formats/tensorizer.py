@@ -16,7 +16,7 @@ from typing import Any
 
 from streamer.core.encryption.keys import LEAVE_OUT, KeySource
 from streamer.core.errors import EncryptionKeyError, FormatError, TamperedError
-from streamer.core.format.dtypes import DTYPES_BY_TORCH_NAME, byte_length
+from streamer.core.format.dtypes import DTYPES_BY_NUMPY_CODE, DTYPES_BY_TORCH_NAME, byte_length
 from streamer.core.other_formats.interface import (
     CheckpointFile,
     CheckpointIndex,
@@ -30,8 +30,9 @@ from streamer.core.other_formats.tensorizer_entries import Entry, encrypted_plac
 from streamer.core.quoting import quoted
 from streamer.core.store.sources import hookimpl
 
-__all__ = ["Tensorizer", "streamer_format"]
+__all__ = ["SUFFIX", "Tensorizer", "streamer_format"]
 
+SUFFIX = ".tensors"
 MAGIC = b"|TZR|"
 ENCRYPTED_VERSION, FLAGS_VERSION, LONG_VERSION, NEWEST_VERSION = 3, 4, 5, 5
 _HEADER = Struct("<5sI32s3QQ")  # magic, version, flags, two unused sizes, number of tensors, bytes of the index
@@ -40,14 +41,6 @@ _LEAST_ENTRY_BYTES = 28
 _ENCRYPTED, _VERSIONED = 1, 2  # flags
 _PATH = b"\x1e"  # before a name that is a path in nested containers, as JSON
 _BY_TORCH_NAME = {f"torch.{torch_name}": name for torch_name, name in DTYPES_BY_TORCH_NAME.items()}
-_DTYPES = {
-    "b1": "BOOL",
-    **{f"{kind}{size}": f"{kind.upper()}{8 * size}" for kind in "iu" for size in (1, 2, 4, 8)},
-    "f2": "F16",
-    "f4": "F32",
-    "f8": "F64",
-    "c8": "C64",
-}
 _HINT = "It is damaged, or was cut short: save it, or download it, again"
 
 
@@ -55,7 +48,7 @@ class Tensorizer:
     """The format; see the module's docstring."""
 
     name = "Tensorizer"
-    suffixes: tuple[str, ...] = (".tensors",)
+    suffixes: tuple[str, ...] = (SUFFIX,)
 
     def files_of(self, names: Sequence[str]) -> Sequence[str]:
         """Choose the only file; see `Format.files_of`."""
@@ -164,7 +157,7 @@ def _name(data: bytes) -> str:
 def _dtype(name: str, text: str) -> str:
     """Return the dtype; numpy's name, and torch's behind a zero byte if numpy has no such dtype."""
     numpy_name, _, torch_name = text.partition("\0")
-    known = _BY_TORCH_NAME.get(torch_name) if torch_name else _DTYPES.get(numpy_name[1:])
+    known = _BY_TORCH_NAME.get(torch_name) if torch_name else DTYPES_BY_NUMPY_CODE.get(numpy_name[1:])
     is_little = numpy_name[:1] in ("<", "|")
     if known is None or not is_little:
         raise FormatError(f"tensor {quoted(name)} has the dtype {quoted(text[:40])}, which is not read")
