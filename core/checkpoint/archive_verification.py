@@ -30,9 +30,7 @@ def with_checksums(
     digests = _native.DigestPlan()
     is_any = False
     for each in wanted:
-        entry = catalog.tensors[each.entry.name].entry
-        is_whole = (entry.begin, entry.end) == (each.entry.begin, each.entry.end)
-        crc = catalog.checksums.get(entry.name) if is_whole else None
+        crc = catalog.checksums.get(each.entry.name) if catalog.is_read_whole(each) else None
         digests.add_item(each.shard, None if crc is None else ALGORITHM, crc)
         is_any = is_any or crc is not None
     return ArchiveVerification(digests, verification) if is_any else verification

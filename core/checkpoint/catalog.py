@@ -82,6 +82,11 @@ class Catalog:
             if names is None or name in names:
                 yield shard_tensor
 
+    def is_read_whole(self, item: ShardTensor) -> bool:
+        """Say whether an item to be read has all bytes of its tensor."""
+        entry = self.tensors[item.entry.name].entry
+        return (entry.begin, entry.end) == (item.entry.begin, item.entry.end)
+
 
 def read_catalog(
     shards: Sequence[SourceObject],

@@ -29,11 +29,11 @@ class ManifestVerification:
         self._catalog = catalog
         self._wanted = wanted
         self._awaited: Counter[int] = Counter(each.shard for each in wanted)
-        self._partial = {each.shard for each in wanted if not self._is_whole(each)}
+        self._partial = {each.shard for each in wanted if not catalog.is_read_whole(each)}
         self.digests = _native.DigestPlan()
         for shard_tensor in wanted:
             digest = manifests[shard_tensor.shard].tensors[shard_tensor.entry.name]
-            is_whole = self._is_whole(shard_tensor)
+            is_whole = catalog.is_read_whole(shard_tensor)
             self.digests.add_item(
                 shard_tensor.shard, ALGORITHM if is_whole else None, digest.crc32c if is_whole else None
             )
@@ -47,10 +47,6 @@ class ManifestVerification:
         """Return for each shard whether its tensors were compared."""
         del compares_answers
         return checks_of_shards(self._catalog, self._awaited, self._partial, "only some rows of a tensor were read")
-
-    def _is_whole(self, shard_tensor: ShardTensor) -> bool:
-        entry = self._catalog.tensors[shard_tensor.entry.name].entry
-        return (entry.begin, entry.end) == (shard_tensor.entry.begin, shard_tensor.entry.end)
 
 
 def checks_of_shards(
