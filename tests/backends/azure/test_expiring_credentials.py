@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 import traceback
 
@@ -13,22 +12,11 @@ from servers.azurite import Login
 import streamer
 from streamer.backends.azure import client as azure_client
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.usefixtures("nothing_from_outside")]
 
 TIGHT = streamer.Options(block_bytes=64 << 10, memory_limit_bytes=1 << 20, http_reactors=1, http_in_flight=1)
+
 SHORT_S = 4  # on a busy machine, a request may take two
-
-
-@pytest.fixture(autouse=True)
-def _nothing_from_outside(monkeypatch):
-    for name in os.environ:
-        if name.startswith(("AZURE_", "FSSPEC_")) or name == "SSL_CERT_FILE":
-            monkeypatch.delenv(name)
-
-
-@pytest.fixture(scope="module")
-def tls_checkpoint(azure_tls_server, checkpoint):
-    return azure_tls_server.upload_folder(checkpoint, "private", "models/small")
 
 
 def outlive(expires_at_s: float) -> None:
