@@ -34,18 +34,20 @@ Range = tuple[str, int, int]
 def stripes_ahead(objects: Sequence[SourceObject], plan: ReadPlan, settings: Settings) -> StripesAhead | None:
     """Return the read-ahead of one rank; None if other ranks do not read the same files through the page cache.
 
+    `streamer._node.should_share.read_ahead` calls this if several ranks may share.
+
     Args:
         objects: Objects of the load, as its plan numbers them.
         plan: Plan of the load.
         settings: Settings of the load.
     """
     rank, ranks = local_rank(), local_ranks()
-    if settings.share == "off" or settings.direct_io or rank is None or not rank < ranks or ranks < 2:
+    if settings.direct_io or rank is None or not rank < ranks:
         return None
     paths = {
         number: each.source.path
         for number, each in enumerate(objects)
-        # With `inside`, only the engine checks where the opened file lies.
+        # If `inside` is set, the file must lie in that folder; only the engine checks this, so nothing else opens it.
         if isinstance(each.source, FileSource) and each.source.needs_cache and each.source.inside is None
     }
     ranges = [(paths[number], begin, end) for number, begin, end in plan.span_ranges() if number in paths]

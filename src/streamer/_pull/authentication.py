@@ -19,11 +19,10 @@ from streamer.core.errors import StreamerError, TamperedError
 from streamer.core.format.shard_names import SHARD_SUFFIX
 from streamer.core.options.options import Options
 from streamer.core.options.settings import Settings
+from streamer.core.other_formats.tensorizer import SUFFIX as TENSORIZER_SUFFIX
 from streamer.core.request.request import Request
 
 __all__ = ["authenticate"]
-
-TENSORIZER_SUFFIX = ".tensors"  # the other format whose files may be encrypted; each is a checkpoint of its own
 
 
 def authenticate(copied: Copied, key: KeyOption, settings: Settings, options: Options | None, *, is_whole: bool) -> int:
@@ -53,7 +52,7 @@ def authenticate(copied: Copied, key: KeyOption, settings: Settings, options: Op
             opened.callback(os.close, descriptor)
             path = f"/proc/self/fd/{descriptor}"  # the files have no final names yet
             uri_of[path] = info.uri
-            group = name
+            group = name  # a file of Tensorizer is a checkpoint of its own
             if is_of(name, SHARD_SUFFIX):
                 parameters = _parameters(descriptor, info.uri, settings)
                 group, counts[parameters.checkpoint] = parameters.checkpoint, parameters.shards
