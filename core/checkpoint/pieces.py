@@ -1,8 +1,8 @@
 """A part of a tensor that is read as several ranges: its runs of bytes are long, and far apart.
 
-Of fused experts (``[experts, out, in]``) that are cut by `out`, each rank keeps a run of bytes of each expert. The runs
-are read, and not what lies between them. Shorter runs, or such close together, are cut out of one range, as
-`streamer.core.checkpoint.cuts` describes.
+If fused experts (``[experts, out, in]``) are cut by `out`, each rank keeps a run of bytes of each expert. Only the runs
+are read, not the bytes between them. If runs are short or close together, one range is read and the runs are cut out
+of it, as `streamer.core.checkpoint.cuts` describes.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ class Part(NamedTuple):
 
 
 def is_sharded(tensor: Any) -> bool:
-    """Say whether this is a DTensor: a tensor of which this process holds a part, or a copy."""
+    """Say whether this is a DTensor: this process holds a part or a copy of such a tensor."""
     # Not imported here: a caller that has a DTensor has imported it.
     kind = getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", None)
     return kind is not None and isinstance(tensor, kind)

@@ -49,7 +49,8 @@ TEST_CASE("a range with a hole is not in the cache") {
 }
 
 TEST_CASE("among overlapping pieces, those that lead to the end of the range are used") {
-  // The longest piece at 0 leads past the end. The next one ends where no piece begins.
+  // The longest piece that begins at 0 ends past the end. No piece begins where the next longest
+  // ends.
   const PieceIndex index =
       index_of({held(0, 900), held(0, 350), held(0, 100), held(100, 400), held(340, 400)});
   CHECK(index.checksum(0, 400) == crc_of(0, 400));

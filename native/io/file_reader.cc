@@ -49,7 +49,7 @@ ReadError error_of_errno(const std::string& action, int os_error) {
 }
 
 // Fills `vectors` for one preadv2 call with the next bytes to read, and returns the number of
-// vectors. Bytes to be dropped go to a buffer that nobody reads.
+// vectors. Unwanted bytes go to a buffer that nobody reads.
 std::size_t next_vectors(SegmentCursor cursor, std::array<iovec, kVectorsPerCall>& vectors) {
   static thread_local std::array<std::byte, 64 << 10> dropped;
   std::uint64_t budget = kBytesPerCall;

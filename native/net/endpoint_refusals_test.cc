@@ -154,7 +154,7 @@ TEST_CASE("a server that accepts only half of the possible requests has few outa
   CHECK(SimulatedLoad(10'000, beyond(1000)).run().outages < 10);
 }
 
-TEST_CASE("a server of which a quarter always fails is seldom left without requests") {
+TEST_CASE("a server that fails a quarter of all requests is seldom left without requests") {
   const Report report = SimulatedLoad(2'000, at_random(0.25)).run();
   CHECK(report.outages < 5);
   CHECK(report.requests_per_block < 1.5);

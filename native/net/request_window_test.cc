@@ -70,7 +70,8 @@ TEST_CASE("failures alone shrink the window to one request") {
   CHECK(window.limit() == 1);
 }
 
-// Records a hundred requests, of which `good` succeed, each sent while `in_flight` were under way.
+// Records a hundred requests; `good` of them succeed. `in_flight` requests were under way when each
+// was sent.
 void record(RequestWindow& window, std::uint32_t in_flight, int good) {
   for (int i = 0; i < 100; ++i) {
     window.start();

@@ -6,7 +6,7 @@
 //
 // On a machine with several NUMA nodes, each thread stays on one node. A copier stays on the node
 // of its device. A reader stays on the node of all devices if they share one, else on the node
-// where it first ran.
+// where it started.
 #pragma once
 
 #include <memory>
@@ -68,7 +68,7 @@ class Workers {
   const DeviceCopiers& copiers_;
   Scheduler& scheduler_;
   const NumaNodes numa_nodes_;
-  std::optional<unsigned> readers_node_;  // empty: each reader stays where it first runs
+  std::optional<unsigned> readers_node_;  // empty: each reader stays where it started
   HttpCounters http_counters_;
   HedgeBudget hedge_budget_;
   std::vector<std::unique_ptr<HttpReactor>> http_reactors_;

@@ -125,7 +125,7 @@ def flip(path: Path, at: int) -> None:
 
 
 def encrypted(tmp_path: Path) -> Path:
-    """Save a checkpoint in two files, of which the last byte of data is in the second."""
+    """Save a checkpoint in two files; the second one holds the last byte of data."""
     tensors = {f"w{number}": torch.arange(200_000.0) for number in range(4)}
     streamer.save(tensors, tmp_path / "secret", key=KEY, max_shard_bytes="2MB")
     return tmp_path / "secret"

@@ -103,7 +103,7 @@ def save_model(
 ) -> SaveReport:
     """Save a module whose tensors may share memory, such as tied weights, as ``safetensors.torch.save_model`` does.
 
-    Of several tensors that share memory, one is written: the first by name that covers the whole memory. For each of
+    If several tensors share memory, one of them is written: the first by name that covers the whole memory. For each of
     the others, the metadata names the written tensor, so that ``safetensors.torch.load_model`` finds it.
 
     Args:
