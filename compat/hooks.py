@@ -9,7 +9,6 @@ describes. If there is no fallback, `Hook.demand` raises an error that names the
 from __future__ import annotations
 
 import inspect
-import logging
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from types import ModuleType
 from typing import Any
 
 from streamer.core.errors import UsageError
+from streamer.core.log import OwnLogger
 from streamer.core.options.switches_and_sizes import is_on
 from streamer.core.quoting import printable
 
@@ -27,7 +27,7 @@ __all__ = ["SWITCH", "Hook", "imported", "is_equal", "package_with", "version_of
 
 SWITCH = "STREAMER_DISABLE_PATCHES"
 
-_log = logging.getLogger("streamer")
+_log = OwnLogger()
 _REASONS: dict[Hook, str | None] = {}  # the hooks tested in this process; None for a hook that fits
 
 

@@ -13,12 +13,13 @@ import safetensors.torch
 import torch
 
 from streamer.compat.hooks import imported
+from streamer.core.log import OwnLogger
 from streamer.core.options.options import Options
 from streamer.integrations.model_request import Location
 
 __all__ = ["small_checkpoint", "without_progress_bars"]
 
-_log = logging.getLogger("streamer")
+_log = OwnLogger()
 
 
 @contextmanager

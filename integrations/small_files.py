@@ -8,7 +8,6 @@ sub-folders are pulled too (``additional_chat_templates``, ``qformer_tokenizer``
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +15,7 @@ from pathlib import Path
 from streamer._pull.listing import is_safe, is_selected
 from streamer.core.checkpoint.small_files import MOST_BYTES, read_files, sized, without_large
 from streamer.core.errors import AccessDeniedError
+from streamer.core.log import OwnLogger
 from streamer.core.options.settings import Settings
 from streamer.core.private_folders import room_in
 from streamer.core.quoting import printable
@@ -37,7 +37,7 @@ _HIDDEN = (".*", "*/.*")
 # Libraries look for files of these names. Such a file is never left out for lack of room or permission.
 _USUAL = ("*.json", "*.jinja", "*.model", "*.tiktoken", "*.txt")
 
-_log = logging.getLogger("streamer")
+_log = OwnLogger()
 
 
 def left_behind(*, takes_code: bool) -> tuple[str, ...]:

@@ -12,7 +12,6 @@ import errno
 import os
 import shutil
 import time
-import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -36,6 +35,7 @@ from streamer.backends.private_names.fsspec import (
     whole_file_name,
 )
 from streamer.core.errors import ChangedError, TruncatedError
+from streamer.core.log import warn
 from streamer.core.no_room import NO_ROOM
 from streamer.core.quoting import printable
 
@@ -251,8 +251,7 @@ def _warn_once(fs: Any, error: OSError) -> None:
         return
     _warned.add(fs)
     place = printable(str(fs.storage[-1]))
-    warnings.warn(
+    warn(
         f"The cache {place} has no room ({errno.errorcode[error.errno or 0]}): files are read without it",
         RuntimeWarning,
-        stacklevel=2,
     )

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import ctypes
-import logging
 from collections.abc import Callable
 from functools import partial, wraps
 
@@ -17,6 +16,7 @@ from streamer.compat.runai.reader import Reader
 from streamer.compat.runai.submissions import Code, code_of, ranges_at, texts_at
 from streamer.compat.runai.variables import storage_options_for
 from streamer.core.errors import StreamerError
+from streamer.core.log import OwnLogger
 from streamer.core.secrets.hidden_arguments import SecretOptions
 
 __all__ = ["end", "list_files", "request", "set_credentials", "start"]
@@ -26,7 +26,7 @@ _ANSWER = ctypes.PYFUNCTYPE(None, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uin
 _ANSWER_REST = ctypes.PYFUNCTYPE(None, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_int)
 _LISTED = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_void_p)
 
-_log = logging.getLogger("streamer")
+_log = OwnLogger()
 _readers: dict[int, Reader] = {}  # number of a streamer to its reader; a forked child has other numbers
 
 

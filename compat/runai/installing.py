@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import importlib
-import logging
 import sys
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -15,6 +14,7 @@ from pathlib import Path
 from types import ModuleType
 
 from streamer import _native
+from streamer.core.log import OwnLogger
 
 __all__ = ["install", "library_path"]
 
@@ -22,7 +22,7 @@ NAME = "librunai_file_streamer.so"
 
 THEIRS, OURS = "runai_model_streamer", "streamer.compat.runai"
 
-_log = logging.getLogger("streamer")
+_log = OwnLogger()
 
 
 def library_path() -> str:

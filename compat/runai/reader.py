@@ -8,7 +8,6 @@ to the caller's memory. It does not wait for a storage that does not answer a lo
 from __future__ import annotations
 
 import ctypes
-import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -31,6 +30,7 @@ from streamer.core.errors import (
     StreamerError,
     TruncatedError,
 )
+from streamer.core.log import OwnLogger
 from streamer.core.options.settings import Settings, resolve
 from streamer.core.store.sources import FileSource, PythonSource
 
@@ -39,7 +39,7 @@ __all__ = ["Reader", "Reading"]
 # Errors of one object. Any other error would probably also occur for the next object of the same storage.
 _OF_ONE_OBJECT = (AccessDeniedError, ChangedError, ObjectNotFoundError, RangeResponseError, TruncatedError)
 
-_log = logging.getLogger("streamer")
+_log = OwnLogger()
 
 # Opens a session that is closed when the streamer ends, or after the block.
 OpenSession = Callable[[Sequence[SourceObject], ReadPlan, Settings], AbstractContextManager[ReadSession]]

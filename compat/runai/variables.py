@@ -5,10 +5,10 @@ Variables without a meaning here are accepted, and logged once at level DEBUG; s
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Mapping
 
+from streamer.core.log import OwnLogger
 from streamer.core.options.options import Options
 from streamer.core.options.switches_and_sizes import ON, parsed_bytes
 from streamer.core.secrets.environment import variable
@@ -32,7 +32,7 @@ HONOURED = frozenset(
 _BLOCK_BYTES = (64 << 10, 1 << 30)  # the bounds of Options
 _THREADS = (1, 256)
 
-_log = logging.getLogger("streamer")
+_log = OwnLogger()
 _logged: set[str] = set()
 
 

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Sequence
 
 from streamer.core.errors import MissingShardError
 from streamer.core.format.shard_names import incomplete_series, second_copies
+from streamer.core.log import OwnLogger
 from streamer.core.quoting import printable
 
 __all__ = ["check_whole", "missing_shard", "unfinished", "without_second_copies"]
 
 _UNFINISHED = re.compile(r"\.safetensors\.(aria2|crdownload|download|incomplete|part|partial|tmp)\Z")
 
-_log = logging.getLogger("streamer")
+_log = OwnLogger()
 
 
 def check_whole(names: Sequence[str], label: str, *, is_allowed: bool = False) -> tuple[str, ...]:

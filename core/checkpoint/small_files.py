@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from streamer.core.checkpoint.shards import source_object
 from streamer.core.engine.small_reads import read_ranges
 from streamer.core.errors import AccessDeniedError, ObjectNotFoundError, StorageError
+from streamer.core.log import OwnLogger
 from streamer.core.options.settings import Settings
 from streamer.core.quoting import printable, size_text
 from streamer.core.store.parallel import in_parallel
@@ -37,7 +37,7 @@ USUAL_FILES = (
 )
 MOST_BYTES = 1 << 30  # of all files together: the tokenizer of a large vocabulary has 40 MB
 
-_log = logging.getLogger("streamer")
+_log = OwnLogger()
 
 
 def folder_files(store: Store, usual: Sequence[str]) -> dict[str, ObjectInfo]:

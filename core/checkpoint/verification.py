@@ -6,13 +6,13 @@ compared and equal. An object that was not compared is reported with the reason.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from streamer.core.checkpoint.manifest_lookup import ManifestOfShard
 from streamer.core.checkpoint.report import ObjectCheck
+from streamer.core.log import OwnLogger
 from streamer.core.quoting import printable
 from streamer.core.store.digests import NoDigest, ObjectDigest
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Expected", "Pieces", "Verification", "log_unverified"]
 
-_log = logging.getLogger("streamer")
+_log = OwnLogger()
 
 # The expected digest of one shard, or the reason why there is none.
 Expected: TypeAlias = ObjectDigest | NoDigest | ManifestOfShard

@@ -8,7 +8,6 @@ environment variable. If another library (torch, fsspec) would run such code whe
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import sys
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING
 from streamer.core.discovery.search_path import split_path
 from streamer.core.disk_names import disk_name, text_of
 from streamer.core.errors import PluginError
+from streamer.core.log import OwnLogger
 from streamer.core.quoting import quoted
 
 if TYPE_CHECKING:  # the import takes 15 ms, a quarter of the time that `import streamer` may take
@@ -30,7 +30,7 @@ ALLOWED = "STREAMER_PLUGINS"
 UNNAMED = "a distribution without a name"
 
 _SEPARATOR = re.compile(r"[-_.]+")
-_logger = logging.getLogger("streamer")
+_logger = OwnLogger()
 
 
 def entry_points_of(group: str, folders: Iterable[str] = ()) -> list[EntryPoint]:

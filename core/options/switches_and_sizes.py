@@ -9,7 +9,6 @@ that Kubernetes sets for a service called ``streamer`` are ignored. Their values
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -17,6 +16,7 @@ from decimal import Decimal
 from difflib import get_close_matches
 from functools import lru_cache
 
+from streamer.core.log import OwnLogger
 from streamer.core.quoting import printable
 from streamer.core.secrets.environment import variable
 
@@ -24,7 +24,7 @@ __all__ = ["ON", "OTHERS", "PREFIX", "is_on", "parsed_bytes", "warn_of_typos"]
 
 ON, OFF = ("1", "true", "yes", "on"), ("", "0", "false", "no", "off")
 
-_log = logging.getLogger("streamer")
+_log = OwnLogger()
 
 _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(?:([kKMGT])(i?))?B?(?:/s)?\s*", re.ASCII)
 _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}

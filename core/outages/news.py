@@ -6,7 +6,6 @@ answers. These lines appear once for the whole process, however many loads wait 
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 import time
@@ -14,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from streamer.core.log import OwnLogger
 from streamer.core.quoting import printable
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["OUTAGE_LOG", "OutageNews"]
 
-_log = logging.getLogger("streamer")
+_log = OwnLogger()
 
 LOOK_S = 0.5
 WARNED_AFTER_S = 1.0

@@ -8,9 +8,7 @@ the block that writes it raises, it is closed while an exception is handled, or 
 from __future__ import annotations
 
 import io
-import logging
 import sys
-import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex
@@ -18,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex
 from streamer._save.parts import PART_BYTES
 from streamer._save.writing import quiet_writing, uploading_store
 from streamer.core.errors import OptionError, UsageError
+from streamer.core.log import OwnLogger, warn
 from streamer.core.secrets.redact import redact
 from streamer.core.store.part_sender import PartSender, PartStream
 from streamer.core.store.presence import info_if_present
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["WrittenFile"]
 
-_log = logging.getLogger("streamer")
+_log = OwnLogger()
 
 LEAST_PART_BYTES = 5 << 20  # S3 accepts no smaller parts
 
@@ -171,7 +170,7 @@ class WrittenFile(io.RawIOBase):
 
     def __del__(self) -> None:
         if not self._is_over:
-            warnings.warn(f"{self} was not closed, and is not written", ResourceWarning, stacklevel=2, source=self)
+            warn(f"{self} was not closed, and is not written", ResourceWarning, source=self)
             self.discard()
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:

@@ -16,10 +16,11 @@ from typing import Any
 import torch
 
 from streamer.compat.hooks import is_equal
+from streamer.core.log import OwnLogger
 
 __all__ = ["SmallModel", "both_loaders", "changed", "is_filled_alike", "without_lines"]
 
-_log = logging.getLogger("streamer")
+_log = OwnLogger()
 
 _READ_BY_ENGINE: dict[str, Any] = {"storage_options": {}}  # without it, files in the page cache are mapped
 

@@ -6,7 +6,6 @@ own loader: a thread that mapped them ahead (``MADV_POPULATE_READ``) made nothin
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, suppress
@@ -20,6 +19,7 @@ from streamer._progress import Progress
 from streamer._stream import stream
 from streamer.core.checkpoint.strategies import VerifyOption
 from streamer.core.errors import ObjectNotFoundError, OptionError
+from streamer.core.log import OwnLogger
 from streamer.core.options.machine import memory_bytes
 from streamer.core.options.options import Options
 from streamer.core.options.settings import resolve
@@ -39,7 +39,7 @@ AHEAD_BYTES = 256 << 20
 URL_AHEAD_BYTES = 512 << 20
 URL_AHEAD_OF_MEMORY = 64
 
-_log = logging.getLogger("streamer")
+_log = OwnLogger()
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ starts processes; each process finds the folder by the URL. The hooks extend thi
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +14,7 @@ from sglang.srt.arg_groups.overrides import declare_resolution, resolving_view
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 from sglang.srt.utils.runai_utils import SUPPORTED_SCHEMES
 
+from streamer.core.log import OwnLogger
 from streamer.core.secrets.redact import redact
 from streamer.integrations.serving.engine_hooks import first_misfit, refusal
 from streamer.integrations.serving.weights_location import is_url, pull_small_files
@@ -27,7 +27,7 @@ FORMAT = "streamer"
 _OWN_SCHEMES = ("redis://", "instance://")  # schemes of SGLang for other processes, not for storages
 _KEPT = (FORMAT, "remote", "dummy")  # load formats that are not replaced for URLs
 
-_log = logging.getLogger("streamer")
+_log = OwnLogger()
 
 
 def register_hooks() -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import glob
 import hashlib
-import logging
 import os
 import sys
 from collections.abc import Callable
@@ -26,6 +25,7 @@ from vllm.transformers_utils import utils
 from vllm.transformers_utils.runai_utils import is_runai_obj_uri
 
 from streamer.core.errors import UsageError
+from streamer.core.log import OwnLogger
 from streamer.core.secrets.redact import redact
 from streamer.integrations.serving.weights_location import is_url, pull_small_files
 from streamer.integrations.vllm.log import LOGGER, forward_log
@@ -37,7 +37,7 @@ FORMATS = ("streamer", "streamer_sharded")
 OF_FILES = ("hf", "safetensors", "fastsafetensors", "instanttensor", "pt", "npcache", "mistral")  # need local files
 RANK_FILES = "model-*-part-*.safetensors"  # the default names of vLLM's sharded state
 
-_log = logging.getLogger(LOGGER)
+_log = OwnLogger(LOGGER)
 
 
 def wrap() -> None:

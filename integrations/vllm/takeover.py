@@ -6,9 +6,9 @@ Serve LLM, charts of llm-d, ModelExpress. vLLM chooses ``runai_streamer`` for ``
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
+from streamer.core.log import OwnLogger
 from streamer.core.options.switches_and_sizes import is_on
 from streamer.integrations.vllm.log import LOGGER
 
@@ -18,7 +18,7 @@ VARIABLE = "STREAMER_TAKE_OVER_RUNAI"
 # Not needed here: each process reads only its own tensors, and the engine chooses the number of requests.
 SWITCHES = ("distributed", "concurrency")
 
-_log = logging.getLogger(LOGGER)
+_log = OwnLogger(LOGGER)
 
 
 def is_taken_over() -> bool:

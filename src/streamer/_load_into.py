@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
@@ -20,6 +19,7 @@ from streamer.core.checkpoint.report import LoadReport
 from streamer.core.checkpoint.targets import Targets, match_targets
 from streamer.core.collector import collector_paused
 from streamer.core.errors import TargetError, UsageError
+from streamer.core.log import OwnLogger
 from streamer.core.options.arguments import check_switch
 from streamer.core.quoting import printable
 from streamer.core.request.request import Request, UriOption
@@ -41,7 +41,7 @@ __all__ = ["load_into"]
 
 TARGET = "target"  # a value of ``dtype=``
 
-_log = logging.getLogger("streamer")
+_log = OwnLogger()
 
 
 @takes_request(device=None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -22,6 +21,7 @@ from streamer.core.checkpoint.shards_named_singly import (
 )
 from streamer.core.checkpoint.strategies import Strategy, Unverified
 from streamer.core.errors import OptionError, StreamerError
+from streamer.core.log import OwnLogger
 from streamer.core.options.settings import Settings
 from streamer.core.outages.outage_waits import OutageWaits
 from streamer.core.request.request import Request, StorageOptions
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = ["close_store", "locate", "opened_store"]
 
-_log = logging.getLogger("streamer")
+_log = OwnLogger()
 
 _Wanted: TypeAlias = "tuple[str, Mapping[str, Any] | None]"
 

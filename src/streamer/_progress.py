@@ -7,7 +7,6 @@ the load), and those that are no `Exception`, such as `KeyboardInterrupt`.
 
 from __future__ import annotations
 
-import logging
 import sys
 import time
 import warnings
@@ -16,17 +15,18 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from streamer.core.errors import StreamerError
+from streamer.core.log import OwnLogger
 from streamer.core.options.switches_and_sizes import is_on
 from streamer.core.quoting import printable, size_text
 from streamer.core.request.request import ProgressOption
 
-__all__ = ["Progress"]
+__all__ = ["Progress", "is_terminal"]
 
 SHOWN_AFTER_S = 0.5  # a shorter load needs no bar
 LOGGED_EVERY_S = 10.0
 ENVIRONMENT = "STREAMER_PROGRESS"
 
-_log = logging.getLogger("streamer")
+_log = OwnLogger()
 
 
 class _View(Protocol):
@@ -113,13 +113,18 @@ def _view_of(option: ProgressOption, total_bytes: int, label: str) -> _View | No
 
 def _is_watched() -> bool:
     """Whether a bar would be seen: on a terminal, or in a notebook, in which tqdm chooses a widget."""
-    try:
-        if sys.stderr.isatty():
-            return True
-    except (AttributeError, ValueError):  # standard error is None, another object, or a closed file
-        pass
+    if is_terminal():
+        return True
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return type(shell).__name__ == "ZMQInteractiveShell"
+
+
+def is_terminal() -> bool:
+    """Whether standard error is a terminal; it may be None, another object, or a closed file."""
+    try:
+        return sys.stderr.isatty()
+    except Exception:
+        return False
 
 
 class _Function:

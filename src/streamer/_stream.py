@@ -6,7 +6,6 @@ every wanted tensor was yielded. Leaving the loop early cancels the rest within 
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections import deque
@@ -31,6 +30,7 @@ from streamer.core.engine.joined_items import JoinedItems
 from streamer.core.engine.plan import plan_reads
 from streamer.core.engine.session import ReadSession
 from streamer.core.errors import EngineError, LoadCancelledError, OptionError, UsageError
+from streamer.core.log import OwnLogger
 from streamer.core.request.request import ProgressOption, Request, UriOption
 from streamer.core.tensors.frameworks import Framework
 from streamer.core.tensors.tensor_types import TensorT
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Stream", "begun", "stream"]
 
-_log = logging.getLogger("streamer")
+_log = OwnLogger()
 
 Order = Literal["completion", "file"]
 BATCH_BYTES = 32 << 20  # tensors of a batch no longer count against the memory limit, and may be cast or moved

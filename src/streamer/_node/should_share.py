@@ -5,7 +5,6 @@ A load that does not share imports nothing of a meeting: that takes 25 ms.
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -14,6 +13,7 @@ from streamer._node.key import is_shareable
 from streamer.core.checkpoint.catalog import Catalog, ShardTensor
 from streamer.core.engine.plan import ReadPlan
 from streamer.core.engine.session import SourceObject
+from streamer.core.log import OwnLogger
 from streamer.core.options.machine import local_ranks
 from streamer.core.options.options import MIB
 from streamer.core.options.settings import Settings
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["node_share", "read_ahead"]
 
 LEAST_BYTES = 64 * MIB  # of a load that shares by itself: to meet takes some milliseconds
-_log = logging.getLogger("streamer")
+_log = OwnLogger()
 
 
 def node_share(catalog: Catalog, wanted: Sequence[ShardTensor], plan: ReadPlan, settings: Settings) -> NodeShare | None:

@@ -17,6 +17,7 @@ import click
 
 from streamer._command_line.exit_codes import exit_code_of
 from streamer._command_line.output import print_line
+from streamer._progress import is_terminal
 from streamer._pull.pull import PullReport, Wanted, pull
 from streamer.core.errors import StorageError, StreamerError
 from streamer.core.quoting import counted, printable, size_text
@@ -104,8 +105,7 @@ def report_failure(message: str, code: int, kind: str | None, *, as_json: bool, 
         failure: dict[str, Any] = {"error": kind, "message": printable(message), "exit_code": code}
         failure |= {"code": printable(reason)} if reason else {}
         print_line(json.dumps(failure))
-    with suppress(OSError):  # standard error cannot be written; the exit code still reports the failure
-        click.echo(f"Error: {printable(message)}", err=True)
+    _say(f"Error: {message}")
     return code
 
 
@@ -127,7 +127,7 @@ def _progress(say: Callable[[str], None], *, is_quiet: bool) -> ProgressOption:
     """Return a bar on a terminal; elsewhere, a function that prints a line at intervals."""
     if is_quiet or sys.stderr is None:  # None: the parent process closed it
         return False
-    if sys.stderr.isatty():
+    if is_terminal():
         return True
     next_at = time.monotonic() + SHOWN_EVERY_S
 
@@ -168,7 +168,9 @@ def _reason_of(error: BaseException) -> str | None:
 
 
 def _say(text: str) -> None:
-    click.echo(printable(text), err=True)
+    """Print a line on standard error; if that cannot be written, the exit code still reports a failure."""
+    with suppress(Exception):  # it may be a closed file, or an object that cannot be written
+        click.echo(printable(text), err=True)
 
 
 def _ignore(_text: str) -> None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import logging
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator
@@ -24,13 +23,14 @@ from streamer._pull.resumed_file import Part, name_of_part
 from streamer.backends.posix.drafts import NO_LOCKS
 from streamer.backends.posix.open_folder import OpenFolder
 from streamer.core.checkpoint.half_pulled import INCOMPLETE
+from streamer.core.log import OwnLogger
 from streamer.core.quoting import printable, size_text
 
 __all__ = ["Folder", "finish_placing", "open_folder", "place"]
 
 NOTE = b"python -m streamer pull has not finished here: files may be missing. Run it again with the same URI.\n"
 
-_log = logging.getLogger("streamer")
+_log = OwnLogger()
 
 FOUND_BY = ("config.json", "model_index.json", ".index.json")  # suffixes of the files by which models are found
 

@@ -6,7 +6,6 @@ both a file and a folder, and names under which it keeps its own state.
 
 from __future__ import annotations
 
-import logging
 import shlex
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -21,6 +20,7 @@ from streamer.core.checkpoint.shards import info_of, infos_of_shards, read_index
 from streamer.core.checkpoint.small_files import USUAL_FILES, named_files
 from streamer.core.errors import AccessDeniedError, FormatError, ObjectNotFoundError, StorageError, UsageError
 from streamer.core.format.shard_names import INDEX_SUFFIX, SHARD_SUFFIX, USUAL_INDEX, USUAL_SHARD
+from streamer.core.log import OwnLogger
 from streamer.core.options.settings import Settings
 from streamer.core.quoting import printable, quoted
 from streamer.core.secrets.redact import redact
@@ -38,7 +38,7 @@ DEEPEST = 32
 
 INDEXES = (SHARD_SUFFIX + INDEX_SUFFIX, ".bin" + INDEX_SUFFIX)
 
-_log = logging.getLogger("streamer")
+_log = OwnLogger()
 
 
 def is_selected(name: str, include: Sequence[str], exclude: Sequence[str]) -> bool:

@@ -8,7 +8,6 @@ enough room.
 
 from __future__ import annotations
 
-import logging
 import os
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -32,6 +31,7 @@ from streamer.core.checkpoint.small_files import sized, without_large
 from streamer.core.checkpoint.strategies import digests_of
 from streamer.core.disk_names import disk_name
 from streamer.core.errors import ChecksumError, FormatError, ObjectNotFoundError, TruncatedError, UsageError
+from streamer.core.log import OwnLogger
 from streamer.core.options.arguments import check_storage_options, check_uri
 from streamer.core.options.settings import Settings, resolve
 from streamer.core.request.request import ProgressOption
@@ -44,7 +44,7 @@ from streamer.plugins.registry import scheme_of
 
 __all__ = ["PullReport", "Wanted", "pull"]
 
-_log = logging.getLogger("streamer")
+_log = OwnLogger()
 
 
 def pull(

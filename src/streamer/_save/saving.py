@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -23,6 +22,7 @@ from streamer.core.errors import ChangedError, FormatError, ObjectNotFoundError,
 from streamer.core.format.header_writer import TensorLayout, in_file_order, render_header
 from streamer.core.format.manifest import Manifest, ShardManifest, render_manifest
 from streamer.core.format.shard_names import SHARD_SUFFIX
+from streamer.core.log import OwnLogger
 from streamer.core.options.settings import Settings
 from streamer.core.request.request import Request
 from streamer.core.secrets.redact import redact
@@ -32,7 +32,7 @@ from streamer.core.store.uploads import UploadingStore
 
 __all__ = ["Saving"]
 
-_log = logging.getLogger("streamer")
+_log = OwnLogger()
 # If an error occurs after the checkpoint is complete, its message begins with one of these texts.
 _NO_MANIFEST = "the checkpoint is saved, but its manifest is not"
 _LEFT = "the checkpoint is saved, but the older one is not removed"

@@ -7,7 +7,6 @@ progress is reported on the caller's thread.
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -28,6 +27,7 @@ from streamer.core.errors import (
     StreamerError,
     UsageError,
 )
+from streamer.core.log import OwnLogger
 from streamer.core.options.settings import Settings
 from streamer.core.quoting import quoted
 from streamer.core.secrets.redact import redact
@@ -39,7 +39,7 @@ from streamer.core.store.uploads import ResumingStore, Upload, UploadingStore
 
 __all__ = ["SentFile", "Writing", "quiet_writing", "uploading_store"]
 
-_log = logging.getLogger("streamer")
+_log = OwnLogger()
 
 MOST_PARALLEL = 8
 MOST_FILES = 8  # at a time: small files wait for their first and last request, not for their bytes
