@@ -1,11 +1,11 @@
-"""The schemes of this package's own backends, and the extras that install their libraries. Imports nothing.
+"""The schemes of this package's own backends, their modules, and the extras that install their libraries.
 
-A new storage also needs entry points in ``pyproject.toml`` and a folder beside this file (`backends/__init__.py`).
+They are found without the metadata of the distribution, which images and bundles leave out. Imports nothing.
 """
 
 from __future__ import annotations
 
-__all__ = ["BUILTIN_SCHEMES", "install_hint"]
+__all__ = ["BUILTIN_MODULES", "BUILTIN_SCHEMES", "install_hint"]
 
 EXTRAS = {
     "s3": "s3",
@@ -20,7 +20,12 @@ EXTRAS = {
     "hf": "hf",
     "nfs": "nfs",
 }
-BUILTIN_SCHEMES = frozenset({"file", *EXTRAS})
+# The folder of a backend, and the extra that installs its libraries, have one name; local files need no library.
+BUILTIN_MODULES = {
+    "file": "streamer.backends.posix",
+    **{scheme: f"streamer.backends.{extra}" for scheme, extra in EXTRAS.items()},
+}
+BUILTIN_SCHEMES = frozenset(BUILTIN_MODULES)
 
 
 def install_hint(scheme: str) -> str | None:

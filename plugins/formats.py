@@ -8,7 +8,6 @@ the format.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,13 +15,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pluggy
 
 from streamer.core.checkpoint.format_choice import OUR_MODULES, Formats
-from streamer.core.discovery.entry_points import entry_points_of, normalized
+from streamer.core.discovery.entry_points import normalized
 from streamer.core.errors import PluginError
+from streamer.core.log import OwnLogger
 from streamer.core.other_formats.interface import CheckpointFile, CheckpointIndex, Format, FormatHooks, TensorPlace
 from streamer.core.secrets.environment import variable
 from streamer.core.store.sources import PROJECT_NAME
 from streamer.plugins.guard.calls import DISABLED, description_of, is_own, kind_of
-from streamer.plugins.loading import distribution_of, version_of
+from streamer.plugins.loading import distribution_of, points_of, version_of
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -30,8 +30,12 @@ if TYPE_CHECKING:
 __all__ = ["FORMATS", "enabled_formats", "formats_for", "installed_formats", "is_our_format", "loaded_format"]
 
 FORMATS = "streamer.formats"
+OUR_FORMATS = {
+    "torch": f"{OUR_MODULES}torch_zip",
+    **{name: f"{OUR_MODULES}{name}" for name in ("gguf", "npz", "dcp", "tensorizer")},
+}
 
-_logger = logging.getLogger(PROJECT_NAME)
+_logger = OwnLogger()
 _Answer = TypeVar("_Answer")
 
 
@@ -41,7 +45,7 @@ def formats_for(folders: Iterable[str] = ()) -> Formats:
 
     def load() -> Sequence[Format]:
         if not loaded:
-            loaded.append(installed_formats(entry_points_of(FORMATS, folders)))
+            loaded.append(installed_formats(points_of(FORMATS, OUR_FORMATS, folders)))
         return loaded[0]
 
     return Formats(load)
@@ -61,7 +65,7 @@ def installed_formats(entry_points: Iterable[EntryPoint]) -> list[Format]:
 def enabled_formats(entry_points: Iterable[EntryPoint] | None = None) -> list[EntryPoint]:
     """Return the formats that are not disabled, ours first, then the others by name; by default all installed ones."""
     disabled = {normalized(name) for name in (variable(DISABLED) or "").split(",")} - {""}
-    points = entry_points_of(FORMATS) if entry_points is None else entry_points
+    points = points_of(FORMATS, OUR_FORMATS) if entry_points is None else entry_points
     return [
         point
         for point in sorted(points, key=lambda point: (not is_our_format(point), point.name))

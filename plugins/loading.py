@@ -7,14 +7,15 @@ names the extra.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import pluggy
 
 from streamer.backends.builtin_storages import install_hint
+from streamer.core import VERSION
 from streamer.core.collector import collector_paused
-from streamer.core.discovery.entry_points import name_of, normalized
+from streamer.core.discovery.entry_points import entry_points_of, name_of, normalized
 from streamer.core.errors import OptionError, StreamerError, UnknownSchemeError
 from streamer.core.options.limits import Limits
 from streamer.core.secrets.environment import blank_variables
@@ -42,6 +43,7 @@ __all__ = [
     "distribution_of",
     "is_builtin",
     "open_with",
+    "points_of",
     "source_kind",
     "version_of",
 ]
@@ -52,6 +54,7 @@ OF_LIBRARIES = (
     *("HF_HUB_DOWNLOAD_TIMEOUT", "HF_HUB_ETAG_TIMEOUT"),
 )
 
+OUR_MODULES = f"{PROJECT_NAME}."
 FALLBACK = "streamer.backends.fsspec.store"
 
 _KINDS = (FileSource, HttpSource, NfsSource, PythonSource)
@@ -106,12 +109,29 @@ def distribution_of(point: EntryPoint) -> str:
     """Return the name of the distribution that contains an entry point."""
     if point.dist is not None:
         return name_of(point.dist)
-    return PROJECT_NAME if point.value == FALLBACK else "an unknown distribution"
+    return PROJECT_NAME if point.value.startswith(OUR_MODULES) else "an unknown distribution"
 
 
 def version_of(point: EntryPoint) -> str:
     """Return the version of the distribution that contains an entry point."""
-    return str(point.dist.version) if point.dist is not None else ""
+    if point.dist is not None:
+        return str(point.dist.version)
+    return VERSION if point.value.startswith(OUR_MODULES) else ""
+
+
+def points_of(group: str, modules: Mapping[str, str], folders: Iterable[str] = ()) -> list[EntryPoint]:
+    """Return the entry points of a group: of this package, which no metadata needs to announce, and of others.
+
+    Args:
+        group: Name of the group.
+        modules: The modules of this package, by the names of their entry points.
+        folders: As for `entry_points_of`.
+    """
+    from importlib.metadata import EntryPoint  # noqa: PLC0415 (takes 15 ms)
+
+    own = [EntryPoint(name, module, group) for name, module in modules.items()]
+    announced = entry_points_of(group, folders)
+    return [*own, *(point for point in announced if modules.get(point.name) != point.value)]
 
 
 def is_builtin(point: EntryPoint) -> bool:

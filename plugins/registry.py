@@ -13,17 +13,17 @@ neither fsspec nor torch.
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from streamer.backends.builtin_storages import BUILTIN_SCHEMES
+from streamer.backends.builtin_storages import BUILTIN_MODULES, BUILTIN_SCHEMES
 from streamer.backends.option_names import near_name
 from streamer.backends.posix.paths import absolute_path
-from streamer.core.discovery.entry_points import ALLOWED, entry_points_of, is_allowed, normalized, refuse_accidental
+from streamer.core.discovery.entry_points import ALLOWED, is_allowed, normalized, refuse_accidental
 from streamer.core.errors import OptionError, PluginError, UnknownSchemeError, UsageError
+from streamer.core.log import OwnLogger
 from streamer.core.options.arguments import check_file_system, check_letters, check_storage_options, check_uri
 from streamer.core.options.limits import Limits
 from streamer.core.path_objects import text_of, without_path_objects
@@ -32,7 +32,7 @@ from streamer.core.secrets.environment import variable
 from streamer.core.secrets.hidden_arguments import SecretOptions, hidden, hidden_uri, plain
 from streamer.core.secrets.redact import redact
 from streamer.core.store.sources import PROJECT_NAME, Store
-from streamer.plugins.loading import DISABLED, FALLBACK, distribution_of, is_builtin, open_with, version_of
+from streamer.plugins.loading import DISABLED, FALLBACK, distribution_of, is_builtin, open_with, points_of, version_of
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -47,7 +47,7 @@ DEFAULT_LIMITS = Limits()
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+._-]*)(?:://|::)")
 _warned: set[tuple[str, ...]] = set()
-_logger = logging.getLogger(PROJECT_NAME)
+_logger = OwnLogger()
 
 
 def options_of(
@@ -208,7 +208,7 @@ def enabled(entry_points: Iterable[EntryPoint] | None = None, uris: Iterable[str
         uris: The URIs that are being loaded: distributions in their folders do not count as installed.
     """
     disabled = {normalized(name) for name in (variable(DISABLED) or "").split(",")} - {""}
-    points = entry_points_of(GROUP, map(folder_of, uris)) if entry_points is None else entry_points
+    points = points_of(GROUP, BUILTIN_MODULES, map(folder_of, uris)) if entry_points is None else entry_points
     # Reading the name of a distribution from its metadata takes half a millisecond, so it is only read if needed.
     return [point for point in points if not disabled or normalized(distribution_of(point)) not in disabled]
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.metadata import version
 from time import monotonic
 from typing import Any
 
@@ -18,6 +17,7 @@ from streamer.backends.client.answer_times import AnswerTimes
 from streamer.backends.client.exchange import Response, send
 from streamer.backends.client.request_headers import fault_of
 from streamer.backends.client.retry import Attempts, answered
+from streamer.core import VERSION
 from streamer.core.errors import OptionError
 from streamer.core.secrets.environment import variable
 from streamer.core.store.sources import HttpSource
@@ -77,7 +77,7 @@ def user_agent_of(name: str | None, app: str | None, extra: str | None) -> str |
     if name:
         return " ".join(filter(None, (name, extra)))
     added = [f"app/{app}" if app else None, extra]
-    return " ".join(filter(None, (f"streamer/{version('streamer')}", *added))) if any(added) else None
+    return " ".join(filter(None, (f"streamer/{VERSION}", *added))) if any(added) else None
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,8 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from streamer.core import VERSION
+
 if TYPE_CHECKING:
     from streamer import plugins
     from streamer._async import AsyncStream, aload, astream
@@ -74,7 +76,7 @@ if TYPE_CHECKING:
     from streamer.core.store.sources import hookimpl
     from streamer.integrations import accelerate, dcp, diffusers, fsspec, transformers
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 __all__ = [
     "AsyncStream",

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
 import torch
 
 import streamer
-from streamer.plugins.formats import FORMATS, installed_formats
+from streamer.plugins.formats import formats_for
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs/formats.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
@@ -31,7 +30,7 @@ def test_the_examples_run(tmp_path: Path) -> None:
 
 
 def test_the_table_lists_every_format() -> None:
-    formats = installed_formats(entry_points(group=FORMATS))
+    formats = formats_for().load()
     for each in formats:
         row = next(line for line in PAGE.splitlines() if line.startswith(f"| {each.name} |"))
         assert all(f"`*{suffix}`" in row or f"`{suffix}`" in row for suffix in each.suffixes), row
