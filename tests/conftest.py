@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import os
 import platform
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -39,6 +40,10 @@ _on_any_machine = settings(deadline=None, suppress_health_check=[HealthCheck.too
 settings.register_profile("same", _on_any_machine, derandomize=True)
 settings.register_profile("drawn", _on_any_machine, max_examples=1000)
 settings.load_profile("same")
+
+# A shell ignores SIGINT in what it starts in the background, and every child would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SHORT_PAUSE_S = 0.01
 THREAD_GRACE_S = 10.0  # a stopped thread may take a moment to leave the process's table, longer where that is busy
