@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,6 +18,7 @@ from streamer.core.format.shard_names import SHARD_SUFFIX
 from streamer.core.options.options import Options
 from streamer.core.secrets.hidden_arguments import hidden, hidden_uri
 from streamer.core.secrets.redact import redact
+from streamer.core.tensors.shared_memory import shared_groups
 
 __all__ = ["load", "load_file", "load_model", "save", "save_file", "save_model"]
 
@@ -48,7 +48,7 @@ def load_model(
     storage_options: Mapping[str, Any] | None = None,
     options: Options | None = None,
 ) -> tuple[set[str], list[str]]:
-    """Load a file into a module; for tied parameters, the file holds one of them, as ``save_model`` writes it.
+    """Load a file into a module; of tensors that share memory, it holds the one that ``save_model`` kept.
 
     Returns:
         The names of the module that were not filled, and the names of the file that the module lacks.
@@ -159,13 +159,10 @@ def _how(
 
 
 def _tied_names(state: Mapping[str, torch.Tensor], preferred: Mapping[str, Any]) -> set[str]:
-    """Return all but one name for each memory with several names; keep one in `preferred` if possible."""
-    names_of: dict[Any, list[str]] = defaultdict(list)
-    for name, tensor in state.items():
-        if tensor.numel() and not tensor.is_meta:
-            names_of[tensor.device, tensor.data_ptr(), tensor.numel() * tensor.element_size()].append(name)
+    """Return the names whose memory another name covers; of several that cover it, keep one in `preferred`."""
     ties: set[str] = set()
-    for names in names_of.values():
-        kept = min(names, key=lambda name: (name not in preferred, name))
-        ties.update(name for name in names if name != kept)
+    for names, complete in shared_groups({name: each for name, each in state.items() if not each.is_meta}):
+        if complete:
+            kept = next((name for name in complete if name in preferred), complete[0])
+            ties.update(name for name in names if name != kept)
     return ties

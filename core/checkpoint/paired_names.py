@@ -13,6 +13,7 @@ from typing import Any
 from streamer.core.checkpoint.near_names import prefix_hint
 from streamer.core.checkpoint.renaming import Renaming
 from streamer.core.errors import TargetError
+from streamer.core.tensors.memory_ranges import covered_names
 
 __all__ = ["PairedNames", "pair_names"]
 
@@ -25,8 +26,8 @@ class PairedNames:
 
     Attributes:
         targets: Name in the checkpoint to name of the target, in the checkpoint's order.
-        missing: Targets for which the checkpoint has no tensor. One of several tied targets is enough; targets whose
-            tensor the caller left out do not count.
+        missing: Targets for which the checkpoint has no tensor. A target needs none if others fill all its memory.
+            Targets whose tensor the caller left out do not count.
         unexpected: Chosen tensors without a target, by their names in the checkpoint.
     """
 
@@ -102,21 +103,24 @@ def _prefix_hint(called: Mapping[str, str], tensors: Mapping[str, Any]) -> str |
 
 
 def _missing(tensors: Mapping[str, Any], named: set[str]) -> tuple[str, ...]:
+    """Return the targets that get no value; a view of memory that other targets fill gets its values with theirs."""
     missing = [name for name in tensors if name not in named]
-    if missing:  # one of several tied tensors is enough
-        filled = {_storage(tensors[name]) for name in named if name in tensors}
-        missing = [name for name in missing if _storage(tensors[name]) not in filled]
+    if missing:
+        with_memory = {name: tensor for name, tensor in tensors.items() if _has_memory(tensor)}
+        filled = [with_memory[name] for name in named if name in with_memory]
+        ids = {id(tensors[name]) for name in named if name in tensors}
+        covered = covered_names([name for name in missing if name in with_memory], filled, with_memory)
+        missing = [name for name in missing if name not in covered and id(tensors[name]) not in ids]
     return tuple(map(str, missing))
 
 
-def _storage(tensor: Any) -> object:
-    """Return a key that is equal for two tied tensors: it identifies their memory."""
+def _has_memory(tensor: Any) -> bool:
     with suppress(Exception):  # a target that is no plain tensor is refused later, before it is filled
-        if hasattr(tensor, "untyped_storage") and str(tensor.layout) == "torch.strided" and not tensor.is_meta:
-            storage = tensor.untyped_storage().data_ptr()
-            if storage:  # it is 0 for an empty tensor and for a DTensor
-                return (str(tensor.device), storage, tensor.storage_offset(), tuple(tensor.shape))
-    return id(tensor)
+        if not hasattr(tensor, "untyped_storage"):
+            return hasattr(tensor, "__array_interface__")
+        is_strided = str(tensor.layout) == "torch.strided" and not tensor.is_meta
+        return is_strided and bool(tensor.untyped_storage().data_ptr())  # it is 0 for an empty tensor and a DTensor
+    return False
 
 
 def _first_few(names: Iterable[str]) -> str:

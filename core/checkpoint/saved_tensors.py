@@ -14,7 +14,7 @@ from streamer.core.errors import UsageError
 from streamer.core.format.dtypes import byte_length
 from streamer.core.format.header_writer import TensorLayout
 from streamer.core.quoting import quoted
-from streamer.core.tensors.shared_memory import refuse_shared, refuse_shared_arrays
+from streamer.core.tensors.shared_memory import refuse_shared
 from streamer.core.tensors.tensor_bytes import bytes_of, dtype_name, is_array, is_torch_tensor, layout_of
 
 __all__ = ["MOST_READ_BYTES", "SavedTensors"]
@@ -39,8 +39,7 @@ class SavedTensors:
     def __init__(self, tensors: Mapping[str, Any]) -> None:
         self._tensors = {_name(each): tensors[each] for each in tensors}
         self.layouts = [_layout(name, tensor) for name, tensor in self._tensors.items()]
-        refuse_shared({name: tensor for name, tensor in self._tensors.items() if is_torch_tensor(tensor)})
-        refuse_shared_arrays({name: array for name, array in self._tensors.items() if is_array(array)})
+        refuse_shared({name: each for name, each in self._tensors.items() if not isinstance(each, TensorSlice)})
 
     def held_bytes(self, layout: TensorLayout) -> int:
         """Return the bytes that `pieces` allocates beside the tensors' own memory; 0 if it yields only views."""

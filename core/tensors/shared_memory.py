@@ -1,51 +1,81 @@
-"""Finds tensors that share memory, and chooses which of them a file keeps, as ``safetensors.torch`` does.
+"""Finds tensors that share memory, and chooses which of them a file keeps.
 
-Guarantees: for contiguous tensors, the groups and the kept names are those of safetensors 0.8, which refuses others.
+Guarantees: tensors share memory if they have a byte in common; a tensor is left out only if the one that is kept covers
+all of its bytes. What ``safetensors.torch.save_model`` accepts is written as it writes it.
 https://huggingface.co/docs/safetensors/torch_shared_tensors
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from functools import reduce
+from typing import Any, NamedTuple
 
 from streamer.core.errors import UsageError
 from streamer.core.quoting import quoted
+from streamer.core.tensors.memory_ranges import Elements, MemoryRanges
 
-__all__ = ["names_to_drop", "refuse_shared", "refuse_shared_arrays", "shared_groups"]
+__all__ = ["SharedGroup", "names_to_drop", "refuse_shared", "shared_groups"]
 
 
-def shared_groups(tensors: Mapping[str, Any]) -> list[list[str]]:
-    """Return the names of tensors with overlapping memory, in groups, sorted.
+class SharedGroup(NamedTuple):
+    """Tensors that share memory, directly or through others.
+
+    Attributes:
+        names: Their names, sorted.
+        complete: The names of those that cover all bytes of the group, sorted; first those that show no byte twice.
+    """
+
+    names: list[str]
+    complete: list[str]
+
+
+def shared_groups(tensors: Mapping[str, Any]) -> list[SharedGroup]:
+    """Return the groups of tensors that share memory.
 
     Args:
-        tensors: Tensors of torch that have memory.
+        tensors: Tensors of torch that have memory, and numpy arrays.
+
+    Raises:
+        UsageError: a tensor that may share memory is in too many pieces to compare.
     """
-    by_storage: defaultdict[tuple[Any, int, int], list[str]] = defaultdict(list)
-    for name, tensor in tensors.items():
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() and storage.nbytes():
-            by_storage[tensor.device, storage.data_ptr(), storage.nbytes()].append(name)
-    groups = [group for names in by_storage.values() for group in _overlapping(names, tensors)]
-    return sorted(sorted(group) for group in groups if len(group) > 1)
+    spans = sorted((*Elements.of(tensor).span(), name) for name, tensor in tensors.items())
+    groups: list[SharedGroup] = []
+    run: list[str] = []
+    on, reach = "", 0
+    for device, begin, end, name in spans:
+        if begin == end:
+            continue
+        if run and (device != on or begin >= reach):
+            groups += _groups_of(run, tensors)
+            run = []
+        reach = max(reach, end) if run else end
+        on = device
+        run.append(name)
+    return sorted([*groups, *_groups_of(run, tensors)])
 
 
 def names_to_drop(tensors: Mapping[str, Any]) -> dict[str, str]:
     """Choose the tensors to leave out because another one holds their memory; return dropped name to kept name.
 
     Raises:
-        UsageError: no tensor of a group covers the whole of the memory that they share.
+        UsageError: no tensor of a group covers all the memory that they share; or a tensor that is kept shows elements
+            of its memory several times, so that it could not be filled again.
     """
     dropped: dict[str, str] = {}
-    for group in shared_groups(tensors):
-        complete = [name for name in group if _is_complete(tensors[name])]
+    for names, complete in shared_groups(tensors):
         if not complete:
             raise UsageError(
-                f"the tensors {_listed(group)} share memory, and none of them covers it all",
+                f"the tensors {_listed(names)} share memory, and none of them covers it all",
                 hint="Save clones of them, which have memory of their own: {name: tensor.clone()}",
             )
-        dropped |= {name: complete[0] for name in group if name != complete[0]}
+        dropped |= {name: complete[0] for name in names if name != complete[0]}
+    for name in tensors.keys() - dropped.keys():
+        if Elements.of(tensors[name]).meet():
+            raise UsageError(
+                f"tensor {quoted(name)} shows the same memory in several elements, and so could not be filled again",
+                hint="Give the module its clone(); or use save, which writes each element",
+            )
     return dropped
 
 
@@ -57,63 +87,40 @@ def refuse_shared(tensors: Mapping[str, Any]) -> None:
     """
     groups = shared_groups(tensors)
     if groups:
-        hint = "save_model writes one of each group; or give clones of them, {name: tensor.clone()}"
-        raise UsageError(f"tensors share memory: {'; '.join(map(_listed, groups))}", hint=hint)
+        shared = [tensors[name] for group in groups for name in group.names]
+        is_torch = all(hasattr(each, "data_ptr") for each in shared)
+        what, copied = ("tensors", "tensor.clone()") if is_torch else ("arrays", "array.copy()")
+        hint = f"ive copies of them, which have memory of their own: {{name: {copied}}}"
+        has_way = is_torch and all(group.complete for group in groups)
+        hint = f"save_model writes one of each group; or g{hint}" if has_way else f"G{hint}"
+        raise UsageError(f"{what} share memory: {'; '.join(_listed(group.names) for group in groups)}", hint=hint)
 
 
-def refuse_shared_arrays(arrays: Mapping[str, Any]) -> None:
-    """Refuse numpy arrays that share memory, as `refuse_shared` does for tensors of torch.
-
-    Raises:
-        UsageError: two or more share memory; the message names them.
-    """
-    groups = sorted(sorted(group) for group in _grouped(_area_of(*each) for each in arrays.items()) if len(group) > 1)
-    if groups:
-        hint = "Give copies of them, which have memory of their own: {name: array.copy()}"
-        raise UsageError(f"arrays share memory: {'; '.join(map(_listed, groups))}", hint=hint)
-
-
-def _area_of(name: str, array: Any) -> tuple[int, int, str]:
-    """Return where the memory of an array begins and ends; strides may be negative."""
-    begin: int = array.__array_interface__["data"][0]
-    if not array.size:
-        return begin, begin, name
-    reaches = [(size - 1) * stride for size, stride in zip(array.shape, array.strides, strict=True)]
-    first, last = sum(each for each in reaches if each < 0), sum(each for each in reaches if each > 0)
-    return begin + first, begin + last + array.itemsize, name
+def _groups_of(run: list[str], tensors: Mapping[str, Any]) -> list[SharedGroup]:
+    """Divide tensors whose spans overlap: the columns of a matrix share no byte."""
+    if len(run) < 2:
+        return []
+    ranges = {name: _ranges_of(name, tensors[name]) for name in run}
+    groups: list[tuple[list[str], MemoryRanges]] = []
+    for name, own in ranges.items():
+        met = [group for group in groups if group[1].meets(own)]
+        groups = [group for group in groups if not group[1].meets(own)]
+        names = [name, *(each for group in met for each in group[0])]
+        groups.append((names, reduce(MemoryRanges.joined, (group[1] for group in met), own)))
+    found = []
+    for names, joined in groups:
+        complete = sorted(name for name in names if ranges[name].size_bytes == joined.size_bytes)
+        complete.sort(key=lambda name: Elements.of(tensors[name]).meet())
+        found.append(SharedGroup(sorted(names), complete))
+    return [group for group in found if len(group.names) > 1]
 
 
-def _overlapping(names: list[str], tensors: Mapping[str, Any]) -> list[list[str]]:
-    """Group the tensors of one storage: a tensor that begins before the end of the previous one joins its group."""
-    return _grouped((tensors[name].data_ptr(), _end_of(tensors[name]), name) for name in names)
-
-
-def _grouped(unsorted: Iterable[tuple[int, int, str]]) -> list[list[str]]:
-    areas = sorted(unsorted)
-    groups: list[list[str]] = []
-    last_end = 0
-    for begin, end, name in areas:
-        if groups and begin < last_end:
-            groups[-1].append(name)
-        else:
-            groups.append([name])
-        last_end = end  # the end of this tensor, as in safetensors, although an earlier tensor may reach further
-    return groups
-
-
-def _end_of(tensor: Any) -> int:
-    begin: int = tensor.data_ptr()
-    if not tensor.numel():
-        return begin
-    last: int = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    end: int = begin + (last + 1) * tensor.element_size()
-    return end
-
-
-def _is_complete(tensor: Any) -> bool:
-    storage = tensor.untyped_storage()
-    size_bytes = tensor.numel() * tensor.element_size()
-    return bool(tensor.data_ptr() == storage.data_ptr() and size_bytes == storage.nbytes())
+def _ranges_of(name: str, tensor: Any) -> MemoryRanges:
+    ranges = Elements.of(tensor).ranges()
+    if ranges is None:
+        hint = "Give its clone(), or its copy()"
+        raise UsageError(f"tensor {quoted(name)} is in too many pieces to see which memory it shares", hint=hint)
+    return ranges
 
 
 def _listed(names: list[str]) -> str:

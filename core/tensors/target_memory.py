@@ -8,20 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
-from math import prod
 from typing import Any, NamedTuple
-
-import numpy as np
-from numpy.exceptions import TooHardError
 
 from streamer.core.errors import TargetError
 from streamer.core.tensors.memory_maps import ReadOnlyMemory
+from streamer.core.tensors.memory_ranges import Elements
 from streamer.core.tensors.target_kinds import opaque
 
 __all__ = ["Extent", "check_all_apart", "check_apart", "extent_of"]
 
-# Steps that numpy may take to decide whether two strided tensors share bytes; slices of a matrix need tens.
-MAX_WORK = 100_000
 _HINT_META = "Give its nn.Module as the target, in which a loaded tensor can take its place"
 
 
@@ -206,17 +201,15 @@ def _extent(what: tuple[str, str, int], first: int, shape: Iterable[int], stride
     if 0 in shape:
         return None
     kept = [(size, stride) for size, stride in zip(shape, strides, strict=True) if size > 1]
-    reach_bytes = 0  # distance from the lowest to the highest element, for the dimensions so far
-    for size, stride in sorted(kept, key=lambda dimension: abs(dimension[1])):
-        if abs(stride) < reach_bytes + item_bytes:
-            raise TargetError(
-                f"elements of the target {name[:80]!r} share memory: its strides are {strides} bytes",
-                hint="Give a tensor that has its memory for itself, for instance its clone()",
-            )
-        reach_bytes += (size - 1) * abs(stride)
-    begin = first + sum((size - 1) * stride for size, stride in kept if stride < 0)
     sizes, steps = tuple(size for size, _ in kept), tuple(stride for _, stride in kept)
-    return Extent(name, device, begin, begin + reach_bytes + item_bytes, first, item_bytes, sizes, steps)
+    elements = Elements(device, first, item_bytes, sizes, steps)
+    if elements.meet():
+        raise TargetError(
+            f"elements of the target {name[:80]!r} share memory: its strides are {strides} bytes",
+            hint="Give a tensor that has its memory for itself, for instance its clone()",
+        )
+    _, begin, end = elements.span()
+    return Extent(name, device, begin, end, first, item_bytes, sizes, steps)
 
 
 def _by_begin(extent: Extent) -> tuple[str, int]:
@@ -229,28 +222,5 @@ def _are_tied(one: Extent, other: Extent) -> bool:
 
 def _share(one: Extent, other: Extent) -> bool:
     """Say whether two overlapping extents have a byte in common: columns of one matrix have none."""
-    if _is_dense(one) or _is_dense(other):
-        return True
-    outlines = np.asarray(_Outline(one)), np.asarray(_Outline(other))
-    try:
-        # numpy's stubs allow only -1 and 0.
-        return bool(np.shares_memory(*outlines, max_work=MAX_WORK))  # type: ignore[arg-type]
-    except TooHardError:
-        return True
-
-
-def _is_dense(extent: Extent) -> bool:
-    return prod(extent.shape) * extent.item_bytes == extent.end - extent.begin
-
-
-class _Outline:
-    """A tensor's addresses as an array for `numpy.shares_memory`, which compares addresses and reads no data."""
-
-    def __init__(self, extent: Extent) -> None:
-        self.__array_interface__ = {
-            "version": 3,
-            "typestr": f"|V{extent.item_bytes}",
-            "data": (extent.first, False),
-            "shape": extent.shape,
-            "strides": extent.strides,
-        }
+    ranges = [Elements(each.device, each.first, *each[5:]).ranges() for each in (one, other)]
+    return ranges[0] is None or ranges[1] is None or ranges[0].meets(ranges[1])

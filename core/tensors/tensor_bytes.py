@@ -2,7 +2,7 @@
 
 Guarantees: the returned memory is the tensor's own. It is a copy of this one tensor only if the tensor is not
 contiguous, on another device, of another byte order, or an array of unpacked 4-bit values. Refuses tensors that have no
-memory of their own (meta, fake, DTensor, sparse), and dtypes that the format lacks.
+memory of their own (meta, fake, DTensor, sparse), masks, and dtypes that the format lacks.
 """
 
 from __future__ import annotations
@@ -40,12 +40,15 @@ def layout_of(name: str, tensor: Any) -> TensorLayout:
 
     Raises:
         UnsupportedDtypeError: the format has no such dtype.
-        UsageError: the tensor has no memory of its own, or its 4-bit values do not fill whole bytes.
+        UsageError: the tensor has no memory of its own, has a mask, or its 4-bit values do not fill whole bytes.
     """
     if is_torch_tensor(tensor):
         _check_memory(name, tensor)
         dtype = dtype_name(name, tensor.dtype)
         return TensorLayout(name, dtype, _shape_of(name, tensor, dtype), tensor.numel() * tensor.element_size())
+    if isinstance(tensor, sys.modules["numpy"].ma.MaskedArray):
+        hint = "Save its filled(value); or its .data, and its .mask under another name"
+        raise UsageError(f"array {quoted(name)} has a mask, which the format cannot hold", hint=hint)
     dtype = dtype_name(name, tensor.dtype)
     if dtype == "F4" and tensor.size % 2:
         raise UsageError(f"tensor {quoted(name)} has an odd number of 4-bit values, and a byte holds two")

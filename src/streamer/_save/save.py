@@ -103,8 +103,9 @@ def save_model(
 ) -> SaveReport:
     """Save a module whose tensors may share memory, such as tied weights, as ``safetensors.torch.save_model`` does.
 
-    If several tensors share memory, one of them is written: the first by name that covers the whole memory. For each of
-    the others, the metadata names the written tensor, so that ``safetensors.torch.load_model`` finds it.
+    If several tensors share memory, one of them is written: the first by name that covers all their bytes. For each
+    of the others, the metadata names the written tensor. `load_into` fills a module of the same kind from this file,
+    and so does ``safetensors.torch.load_model`` if it accepts such modules.
 
     Args:
         model: An ``nn.Module``, or a mapping of names to torch tensors.
@@ -112,7 +113,8 @@ def save_model(
         how: As for `save`.
 
     Raises:
-        UsageError: as for `save`; or none of the tensors that share memory covers all of it.
+        UsageError: as for `save`; or none of the tensors that share memory covers all of it; or a tensor that has its
+            memory for itself shows an element of it several times (``expand``), so that it could not be filled again.
         StorageError: as for `save`.
 
     Example:

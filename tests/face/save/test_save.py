@@ -179,6 +179,8 @@ def test_no_tensor_of_a_group_that_covers_it_all_is_an_error(tmp_path: Path) -> 
         ({"a": torch.zeros(3, dtype=torch.complex128)}, "complex128"),
         ({"a": np.zeros(3, dtype="c16")}, "complex128"),
         ({"a": np.array(["x"])}, "dtype"),
+        ({"a": np.ma.masked_array(np.zeros(3), mask=[0, 1, 0])}, "'a' has a mask"),
+        ({"a": np.ma.masked_array(np.zeros(3))}, "'a' has a mask"),
         ({"a": [1.0]}, "no tensor but list"),
         ({1: torch.zeros(3)}, "is a text"),
         ({"__metadata__": torch.zeros(3)}, "keeps its metadata"),
