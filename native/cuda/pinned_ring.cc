@@ -19,6 +19,12 @@ unsigned touching_threads() {
   return std::clamp(std::thread::hardware_concurrency() / 4, 1U, kMostTouchingThreads);
 }
 
+// Returns whether a free slot is large enough for the user's blocks, and within its limit. A slot
+// of an earlier load may be larger than the whole limit of this one.
+bool fits(const RingUser& user, const PinnedMemory& slot) {
+  return slot.size() >= user.slot_bytes && user.held_bytes + slot.size() <= user.limit_bytes;
+}
+
 }  // namespace
 
 PinnedSlot::~PinnedSlot() {
@@ -80,9 +86,7 @@ bool PinnedRing::take_free(PinnedSlot& slot) {
   const RingUser& user = *slot.user_;
   auto best = free_.end();
   for (auto it = free_.begin(); it != free_.end(); ++it) {
-    const bool fits =
-        it->size() >= user.slot_bytes && user.held_bytes + it->size() <= user.limit_bytes;
-    if (fits && (best == free_.end() || it->size() <= best->size())) best = it;
+    if (fits(user, *it) && (best == free_.end() || it->size() <= best->size())) best = it;
   }
   if (best == free_.end()) return false;
   slot.capacity_ = best->size();
@@ -92,8 +96,7 @@ bool PinnedRing::take_free(PinnedSlot& slot) {
   return true;
 }
 
-// Reserves room for `bytes` more. If necessary, evicts free slots; all of them are too small for
-// this user.
+// Reserves room for `bytes` more. If necessary, evicts free slots; none of them fits this user.
 bool PinnedRing::make_room(const RingUser& user, std::size_t bytes,
                            std::vector<PinnedMemory>& evicted) {
   const std::uint64_t limit = user.limit_bytes;
@@ -175,7 +178,7 @@ void PinnedRing::pin_slots(RingUser& user, std::size_t count) {
 
 bool PinnedRing::has_free(const RingUser& user) const {
   return std::any_of(free_.begin(), free_.end(),
-                     [&](const PinnedMemory& slot) { return slot.size() >= user.slot_bytes; });
+                     [&](const PinnedMemory& slot) { return fits(user, slot); });
 }
 
 void PinnedRing::give_room_back(std::uint64_t bytes) {

@@ -269,6 +269,27 @@ TEST_CASE("a user that lacks a slot gets more slots up to its limit, and is woke
   ring->leave(user);
 }
 
+TEST_CASE(
+    "slots of an earlier user that exceed the limit of this user are replaced by smaller ones") {
+  const FakeDriver fake;
+  const auto ring = CudaRuntime::instance().ring(0);
+  const auto earlier = user_of(*ring, 8 * kMiB, 4 * kMiB);
+  CHECK(ring->try_acquire(earlier)->pin());  // and returned at once
+  ring->leave(earlier);
+  const auto user = user_of(*ring, 2 * kMiB, kMiB);
+  user->first_bytes = 2 * kMiB;
+  {
+    Preparer preparer(*ring, user);
+    const auto one = preparer.wait_for_slot();  // waited for ever
+    const auto two = preparer.wait_for_slot();
+    CHECK(one->capacity() == kMiB);
+    CHECK(ring->stats().pinned_bytes == 2 * kMiB);
+    preparer.end();
+    CHECK_FALSE(preparer.error);
+  }
+  ring->leave(user);
+}
+
 TEST_CASE("if the system refuses further memory, the user continues with the existing slots") {
   const FakeDriver fake;
   const auto ring = CudaRuntime::instance().ring(0);

@@ -40,6 +40,12 @@ def test_a_checkpoint_reaches_the_device_whole(fake_gpu: FakeGpu, checkpoint: Pa
     )
 
 
+def test_a_small_ring_after_a_large_one_regression(fake_gpu: FakeGpu, checkpoint: Path) -> None:
+    expected = tensors_of(checkpoint)
+    for options in (streamer.Options(), SMALL, streamer.Options(), streamer.Options(pinned_bytes=1 << 20)):
+        assert_same(streamer.load(checkpoint, device="cuda", options=options, progress=False), expected)
+
+
 def test_a_checkpoint_over_http_reaches_the_device(
     fake_gpu: FakeGpu, http_server: NginxServer, checkpoint: Path
 ) -> None:
