@@ -114,6 +114,7 @@ def _section(rows: list[Row], paths: list[Path], arguments: argparse.Namespace) 
         for row, results in order[:: -1 if number % 2 else 1]:
             if not results.get("error"):
                 _run(row, results, paths, arguments.fake)
+                print(row.name, results.get("error") or results["runs"][-1]["gb_per_s"], file=sys.stderr, flush=True)
     return found
 
 

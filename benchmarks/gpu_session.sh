@@ -6,8 +6,8 @@
 #   benchmarks/gpu_session.sh OUT [GIB]             # in a copy of the checkout, with the wheels installed
 #   benchmarks/gpu_session.sh OUT 0.1 fake          # the same steps against the fake driver, to see that they work
 #
-# Each step writes its own file into OUT when it is done, so an interrupted session keeps the results of earlier steps.
-# The exit code is 1 if a step failed.
+# Each step writes its own file into OUT, and ends after STEP_S seconds (150), so that a step that hangs costs no other
+# step. The exit code is 1 if a step failed.
 set -uo pipefail
 out=$1
 gib=${2:-6}
@@ -23,36 +23,31 @@ step() {
   local name=$1
   shift
   echo "== $name (after $SECONDS s)"
-  (cd "$scratch" && "$@") >"$out/$name.txt" 2>&1 || { failed=1; echo "   FAILED"; }
+  (cd "$scratch" && timeout "${STEP_S:-150}" "$@") >"$out/$name.txt" 2>&1 || { failed=1; echo "   FAILED"; }
   tail -n 25 "$out/$name.txt"
 }
 
-loads() { "$python" "$here/gpu_loads.py" --gib "$gib" --folder "$scratch" "${library[@]}" "$@"; }
-timeline() { "$python" "$here/gpu_timeline.py" "$out/timeline" "$scratch"/model/*.safetensors; }
-machine() {
-  nvidia-smi --query-gpu=name,pcie.link.gen.max,driver_version --format=csv,noheader
-  nproc
-  uname -r
-  lscpu | grep -E 'Model name|L3'
-}
+loads() { step "$1" "$python" "$here/gpu_loads.py" --gib "$gib" --folder "$scratch" "${library[@]}" "${@:2}"; }
 
 library=()
 if [ "$fake" = fake ]; then
   library=(--fake "$scratch/libfake_cuda.so")
   c++ -std=c++20 -O1 -shared -fPIC -pthread "$here/../tests/gpu/fake_driver/fake_cuda.cc" -o "$scratch/libfake_cuda.so"
-  step loads loads --shards 4 --rounds 1 --sections rivals,ranks,host,http --json "$out/loads.json"
+  loads loads --shards 4 --rounds 1 --sections rivals,ranks,host,http --json "$out/loads.json"
   step transformers "$python" "$here/gpu_transformers.py" --gib 0.05 --rounds 1 --device cpu \
     --folder "$scratch/llama" --json "$out/transformers.json"
   exit $failed
 fi
-step machine machine
-step tests "$python" -m pytest -c /dev/null --noconftest -q -rs -p no:cacheprovider "$here/../tests/gpu/test_real_gpu.py"
-step rivals loads --rounds 2 --sections rivals --json "$out/rivals.json"
-step timeline timeline
-step ranks loads --rounds 1 --sections ranks --json "$out/ranks.json"
-step http loads --rounds 1 --sections http --json "$out/http.json"
-step host loads --rounds 2 --sections host --json "$out/host.json"
+step machine bash -c 'nvidia-smi --query-gpu=name,pcie.link.gen.max,driver_version --format=csv,noheader
+  nproc; uname -r; lscpu | grep -E "Model name|L3"'
+step tests "$python" -m pytest -c /dev/null --noconftest -q -rs -p no:cacheprovider \
+  -o faulthandler_timeout=40 "$here/../tests/gpu/test_real_gpu.py"
+loads rivals --rounds 2 --sections rivals --json "$out/rivals.json"
+step timeline "$python" "$here/gpu_timeline.py" "$out/timeline" "$scratch"/model/*.safetensors
+loads ranks --rounds 1 --sections ranks --json "$out/ranks.json"
+loads http --rounds 1 --sections http --json "$out/http.json"
+loads host --rounds 2 --sections host --json "$out/host.json"
 step transformers "$python" "$here/gpu_transformers.py" --rounds 1 --json "$out/transformers.json" --folder "$scratch/llama"
-step sweep loads --rounds 1 --sections sweep --json "$out/sweep.json"
+loads sweep --rounds 1 --sections sweep --json "$out/sweep.json"
 step cold "$python" "$here/bench_gpu.py" --gib 4 --rounds 1 --sections cold --folder "$scratch" --json "$out/cold.json"
 exit $failed

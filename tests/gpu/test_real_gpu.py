@@ -7,6 +7,7 @@ Needs torch built for CUDA, safetensors, pytest and this package, and nothing of
 
 from __future__ import annotations
 
+import hashlib
 import threading
 import time
 from pathlib import Path
@@ -201,3 +202,87 @@ def test_pinned_memory_is_given_back_on_request(stored: tuple[Path, dict[str, An
     streamer.load(stored[0], device="cuda", progress=False)
     assert streamer.release_pinned_memory() > 0
     assert streamer.release_pinned_memory() == 0
+
+
+def test_the_parts_of_ranks_arrive_equal(stored: tuple[Path, dict[str, Any]]) -> None:
+    path, expected = stored
+    for dim in (0, 1):
+        part = streamer.Slice(dim, 3, 8)
+        loaded = streamer.load(path, device="cuda", names="large.*", slices={"large.*": part}, progress=False)
+        assert_equal(loaded, {name: tensor.chunk(8, dim)[3] for name, tensor in _only("large.", expected).items()})
+
+
+@pytest.mark.parametrize("key", [None, b"0123456789abcdefghijklmnopqrstuv"], ids=["plain", "encrypted"])
+def test_tensors_of_the_device_are_saved_and_come_back_equal(
+    stored: tuple[Path, dict[str, Any]], tmp_path: Path, key: bytes | None
+) -> None:
+    _, expected = stored
+    on_device = {name: tensor.cuda() for name, tensor in expected.items()}
+    streamer.save(on_device, tmp_path, key=key, max_shard_bytes=200 * MIB, progress=False)
+    assert_equal(streamer.load(tmp_path, device="cuda", key=key, progress=False), expected)
+
+
+def _load_as_rank(rank: int, path: str, meeting: str, digests: Any) -> None:
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=2)
+    loaded = streamer.load(path, device="cuda", group=dist.group.WORLD, progress=False)
+    digests[rank] = {name: (tensor.is_cuda, _digest(tensor)) for name, tensor in loaded.items()}
+    dist.destroy_process_group()
+
+
+def _digest(tensor: torch.Tensor) -> bytes:
+    return hashlib.sha256(tensor.cpu().contiguous().view(-1).view(torch.uint8).numpy()).digest()
+
+
+def test_two_ranks_of_a_group_get_equal_tensors_on_the_device(
+    stored: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    path, expected = stored
+    context = torch.multiprocessing.get_context("spawn")
+    with context.Manager() as manager:
+        digests = manager.dict()
+        arguments = (str(path), f"file://{tmp_path}/meeting", digests)
+        torch.multiprocessing.spawn(_load_as_rank, arguments, nprocs=2)
+        want = {name: (True, _digest(tensor)) for name, tensor in expected.items()}
+        assert digests[0] == digests[1] == want
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """A folder of transformers with a Llama of 4 layers in several shards, and what is in it."""
+    transformers = pytest.importorskip("transformers")
+    folder = tmp_path_factory.mktemp("llama")
+    sizes = {"hidden_size": 512, "intermediate_size": 1024, "num_attention_heads": 8, "vocab_size": 4096}
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(num_hidden_layers=4, **sizes))
+    model.save_pretrained(folder, max_shard_size="20MB")
+    return folder, dict(model.state_dict())
+
+
+def test_transformers_places_what_the_ring_brought(llama: tuple[Path, dict[str, Any]]) -> None:
+    from transformers import LlamaForCausalLM
+
+    folder, expected = llama
+    model = streamer.transformers.from_pretrained(LlamaForCausalLM, folder, device_map="cuda")
+    assert_equal(dict(model.state_dict()), expected)
+    assert model(torch.zeros(1, 4, dtype=torch.long, device="cuda")).logits.isfinite().all()
+
+
+def test_accelerate_dispatches_what_the_ring_brought(llama: tuple[Path, dict[str, Any]]) -> None:
+    accelerate = pytest.importorskip("accelerate")
+    from transformers import AutoConfig, LlamaForCausalLM
+
+    folder, expected = llama
+    with accelerate.init_empty_weights(include_buffers=False):
+        model = LlamaForCausalLM(AutoConfig.from_pretrained(folder))
+    model = streamer.accelerate.load_checkpoint_and_dispatch(model, folder, device_map={"": 0})
+    assert_equal(dict(model.state_dict()), expected)
+    assert model(torch.zeros(1, 4, dtype=torch.long, device="cuda")).logits.isfinite().all()
+
+
+def test_diffusers_places_what_the_ring_brought(tmp_path: Path) -> None:
+    diffusers = pytest.importorskip("diffusers")
+    model = diffusers.AutoencoderKL(block_out_channels=(32, 64), norm_num_groups=8, latent_channels=4)
+    model.save_pretrained(tmp_path)
+    ours = streamer.diffusers.from_pretrained(diffusers.AutoencoderKL, tmp_path, device_map="cuda:0")
+    assert_equal(dict(ours.state_dict()), dict(model.state_dict()))
