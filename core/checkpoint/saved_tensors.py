@@ -1,12 +1,13 @@
 """The tensors to save: tensors in memory, and tensors of other checkpoints, which are read while they are saved.
 
 Guarantees: names, kinds, dtypes and shared memory are checked before a byte is written. A tensor of another checkpoint
-is in memory once, and only while its bytes are sent. If it is larger than `MOST_READ_BYTES`, it is read by rows.
+is in memory only while its bytes are sent, and beside it what a cast makes of it. If both are larger than
+`MOST_READ_BYTES`, it is read by rows. Its checkpoint's metadata are kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Any
 
 from streamer.core.checkpoint.tensor_slice import TensorSlice
@@ -27,25 +28,30 @@ class SavedTensors:
 
     Args:
         tensors: Tensors of torch or numpy, or instances of `TensorSlice`, by name.
+        replaced: The keys of the metadata that the caller sets.
 
     Attributes:
         layouts: The tensors as a header describes them.
+        metadata: The metadata of the checkpoints whose tensors are saved.
 
     Raises:
-        UsageError: a name is no string, a value is no tensor, or tensors share memory.
+        UsageError: a name is no string, a value is no tensor, tensors share memory, or two checkpoints have different
+            values of one key of their metadata, which `replaced` lacks.
         UnsupportedDtypeError: the format lacks a dtype.
     """
 
-    def __init__(self, tensors: Mapping[str, Any]) -> None:
+    def __init__(self, tensors: Mapping[str, Any], replaced: Container[str] = ()) -> None:
         self._tensors = {_name(each): tensors[each] for each in tensors}
         self.layouts = [_layout(name, tensor) for name, tensor in self._tensors.items()]
+        self.metadata = _joined_metadata(self._tensors.values(), replaced)
         refuse_shared({name: each for name, each in self._tensors.items() if not isinstance(each, TensorSlice)})
 
     def held_bytes(self, layout: TensorLayout) -> int:
         """Return the bytes that `pieces` allocates beside the tensors' own memory; 0 if it yields only views."""
         tensor = self._tensors[layout.name]
         if isinstance(tensor, TensorSlice):
-            return min(layout.size_bytes, MOST_READ_BYTES)
+            count = tensor.shape[0] if tensor.shape else 1
+            return -(-tensor.read_bytes * _rows_at_a_time(tensor) // max(1, count))
         if is_torch_tensor(tensor):
             return 0 if tensor.device.type == "cpu" and tensor.is_contiguous() else layout.size_bytes
         return 0 if tensor.flags.c_contiguous else layout.size_bytes
@@ -56,20 +62,37 @@ class SavedTensors:
         if not layout.size_bytes:
             return
         if isinstance(tensor, TensorSlice):
-            for rows in _rows(tensor, layout):
+            for rows in _rows(tensor):
                 yield bytes_of(rows)
         else:
             yield bytes_of(tensor)
 
 
-def _rows(tensor: TensorSlice[Any], layout: TensorLayout) -> Iterator[Any]:
+def _rows_at_a_time(tensor: TensorSlice[Any]) -> int:
+    """Return how many rows are read at a time, so that they and what a cast makes of them are `MOST_READ_BYTES`."""
     count = tensor.shape[0] if tensor.shape else 1
-    if layout.size_bytes <= MOST_READ_BYTES or count == 1:
+    if tensor.is_cut or tensor.read_bytes <= MOST_READ_BYTES:
+        return count
+    return max(1, count * MOST_READ_BYTES // tensor.read_bytes)
+
+
+def _rows(tensor: TensorSlice[Any]) -> Iterator[Any]:
+    count, step = tensor.shape[0] if tensor.shape else 1, _rows_at_a_time(tensor)
+    if step >= count:
         yield tensor[...]
         return
-    step = max(1, count * MOST_READ_BYTES // layout.size_bytes)
     for first in range(0, count, step):
         yield tensor[first : first + step]
+
+
+def _joined_metadata(tensors: Iterable[Any], replaced: Container[str]) -> dict[str, str]:
+    sources = {id(each.metadata): each.metadata for each in tensors if isinstance(each, TensorSlice)}
+    joined: dict[str, str] = {}
+    for key, value in (item for source in sources.values() for item in source.items()):
+        if joined.setdefault(key, value) != value and key not in replaced:
+            hint = f"Pass the value that the new checkpoint shall have: metadata={{{key[:80]!r}: …}}"
+            raise UsageError(f"the checkpoints differ in their metadata {quoted(key)}", hint=hint)
+    return joined
 
 
 def _name(name: Any) -> str:

@@ -90,6 +90,10 @@ class TensorSlice(Unread, Generic[TensorT]):
         framework: The library of the tensors that `read` returns.
         uri: The checkpoint, for messages.
         cut: How `read` cuts a part out of `entry`. With a cut, every index reads all bytes of `entry`.
+        metadata: The metadata of the checkpoint.
+
+    Attributes:
+        metadata: As the argument.
     """
 
     def __init__(
@@ -100,6 +104,7 @@ class TensorSlice(Unread, Generic[TensorT]):
         uri: str | None = None,
         *,
         cut: Cut | None = None,
+        metadata: Mapping[str, str] | None = None,
     ) -> None:
         self._read_entry = entry
         self._entry = entry if cut is None else entry._replace(shape=cut.kept)
@@ -107,6 +112,7 @@ class TensorSlice(Unread, Generic[TensorT]):
         self._read = read
         self._framework = framework
         self._uri = uri
+        self.metadata: Mapping[str, str] = metadata or {}
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -130,6 +136,19 @@ class TensorSlice(Unread, Generic[TensorT]):
     def nbytes(self) -> int:
         """Bytes of the whole tensor in the checkpoint; for a part of a tensor, bytes of the part."""
         return byte_length(self._entry.shape, self._entry.dtype)
+
+    @property
+    def read_bytes(self) -> int:
+        """Memory that reading the whole tensor takes: what is read, and beside it what a cast or a cut makes of it."""
+        stored_bytes = self._read_entry.end - self._read_entry.begin
+        made_bytes = prod(self.shape) * int(self.dtype.itemsize)
+        is_same = self.dtype == self._framework.dtype(self._entry) and made_bytes == stored_bytes
+        return stored_bytes if is_same and self._cut is None else stored_bytes + made_bytes
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether every index reads all bytes, because the tensor is cut out of a larger one."""
+        return self._cut is not None
 
     def get_shape(self) -> list[int]:
         """Return the shape in the checkpoint."""

@@ -145,6 +145,7 @@ class Checkpoint(Mapping[str, TensorSlice[TensorT]]):
             library,
             self._checkpoint.label,
             cut=shard_tensor.cut,
+            metadata=self._checkpoint.catalog.metadata,
         )
 
     def close(self) -> None:

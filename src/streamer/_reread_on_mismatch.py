@@ -6,7 +6,7 @@ here, the second read hands them out again. If the digest mismatches again, an e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -57,6 +57,11 @@ class WholeRead:
     def names(self) -> list[str]:
         """Names of the tensors, in file order."""
         return [each.entry.name for each in self._wanted]
+
+    @property
+    def metadata(self) -> Mapping[str, str]:
+        """The metadata of the checkpoint."""
+        return self._checkpoint.catalog.metadata
 
     @property
     def report(self) -> LoadReport:

@@ -7,6 +7,7 @@ has the old name (``backends/private_names/``, ``core/tensors/torch_private_name
 from __future__ import annotations
 
 import asyncio
+import inspect
 import weakref
 from importlib.metadata import version
 from pathlib import Path
@@ -31,6 +32,7 @@ from s3fs import S3FileSystem
 from streamer.backends.private_names import aiohttp as of_aiohttp
 from streamer.backends.private_names import azure as of_azure
 from streamer.backends.private_names import botocore as of_botocore
+from streamer.backends.private_names import diffusers as of_diffusers
 from streamer.backends.private_names import fsspec as of_fsspec
 from streamer.backends.private_names import gcsfs as of_gcsfs
 from streamer.backends.private_names import python as of_python
@@ -43,6 +45,7 @@ TRIED = {
     "azure-core": ("1.30.2", "1.41.0"),
     "azure-identity": ("1.16.1", "1.27.0"),
     "botocore": ("1.34.131", "1.43.117"),
+    "diffusers": ("0.42.1", "0.42.1"),
     "fsspec": ("2024.6.0", "2026.9.0"),
     "gcsfs": ("2024.6.0", "2026.10.1"),
     "s3fs": ("2024.6.0", "2026.9.0"),
@@ -277,3 +280,11 @@ def test_of_torch() -> None:
     assert not of_torch.is_wrapped(torch)(plain)
     assert of_torch.is_without_memory(torch)(torch._efficientzerotensor(2))
     assert not of_torch.is_without_memory(torch)(plain)
+
+
+def test_of_diffusers() -> None:
+    lora_base = pytest.importorskip("diffusers.loaders.lora_base")  # needs Python 3.11
+    check("diffusers", lora_base, "_fetch_state_dict")
+    loaded = of_diffusers.with_metadata({}, {"lora_adapter_metadata": '{"lora_alpha": 1}'})
+    first, *others = inspect.signature(lora_base._fetch_state_dict.theirs).parameters
+    assert lora_base._fetch_state_dict(**{first: loaded}, **dict.fromkeys(others))[:2] == ({}, {"lora_alpha": 1})

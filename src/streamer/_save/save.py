@@ -54,7 +54,8 @@ def save(
         how: ``max_shard_bytes`` (default ``"5GB"``): most bytes of tensors in one file of a folder, as a number or with
             a unit (``"5GB"`` is 5 * 10^9). A larger tensor has a file of its own.
 
-            ``metadata``: for the header of each file, in addition to ``{"format": "pt"}``, which transformers requires.
+            ``metadata``: for the header of each file, in addition to ``{"format": "pt"}``, which transformers requires,
+            and to the metadata of the checkpoints that `streamer.open` has opened. Its values replace theirs.
 
             ``storage_options`` as for `streamer.load`, for one storage; the credentials must allow writing.
 
@@ -81,7 +82,8 @@ def save(
 
     Raises:
         UsageError: there is a checkpoint already, the storage cannot be written, or a tensor cannot be saved: it
-            shares memory with another, is on the meta device, or the format lacks its dtype (`UnsupportedDtypeError`).
+            shares memory with another, is on the meta device, or the format lacks its dtype (`UnsupportedDtypeError`);
+            or the metadata of two opened checkpoints differ.
             No byte was written. `EncryptionKeyError`: the key cannot be read.
         ChangedError: another program wrote the same checkpoint meanwhile.
         StorageError: or a subclass: the storage refused or failed. Its hint names files that could not be removed.
@@ -167,11 +169,12 @@ async def asave(
 
 
 def _saving(uri: Any, tensors: Mapping[str, Any], how: SaveOptions) -> Saving:
-    request = place_request(uri, how)
+    request, more = place_request(uri, how), how.metadata or {}
+    saved = SavedTensors(tensors, replaced=more)
     return Saving(
         request=request,
-        tensors=SavedTensors(tensors),
-        metadata={**METADATA, **(how.metadata or {})},
+        tensors=saved,
+        metadata={**METADATA, **saved.metadata, **more},
         most_shard_bytes=most_shard_bytes(how.max_shard_bytes),
         overwrite=how.overwrite,
         has_digests=how.digests,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import tempfile
 
@@ -11,8 +12,10 @@ pytest.importorskip("diffusers")  # needs Python 3.11
 
 import torch
 from diffusers import AutoencoderKL, DiffusionPipeline, StableDiffusionPipeline
+from diffusers.loaders import lora_base
 from peft import LoraConfig
 from peft.utils import get_peft_model_state_dict
+from safetensors.torch import save_file
 from tiny_pipelines import assert_same_pipeline, assert_same_weights, make_pipeline, picture
 
 import streamer
@@ -20,6 +23,7 @@ from streamer.integrations import read_ahead
 from streamer.integrations.diffusers.hooks import file_hook
 
 pytestmark = pytest.mark.server
+LORA_NOTES = {"lora_adapter_metadata": '{"unet.lora_alpha": 1}'}
 
 
 @pytest.fixture(scope="module")
@@ -120,3 +124,47 @@ def test_an_adapter_is_loaded_from_its_tensors(url, folder, s3, s3_server, tmp_p
     theirs.load_lora_weights(str(tmp_path))
     assert torch.equal(picture(ours), picture(theirs))
     assert not torch.equal(picture(ours), plain)
+
+
+def _loaded_by_open(uri):
+    with streamer.open(uri) as checkpoint:
+        return checkpoint.get_tensors()
+
+
+READERS = {
+    "load": streamer.load,
+    "aload": lambda uri: asyncio.run(streamer.aload(uri)),
+    "load_file": streamer.load_file,
+    "get_tensors": _loaded_by_open,
+    "a copy": lambda uri: streamer.load(uri).copy(),
+}
+
+
+@pytest.mark.parametrize("read", READERS.values(), ids=READERS)
+def test_an_adapter_keeps_its_strength_regression(read, folder, tmp_path):
+    adapted = DiffusionPipeline.from_pretrained(folder)
+    config = LoraConfig(r=4, lora_alpha=1, target_modules=["to_q", "to_v"], init_lora_weights=False)
+    adapted.unet.add_adapter(config)
+    StableDiffusionPipeline.save_lora_weights(
+        tmp_path,
+        unet_lora_layers=get_peft_model_state_dict(adapted.unet),
+        unet_lora_adapter_metadata=config.to_dict(),
+    )
+    tensors = read(tmp_path / "pytorch_lora_weights.safetensors")
+    through_pipeline, through_model = (DiffusionPipeline.from_pretrained(folder) for _ in range(2))
+    through_pipeline.load_lora_weights(tensors)
+    through_model.unet.load_lora_adapter(tensors, prefix="unet")
+    for loaded in (through_pipeline, through_model):
+        assert {value for each in loaded.unet.modules() for value in getattr(each, "scaling", {}).values()} == {0.25}
+
+
+def test_an_adapter_without_patches_is_a_warning(tmp_path, monkeypatch, caplog):
+    save_file({"unet.to_q.lora_A.weight": torch.zeros(2, 2)}, tmp_path / "lora.safetensors", LORA_NOTES)
+    monkeypatch.setenv("STREAMER_DISABLE_PATCHES", "1")
+    monkeypatch.setattr(lora_base, "_fetch_state_dict", lambda tensors: (tensors, None))
+    streamer.load(tmp_path / "lora.safetensors")
+    assert "does not reach diffusers" in caplog.text
+    monkeypatch.delenv("STREAMER_DISABLE_PATCHES")
+    tensors = streamer.load(tmp_path / "lora.safetensors")
+    assert lora_base._fetch_state_dict(tensors) == (tensors, {"unet.lora_alpha": 1})
+    assert lora_base._fetch_state_dict(dict(tensors)) == (tensors, None)

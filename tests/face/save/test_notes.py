@@ -1,0 +1,126 @@
+"""What a checkpoint says beside its tensors is said by the checkpoint that is saved from it, too."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from safetensors.torch import save_file
+
+import streamer
+from streamer.core.checkpoint.saved_tensors import MOST_READ_BYTES, SavedTensors
+
+KEY = bytes(range(32))
+NOTES = {"lora_adapter_metadata": json.dumps({"transformer.lora_alpha": 4}), "step": "3", "ü\n": "née"}
+TENSORS = {"a": torch.arange(6.0), "b": torch.ones(2, 3, dtype=torch.float16), "c": torch.ones(2, dtype=torch.uint8)}
+
+Made = tuple[Path, dict[str, str]]
+
+
+def of_safetensors(folder: Path) -> Made:
+    save_file(TENSORS, folder / "model.safetensors", NOTES | {"format": "mlx"})
+    return folder, NOTES | {"format": "mlx"}
+
+
+def of_shards(folder: Path) -> Made:
+    streamer.save(TENSORS, folder, max_shard_bytes=1, metadata=NOTES)
+    return folder, NOTES
+
+
+def of_encrypted(folder: Path) -> Made:
+    streamer.save(TENSORS, folder, metadata=NOTES, key=KEY)
+    return folder, NOTES
+
+
+def of_pickle(folder: Path) -> Made:
+    torch.save(OrderedDict(state=TENSORS, epoch=3, name="née"), folder / "pytorch_model.bin")
+    return folder, {"epoch": "3", "name": "née"}
+
+
+SOURCES = {each.__name__: each for each in (of_safetensors, of_shards, of_encrypted, of_pickle)}
+VERBS: dict[str, Callable[[Any, Path, dict[str, Any]], Any]] = {
+    "save": lambda tensors, to, how: streamer.save(tensors, to, **how),
+    "save_model": lambda tensors, to, how: streamer.save_model(tensors, to, **how),
+    "asave": lambda tensors, to, how: asyncio.run(streamer.asave(tensors, to, **how)),
+}
+HOW: list[dict[str, Any]] = [
+    {},
+    {"max_shard_bytes": 1},
+    {"key": KEY},
+    {"key": KEY, "hide_names": True},
+    {"digests": False},
+]
+TAKEN: dict[str, Callable[[Any], Any]] = {
+    "all": lambda checkpoint: checkpoint,
+    "some": lambda checkpoint: {name: checkpoint[name] for name in checkpoint.keys()[:1]},
+    "renamed, with another": lambda checkpoint: {"new": checkpoint[checkpoint.keys()[0]], "more": torch.zeros(2)},
+}
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
+@given(
+    *map(st.sampled_from, (sorted(SOURCES), sorted(VERBS), HOW, sorted(TAKEN), [None, "bfloat16"])),
+    st.sampled_from([{}, {"step": "4"}, {"mine": "yes"}]),
+)
+def test_notes_survive_every_way_of_saving(
+    tmp_path_factory: pytest.TempPathFactory,
+    source: str,
+    verb: str,
+    how: dict[str, Any],
+    taken: str,
+    dtype: str | None,
+    own: dict[str, str],
+) -> None:
+    folder = tmp_path_factory.mktemp("notes")
+    (folder / "source").mkdir()
+    path, notes = SOURCES[source](folder / "source")
+    key = {"key": KEY} if source == "of_encrypted" else {}
+    with streamer.open(path, dtype=dtype, **key) as checkpoint:
+        VERBS[verb](TAKEN[taken](checkpoint), folder / "saved", how | {"metadata": own})
+    with streamer.open(folder / "saved", **({"key": how["key"]} if "key" in how else {})) as saved:
+        assert saved.metadata() == {"format": "pt"} | notes | own
+
+
+def test_two_checkpoints_that_differ_need_a_word_of_the_caller(tmp_path: Path) -> None:
+    for number in (1, 2):
+        save_file({f"t{number}": torch.zeros(2)}, tmp_path / f"{number}.safetensors", {"step": str(number), "by": "me"})
+    first, second = (streamer.open(tmp_path / f"{number}.safetensors") for number in (1, 2))
+    both = {"t1": first["t1"], "t2": second["t2"]}
+    with pytest.raises(streamer.UsageError, match=r"differ in their metadata 'step'.*metadata="):
+        streamer.save(both, tmp_path / "both")
+    assert not (tmp_path / "both").exists()
+    streamer.save(both, tmp_path / "both", metadata={"step": "1 and 2"})
+    with streamer.open(tmp_path / "both") as saved:
+        assert saved.metadata() == {"format": "pt", "by": "me", "step": "1 and 2"}
+
+
+@pytest.mark.parametrize(("dtype", "times"), [(None, 1), ("float32", 1), ("bfloat16", 1.5), ("float64", 3)])
+def test_a_cast_counts_the_memory_before_it_regression(dtype: str | None, times: float, tmp_path: Path) -> None:
+    save_file({"a": torch.zeros(1000)}, tmp_path / "a.safetensors")
+    with streamer.open(tmp_path / "a.safetensors", dtype=dtype) as checkpoint:
+        tensors = SavedTensors(checkpoint)
+        assert tensors.held_bytes(tensors.layouts[0]) == 4000 * times
+
+
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
+def test_rows_are_read_so_that_both_dtypes_fit_regression(
+    dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streamer.core.checkpoint.saved_tensors.MOST_READ_BYTES", 1200)
+    save_file({"a": torch.arange(1000.0).reshape(50, 20)}, tmp_path / "a.safetensors")
+    with streamer.open(tmp_path / "a.safetensors", dtype=dtype) as checkpoint:
+        tensors = SavedTensors(checkpoint)
+        (layout,) = tensors.layouts
+        assert tensors.held_bytes(layout) <= 1200 < MOST_READ_BYTES
+        pieces = [*tensors.pieces(layout)]
+        assert len(pieces) > 1
+        assert np.frombuffer(b"".join(pieces), "u1").size == layout.size_bytes
