@@ -17,6 +17,7 @@ from streamer.core.quoting import quoted
 __all__ = ["Destination", "loaded"]
 
 _FOREIGN = re.compile(r"GLOBAL (\S+) (?:was not an allowed|whose module)")  # in messages of torch.load
+_SCALES = {"torch.uint8", "torch.float8_e8m0fnu"}  # two names of the same byte, an exponent
 _LOOKUPS = ("resolve_tensor", "lookup_tensor", "transform_tensor")
 
 
@@ -52,7 +53,7 @@ class Destination:
         """Copy a tensor into the target of its request.
 
         Raises:
-            TargetError: the planner's tensor has another shape.
+            TargetError: the planner's tensor has another shape, or a dtype in which the values would be others.
         """
         target = self._target(request)
         if target.size() != tensor.size():
@@ -61,8 +62,22 @@ class Destination:
                 f" target {list(target.shape)}",
                 uri=self._label,
             )
-        target.copy_(tensor)
+        target.copy_(self._as_stored(tensor, target.dtype, request.storage_index.fqn))
         self._planner.commit_tensor(request, target)
+
+    def _as_stored(self, tensor: torch.Tensor, dtype: torch.dtype, name: str) -> torch.Tensor:
+        """Return what is copied: between a quantised dtype and integers, the bytes of scales, and nothing else."""
+        kinds = {str(tensor.dtype), str(dtype)}
+        if kinds == _SCALES:
+            return tensor.view(dtype)
+        is_quantised = any(each.startswith(("torch.float8", "torch.float4")) for each in kinds)
+        if is_quantised and tensor.is_floating_point() != dtype.is_floating_point:
+            raise TargetError(
+                f"tensor {quoted(name)} is {tensor.dtype}, its target {dtype}: a cast would give other values",
+                uri=self._label,
+                hint=f"Make the target {tensor.dtype}, and view it as another dtype afterwards",
+            )
+        return tensor
 
     def commit(self, request: ReadItem, target: torch.Tensor) -> None:
         """Tell the planner that the tensor of `in_place` is filled."""
@@ -92,7 +107,8 @@ def loaded(data: Any, name: str, label: str) -> Any:
         FormatError: the value needs code to load, or is malformed.
     """
     try:
-        return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+        with torch.serialization.safe_globals([io.BytesIO]):  # bytes and a position: states of trainers are kept in it
+            return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     except Exception as error:  # pickle, zip and torch may raise any for malformed bytes
         foreign = _FOREIGN.search(str(error))
         message = f"is damaged, or was not written by torch.save: {type(error).__name__}"

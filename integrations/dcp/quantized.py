@@ -3,7 +3,8 @@
 Two forms, as in torch's own reader. Squares: ``X.weight``, a matrix, is multiplied by ``X.weight_scale_inv``,
 one factor for each square of elements (DeepSeek-V3, https://huggingface.co/deepseek-ai/DeepSeek-V3). MXFP4:
 ``X_blocks`` holds two 4-bit values in a byte, in groups that share the power of two in ``X_scales`` (Open Compute
-Project, *Microscaling Formats Specification*, 2023, §5.3).
+Project, *Microscaling Formats Specification*, 2023, §5.3). In both forms, a scale of the dtype U8 or F8_E8M0 is the
+exponent of a power of two. Scales of other integers, and blocks that are not bytes, are refused.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ from streamer.integrations.model_request import Location
 
 __all__ = ["QuantizedTensorFiles"]
 
-SCALE_BIAS = 127  # the bias of the exponents in MXFP4
+SCALE_BIAS, NOT_A_NUMBER = 127, 255  # the bias of the exponents in MXFP4, and the byte that is no exponent
+SCALES = ("U8", "F8_E8M0")  # two names of one byte: the exponent of a power of two
 E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)  # the 4-bit values; the highest bit is the sign
 
 
@@ -66,8 +68,9 @@ class QuantizedTensorFiles:
         """Return the shape of a weight after dequantisation.
 
         Raises:
-            FormatError: the shapes of the weight and its scales do not fit.
+            FormatError: the shapes or the dtypes of the weight and its scales do not fit.
         """
+        self._check_dtypes(name)
         weight, scale = self._whole(name).shape, self._whole(self._scales[name]).shape
         if name.endswith("_blocks"):
             if len(weight) < 3 or scale != weight[:-1]:
@@ -76,6 +79,17 @@ class QuantizedTensorFiles:
         if len(weight) != 2 or scale != tuple(-(-size // self._block_size) for size in weight):
             raise self._unfit(name, weight, scale)
         return weight
+
+    def _check_dtypes(self, name: str) -> None:
+        weight, scale = self._whole(name), self._whole(self._scales[name])
+        is_power, is_number = scale.entry.dtype in SCALES, scale.dtype.is_floating_point
+        is_of_blocks = weight.dtype.itemsize == 1 and is_power
+        if not (is_of_blocks if name.endswith("_blocks") else is_power or is_number):
+            raise FormatError(
+                f"tensor {quoted(name)} is {weight.entry.dtype}, its scales {scale.entry.dtype}: no known form",
+                uri=self._files.label,
+                hint="Read it with HuggingFaceStorageReader, and dequantise it yourself",
+            )
 
     def _whole(self, name: str) -> Stored:
         ((offsets, stored), *others) = self._files.chunks[name].items()
@@ -151,13 +165,14 @@ class _Squares(_Dequantization):
         while begin < count:  # one row of squares at a time: float32 takes four times the memory
             row_of_squares = (first + begin) // size
             end = min(count, (row_of_squares + 1) * size - first)
-            factors = scale[row_of_squares - above].to(torch.float32)[factor_of_column]
+            factors = _factors(scale[row_of_squares - above])[factor_of_column]
             result[begin:end] = (weight[begin:end, left : left + width].to(torch.float32) * factors).to(self._how.dtype)
             begin = end
 
 
 class _Mxfp4(_Dequantization):
     def _fill(self, result: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor) -> None:
+        weight, scale = weight.view(torch.uint8), scale.view(torch.uint8)
         *offsets, left = self._request.storage_offsets
         *counts, width = self._request.lengths
         values_of_group = weight.shape[-1] * 2
@@ -171,7 +186,12 @@ class _Mxfp4(_Dequantization):
             blocks, exponents = (each[row][cut] for each in (weight, scale))
             values = pairs[blocks.to(torch.int32)].flatten(-2)
             powers = (exponents.to(torch.int32) - SCALE_BIAS).unsqueeze(-1)
-            result[row] = torch.ldexp(values, powers).flatten(-2)[..., left : left + width]
+            scaled = torch.ldexp(values, powers).masked_fill_(powers == NOT_A_NUMBER - SCALE_BIAS, torch.nan)
+            result[row] = scaled.flatten(-2)[..., left : left + width]
+
+
+def _factors(scale: torch.Tensor) -> torch.Tensor:
+    return (scale.view(torch.float8_e8m0fnu) if scale.dtype == torch.uint8 else scale).to(torch.float32)
 
 
 def _part(stored: Stored, rows: slice) -> Part:
