@@ -1,8 +1,8 @@
 """The ``.metadata`` of a checkpoint of torch.distributed.checkpoint: a pickle, which is read only as data.
 
 Guarantees: every name is text, every shape and offset consists of whole unsigned numbers, every file lies in the
-checkpoint's own folder. A pickle may only name the classes below; torch is not imported. Refuses everything else with
-FormatError.
+checkpoint's own folder. torch is not imported, and nothing that the pickle names is: of the classes below, the state is
+read. Savers keep objects of other classes beside the tensors (Megatron the plans of all ranks); these are skipped.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from streamer.core.errors import FormatError
 from streamer.core.format.inner_paths import why_not_inside
-from streamer.core.format.plain_pickle import GlobalName, Record, empty_dict, read_plain, same
+from streamer.core.format.plain_pickle import Foreign, GlobalName, Record, empty_dict, read_plain, same
 from streamer.core.quoting import quoted
 
 __all__ = ["DcpMetadata", "SavedChunk", "SavedItem", "SavedTensor", "parse_dcp_metadata"]
@@ -111,7 +111,7 @@ class DcpMetadata:
     Attributes:
         entries: Entries by name, in their order; None for an entry that is no tensor.
         items: Items by name and, for a tensor, the offsets of the chunk.
-        planner_data: Data of the planner that saved the checkpoint: plain values.
+        planner_data: Data of the planner that saved the checkpoint: plain values; None if it has others.
         save_id: Id of the save, or None.
         version: Version of the format, or None.
     """
@@ -131,10 +131,11 @@ def parse_dcp_metadata(data: bytes | memoryview, *, uri: str) -> DcpMetadata:
         uri: The file, for messages.
 
     Raises:
-        FormatError: it is malformed, or names another class than those above, or a file outside of the folder.
+        FormatError: it is malformed, has another class in the place of one of those above, or names a file outside of
+            the folder.
     """
     try:
-        root = _state(read_plain(data, _RECORDS, _BUILTINS), "Metadata")
+        root = _root(read_plain(data, _RECORDS, _BUILTINS, takes_foreign=True))
         entries = _typed(root.get("state_dict_metadata"), dict, "state_dict_metadata")
         items = _typed(root.get("storage_data"), dict, "storage_data")
         meta = root.get("storage_meta")
@@ -143,13 +144,33 @@ def parse_dcp_metadata(data: bytes | memoryview, *, uri: str) -> DcpMetadata:
         return DcpMetadata(
             {_typed(name, str, "a name"): _tensor(entry) for name, entry in entries.items()},
             {_index(index): _item(info) for index, info in items.items()},
-            root.get("planner_data"),
+            _plain(root.get("planner_data")),
             save_id if isinstance(save_id, str) else None,
             version if isinstance(version, str) else None,
         )
     except FormatError as error:
         error.uri, error.hint = uri, error.hint or _HINT
         raise
+
+
+def _root(record: Any) -> dict[str, Any]:
+    """Return the state of torch's class, or of one that a saver derived from it."""
+    if isinstance(record, Foreign) and isinstance(record.state, dict) and "state_dict_metadata" in record.state:
+        return record.state
+    return _state(record, "Metadata")
+
+
+def _plain(value: Any) -> Any:
+    """Return a value of plain containers; None if it holds an object of a class: no code of ours may meet those."""
+    stack, seen = [value], set[int]()
+    while stack:
+        each = stack.pop()
+        if isinstance(each, Record):
+            return None
+        if isinstance(each, (dict, list, tuple, set, frozenset)) and id(each) not in seen:
+            seen.add(id(each))
+            stack += [*each, *each.values()] if isinstance(each, dict) else each
+    return value
 
 
 def _tensor(record: Any) -> SavedTensor | None:
@@ -207,7 +228,8 @@ def _state(record: Any, kind: str) -> dict[str, Any]:
 def _state_of(record: Any, kind: str, of: type) -> Any:
     if not isinstance(record, Record) or record.kind != kind:
         actual = record.kind if isinstance(record, Record) else type(record).__name__
-        raise FormatError(f"there is a {actual} in place of a {kind}")
+        not_run = "; nothing of it was run" if isinstance(record, Foreign) else ""
+        raise FormatError(f"there is a {actual[:80]} in place of a {kind}{not_run}")
     state = of() if record.state is None else record.state  # the pickle omits the state of a class without attributes
     return _typed(state, of, f"the state of {kind}")
 

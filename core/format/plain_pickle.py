@@ -19,7 +19,7 @@ from streamer.core.errors import FormatError
 from streamer.core.format.pickle_lengths import check_lengths
 from streamer.core.quoting import quoted
 
-__all__ = ["GlobalName", "Record", "empty_dict", "read_plain", "same"]
+__all__ = ["Foreign", "GlobalName", "Record", "empty_dict", "read_plain", "same"]
 
 GlobalName: TypeAlias = tuple[str, str]  # the module and the name in it
 
@@ -51,6 +51,32 @@ class Record:
     def kind(self) -> str:
         """The name of the class."""
         return type(self).__name__
+
+
+class Foreign(Record):
+    """Stands for a name that the caller does not list: a class, a function, or what a call of it would return.
+
+    It accepts what a pickle does to such an object, and does nothing.
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, *arguments: Any, **named: Any) -> Foreign:
+        """Keep the arguments."""
+        del named
+        made = super().__new__(cls, *arguments)
+        assert isinstance(made, Foreign)
+        return made
+
+    def __call__(self, *arguments: Any) -> Foreign:
+        """Return another one, in place of what a function that the pickle looked up would return."""
+        return type(self)(*arguments)
+
+    def append(self, value: Any) -> None:
+        """Do nothing; pickles fill lists so."""
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        """Do nothing; pickles fill dicts so."""
 
 
 class _Function:
@@ -91,6 +117,8 @@ def read_plain(
     records: Collection[GlobalName],
     builtins: Mapping[GlobalName, Any],
     persistent: Callable[[Any], Any] | None = None,
+    *,
+    takes_foreign: bool = False,
 ) -> Any:
     r"""Read a pickle.
 
@@ -99,6 +127,7 @@ def read_plain(
         records: Classes whose objects become a `Record`.
         builtins: The replacements of other names: texts, `same`, `empty_dict`.
         persistent: Returns the object for a persistent id; None refuses persistent ids.
+        takes_foreign: What the pickle names beside these becomes `Foreign`; otherwise it is refused.
 
     Raises:
         FormatError: the pickle names something else, or is malformed.
@@ -110,7 +139,9 @@ def read_plain(
     content = bytes(data)
     check_lengths(content)
     try:
-        return _PlainUnpickler(io.BytesIO(content), records, builtins, persistent).load()
+        unpickler = _PlainUnpickler(io.BytesIO(content), records, builtins, persistent)
+        unpickler.takes_foreign = takes_foreign
+        return unpickler.load()
     except FormatError:
         raise
     except Exception as error:  # a malformed pickle may raise any exception
@@ -118,6 +149,8 @@ def read_plain(
 
 
 class _PlainUnpickler(pickle.Unpickler):
+    takes_foreign = False
+
     def __init__(
         self,
         file: io.BytesIO,
@@ -133,13 +166,15 @@ class _PlainUnpickler(pickle.Unpickler):
         named = module, name
         if named in self._builtins:
             return self._builtins[named]
-        if named not in self._records:
+        is_foreign = named not in self._records
+        if is_foreign and not self.takes_foreign:
             raise FormatError(
                 f"the pickle names {quoted(f'{module}.{name}')}, which does not belong there; nothing of it was run",
                 hint="Do not load it with other tools, unless you trust who wrote it",
             )
         if named not in self._kinds:
-            self._kinds[named] = type(name, (Record,), {"__slots__": ()})
+            kind = f"{module}.{name}" if is_foreign else name
+            self._kinds[named] = type(kind, (Foreign if is_foreign else Record,), {"__slots__": ()})
         return self._kinds[named]
 
     def persistent_load(self, pid: Any) -> Any:

@@ -50,6 +50,7 @@ class StorageReader(TorchStorageReader):
 
     Attributes:
         report: The report of the last read; None before the first read.
+        load_id: The id of this load, as torch's readers have one.
 
     Raises:
         UsageError: an argument has a wrong type. Other errors come from the methods that torch calls; ``dcp.load``
@@ -72,7 +73,7 @@ class StorageReader(TorchStorageReader):
         self._location = Location(uri=uri, storage_options=storage_options, fs=fs, options=options)
         self._found: Found | None = None
         self._failure: StreamerError | None = None  # raised when the metadata of all ranks were read
-        self._load_id = str(uuid.uuid4())
+        self.load_id = str(uuid.uuid4())
         self.report: LoadReport | None = None
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
@@ -84,7 +85,7 @@ class StorageReader(TorchStorageReader):
             own = Location(uri=checkpoint_id, options=before.options) if is_path_object(checkpoint_id) else None
             self._location = own or replace(before, uri=os.fspath(checkpoint_id))
         self._found = self._failure = None
-        self._load_id = str(uuid.uuid4())
+        self.load_id = str(uuid.uuid4())
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:  # noqa: ARG002  torch's signature
         """Find the checkpoint, and read its metadata.
@@ -120,7 +121,7 @@ class StorageReader(TorchStorageReader):
         settings = resolve(self._location.options)
         with self._location.store(settings) as store:
             found = self._in(store, settings, rank)
-        metadata = found.metadata(self._load_id)
+        metadata = found.metadata(self.load_id)
         self._found = found
         return metadata
 

@@ -87,11 +87,11 @@ class StorageWriter(FileSystemWriter):
         """Check whether a checkpoint exists, and remove its ``.metadata``; called by torch.
 
         Raises:
-            UsageError: a checkpoint exists, and may not be replaced.
+            UsageError: a checkpoint exists, and may not be replaced; it is a ``RuntimeError``, too, as torch's.
         """
         if not self.overwrite and self._files.exists(METADATA):
             hint = "Save elsewhere, or pass overwrite=True: no checkpoint can be read until the new one is complete"
-            raise UsageError("there is a checkpoint already", uri=str(self.path), hint=hint)
+            raise _ExistsError("there is a checkpoint already", uri=str(self.path), hint=hint)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # torch warns that `overwrite` is True, as the user requested
             return super().prepare_local_plan(plan)
@@ -114,6 +114,10 @@ class StorageWriter(FileSystemWriter):
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
         """Whether this class can write to this folder; called by torch."""
         return bool(checkpoint_id)
+
+
+class _ExistsError(UsageError, RuntimeError):
+    """The error of torch's own writers for a checkpoint that may not be replaced is a ``RuntimeError``."""
 
 
 class _Files(FileSystemBase):

@@ -5,7 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
+from collections import defaultdict, deque
+from datetime import datetime
+from decimal import Decimal
+from fractions import Fraction
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -22,6 +28,7 @@ from torch.distributed.checkpoint.metadata import (
     TensorProperties,
     TensorStorageMetadata,
 )
+from torch.distributed.checkpoint.planner import SavePlan, WriteItem, WriteItemType
 
 import streamer
 from streamer.core.format.dcp_metadata import SavedChunk, SavedItem, SavedTensor, parse_dcp_metadata
@@ -139,7 +146,7 @@ def tensor(properties=None, size=(2,), chunks=((0,), (2,))):
         ({"storage_data": {MetadataIndex("w"): _StorageInfo("a", 0, 1 << 70)}}, "a place in a file is not of whole"),
         ({"storage_data": {MetadataIndex("w"): _StorageInfo("a", 0, 1, "zstd")}}, "no list of names"),
         ({"storage_data": {MetadataIndex(1): _StorageInfo("a", 0, 1)}}, "a name is of type int"),
-        ({"planner_data": Path.home}, "does not belong there"),
+        ({"state_dict_metadata": {"w": Path.home}}, "in place of a TensorStorageMetadata"),
     ],
     ids=lambda each: each if isinstance(each, str) else "",
 )
@@ -158,10 +165,45 @@ class Runs:
 
 def test_a_malicious_pickle_does_not_run(tmp_path):
     proof = str(tmp_path / "proof")
-    for malicious in (Runs(proof), metadata(planner_data=Runs(proof)), metadata(storage_meta=Runs(proof))):
-        with pytest.raises(streamer.FormatError, match="mkdir', which does not belong there; nothing of it was run"):
+    for malicious in (Runs(proof), metadata(storage_meta=Runs(proof))):
+        with pytest.raises(streamer.FormatError, match="mkdir in place of a"):
             parsed(malicious)
-        assert not os.path.exists(proof)
+    assert parsed(metadata(planner_data={"w": [Runs(proof)]})).planner_data is None
+    assert not os.path.exists(proof)
+
+
+class Plan(dict):
+    """A class of a saver, with items, attributes and a function in it."""
+
+
+class MoreMetadata(Metadata):
+    """A class that a saver derives from torch's, as Megatron does."""
+
+
+FOREIGN = {
+    "a plan of torch": lambda: SavePlan([WriteItem(MetadataIndex("w"), WriteItemType.TENSOR)], planner_data=Plan(a=1)),
+    "an object with items": lambda: Plan(a=[1]),
+    "a default dict": lambda: defaultdict(list, a=[1]),
+    "a partial function": lambda: partial(os.getcwd, 1),
+    "a method": lambda: Path.home,
+    "an enumeration": lambda: WriteItemType.SHARD,
+    "a queue": lambda: [deque([Decimal(1)])],
+    "a date": lambda: datetime(2026, 1, 1),
+    "a slot class": lambda: SimpleNamespace(a=Fraction(1, 2)),
+}
+
+
+@pytest.mark.parametrize("protocol", [2, 4, 5])
+@pytest.mark.parametrize("make", FOREIGN.values(), ids=FOREIGN)
+def test_objects_of_other_classes_beside_the_tensors_are_skipped_regression(make, protocol):
+    plain = parsed(metadata())
+    for derived in (False, True):
+        saved = metadata(planner_data=make())
+        saved.all_local_plans, saved.mcore_data = [make()], {"w": make()}
+        if derived:
+            saved.__class__ = MoreMetadata
+        read = parse_dcp_metadata(pickle.dumps(saved, protocol), uri=URI)
+        assert (read.entries, read.items, read.planner_data) == (plain.entries, plain.items, None)
 
 
 WHOLE = pickle.dumps(metadata())

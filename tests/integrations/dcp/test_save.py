@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 import warnings
 from pathlib import Path
@@ -126,3 +127,28 @@ def test_a_save_that_fails_is_no_checkpoint(s3_server: SeaweedServer, tmp_path: 
 def test_secrets_of_the_url_are_not_in_the_metadata() -> None:
     made = streamer.dcp.StorageWriter("s3://bucket/model?X-Amz-Signature=secretsecret")
     assert not re.search("secretsecret", f"{made.checkpoint_id!r} {made.storage_meta()!r}")
+
+
+def test_an_existing_checkpoint_is_torch_s_own_kind_of_error_too_regression(tmp_path: Path) -> None:
+    save(Target(str(tmp_path / "saved")), state())
+    again = streamer.dcp.StorageWriter(tmp_path / "saved")
+    again.set_up_storage_writer(is_coordinator=True)
+    for kind in (RuntimeError, streamer.UsageError):
+        with pytest.raises(kind, match="there is a checkpoint already"):
+            again.prepare_local_plan(dcp.SavePlan([]))
+
+
+def test_bytes_in_memory_and_the_id_of_a_load_are_as_in_torch_regression(tmp_path: Path) -> None:
+    content = io.BytesIO()
+    torch.save({"step": torch.tensor(3), "losses": [1.0]}, content)
+    save(Target(str(tmp_path / "saved")), {"weight": torch.ones(3), "train_state": content})
+    loaded: dict[str, Any] = {"weight": torch.zeros(3), "train_state": io.BytesIO()}
+    reader = streamer.dcp.StorageReader(tmp_path / "saved")
+    before = reader.load_id
+    dcp.load(loaded, storage_reader=reader, no_dist=True)
+    loaded["train_state"].seek(0)
+    assert torch.load(loaded["train_state"])["step"] == 3
+    assert loaded["weight"].equal(torch.ones(3))
+    assert reader.load_id
+    reader.reset()
+    assert reader.load_id != before
