@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from azure.storage.blob import BlobProperties, BlobServiceClient, BlobType
 
@@ -25,6 +25,9 @@ from streamer.core.store.digests import HASHES, NoDigest, ObjectDigest, PartDige
 from streamer.core.store.presence import folders_among
 from streamer.core.store.sources import AnswerChecksum, HttpSource, ObjectInfo, Store, hookimpl
 from streamer.core.store.uploads import Upload
+
+if TYPE_CHECKING:
+    from streamer.backends.azure.upload import AzureUpload
 
 __all__ = ["AzureStore", "streamer_open_store", "streamer_source_kind"]
 
@@ -186,17 +189,11 @@ class AzureStore:
 
     def begin_upload(self, path: str, size_bytes: int | None, part_bytes: int, replaced: ObjectInfo | None) -> Upload:
         """Begin the upload of a blob; raises as `Upload.send` with its first block."""
-        from streamer.backends.azure.upload import AzureUpload  # noqa: PLC0415 (a load needs none)
-
-        del size_bytes  # blobs of one block are uploaded like all others
-        return AzureUpload(self._client, path, self._url.uri_of(path.partition("/")[2]), part_bytes, replaced)
+        return self._upload(path, size_bytes, part_bytes, replaced)
 
     def resume_upload(self, path: str, size_bytes: int, part_bytes: int, replaced: ObjectInfo | None) -> Upload:
         """Begin the upload of a blob; Azure may have blocks of it already. Raises as `Upload.send`."""
-        from streamer.backends.azure.upload import AzureUpload  # noqa: PLC0415 (a load needs none)
-
-        del size_bytes
-        upload = AzureUpload(self._client, path, self._url.uri_of(path.partition("/")[2]), part_bytes, replaced)
+        upload = self._upload(path, size_bytes, part_bytes, replaced)
         upload.note_earlier_blocks()
         return upload
 
@@ -209,6 +206,12 @@ class AzureStore:
 
         with suppress(ObjectNotFoundError):
             self._client.call(delete, self._url.uri_of(name), container)
+
+    def _upload(self, path: str, size_bytes: int | None, part_bytes: int, replaced: ObjectInfo | None) -> AzureUpload:
+        from streamer.backends.azure.upload import AzureUpload  # noqa: PLC0415 (a load needs none)
+
+        uri = self._url.uri_of(path.partition("/")[2])
+        return AzureUpload(self._client, path, uri, size_bytes, part_bytes=part_bytes, replaced=replaced)
 
     def close(self) -> None:
         """Do nothing: connections are shared, and closed after the last source that may need them."""

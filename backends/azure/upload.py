@@ -1,8 +1,10 @@
 """Writes one blob to Azure, in blocks that become a blob in one request.
 
 Guarantees: readers see either no new blob or the whole blob, after `AzureUpload.finish`. A blob that another writer
-uploaded meanwhile is not overwritten. Azure checks the MD5 of each block. The blocks of a failed save take space, but
-no listing shows them. Azure removes them after a week, and has no request to remove them earlier.
+uploaded meanwhile is not overwritten. Azure checks the MD5 of each block. A new small blob is one request. The blocks
+of a failed save take space, but no listing shows them. Azure removes them after a week, and has no request to remove
+them earlier. Until then Azure refuses blocks with ids of another length, so our ids are as long as those of Azure's own
+clients, and if another tool has left blocks, as long as theirs.
 https://learn.microsoft.com/rest/api/storageservices/put-block-list
 """
 
@@ -19,24 +21,30 @@ from azure.storage.blob import BlobBlock, BlobClient, BlobServiceClient
 
 from streamer.backends.azure.client import AzureClient
 from streamer.core.errors import AccessDeniedError, ObjectNotFoundError, StorageError
+from streamer.core.store.own_objects import FoundObject, ProvenUpload
 from streamer.core.store.sources import ObjectInfo
-from streamer.core.store.uploads import UploadMark, changed_meanwhile
+from streamer.core.store.uploads import changed_meanwhile
 
 __all__ = ["AzureUpload"]
 
 PARALLEL_PARTS = 16
+MOST_BYTES_AT_ONCE = 1 << 20  # of a blob that is sent in one request, in `finish`
+USUAL_ID_BYTES = 48  # as in Azure's clients for Python and .NET
+LEAST_ID_BYTES = 6  # for a letter and a number
+OTHER_LENGTH, LOST_BLOCKS = "InvalidBlobOrBlock", "InvalidBlockList"  # codes of errors
 MARK = "streamer_upload"  # a name of the blob's metadata, in which Azure allows no dash
 
 _Answer = TypeVar("_Answer")
 
 
-class AzureUpload:
+class AzureUpload(ProvenUpload):
     """See `streamer.core.store.uploads.Upload`.
 
     Args:
         client: The client of the store.
         path: ``container/name``.
         uri: The URL of the blob, without secrets.
+        size_bytes: Size of the blob, or None.
         part_bytes: Size of each part except the last.
         replaced: The blob to replace, or None.
     """
@@ -44,67 +52,127 @@ class AzureUpload:
     parallel_parts = PARALLEL_PARTS
     needs_equal_parts = True
 
-    def __init__(self, client: AzureClient, path: str, uri: str, part_bytes: int, replaced: ObjectInfo | None) -> None:
-        self._client, self._uri = client, uri
+    def __init__(
+        self,
+        client: AzureClient,
+        path: str,
+        uri: str,
+        size_bytes: int | None,
+        *,
+        part_bytes: int,
+        replaced: ObjectInfo | None,
+    ) -> None:
+        super().__init__(uri, replaced)
+        self._client = client
         self._container, _, self._name = path.partition("/")
-        self._part_bytes, self._replaced = part_bytes, replaced
-        self._mark = UploadMark(MARK, replaced, self._metadata)
+        self._part_bytes = part_bytes
         self._lock = threading.Lock()
-        self._blocks: dict[int, str] = {}
-        self._earlier: dict[str, int] = {}  # sizes of the blocks that an earlier process sent, by id
+        # What replaces a blob is sent in blocks, which can be looked at before they become the blob.
+        self._is_small = replaced is None and size_bytes is not None and size_bytes <= MOST_BYTES_AT_ONCE
+        self._body = b""  # of a small blob
+        self._blocks: dict[int, tuple[str, int]] = {}  # id and size of each block that was sent
+        self._id_bytes = USUAL_ID_BYTES
+        self._earlier: dict[str, int] = {}  # sizes of the blocks that Azure has, by id
 
     def note_earlier_blocks(self) -> None:
-        """List the blocks that Azure already has, so that `send` can skip them; raises as `Upload.send`."""
-        try:
-            _, blocks = self._ask(lambda blob, options: blob.get_block_list("uncommitted", **options))
-        except (AccessDeniedError, ObjectNotFoundError):  # no right to read, or no block at all
-            return
-        self._earlier = {block.id: block.size for block in blocks}
+        """List the blocks that Azure already has, so that `send` can skip its own; raises as `Upload.send`."""
+        if not self._is_small:
+            self._earlier = self._uncommitted()
 
     def send(self, offset_bytes: int, part: memoryview) -> None:
         """Send one block; raises as `Upload.send`."""
+        self.note_sent(offset_bytes, part)
+        if self._is_small:
+            self._body = bytes(part)
+            return
         number = offset_bytes // self._part_bytes
-        # All block ids of a blob must be equally long. The MD5 is in the id because listings show only ids.
-        block_id = f"{number:06d}-{md5(part, usedforsecurity=False).hexdigest()}"
-        if self._earlier.get(block_id) != part.nbytes:
+        digest = md5(part, usedforsecurity=False).hexdigest()
+        block_id = _id_of(number, digest, self._id_bytes)
+        if self._id_bytes != USUAL_ID_BYTES or self._earlier.get(block_id) != part.nbytes:
             data = bytes(part)
-            self._ask(lambda blob, options: blob.stage_block(block_id, data, validate_content=True, **options))
+            try:
+                self._stage(block_id, data)
+            except StorageError as error:
+                if error.code != OTHER_LENGTH:
+                    raise
+                block_id = self._stage_as_others(number, digest, data, error)
         with self._lock:
-            self._blocks[number] = block_id
+            self._blocks[number] = block_id, part.nbytes
 
-    def finish(self) -> None:
-        """Make a blob of the blocks; raises as `Upload.finish`."""
-        self._mark.note_last_request()
-        blocks = [BlobBlock(block_id) for _, block_id in sorted(self._blocks.items())]
-        commit = partial(_commit, blocks, self._mark.metadata, self._condition())
+    def _stage(self, block_id: str, data: bytes) -> None:
+        self._ask(lambda blob, options: blob.stage_block(block_id, data, validate_content=True, **options))
+
+    def _stage_as_others(self, number: int, digest: str, data: bytes, refused: StorageError) -> str:
+        """Send a block with an id that is as long as those of another upload's blocks; return the id."""
+        lengths = {len(each.encode()) for each in self._uncommitted()}
+        # Azure compares the length in base 64, and its client shows an id in base 64 if it is no text.
+        for id_bytes in {bytes_ for each in lengths for bytes_ in (-(-each // 3) * 3, each // 4 * 3)}:
+            if id_bytes < LEAST_ID_BYTES:
+                continue
+            block_id = _id_of(number, digest, id_bytes)
+            try:
+                self._stage(block_id, data)
+            except StorageError as error:
+                if error.code != OTHER_LENGTH:
+                    raise
+            else:
+                self._id_bytes = id_bytes
+                return block_id
+        refused.message = "Azure has uncommitted blocks of another upload to this name, and refuses blocks of this one"
+        refused.hint = (
+            "Upload any blob to this name in one request, and delete it: this removes them; or wait for a week, after "
+            "which Azure removes them; or save elsewhere"
+        )
+        raise refused
+
+    def _uncommitted(self) -> dict[str, int]:
+        """Return the sizes of the blocks that are no part of a blob yet, by their ids; empty if we may not look."""
         try:
-            self._ask(commit)
+            _, blocks = self._ask(lambda blob, options: blob.get_block_list("uncommitted", **options))
+        except (AccessDeniedError, ObjectNotFoundError):  # no right to read, or no block at all
+            return {}
+        return {block.id: block.size for block in blocks}
+
+    def _commit(self) -> str | None:
+        """Make the blob; return its ETag."""
+        try:
+            if self._is_small:
+                answer = self._ask(partial(_put, self._body, {MARK: self.mark}))
+            else:
+                if self._replaced is not None:
+                    self._check_blocks()
+                blocks = [BlobBlock(block_id) for _, (block_id, _) in sorted(self._blocks.items())]
+                answer = self._ask(partial(_commit, blocks, {MARK: self.mark}, self._condition()))
         except StorageError as error:
-            if error.status not in (400, 404, 409, 412):
-                raise
-            if self._mark.is_there():  # the answer to an earlier attempt was lost
-                return
             if error.status in (409, 412):
-                raise changed_meanwhile(self._uri, self._replaced) from error.__cause__
+                raise changed_meanwhile(self._uri, self._replaced, status=error.status) from error.__cause__
+            if error.code == LOST_BLOCKS:
+                error.message = "Azure no longer has the blocks that were sent: any upload to this name removes them"
+                error.hint = "Save again, when no other program saves to this name"
             raise
+        etag = (answer or {}).get("etag")
+        return None if etag is None else str(etag)
 
-    def abort(self) -> None:
-        """Remove the blob if Azure made it but its answer was lost; raises as `Upload.abort`."""
-        if self._mark.is_to_be_removed():
-            self.withdraw()
+    def _check_blocks(self) -> None:
+        """Look at the blocks before they replace a blob, because half a blob must not replace a whole one."""
+        there = self._uncommitted()
+        for block_id, size_bytes in self._blocks.values():
+            found = there.get(block_id, size_bytes)
+            if found != size_bytes:
+                raise self._fault_of(f"the storage has {found} of the {size_bytes} bytes of a block of the blob")
 
-    def confirm(self) -> None:
-        """Check the blob's mark by one request; raises as `OwningUpload.confirm`."""
-        if not self._mark.is_there():
-            raise changed_meanwhile(self._uri, self._replaced)
-
-    def withdraw(self) -> None:
-        """Remove the blob if it has the mark of this upload; raises as `OwningUpload.withdraw`."""
+    def _look(self) -> FoundObject | None:
         try:
             found = self._ask(lambda blob, options: blob.get_blob_properties(**options))
-            if (found.metadata or {}).get(MARK) != self._mark.metadata[MARK]:
-                return
-            delete = partial(_delete, {"match_condition": MatchConditions.IfNotModified, "etag": found.etag})
+        except ObjectNotFoundError:
+            return None
+        digest = bytes(found.content_settings.content_md5 or b"")
+        is_equal = digest == md5(self._body, usedforsecurity=False).digest() if digest and self._is_small else None
+        return FoundObject(found.size, found.etag, (found.metadata or {}).get(MARK), is_equal)
+
+    def _remove(self, found: FoundObject) -> None:
+        delete = partial(_delete, {"match_condition": MatchConditions.IfNotModified, "etag": found.version})
+        try:
             self._ask(delete)
         except ObjectNotFoundError:
             return
@@ -112,17 +180,13 @@ class AzureUpload:
             if error.status != 412:  # another program has replaced it
                 raise
 
+    def _discard(self) -> None:
+        """Do nothing: Azure has no request that removes blocks."""
+
     def _condition(self) -> dict[str, Any]:
         if self._replaced is None:
             return {"match_condition": MatchConditions.IfMissing}
         return {"match_condition": MatchConditions.IfNotModified, "etag": self._replaced.version}
-
-    def _metadata(self) -> Mapping[str, str]:
-        try:
-            properties = self._ask(lambda blob, options: blob.get_blob_properties(**options))
-        except ObjectNotFoundError:
-            return {}
-        return properties.metadata or {}
 
     def _ask(self, request: Callable[[BlobClient, Mapping[str, Any]], _Answer]) -> _Answer:
         def send(service: BlobServiceClient, options: Mapping[str, Any]) -> _Answer:
@@ -131,14 +195,28 @@ class AzureUpload:
         return self._client.call(send, self._uri, self._container)
 
 
+def _id_of(number: int, digest: str, id_bytes: int) -> str:
+    """Return the id of a block: all ids of a blob must be equally long.
+
+    The MD5 is in the usual id, because listings of blocks show nothing but ids and sizes. The first word tells our
+    blocks from others.
+    """
+    usual = f"streamer-{number:06d}-{digest}"
+    return usual if id_bytes == USUAL_ID_BYTES else f"s{number:04x}{digest:_<64}"[:id_bytes]
+
+
+def _put(body: bytes, metadata: dict[str, str], blob: BlobClient, options: Mapping[str, Any]) -> Any:
+    return blob.upload_blob(body, length=len(body), metadata=metadata, validate_content=True, **options)
+
+
 def _commit(
     blocks: list[BlobBlock],
     metadata: dict[str, str],
     condition: Mapping[str, Any],
     blob: BlobClient,
     options: Mapping[str, Any],
-) -> None:
-    blob.commit_block_list(blocks, metadata=metadata, **condition, **options)
+) -> Any:
+    return blob.commit_block_list(blocks, metadata=metadata, **condition, **options)
 
 
 def _delete(condition: Mapping[str, Any], blob: BlobClient, options: Mapping[str, Any]) -> None:

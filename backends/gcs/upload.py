@@ -16,11 +16,13 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from streamer import _native
+from streamer.backends.client.answer_values import parse_size
 from streamer.backends.gcs.client import GcsClient
 from streamer.backends.gcs.errors import Answer, missing_bucket, raise_storage_error, refusal
-from streamer.core.errors import AccessDeniedError, ChecksumError, CredentialsError, StorageError
+from streamer.core.errors import AccessDeniedError, CredentialsError, StorageError
+from streamer.core.store.own_objects import FoundObject, ProvenUpload
 from streamer.core.store.sources import ObjectInfo
-from streamer.core.store.uploads import UploadMark, changed_meanwhile
+from streamer.core.store.uploads import changed_meanwhile
 
 __all__ = ["GcsUpload", "ObjectWriter"]
 
@@ -66,19 +68,13 @@ class ObjectWriter:
             lambda: self._client.change(method, SERVICE, self._bucket, None, query, data=data, headers=headers)
         )
 
-    def metadata(self) -> Mapping[str, Any]:
-        """Request the custom metadata of the object; empty if there is no object."""
-        answer = self._ask(lambda: self._client.get(self._bucket, self.key, fields="metadata"))
-        found: Mapping[str, Any] = (answer.document or {}).get("metadata") or {}
-        return found
-
     def found(self) -> Mapping[str, Any]:
-        """Request the custom metadata and the generation of the object; empty if there is no object.
+        """Request size, generation, CRC32C and custom metadata of the object; empty if there is no object.
 
         Raises:
             StorageError: Google refuses, or failed.
         """
-        answer = self._ask(lambda: self._client.get(self._bucket, self.key, fields="metadata,generation"))
+        answer = self._ask(lambda: self._client.get(self._bucket, self.key, fields="size,generation,crc32c,metadata"))
         if answer.status == 404:
             return {}
         if answer.status != 200:
@@ -101,7 +97,7 @@ class ObjectWriter:
             raise_storage_error(error, self.uri)
 
 
-class GcsUpload:
+class GcsUpload(ProvenUpload):
     """See `streamer.core.store.uploads.Upload`.
 
     Args:
@@ -119,27 +115,30 @@ class GcsUpload:
     needs_equal_parts = True
 
     def __init__(self, writer: ObjectWriter, size_bytes: int | None, replaced: ObjectInfo | None) -> None:
-        self._writer, self._uri, self._size_bytes, self._refused = writer, writer.uri, size_bytes, writer.refused
-        self._replaced = replaced
-        self._mark = UploadMark(MARK, replaced, writer.metadata)
+        super().__init__(writer.uri, replaced)
+        self._writer, self._size_bytes, self._refused = writer, size_bytes, writer.refused
         self._crc = self._crc_bytes = self._last_offset = 0
         self._last = b""  # the end of the object, which `finish` sends
         condition = (replaced.version or "") if replaced else "0"
         query = {"uploadType": "resumable", "name": writer.key} | (
             {"ifGenerationMatch": condition} if condition else {}
         )
-        mark = json.dumps({"metadata": self._mark.metadata}).encode()
+        mark = json.dumps({"metadata": {MARK: self.mark}}).encode()
         answer = writer.upload("POST", query, mark, {"Content-Type": "application/json"})
         if answer.status != 200:
             raise self._failed(answer)
         # Only the id in the answer's URL is used, so that the credentials are sent to no other host.
         self._id = parse_qs(urlsplit(answer.headers.get("location", "")).query).get("upload_id", [""])[0]
+        if not self._id:
+            what = "the answer to the beginning of an upload is not that of Google: it has no upload_id"
+            raise StorageError(what, uri=self._uri, hint="Check endpoint_url, and the proxies on the way to it")
 
     def send(self, offset_bytes: int, part: memoryview) -> None:
         """Send one chunk, but hold back the end of the last chunk; raises as `Upload.send`."""
         if offset_bytes == self._crc_bytes:
             self._crc = _native.crc("crc32c", part, self._crc)
             self._crc_bytes += part.nbytes
+        self.note_sent(offset_bytes, part)
         if self._last and self._last_offset + len(self._last) == offset_bytes:  # the held part was not the last
             self._send(self._last_offset, memoryview(self._last))
             self._last = b""
@@ -160,43 +159,43 @@ class GcsUpload:
                 )
             part, offset_bytes = part[received_bytes - offset_bytes :], received_bytes
 
-    def finish(self) -> None:
-        """Send the end, which completes the object; raises as `Upload.finish`."""
-        self._mark.note_last_request()
+    def _commit(self) -> str | None:
+        """Send the end, which completes the object; return its generation."""
         self._size_bytes = self._crc_bytes
-        answer = self._put(self._size_bytes - len(self._last), self._last)
-        if answer.status not in (200, 201):
-            if answer.status not in (404, 410, 412) or not self._mark.is_there():
-                raise self._failed(answer)
-            return
-        self._check_digest(answer)
+        answer = self._put(self._size_bytes - len(self._last), self._last, is_last=True)
+        if answer.status in (200, 201):
+            generation = (answer.document or {}).get("generation")
+            return None if generation is None else str(generation)
+        if answer.status in (404, 410, 412):
+            raise changed_meanwhile(self._uri, self._replaced, status=answer.status)
+        raise self._failed(answer)
 
-    def abort(self) -> None:
-        """Cancel the upload, and remove the object if it was made but the answer was lost; raises as `Upload.abort`."""
+    def _look(self) -> FoundObject | None:
+        found = self._writer.found()
+        if not found:
+            return None
+        size, generation, crc32c = found.get("size"), found.get("generation"), found.get("crc32c")
+        return FoundObject(
+            None if size is None else parse_size(size, self._uri),
+            None if generation is None else str(generation),
+            (found.get("metadata") or {}).get(MARK),
+            None if crc32c is None else crc32c == self._crc32c(),
+        )
+
+    def _remove(self, found: FoundObject) -> None:
+        self._writer.remove(found.version)
+
+    def _discard(self) -> None:
         answer = self._writer.upload("DELETE", self._session(), b"", {})
         if answer.status not in (CANCELLED, 200, 204, 404, 410):
             raise self._refused(answer)
-        if self._mark.is_to_be_removed():
-            self.withdraw()
 
-    def confirm(self) -> None:
-        """Check the object's mark by one request; raises as `OwningUpload.confirm`."""
-        if not self._is_own(self._writer.found()):
-            raise changed_meanwhile(self._uri, self._replaced)
-
-    def withdraw(self) -> None:
-        """Remove the generation that this upload made, if it is the latest; raises as `OwningUpload.withdraw`."""
-        found = self._writer.found()
-        if self._is_own(found):
-            self._writer.remove(str(found.get("generation") or ""))
-
-    def _is_own(self, found: Mapping[str, Any]) -> bool:
-        return (found.get("metadata") or {}).get(MARK) == self._mark.metadata[MARK]
-
-    def _put(self, offset_bytes: int, data: bytes | memoryview) -> Answer:
+    def _put(self, offset_bytes: int, data: bytes | memoryview, *, is_last: bool = False) -> Answer:
         span = f"{offset_bytes}-{offset_bytes + len(data) - 1}" if data else "*"
         span = f"bytes {span}/{'*' if self._size_bytes is None else self._size_bytes}"
-        return self._writer.upload("PUT", self._session(), data, {"Content-Range": span})
+        # Google compares this checksum before the object replaces an older one.
+        checksum = {"X-Goog-Hash": f"crc32c={self._crc32c()}"} if is_last else {}
+        return self._writer.upload("PUT", self._session(), data, {"Content-Range": span, **checksum})
 
     def _received(self, answer: Answer) -> int:
         """Return how many bytes of the object Google has."""
@@ -205,18 +204,8 @@ class GcsUpload:
         match = _RECEIVED.fullmatch(answer.headers.get("range", ""))
         return int(match[1]) + 1 if match else 0
 
-    def _check_digest(self, answer: Answer) -> None:
-        text = (answer.document or {}).get("crc32c")
-        ours = base64.b64encode(self._crc.to_bytes(4, "big")).decode()
-        if text is not None and text != ours:
-            raise ChecksumError(
-                "the object that Google has differs from the bytes that were sent",
-                uri=self._uri,
-                hint="Save again",
-                algorithm="crc32c",
-                expected=f"{self._crc:08x}",
-                found=base64.b64decode(str(text)).hex(),
-            )
+    def _crc32c(self) -> str:
+        return base64.b64encode(self._crc.to_bytes(4, "big")).decode()
 
     def _session(self) -> dict[str, str]:
         return {"uploadType": "resumable", "upload_id": self._id}

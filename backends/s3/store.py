@@ -39,7 +39,7 @@ from streamer.core.store.sources import HttpSource, ObjectInfo, Store, hookimpl
 from streamer.core.store.uploads import Upload
 
 if TYPE_CHECKING:
-    from streamer.backends.s3.upload import ObjectWriter
+    from streamer.backends.s3.object_writer import ObjectWriter
 
 __all__ = ["S3Store", "streamer_open_store", "streamer_source_kind"]
 
@@ -224,7 +224,7 @@ class S3Store:
         """Do nothing: connections are shared, and closed after the last source that may need them."""
 
     def _writer(self, path: str) -> ObjectWriter:
-        from streamer.backends.s3.upload import ObjectWriter  # noqa: PLC0415 (a load needs none)
+        from streamer.backends.s3.object_writer import ObjectWriter  # noqa: PLC0415 (a load needs none)
 
         return ObjectWriter(self._client, path, self._uri(path), self._storage_error)
 

@@ -11,120 +11,31 @@ from __future__ import annotations
 
 import base64
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from hashlib import md5
-from typing import Any, TypeVar
+from typing import Any
 
 from streamer import _native
-from streamer.backends.s3.client import S3Client
-from streamer.backends.s3.urls import split_path
-from streamer.core.errors import AccessDeniedError, CredentialsError, StorageError, StreamerError
+from streamer.backends.s3.answers import digest_in_head
+from streamer.backends.s3.object_writer import CONDITION_FAILED, UNKNOWN, ObjectWriter
+from streamer.core.errors import AccessDeniedError, StorageError
+from streamer.core.store.digests import is_of_bytes
+from streamer.core.store.own_objects import FoundObject, ProvenUpload
 from streamer.core.store.sources import ObjectInfo
-from streamer.core.store.uploads import UploadMark, changed_meanwhile
+from streamer.core.store.uploads import changed_meanwhile
 
-__all__ = ["ObjectWriter", "S3Upload"]
+__all__ = ["S3Upload"]
 
 MOST_BYTES_AT_ONCE = 1 << 20  # held until `finish`; a multipart upload costs two requests more
 PARALLEL_PARTS = 16
+TAG_NUMBER = 10_000  # the highest number of a part; no object has so many parts (`streamer._save.parts`)
+MOST_UPLOADS = 20  # of one object that are looked at; each costs a request
 MARK = "streamer-upload"  # a name of user-defined metadata
 
-_RIGHTS = "Grant s3:PutObject and s3:AbortMultipartUpload, and s3:DeleteObject to replace what is there"
-_CONDITION_FAILED = frozenset({"PreconditionFailed", "ConditionalRequestConflict", "NoSuchUpload", "412", "409"})
 _DAMAGED = frozenset({"BadDigest", "XAmzContentChecksumMismatch"})  # damaged on the way, so the part is sent again
-_UNKNOWN = frozenset({"NotImplemented", "InvalidArgument", "InvalidRequest", "501"})
-
-Answer = TypeVar("Answer")
 
 
-class ObjectWriter:
-    """Sends requests that change one object.
-
-    Args:
-        client: The client of the store.
-        path: The store's own path of the object.
-        uri: The URL of the object, without secrets.
-        translated: Makes an exception of the client an error of this package.
-    """
-
-    def __init__(
-        self, client: S3Client, path: str, uri: str, translated: Callable[[Exception, str, str], StreamerError]
-    ) -> None:
-        self._client, self._translated, self.uri = client, translated, uri
-        self._bucket, self._key = split_path(path)
-
-    def call(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """Call a method of botocore's client about the object.
-
-        Raises:
-            AccessDeniedError: the credentials do not allow it.
-            StorageError: any other error of S3, the network or TLS.
-        """
-        return self._asked(lambda: self._client.call(method, self._bucket, Key=self._key, **parameters))
-
-    def put_part(self, part: memoryview, crc32c: str, **parameters: Any) -> Mapping[str, str]:
-        """Send one part, and return the headers of the answer; raises as `call`."""
-        return self._asked(lambda: self._client.put_part(self._bucket, part, crc32c, Key=self._key, **parameters))
-
-    def latest_upload(self) -> str | None:
-        """Return the id of the latest multipart upload of the object that has not ended; raises as `call`."""
-        page = self._asked(lambda: self._client.call("list_multipart_uploads", self._bucket, Prefix=self._key))
-        uploads = [each for each in page.get("Uploads", []) if each["Key"] == self._key]
-        return str(max(uploads, key=lambda each: each["Initiated"])["UploadId"]) if uploads else None
-
-    def parts_of(self, upload_id: str) -> dict[int, dict[str, Any]]:
-        """Describe the parts that a multipart upload has, by number; raises as `call`."""
-        parts: dict[int, dict[str, Any]] = {}
-        marker = 0
-        while True:
-            page = self.call("list_parts", UploadId=upload_id, PartNumberMarker=marker)
-            parts |= {each["PartNumber"]: each for each in page.get("Parts", [])}
-            following = page.get("NextPartNumberMarker")
-            if not page.get("IsTruncated") or not following or following <= marker:
-                return parts
-            marker = following
-
-    def remove(self, etag: str | None) -> None:
-        """Remove the object if it has this ETag; a server without such conditions removes any. Raises as `call`."""
-        if etag:
-            try:
-                self.call("delete_object", IfMatch=etag)
-            except StorageError as error:
-                if error.code in _CONDITION_FAILED or error.status in (404, 409, 412):
-                    return  # another program has replaced or removed it
-                if error.code not in _UNKNOWN and not isinstance(error, AccessDeniedError):
-                    raise
-            else:
-                return
-        self.call("delete_object")
-
-    def takes_checksums(self) -> bool:
-        """Say whether the options allow checksums that S3 does not require."""
-        return self._client.takes_checksums()
-
-    def is_encrypted(self) -> bool:
-        """Say whether requests go over TLS."""
-        return not (self._client.endpoint or "https").startswith("http:")
-
-    def head(self) -> dict[str, Any] | None:
-        """Describe the object as ``head_object`` does; None if there is none."""
-        try:
-            return self.call("head_object")
-        except StorageError as error:
-            if error.status == 404:
-                return None
-            raise
-
-    def _asked(self, request: Callable[[], Answer]) -> Answer:
-        try:
-            return request()
-        except Exception as error:
-            translated = self._translated(error, self.uri, self._bucket)
-            if isinstance(translated, AccessDeniedError) and not isinstance(translated, CredentialsError):
-                translated.hint = _RIGHTS
-            raise translated from error
-
-
-class S3Upload:
+class S3Upload(ProvenUpload):
     """See `streamer.core.store.uploads.Upload`.
 
     Args:
@@ -132,7 +43,7 @@ class S3Upload:
         size_bytes: Size of the object, or None.
         part_bytes: Size of each part except the last.
         replaced: The object to replace, or None.
-        resumes: Whether to continue the latest multipart upload of the object, if an earlier process has left one.
+        resumes: Whether to continue a multipart upload that an earlier process, with this argument, has left.
 
     Raises:
         AccessDeniedError: the credentials do not allow writing.
@@ -151,132 +62,170 @@ class S3Upload:
         *,
         resumes: bool = False,
     ) -> None:
-        self._writer, self._call, self._uri = writer, writer.call, writer.uri
-        self._part_bytes, self._replaced = part_bytes, replaced
-        self._mark = UploadMark(MARK, replaced, lambda: (writer.head() or {}).get("Metadata", {}))
+        super().__init__(writer.uri, replaced)
+        self._writer, self._call, self._part_bytes = writer, writer.call, part_bytes
         self._lock = threading.Lock()
         self._parts: dict[int, dict[str, Any]] = {}
+        self._sizes: dict[int, int] = {}  # of the parts, by number
         self._body: memoryview | None = None
         self._upload_id: str | None = None
         self._has_checksums = self._confirms = False
         self._earlier: dict[int, dict[str, Any]] | None = None  # parts that an earlier process sent, by number
-        self._etag: str | None = None  # of the finished object, if S3 said it
-        if size_bytes is None or size_bytes > MOST_BYTES_AT_ONCE:
-            self._upload_id = (self._resumed() if resumes else None) or self._begin()
+        # What replaces an object is sent in parts, which can be looked at before they become the object.
+        if size_bytes is None or size_bytes > MOST_BYTES_AT_ONCE or (size_bytes and replaced is not None):
+            tag = f"streamer: {size_bytes} bytes in parts of {part_bytes}".encode() if resumes else b""
+            self._upload_id = (self._resumed(tag) if tag else None) or self._begin(tag)
 
     def send(self, offset_bytes: int, part: memoryview) -> None:
         """Send one part; raises as `Upload.send`."""
+        self.note_sent(offset_bytes, part)
         if self._upload_id is None:
             self._body = part
             return
         number = offset_bytes // self._part_bytes + 1
-        of_part: dict[str, Any] = {"PartNumber": number, "UploadId": self._upload_id}
         checksum = {"ChecksumCRC32C": _crc32c(part)} if self._has_checksums else {}
         earlier = (self._earlier or {}).get(number)
-        if earlier is not None and _is_same(earlier, part, checksum["ChecksumCRC32C"]):
-            self._note(number, earlier["ETag"], checksum)
-            return
+        if earlier is not None and _is_same(earlier, part):
+            etag = str(earlier["ETag"])
+        else:
+            etag = self._send(number, part, checksum)
+        with self._lock:
+            self._parts[number] = {"PartNumber": number, "ETag": etag, **checksum}
+            self._sizes[number] = part.nbytes
+
+    def _send(self, number: int, part: memoryview, checksum: Mapping[str, str]) -> str:
+        """Send one part, and return its ETag."""
+        of_part: dict[str, Any] = {"PartNumber": number, "UploadId": self._upload_id}
         try:
-            sent = self._send_signed(part, of_part, checksum["ChecksumCRC32C"]) if self._confirms else None
-            if sent is None:
-                sent = self._call("upload_part", Body=bytes(part), **checksum, **of_part)["ETag"]
+            etag = self._send_signed(part, of_part, checksum["ChecksumCRC32C"]) if self._confirms else None
+            if etag is None:
+                etag = self._call("upload_part", Body=bytes(part), **checksum, **of_part).get("ETag", "")
         except StorageError as error:
             if error.code != "NoSuchUpload":
                 raise
-            # Another program that resumes the same upload has finished it, or removed it.
-            raise changed_meanwhile(self._uri, self._replaced, status=404) from error
-        self._note(number, sent, checksum)
+            if not self._is_from_before(self._look()):  # another program that resumes the same upload has finished it
+                raise changed_meanwhile(self._uri, self._replaced, status=404) from error
+            what = "the multipart upload was removed before it was complete"
+            hint = "Save again, and check the bucket's lifecycle rules and the programs that clean it up"
+            raise StorageError(what, uri=self._uri, hint=hint, status=404, code=error.code) from error
+        if not etag:
+            what = "the answer to a part is not that of S3: it has no ETag"
+            raise StorageError(what, uri=self._uri, hint="Check endpoint_url, and the proxies on the way to it")
+        return etag
 
-    def finish(self) -> None:
-        """Make the object of its parts; raises as `Upload.finish`."""
-        self._mark.note_last_request()
+    def _commit(self) -> str | None:
         condition = {"IfNoneMatch": "*"} if self._replaced is None else {"IfMatch": self._replaced.version}
+        if self._replaced is not None:
+            self._check_parts()
         try:
-            self._complete(condition if self._replaced is None or self._replaced.version else {})
+            return self._complete(condition if self._replaced is None or self._replaced.version else {})
         except StorageError as error:
-            if error.code in _UNKNOWN:  # a server without conditional writes, which S3 has since 2024
+            if error.code in UNKNOWN:  # a server without conditional writes, which S3 has since 2024
                 self._check_unchanged()
-                self._complete({})
-            elif error.code in _CONDITION_FAILED or error.status in (404, 409, 412):
-                if not (self._mark.is_there() or self._is_made_of_parts()):
-                    raise changed_meanwhile(self._uri, self._replaced) from error
-            else:
-                raise
+                return self._complete({})
+            if error.code in CONDITION_FAILED or error.status in (404, 409, 412):
+                raise changed_meanwhile(self._uri, self._replaced, status=error.status) from error
+            raise
 
-    def abort(self) -> None:
-        """Remove the parts, and the object if it was made but the answer was lost; raises as `Upload.abort`."""
+    def _check_parts(self) -> None:
+        """Look at the parts before they replace an object, because half an object must not replace a whole one."""
+        if self._upload_id is None:
+            return
+        try:
+            there = self._writer.parts_of(self._upload_id)
+        except StorageError as error:
+            if _is_unavailable(error):
+                return
+            raise
+        for number, size_bytes in self._sizes.items():
+            found = there.get(number, {}).get("Size")
+            if found is not None and found != size_bytes:
+                what = f"the storage has {found} of the {size_bytes} bytes of part {number} of the object"
+                raise self._fault_of(what)
+
+    def _look(self) -> FoundObject | None:
+        head = self._writer.head()
+        if head is None:
+            return None
+        size_bytes = head.get("ContentLength")
+        mark = head.get("Metadata", {}).get(MARK)
+        return FoundObject(size_bytes, head.get("ETag"), mark, self._is_equal(head, size_bytes or 0))
+
+    def _is_equal(self, head: Mapping[str, Any], size_bytes: int) -> bool | None:
+        """Compare the checksum that S3 keeps with the bytes that were sent; None if there is none that we know."""
+        if self._upload_id is None:
+            return is_of_bytes(digest_in_head(head, size_bytes), self._body or memoryview(b""))
+        parts = [each.get("ChecksumCRC32C") for _, each in sorted(self._parts.items())]
+        value, is_of_parts, count = str(head.get("ChecksumCRC32C") or "").partition("-")
+        if not is_of_parts or not all(parts) or count != str(len(parts)):
+            return None
+        return value == _crc32c(memoryview(b"".join(base64.b64decode(str(each)) for each in parts)))
+
+    def _is_own(self, found: FoundObject) -> bool:
+        if self._earlier is None:
+            return super()._is_own(found)
+        # The mark is that of an earlier process, which this one does not know.
+        return found.version is not None and found.version in (self.version, self._etag_of_parts())
+
+    def _remove(self, found: FoundObject) -> None:
+        self._writer.remove(found.version)
+
+    def _discard(self) -> None:
         if self._upload_id is not None:
             try:
                 self._call("abort_multipart_upload", UploadId=self._upload_id)
             except StorageError as error:
                 if error.status != 404:
                     raise
-        if self._mark.is_to_be_removed():
-            self.withdraw()
 
-    def confirm(self) -> None:
-        """Check the object's mark by one HEAD; raises as `OwningUpload.confirm`."""
-        if not self._is_own(self._writer.head()):
-            raise changed_meanwhile(self._uri, self._replaced)
+    def _resumed(self, tag: bytes) -> str | None:
+        """Return the id of an upload that an earlier process has left, and note its parts.
 
-    def withdraw(self) -> None:
-        """Remove the object if it has the mark of this upload; raises as `OwningUpload.withdraw`."""
-        head = self._writer.head()
-        if self._is_own(head):
-            self._writer.remove((head or {}).get("ETag"))
-
-    def _is_own(self, head: Mapping[str, Any] | None) -> bool:
-        """Say whether this upload made the object: by its mark, or by its ETag if the mark is of an earlier process."""
-        if head is None:
-            return False
-        mark = head.get("Metadata", {}).get(MARK)
-        if mark is not None and self._earlier is None:
-            return bool(mark == self._mark.metadata[MARK])
-        return self._etag is None or head.get("ETag") == self._etag
-
-    def _note(self, number: int, etag: str, checksum: Mapping[str, str]) -> None:
-        with self._lock:
-            self._parts[number] = {"PartNumber": number, "ETag": etag, **checksum}
-
-    def _resumed(self) -> str | None:
-        """Return the id of an upload that an earlier process has left, and note its parts."""
+        No request tells whose upload it is, so ours have a part with a tag, which does not become a part of the object.
+        """
         if not self._writer.takes_checksums():
             return None
         try:
-            upload_id = self._writer.latest_upload()
-            earlier = self._writer.parts_of(upload_id) if upload_id else {}
-        except StorageError as error:  # the rights are missing, or the server lacks these requests
-            if isinstance(error, AccessDeniedError) or error.code in _UNKNOWN or error.status == 404:
-                return None
-            raise
-        if upload_id is not None:
-            self._earlier, self._has_checksums, self._confirms = earlier, True, True
-        return upload_id
+            for upload_id in self._writer.unfinished_uploads()[:MOST_UPLOADS]:
+                tags = self._writer.parts_of(upload_id, after=TAG_NUMBER - 1)
+                if TAG_NUMBER in tags and _is_same(tags[TAG_NUMBER], memoryview(tag)):
+                    self._earlier, self._has_checksums, self._confirms = self._writer.parts_of(upload_id), True, True
+                    return upload_id
+        except StorageError as error:
+            if not _is_unavailable(error):
+                raise
+        return None
 
-    def _is_made_of_parts(self) -> bool:
-        """Say whether the object consists of the parts of a resumed upload, whose mark this process does not know."""
-        if self._earlier is None:
-            return False
-        etags = [part["ETag"].strip('"') for _, part in sorted(self._parts.items())]
+    def _etag_of_parts(self) -> str | None:
+        """Return the ETag of an object of the parts that were sent; None if the server has other ETags."""
+        etags = [str(part["ETag"]).strip('"') for _, part in sorted(self._parts.items())]
         try:
             joined = md5(b"".join(map(bytes.fromhex, etags)), usedforsecurity=False).hexdigest()
         except ValueError:
-            return False
-        self._etag = f'"{joined}-{len(etags)}"'
-        return (self._writer.head() or {}).get("ETag") == self._etag
+            return None
+        return f'"{joined}-{len(etags)}"'
 
-    def _begin(self) -> str:
+    def _begin(self, tag: bytes) -> str:
         """Begin a multipart upload. Its parts have checksums if the server supports them."""
+        answer: Mapping[str, Any] = {}
         if self._writer.takes_checksums():
             try:
-                answer = self._call("create_multipart_upload", Metadata=self._mark.metadata, ChecksumAlgorithm="CRC32C")
+                answer = self._call("create_multipart_upload", Metadata={MARK: self.mark}, ChecksumAlgorithm="CRC32C")
             except StorageError as error:
-                if error.code not in _UNKNOWN:
+                if error.code not in UNKNOWN:
                     raise
             else:
                 self._has_checksums = self._confirms = True
-                return str(answer["UploadId"])
-        return str(self._call("create_multipart_upload", Metadata=self._mark.metadata)["UploadId"])
+        if not self._has_checksums:
+            answer = self._call("create_multipart_upload", Metadata={MARK: self.mark})
+        self._upload_id = str(answer.get("UploadId") or "")
+        if not self._upload_id:
+            what = "the answer to the beginning of an upload is not that of S3: it has no id"
+            raise StorageError(what, uri=self._uri, hint="Check endpoint_url, and the proxies on the way to it")
+        if tag:
+            part = memoryview(tag)
+            self._send(TAG_NUMBER, part, {"ChecksumCRC32C": _crc32c(part)} if self._has_checksums else {})
+        return self._upload_id
 
     def _send_signed(self, part: memoryview, of_part: Mapping[str, Any], checksum: str) -> str | None:
         """Send one part by a signed URL and return its ETag; None if plain HTTP did not confirm its checksum."""
@@ -292,14 +241,14 @@ class S3Upload:
             return None
         return answer.get("etag", "")
 
-    def _complete(self, condition: Mapping[str, Any]) -> None:
+    def _complete(self, condition: Mapping[str, Any]) -> str | None:
+        """Send the last request; return the ETag of the object, if the answer has one."""
         if self._upload_id is None:
             body = bytes(self._body or b"")
-            self._etag = self._call("put_object", Body=body, Metadata=self._mark.metadata, **condition).get("ETag")
-            return
+            return self._call("put_object", Body=body, Metadata={MARK: self.mark}, **condition).get("ETag")
         of_upload = {"UploadId": self._upload_id, **condition}
         parts = [part for _, part in sorted(self._parts.items())]
-        self._etag = self._call("complete_multipart_upload", MultipartUpload={"Parts": parts}, **of_upload).get("ETag")
+        return self._call("complete_multipart_upload", MultipartUpload={"Parts": parts}, **of_upload).get("ETag")
 
     def _check_unchanged(self) -> None:
         head = self._writer.head()
@@ -307,13 +256,18 @@ class S3Upload:
             raise changed_meanwhile(self._uri, self._replaced)
 
 
-def _is_same(earlier: Mapping[str, Any], part: memoryview, crc32c: str) -> bool:
+def _is_same(earlier: Mapping[str, Any], part: memoryview) -> bool:
     """Say whether a part that S3 has equals this one, by CRC32C, or by MD5 if the server lists no CRC32C."""
     if earlier.get("Size") != part.nbytes:
         return False
     if "ChecksumCRC32C" in earlier:
-        return bool(earlier["ChecksumCRC32C"] == crc32c)
-    return bool(earlier["ETag"].strip('"') == md5(part, usedforsecurity=False).hexdigest())
+        return bool(earlier["ChecksumCRC32C"] == _crc32c(part))
+    return bool(str(earlier.get("ETag")).strip('"') == md5(part, usedforsecurity=False).hexdigest())
+
+
+def _is_unavailable(error: StorageError) -> bool:
+    """Say whether the rights for a request are missing, or the server lacks the request."""
+    return isinstance(error, AccessDeniedError) or error.code in UNKNOWN or error.status in (404, 405)
 
 
 def _crc32c(part: memoryview) -> str:

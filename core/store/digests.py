@@ -13,8 +13,11 @@ from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
 import re
 from dataclasses import dataclass
+
+from streamer import _native
 
 __all__ = [
     "CHECKSUMS",
@@ -25,6 +28,7 @@ __all__ = [
     "PartDigest",
     "digest_of_base64",
     "doubt_of",
+    "is_of_bytes",
     "is_sound",
     "parts_in_etag",
 ]
@@ -104,6 +108,20 @@ def is_sound(digest: ObjectDigest, size_bytes: int | None) -> bool:
     if digest.algorithm in HASHES and len(ends) != 1:
         return False
     return all(re.fullmatch(f"[0-9a-f]{{{2 * value_bytes}}}", part.value) for part in digest.parts)
+
+
+def is_of_bytes(digest: object, data: memoryview) -> bool | None:
+    """Say whether a digest is that of these bytes; None if it is no digest of a whole object.
+
+    Example:
+        >>> is_of_bytes(ObjectDigest("crc32c", (PartDigest(9, "e3069283"),)), memoryview(b"123456789"))
+        True
+    """
+    if not isinstance(digest, ObjectDigest) or len(digest.parts) != 1:
+        return None
+    if digest.algorithm in HASHES:
+        return hashlib.new(digest.algorithm, data, usedforsecurity=False).hexdigest() == digest.parts[0].value
+    return _native.crc(digest.algorithm, data) == int(digest.parts[0].value, 16)
 
 
 def parts_in_etag(etag: str | None) -> int | None:

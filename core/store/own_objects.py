@@ -1,19 +1,33 @@
-"""Recognises the object that an upload has written, after other programs could have written to the same name.
+"""Looks at the object that an upload has written, and says whether it is there, whole, and of this upload.
 
-Guarantees: no object is removed that another program is known to have written. Some storages honour no condition, or
-not at the same time for two writers, so an upload that was accepted may have been overwritten a moment later.
+Guarantees: the answer to the last request of an upload decides nothing alone. `OwningUpload.confirm` returns only if
+the storage has an object of the size that was sent, with the mark of this upload, or with the version that the answer
+named. Storages that do not let us look are the exception: there the answer must name a version. An error names another
+program only if there is an object that this upload cannot have written. No object is removed that another program is
+known to have written.
 """
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+import os
+import threading
+import time
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, Protocol, runtime_checkable
 
-from streamer.core.errors import AccessDeniedError, CredentialsError, ObjectNotFoundError
+from streamer.core.errors import AccessDeniedError, ChangedError, ChecksumError, CredentialsError, StorageError
+from streamer.core.secrets.redact import redact
 from streamer.core.store.presence import info_if_present
 from streamer.core.store.sources import ObjectInfo, Store
 from streamer.core.store.uploads import Upload, changed_meanwhile
 
-__all__ = ["OwningUpload", "owning"]
+__all__ = ["FoundObject", "OwningUpload", "ProvenUpload", "owning"]
+
+# Some storages show an object some time after it was written. These pauses are between the looks, ten seconds in all.
+PAUSES_S = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 3.65)
+
+_CHECK = "Save again, and check the storage's disk and the proxies on the way to it"
 
 
 @runtime_checkable
@@ -21,72 +35,273 @@ class OwningUpload(Upload, Protocol):
     """An `Upload` that recognises its object after `finish`."""
 
     def confirm(self) -> None:
-        """Check that the object is still the one that this upload wrote.
+        """Check that the object is there, whole, and the one that this upload wrote.
 
         Raises:
             ChangedError: another program has written or removed the object.
-            StorageError: the storage does not answer.
+            StorageError: the object is not there, or not whole; or the storage does not answer.
         """
 
     def withdraw(self) -> None:
         """Remove the object, if it is still the one that this upload wrote.
 
         Raises:
-            StorageError: the object could not be removed.
+            StorageError: the object could not be removed, or may be the one of this upload.
         """
 
 
-def owning(upload: Upload, store: Store, path: str) -> OwningUpload:
+def owning(upload: Upload, store: Store, path: str, replaced: ObjectInfo | None) -> OwningUpload:
     """Return an upload that recognises its object: the upload itself if it can, otherwise by the object's version.
 
     Args:
         upload: The upload, not finished yet.
         store: The `UploadingStore` that began the upload.
         path: The store's own path of the object.
+        replaced: The object to replace, or None.
     """
-    return upload if isinstance(upload, OwningUpload) else _VersionedUpload(upload, store, path)
+    return upload if isinstance(upload, OwningUpload) else _VersionedUpload(upload, store, path, replaced)
 
 
-class _VersionedUpload:
-    """An upload that looks up the version of its object right after `finish`.
+@dataclass(frozen=True)
+class FoundObject:
+    """What a storage says of the object that has the name of an upload.
 
-    If another program replaces the object before the lookup, its object is taken for this one.
+    Attributes:
+        size_bytes: Its size, or None if the storage does not say.
+        version: Its version, as of `ObjectInfo`.
+        mark: The mark of the upload that wrote it, or None if it has none.
+        is_equal: Whether the storage's checksum is that of the bytes that were sent; None if there is none to compare.
     """
 
-    def __init__(self, upload: Upload, store: Store, path: str) -> None:
+    size_bytes: int | None
+    version: str | None
+    mark: str | None = None
+    is_equal: bool | None = None
+
+
+class ProvenUpload(ABC):
+    """An `OwningUpload`. A subclass sends the requests.
+
+    Args:
+        uri: The URL of the object, without secrets.
+        replaced: The object to replace, or None.
+
+    Attributes:
+        has_mark: Whether the object gets the mark as its metadata.
+        mark: The mark of this upload.
+        sent_bytes: Bytes of the object that were sent, to the end of the last part.
+        version: The version of the object, if the answer to the last request, or a look at the object, named it.
+    """
+
+    has_mark: ClassVar[bool] = True
+
+    def __init__(self, uri: str, replaced: ObjectInfo | None) -> None:
+        self._uri, self._replaced = uri, replaced
+        self.mark = os.urandom(16).hex()
+        self.version: str | None = None
+        self.sent_bytes = 0
+        self._attempts = 0  # to send the last request
+        self._is_finished = self._is_seen = False
+        self._counting = threading.Lock()
+
+    @abstractmethod
+    def _commit(self) -> str | None:
+        """Send the last request; return the version of the object, if the answer names one.
+
+        Raises:
+            ChangedError: the storage refuses: the object is not as expected, or the upload does not exist any more.
+            StorageError: any other failure.
+        """
+
+    @abstractmethod
+    def _look(self) -> FoundObject | None:
+        """Describe the object that is there now; None if there is none."""
+
+    @abstractmethod
+    def _remove(self, found: FoundObject) -> None:
+        """Remove the object if it is still the one that was found."""
+
+    @abstractmethod
+    def _discard(self) -> None:
+        """Remove the parts that were sent."""
+
+    def note_sent(self, offset_bytes: int, part: memoryview) -> None:
+        """Note that a part was sent."""
+        with self._counting:
+            self.sent_bytes = max(self.sent_bytes, offset_bytes + part.nbytes)
+
+    def finish(self) -> None:
+        """Send the last request, and if it fails, look whether it was successful; raises as `Upload.finish`."""
+        if self._is_finished:
+            return
+        self._attempts += 1
+        try:
+            self.version = self._commit()
+        except ChangedError as refusal:
+            if not self.has_mark:
+                raise
+            self._check(refusal)
+        except StorageError as error:
+            if error.status is None or isinstance(error, CredentialsError) or not self._was_successful():
+                raise
+        self._is_finished = True
+
+    def confirm(self) -> None:
+        """Look at the object; raises as `OwningUpload.confirm`."""
+        self._check(None)
+
+    def withdraw(self) -> None:
+        """Remove the object if this upload wrote it; raises as `OwningUpload.withdraw`."""
+        found = self._look()
+        if found is None:
+            return
+        if self._is_own(found):
+            self._remove(found)
+        elif self.has_mark and found.mark is None and self.version is None:
+            raise StorageError("the object has no mark, so it may be of this upload", uri=self._uri)
+
+    def abort(self) -> None:
+        """Remove the parts, and the object if it was made although `finish` failed; raises as `Upload.abort`."""
+        self._discard()
+        if self._attempts and self._replaced is None:
+            self.withdraw()
+
+    def _is_own(self, found: FoundObject) -> bool:
+        """Say whether this upload wrote the object: by its mark, or by its version if the mark was lost on the way."""
+        is_of_answer = self.version is not None and found.version == self.version
+        return found.mark == self.mark or (found.mark is None and is_of_answer)
+
+    def _is_from_before(self, found: FoundObject | None) -> bool:
+        """Say whether a look shows what was there before the last request."""
+        if found is None:
+            return True
+        return not self._is_own(found) and self._replaced is not None and found.version == self._replaced.version
+
+    def _was_successful(self) -> bool:
+        """Say whether the storage has the whole object, although it answered with an error."""
+        try:
+            found = self._look()
+        except StorageError:
+            return False
+        return found is not None and self._is_own(found) and self._fault(found, None) is None
+
+    def _check(self, refusal: ChangedError | None) -> None:
+        """Look at the object, several times if it is not there yet, and raise what is wrong with it.
+
+        Args:
+            refusal: The storage's refusal of the last request, or None if it was successful.
+        """
+        may_be_late = not self._is_seen and (refusal is None or self._attempts > 1)
+        try:
+            found = self._look()
+            for pause_s in PAUSES_S if may_be_late else ():
+                if not self._is_from_before(found):
+                    break
+                time.sleep(pause_s)
+                found = self._look()
+        except AccessDeniedError as error:
+            if isinstance(error, CredentialsError):
+                raise
+            if refusal is not None:
+                raise refusal from error
+            self._check_unseen(error)
+            return
+        fault = self._fault(found, refusal)
+        if fault is not None:
+            raise fault from refusal
+        self._is_seen, self.version = True, found.version if found else None
+
+    def _check_unseen(self, refused: AccessDeniedError) -> None:
+        """Check an upload whose object we may not look at."""
+        if self.has_mark and self.version is None:
+            what = "the answer to the last request is not the storage's, and the object cannot be looked at"
+            raise StorageError(what, uri=self._uri, hint="Grant the right to read, and check the proxies") from refused
+
+    def _fault(self, found: FoundObject | None, refusal: ChangedError | None) -> StorageError | None:
+        """Return what is wrong with the object that was found; None if it is that of this upload, and whole."""
+        changed = refusal or changed_meanwhile(self._uri, self._replaced)
+        if found is None:
+            is_removed = self._is_seen or (refusal is not None and self._replaced is not None)
+            did = "answered" if refusal is None else "refused"
+            return changed if is_removed else self._fault_of(f"the storage {did} the last request, but has no object")
+        is_whole, is_own = found.size_bytes in (None, self.sent_bytes), self._is_own(found)
+        has_no_trace = self.has_mark and found.mark is None and self.version is None and refusal is None
+        if not is_whole and (is_own or (has_no_trace and not self._is_from_before(found))):
+            return self._fault_of(f"the storage has {found.size_bytes} of the {self.sent_bytes} bytes that were sent")
+        if is_own:
+            return None if found.is_equal is not False else self._damage()
+        if self._is_from_before(found):
+            return self._fault_of("the storage has not replaced the older object, which nobody else has changed")
+        if found.mark is not None or not is_whole or not self.has_mark:
+            return changed
+        return None if found.is_equal else self._lost_mark()
+
+    def _fault_of(self, what: str) -> StorageError:
+        hint = "Save again, and check the storage's disk and the proxies on the way to it"
+        return StorageError(what, uri=self._uri, hint=hint)
+
+    def _damage(self) -> ChecksumError:
+        what = "the object that the storage has differs from the bytes that were sent"
+        return ChecksumError(what, uri=self._uri, hint="Save again")
+
+    def _lost_mark(self) -> StorageError:
+        what = "the object that is there has the size that was sent, but no metadata that marks it as that of this save"
+        hint = (
+            "Check whether the server or a proxy on the way drops metadata (nginx: underscores_in_headers on); if not, "
+            "a program that writes no mark has written an object of the same size"
+        )
+        return StorageError(what, uri=self._uri, hint=hint)
+
+
+class _VersionedUpload(ProvenUpload):
+    """An upload that recognises its object by its version: the one that the upload knows, or else that of a first look.
+
+    If another program replaces the object before the first look, its object is taken for this one.
+    """
+
+    has_mark = False
+
+    def __init__(self, upload: Upload, store: Store, path: str, replaced: ObjectInfo | None) -> None:
+        super().__init__(getattr(upload, "uri", None) or redact(path), replaced)
         self._upload, self._store, self._path = upload, store, path
         self.parallel_parts, self.needs_equal_parts = upload.parallel_parts, upload.needs_equal_parts
-        self._written: ObjectInfo | None = None  # None also if the storage did not let us look
 
     def send(self, offset_bytes: int, part: memoryview) -> None:
         self._upload.send(offset_bytes, part)
+        self.note_sent(offset_bytes, part)
 
     def finish(self) -> None:
-        self._upload.finish()
-        if self._written is None:
-            try:
-                self._written = self._store.info(self._path)
-            except ObjectNotFoundError:  # some storages show an object some time after it was written
-                pass
-            except AccessDeniedError as error:
-                if isinstance(error, CredentialsError):
-                    raise
+        super().finish()
+        self.confirm()  # at once, because later the object may be another program's
 
-    def abort(self) -> None:
+    def _commit(self) -> str | None:
+        self._upload.finish()
+        version: str | None = getattr(self._upload, "version", None)
+        return version
+
+    def _look(self) -> FoundObject | None:
+        found = info_if_present(self._store, self._path)
+        return None if found is None else FoundObject(found.size_bytes, found.version)
+
+    def _is_own(self, found: FoundObject) -> bool:
+        if self.version is None and not self._is_seen:
+            return self._is_finished
+        return found.version == self.version and found.size_bytes in (None, self.sent_bytes)
+
+    def _is_from_before(self, found: FoundObject | None) -> bool:
+        # A version of second resolution may be that of the older object, so the size decides.
+        if found is None or self._replaced is None:
+            return found is None
+        return found.version == self._replaced.version and found.size_bytes not in (None, self.sent_bytes)
+
+    def _remove(self, found: FoundObject) -> None:
+        del found
+        self._store.remove(self._path)  # type: ignore[attr-defined]  # it is an `UploadingStore`, too
+
+    def _discard(self) -> None:
         self._upload.abort()
 
-    def confirm(self) -> None:
-        if not self._is_unchanged():
-            assert self._written is not None
-            raise changed_meanwhile(self._written.uri, None)
-
-    def withdraw(self) -> None:
-        if self._is_unchanged():
-            self._store.remove(self._path)  # type: ignore[attr-defined]  # it is an `UploadingStore`, too
-
-    def _is_unchanged(self) -> bool:
-        written = self._written
-        if written is None:
-            return True
-        found = info_if_present(self._store, self._path)
-        return found is not None and (found.version, found.size_bytes) == (written.version, written.size_bytes)
+    def abort(self) -> None:
+        self._discard()
+        if self._is_finished and self._replaced is None:
+            self.withdraw()

@@ -1,7 +1,7 @@
 """The interface of stores to which large objects can be written, part by part, and removed.
 
-An upload also writes a mark into the metadata of its object. If the answer to the last request is lost, the mark shows
-whether the upload wrote the object.
+An upload also writes a mark into the metadata of its object, if the storage keeps metadata. Whatever the answer to the
+last request says, the mark shows whether the upload wrote the object (`streamer.core.store.own_objects`).
 
 Readers see an object only after `Upload.finish`, and then the whole object; the documentation names storages that
 cannot guarantee this. So a caller can send the bytes of many objects first, and then finish one object after the other.
@@ -9,14 +9,12 @@ cannot guarantee this. So a caller can send the bytes of many objects first, and
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Mapping
 from typing import Protocol, runtime_checkable
 
 from streamer.core.errors import ChangedError
 from streamer.core.store.sources import ObjectInfo
 
-__all__ = ["ResumingStore", "Upload", "UploadMark", "UploadingStore", "changed_meanwhile"]
+__all__ = ["ResumingStore", "Upload", "UploadingStore", "changed_meanwhile"]
 
 
 class Upload(Protocol):
@@ -111,34 +109,3 @@ def changed_meanwhile(uri: str, replaced: ObjectInfo | None, *, status: int | No
     what = "written it" if replaced is None else "replaced or removed it"
     hint = "Wait until the other program ends; then use what it saved, or save again with overwrite=True, or elsewhere"
     return ChangedError(f"another program has {what} meanwhile", uri=uri, hint=hint, status=status)
-
-
-class UploadMark:
-    """The mark of one upload.
-
-    Args:
-        name: The mark's name in the metadata of the object.
-        replaced: The object to replace, or None.
-        found: Requests the metadata of the existing object; returns none if there is no object.
-
-    Attributes:
-        metadata: The metadata to write with the object.
-    """
-
-    def __init__(self, name: str, replaced: ObjectInfo | None, found: Callable[[], Mapping[str, str]]) -> None:
-        self.metadata = {name: os.urandom(16).hex()}
-        self._is_new, self._found = replaced is None, found
-        self._may_be_there = False
-
-    def note_last_request(self) -> None:
-        """Note that the next request makes the object visible, even if its answer is lost."""
-        self._may_be_there = True
-
-    def is_there(self) -> bool:
-        """Say whether this upload wrote the existing object."""
-        found = self._found()
-        return all(found.get(name) == value for name, value in self.metadata.items())
-
-    def is_to_be_removed(self) -> bool:
-        """Say whether a failed save must remove the object: this upload wrote it, and it replaced no other object."""
-        return self._may_be_there and self._is_new and self.is_there()

@@ -18,6 +18,7 @@ from streamer._save.writing import quiet_writing, uploading_store
 from streamer.core.errors import OptionError, UsageError
 from streamer.core.log import OwnLogger, warn
 from streamer.core.secrets.redact import redact
+from streamer.core.store.own_objects import OwningUpload
 from streamer.core.store.part_sender import PartSender, PartStream
 from streamer.core.store.presence import info_if_present
 from streamer.core.store.sources import ObjectInfo, Store
@@ -77,6 +78,7 @@ class WrittenFile(io.RawIOBase):
         self._buffer = bytearray()
         self._sent_bytes = 0
         self._stream: PartStream | None = None
+        self._upload: OwningUpload | None = None
         with ExitStack() as stack:
             store, uri = stack.enter_context(inner.written(path))
             self._path, self._replaced = store.root, _replaced(store, uri, must_create=mode == "xb")
@@ -153,8 +155,8 @@ class WrittenFile(io.RawIOBase):
             return
         with self._given_up_on_failure():
             self._send_rest()
-            assert self._stream is not None
-            self._writing.show(self._path, self._stream.upload, self._replaced)
+            assert self._upload is not None
+            self._writing.show(self._path, self._upload, self._replaced)
         self._is_over = True
         self._stack.close()
 
@@ -197,8 +199,8 @@ class WrittenFile(io.RawIOBase):
         stream.put(memoryview(part))
 
     def _begin(self, size_bytes: int | None) -> PartStream:
-        upload = self._writing.begin(self._path, size_bytes, self.blocksize, self._replaced)
-        self._stream = PartStream(self._sender, upload, lambda _: None)
+        self._upload = self._writing.begin(self._path, size_bytes, self.blocksize, self._replaced)
+        self._stream = PartStream(self._sender, self._upload, lambda _: None)
         return self._stream
 
     @contextmanager

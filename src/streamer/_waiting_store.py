@@ -167,7 +167,7 @@ class _Uploads:
 
     def begin_upload(self, path: str, *facts: Any) -> OwningUpload:
         upload: Upload = self._ask(lambda: self._store.begin_upload(path, *facts))
-        return _WaitingUpload(owning(upload, self._store, path), self._ask)
+        return _WaitingUpload(owning(upload, self._store, path, facts[-1]), self._ask)
 
     def remove(self, path: str) -> None:
         self._ask(lambda: self._store.remove(path))
@@ -179,7 +179,7 @@ class _Resumes:
 
     def resume_upload(self, path: str, *facts: Any) -> OwningUpload:
         upload: Upload = self._ask(lambda: self._store.resume_upload(path, *facts))
-        return _WaitingUpload(owning(upload, self._store, path), self._ask)
+        return _WaitingUpload(owning(upload, self._store, path, facts[-1]), self._ask)
 
 
 _ABILITIES: dict[Any, type] = {

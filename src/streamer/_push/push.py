@@ -37,10 +37,10 @@ from streamer.core.quoting import quoted
 from streamer.core.request.request import ProgressOption
 from streamer.core.secrets.hidden_arguments import hidden, hidden_uri
 from streamer.core.secrets.redact import redact
+from streamer.core.store.own_objects import OwningUpload
 from streamer.core.store.parallel import in_parallel
 from streamer.core.store.presence import info_if_present
 from streamer.core.store.sources import Store
-from streamer.core.store.uploads import Upload
 from streamer.plugins.registry import scheme_of
 
 __all__ = ["Target", "push"]
@@ -167,7 +167,7 @@ class _Push:
 
     def _send_all(self, writing: Writing, missing: Mapping[str, FileBytes]) -> None:
         """Send files, and show each. A manifest waits until the next file is sent, which completes its checkpoint."""
-        held: list[tuple[str, Upload]] = []
+        held: list[tuple[str, OwningUpload]] = []
         for name, file in missing.items():
             held.append((name, self._sent(writing, name, file)))
             if is_manifest(name):
@@ -176,14 +176,14 @@ class _Push:
             held.clear()
         self._show(writing, held)
 
-    def _sent(self, writing: Writing, name: str, file: FileBytes) -> Upload:
+    def _sent(self, writing: Writing, name: str, file: FileBytes) -> OwningUpload:
         digests = file.digests(file.digest()) if self._wanted.is_verified else file.digests()
         with _resumable():
             upload = writing.send(self._path(name), file.size_bytes, file.pieces(digests), None)
         self._verified_files += digests.verified_by is not None
         return upload
 
-    def _show(self, writing: Writing, held: Sequence[tuple[str, Upload]]) -> None:
+    def _show(self, writing: Writing, held: Sequence[tuple[str, OwningUpload]]) -> None:
         for name, upload in held:
             with _resumable():
                 writing.show(self._path(name), upload, None)

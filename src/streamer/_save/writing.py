@@ -19,14 +19,7 @@ from typing import Any
 from streamer._progress import Progress
 from streamer._save.parts import PART_BYTES, cut, part_bytes_for
 from streamer.core.checkpoint.saved_tensors import MOST_READ_BYTES
-from streamer.core.errors import (
-    AccessDeniedError,
-    CredentialsError,
-    LoadCancelledError,
-    StorageError,
-    StreamerError,
-    UsageError,
-)
+from streamer.core.errors import LoadCancelledError, StorageError, StreamerError, UsageError
 from streamer.core.log import OwnLogger
 from streamer.core.options.settings import Settings
 from streamer.core.quoting import quoted
@@ -35,7 +28,7 @@ from streamer.core.store.own_objects import OwningUpload, owning
 from streamer.core.store.part_sender import PartSender
 from streamer.core.store.presence import info_if_present
 from streamer.core.store.sources import ObjectInfo, Store
-from streamer.core.store.uploads import ResumingStore, Upload, UploadingStore
+from streamer.core.store.uploads import ResumingStore, UploadingStore
 
 __all__ = ["SentFile", "Writing", "quiet_writing", "uploading_store"]
 
@@ -166,19 +159,20 @@ class Writing:
         """Begin a file whose parts the caller sends; raises as `send`."""
         does_resume = self._resumes and size_bytes is not None and isinstance(self._store, ResumingStore)
         begin = self._store.resume_upload if does_resume else self._store.begin_upload
-        upload = owning(begin(path, size_bytes, part_bytes, replaced), self._store, path)
+        upload = owning(begin(path, size_bytes, part_bytes, replaced), self._store, path, replaced)
         with self._guard:
             self._begun.append((path, upload))
         return upload
 
-    def show(self, path: str, upload: Upload, replaced: ObjectInfo | None) -> None:
-        """Let one file show up under its name."""
+    def show(self, path: str, upload: OwningUpload, replaced: ObjectInfo | None) -> None:
+        """Let one file show up under its name, and look at it; raises as `send` and `confirm`."""
         self._check_wanted()
         upload.finish()
-        self._note_shown(path, owning(upload, self._store, path), replaced)
+        self._note_shown(path, upload, replaced)
+        upload.confirm()
 
     def show_all(self, files: Sequence[tuple[str, OwningUpload, ObjectInfo | None]]) -> None:
-        """Let several files show up, in any order; raises as `show`."""
+        """Let several files show up, in any order, which `confirm` looks at; raises as `send`."""
 
         def job(path: str, upload: OwningUpload, replaced: ObjectInfo | None) -> Callable[[], None]:
             upload.finish()
@@ -189,21 +183,17 @@ class Writing:
         _in_threads([(0, partial(job, *each)) for each in files], SimpleQueue(), stop=_nothing)
 
     def confirm(self) -> None:
-        """Check that the files that have shown up since the last call are still those of this save.
+        """Look at the files that have shown up since the last call, also at those that `show` has looked at before.
 
-        It costs a request for each file, eight at a time. Without the right to look, there is no check.
+        It costs a request for each file, eight at a time.
 
         Raises:
             ChangedError: another program has replaced or removed one of them.
-            StorageError: the storage does not answer.
+            StorageError: one of them is not there, or not whole; or the storage does not answer.
         """
 
         def job(upload: OwningUpload) -> Callable[[], None]:
-            try:
-                upload.confirm()
-            except AccessDeniedError as error:
-                if isinstance(error, CredentialsError):
-                    raise
+            upload.confirm()
             return _nothing
 
         uploads, self._unconfirmed = self._unconfirmed, []

@@ -291,9 +291,10 @@ class AfterTheCommit:
         self._commit, self._is_complete = commit, False
 
     def __call__(self, method: str, path: str) -> Fault:
-        if method == "PUT" and "manifest.json" in path and self._is_complete:
+        if method == "POST" and "manifest.json" in path and self._is_complete:
             return "refuse"
-        self._is_complete = self._is_complete or (method == "PUT" and path.partition("?")[0].endswith(self._commit))
+        is_last = method == "POST" and "uploadId=" in path and path.partition("?")[0].endswith(self._commit)
+        self._is_complete = self._is_complete or is_last
         return None
 
 
@@ -359,7 +360,7 @@ def test_a_copy_takes_no_more_memory_than_a_few_parts(large: Path, s3_there: The
 
 def uploaded(store: Any, path: str, data: bytes, replaced: Any = None) -> Any:
     """Write an object by an upload that recognises it."""
-    upload = owning(store.begin_upload(path, len(data), 5 << 20, replaced), store, path)
+    upload = owning(store.begin_upload(path, len(data), 5 << 20, replaced), store, path, replaced)
     upload.send(0, memoryview(data))
     upload.finish()
     return upload
@@ -452,11 +453,15 @@ def test_a_failed_save_leaves_a_shard_that_is_not_its_own_regression(s3_there: T
     assert s3_there.names() == [FIRST]
 
 
-def test_confirming_costs_a_request_for_each_file(s3_there: There, s3_server: SeaweedServer) -> None:
+def test_each_file_is_looked_at_and_once_more_before_the_index_if_it_was_looked_at_earlier(
+    s3_there: There, s3_server: SeaweedServer
+) -> None:
     with ForwardingProxy(s3_server.port, lambda *request: None) as proxy:
         options = {**s3_there.options, "endpoint_url": f"http://127.0.0.1:{proxy.port}"}
         streamer.save(tensors(), s3_there.url, storage_options=options, max_shard_bytes=400)
-        assert [method for method, _ in proxy.requests].count("HEAD") == 4  # three shards and the manifest
+        assert [method for method, _ in proxy.requests].count(
+            "HEAD"
+        ) == 6  # three shards, twice the manifest, the index
 
 
 def test_a_writer_gets_the_advice_for_writers_regression(s3_there: There, s3_server: SeaweedServer) -> None:
@@ -472,7 +477,7 @@ def test_a_writer_gets_the_advice_for_writers_regression(s3_there: There, s3_ser
 def test_two_writers_that_resume_one_upload_are_told_of_one_another_regression(s3_there: There) -> None:
     with closing(open_store(s3_there.url, s3_there.options)) as store:
         path, part = f"{store.root}/a.safetensors", memoryview(bytes(5 << 20))
-        first = store.begin_upload(path, 3 * part.nbytes, part.nbytes, None)  # type: ignore[attr-defined]
+        first = store.resume_upload(path, 3 * part.nbytes, part.nbytes, None)  # type: ignore[attr-defined]
         first.send(0, part)
         second = store.resume_upload(path, 3 * part.nbytes, part.nbytes, None)  # type: ignore[attr-defined]
         second.send(0, part)
