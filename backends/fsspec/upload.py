@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 from fsspec import AbstractFileSystem
 from fsspec.spec import AbstractBufferedFile
 
+from streamer import _native
 from streamer.backends.private_names.fsspec import parent_of
 from streamer.core.errors import ChangedError, UsageError
 from streamer.core.store.uploads import changed_meanwhile
@@ -54,7 +55,7 @@ class FsspecUpload:
         replaces: bool,
         fail: Callable[[Exception], NoReturn],
     ) -> None:
-        self._fs, self._path, self._uri, self._fail = fs, path, uri, fail
+        self._fs, self._path, self.uri, self._fail = fs, path, uri, fail
         self._size_bytes, self._replaces = size_bytes, replaces
         self._written_bytes = 0
         self._small = bytearray()
@@ -92,6 +93,17 @@ class FsspecUpload:
             self._fail(error)
         self._is_finished = True
 
+    def holds(self, crc32c: int) -> bool:
+        """Read the file back, as some file systems have times in seconds and no other version."""
+        try:
+            with self._fs.open(self._path, "rb") as file:
+                value = 0
+                while piece := file.read(SMALL_BYTES):
+                    value = _native.crc("crc32c", piece, value)
+        except Exception as error:
+            self._fail(error)
+        return value == crc32c
+
     def abort(self) -> None:
         """Discard the file, and remove it if readers see a part of it; raises as `Upload.abort`."""
         if self._file is None or self._is_finished:
@@ -113,12 +125,12 @@ class FsspecUpload:
         try:
             fs.invalidate_cache(folder)
             if not self._replaces and fs.exists(self._path):
-                raise changed_meanwhile(self._uri, None)
+                raise changed_meanwhile(self.uri, None)
             with suppress(NotImplementedError):
                 fs.makedirs(folder, exist_ok=True)
             self._file = fs.open(self._path, "wb")
         except _READ_ONLY:
-            raise UsageError("this storage cannot be written", uri=self._uri) from None
+            raise UsageError("this storage cannot be written", uri=self.uri) from None
         except ChangedError:
             raise
         except Exception as error:

@@ -191,6 +191,11 @@ class OwnDraft:
             self.path = os.path.join(folder, f".{name[:100]}-{secrets.token_hex(4)}")  # a name has 255 bytes at most
             self._descriptor = _locked(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
 
+    @property
+    def open_path(self) -> str:
+        """A path that leads to the file until `close`, whatever its name is then."""
+        return f"/proc/self/fd/{self._descriptor}"
+
     def flush(self) -> None:
         """Flush the bytes of the draft to the disk."""
         os.fsync(self._descriptor)

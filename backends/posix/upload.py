@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from streamer import _native
-from streamer.backends.posix.drafts import OwnDraft, sync_folder
+from streamer.backends.posix.drafts import OwnDraft, locked_folder, sync_folder
 from streamer.backends.posix.errors import storage_error
 from streamer.core.disk_names import disk_name
 from streamer.core.errors import ObjectNotFoundError, StorageError, UsageError
@@ -42,6 +42,9 @@ class PosixUpload:
         replaced: The file to replace, or None.
         info: Describes the file at a path.
 
+    Attributes:
+        version: The version of the finished file, if its disk is local; servers may set times later.
+
     Raises:
         UsageError: the folder, or a folder above it, is a file.
         StorageError: the file cannot be made.
@@ -56,6 +59,8 @@ class PosixUpload:
         self._path, self._replaced, self._info = path, replaced, info
         folder, name = os.path.split(disk_name(path))
         self._is_finished = False
+        self.version: str | None = None
+        self._ends_bytes: list[int] = []  # of the parts that were written
         with self._translated():
             _make_folder(folder)
             OwnDraft.remove_left(folder, name)
@@ -63,12 +68,14 @@ class PosixUpload:
             if size_bytes:
                 self._reserve(size_bytes)
         is_local = _native.file_system_type(os.fsencode(folder)) in _LOCAL_DISKS
+        self._is_local = is_local
         self._is_direct = is_local and (size_bytes is None or size_bytes >= SMALL_BYTES)
 
     def send(self, offset_bytes: int, part: memoryview) -> None:
         """Write one part; raises as `Upload.send`."""
         with self._translated():
             _native.write_part(os.fsencode(self._draft.path), part, offset_bytes, is_direct=self._is_direct)
+        self._ends_bytes.append(offset_bytes + part.nbytes)
 
     def finish(self) -> None:
         """Flush the draft to the disk and rename it; raises as `Upload.finish`."""
@@ -76,12 +83,16 @@ class PosixUpload:
             return
         with self._translated():
             self._draft.flush()
+            self._check_size()
             if self._replaced is None:
                 self._create()
             else:
-                self._check_replaced(self._replaced)
-                os.replace(self._draft.path, disk_name(self._path))
+                with locked_folder(os.path.dirname(self._draft.path)):
+                    self._check_replaced(self._replaced)
+                    os.replace(self._draft.path, disk_name(self._path))
             self._is_finished = True
+            if self._is_local:
+                self.version = self._info(self._draft.open_path).version
             self._draft.close()
             sync_folder(os.path.dirname(self._draft.path))
 
@@ -119,6 +130,13 @@ class PosixUpload:
             os.replace(self._draft.path, target)
         else:
             os.unlink(self._draft.path)
+
+    def _check_size(self) -> None:
+        """Look at the draft, because half a file must not replace a whole one."""
+        size_bytes, sent_bytes = self._info(self._draft.path).size_bytes, max(self._ends_bytes, default=0)
+        if size_bytes != sent_bytes:
+            what = f"the file system has {size_bytes} of the {sent_bytes} bytes that were written"
+            raise StorageError(what, uri=redact(self._path), hint="Check the disk, and save again")
 
     def _check_replaced(self, replaced: ObjectInfo) -> None:
         try:

@@ -16,13 +16,14 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, Protocol, runtime_checkable
 
+from streamer import _native
 from streamer.core.errors import AccessDeniedError, ChangedError, ChecksumError, CredentialsError, StorageError
 from streamer.core.secrets.redact import redact
 from streamer.core.store.presence import info_if_present
 from streamer.core.store.sources import ObjectInfo, Store
-from streamer.core.store.uploads import Upload, changed_meanwhile
+from streamer.core.store.uploads import Upload, UploadingStore, changed_meanwhile
 
-__all__ = ["FoundObject", "OwningUpload", "ProvenUpload", "owning"]
+__all__ = ["FoundObject", "OwningUpload", "ProvenUpload", "owning", "write_whole"]
 
 # Some storages show an object some time after it was written. These pauses are between the looks, ten seconds in all.
 PAUSES_S = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 3.65)
@@ -48,6 +49,40 @@ class OwningUpload(Upload, Protocol):
         Raises:
             StorageError: the object could not be removed, or may be the one of this upload.
         """
+
+
+@runtime_checkable
+class ReadableUpload(Upload, Protocol):
+    """An `Upload` that can read its object back, for storages whose versions may not tell two objects apart."""
+
+    def holds(self, crc32c: int) -> bool:
+        """Say whether the object has this CRC-32C."""
+
+
+def write_whole(store: Store, path: str, data: bytes) -> None:
+    """Write one small object, and look at it.
+
+    Args:
+        store: The store, which is an `UploadingStore`, or at least a `WritableStore`.
+        path: The store's own path of the object; an existing object is replaced.
+        data: Its bytes.
+
+    Raises:
+        StorageError: the object could not be written, or is not there.
+    """
+    if not isinstance(store, UploadingStore):
+        store.write(path, data)  # type: ignore[attr-defined]  # see above
+        return
+    replaced = info_if_present(store, path)
+    upload = owning(store.begin_upload(path, len(data), max(len(data), 1), replaced), store, path, replaced)
+    try:
+        if data:
+            upload.send(0, memoryview(data))
+        upload.finish()
+        upload.confirm()
+    except BaseException:
+        upload.abort()
+        raise
 
 
 def owning(upload: Upload, store: Store, path: str, replaced: ObjectInfo | None) -> OwningUpload:
@@ -265,9 +300,12 @@ class _VersionedUpload(ProvenUpload):
         super().__init__(getattr(upload, "uri", None) or redact(path), replaced)
         self._upload, self._store, self._path = upload, store, path
         self.parallel_parts, self.needs_equal_parts = upload.parallel_parts, upload.needs_equal_parts
+        self._crc32c = 0  # of the bytes that were sent, if the parts come in their order
 
     def send(self, offset_bytes: int, part: memoryview) -> None:
         self._upload.send(offset_bytes, part)
+        if offset_bytes == self.sent_bytes:
+            self._crc32c = _native.crc("crc32c", part, self._crc32c)
         self.note_sent(offset_bytes, part)
 
     def finish(self) -> None:
@@ -289,10 +327,13 @@ class _VersionedUpload(ProvenUpload):
         return found.version == self.version and found.size_bytes in (None, self.sent_bytes)
 
     def _is_from_before(self, found: FoundObject | None) -> bool:
-        # A version of second resolution may be that of the older object, so the size decides.
         if found is None or self._replaced is None:
             return found is None
-        return found.version == self._replaced.version and found.size_bytes not in (None, self.sent_bytes)
+        if found.version != self._replaced.version:
+            return False
+        # The version may be a time in seconds and a size, and so that of the new object, too.
+        is_whole = found.size_bytes in (None, self.sent_bytes)
+        return not (is_whole and (not isinstance(self._upload, ReadableUpload) or self._upload.holds(self._crc32c)))
 
     def _remove(self, found: FoundObject) -> None:
         del found
@@ -302,6 +343,7 @@ class _VersionedUpload(ProvenUpload):
         self._upload.abort()
 
     def abort(self) -> None:
-        self._discard()
-        if self._is_finished and self._replaced is None:
+        if not self._is_finished:
+            self._discard()
+        elif self._replaced is None:
             self.withdraw()

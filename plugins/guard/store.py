@@ -52,21 +52,21 @@ class GuardedUpload:
     """
 
     def __init__(self, upload: Upload, calls: Calls, uri: str | None) -> None:
-        self._upload, self._calls, self._uri = upload, calls, uri
+        self._upload, self._calls, self.uri = upload, calls, uri
         self.parallel_parts = upload.parallel_parts
         self.needs_equal_parts = bool(getattr(upload, "needs_equal_parts", True))
 
     def send(self, offset_bytes: int, part: memoryview) -> None:
         """Send one part; raises as `Upload.send`."""
-        self._calls.ask("send", lambda: self._upload.send(offset_bytes, part), self._uri)
+        self._calls.ask("send", lambda: self._upload.send(offset_bytes, part), self.uri)
 
     def finish(self) -> None:
         """Make the object visible; raises as `Upload.finish`."""
-        self._calls.ask("finish", self._upload.finish, self._uri)
+        self._calls.ask("finish", self._upload.finish, self.uri)
 
     def abort(self) -> None:
         """Remove the sent parts; raises as `Upload.abort`."""
-        self._calls.ask("abort", self._upload.abort, self._uri)
+        self._calls.ask("abort", self._upload.abort, self.uri)
 
 
 def upload_in(answer: Any) -> Upload:

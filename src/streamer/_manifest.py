@@ -28,6 +28,7 @@ from streamer.core.request.request import ProgressOption, Request, StorageOption
 from streamer.core.secrets.hidden_arguments import hidden, hidden_uris
 from streamer.core.secrets.redact import redact
 from streamer.core.secrets.texts import SecretTexts
+from streamer.core.store.own_objects import write_whole
 from streamer.core.store.sources import Store, WritableStore
 
 if TYPE_CHECKING:
@@ -102,25 +103,24 @@ def write_manifest(
     with secrets.masking_errors(), ExitStack() as stack:
         store = plugins.open_store(uri, own_options, fs=request.fs)
         stack.callback(close_store, store)
-        writable = _writable(store, uri)
+        _check_writable(store, uri)
         checkpoint = open_checkpoint(request, uses_cache=False, is_raw=True)  # digests describe the stored bytes
         if checkpoint.kind == "glob":
             raise UsageError("a manifest describes a whole checkpoint, not a glob", uri=checkpoint.label)
         path = manifest_paths(checkpoint.infos, checkpoint.index_path)[0]
         _check_names([name_in_manifest(info.path, path) for info in checkpoint.infos], checkpoint.label)
         manifest, read_bytes = _digested(checkpoint, path, request.progress)
-        writable.write(path, render_manifest(manifest))
+        write_whole(store, path, render_manifest(manifest))
         written = store.info(path)
     tensors = sum(len(shard.tensors) for shard in manifest.shards.values())
     seconds = time.perf_counter() - started
     return ManifestReport(written.uri, len(manifest.shards), tensors, read_bytes, seconds)
 
 
-def _writable(store: Store, uri: str) -> WritableStore:
-    if isinstance(store, WritableStore):
-        return store
-    hint = "Write the manifest of a copy on a disk, and upload it beside the shards"
-    raise UsageError("this storage cannot be written", uri=redact(uri), hint=hint)
+def _check_writable(store: Store, uri: str) -> None:
+    if not isinstance(store, WritableStore):
+        hint = "Write the manifest of a copy on a disk, and upload it beside the shards"
+        raise UsageError("this storage cannot be written", uri=redact(uri), hint=hint)
 
 
 def _check_names(names: list[str], uri: str) -> None:

@@ -27,6 +27,7 @@ from streamer.core.options.settings import Settings
 from streamer.core.request.request import Request
 from streamer.core.secrets.redact import redact
 from streamer.core.store.own_objects import OwningUpload
+from streamer.core.store.presence import info_if_present
 from streamer.core.store.sources import Store
 from streamer.core.store.uploads import UploadingStore
 
@@ -36,6 +37,7 @@ _log = OwnLogger()
 # If an error occurs after the checkpoint is complete, its message begins with one of these texts.
 _NO_MANIFEST = "the checkpoint is saved, but its manifest is not"
 _LEFT = "the checkpoint is saved, but the older one is not removed"
+MOST_MANIFESTS = 4  # of other programs that are replaced
 
 
 @dataclass(frozen=True)
@@ -122,7 +124,11 @@ class Saving:
         # Of two saves to one place, the one whose first shard shows up goes on, and the other has nothing to remove.
         for some in (first[:1], first[1:]):
             writing.show_all([(place.folder + name, upload, place.existing.get(name)) for name, upload in some])
-        for name, upload in sent[len(first) :]:
+        uploads = dict(sent[len(first) :])
+        for name, upload in uploads.items():
+            if name == place.manifest and not is_first:
+                self._show_last_manifest(writing, store, place, uploads, shards)
+                continue
             if order[name] > 1:
                 writing.confirm()
             writing.show(place.folder + name, upload, place.existing.get(name))
@@ -132,6 +138,36 @@ class Saving:
                 writing.keep_shown(failure=_LEFT if old is not None else _NO_MANIFEST, stale=stale)
         shown = [name for name, _ in sent]
         return [*(name for name in place.shards if name not in shown), *shown]
+
+    def _show_last_manifest(
+        self,
+        writing: Writing,
+        store: Store,
+        place: Place,
+        uploads: Mapping[str, OwningUpload],
+        shards: list[ShardBytes],
+    ) -> None:
+        """Let the manifest show up after the file that completes the checkpoint, if that file is still ours.
+
+        The manifest of another program that saves here is replaced, if that program wrote its other file before ours.
+        """
+        path, text = place.folder + place.manifest, render_manifest(_manifest(place, shards))
+        upload, replaced = uploads[place.manifest], place.existing.get(place.manifest)
+        for more in range(MOST_MANIFESTS, -1, -1):
+            try:
+                writing.show(path, upload, replaced)
+                break
+            except ChangedError:
+                uploads[place.commit].confirm()
+                if not more:
+                    raise
+            replaced = info_if_present(store, path)
+            upload = writing.send(path, len(text), [memoryview(text)], replaced)
+        try:
+            uploads[place.commit].confirm()
+        except ChangedError:
+            upload.withdraw()
+            raise
 
     def _send_shards(self, writing: Writing, place: Place, shards: list[ShardBytes]) -> list[tuple[str, OwningUpload]]:
         """Send the missing shards; return the shards that have not shown up yet, in their order."""
