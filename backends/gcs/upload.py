@@ -166,7 +166,7 @@ class GcsUpload(ProvenUpload):
         if answer.status in (200, 201):
             generation = (answer.document or {}).get("generation")
             return None if generation is None else str(generation)
-        if answer.status in (404, 410, 412):
+        if answer.status in (404, 409, 410, 412):
             raise changed_meanwhile(self._uri, self._replaced, status=answer.status)
         raise self._failed(answer)
 

@@ -18,6 +18,7 @@ from typing import ClassVar, Protocol, runtime_checkable
 
 from streamer import _native
 from streamer.core.errors import AccessDeniedError, ChangedError, ChecksumError, CredentialsError, StorageError
+from streamer.core.outages.transient import is_transient
 from streamer.core.secrets.redact import redact
 from streamer.core.store.presence import info_if_present
 from streamer.core.store.sources import ObjectInfo, Store
@@ -27,6 +28,7 @@ __all__ = ["FoundObject", "OwningUpload", "ProvenUpload", "owning", "write_whole
 
 # Some storages show an object some time after it was written. These pauses are between the looks, ten seconds in all.
 PAUSES_S = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 3.65)
+FEW_LOOKS = 4  # if the answer says that nothing was written
 
 _CHECK = "Save again, and check the storage's disk and the proxies on the way to it"
 
@@ -172,13 +174,11 @@ class ProvenUpload(ABC):
         self._attempts += 1
         try:
             self.version = self._commit()
-        except ChangedError as refusal:
-            if not self.has_mark:
-                raise
-            self._check(refusal)
         except StorageError as error:
-            if error.status is None or isinstance(error, CredentialsError) or not self._was_successful():
+            has_answer = error.status is not None or not is_transient(error)
+            if not self.has_mark or not has_answer or isinstance(error, CredentialsError):
                 raise
+            self._check(error)
         self._is_finished = True
 
     def confirm(self) -> None:
@@ -212,38 +212,32 @@ class ProvenUpload(ABC):
             return True
         return not self._is_own(found) and self._replaced is not None and found.version == self._replaced.version
 
-    def _was_successful(self) -> bool:
-        """Say whether the storage has the whole object, although it answered with an error."""
-        try:
-            found = self._look()
-        except StorageError:
-            return False
-        return found is not None and self._is_own(found) and self._fault(found, None) is None
-
-    def _check(self, refusal: ChangedError | None) -> None:
+    def _check(self, failure: StorageError | None) -> None:
         """Look at the object, several times if it is not there yet, and raise what is wrong with it.
 
         Args:
-            refusal: The storage's refusal of the last request, or None if it was successful.
+            failure: What the answer to the last request says, or None if it was successful.
         """
-        may_be_late = not self._is_seen and (refusal is None or self._attempts > 1)
+        is_of_status = failure is not None and failure.status is not None
+        pauses_s = PAUSES_S[:FEW_LOOKS] if is_of_status else PAUSES_S
         try:
             found = self._look()
-            for pause_s in PAUSES_S if may_be_late else ():
+            for pause_s in () if self._is_seen else pauses_s:
                 if not self._is_from_before(found):
                     break
                 time.sleep(pause_s)
                 found = self._look()
-        except AccessDeniedError as error:
-            if isinstance(error, CredentialsError):
+        except StorageError as error:
+            if failure is not None:
+                raise failure from error
+            if not isinstance(error, AccessDeniedError) or isinstance(error, CredentialsError):
                 raise
-            if refusal is not None:
-                raise refusal from error
             self._check_unseen(error)
             return
-        fault = self._fault(found, refusal)
+        fault = self._fault(found, failure if isinstance(failure, ChangedError) else None)
         if fault is not None:
-            raise fault from refusal
+            is_told = failure is not None and is_of_status and not isinstance(failure, ChangedError)
+            raise failure if is_told and not (found and self._is_own(found)) else fault from failure
         self._is_seen, self.version = True, found.version if found else None
 
     def _check_unseen(self, refused: AccessDeniedError) -> None:
