@@ -236,8 +236,10 @@ class ProvenUpload(ABC):
             return
         fault = self._fault(found, failure if isinstance(failure, ChangedError) else None)
         if fault is not None:
-            is_told = failure is not None and is_of_status and not isinstance(failure, ChangedError)
-            raise failure if is_told and not (found and self._is_own(found)) else fault from failure
+            is_own = found is not None and self._is_own(found)
+            if failure is not None and is_of_status and not is_own and not isinstance(failure, ChangedError):
+                raise failure
+            raise fault from failure
         self._is_seen, self.version = True, found.version if found else None
 
     def _check_unseen(self, refused: AccessDeniedError) -> None:
