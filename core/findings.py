@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 __all__ = ["Findings"]
 
-Range: TypeAlias = tuple[str, str, str, int, int]  # what it holds; server and URI; first byte and end of the range
+Range: TypeAlias = tuple[str, str, str, int, int]  # what it holds; server and identity; first byte, end of the range
 LENGTH_BYTES = 8
 FASTEST = 1  # of zlib's levels: a header shrinks to a tenth, at 100 MB/s
 
@@ -64,10 +64,10 @@ class Findings:
             return
         with self._guard:
             for (*key, begin, _), content, version in zip(ranges, contents, versions, strict=True):
-                what, server, uri = key
-                self._versions[server, uri] = version
-                known = self._ranges.get((what, server, uri, begin), b"")
-                self._ranges[what, server, uri, begin] = max(known, bytes(content), key=len)
+                what, server, identity = key
+                self._versions[server, identity] = version
+                known = self._ranges.get((what, server, identity, begin), b"")
+                self._ranges[what, server, identity, begin] = max(known, bytes(content), key=len)
 
     def recall_ranges(
         self, ranges: Sequence[Range], *, are_cut: bool = False
@@ -81,12 +81,12 @@ class Findings:
         if self.is_noting or not self._is_open:
             return None
         contents, versions = list[memoryview](), list[str]()
-        for what, server, uri, begin, end in ranges:
-            content = self._ranges.get((what, server, uri, begin))
+        for what, server, identity, begin, end in ranges:
+            content = self._ranges.get((what, server, identity, begin))
             if content is None or (len(content) < end - begin and not are_cut):
                 return None
             contents.append(memoryview(content)[: end - begin])
-            versions.append(self._versions[server, uri])
+            versions.append(self._versions[server, identity])
         return contents, versions
 
     def packed(self) -> bytes:
@@ -102,7 +102,7 @@ class Findings:
         at = LENGTH_BYTES + int.from_bytes(data[:LENGTH_BYTES], "little")
         told = json.loads(data[LENGTH_BYTES:at])
         self._answers = {tuple(key): answer for key, answer in told["answers"]}
-        self._versions = {(server, uri): version for server, uri, version in told["versions"]}
-        for what, server, uri, begin, size in told["ranges"]:
-            self._ranges[what, server, uri, begin] = data[at : at + size]
+        self._versions = {(server, identity): version for server, identity, version in told["versions"]}
+        for what, server, identity, begin, size in told["ranges"]:
+            self._ranges[what, server, identity, begin] = data[at : at + size]
             at += size

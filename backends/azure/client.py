@@ -28,9 +28,11 @@ from streamer.backends.azure.errors import Request, raise_login_error, raise_sto
 from streamer.backends.azure.options import filled_options
 from streamer.backends.azure.transport import Call, EngineTransport
 from streamer.backends.azure.urls import AzureUrl
+from streamer.backends.blob_urls import is_azure_host
 from streamer.backends.client.answer_times import ATTEMPTS, answer_times
 from streamer.backends.client.proxy import check_proxy, environment_proxy
 from streamer.backends.fsspec.instances import shared
+from streamer.backends.login_state import login_identity
 from streamer.backends.metadata_servers import ask_azure_directly
 from streamer.core.errors import OptionError
 from streamer.core.options.limits import Limits
@@ -124,6 +126,7 @@ class AzureClient:
         self.endpoint = str(adlfs_client.url).partition("?")[0].rstrip("/")  # the query may be a SAS
         if options.get("credential") is None and self._has_token:
             ask_azure_directly(self._credential)
+        self._options = options
         self._last_token: Any = None
         self._one_login = asyncio.Lock()
         _check_account(url, adlfs_client.account_name)
@@ -171,6 +174,11 @@ class AzureClient:
             sas = str(credential.signature).lstrip("?")
             return Grant(f"{url}?{sas}", headers, _expiry_of(sas))
         return Grant(url, headers)
+
+    def login_identity(self) -> str:
+        """Return what the login adds to the identity of a blob; empty if another process cannot have the login."""
+        # Azure's own hosts are accounts, and each name in one has the same bytes for every login that may read it.
+        return "azure" if is_azure_host(urlsplit(self.endpoint).netloc) else login_identity(self._options)
 
     def _signed(self, container: str, name: str, uri: str, ends_at_s: int) -> str:
         credential = self._credential

@@ -22,6 +22,7 @@ from streamer.core.errors import ObjectNotFoundError, StorageError
 from streamer.core.options.limits import Limits, ListingCount
 from streamer.core.outages.outage_waits import answered_so_far
 from streamer.core.store.digests import HASHES, NoDigest, ObjectDigest, PartDigest
+from streamer.core.store.identities import digest_of
 from streamer.core.store.presence import folders_among
 from streamer.core.store.sources import AnswerChecksum, HttpSource, ObjectInfo, Store, hookimpl
 from streamer.core.store.uploads import Upload
@@ -172,6 +173,11 @@ class AzureStore:
         if len(value) != HASHES["md5"]:
             return NoDigest("it was uploaded without a Content-MD5, and Azure computes none for several blocks")
         return ObjectDigest("md5", (PartDigest(int(blob.size), value.hex()),))
+
+    def identity(self, info: ObjectInfo) -> str:
+        """Return a digest of account, container and name, and of the login if the host is not Azure's own."""
+        login = self._client.login_identity()
+        return login and digest_of("az", self.server, info.path, login)
 
     def write(self, path: str, data: bytes) -> None:
         """Upload one small blob.

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
-from urllib.parse import quote, urlencode
+from urllib.parse import quote, urlencode, urlsplit
 
 from streamer.backends.client.answer_times import named_times
 from streamer.backends.client.answer_values import parse_name, parse_size, parse_word
@@ -26,6 +26,7 @@ from streamer.backends.client.retry import Attempts, answered
 from streamer.backends.gcs.credentials import LOGINS, Bearer, GoogleLogin, bearer_of
 from streamer.backends.gcs.errors import Answer, Caller
 from streamer.backends.gcs.options import filled_options, only_of_aiohttp
+from streamer.backends.login_state import login_identity
 from streamer.core.errors import OptionError, StorageError
 from streamer.core.options.limits import Limits
 from streamer.core.secrets.environment import set_variables, variable
@@ -110,6 +111,7 @@ class GcsClient:
         self._session_options: Mapping[str, Any] = options.get("session_kwargs") or {}
         self._headers, self._proxy = own_headers(self._session_options), named_proxy(self._session_options)
         self.endpoint = _endpoint(options)
+        self._options = options
         self._login = LOGINS.of(options)
         self._times = named_times(limits, timeout_of(options.get("requests_timeout"), "requests_timeout"))
         self.caller = Caller(self._login.why_anonymous, _user_project(options.get("requester_pays"), self._login))
@@ -178,6 +180,12 @@ class GcsClient:
             proxy=self._proxy,
             **facts,
         )
+
+    def login_identity(self) -> str:
+        """Return what the login adds to the identity of an object; empty if another process cannot have the login."""
+        host = urlsplit(self.endpoint).hostname or ""
+        # Google has one owner for each name of a bucket, so every login that may read gets the same bytes.
+        return "google" if host.endswith(".googleapis.com") else login_identity(self._options)
 
     def forget_absent_credentials(self) -> None:
         """If this client found no credentials, let the next client look for them again."""

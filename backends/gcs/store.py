@@ -22,6 +22,7 @@ from streamer.core.options.limits import Limits, ListingCount
 from streamer.core.outages.outage_waits import answered_so_far
 from streamer.core.secrets.redact import redact
 from streamer.core.store.digests import NoDigest, ObjectDigest, digest_of_base64
+from streamer.core.store.identities import digest_of
 from streamer.core.store.presence import folders_among
 from streamer.core.store.sources import HttpSource, ObjectInfo, PythonSource, Source, Store, hookimpl
 from streamer.core.store.uploads import Upload
@@ -184,6 +185,11 @@ class GcsStore:
             StorageError: as for `info`.
         """
         self._writer(path).put(data)
+
+    def identity(self, info: ObjectInfo) -> str:
+        """Return a digest of endpoint, name and generation, and of the login if the endpoint is not Google's own."""
+        login = self._client.login_identity()
+        return login and digest_of("gs", self.server, info.path, self._generation_of(info.path), login)
 
     def begin_upload(self, path: str, size_bytes: int | None, part_bytes: int, replaced: ObjectInfo | None) -> Upload:
         """Begin a resumable upload; raises as `write`, and UsageError for a URL that pins a generation."""

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
+from urllib.parse import urlsplit
 
 from streamer.backends.hf.cache import (
     cached_commit,
@@ -29,11 +30,13 @@ from streamer.core.errors import ChangedError, ObjectNotFoundError, RangeRespons
 from streamer.core.options.limits import Limits
 from streamer.core.secrets.redact import redact
 from streamer.core.store.digests import NoDigest, ObjectDigest, PartDigest
+from streamer.core.store.identities import digest_of
 from streamer.core.store.sources import FileSource, HttpSource, ObjectInfo, Source, Store, hookimpl
 
 __all__ = ["HfStore", "streamer_open_store", "streamer_source_kind"]
 
 DEFAULT_LIMITS = Limits()
+_PUBLIC_HUB = "huggingface.co"
 _OTHER_KINDS = (
     "buckets/",
     "kernels/",
@@ -162,6 +165,12 @@ class HfStore:
         if sha256 is None or info.size_bytes is None:
             return NoDigest("it is not in LFS or Xet, and the Hub has a sha256 only for files there")
         return ObjectDigest("sha256", (PartDigest(info.size_bytes, sha256),))
+
+    def identity(self, info: ObjectInfo) -> str:
+        """Return a digest of the Hub's URL, and of the token if the Hub is not Hugging Face's own."""
+        start = self._hub.start(info.version or self._commit(), self._inner(info.path))
+        has_one_owner = urlsplit(start.url).hostname == _PUBLIC_HUB  # there, a name has the same bytes for everybody
+        return digest_of("hf", start.url, {} if has_one_owner else start.headers)
 
     def close(self) -> None:
         """Do nothing: connections are shared."""

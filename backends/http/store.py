@@ -30,6 +30,7 @@ from streamer.core.outages.outage_waits import answered_so_far
 from streamer.core.outages.transient import is_transient
 from streamer.core.secrets.hidden_arguments import SecretOptions
 from streamer.core.secrets.redact import redact
+from streamer.core.store.identities import digest_of, stable_url
 from streamer.core.store.parallel import in_parallel
 from streamer.core.store.presence import folders_among
 from streamer.core.store.sources import HttpSource, ObjectInfo, PythonSource, Store, hookimpl
@@ -160,11 +161,17 @@ class HttpStore:
         with self._guard:
             probe = self._probes.get(info.path)
         if probe is None or not _is_same(probe, info):
-            probe = self._probe_again(info)
+            probe = self._probes[info.path] = self._probe_again(info)
         refresh = partial(self._refreshed, info)
         ca_file, proxy = self._access.ca_file, self._access.proxy
         start = self._start(info.path)
         return source_of_probe(probe, self._client, start, info, refresh, ca_file=ca_file, proxy=proxy)
+
+    def identity(self, info: ObjectInfo) -> str:
+        """Return a digest of the URL, the headers, and the place where redirects ended."""
+        start, probe = self._start(info.path), self._probes.get(info.path)
+        end = start if probe is None else probe.hop
+        return digest_of("http", stable_url(start.url), start.headers, stable_url(end.url))
 
     def begin_upload(self, path: str, size_bytes: int | None, _: int, replaced: ObjectInfo | None) -> Upload:
         """Begin an object that one ``PUT`` writes; raises as `HttpUpload`."""

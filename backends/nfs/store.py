@@ -18,6 +18,7 @@ from streamer.core.engine.native_errors import error_from_native
 from streamer.core.errors import ObjectNotFoundError, StorageError, UnknownSchemeError
 from streamer.core.format.shard_names import is_of_checkpoint
 from streamer.core.options.limits import Limits
+from streamer.core.store.identities import digest_of
 from streamer.core.store.sources import NfsSource, ObjectInfo, Store, hookimpl
 
 __all__ = ["NfsStore", "streamer_open_store", "streamer_source_kind"]
@@ -124,6 +125,10 @@ class NfsStore:
     def source(self, info: ObjectInfo) -> NfsSource:
         """Return the source for the native readers; no request is sent."""
         return NfsSource(str(self._url.at(info.path)))
+
+    def identity(self, info: ObjectInfo) -> str:
+        """Return a digest of the URL with its user and export."""
+        return digest_of(str(self._url.at(info.path)))
 
     def close(self) -> None:
         """Close the idle connections."""

@@ -15,7 +15,7 @@ from typing import Any
 from botocore.exceptions import BotoCoreError, ClientError, InvalidRegionError
 
 from streamer.backends.s3.answers import ForeignAnswerError, RefusedError
-from streamer.backends.s3.botocore_login import check_tenant, shared_login
+from streamer.backends.s3.botocore_login import check_tenant, is_amazon, shared_login
 from streamer.backends.s3.errors import MalformedAnswerError
 from streamer.backends.s3.options import endpoint_of, filled_options, times_of
 from streamer.backends.s3.sender import Sender, user_agent_of
@@ -129,6 +129,12 @@ class BotocoreClient:
         if answer.status != 200:
             raise RefusedError(answer, attempts)
         return answer.headers
+
+    def endpoint_and_keys(self) -> tuple[str, tuple[str | None, str | None] | None]:
+        """Return the endpoint, for Amazon its partition; and the access key and token, None for anonymous requests."""
+        client = self._login.client()
+        endpoint = client.meta.partition if is_amazon(client) else client.meta.endpoint_url.rstrip("/")
+        return endpoint, self._login.keys()
 
     def forget_templates(self) -> None:
         """Discard the templates, so that current credentials sign the next URL of each bucket."""

@@ -49,6 +49,7 @@ __all__ = [
     "UsersSession",
     "allow_tenants",
     "check_tenant",
+    "is_amazon",
     "keys_in",
     "shared_login",
     "shared_session",
@@ -66,7 +67,7 @@ _ONE_ATTEMPT = {"mode": "standard", "total_max_attempts": 1}
 
 def allow_tenants(client: Any) -> None:
     """Make the client of another server than Amazon's check only the part of a bucket's name after the tenant."""
-    if not _is_amazon(client):
+    if not is_amazon(client):
         client.meta.events.unregister(_CHECK, validate_bucket_name)
         client.meta.events.register(_CHECK, _validate_name_of_tenants_bucket, unique_id=__name__)
 
@@ -77,7 +78,7 @@ def check_tenant(client: Any, bucket: str) -> None:
     Raises:
         UsageError: Amazon has no such bucket.
     """
-    if ":" in bucket and not bucket.startswith("arn:") and _is_amazon(client):
+    if ":" in bucket and not bucket.startswith("arn:") and is_amazon(client):
         raise UsageError(
             "Amazon S3 forbids a colon in the name of a bucket; tenant:bucket is a name of other servers",
             hint="Name that server: storage_options={'endpoint_url': 'https://…'}, or AWS_ENDPOINT_URL",
@@ -89,7 +90,8 @@ def _validate_name_of_tenants_bucket(params: Mapping[str, Any], **_: Any) -> Non
         validate_bucket_name({"Bucket": params["Bucket"].rpartition(":")[2]})
 
 
-def _is_amazon(client: Any) -> bool:
+def is_amazon(client: Any) -> bool:
+    """Say whether the requests of botocore's client go to Amazon."""
     host = (urlsplit(client.meta.endpoint_url).hostname or "").rstrip(".")
     return f".{host}".endswith(_AMAZON)
 
@@ -206,6 +208,16 @@ class BotocoreLogin:
         hold_to_region(client)
         sign_at_offset(client)
         return client
+
+    def keys(self) -> tuple[str | None, str | None] | None:
+        """Return the access key and the token of signatures; None for anonymous requests. Raises as `client`."""
+        if self._options.get("anon"):
+            return None
+        named = self._arguments()
+        if named.get(_KEYS[0]):
+            return named[_KEYS[0]], named.get(_KEYS[2])
+        found = keys_in(self.session)
+        return None if found is None else (found.access_key, found.token)
 
     def ca_file(self) -> str | None:
         """Return the file of certificates to trust, or None for the system's certificates."""

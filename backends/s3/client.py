@@ -19,6 +19,7 @@ from urllib.parse import quote, urlencode
 
 from streamer.backends.client.answer_times import answer_times
 from streamer.backends.client.exchange import Response
+from streamer.backends.login_state import login_identity
 from streamer.backends.s3.answers import FIELDS, RefusedError, parse_page, refuse_foreign_listing
 from streamer.backends.s3.plain_login import PlainLogin, plain_login
 from streamer.backends.s3.sender import Sender
@@ -29,6 +30,7 @@ from streamer.core.outages.transient import STATUSES
 from streamer.core.secrets.environment import set_variables
 from streamer.core.secrets.hidden_arguments import SecretOptions
 from streamer.core.secrets.texts import note_credential
+from streamer.core.store.identities import digest_of
 from streamer.core.store.sources import HttpSource
 
 if TYPE_CHECKING:
@@ -110,6 +112,11 @@ class PlainRequests:
         if is_plain:
             self._templates[bucket, lifetime_s] = UrlTemplate.of(request.url, key, keys.secret_key)
         return str(request.url)
+
+    def endpoint_and_keys(self) -> tuple[str, tuple[str | None, str | None] | None]:
+        """See `BotocoreClient.endpoint_and_keys`."""
+        keys = self.login.keys and self.login.keys()
+        return self.login.endpoint or "aws", keys and (keys.access_key, keys.token)
 
     def source_for(self, url: str, headers: Mapping[str, str] = MappingProxyType({})) -> HttpSource:
         """Return the source for a URL."""
@@ -227,6 +234,20 @@ class S3Client:
         if plain is not None and plain.serves("head_object", bucket, parameters):
             return plain.signed_get(bucket, lifetime_s, parameters)
         return self._botocore().signed_get(bucket, lifetime_s, **parameters)
+
+    def login_identity(self) -> str:
+        """Return what endpoint and login add to the identity of an object; empty if another process cannot have them.
+
+        Amazon has one owner for each name of a bucket in a partition, so every login that may read gets the same bytes.
+        Other servers may have tenants.
+        """
+        plain = self._plain
+        endpoint, keys = self._botocore().endpoint_and_keys() if plain is None else plain.endpoint_and_keys()
+        if not endpoint.startswith("http"):
+            return digest_of(endpoint)
+        access_key, token = keys or ("", None)
+        login = login_identity(self._options) if token else access_key or "anonymous"
+        return login and digest_of(endpoint, login)
 
     def renew(self) -> None:
         """Discard the templates, so that current credentials sign the next URL of each bucket."""

@@ -34,6 +34,7 @@ from streamer.core.outages.transient import STATUSES
 from streamer.core.quoting import quoted
 from streamer.core.secrets.redact import redact
 from streamer.core.store.digests import NoDigest, ObjectDigest
+from streamer.core.store.identities import digest_of
 from streamer.core.store.presence import folders_among
 from streamer.core.store.sources import HttpSource, ObjectInfo, Store, hookimpl
 from streamer.core.store.uploads import Upload
@@ -161,6 +162,14 @@ class S3Store:
         return replace(
             source, expires_at_s=signed_at_s + SIGNATURE_LIFETIME_S, refresh=partial(self._renewed, info, signed_at_s)
         )
+
+    def identity(self, info: ObjectInfo) -> str:
+        """Return a digest of endpoint, name and version, and of the login if the endpoint is not Amazon's own."""
+        try:
+            login = self._client.login_identity()
+        except Exception as error:
+            raise self._storage_error(error, info.uri, info.path.partition("/")[0]) from error
+        return login and digest_of("s3", info.path, self._version_of(info.path), login)
 
     def digest(self, info: ObjectInfo) -> ObjectDigest | NoDigest:
         """Request the object's checksum by one HEAD; if only its parts have checksums, request the parts' checksums.

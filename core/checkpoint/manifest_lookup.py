@@ -18,6 +18,7 @@ from streamer.core.format.header import TensorEntry
 from streamer.core.format.manifest import MAX_MANIFEST_BYTES, Manifest, check_shard, parse_manifest
 from streamer.core.options.settings import Settings
 from streamer.core.quoting import quoted
+from streamer.core.store.identities import identity_of
 from streamer.core.store.sources import ObjectInfo, Store
 
 __all__ = ["ManifestOfShard", "Manifests", "check_fit", "manifest_paths", "name_in_manifest"]
@@ -103,7 +104,9 @@ def _parsed(store: Store, info: ObjectInfo, settings: Settings) -> Manifest:
             uri=info.uri,
             hint="It is damaged, or no manifest of streamer. Write it again: python -m streamer manifest URI",
         )
-    manifest_object = SourceObject(info.uri, store.source(info), info.size_bytes)
+    source = store.source(info)
+    identity = identity_of(store, info, source)
+    manifest_object = SourceObject(info.uri, source, info.size_bytes, identity=identity)
     content, _ = read_ranges([manifest_object], [(0, 0, info.size_bytes)], settings, what="manifests")
     return parse_manifest(bytes(content[0]), uri=info.uri)
 

@@ -20,6 +20,7 @@ from streamer.core.format.index import ShardIndex, check_index_size, parse_index
 from streamer.core.format.shard_names import MOST_SHARDS, SHARD_SUFFIX
 from streamer.core.options.settings import Settings
 from streamer.core.other_formats.interface import Format
+from streamer.core.store.identities import identity_of
 from streamer.core.store.parallel import in_parallel
 from streamer.core.store.sources import MAX_SIZE_BYTES, ObjectInfo, Store
 
@@ -157,8 +158,15 @@ def source_object(store: Store, info: ObjectInfo) -> SourceObject:
         raise StorageError(
             "the storage reports a size that no file can have", uri=info.uri, hint="Check the storage's endpoint"
         )
-    server = getattr(store, "server", "")
-    return SourceObject(info.uri, store.source(info), info.size_bytes, server=server, stored_version=info.version)
+    source = store.source(info)
+    return SourceObject(
+        info.uri,
+        source,
+        info.size_bytes,
+        server=getattr(store, "server", ""),
+        stored_version=info.version,
+        identity=identity_of(store, info, source),
+    )
 
 
 def name_of(info: ObjectInfo) -> str:

@@ -46,6 +46,7 @@ class SourceObject:
         version: The version that `ReadSession.pinned` returned after an earlier session, or empty.
         compares_answers: Request checksums of the answers if the server sends them, and compare them.
         server: The store's name of its server; empty without a server.
+        identity: As of `streamer.core.store.identities`: what decides the bytes, beside the version.
         stored_version: The version in the store's description before anything was read, or None.
         cache: The object's place in a cache of this machine, or None.
         is_of_cache: The object is a file of that cache, to which other processes may be writing.
@@ -60,6 +61,7 @@ class SourceObject:
     stored_version: str | None = None
     cache: CachedObject | None = field(default=None, repr=False, compare=False)
     is_of_cache: bool = False
+    identity: str = field(default="", repr=False)
 
 
 def make_engine(

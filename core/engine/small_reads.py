@@ -42,7 +42,7 @@ def read_ranges(
         StorageError: and its kinds, for the first range that cannot be read.
     """
     findings = settings.findings if _may_be_found(objects) else None
-    named = [(what, objects[index].server, objects[index].uri, begin, end) for index, begin, end in ranges]
+    named = [(what, objects[index].server, objects[index].identity, begin, end) for index, begin, end in ranges]
     known = findings.recall_ranges(named, are_cut=needed_bytes is not None) if findings else None
     if known is not None:
         contents, versions = known
@@ -58,8 +58,8 @@ def read_ranges(
 
 
 def _may_be_found(objects: Sequence[SourceObject]) -> bool:
-    """Whether the version of each object names the same bytes for every process, and is compared by each read."""
-    return all(isinstance(each.source, (HttpSource, NfsSource)) for each in objects)
+    """Whether identity and version of each object name the same bytes for each process, and each read compares them."""
+    return all(isinstance(each.source, (HttpSource, NfsSource)) and each.identity for each in objects)
 
 
 def _read(

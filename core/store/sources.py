@@ -24,6 +24,7 @@ __all__ = [
     "NfsSource",
     "DigestingStore",
     "FolderStore",
+    "IdentifyingStore",
     "ObjectInfo",
     "PythonSource",
     "RemoteStore",
@@ -231,6 +232,17 @@ class DigestingStore(Protocol):
 
         Raises:
             StorageError: the storage did not answer.
+        """
+
+
+@runtime_checkable
+class IdentifyingStore(Protocol):
+    """A `Store` that names what decides the bytes of its objects, so that loads of several processes can share them."""
+
+    def identity(self, info: ObjectInfo) -> str:
+        """Return a `streamer.core.store.identities.digest_of` the object's address, login and headers.
+
+        It is the same in each process, and after a renewal of the login; empty if nothing is. Asks the storage nothing.
         """
 
 

@@ -23,10 +23,11 @@ class StoreFindings:
     Args:
         findings: The findings of all stores; None to ask always and note nothing.
         server: Name of the store's server.
+        origin: Digest of the URL and the options that the store was opened with; empty to ask always and note nothing.
     """
 
-    def __init__(self, findings: Findings | None, server: str) -> None:
-        self._findings, self._server = findings, server
+    def __init__(self, findings: Findings | None, server: str, origin: str) -> None:
+        self._findings, self._server, self._origin = findings if origin else None, server, origin
 
     def info(self, path: str, ask: Callable[[], ObjectInfo]) -> ObjectInfo:
         """Return the description of an object; `ask` asks the store."""
@@ -39,7 +40,7 @@ class StoreFindings:
     def _answer(self, method: str, path: str, ask: Callable[[], list[ObjectInfo]]) -> list[ObjectInfo]:
         if self._findings is None:
             return ask()
-        key = (method, self._server, path)
+        key = (method, self._server, self._origin, path)
         known = self._findings.recall(key)
         if known is not None:
             return _recalled(known)

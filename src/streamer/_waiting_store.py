@@ -16,11 +16,13 @@ from streamer.core.findings import Findings
 from streamer.core.outages.outage_waits import OutageWaits
 from streamer.core.secrets.texts import SecretTexts
 from streamer.core.store.digests import NoDigest, ObjectDigest
+from streamer.core.store.identities import digest_of, stable_url
 from streamer.core.store.own_objects import OwningUpload, owning
 from streamer.core.store.sources import (
     DigestingStore,
     FolderStore,
     HttpSource,
+    IdentifyingStore,
     ObjectInfo,
     PythonSource,
     RemoteStore,
@@ -61,8 +63,10 @@ def waiting(
         return store
     server = store.server if isinstance(store, RemoteStore) else _server_of(uri)
     abilities = tuple(ability for protocol, ability in _ABILITIES.items() if isinstance(store, protocol))
-    found = StoreFindings(findings, server)
-    wrapped: Store = _waiting_class(abilities)(store, Route(server, options), server, waits, secrets, found=found)
+    origin = digest_of(stable_url(uri), options or {})
+    found = StoreFindings(findings, server, origin)
+    route = Route(server, options)
+    wrapped: Store = _waiting_class(abilities)(store, route, server, waits, secrets, found=found, origin=origin)
     return wrapped
 
 
@@ -76,8 +80,10 @@ class _WaitingStore:
         secrets: SecretTexts,
         *,
         found: StoreFindings,
+        origin: str,
     ) -> None:
         self._store, self.server, self._waits, self._secrets = store, server, waits, secrets
+        self.origin = origin  # for `identity_of`
         self._route, self._found = route, found
         self.root: str = store.root
 
@@ -142,7 +148,7 @@ class _WaitingUpload:
 
 
 class _Digests:
-    """Added to the wrapper of a `DigestingStore`. The next two classes do the same for other protocols of stores."""
+    """Added to the wrapper of a `DigestingStore`. The next classes do the same for other protocols of stores."""
 
     _store: Any
     _ask: Callable[..., Any]
@@ -159,6 +165,16 @@ class _Folders:
     def folders(self, prefix: str) -> list[str]:
         names: list[str] = self._ask_to_list(lambda: self._store.folders(prefix))
         return names
+
+
+class _Identities:
+    _store: Any
+    _secrets: SecretTexts
+
+    def identity(self, info: ObjectInfo) -> str:
+        with self._secrets.masking_errors():
+            identity: str = self._store.identity(info)
+        return identity
 
 
 class _Uploads:
@@ -185,12 +201,13 @@ class _Resumes:
 _ABILITIES: dict[Any, type] = {
     DigestingStore: _Digests,
     FolderStore: _Folders,
+    IdentifyingStore: _Identities,
     UploadingStore: _Uploads,
     ResumingStore: _Resumes,
 }
 
 
-@lru_cache(maxsize=16)  # the number of combinations
+@lru_cache(maxsize=32)  # the number of combinations
 def _waiting_class(abilities: tuple[type, ...]) -> type[Any]:
     return type(_WaitingStore.__name__, (*abilities, _WaitingStore), {})
 

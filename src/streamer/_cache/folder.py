@@ -27,6 +27,7 @@ __all__ = ["CacheFolder", "Held", "Lock", "absolute_path"]
 FORMAT = "v1"  # version of the journals and of this layout; each version has a folder of its own
 PRIVATE = 0o700
 DESCRIPTION = "object.json"
+SALT, SALT_BYTES = "salt", 32
 JOURNAL, DATA = "journal", "data"
 _KEY = re.compile(r"[0-9a-f]{40}")
 _DEAD = ".removed-"
@@ -99,6 +100,23 @@ class CacheFolder:
         if os.path.lexists(folder._objects):
             _check_private(folder._objects)
         return folder
+
+    def salt(self) -> bytes:
+        """Return the secret of this cache, which only this user can read; the first process makes it.
+
+        Raises:
+            OSError: it cannot be made or read.
+        """
+        path = os.path.join(self.path, SALT)
+        salt = _read_salt(path)
+        if salt is None:
+            with locked_folder(self.path):  # another process may make it at the same time
+                salt = _read_salt(path)
+                if salt is None:
+                    salt = secrets.token_bytes(SALT_BYTES)
+                    with draft_of(path, is_flushed=False) as draft, open(draft, "xb", opener=_privately) as file:
+                        file.write(salt)
+        return salt
 
     def folder_of(self, identity: Identity) -> str:
         """Return the path of an object's folder, whether or not the folder exists."""
@@ -212,6 +230,17 @@ def _locked(path: str, operation: int) -> Lock | None:
     except FileNotFoundError:
         return None
     return lock if is_same else None
+
+
+def _read_salt(path: str) -> bytes | None:
+    with suppress(FileNotFoundError), open(path, "rb") as file:
+        salt = file.read()
+        return salt if len(salt) == SALT_BYTES else None  # else a crash of the machine left it
+    return None
+
+
+def _privately(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def _check_private(path: str) -> None:

@@ -62,7 +62,8 @@ def _opened(
     remarks: list[str],
 ) -> tuple[Sequence[SourceObject], list[str]]:
     numbered = enumerate(zip(objects, reasons, strict=True))
-    identities = {number: identity_of(each) for number, (each, reason) in numbered if reason is None}
+    salt = folder.salt()
+    identities = {number: identity_of(each, salt) for number, (each, reason) in numbered if reason is None}
     there = [number for number, identity in identities.items() if folder.has(identity)]
     places = {number: _place(folder, identities[number]) for number in there}
     new = {number: identity for number, identity in identities.items() if number not in places}

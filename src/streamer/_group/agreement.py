@@ -27,6 +27,7 @@ from streamer.core.options.options import Options
 from streamer.core.options.settings import Settings
 from streamer.core.request.request import Request
 from streamer.core.secrets.redact import redact
+from streamer.core.store.identities import digest_of, stable_url
 from streamer.core.store.sources import FileSource
 from streamer.plugins.registry import scheme_of
 
@@ -115,26 +116,45 @@ def _agree_on_checkpoint(member: Member, catalog: Catalog) -> None:
     """Compare the objects that this rank located, and their headers, with those of rank 0.
 
     Raises:
+        UsageError: as `_compare_identities`.
         ChangedError: this rank found other objects or headers than rank 0.
         GroupError: another rank did.
     """
     digest = hashlib.sha256(repr(catalog.tensors).encode()).hexdigest()
-    shards = [[each.uri, each.size_bytes, _version_for_all(each)] for each in catalog.shards]
-    told = member.gather({"shards": shards, "tensors": digest})
+    versions = [[each.size_bytes, _version_for_all(each)] for each in catalog.shards]
+    told = member.gather({"versions": versions, "tensors": digest})
     different = [rank for rank in range(member.size) if told[rank] != told[0]]
     if member.rank in different:
         member.is_over = True  # each rank finds this difference by itself
-        expected: list[Any] = told[0]["shards"]
-        uri = next((str(mine[0]) for mine in shards if mine not in expected), catalog.shards[0].uri)
+        expected: list[Any] = told[0]["versions"]
+        number = next((i for i, mine in enumerate(versions) if mine not in expected), 0)
         raise ChangedError(
             f"rank {member.rank} of the group found another version or size than rank 0",
-            uri=uri,
+            uri=catalog.shards[number].uri,
             hint="Load again when nobody writes. For files that were copied to each machine, make a group per machine",
         )
     if different:
         member.is_over = True
         name = member.name_of(different[0])
         raise GroupError(f"{name} found another version of the checkpoint than rank 0", rank=different[0])
+    _compare_identities(member, catalog)
+
+
+def _compare_identities(member: Member, catalog: Catalog) -> None:
+    """Check that all ranks read the same objects: other objects may have equal sizes and versions.
+
+    Raises:
+        UsageError: they do not.
+    """
+    told = member.gather({"identities": [each.identity for each in catalog.shards]})
+    for rank, each in enumerate(told):
+        if each != told[0]:
+            member.is_over = True  # each rank finds this difference by itself
+            raise UsageError(
+                f"rank {rank} of the group reads other objects than rank 0: by login, headers, endpoint or redirect",
+                uri=catalog.shards[0].uri,
+                hint="Pass all ranks the same, also in the environment, or let each rank load alone: group=None",
+            )
 
 
 def agree_on_parts(
@@ -173,14 +193,17 @@ def _part(runs: Sequence[Sequence[int]]) -> Part:
 
 
 def _compare_requests(member: Member, request: Request) -> None:
-    told = member.gather(_summary(request))
+    told = member.gather({"shown": _summary(request), "uris": digest_of(*map(stable_url, request.uris))})
     for rank, each in enumerate(told):
-        for name, value in told[0].items():
-            if each.get(name) != value:
+        for name, value in told[0]["shown"].items():
+            if each["shown"].get(name) != value:
                 member.is_over = True
-                raise UsageError(
-                    f"{name} differs in the group: {each.get(name)} on rank {rank}, {value} on rank 0", hint=STRICT
-                )
+                shown = f"{each['shown'].get(name)} on rank {rank}, {value} on rank 0"
+                raise UsageError(f"{name} differs in the group: {shown}", hint=STRICT)
+        if each["uris"] != told[0]["uris"]:
+            member.is_over = True
+            what = f"on rank {rank} and rank 0, in a part that is not shown: a query or a login"
+            raise UsageError(f"uri= differs in the group {what}", uri=told[0]["shown"]["uri="], hint=STRICT)
 
 
 def _summary(request: Request) -> Mapping[str, str]:

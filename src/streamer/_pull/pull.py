@@ -38,6 +38,7 @@ from streamer.core.request.request import ProgressOption
 from streamer.core.secrets.hidden_arguments import hidden, hidden_uri
 from streamer.core.secrets.redact import redact
 from streamer.core.store.digests import NOT_REQUESTED, NoDigest, ObjectDigest
+from streamer.core.store.identities import identity_of, is_sealed, seal_of
 from streamer.core.store.parallel import MOST_LARGE, in_parallel
 from streamer.core.store.sources import ObjectInfo, Store
 from streamer.plugins.registry import scheme_of
@@ -88,6 +89,7 @@ class _Pull:
         self._uri, self._label, self._folder, self._store = uri, redact(uri).rstrip("/"), folder, store
         self._settings, self._wanted = settings, wanted
         self._record = folder.record()
+        self._place, self._is_same_place = "", False
 
     def run(self, progress: ProgressOption, listing: Listing | None) -> PullReport:
         if self._record is not None and self._record.uri != self._label:
@@ -98,14 +100,16 @@ class _Pull:
             )
         listing = listing or files_below(self._store, self._uri, self._settings)
         chosen = self._chosen(listing.files)
+        self._place = identity_of(self._store, ObjectInfo(self._store.root, self._label, None))
+        self._is_same_place = self._record is not None and is_sealed(self._place, self._record.seal)
         check_series(listing.files, chosen, self._label)
         kept = self._kept(chosen)
         gone, others = self._others(listing, chosen)
         missing = {name: info for name, info in chosen.items() if name not in kept}
         pulled, parts, read_bytes = self._pull(missing, progress)
-        record = PulledFolder(self._label, {**others, **kept, **pulled})
+        record = PulledFolder(self._label, {**others, **kept, **pulled}, seal_of(self._place))
         authenticated = self._check(chosen, {*record.files, *listing.files}, pulled)
-        if pulled or gone or self._record is None or self._folder.is_marked:
+        if pulled or gone or not self._is_same_place or self._folder.is_marked:
             place(self._folder, record, gone, parts)
         files = record.files.values()
         return PullReport(
@@ -176,7 +180,8 @@ class _Pull:
             and recorded[name].size_bytes == info.size_bytes
             and self._folder.has_file(name, recorded[name].size_bytes)
         }
-        kept = {name: each for name, each in here.items() if each.version and each.version == chosen[name].version}
+        same = here if self._is_same_place else {}  # another place may have other bytes under equal versions
+        kept = {name: each for name, each in same.items() if each.version and each.version == chosen[name].version}
         doubted = [name for name, each in here.items() if name not in kept and each.digest]
         for name, digest in zip(doubted, digests_of(self._store, [chosen[name] for name in doubted]), strict=True):
             if hash_of(digest) == here[name].digest:  # a new commit or upload of the same bytes
@@ -202,7 +207,8 @@ class _Pull:
         listed = listing.files
         if not listing.is_whole:  # such a listing does not show which files were removed
             return [], {name: each for name, each in rest.items() if name not in listed}
-        others = {name: each for name, each in rest.items() if name in listed and listed[name].version == each.version}
+        same = rest if self._is_same_place else {}
+        others = {name: each for name, each in same.items() if name in listed and listed[name].version == each.version}
         return sorted(set(rest) - set(others)), others
 
     def _pull(
@@ -210,7 +216,7 @@ class _Pull:
     ) -> tuple[dict[str, PulledFile], list[Part], int]:
         if not missing:
             return {}, [], 0
-        parts = {name: Part(self._folder.parts, name, info) for name, info in missing.items()}
+        parts = {name: Part(self._folder.parts, name, info, self._place) for name, info in missing.items()}
         for name in missing:
             self._folder.check_path(name)
         needed_bytes = sum((info.size_bytes or 0) - parts[name].offset for name, info in missing.items())

@@ -46,16 +46,18 @@ class PulledFolder:
     Attributes:
         uri: The URI from which they were pulled, without secrets.
         files: The files, by name.
+        seal: `seal_of` the identity of the place that the URI named, with its query and its login.
     """
 
     uri: str
     files: Mapping[str, PulledFile]
+    seal: str = ""
 
 
 def render_record(record: PulledFolder) -> bytes:
     """Return a record as JSON."""
     files = {name: asdict(each) for name, each in sorted(record.files.items())}
-    return json.dumps({"format": FORMAT, "uri": record.uri, "files": files}, indent=1).encode()
+    return json.dumps({"format": FORMAT, "uri": record.uri, "seal": record.seal, "files": files}, indent=1).encode()
 
 
 def parse_record(content: bytes) -> PulledFolder | None:
@@ -69,11 +71,11 @@ def parse_record(content: bytes) -> PulledFolder | None:
     try:
         document = json.loads(strict_json.decode_utf8(content))
         files = {name: _file_of(each) for name, each in document["files"].items()}
-        uri = document["uri"]
+        uri, seal = document["uri"], document.get("seal", "")
         is_ours = document["format"] == FORMAT and isinstance(uri, str) and all(map(is_safe, files))
     except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
         return None
-    return PulledFolder(uri, files) if is_ours else None
+    return PulledFolder(uri, files, str(seal)) if is_ours else None
 
 
 def _file_of(entry: dict[str, Any]) -> PulledFile:

@@ -1,7 +1,7 @@
 """The first bytes of a file that is being pulled, under a temporary name, with a note of their file and version.
 
-Guarantees: a part is continued only if URI, version and size are the same. After a crash of the machine, only bytes
-that were flushed to the disk count. If only this process died, all written bytes count.
+Guarantees: a part is continued only if place, name, version and size are the same. After a crash of the machine, only
+bytes that were flushed to the disk count. If only this process died, all written bytes count.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from streamer._pull.record import PulledFile
 from streamer.backends.posix.open_folder import OpenFolder
 from streamer.core.checkpoint.file_digests import FileDigests
 from streamer.core.store.digests import NoDigest, ObjectDigest
+from streamer.core.store.identities import is_sealed, seal_of
 from streamer.core.store.sources import ObjectInfo
 
 __all__ = ["Part", "name_of_part"]
@@ -34,6 +35,7 @@ class Part:
         folder: The open folder of all parts.
         name: The name of the file.
         info: The storage's description of the file.
+        place: The identity of the place from which all files are pulled.
 
     Attributes:
         name: The name of the part in the folder of parts.
@@ -44,11 +46,11 @@ class Part:
         OSError: the folder cannot be read.
     """
 
-    def __init__(self, folder: OpenFolder, name: str, info: ObjectInfo) -> None:
+    def __init__(self, folder: OpenFolder, name: str, info: ObjectInfo, place: str) -> None:
         self.name = name_of_part(name)
         self._folder, self._note_name = folder, f"{self.name}.json"
-        self._of, self._info = name, info
-        self._identity = [name, info.uri, info.version, info.size_bytes]
+        self._of, self._info, self._place = name, info, place
+        self._file = [name, info.path, info.version, info.size_bytes]
         self._descriptor = -1
         note = self._note()
         self.crc32c: str | None = note.get("crc32c")
@@ -154,7 +156,8 @@ class Part:
         """Read the note on the bytes on the disk; return an empty one if their version differs or is unknown."""
         try:
             note = json.loads(self._folder.read(self._note_name))
-            if self._info.version is not None and note["identity"] == self._identity and int(note["synced_bytes"]) >= 0:
+            is_same = note["file"] == self._file and is_sealed(self._place, str(note["seal"]))
+            if self._info.version is not None and is_same and int(note["synced_bytes"]) >= 0:
                 return dict(note)
         except (KeyError, OSError, TypeError, ValueError):
             pass
@@ -162,7 +165,8 @@ class Part:
 
     def _write_note(self) -> None:
         note = {
-            "identity": self._identity,
+            "file": self._file,
+            "seal": seal_of(self._place),
             "boot": _boot(),
             "synced_bytes": self._synced_bytes,
             "crc32c": self.crc32c,

@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from streamer._cache.identity import Identity, identity_of, why_not_cached
+from streamer._cache.identity import identity_of, why_not_cached
 from streamer.core.engine.session import SourceObject
 from streamer.core.store.sources import FileSource, HttpSource, NfsSource, PythonSource
 
 HTTP = HttpSource("https://s3.example.com/b/k?sig=CANARY", version='"v1"')
-OBJECT = SourceObject("s3://b/k", HTTP, 10, server="https://s3.example.com", stored_version='"v1"')
+OBJECT = SourceObject("s3://b/k", HTTP, 10, server="https://s3.example.com", stored_version='"v1"', identity="a")
+SALT = b"1"
 
 
 @pytest.mark.parametrize(
@@ -35,6 +36,7 @@ def test_an_object_whose_version_names_its_bytes_is_cached(source_object):
         (replace(OBJECT, size_bytes=0), ""),
         (replace(OBJECT, source=PythonSource(lambda *_: 0)), "Python"),
         (replace(OBJECT, stored_version=None), "no version"),
+        (replace(OBJECT, identity=""), "another process"),
         (replace(OBJECT, source=replace(HTTP, version=None)), "no version with its address"),
         (replace(OBJECT, stored_version='W/"v1"'), "weak ETag"),
         (replace(OBJECT, source=replace(HTTP, version_header="Last-Modified")), "time"),
@@ -50,19 +52,20 @@ def test_any_other_object_is_not_and_the_reason_is_told(source_object, reason):
     assert bool(told) == bool(reason)
 
 
-def test_server_uri_version_and_size_make_the_name():
-    identity = identity_of(OBJECT)
+def test_server_object_version_and_size_make_the_name():
+    identity = identity_of(OBJECT, SALT)
     others = [
         replace(identity, server="https://other.example.com"),
-        replace(identity, uri="s3://b/other"),
+        identity_of(replace(OBJECT, identity="b"), SALT),
+        identity_of(OBJECT, b"2"),
         replace(identity, version='"v2"'),
         replace(identity, size_bytes=11),
     ]
-    assert len({each.key for each in [identity, *others]}) == 5
-    assert identity.key == Identity("s3://b/k", "https://s3.example.com", '"v1"', 10).key
+    assert len({each.key for each in [identity, *others]}) == 6
+    assert identity.key == identity_of(OBJECT, SALT).key
 
 
 def test_without_a_name_of_its_store_the_server_is_that_of_the_url_and_no_secret_is_in_it():
-    identity = identity_of(replace(OBJECT, server=""))
+    identity = identity_of(replace(OBJECT, server="", identity="DIGEST"), SALT)
     assert identity.server == "s3.example.com"
-    assert "CANARY" not in repr(identity)
+    assert not any(secret in repr(identity) for secret in ("CANARY", "DIGEST"))

@@ -107,19 +107,16 @@ def test_an_error_of_the_rank_that_looks_up_reaches_all(tmp_path: Path) -> None:
     assert requests <= 2
 
 
-def test_ranks_read_with_credentials_of_their_own(tmp_path: Path) -> None:
+def test_ranks_read_with_signatures_of_their_own(tmp_path: Path) -> None:
     seen: list[tuple[str, str]] = []
 
     def change(request: Request, answer: Answer) -> None:
-        seen.append((request.headers.get("x-rank", ""), request.headers.get("range", "")))
+        seen.append((request.path.rpartition("=")[2], request.headers.get("range", "")))
 
     data = save({f"layers.{number}": torch.full((300_000,), float(number)) for number in range(4)})
     with one_file(change, data) as server:
         uri = server.url.replace("/object", "/a.safetensors")
-        own = {
-            str(rank): {"storage_options": {"headers": {"X-Rank": str(rank)}}, "names": [f"layers.{rank}"]}
-            for rank in range(4)
-        }
+        own = {str(rank): {"uri": f"{uri}?X-Amz-Signature={rank}", "names": [f"layers.{rank}"]} for rank in range(4)}
         (told,) = ranks_tell(4, ("load", {"uri": uri, "of": own}))
         assert values(told) == [[f"layers.{rank}"] for rank in range(4)]
     of_rank: dict[str, list[str]] = {}
@@ -128,3 +125,26 @@ def test_ranks_read_with_credentials_of_their_own(tmp_path: Path) -> None:
     assert of_rank.keys() == {"0", "1", "2", "3"}
     read_headers = {rank for rank, asked in of_rank.items() for each in asked if each[:8] == "bytes=0-" != each[:-1]}
     assert read_headers == {"0"}  # the other requests for the first byte look up the place of the object
+
+
+def test_ranks_that_name_other_objects_are_refused_though_sizes_and_versions_are_equal_regression() -> None:
+    names = {"a": "a", "b": "a", "c": "c"}  # of the tensor in each file
+    files = {file: save({name: torch.full((1000,), float(ord(file)))}) for file, name in names.items()}
+
+    def change(request: Request, answer: Answer) -> None:
+        name = "b" if "x-file" in request.headers else request.path.partition("file=")[2] or "a"
+        first, last = request.headers.get("range", "bytes=0-").removeprefix("bytes=").split("-")
+        answer.body = files[name][int(first) : int(last) + 1 if last else None]
+
+    with one_file(change, files["a"]) as server:
+        uri = server.url.replace("/object", "/a.safetensors")
+        cases = [
+            {"uri": f"{uri}?file=a", "of": {"1": {"uri": f"{uri}?file=b"}}},
+            {"uri": uri, "of": {"1": {"storage_options": {"headers": {"X-File": "b"}}}}},
+            {"uri": uri, "of": {"1": {"uri": uri.replace("://", "://user:password@")}}},
+            {"uri": [f"{uri}?file=a", f"{uri}?file=c"]},
+        ]
+        *refused, told = ranks_tell(2, *[("load", case) for case in cases])
+    for ranks in refused:
+        assert [each["error"] for each in ranks] == ["UsageError"] * 2, ranks
+    assert values(told) == [["a", "c"]] * 2

@@ -8,6 +8,7 @@ import io
 import os
 import socket
 import struct
+from dataclasses import replace
 
 import pytest
 
@@ -132,23 +133,24 @@ def test_the_end_of_the_other_side_is_noticed(pair):
         other.send(["alive"])
 
 
-def http(url: str = "http://host/bucket/key?signature=1", **how: object) -> SourceObject:
-    return SourceObject("s3://bucket/key", HttpSource(url, **how), 10, '"etag"')  # type: ignore[arg-type]
+def http(identity: str = "a", **how: object) -> SourceObject:
+    source = HttpSource("http://host/bucket/key?signature=1", **how)  # type: ignore[arg-type]
+    return SourceObject("s3://bucket/key", source, 10, '"etag"', identity=identity)
 
 
-def test_only_objects_of_a_network_with_a_known_version_are_shared():
+def test_only_objects_of_a_network_with_a_known_version_and_identity_are_shared():
     assert is_shareable(http())
     assert is_shareable(http(version_header=None))  # its URL names the version
-    assert is_shareable(SourceObject("nfs://a", NfsSource("nfs://a/b"), 1, "7"))
+    assert is_shareable(SourceObject("nfs://a", NfsSource("nfs://a/b"), 1, "7", identity="a"))
     for source in (FileSource("/a"), PythonSource(lambda *_: 0), NfsSource("nfs://a/b")):
-        assert not is_shareable(SourceObject("u", source, 1, "" if isinstance(source, NfsSource) else "7"))
-    assert not is_shareable(SourceObject("u", HttpSource("http://a/b"), 1))
+        version = "" if isinstance(source, NfsSource) else "7"
+        assert not is_shareable(SourceObject("u", source, 1, version, identity="a"))
+    assert not is_shareable(SourceObject("u", HttpSource("http://a/b"), 1, identity="a"))
+    assert not is_shareable(http(""))
 
 
-def test_processes_meet_over_the_same_versions_at_the_same_place_whatever_their_signatures():
+def test_processes_meet_over_the_same_versions_of_the_same_objects():
     key = key_of([http()])
-    assert key == key_of([http("http://host/bucket/key?signature=2")])
-    other_version = SourceObject("s3://bucket/key", http().source, 10, '"other"')
-    others = [[http("http://other/bucket/key")], [http(), http()], [other_version]]
-    assert key not in {key_of(each) for each in others}
-    assert len({key_of(each) for each in others}) == 3
+    assert key == key_of([replace(http(), uri="s3a://bucket/key")])
+    others = [[http("b")], [http(), http()], [replace(http(), version='"other"')], [replace(http(), size_bytes=11)]]
+    assert len({key, *map(key_of, others)}) == 5
