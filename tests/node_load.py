@@ -75,6 +75,7 @@ def main(
     stop_after: int | None = None,
     leave_after: int | None = None,
     least_bytes: int | None = None,
+    least_memory_bytes: int | None = None,
     **options: Any,
 ) -> None:
     """Load.
@@ -89,6 +90,7 @@ def main(
         stop_after: So many tensors; it goes on after a line on its standard input.
         leave_after: So many tensors.
         least_bytes: Of a load that shares by itself.
+        least_memory_bytes: Of the shared memory of a load that does not fit into it.
         options: Of `streamer.Options`.
     """
     from streamer import Options, Slice
@@ -101,6 +103,8 @@ def main(
         leader.ARRIVAL_S = pulse.SILENCE_S = member.MEETING_S = patience_s  # type: ignore[attr-defined]
     if least_bytes is not None:
         should_share.LEAST_BYTES = least_bytes
+    if least_memory_bytes is not None:
+        should_share.LEAST_MEMORY_BYTES = least_memory_bytes
     how: dict[str, Any] = {"storage_options": storage_options, "names": names, "framework": "np"}
     if part is not None:
         how["slices"] = {"*.columns": Slice(1, *part), "*.rows": Slice(0, *part)}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, overload
 
@@ -29,7 +30,7 @@ from streamer.core.collector import collector_paused
 from streamer.core.engine.joined_items import JoinedItems
 from streamer.core.engine.plan import plan_reads
 from streamer.core.engine.session import ReadSession
-from streamer.core.errors import EngineError, LoadCancelledError, OptionError, UsageError
+from streamer.core.errors import EngineError, LoadCancelledError, OptionError, OutOfMemoryError, UsageError
 from streamer.core.log import OwnLogger
 from streamer.core.request.request import ProgressOption, Request, UriOption
 from streamer.core.tensors.frameworks import Framework
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from streamer._arguments import RequestArguments, StreamArguments
     from streamer._group.session import GroupSession
     from streamer._group.start import SharedReads
+    from streamer._node.share import NodeShare
     from streamer.core.tensors.tensor_types import NumpyName, TorchName
 
 __all__ = ["Stream", "begun", "stream"]
@@ -206,7 +208,14 @@ class Stream(Generic[TensorT]):
         return session if item_of_row is None else JoinedItems(session, self._plan, item_of_row)
 
     def _started_session(self, order: Order) -> ReadSession:
-        wanted, verification, share = self._wanted, self._verification, self._share
+        with suppress(OutOfMemoryError):  # reading alone takes fewer threads, and less memory
+            if self._share is not None:
+                return self._session_of(order, self._share)
+        self._share = None
+        return self._session_of(order, None)
+
+    def _session_of(self, order: Order, share: NodeShare | None) -> ReadSession:
+        wanted, verification = self._wanted, self._verification
         rows, catalog = self._destinations.item_of_row, self._checkpoint.catalog
         ahead = read_ahead(catalog, self._plan, self._checkpoint.settings)
         ends = [each.close for each in (share, ahead) if each]

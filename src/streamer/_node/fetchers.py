@@ -41,6 +41,11 @@ class Fetchers:
                 thread.start()
                 self._threads.append(thread)
 
+    @property
+    def are_running(self) -> bool:
+        """Whether the system gave a thread: otherwise nobody would read what is lent to this member."""
+        return bool(self._threads)
+
     def close(self) -> None:
         """Stop the reads; when this returns, no thread writes to a slot any more."""
         self._reads.close()

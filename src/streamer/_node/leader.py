@@ -103,8 +103,15 @@ class Leader:
 
     def _accept(self) -> None:
         with suppress(BlockingIOError, ConnectionError):
-            with opening:
-                connected = closed_in_children(self._listener.accept()[0])
+            try:
+                with opening:
+                    connected = closed_in_children(self._listener.accept()[0])
+            except OSError as error:
+                if isinstance(error, (BlockingIOError, ConnectionError)):
+                    raise
+                self._selector.unregister(self._listener)  # no descriptor is left: others meet without this process
+                self._listener.close()
+                return
             if not is_of_this_user(connected):
                 connected.close()
                 return

@@ -1,12 +1,14 @@
 """One load as a member of meetings: finds the others, reads its part, and says where blocks lie that others have read.
 
 Guarantees: whoever waits for a block gets it, or hears that it is to be read past the meeting: from the leader, or
-`MEETING_S` after there is no leader any more. A leader that dies or is silent is left, and the members meet again.
+`MEETING_S` after there is no leader any more, or at once if the system has no thread or descriptor left for a meeting.
+A leader that dies or is silent is left, and the members meet again.
 When `close` returns, nothing is written to shared memory any more.
 """
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import threading
@@ -26,13 +28,14 @@ from streamer._node.pulse import Pulse
 from streamer._node.storage_reads import StorageReads
 from streamer._node.wanted import Wanted
 from streamer.core.causes import forget_locals
-from streamer.core.errors import LoadCancelledError, StreamerError
+from streamer.core.errors import LoadCancelledError, OutOfMemoryError, StreamerError
 
-__all__ = ["Found", "Member"]
+__all__ = ["Found", "Member", "is_shortage"]
 
 MEETING_S = 3.0  # longest wait for a meeting: finding one takes milliseconds, or a second if a leader is silent
 MOST_MEETINGS = 64  # a load that lost so many leaders reads the rest by itself
 RETRY_S = 0.01  # between two attempts at a name whose owner comes or goes
+_SHORTAGES = frozenset({"EAGAIN", "EMFILE", "ENFILE", "ENOMEM"})
 JOIN_S = 5.0  # a session of the engine ends within a second
 
 
@@ -109,6 +112,13 @@ class Member:
                     self._post(meeting, ["need", meeting.grid.block(source, begin)])
                     asks_at = now + self._silence_limit_s
 
+    def be_alone(self) -> None:
+        """Leave the meeting for good: its threads and descriptors are needed to read past it."""
+        with self._changed:
+            self._is_alone = True
+            self._changed.notify_all()
+            self._nudge()
+
     def have(self, source: int, begin: int, end: int) -> None:
         """Note that the load has received a range of bytes."""
         with self._changed:
@@ -155,6 +165,9 @@ class Member:
         block = meeting.grid.block(source, begin)
         stop = min(end, meeting.grid.place(block)[2])
         if block not in meeting.left:
+            while stop < end and block + 1 not in meeting.left:  # all that is to be read past the meeting, at once
+                block += 1
+                stop = min(end, meeting.grid.place(block)[2])
             return Found(stop)
         ready = meeting.ready.get(block)
         if ready is None:
@@ -175,6 +188,9 @@ class Member:
             self._post(meeting, message)
 
     def _fail(self, meeting: Meeting, error: BaseException) -> None:
+        if is_shortage(error):
+            self.be_alone()
+            return
         with self._changed:
             if meeting is self._meeting and not self._is_over:
                 self._failure = self._failure or _as_streamer_error(error)
@@ -186,9 +202,8 @@ class Member:
         try:
             for _ in range(MOST_MEETINGS):
                 meeting = self._meet()
-                if meeting is None or self._is_over:
+                if meeting is None or self._is_over or not self._attend(meeting):
                     break
-                self._attend(meeting)
         except BaseException as error:  # a bug here must not make a load hang
             forget_locals(error)
             raise
@@ -222,14 +237,16 @@ class Member:
         connected = self._place.connect(number)
         return entered(connected, self._sizes, until) if connected else None
 
-    def _attend(self, meeting: Meeting) -> None:
+    def _attend(self, meeting: Meeting) -> bool:
+        """Take part until the meeting or the load is over; return whether this load may meet again."""
         with self._changed:
             self._meeting = meeting
             meeting.join(self._wanted.missing(), self._wanted)
             self._changed.notify_all()
         fetchers = Fetchers(meeting, self._reads(), self._send, self._fail)
         try:
-            self._talk(meeting)
+            if fetchers.are_running:
+                self._talk(meeting)
         except (ChannelClosedError, OSError, ValueError, TypeError, LookupError):
             pass  # the leader is gone, or sent an invalid message: the members meet again
         finally:
@@ -238,6 +255,7 @@ class Member:
             fetchers.close()
             meeting.channel.close()  # only after the reads ended, because the leader then lends the slots to others
             meeting.region.close()
+        return fetchers.are_running and not self._is_alone
 
     def _talk(self, meeting: Meeting) -> None:
         """Exchange messages until the load is over, or the leader is silent."""
@@ -253,7 +271,7 @@ class Member:
             if self._wake in readable:
                 os.eventfd_read(self._wake.fileno())
             with self._changed:
-                if self._is_over:
+                if self._is_over or self._is_alone:
                     return
                 messages = meeting.unsent()
             for message in messages:
@@ -271,6 +289,13 @@ class Member:
             for message in messages:
                 meeting.note(message)
             self._changed.notify_all()
+
+
+def is_shortage(error: BaseException) -> bool:
+    """Say whether the system has no thread, descriptor or memory left, so that leaving the meeting may help."""
+    code = getattr(error, "code", None) or errno.errorcode.get(getattr(error, "errno", None) or 0)
+    has_no_thread = isinstance(error, RuntimeError) and "thread" in str(error)
+    return isinstance(error, (OutOfMemoryError, MemoryError)) or has_no_thread or code in _SHORTAGES
 
 
 def _as_streamer_error(error: BaseException) -> StreamerError:

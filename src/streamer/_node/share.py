@@ -6,18 +6,22 @@ reads them from the storage if the meeting does not have them. All layers above 
 
 from __future__ import annotations
 
+import os
 import threading
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 
 from streamer import _native
 from streamer._node.assignment import READERS
+from streamer._node.forks import opening
 from streamer._node.grid import Grid
 from streamer._node.key import is_shareable, key_of
 from streamer._node.leader import Terms
-from streamer._node.member import Found, Member
+from streamer._node.member import Found, Member, is_shortage
 from streamer._node.place import Place
 from streamer._node.storage_reads import RenewedObjects, StorageReads
 from streamer._node.wanted import Wanted
@@ -33,11 +37,14 @@ from streamer.core.store.sources import PythonSource
 
 __all__ = ["NodeShare"]
 
-LEAST_BYTES = 64 * MIB  # smaller loads do not share automatically: to meet takes some milliseconds
 LARGEST_BLOCK_BYTES = 8 * MIB
 SMALLEST_BLOCK_BYTES = 64 * KIB
 SLOTS = 64  # fewest slots, if blocks can be that small: a quarter is read, a quarter waits for each of two readers
 FEWEST_SLOTS = 4  # two for the readers, and two for what they have read
+THREADS = 8  # one member, one leader, two readers into slots, one reader out of them, and theirs in the engine
+DESCRIPTORS = 32  # eight for the meeting, the others for connections and pollers of the engine
+SHORTAGE_S = 1.0  # how long a read waits for a thread or descriptor, after the load has left the meeting
+PAUSE_S = 0.02
 BATCH_BYTES = 256 * MIB  # what one reader reads at a time: as much as 32 connections have in flight
 
 # The engine's counters that a load sums over all its sessions.
@@ -56,6 +63,10 @@ class NodeShare:
         settings: Settings of the load.
         takes_parts: Whether the load wants only some tensors or parts, so that others probably want the rest.
 
+    Raises:
+        OSError: the system has too few descriptors left, or no shared memory.
+        RuntimeError: the system has too few threads left.
+
     Attributes:
         objects: Objects for the engine, in place of the argument.
         plan: Plan for the engine, without gaps: a copy out of memory costs no request.
@@ -65,6 +76,7 @@ class NodeShare:
     def __init__(
         self, objects: Sequence[SourceObject], plan: ReadPlan, settings: Settings, *, takes_parts: bool
     ) -> None:
+        _check_room()
         self._lock = threading.Lock()
         self._stats: Counter[str] = Counter()
         self._copied_bytes = 0
@@ -160,8 +172,40 @@ class NodeShare:
     def _read_past(self, number: int, begin: int, end: int, block: _native.PythonBlock) -> None:
         memory = _native.allocate(end - begin)
         address = address_of(memoryview(memory))
-        self._past.read([Item(number, begin, end, address)], memory, lambda _: None)
+        give_up_at = time.monotonic() + SHORTAGE_S
+        while True:
+            try:
+                self._past.read([Item(number, begin, end, address)], memory, lambda _: None)
+                break
+            except Exception as error:
+                if not is_shortage(error) or time.monotonic() > give_up_at:
+                    raise
+                self._member.be_alone()
+                time.sleep(PAUSE_S)  # until the threads of the meeting have ended
         block.copy_in(begin, address, end - begin)
+
+
+def _check_room() -> None:
+    """Check that the system has threads and descriptors for a meeting; without, reading alone needs fewer.
+
+    Raises:
+        OSError: it has too few descriptors.
+        RuntimeError: it has too few threads.
+    """
+    is_checked = threading.Event()
+    threads = [threading.Thread(target=is_checked.wait, name="streamer-room", daemon=True) for _ in range(THREADS)]
+    started: list[threading.Thread] = []
+    try:
+        for each in threads:
+            each.start()
+            started.append(each)
+        with ExitStack() as stack, opening:
+            for _ in range(DESCRIPTORS):
+                stack.callback(os.close, os.eventfd(0, os.EFD_CLOEXEC))
+    finally:
+        is_checked.set()
+        for each in started:
+            each.join()
 
 
 def _terms(objects: Sequence[SourceObject], settings: Settings) -> Terms:

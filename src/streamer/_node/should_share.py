@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 __all__ = ["node_share", "read_ahead"]
 
 LEAST_BYTES = 64 * MIB  # of a load that shares by itself: to meet takes some milliseconds
+# Smallest shared memory of a load that does not fit into it. In less, blocks are so few and so small that processes are
+# faster alone; and what a slow process misses, it reads in small requests.
+LEAST_MEMORY_BYTES = 64 * MIB
 _log = OwnLogger()
 
 
@@ -41,6 +44,8 @@ def node_share(catalog: Catalog, wanted: Sequence[ShardTensor], plan: ReadPlan, 
     if settings.share == "off" or not plan.span_bytes or not sys.platform.startswith("linux"):
         return None
     if settings.share is None and (local_ranks() < 2 or plan.span_bytes < LEAST_BYTES):
+        return None
+    if settings.node_limit_bytes // 2 < min(plan.span_bytes, LEAST_MEMORY_BYTES):
         return None
     objects = [catalog.shards[number] for number in plan.bytes_by_source()]
     if not any(is_shareable(each) and not _is_cached(each) for each in objects):

@@ -209,7 +209,8 @@ def test_one_that_comes_late_gets_what_is_there_and_reads_the_rest(started, prox
 
 def test_one_that_takes_nothing_more_does_not_stall_the_others(started, expected):
     limit = 2 * MIB  # of the node: half of it is shared memory
-    loads = started({"memory_limit_bytes": limit}, {"stop_after": 2, "memory_limit_bytes": limit})
+    small = {"memory_limit_bytes": limit, "least_memory_bytes": 0}
+    loads = started(small, {"stop_after": 2, **small})
     loads[1].go()
     loads[0].go()
     assert loads[0].result()["tensors"] == expected
