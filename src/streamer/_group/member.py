@@ -99,10 +99,10 @@ class Member:
             GroupError: as `round`.
         """
         lengths = [length for _, length in self.round(State.READY, payload_bytes=len(own))]
-        sent = self._torch.empty(len(own) * self.size, dtype=self._torch.uint8)
+        sent = self._torch.empty(len(own) * self.size, dtype=self._torch.uint8, device="cpu")
         if own:
             sent.view(self.size, -1)[:] = self._torch.frombuffer(bytearray(own), dtype=self._torch.uint8)
-        got = self._torch.empty(sum(lengths), dtype=self._torch.uint8)
+        got = self._torch.empty(sum(lengths), dtype=self._torch.uint8, device="cpu")
         got = self.exchange(got, sent, lengths, [len(own)] * self.size)().cpu().numpy().tobytes()
         return [got[sum(lengths[:rank]) :][: lengths[rank]] for rank in range(self.size)]
 

@@ -168,7 +168,7 @@ class GroupSession:
         """Read this rank's bytes of a window, and begin to send those that other ranks want."""
         rank, ranks = self._member.rank, self._member.size
         sizes = self._sizes_to_send(window, rank)
-        sent = self._torch.empty(sum(sizes), dtype=self._torch.uint8)
+        sent = self._torch.empty(sum(sizes), dtype=self._torch.uint8, device="cpu")
         ends = [sum(sizes[:other]) for other in range(ranks)]
         checksums = bytearray()
         for read in self._reads.own[window]:
