@@ -9,6 +9,9 @@ from contextvars import copy_context
 from threading import Thread
 from typing import Any, TypeVar
 
+from streamer.core.engine.native_errors import no_thread_error
+from streamer.core.errors import OutOfMemoryError
+
 __all__ = ["in_thread"]
 
 Result = TypeVar("Result")
@@ -21,6 +24,9 @@ async def in_thread(
 
     Exceptions of the call pass through.
 
+    Raises:
+        OutOfMemoryError: the system gives no thread.
+
     Args:
         call: The call; it runs in the context of the caller.
         role: Role of the thread, for its name.
@@ -30,7 +36,10 @@ async def in_thread(
     answer: asyncio.Future[Result] = loop.create_future()
 
     def start(work: Callable[[], object]) -> None:
-        Thread(target=work, name=f"streamer-{role}", daemon=True).start()
+        try:
+            Thread(target=work, name=f"streamer-{role}", daemon=True).start()
+        except RuntimeError as error:
+            raise no_thread_error() from error
 
     def run() -> None:
         try:
@@ -49,7 +58,10 @@ async def in_thread(
         if not answer.done():
             answer.set_result(result)
         elif discard is not None:
-            start(lambda: discard(result))
+            try:
+                start(lambda: discard(result))
+            except OutOfMemoryError:
+                discard(result)
 
     start(run)
     return await answer

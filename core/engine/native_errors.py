@@ -13,7 +13,7 @@ from streamer.core.store.proxies import advice_about, suspect_proxy
 if TYPE_CHECKING:
     from streamer._native import ReadError
 
-__all__ = ["NO_THREAD_HINT", "checksum_error", "error_from_native", "tampered_error"]
+__all__ = ["checksum_error", "error_from_native", "no_thread_error", "tampered_error"]
 
 
 class _Row(NamedTuple):
@@ -69,11 +69,16 @@ _DEVICE_HINTS = {
     "CUDA_ERROR_NOT_INITIALIZED": 'Start workers with multiprocessing.get_context("spawn")',
 }
 _NO_MEMORY_HINT = "Lower memory_limit_bytes, let go of tensors that were loaded, or give the process more memory"
-NO_THREAD_HINT = (
+_NO_THREAD_HINT = (
     "Raise the limit of threads (pids.max of the container, ulimit -u), or give the process more memory for their"
     " stacks: lower memory_limit_bytes"
 )
 _LOST_DEVICE_HINT = "The device or an earlier kernel of this process failed: start the process again, look at dmesg"
+
+
+def no_thread_error() -> errors.OutOfMemoryError:
+    """Make the exception for a thread that Python could not start."""
+    return errors.OutOfMemoryError("the system gives no thread", hint=_NO_THREAD_HINT)
 
 
 def error_from_native(
@@ -91,7 +96,7 @@ def error_from_native(
         return errors.OutOfMemoryError(
             native.detail,
             uri=uri,
-            hint=NO_THREAD_HINT if native.os_error == errno.EAGAIN else _NO_MEMORY_HINT,  # pthread_create(3)
+            hint=_NO_THREAD_HINT if native.os_error == errno.EAGAIN else _NO_MEMORY_HINT,  # pthread_create(3)
             requested_bytes=native.end - native.begin or None,
         )
     if native.code == "device":

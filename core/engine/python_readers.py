@@ -18,9 +18,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from streamer.core.causes import forget_locals
-from streamer.core.engine.native_errors import NO_THREAD_HINT
+from streamer.core.engine.native_errors import no_thread_error
 from streamer.core.engine.running_reads import RunningReads, owner_of
-from streamer.core.errors import OutOfMemoryError, PluginError, StorageError, StreamerError, TruncatedError
+from streamer.core.errors import PluginError, StorageError, StreamerError, TruncatedError
 from streamer.core.outages.transient import is_transient
 from streamer.core.store.sources import PythonSource
 
@@ -94,7 +94,7 @@ class PythonReaders:
             except RuntimeError as error:  # the threads that did start do the work, as in the engine
                 if self._threads:
                     return
-                raise OutOfMemoryError("the system gives no thread", hint=NO_THREAD_HINT) from error
+                raise no_thread_error() from error
             self._threads.append(thread)
 
     def overdue(self) -> StreamerError | None:

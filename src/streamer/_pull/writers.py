@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Protocol, TypeAlias
 
+from streamer.core.engine.native_errors import no_thread_error
+
 __all__ = ["Destination", "Writers"]
 
 THREADS = 4  # while one thread waits for a flush, others write
@@ -54,8 +56,13 @@ class Writers:
             threading.Thread(target=self._work, args=(each,), name=f"streamer-write{number}", daemon=True)
             for number, each in enumerate(self._queues)
         ]
-        for thread in self._threads:
-            thread.start()
+        for started, thread in enumerate(self._threads):
+            try:
+                thread.start()
+            except RuntimeError as error:
+                self._threads = self._threads[:started]
+                self.close()
+                raise no_thread_error() from error
 
     def __enter__(self) -> Writers:
         return self
