@@ -9,7 +9,6 @@ from contextvars import copy_context
 from threading import Thread
 from typing import Any, TypeVar
 
-from streamer.core.engine.native_errors import no_thread_error
 from streamer.core.errors import OutOfMemoryError
 
 __all__ = ["in_thread"]
@@ -39,7 +38,8 @@ async def in_thread(
         try:
             Thread(target=work, name=f"streamer-{role}", daemon=True).start()
         except RuntimeError as error:
-            raise no_thread_error() from error
+            hint = "Raise the limit of threads (pids.max of the container, ulimit -u)"
+            raise OutOfMemoryError("the system gives no thread", hint=hint) from error
 
     def run() -> None:
         try:

@@ -204,21 +204,20 @@ class Stream(Generic[TensorT]):
     def _start_session(self, order: Order) -> ReadSession | GroupSession | JoinedItems:
         if self._group is not None:
             return self._group.started(self._plan, self._destinations, self._progress)
-        session, item_of_row = self._started_session(order), self._destinations.item_of_row
-        return session if item_of_row is None else JoinedItems(session, self._plan, item_of_row)
+        session, rows = self._started_session(order), self._destinations.item_of_row
+        return session if rows is None else JoinedItems(session, self._plan, rows)
 
     def _started_session(self, order: Order) -> ReadSession:
         with suppress(OutOfMemoryError):  # reading alone takes fewer threads, and less memory
-            if self._share is not None:
+            if self._share:
                 return self._session_of(order, self._share)
         self._share = None
         return self._session_of(order, None)
 
     def _session_of(self, order: Order, share: NodeShare | None) -> ReadSession:
-        wanted, verification = self._wanted, self._verification
-        rows, catalog = self._destinations.item_of_row, self._checkpoint.catalog
+        wanted, verification, catalog = self._wanted, self._verification, self._checkpoint.catalog
+        rows = self._destinations.item_of_row
         ahead = read_ahead(catalog, self._plan, self._checkpoint.settings)
-        ends = [each.close for each in (share, ahead) if each]
         session = ReadSession(
             share.objects if share else catalog.shards,
             self._plan,
@@ -233,7 +232,7 @@ class Stream(Generic[TensorT]):
             name_of=lambda row: wanted[row if rows is None else rows[row]].entry.name,
             device_tensors=self._destinations.device_tensors,
             seals=seal_plan(catalog, self._plan),
-            on_end=lambda: [end() for end in ends],
+            on_end=lambda: [each.close() for each in (share, ahead) if each],
         )
         if ahead:
             ahead.begin(session)

@@ -193,7 +193,7 @@ def _check_room() -> None:
         RuntimeError: it has too few threads.
     """
     is_checked = threading.Event()
-    threads = [threading.Thread(target=is_checked.wait, name="streamer-room", daemon=True) for _ in range(THREADS)]
+    threads = [threading.Thread(target=is_checked.wait, name="streamer-member", daemon=True) for _ in range(THREADS)]
     started: list[threading.Thread] = []
     try:
         for each in threads:
