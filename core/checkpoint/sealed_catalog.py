@@ -15,7 +15,7 @@ from streamer import _native
 from streamer.core.checkpoint.catalog import Catalog, ShardTensor
 from streamer.core.checkpoint.cuts import Cut
 from streamer.core.checkpoint.shard_choice import duplicate_tensor
-from streamer.core.encryption.keys import LEAVE_OUT, KeySource, SecretKey
+from streamer.core.encryption.keys import LEAVE_OUT, KeySource
 from streamer.core.encryption.sealed_files import (
     HEADER_TENSOR,
     METADATA_NAME,
@@ -29,6 +29,7 @@ from streamer.core.encryption.sealed_files import (
     sealed_file,
     tensor_name,
 )
+from streamer.core.encryption.secret_keys import SecretKey
 from streamer.core.engine.plan import ReadPlan
 from streamer.core.engine.small_reads import read_ranges
 from streamer.core.errors import TamperedError, UsageError
@@ -52,22 +53,31 @@ def opened_catalog(catalog: Catalog, key: KeySource | None, settings: Settings, 
         is_whole: The caller names a whole checkpoint, of which no file may be missing.
 
     Raises:
-        EncryptionKeyError: there is no key, or another key is needed.
+        EncryptionKeyError: there is no key, or another key or a context is needed.
         TamperedError: a file is not as it was saved, or belongs to another checkpoint.
         FormatError: the parameters in a header are malformed.
         StorageError: and its kinds, if the tags cannot be read.
     """
     if key is None:
-        for plain, shard in zip(catalog.header_metadata, catalog.shards, strict=True):
-            refuse_encrypted(plain, shard.uri)
+        _refuse_encrypted(catalog)
         return catalog
     parameters = _checked_parameters(catalog, is_whole=is_whole)
+    key.check_context(parameters[0].context, catalog.shards[0].uri)
     data_key = key.key_for(parameters[0].key_id, parameters[0].wrapped, catalog.shards[0].uri)
     files = [_OuterFile.of(catalog, number, each) for number, each in enumerate(parameters)]
     try:
         return _opened(catalog, files, data_key, settings)
     except TamperedError:  # the tags may have been damaged on the way: read them again
         return _opened(catalog, files, data_key, settings)
+
+
+def _refuse_encrypted(catalog: Catalog) -> None:
+    """Refuse encrypted files, also those whose metadata was removed."""
+    names: list[list[str]] = [[] for _ in catalog.shards]
+    for name, tensor in catalog.tensors.items():
+        names[tensor.shard].append(name)
+    for plain, own, shard in zip(catalog.header_metadata, names, catalog.shards, strict=True):
+        refuse_encrypted(plain, own, shard.uri)
 
 
 def _opened(catalog: Catalog, files: Sequence[_OuterFile], key: SecretKey, settings: Settings) -> Catalog:
@@ -95,6 +105,7 @@ def _checked_parameters(catalog: Catalog, *, is_whole: bool) -> list[SealedParam
     for metadata, shard in zip(catalog.header_metadata, catalog.shards, strict=True):
         parameters = parsed_parameters(metadata, shard.uri)
         if parameters is None:
+            _refuse_encrypted(catalog)  # its metadata may have been removed
             raise TamperedError("a key is given, but the file is not encrypted", uri=shard.uri, hint=LEAVE_OUT)
         first = found[0] if found else parameters
         if _of_checkpoint(parameters) != _of_checkpoint(first):

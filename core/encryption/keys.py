@@ -1,35 +1,34 @@
 """Reads the key of a checkpoint from bytes, a file, an environment variable, a function, or a key service.
 
 Guarantees: no `repr`, message or log shows a key, or a text that may be one. A key is read when it is used, and not
-kept. Refuses keys of another length than 32 bytes.
+kept. A key file that every user of the machine may read is used, with a warning.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
-import hashlib
 import hmac
 import os
 import re
+import stat
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeAlias, cast, runtime_checkable
 
-from streamer.core.errors import EncryptionKeyError, StreamerError
+from streamer.core.encryption.secret_keys import KEY_BYTES, KEY_HINT, MOST_KEY_FILE_BYTES, Passphrase, SecretKey
+from streamer.core.errors import EncryptionKeyError, StreamerError, TamperedError, UsageError
+from streamer.core.log import OwnLogger
 from streamer.core.quoting import printable, quoted
 
-__all__ = ["KEY_BYTES", "DataKey", "KeyOption", "KeyProvider", "KeySource", "NewKey", "Passphrase", "SecretKey"]
-__all__ += ["LEAVE_OUT", "hidden_key"]
+__all__ = ["LEAVE_OUT", "DataKey", "KeyOption", "KeyProvider", "KeySource", "NewKey", "hidden_key"]
 
-KEY_BYTES = 32
-MOST_KEY_FILE_BYTES = 1024  # 32 bytes as text need 64 digits; a longer file holds no key
+MOST_CONTEXT_CHARACTERS = 256
 MOST_KEY_ID_CHARACTERS = 2048  # the name of a key in Google's service has up to 250, an ARN up to 2048
 MOST_WRAPPED_BYTES = 32 << 10  # wrapped keys of the large services have a few hundred
 ENVIRONMENT_PREFIX = "env:"
+
+_log = OwnLogger()
 _LIKE_A_KEY = re.compile(r"[A-Za-z0-9+/_-]{32,}=*")  # base64, which may hold slashes
 LEAVE_OUT = "Leave key= out if that is right"  # the hint for a file that is not encrypted, which may be a downgrade
-_HINT = "A key is 32 bytes; a text is the path of a key file, or env:NAME for an environment variable"
 
 
 @dataclass(frozen=True)
@@ -73,100 +72,7 @@ class KeyProvider(Protocol):
         """
 
 
-class Passphrase:
-    """The text from which Tensorizer derived the key of an encrypted file; no `repr` shows it.
-
-    Args:
-        text: As ``EncryptionParams.from_string`` got it.
-
-    Example:
-        >>> Passphrase("correct horse battery staple")
-        Passphrase(…)
-    """
-
-    def __init__(self, text: str | bytes) -> None:
-        self._text = text.encode() if isinstance(text, str) else text
-        if not isinstance(self._text, bytes) or not self._text:
-            what = f"a passphrase is a text, not {type(text).__name__}" if self._text else "the passphrase is empty"
-            raise EncryptionKeyError(what)
-
-    def secret(self) -> bytes:
-        """Return its bytes."""
-        return self._text
-
-    def __repr__(self) -> str:
-        return "Passphrase(…)"
-
-
 KeyOption: TypeAlias = "bytes | str | os.PathLike[str] | Callable[[], bytes] | KeyProvider | Passphrase | None"
-
-
-class SecretKey:
-    """A key, valid or not, that no `repr` shows: a traceback with locals shows the `repr` of every local.
-
-    Args:
-        key: Bytes of a key; anything else has a `problem`.
-    """
-
-    def __init__(self, key: Any) -> None:
-        self._key = bytes(key) if isinstance(key, (bytearray, memoryview)) else key
-
-    @classmethod
-    def of_text(cls, text: str | None) -> SecretKey:
-        """Decode 64 hexadecimal digits, or base64; a text that is neither gives a key of no bytes."""
-        digits = (text or "").strip()
-        try:
-            return cls(
-                bytes.fromhex(digits) if len(digits) == 2 * KEY_BYTES else base64.b64decode(digits, validate=True)
-            )
-        except (ValueError, binascii.Error):
-            return cls(b"")
-
-    @classmethod
-    def of_content(cls, content: bytes) -> SecretKey:
-        """Decode the content of a file: the key, or a text as for `of_text`."""
-        if len(content) == KEY_BYTES:
-            return cls(content)
-        return cls.of_text(content.decode("ascii", "replace") if len(content) <= MOST_KEY_FILE_BYTES else "")
-
-    def secret(self) -> bytes:
-        """Return its bytes, for a cipher of another library; keep them in no variable, which a traceback may show."""
-        return cast("bytes", self._key)
-
-    @property
-    def problem(self) -> str | None:
-        """Say why this is no key; None if it is one."""
-        if not isinstance(self._key, bytes):
-            return f"is not bytes, but {type(self._key).__name__}"
-        return None if len(self._key) == KEY_BYTES else f"has {len(self._key)} bytes, not {KEY_BYTES}"
-
-    def checked(self, what: str) -> SecretKey:
-        """Return the key.
-
-        Raises:
-            EncryptionKeyError: it is not a valid key; the message begins with `what`.
-        """
-        if self.problem is not None:
-            raise EncryptionKeyError(f"{what} {self.problem}", hint=_HINT)
-        return self
-
-    @property
-    def key_id(self) -> str:
-        """The name of the key without a key service: 16 hexadecimal digits that reveal nothing of it.
-
-        Example:
-            >>> SecretKey(bytes(32)).key_id
-            '1e059404923de0e6'
-        """
-        return self.derived(b"", b"streamer-encryption-1 key id", 8).hex()
-
-    def derived(self, salt: bytes, info: bytes, size_bytes: int = KEY_BYTES) -> bytes:
-        """Derive bytes by HKDF with SHA-256 (RFC 5869); at most 32 bytes, its first block."""
-        secret = hmac.new(salt or bytes(hashlib.sha256().digest_size), self._key, hashlib.sha256).digest()
-        return hmac.new(secret, info + b"\x01", hashlib.sha256).digest()[:size_bytes]
-
-    def __repr__(self) -> str:
-        return "SecretKey(…)"
 
 
 class NewKey(NamedTuple):
@@ -182,25 +88,33 @@ class KeySource:
 
     Args:
         value: The argument.
+        context: The argument ``context=``: the name to which the checkpoint is bound, or None.
     """
 
-    def __init__(self, value: Any) -> None:
-        self._value = value.value() if isinstance(value, KeySource) else value
+    def __init__(self, value: Any, context: str | None = None) -> None:
+        is_source = isinstance(value, KeySource)
+        self._value = value.value() if is_source else value
+        self.context: str | None = value.context if is_source and context is None else context
 
     def value(self) -> Any:
         """Return the argument."""
         return self._value
 
     def check(self) -> KeySource:
-        """Check the type, and the length of bytes; read nothing.
+        """Check the types, and bytes of a key; read nothing.
 
         Raises:
             EncryptionKeyError: the argument cannot be a key.
+            UsageError: the context is no name.
         """
+        context = self.context
+        if context is not None and not (isinstance(context, str) and 0 < len(context) <= MOST_CONTEXT_CHARACTERS):
+            hint = "Name the model and the purpose: context='llama-prod-7'"
+            raise UsageError(f"a context is a text of 1 to {MOST_CONTEXT_CHARACTERS} characters", hint=hint)
         if self._is_bytes:
-            SecretKey(self._value).checked("the key")
+            self._found_key()
         elif not (isinstance(self._value, (str, os.PathLike, KeyProvider, Passphrase)) or callable(self._value)):
-            raise EncryptionKeyError(f"a key is bytes, not {type(self._value).__name__}", hint=_HINT)
+            raise EncryptionKeyError(f"a key is bytes, not {type(self._value).__name__}", hint=KEY_HINT)
         return self
 
     def new_key(self) -> NewKey:
@@ -246,6 +160,24 @@ class KeySource:
             raise EncryptionKeyError(what, uri=uri, hint="Give the key with which it was saved")
         return key
 
+    def check_context(self, context: str, uri: str) -> None:
+        """Compare the name to which a checkpoint is bound, or an empty one, with the caller's.
+
+        Raises:
+            TamperedError: it is another one, or the checkpoint is bound to none.
+            EncryptionKeyError: the caller named none.
+        """
+        if (self.context or "") == context:
+            return
+        if self.context is None:
+            hint = (
+                f"If that is the checkpoint that you want, pass context={context!r}; on the command line --key-context"
+            )
+            raise EncryptionKeyError(f"the checkpoint is bound to the context {quoted(context)}", uri=uri, hint=hint)
+        bound = f"bound to the context {quoted(context)}" if context else "bound to no context"
+        what = f"the checkpoint is {bound}, not to {quoted(self.context)}"
+        raise TamperedError(what, uri=uri, hint="It was saved as another one: get the right one")
+
     def of_format(self, name: str) -> SecretKey | Passphrase:
         """Return the key, or the passphrase, of a file that another library encrypted.
 
@@ -254,7 +186,9 @@ class KeySource:
 
         Raises:
             EncryptionKeyError: there is no key, or it is of another length, or of a key service.
+            TamperedError: the caller named a context, to which such a file cannot be bound.
         """
+        self.check_context("", "")
         if isinstance(self._value, Passphrase):
             return self._value
         if isinstance(self._value, KeyProvider):
@@ -267,11 +201,17 @@ class KeySource:
         return isinstance(self._value, (bytes, bytearray, memoryview))
 
     def _plain_key(self) -> SecretKey:
+        key = self._found_key()
+        if key.is_example:
+            _log.warning("the key is 32 zero bytes, which anybody can guess: use it for examples and tests only")
+        return key
+
+    def _found_key(self) -> SecretKey:
         if isinstance(self._value, Passphrase):
             hint = "Give a key of 32 bytes: openssl rand -hex 32"
             raise EncryptionKeyError("a passphrase opens files of Tensorizer only", hint=hint)
         if self._is_bytes:
-            return SecretKey(self._value).checked("the key")
+            return SecretKey(self._value, is_written=isinstance(self._value, bytes)).checked("the key")
         if isinstance(self._value, str) and self._value.startswith(ENVIRONMENT_PREFIX):
             return _of_environment(self._value.removeprefix(ENVIRONMENT_PREFIX))
         if isinstance(self._value, (str, os.PathLike)):
@@ -287,13 +227,15 @@ class KeySource:
         try:
             with open(os.path.expanduser(self._value), "rb") as file:
                 key = SecretKey.of_content(file.read(MOST_KEY_FILE_BYTES + 1))
+                mode = os.fstat(file.fileno()).st_mode
         except (OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or "no path"
             name = f" '{printable(os.fsdecode(self._value))}'" if _is_surely_path(self._value) else ""
-            raise EncryptionKeyError(f"the key file{name} cannot be read: {why}", hint=_HINT) from None
-        if key.problem is not None:
-            raise _no_key_in(f"the key file '{printable(os.fsdecode(self._value))}'")
-        return key
+            raise EncryptionKeyError(f"the key file{name} cannot be read: {why}", hint=KEY_HINT) from None
+        where = f"the key file '{printable(os.fsdecode(self._value))}'"
+        if stat.S_ISREG(mode) and mode & stat.S_IROTH:
+            _log.warning("%s can be read by every user of this machine: chmod 600", where)
+        return _decoded(key, where)
 
     def __repr__(self) -> str:
         return "KeySource(…)"
@@ -316,16 +258,15 @@ def hidden_key(value: Any) -> KeySource | None:
 
 def _of_environment(name: str) -> SecretKey:
     if not os.environ.get(name):
-        raise EncryptionKeyError(f"the environment variable {quoted(name)} with the key is not set", hint=_HINT)
-    key = SecretKey.of_text(os.environ.get(name))
+        raise EncryptionKeyError(f"the environment variable {quoted(name)} with the key is not set", hint=KEY_HINT)
+    return _decoded(SecretKey.of_text(os.environ.get(name)), f"the environment variable {quoted(name)}")
+
+
+def _decoded(key: SecretKey, where: str) -> SecretKey:
     if key.problem is not None:
-        raise _no_key_in(f"the environment variable {quoted(name)}")
+        hint = "Write 64 hexadecimal digits, or base64: openssl rand -hex 32"
+        raise EncryptionKeyError(f"{where} does not hold a key of {KEY_BYTES} bytes that nobody can guess", hint=hint)
     return key
-
-
-def _no_key_in(where: str) -> EncryptionKeyError:
-    hint = "Write 64 hexadecimal digits, or base64: openssl rand -hex 32"
-    return EncryptionKeyError(f"{where} does not hold a key of {KEY_BYTES} bytes", hint=hint)
 
 
 def _wants(key_id: str, why: str) -> str:

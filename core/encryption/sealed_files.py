@@ -18,7 +18,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from streamer import _native
-from streamer.core.encryption.keys import MOST_KEY_ID_CHARACTERS, MOST_WRAPPED_BYTES, NewKey, SecretKey
+from streamer.core.encryption.keys import MOST_CONTEXT_CHARACTERS, MOST_KEY_ID_CHARACTERS, MOST_WRAPPED_BYTES, NewKey
+from streamer.core.encryption.secret_keys import SecretKey
 from streamer.core.errors import EncryptionKeyError, FormatError, TamperedError, UsageError
 from streamer.core.format.header import TensorEntry
 
@@ -40,6 +41,7 @@ MOST_SHARDS = 1_000_000
 SALT_BYTES, CHECKPOINT_ID_BYTES = 32, 16
 _SHARD_INFO, _TAGS_INFO = b"streamer-encryption-1 shard", b"streamer-encryption-1 tags"
 _HINT = "Do not use it; get it again from where it was saved"
+_OWN_TENSOR = re.compile(r"streamer\.(?:tags|header|tensors)-[0-9]{5,}-of-[0-9]{5,}")
 _HEXADECIMAL = re.compile(r"[0-9a-f]*")
 
 
@@ -56,6 +58,7 @@ class SealedParameters:
         salt: Random bytes, different in each file.
         piece_bytes: Size of a piece; a power of two.
         hides_names: Whether the header of the tensors is encrypted.
+        context: The name to which the checkpoint is bound; empty if it is bound to none.
     """
 
     key_id: str
@@ -66,6 +69,7 @@ class SealedParameters:
     salt: bytes
     piece_bytes: int = PIECE_BYTES
     hides_names: bool = False
+    context: str = ""
 
     def rendered(self) -> str:
         """Return the text for the metadata of the header."""
@@ -82,13 +86,18 @@ class SealedParameters:
         }
         if self.wrapped:
             values["wrapped_key"] = base64.b64encode(self.wrapped).decode()
+        if self.context:
+            values["context"] = self.context
         return json.dumps(values, separators=(",", ":"))
 
 
-def new_parameters(key: NewKey, shards: int, *, hides_names: bool) -> list[SealedParameters]:
+def new_parameters(
+    key: NewKey, shards: int, *, hides_names: bool, context: str | None = None
+) -> list[SealedParameters]:
     """Make the parameters of the files of one checkpoint, each with a salt of its own."""
     checkpoint = secrets.token_hex(CHECKPOINT_ID_BYTES)
     first = SealedParameters(key.key_id, key.wrapped, checkpoint, 1, shards, b"", hides_names=hides_names)
+    first = replace(first, context=context or "")
     return [replace(first, shard=number, salt=secrets.token_bytes(SALT_BYTES)) for number in range(1, shards + 1)]
 
 
@@ -122,7 +131,7 @@ def parsed_parameters(metadata: Mapping[str, str] | None, uri: str) -> SealedPar
 
 def _checked(values: Any) -> SealedParameters:
     key_id, shard, shards, piece_bytes = (values[name] for name in ("key_id", "shard", "shards", "piece_bytes"))
-    wrapped = base64.b64decode(values.get("wrapped_key", ""), validate=True)
+    wrapped, context = base64.b64decode(values.get("wrapped_key", ""), validate=True), values.get("context", "")
     is_sound = (
         values["cipher"] == "AES-256-GCM"
         and isinstance(key_id, str)
@@ -133,12 +142,14 @@ def _checked(values: Any) -> SealedParameters:
         and LEAST_PIECE_BYTES <= piece_bytes <= MOST_PIECE_BYTES
         and piece_bytes.bit_count() == 1
         and type(values["hides_names"]) is bool
+        and isinstance(context, str)
+        and len(context) <= MOST_CONTEXT_CHARACTERS
     )
     if not is_sound:
         raise ValueError("a value is out of its bounds")
     checkpoint, salt = _hexadecimal(values["checkpoint"], CHECKPOINT_ID_BYTES), _hexadecimal(values["salt"], SALT_BYTES)
     hides_names = values["hides_names"]
-    return SealedParameters(key_id, wrapped, checkpoint.hex(), shard, shards, salt, piece_bytes, hides_names)
+    return SealedParameters(key_id, wrapped, checkpoint.hex(), shard, shards, salt, piece_bytes, hides_names, context)
 
 
 def _hexadecimal(text: Any, size_bytes: int) -> bytes:
@@ -147,18 +158,26 @@ def _hexadecimal(text: Any, size_bytes: int) -> bytes:
     return bytes.fromhex(text)
 
 
-def refuse_encrypted(metadata: Mapping[str, str] | None, uri: str) -> None:
+def refuse_encrypted(metadata: Mapping[str, str] | None, names: Iterable[str], uri: str) -> None:
     """Refuse an encrypted file if there is no key.
+
+    Args:
+        metadata: The metadata of its header.
+        names: The names of its tensors.
+        uri: The file, for messages.
 
     Raises:
         EncryptionKeyError: the file is encrypted; names the key.
+        TamperedError: it has tensors of an encrypted file, and its metadata was removed.
     """
     found = parsed_parameters(metadata, uri)
-    if found is None:
-        return
-    how = "a key provider that unwraps it" if found.wrapped else "its bytes, the path of a file, or env:NAME"
-    what = f"the checkpoint is encrypted with key {found.key_id!r}, and no key is given"
-    raise EncryptionKeyError(what, uri=uri, hint=f"Give key=: {how}")
+    if found is not None:
+        how = "a key provider that unwraps it" if found.wrapped else "its bytes, the path of a file, or env:NAME"
+        what = f"the checkpoint is encrypted with key {found.key_id!r}, and no key is given"
+        raise EncryptionKeyError(what, uri=uri, hint=f"Give key=: {how}")
+    if any(_OWN_TENSOR.fullmatch(name) for name in names):
+        what = "the file is encrypted, but the parameters of its encryption were removed from its header"
+        raise TamperedError(what, uri=uri, hint=_HINT)
 
 
 def tensor_name(kind: str, shard: int, shards: int) -> str:

@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Callable
 from typing import Any
 
-from streamer.core.encryption.keys import KEY_BYTES, Passphrase, SecretKey
+from streamer.core.encryption.secret_keys import KEY_BYTES, Passphrase, SecretKey
 from streamer.core.errors import FormatError, OutOfMemoryError, TamperedError, UsageError
 from streamer.core.other_formats.interface import CheckpointFile
 from streamer.core.other_formats.tensorizer_header import (

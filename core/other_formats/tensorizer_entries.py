@@ -11,7 +11,8 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from streamer.core.encryption.keys import KeySource, Passphrase, SecretKey
+from streamer.core.encryption.keys import KeySource
+from streamer.core.encryption.secret_keys import Passphrase, SecretKey
 from streamer.core.errors import EncryptionKeyError, FormatError, TamperedError
 from streamer.core.other_formats.interface import MOST_READ_BYTES, CheckpointFile, TensorPlace
 from streamer.core.other_formats.tensorizer_decryption import DecryptedTensor, derived_key
@@ -59,7 +60,7 @@ def encrypted_places(file: CheckpointFile, entries: Sequence[Entry], key: KeySou
     Raises:
         EncryptionKeyError: there is no key, or a passphrase where the file was encrypted with a key.
         FormatError: a header is malformed.
-        TamperedError: a header is of another tensor, or the key is another one.
+        TamperedError: a header is of another tensor, or the key is another one, or nothing is encrypted.
         UsageError: PyNaCl is not installed.
     """
     found = list(zip(entries, _headers(file, entries), strict=True))
@@ -72,8 +73,10 @@ def encrypted_places(file: CheckpointFile, entries: Sequence[Entry], key: KeySou
             continue
         readers.append(DecryptedTensor(file, entry.begin, header, header.chunks, secret))
         places.append(TensorPlace(entry.name, entry.dtype, entry.shape, file, 0, readers[-1]))
-    if readers:
-        min(readers, key=lambda reader: reader.size_bytes).check_first_chunk()
+    if not readers:
+        what = "the file has no encrypted bytes, so the key authenticates nothing of it"
+        raise TamperedError(what, uri=file.uri, hint=_HINT)
+    min(readers, key=lambda reader: reader.size_bytes).check_first_chunk()
     return places
 
 

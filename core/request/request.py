@@ -68,6 +68,7 @@ class Request:
     dtype: Any = None
     verify: VerifyOption = None
     key: KeyOption = field(default=None, repr=False)
+    context: str | None = None
     group: Any = None
 
     def __post_init__(self) -> None:
@@ -78,6 +79,8 @@ class Request:
         check_options(self.options, Options)
         check_progress(self.progress)
         check_group(self.group)
+        if self.context is not None and self.key is None:
+            raise UsageError("context= names what a key was used for, and so needs key=")
         if self.key is not None and self.group is not None:
             hint = "Let each rank load alone: group=None; ranks of one node share what they read"
             raise UsageError("group= does not read encrypted checkpoints", hint=hint)
@@ -89,7 +92,7 @@ class Request:
             fs=fs,
             names=checked_names(self.names),
             slices=checked_slices(self.slices),
-            key=None if self.key is None else KeySource(self.key).check(),
+            key=None if self.key is None else KeySource(self.key, self.context).check(),
         )
 
     def __reduce__(self) -> tuple[Any, ...]:

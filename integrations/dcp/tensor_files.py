@@ -51,7 +51,7 @@ def tensor_files_in(store: Store, location: Location, settings: Settings) -> Ten
     shards = shards_in(store, location.uri, settings)
     headers, _, objects = read_headers(shards.objects, settings)
     for header, each in zip(headers, objects, strict=True):
-        refuse_encrypted(header.metadata, each.uri)
+        refuse_encrypted(header.metadata, [entry.name for entry in header.entries], each.uri)
     return TensorFiles(_chunks(shards, headers, objects), objects, location.label)
 
 

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from streamer.core.checkpoint.report import LoadReport
     from streamer.core.checkpoint.slices import Slice
     from streamer.core.checkpoint.tensor_parallel import TensorParallel
-    from streamer.core.encryption.keys import DataKey, KeyProvider, Passphrase
+    from streamer.core.encryption.keys import DataKey, KeyProvider
+    from streamer.core.encryption.secret_keys import Passphrase
     from streamer.core.errors import (
         AccessDeniedError,
         ChangedError,
@@ -178,7 +179,7 @@ _DEFINED_IN = {
     "unpatch": "streamer.compat.patches",
     "DataKey": "streamer.core.encryption.keys",
     "KeyProvider": "streamer.core.encryption.keys",
-    "Passphrase": "streamer.core.encryption.keys",
+    "Passphrase": "streamer.core.encryption.secret_keys",
     "Options": "streamer.core.options.options",
     "LoadReport": "streamer.core.checkpoint.report",
     "Placements": "streamer.core.checkpoint.placements",

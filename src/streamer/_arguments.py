@@ -54,6 +54,7 @@ class LoadArguments(TypedDict, total=False):
     dtype: Any
     verify: VerifyOption
     key: KeyOption
+    context: str | None
     group: Any
 
 

@@ -81,6 +81,7 @@ def check(
     *,
     storage_options: StorageOptions = None,
     key: KeyOption = None,
+    context: str | None = None,
     in_full: bool = False,
     progress: ProgressOption = None,
 ) -> CheckReport:
@@ -90,11 +91,12 @@ def check(
         uri: As for `streamer.load`.
         storage_options: As for `streamer.load`.
         key: As for `streamer.load`; headers are then authenticated, and tensors only with `in_full`.
+        context: As for `streamer.load`.
         in_full: Read every tensor, too; raises as `streamer.load` then.
         progress: As for `streamer.load`, of the bytes of tensors.
     """
     began = time.monotonic()
-    request = Request(uri=uri, storage_options=storage_options, key=key)
+    request = Request(uri=uri, storage_options=storage_options, key=key, context=context)
     checkpoint = open_checkpoint(request, any_format=True)
     entries = [each.entry for each in checkpoint.catalog.tensors.values()]
     manifest = _manifest(request) if checkpoint.format_name == "safetensors" else "none"  # no other format has one

@@ -166,6 +166,7 @@ def write_manifest(context: click.Context, /, uri: str, *, storage_options: str 
     help="The key of an encrypted checkpoint: a file with 32 bytes, hexadecimal digits or base64, or env:NAME. Without"
     " it, STREAMER_KEY if it is set. With a key, a checkpoint that is not encrypted is refused.",
 )
+@click.option("--key-context", help="The context to which the encrypted checkpoint was bound when it was saved.")
 @click.option("--full", "in_full", is_flag=True, help="Read every tensor, too.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object instead of a line, also of an error.")
 @click.pass_context
@@ -176,6 +177,7 @@ def check_checkpoint(
     *,
     storage_options: str | None,
     key_file: str | None,
+    key_context: str | None,
     in_full: bool,
     as_json: bool,
 ) -> None:
@@ -189,7 +191,8 @@ def check_checkpoint(
     """
     key = key_file or (f"env:{KEY_VARIABLE}" if os.environ.get(KEY_VARIABLE) else None)
     try:
-        report = check(uri, storage_options=parsed_options(storage_options), key=key, in_full=in_full)
+        options = parsed_options(storage_options)
+        report = check(uri, storage_options=options, key=key, context=key_context, in_full=in_full)
     except streamer.StreamerError as error:
         if error.hint == LEAVE_OUT:  # without a refusal, a file that replaces an encrypted one would pass
             leave_out = "Leave --key-file out" if key_file else f"The key is that of {KEY_VARIABLE}: unset it"
@@ -205,7 +208,8 @@ def check_checkpoint(
 @click.argument("folder", type=click.Path(file_okay=False), metavar="DIR")
 @copy_options
 @click.option("--check", is_flag=True, help="Read files that are there already, and pull those that changed again.")
-@click.option("--key-file", help="The key, as of the command check: authenticate the encrypted files of tensors.")
+@click.option("--key-file", help="The key, as of the command check: all files that may hold tensors must be encrypted.")
+@click.option("--key-context", help="As of the command check.")
 @click.option("--storage-options", "storage_options", metavar="JSON", help="As of the command manifest.")
 @click.pass_context
 def pull_folder(
@@ -223,7 +227,8 @@ def pull_folder(
 
     They appear there when all of them are whole. Run again, it goes on where it stopped, and reads nothing where
     everything is there. A pattern is of the name relative to URI; its * matches slashes, too. Encrypted files are
-    copied as they are. With their key, every byte of them is authenticated before they appear.
+    copied as they are. With their key, every byte of them is authenticated before they appear, and a file that may hold
+    tensors and is not encrypted is refused: leave it out with --exclude.
 
     Exit codes: 0 all there, 2 usage, 65 wrong data, 66 not found, 69 storage unavailable, 73 disk full or not
     writable, 75 changed meanwhile (try again), 76 TLS or protocol, 77 access denied, 130 and 143 interrupted.
@@ -238,6 +243,7 @@ def pull_folder(
         is_verified=not wanted["no_verify"],
         is_checked=wanted["check"],
         key=wanted["key_file"],
+        context=wanted["key_context"],
         storage_options=parsed_options(storage_options),
     )
     context.exit(run_pull(uri, folder, chosen, as_json=as_json, is_quiet=quiet))

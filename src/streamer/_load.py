@@ -68,6 +68,8 @@ def load(uri: UriOption, **how: Unpack[RequestArguments]) -> dict[str, Any]:
         key: The key of an encrypted checkpoint: 32 bytes, the path of a file with them, ``"env:NAME"`` for an
             environment variable, a function that returns them, or a `KeyProvider`. With a key, a file that is not
             encrypted is refused. See docs/encryption.md.
+        context: The name to which `streamer.save` bound the encrypted checkpoint; another checkpoint of the same key is
+            refused.
         group: A ``torch.distributed.ProcessGroup``, all of whose ranks make this call: each byte is read by one of
             them, and sent to the others that want it. Their `slices` may differ. With None, this process reads alone.
 

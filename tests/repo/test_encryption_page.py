@@ -24,16 +24,16 @@ class Kms:
 
     def generate_data_key(self, KeyId: str, KeySpec: str) -> dict[str, Any]:  # noqa: N803 (boto3's names)
         assert KeySpec == "AES_256"
-        return {"Plaintext": b"k" * 32, "CiphertextBlob": b"wrapped", "KeyId": KeyId}
+        return {"Plaintext": bytes(range(32)), "CiphertextBlob": b"wrapped", "KeyId": KeyId}
 
     def decrypt(self, KeyId: str, CiphertextBlob: bytes) -> dict[str, Any]:  # noqa: N803
         assert (KeyId, CiphertextBlob) == ("alias/weights", b"wrapped")
-        return {"Plaintext": b"k" * 32}
+        return {"Plaintext": bytes(range(32))}
 
 
 def test_the_examples_run(tmp_path: Path) -> None:
-    assert len(EXAMPLES) == 2
-    names: dict[str, Any] = {"target": str(tmp_path / "model"), "kms": Kms()}
+    assert len(EXAMPLES) == 3
+    names: dict[str, Any] = {"target": str(tmp_path / "model"), "bound": str(tmp_path / "bound"), "kms": Kms()}
     for example in EXAMPLES:
         exec(compile(example, "docs/encryption.md", "exec"), names)
     assert torch.equal(names["tensors"]["weight"], names["model"].weight)

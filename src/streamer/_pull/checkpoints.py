@@ -32,12 +32,14 @@ class Copied:
         there: Names of all files that are in the storage, or on the disk, also from earlier pulls.
         is_wanted: Whether the user's patterns choose a name.
         opened: Opens one of the files on the disk, and returns its descriptor.
+        label: The URL of the folder, without secrets.
     """
 
     infos: Mapping[str, ObjectInfo]
     there: Collection[str]
     is_wanted: Callable[[str], bool]
     opened: Callable[[str], int]
+    label: str = ""
 
 
 def check_series(listed: Collection[str], chosen: Collection[str], label: str) -> None:

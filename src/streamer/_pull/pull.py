@@ -108,7 +108,8 @@ class _Pull:
         missing = {name: info for name, info in chosen.items() if name not in kept}
         pulled, parts, read_bytes = self._pull(missing, progress)
         record = PulledFolder(self._label, {**others, **kept, **pulled}, seal_of(self._place))
-        authenticated = self._check(chosen, {*record.files, *listing.files}, pulled)
+        here = {name: each for name, each in others.items() if self._folder.has_file(name, each.size_bytes)}
+        authenticated = self._check(chosen, {*record.files, *listing.files}, pulled, here)
         if pulled or gone or not self._is_same_place or self._folder.is_marked:
             place(self._folder, record, gone, parts)
         files = record.files.values()
@@ -125,7 +126,13 @@ class _Pull:
             authenticated,
         )
 
-    def _check(self, chosen: Mapping[str, ObjectInfo], there: Collection[str], pulled: Mapping[str, PulledFile]) -> int:
+    def _check(
+        self,
+        chosen: Mapping[str, ObjectInfo],
+        there: Collection[str],
+        pulled: Mapping[str, PulledFile],
+        others: Mapping[str, PulledFile],
+    ) -> int:
         """Check that checkpoints are complete and, if there is a key, authentic, before any file gets its final name.
 
         Returns:
@@ -142,13 +149,16 @@ class _Pull:
             return folder.open(name)
 
         wanted = self._wanted
-        copied = Copied(chosen, there, self._is_selected, opened)
+        copied = Copied(chosen, there, self._is_selected, opened, self._label)
         try:
             check_checkpoints(copied, self._settings)
             if wanted.key is None:
                 return 0
             is_whole = not (wanted.include or wanted.exclude or wanted.largest_bytes is not None)
-            return authenticate(copied, wanted.key, self._settings, wanted.options, is_whole=is_whole)
+            # Files of earlier pulls, perhaps without a key, lie beside the new ones.
+            earlier = {name: ObjectInfo(name, f"{folder.path}/{name}", others[name].size_bytes) for name in others}
+            every = replace(copied, infos={**earlier, **chosen})
+            return authenticate(every, wanted, self._settings, is_whole=is_whole)
         except (FormatError, ObjectNotFoundError, TruncatedError) as error:
             error.hint = f"{error.hint}. No file got its final name: fix the source, or leave files out with --exclude"
             raise

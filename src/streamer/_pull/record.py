@@ -100,7 +100,8 @@ class Wanted:
         is_checked: Files that are already in the folder are read, and compared with the record.
         storage_options: As for `streamer.load`.
         options: As for `streamer.load`.
-        key: As for `streamer.load`; every file of tensors is authenticated.
+        key: As for `streamer.load`; every file that may hold tensors is authenticated.
+        context: As for `streamer.load`.
     """
 
     include: Sequence[str] = ()
@@ -111,6 +112,7 @@ class Wanted:
     storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
     options: Options | None = None
     key: KeyOption = field(default=None, repr=False)
+    context: str | None = None
 
 
 @dataclass(frozen=True)

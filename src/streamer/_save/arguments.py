@@ -39,6 +39,7 @@ class SaveArguments(TypedDict, total=False):
     digests: bool
     resume: bool
     key: KeyOption
+    context: str | None
     hide_names: bool
 
 
@@ -61,6 +62,7 @@ class SaveOptions:
     digests: bool = True
     resume: bool = False
     key: KeyOption = field(default=None, repr=False)
+    context: str | None = None
     hide_names: bool = False
 
     def __post_init__(self) -> None:
@@ -82,7 +84,9 @@ class SaveOptions:
 
     def _check_key(self) -> None:
         if self.key is not None:
-            vars(self)["key"] = KeySource(self.key).check()
+            vars(self)["key"] = KeySource(self.key, self.context).check()
+        if self.context is not None and self.key is None:
+            raise UsageError("context= binds an encrypted checkpoint to a name, and so needs key=")
         if self.hide_names and self.key is None:
             raise UsageError("hide_names= encrypts the names, and so needs key=")
         if self.resume and self.key is not None:

@@ -75,6 +75,9 @@ def save(
             ``key`` (default None): encrypt the tensors. 32 bytes, the path of a file with them, ``"env:NAME"``, a
             function that returns them, or a `KeyProvider`. See docs/encryption.md.
 
+            ``context`` (default None): a name to which the encrypted checkpoint is bound, such as ``"llama-prod-7"``. A
+            load must pass the same name. It stays readable.
+
             ``hide_names`` (default False): encrypt names, dtypes, shapes and metadata, too.
 
     Returns:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from streamer._save.parts import ShardBytes, tensor_changed
 from streamer._save.sealing_threads import SealedRun, SealingThreads
 from streamer.core.checkpoint.saved_tensors import SavedTensors
-from streamer.core.encryption.keys import KeySource, SecretKey
+from streamer.core.encryption.keys import KeySource
 from streamer.core.encryption.sealed_files import (
     HEADER_TENSOR,
     METADATA_NAME,
@@ -27,6 +27,7 @@ from streamer.core.encryption.sealed_files import (
     tags_digest,
     tensor_name,
 )
+from streamer.core.encryption.secret_keys import SecretKey
 from streamer.core.errors import EngineError
 from streamer.core.format.header_writer import TensorLayout, render_header
 from streamer.core.options.machine import processors
@@ -67,7 +68,7 @@ def sealed_shards(
     if reserved:
         raise reserved_name(reserved[0])
     new_key = key.new_key()
-    parameters = new_parameters(new_key, len(groups), hides_names=hides_names)
+    parameters = new_parameters(new_key, len(groups), hides_names=hides_names, context=key.context)
     return [
         SealedShard(each, new_key.key, group, tensors, metadata, has_digests=has_digests)
         for each, group in zip(parameters, groups, strict=True)

@@ -16,7 +16,8 @@ from encryption_reference import key_id
 from frames import shown_by_us
 
 import streamer
-from streamer.core.encryption.keys import KeySource, SecretKey, hidden_key
+from streamer.core.encryption.keys import KeySource, hidden_key
+from streamer.core.encryption.secret_keys import SecretKey
 
 KEY = bytes(range(32))
 OTHER = bytes(range(7, 39))
@@ -188,3 +189,51 @@ def test_a_key_id_and_derived_keys_are_of_rfc_5869() -> None:
     # Test case 1 of appendix A, its first block
     okm = SecretKey(b"\x0b" * 22).derived(bytes(range(13)), bytes(range(0xF0, 0xFA)))
     assert okm.hex() == "3cb25f25faacd57a90434f64d0362f2a2d2d0a90cf1a5a4c5db02d56ecc4c5bf"
+
+
+class Constant:
+    """A key provider whose keys are one byte, repeated."""
+
+    def new_key(self) -> streamer.DataKey:
+        return streamer.DataKey(bytes(32), b"wrapped", "id")
+
+    def unwrap(self, key_id: str, wrapped: bytes) -> bytes:
+        return bytes(32)
+
+
+@pytest.mark.parametrize("byte", [0, 7, 0x61, 0xFF])
+def test_a_key_of_equal_bytes_is_refused_regression(
+    byte: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    weak = bytes([byte]) * 32
+    contents = {"raw": weak, "digits": weak.hex().encode(), "base64": base64.b64encode(weak)}
+    for name, content in contents.items():
+        (tmp_path / name).write_bytes(content)
+    monkeypatch.setenv("WEAK", weak.hex())
+    written: list[Any] = [weak, tmp_path / "digits", tmp_path / "base64", "env:WEAK"]
+    found: list[Any] = [bytearray(weak), tmp_path / "raw", lambda: weak, Constant()]
+    for key in found if byte == 0 else [*found[:-1], *written]:
+        with pytest.raises(streamer.EncryptionKeyError, match=r"(any|no)body can guess"):
+            streamer.save(TENSORS, tmp_path / "model", key=key)
+    assert not (tmp_path / "model").exists()
+    for number, key in enumerate(written if byte == 0 else []):  # the key of examples: somebody wrote it out
+        caplog.clear()
+        streamer.save(TENSORS, tmp_path / str(number), key=key)
+        assert "32 zero bytes, which anybody can guess" in caplog.text
+
+
+@pytest.mark.parametrize("text", ["correct horse battery staple 123", "a" * 32, "x" * 64, "hunter2", "é" * 16, ""])
+def test_a_file_of_words_is_no_key_regression(text: str, tmp_path: Path) -> None:
+    (tmp_path / "key").write_text(text, encoding="utf-8")
+    with pytest.raises(streamer.EncryptionKeyError, match="does not hold a key of 32 bytes that nobody can guess"):
+        streamer.save(TENSORS, tmp_path / "model", key=tmp_path / "key")
+
+
+@pytest.mark.parametrize(("mode", "is_told"), [(0o600, False), (0o640, False), (0o644, True), (0o604, True)])
+def test_a_key_file_that_all_may_read_is_told(
+    mode: int, is_told: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "key").write_bytes(KEY)
+    (tmp_path / "key").chmod(mode)
+    streamer.save(TENSORS, tmp_path / "model", key=tmp_path / "key")
+    assert ("can be read by every user of this machine: chmod 600" in caplog.text) is is_told

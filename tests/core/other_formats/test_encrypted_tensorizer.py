@@ -21,7 +21,8 @@ from tensorizer import DecryptionParams, EncryptionParams, TensorDeserializer, T
 from tensorizer_files import KEY, derived, file_of, hashed, sealed
 
 import streamer
-from streamer.core.encryption.keys import KeySource, SecretKey
+from streamer.core.encryption.keys import KeySource
+from streamer.core.encryption.secret_keys import SecretKey
 from streamer.core.errors import EncryptionKeyError, FormatError, TamperedError, TruncatedError, UsageError
 from streamer.core.other_formats.interface import BytesFile
 from streamer.core.other_formats.tensorizer import Tensorizer

@@ -15,8 +15,9 @@ import streamer
 from streamer._save import sealed_shards
 from streamer._save.sealed_shards import MOST_THREADS, RUN_BYTES, SealedShard
 from streamer.core.checkpoint.saved_tensors import SavedTensors
-from streamer.core.encryption.keys import KeySource, SecretKey
+from streamer.core.encryption.keys import KeySource
 from streamer.core.encryption.sealed_files import new_parameters
+from streamer.core.encryption.secret_keys import SecretKey
 from streamer.core.errors import ChangedError
 from streamer.core.format.header_writer import TensorLayout
 
