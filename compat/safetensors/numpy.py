@@ -1,4 +1,4 @@
-"""The names of ``safetensors.numpy``; a file to load may be any URL."""
+"""The names of ``safetensors.numpy``; a file to load or to save may be any URL."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from safetensors.numpy import load, save, save_file
+from safetensors import numpy as theirs
+from safetensors.numpy import load, save
 
+from streamer._save import save as ours
 from streamer.compat.safetensors._handle import safe_open
+from streamer.compat.safetensors._saves import as_safetensors, file_at, is_url
 from streamer.core.options.options import Options
 from streamer.core.secrets.hidden_arguments import hidden, hidden_uri
 
@@ -30,3 +33,32 @@ def load_file(
     with safe_open(filename, "np", backend=backend, storage_options=storage_options, options=options) as handle:
         arrays: dict[str, NDArray[Any]] = handle.get_tensors()
     return arrays
+
+
+def save_file(
+    tensor_dict: Mapping[str, NDArray[Any]],
+    filename: str | os.PathLike[str],
+    metadata: dict[str, str] | None = None,
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+    options: Options | None = None,
+) -> None:
+    """Save arrays to a file, as ``safetensors.numpy.save_file`` does; a URL goes to `streamer.save`.
+
+    Args:
+        tensor_dict: By name.
+        filename: A path, or a URL that ends in ``.safetensors``; an existing file is replaced.
+        metadata: For the header.
+        storage_options: As for `streamer.save`; for URLs.
+        options: As for `streamer.save`; for URLs.
+
+    Raises:
+        UsageError: the URL does not end in ``.safetensors``, or cannot be written; and as `streamer.save`.
+        StorageError: as for `streamer.save`.
+        Exception: what safetensors raises, for a path.
+    """
+    filename, storage_options = hidden_uri(filename), hidden(storage_options)
+    if not is_url(filename):
+        theirs.save_file(dict(tensor_dict), filename, metadata)
+        return
+    ours.save(tensor_dict, file_at(filename), **as_safetensors(metadata, storage_options, options))

@@ -11,13 +11,10 @@ from safetensors import torch as theirs
 from safetensors.torch import load, save
 
 from streamer._save import save as ours
-from streamer._save.arguments import SaveArguments
 from streamer.compat.safetensors._handle import safe_open
-from streamer.core.errors import UsageError
-from streamer.core.format.shard_names import SHARD_SUFFIX
+from streamer.compat.safetensors._saves import as_safetensors, file_at, is_url
 from streamer.core.options.options import Options
 from streamer.core.secrets.hidden_arguments import hidden, hidden_uri
-from streamer.core.secrets.redact import redact
 from streamer.core.tensors.shared_memory import shared_groups
 
 __all__ = ["load", "load_file", "load_model", "save", "save_file", "save_model"]
@@ -99,10 +96,10 @@ def save_file(
         Exception: what safetensors raises, for a path.
     """
     filename, storage_options = hidden_uri(filename), hidden(storage_options)
-    if not _is_url(filename):
+    if not is_url(filename):
         theirs.save_file(dict(tensors), filename, metadata)
         return
-    ours.save(tensors, _file(filename), **_how(metadata, storage_options, options))
+    ours.save(tensors, file_at(filename), **as_safetensors(metadata, storage_options, options))
 
 
 def save_model(
@@ -128,34 +125,10 @@ def save_model(
         Exception: as `save_file`.
     """
     filename, storage_options = hidden_uri(filename), hidden(storage_options)
-    if not _is_url(filename):
+    if not is_url(filename):
         theirs.save_model(model, str(filename), metadata, force_contiguous)
         return
-    ours.save_model(model, _file(filename), **_how(metadata, storage_options, options))
-
-
-def _is_url(filename: Any) -> bool:
-    return isinstance(filename, str) and ("://" in filename or "::" in filename)
-
-
-def _file(filename: str | os.PathLike[str]) -> str:
-    uri = os.fspath(filename)
-    if not uri.endswith(SHARD_SUFFIX):
-        raise UsageError("the name of a file at a URL must end in .safetensors", uri=redact(uri), hint="Add the suffix")
-    return uri
-
-
-def _how(
-    metadata: dict[str, str] | None, storage_options: Mapping[str, Any] | None, options: Options | None
-) -> SaveArguments:
-    return {
-        "metadata": metadata,
-        "storage_options": storage_options,
-        "options": options,
-        "overwrite": True,
-        "digests": False,
-        "progress": False,
-    }
+    ours.save_model(model, file_at(filename), **as_safetensors(metadata, storage_options, options))
 
 
 def _tied_names(state: Mapping[str, torch.Tensor], preferred: Mapping[str, Any]) -> set[str]:

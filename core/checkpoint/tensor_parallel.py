@@ -16,7 +16,7 @@ from functools import lru_cache
 from streamer.core.checkpoint.selection import hint_at_names
 from streamer.core.checkpoint.slices import Slice
 from streamer.core.errors import UnknownTensorError, UsageError
-from streamer.core.quoting import quoted
+from streamer.core.quoting import printable, quoted
 
 __all__ = ["KNOWN_WAYS", "TensorParallel"]
 
@@ -83,7 +83,12 @@ class TensorParallel:
     plan: Mapping[str, str] = field(hash=False)
 
     def __post_init__(self) -> None:
-        part = Slice(0, self.rank, self.size)  # which checks both
+        try:
+            part = Slice(0, self.rank, self.size)
+        except UsageError as error:
+            hint = "size is the number of ranks, 1 or more; rank is from 0 to size - 1"
+            ranks = printable(f"rank {self.rank!r} of size {self.size!r}")
+            raise UsageError(f"a TensorParallel cannot have {ranks}", hint=hint) from error
         if not isinstance(self.plan, Mapping):
             raise UsageError(f"the plan is a mapping of names to ways, not {type(self.plan).__name__}")
         vars(self).update(rank=part.index, size=part.count, plan=dict(self.plan))
