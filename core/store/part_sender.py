@@ -6,6 +6,7 @@ Guarantees: besides the parts that are being sent, only one part exists at a tim
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -35,6 +36,7 @@ class PartSender:
         self._places = self.workers + 1  # for parts that may be made
         self._is_closed = False
         self._threads: list[threading.Thread] = []
+        self._process = os.getpid()
 
     def __enter__(self) -> PartSender:
         return self
@@ -70,7 +72,9 @@ class PartSender:
         stream.finish()
 
     def close(self) -> None:
-        """Send nothing more, and wait for the calls that are running."""
+        """Send nothing more, and wait for the calls that are running; in a forked process, none is."""
+        if os.getpid() != self._process:  # a thread that is not there may hold the lock
+            return
         with self.has_news:
             self._is_closed = True
             self._waiting.clear()

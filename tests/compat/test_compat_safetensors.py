@@ -216,3 +216,16 @@ def test_a_header_entry_is_told_as_it_is_written() -> None:
     assert (meta.dtype, meta.shape) == ("BF16", [5]) == (stored["b"]["dtype"], stored["b"]["shape"])
     assert meta.data_offsets[1] - meta.data_offsets[0] == 10
     assert min(ours.safe_open(URL, "pt").get_tensor_meta(name).data_offsets[0] for name in TENSORS) == 0
+
+
+@pytest.mark.parametrize("url", ["memory://numpy-face/a.safetensors", "file://{folder}/a.safetensors", "{folder}/a"])
+def test_arrays_are_saved_to_any_url_regression(url: str, tmp_path: Path) -> None:
+    place = url.format(folder=tmp_path)
+    for value in (1, 2):  # an existing file is replaced, as by safetensors
+        our_numpy.save_file({"a": np.full(3, value)}, place, {"step": str(value)})
+    assert our_numpy.load_file(place)["a"].tolist() == [2, 2, 2]
+    with streamer.open(place) as checkpoint:
+        assert checkpoint.metadata()["step"] == "2"
+    if "://" in url:
+        with pytest.raises(streamer.UsageError, match=r"must end in \.safetensors"):
+            our_numpy.save_file({"a": np.ones(1)}, place.removesuffix(".safetensors"))

@@ -7,6 +7,7 @@ progress is reported on the caller's thread.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -119,6 +120,7 @@ class Writing:
         self._shown: list[tuple[str, Callable[[], None]]] = []  # files that no older checkpoint had
         self._unconfirmed: list[OwningUpload] = []
         self._failure, self._resumes = failure, resumes
+        self._process = os.getpid()
         self.sent_bytes = 0
 
     def send(
@@ -214,7 +216,7 @@ class Writing:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: Any) -> None:
-        if error is None:
+        if error is None or os.getpid() != self._process:  # in a forked process, the files are those of the parent
             return
         left = self._removed()
         if isinstance(error, StorageError):

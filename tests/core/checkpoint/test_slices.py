@@ -288,3 +288,9 @@ def test_of_llama_3_8b_a_rank_of_eight_reads_what_the_page_says(rank: int) -> No
     assert read_bytes(rows) <= 1.0001 * kept_bytes(rows)
     figures = [read_bytes(whole), kept_bytes(kept), read_bytes(kept), read_bytes(rows)]
     assert [round(each / 1e9, 1) for each in figures] == [16.1, 2.0, 6.2, 1.4]
+
+
+@pytest.mark.parametrize(("rank", "size"), [(2, 2), (-1, 2), (0, 0), ("0", 2), (0, 1.5), (True, 2)])
+def test_a_wrong_rank_is_told_of_the_argument_that_has_it_regression(rank: Any, size: Any) -> None:
+    with pytest.raises(streamer.UsageError, match=f"^a TensorParallel cannot have rank {rank!r} of size {size!r}"):
+        TensorParallel(rank, size, {})
