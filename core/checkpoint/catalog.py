@@ -65,6 +65,7 @@ class Catalog:
         header_metadata: The ``__metadata__`` of each header.
         sealed: The shards that are encrypted, by number.
         checksums: The CRC-32 of tensors, by name, if their file has it: an archive of NumPy.
+        remarks: What the files of another format hold that is not read.
     """
 
     shards: Sequence[SourceObject]
@@ -75,6 +76,7 @@ class Catalog:
     header_metadata: Sequence[Mapping[str, str]] = ()
     sealed: Mapping[int, SealedFile] = field(default_factory=dict)
     checksums: Mapping[str, int] = field(default_factory=dict)
+    remarks: tuple[str, ...] = ()
 
     def in_file_order(self, names: set[str] | None = None) -> Iterator[ShardTensor]:
         """Yield the wanted tensors, or all, in the order of their bytes in storage."""

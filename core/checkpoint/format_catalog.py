@@ -70,14 +70,16 @@ def read_format_catalog(
     files = [EngineFile(name, each, settings) for name, each in zip(names, objects, strict=True)]
     placing = _Placing(files, settings, choice)
     metadata: dict[str, str] = {}
+    remarks: list[str] = []
     read_index = _index_reader(format_, files, key)
     for group in _checkpoints(files, choice.checkpoint_of):
         index = read_index(group)
         for tensor in index.tensors:
             placing.add(tensor)
         metadata.update(index.metadata)
+        remarks += index.remarks
     settings.earlier.packed.clear()
-    return placing.catalog(metadata, format_.name)
+    return replace(placing.catalog(metadata, format_.name), remarks=tuple(remarks))
 
 
 def _index_reader(

@@ -3,18 +3,20 @@
 A tensor that several ranks saved in chunks is loaded whole: the chunks are joined while they are read. Guarantees: the
 ``.metadata`` and the pickle of each chunk are read as data; a chunk that is not stored as one plain range is read as
 `torch_zip` reads it; the chunks of a tensor cover it exactly once. Entries that are no tensors are not read: the
-metadata lists their names under `OBJECTS_KEY`.
+metadata lists their names under `OBJECTS_KEY`. If such an object holds tensors, this is remarked.
 
-Refuses with FormatError: compressed items, which ``streamer.dcp.StorageReader`` reads, and chunks that are missing.
+Refuses with FormatError: compressed items, which ``streamer.dcp.StorageReader`` reads, chunks that are missing, and a
+checkpoint all of whose entries are objects: a dict that was saved without being flattened is one object.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -24,18 +26,32 @@ from streamer.core.format.dtypes import DTYPES_BY_TORCH_NAME, bits_of
 from streamer.core.format.torch_archive import Archives, SavedArchive, StoredTensor, begin_of_data
 from streamer.core.other_formats.interface import CheckpointFile, CheckpointIndex, Format, Reader, TensorPlace, about
 from streamer.core.other_formats.torch_zip import TorchZip
-from streamer.core.quoting import quoted
+from streamer.core.quoting import names_text, quoted
 from streamer.core.store.parallel import in_parallel
 from streamer.core.store.sources import hookimpl
 
-__all__ = ["OBJECTS_KEY", "Dcp", "streamer_format"]
+__all__ = ["OBJECTS_KEY", "Chunk", "Dcp", "chunks_overlap", "streamer_format"]
 
 OBJECTS_KEY = "streamer.dcp_objects"
 METADATA = ".metadata"
 MOST_AROUND_BYTES = 64 << 10  # in an item beside its tensor; torch writes 1.6 KB
 MOST_BATCH_BYTES = 16 << 20  # of the beginnings and ends of items that are read at a time
 MOST_CHUNKS = 4096  # per tensor that is cut along several dimensions: its chunks are compared with each other
+_STORAGE = re.compile(rb"PK\x01\x02.{42}[^/]{1,255}/data/[0-9]", re.DOTALL)  # in the directory of torch.save's archive
+_HINT_FOR_OBJECTS = "Load them with dcp.load and streamer.dcp.StorageReader, into a state of the same form"
 _HINT = "Fetch all files of the folder; or save the checkpoint again"
+
+
+class Chunk(Protocol):
+    """A block of a tensor."""
+
+    @property
+    def offsets(self) -> tuple[int, ...]:
+        """The offsets of its first element in the tensor."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its shape."""
 
 
 class _Item(NamedTuple):
@@ -80,7 +96,15 @@ class Dcp:
             places = _placed([each for of_tensor in items.values() for each in of_tensor], by_name)
             tensors = [_whole(name, entries[name], of_tensor, places, first) for name, of_tensor in items.items()]
             others = sorted(name for name, entry in metadata.entries.items() if entry is None)
-            return CheckpointIndex(tensors, {OBJECTS_KEY: json.dumps(others)} if others else {})
+            if not others:
+                return CheckpointIndex(tensors)
+            inside = _with_tensors(others, metadata, by_name)
+            what = f"objects with tensors inside, which are not read: {names_text(inside)}"
+            if not tensors:
+                what = f"this checkpoint holds no tensors, but {what if inside else f'objects: {names_text(others)}'}"
+                raise FormatError(what, hint=_HINT_FOR_OBJECTS)
+            remarks = [f"{what}. {_HINT_FOR_OBJECTS}"] if inside else []
+            return CheckpointIndex(tensors, {OBJECTS_KEY: json.dumps(others)}, remarks)
 
 
 @hookimpl
@@ -106,16 +130,37 @@ def _items(name: str, entry: SavedTensor, metadata: DcpMetadata) -> list[_Item]:
     return items
 
 
+def _with_tensors(names: Sequence[str], metadata: DcpMetadata, files: Mapping[str, CheckpointFile]) -> list[str]:
+    """Return the names of objects whose archives have bytes of tensors; compressed ones are not looked into."""
+    by_file: dict[str, list[tuple[str, SavedItem]]] = {}
+    for name in names:
+        saved = metadata.items.get((name, None))
+        file = files.get(saved.path) if saved is not None else None
+        if saved is not None and file is not None and saved.offset + saved.length <= file.size_bytes:
+            by_file.setdefault(saved.path, []).extend([(name, saved)] if not saved.transforms else [])
+    most = MOST_BATCH_BYTES // MOST_AROUND_BYTES
+    batches = [(files[path], of[at : at + most]) for path, of in by_file.items() for at in range(0, len(of), most)]
+
+    def look(file: CheckpointFile, objects: list[tuple[str, SavedItem]]) -> list[str]:
+        ends = [(saved.offset + saved.length, min(saved.length, MOST_AROUND_BYTES)) for _, saved in objects]
+        tails = file.read_ranges([(end - size_bytes, end) for end, size_bytes in ends])
+        return [name for (name, _), tail in zip(objects, tails, strict=True) if _STORAGE.search(tail)]
+
+    found = in_parallel(lambda each: look(*each), batches, role="index") if batches else []
+    return [name for of_batch in found for name in of_batch]
+
+
 def _check_cover(name: str, size: tuple[int, ...], items: Sequence[_Item]) -> None:
     """Check that the chunks lie in the tensor, do not overlap, and together are as large as it."""
     covered = sum(prod(each.shape) for each in items)
     inside = all(o + s <= n for each in items for o, s, n in zip(each.offsets, each.shape, size, strict=True))
     full = [each for each in items if prod(each.shape)]
-    if not inside or covered != prod(size) or _overlap(full, size):
+    if not inside or covered != prod(size) or chunks_overlap(full, size):
         raise FormatError(f"the chunks of tensor {quoted(name)} do not cover it exactly once")
 
 
-def _overlap(items: Sequence[_Item], size: tuple[int, ...]) -> bool:
+def chunks_overlap(items: Sequence[Chunk], size: tuple[int, ...]) -> bool:
+    """Say whether two chunks of a tensor of this size, none of them empty, have an element in common."""
     if all(each.shape[1:] == size[1:] for each in items):  # rows: the usual case, with thousands of chunks
         ends = sorted((each.offsets[:1], each.shape[:1]) for each in items)
         pairs = pairwise(ends)

@@ -184,10 +184,12 @@ class CheckpointIndex:
     Attributes:
         tensors: The tensors.
         metadata: Other values of the files, as text.
+        remarks: What is in the files and is neither a tensor nor among the metadata; for the report of a load.
     """
 
     tensors: Sequence[TensorPlace]
     metadata: Mapping[str, str] = field(default_factory=dict)
+    remarks: Sequence[str] = ()
 
 
 class Format(Protocol):

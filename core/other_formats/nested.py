@@ -1,11 +1,12 @@
 """Names of tensors in nested containers: the path to each, as ``optimizer.state.0.exp_avg``. Pure.
 
 Guarantees: each container is entered at most once on a path, and the walk ends: a small pickle may describe a tree of
-more leaves than atoms exist. No value is dropped: a value that is no tensor becomes metadata, as JSON.
+more leaves than atoms exist. No value is dropped: a value that is no tensor becomes metadata, as JSON; bytes in base64.
 """
 
 from __future__ import annotations
 
+import base64
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -70,7 +71,7 @@ def _items(value: Any) -> Iterator[tuple[str, Any]]:
         yield from ((str(number), each) for number, each in enumerate(value))
         return
     for key, each in value.items():
-        if type(key) not in (str, int):
+        if type(key) not in (str, int, float, bool, type(None), tuple):
             raise FormatError(f"a container has a key of type {type(key).__name__}, not a name or a number")
         yield str(key), each
 
@@ -78,6 +79,10 @@ def _items(value: Any) -> Iterator[tuple[str, Any]]:
 def _text(value: Any) -> str:
     if isinstance(value, str):
         return value
+    if isinstance(value, (bytes, bytearray)):
+        return json.dumps(base64.b64encode(value).decode())
+    if isinstance(value, complex):
+        return json.dumps([value.real, value.imag])
     is_plain = value is None or type(value) in (int, float, bool) or isinstance(value, (dict, list, tuple))
     if is_plain and not (type(value) is int and value.bit_length() > MOST_BITS):  # a container here is empty
         return json.dumps(value)

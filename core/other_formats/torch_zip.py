@@ -3,15 +3,17 @@
 The file is a zip archive: a pickle that describes the tensors, and a member for the bytes of each storage. Guarantees:
 no code of the pickle is run, and no class of it is imported; the result equals that of
 ``torch.load(weights_only=True)``, except that each tensor has memory of its own. Tensors in nested containers are named
-by their path: ``state_dict.layer.weight``. Values that are no tensors become metadata.
+by their path: ``state_dict.layer.weight``. Values that are no tensors become metadata. Attributes of tensors are not
+read, which is remarked.
 
-Refuses with FormatError: pickles that name anything but tensors, and files of PyTorch before 1.6, which are no zip.
+Refuses with FormatError: pickles that name anything but tensors and the values that ``torch.load(weights_only=True)``
+allows, tensors that are not dense, and files of PyTorch before 1.6, which are no zip.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -51,7 +53,11 @@ _ONLY_TENSORS = (
 _SAVE_AGAIN = "Save it again: torch.save(torch.load(file, weights_only=True), file) with PyTorch 1.6 or newer"
 _REBUILD = {"_rebuild_tensor", "_rebuild_tensor_v2", "_rebuild_tensor_v3"}
 _PARAMETER = {"_rebuild_parameter", "_rebuild_parameter_with_state"}
-_RECORDS: frozenset[GlobalName] = frozenset(("torch._utils", name) for name in (*_REBUILD, *_PARAMETER))
+_SUBCLASS = "_rebuild_from_type_v2"
+_OF_BUFFERS = ("persistent", "_is_buffer")  # attributes that torch.nn.Buffer has
+_RECORDS: frozenset[GlobalName] = frozenset(
+    {*(("torch._utils", name) for name in (*_REBUILD, *_PARAMETER)), ("torch._tensor", _SUBCLASS)}
+)
 
 
 class _StateDict(dict[Any, Any]):
@@ -70,10 +76,52 @@ class _OrderedDict:
         return _StateDict(items)
 
 
+class _Value:
+    """Calls one function of this module for the values that ``torch.load`` allows beside tensors; immutable."""
+
+    __slots__ = ("_made",)
+
+    def __init__(self, made: Callable[..., Any]) -> None:
+        object.__setattr__(self, "_made", made)
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self._made(*arguments)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(name)
+
+
+def _device(kind: str, index: int | None = None) -> str:
+    return f"{kind}" if index is None else f"{kind}:{index}"
+
+
+def _bytes(value: Any = b"", encoding: str = "latin1") -> bytes:
+    """Return bytes as the protocol of ``torch.save`` describes them: a text, or bytes; never so many zeros."""
+    return value.encode(encoding) if isinstance(value, str) and encoding == "latin1" else same(bytes)(value)
+
+
 _BUILTINS: dict[GlobalName, Any] = {
+    **{("torch", name): name for name in ("complex128", "complex32", "qint32", "qint8", "quint8")},
     **TORCH_NAMES,
     ("torch", "Size"): same(tuple),
+    ("torch", "device"): _Value(_device),
+    ("torch", "Tensor"): "Tensor",
+    ("torch.nn.parameter", "Parameter"): "Parameter",
+    ("torch.nn.parameter", "Buffer"): "Buffer",
+    ("torch.serialization", "_get_layout"): same(str),
     ("collections", "OrderedDict"): _OrderedDict(),
+    ("collections", "Counter"): _OrderedDict(),
+    ("_codecs", "encode"): _Value(_bytes),
+    **{
+        (module, name): made
+        for module in ("builtins", "__builtin__")  # the second in the protocol that torch.save uses
+        for name, made in {
+            "bytes": _Value(_bytes),
+            "bytearray": _Value(_bytes),
+            "set": same(list),
+            "complex": _Value(complex),
+        }.items()
+    },
 }
 
 
@@ -109,7 +157,8 @@ class TorchZip:
         """Find the tensors; see `Format.read_index`."""
         found = in_parallel(_read_file, files, role="index")
         metadata = {name: value for index in found for name, value in index.metadata.items()}
-        return CheckpointIndex([tensor for index in found for tensor in index.tensors], metadata)
+        remarks = [remark for index in found for remark in index.remarks]
+        return CheckpointIndex([tensor for index in found for tensor in index.tensors], metadata, remarks)
 
 
 @hookimpl
@@ -132,7 +181,8 @@ def _read_file(file: CheckpointFile) -> CheckpointIndex:
         root = _unpickled(pickled)
         archive = _Archive(file, folder, members, is_big)
         leaves, metadata = flattened(root, lambda value: isinstance(value, Record))
-        return CheckpointIndex([archive.place(name, value) for name, value in leaves], metadata)
+        tensors = [archive.place(name, value) for name, value in leaves]
+        return CheckpointIndex(tensors, metadata, archive.remarks())
 
 
 def _unpickled(data: bytes) -> Any:
@@ -186,6 +236,13 @@ class _Archive:
         self._file, self._folder, self._members, self._is_big = file, folder, members, is_big
         self._laid = Laid()
         self._readers: dict[str, Reader | None] = {}
+        self._attributes: dict[str, Any] = {}
+
+    def remarks(self) -> list[str]:
+        """Return a remark if tensors had attributes of their own."""
+        if not self._attributes:
+            return []
+        return [f"{self._file.name}: attributes of tensors are not read: {names_text([*self._attributes])}"]
 
     def place(self, name: str, rebuilt: Record) -> TensorPlace:
         """Return the place of a tensor.
@@ -194,9 +251,10 @@ class _Archive:
             name: Its name.
             rebuilt: The call that makes it.
         """
+        rebuilt = self._without_attributes(name, rebuilt)
         if rebuilt.kind in _PARAMETER:
-            rebuilt = rebuilt.arguments[0] if rebuilt.arguments else rebuilt
-            if not isinstance(rebuilt, Record) or rebuilt.kind not in _REBUILD:
+            rebuilt = self._without_attributes(name, rebuilt.arguments[0] if rebuilt.arguments else rebuilt)
+            if rebuilt.kind not in _REBUILD:
                 raise FormatError(f"parameter {quoted(name)} is not made of a tensor")
         storage, dtype, offset, shape, strides = _described(name, rebuilt)
         item_bytes = bits_of(dtype) // 8
@@ -212,6 +270,22 @@ class _Archive:
         if is_contiguous(shape, strides):
             return make(begin, reader)
         return make(0, Strided(reader or self._file, begin, shape, strides, item_bytes=item_bytes, laid=self._laid))
+
+    def _without_attributes(self, name: str, rebuilt: Any) -> Record:
+        """Return the call that makes the tensor alone, and note which attributes it has."""
+        state = None
+        if isinstance(rebuilt, Record) and rebuilt.kind == _SUBCLASS:
+            function, _, arguments, state = rebuilt.arguments
+            rebuilt = function(*arguments) if isinstance(function, type) else None
+        elif isinstance(rebuilt, Record) and rebuilt.kind == "_rebuild_parameter_with_state":
+            state = rebuilt.arguments[3]
+        if not isinstance(rebuilt, Record):
+            raise FormatError(f"tensor {quoted(name)} is not described as PyTorch does it")
+        attributes, *slots = state if isinstance(state, tuple) else (state,)
+        for each in (attributes, *slots):
+            if isinstance(each, dict):
+                self._attributes.update(dict.fromkeys(f"{name}.{key}" for key in each if key not in _OF_BUFFERS))
+        return rebuilt
 
     def _member(self, name: str, storage: _Storage, size_bytes: int | None, item_bytes: int) -> ZipMember:
         member = self._members.get(f"{self._folder}data/{storage.key}")

@@ -8,9 +8,9 @@ would leave the rest of the tensor as it was.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 from torch.distributed.checkpoint.planner import LoadPlan, ReadItem
@@ -27,7 +27,8 @@ from streamer.core.errors import FormatError
 from streamer.core.format.dcp_metadata import SavedChunk
 from streamer.core.format.header import Header, TensorEntry
 from streamer.core.options.settings import Settings
-from streamer.core.quoting import quoted
+from streamer.core.other_formats.dcp import chunks_overlap
+from streamer.core.quoting import names_text, quoted
 from streamer.core.store.sources import Store
 from streamer.core.tensors.frameworks import framework_of
 from streamer.integrations.dcp.destination import Destination
@@ -125,6 +126,9 @@ class TensorFiles:
         chunks = [SavedChunk(offsets, each.shape) for offsets, each in stored.items()]
         dtype, *others = {each.dtype for each in stored.values()}
         metadata = metadata_of_tensor(chunks, dtype)
+        placed = [_Placed(each.offsets, each.sizes) for each in chunks if prod(each.sizes)]
+        if len(placed) > 1 and chunks_overlap(placed, tuple(metadata.size)):
+            raise _of_two_saves(name, sorted({self._objects[each.shard].uri for each in stored.values()}))
         if others or sum(prod(each.sizes) for each in chunks) != prod(metadata.size):
             raise FormatError(
                 f"the parts of tensor {quoted(name)} do not form a tensor of shape {list(metadata.size)}",
@@ -134,15 +138,32 @@ class TensorFiles:
         return metadata
 
 
+class _Placed(NamedTuple):
+    offsets: tuple[int, ...]
+    shape: tuple[int, ...]
+
+
+def _of_two_saves(name: str, uris: Sequence[str]) -> FormatError:
+    """Return the error for parts that overlap: one save divides a tensor, and each save divides it in its own way."""
+    return FormatError(
+        f"the parts of tensor {quoted(name)} overlap in {names_text(uris)}",
+        uri=uris[0],
+        hint="Some are left of an earlier save to this folder, in another sharding: remove the older files,"
+        " or save to an empty folder",
+    )
+
+
 def _chunks(
     shards: Shards, headers: list[Header], objects: list[SourceObject]
 ) -> dict[str, dict[tuple[int, ...], Stored]]:
     library = framework_of("pt")
     choice = shards.choice
     found: dict[str, dict[tuple[int, ...], Stored]] = {}
+    by_rank = set[int]()
     for shard, header in enumerate(headers):
         uri = objects[shard].uri
         offsets = _saved_offsets(header, uri)
+        by_rank |= {shard} if offsets is not None else set()
         for entry in header.entries:
             if choice.overrules(entry.name, shard):
                 continue
@@ -150,6 +171,8 @@ def _chunks(
             begins = (0,) * len(shape) if offsets is None else _offsets_of(entry, len(shape), offsets, uri)
             chunks = found.setdefault(entry.name, {})
             same = [each for at, each in chunks.items() if at == begins or len(at) != len(begins) or offsets is None]
+            if same and offsets is not None and same[0].shard in by_rank:
+                raise _of_two_saves(entry.name, [objects[same[0].shard].uri, uri])
             if same:
                 raise duplicate_tensor(entry.name, objects[same[0].shard].uri, uri)
             chunks[begins] = Stored(shard, entry, shape, library.dtype(entry))

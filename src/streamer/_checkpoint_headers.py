@@ -62,7 +62,7 @@ class OpenedCheckpoint:
         self.index_path = shards.index_path
         self.kind = shards.kind
         self.format_name = "safetensors" if shards.format is None else shards.format.name
-        self.remarks = shards.remarks
+        self.remarks = (*shards.remarks, *catalog.remarks)
         if catalog.sealed and not isinstance(strategy, Unverified):
             self.remarks += ("verify= is not used for an encrypted checkpoint: each piece is authenticated",)
         self.catalog = catalog

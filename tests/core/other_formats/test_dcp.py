@@ -218,3 +218,47 @@ def test_bytes_of_chunks_are_read_by_range(tmp_path: Path) -> None:
     with streamer.stream(tmp_path) as stream:
         assert np.array_equal(dict(stream)["w"].numpy(), tensor.numpy())
     assert "Python unpacks" not in str(stream.report)
+
+
+class Holder:
+    """An object of a program, with tensors inside."""
+
+    def __init__(self) -> None:
+        self.weight = torch.ones(3)
+
+
+INSIDE: dict[str, Callable[[], Any]] = {
+    "an object": Holder,
+    "a tuple": lambda: (torch.ones(3), 1),
+    "a set of parameters": lambda: {torch.nn.Parameter(torch.ones(2))},
+}
+
+
+@pytest.mark.parametrize("make", INSIDE.values(), ids=INSIDE)
+@pytest.mark.parametrize(
+    "beside", [{}, {"step": 3, "name": "x" * 100_000}, {"w": torch.ones(2)}], ids=["alone", "objects", "tensor"]
+)
+def test_tensors_inside_objects_are_an_error_or_a_remark_and_never_nothing_regression(
+    make: Callable[[], Any], beside: dict[str, Any], tmp_path: Path
+) -> None:
+    dcp.save({"hidden": make(), **beside}, checkpoint_id=tmp_path)
+    if "w" in beside:
+        with streamer.stream(tmp_path) as stream:
+            assert [*dict(stream)] == ["w"]
+        assert "objects with tensors inside, which are not read: hidden" in str(stream.report)
+        return
+    with pytest.raises(FormatError, match=r"holds no tensors, but objects with tensors inside.*hidden.*StorageReader"):
+        streamer.load(tmp_path)
+
+
+def test_a_dict_that_was_not_flattened_is_an_error_regression(tmp_path: Path) -> None:
+    planner = dcp.DefaultSavePlanner(flatten_state_dict=False)
+    dcp.save({"model": {"w": torch.ones(2)}}, checkpoint_id=tmp_path, planner=planner)
+    with pytest.raises(FormatError, match=r"holds no tensors, but objects with tensors inside.*model"):
+        streamer.load(tmp_path)
+
+
+def test_objects_without_tensors_are_an_error_that_names_them_regression(tmp_path: Path) -> None:
+    dcp.save({"step": 3, "rates": {"a": 0.1}}, checkpoint_id=tmp_path)
+    with pytest.raises(FormatError, match=r"holds no tensors, but objects: .*step"):
+        streamer.load(tmp_path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import struct
 
@@ -372,3 +373,26 @@ def test_the_hook_of_torchtitan(sharded, quantized, tmp_path):
     assert bool(found["b.weight"].any())
     with pytest.raises(CheckpointException, match="The folder is empty"):
         dcp.load(found, storage_reader=adapter.get_hf_storage_reader(str(tmp_path)))
+
+
+def rows(size, parts):
+    begins = [size * number // parts for number in range(parts + 1)]
+    return [([begin, 0], torch.ones(end - begin, 3)) for begin, end in itertools.pairwise(begins)]
+
+
+@pytest.mark.parametrize(
+    "left",
+    [
+        rows(8, 4)[2:],  # of four ranks, the files of the last two are not replaced by two ranks
+        rows(8, 3)[1:2],
+        [([0, 2], torch.ones(8, 1))],
+        [([0, 0], torch.ones(8, 3))],
+        [*rows(8, 3)[1:], ([9, 0], torch.ones(1, 3))],
+    ],
+    ids=["same offset", "across", "columns", "whole", "of another shape"],
+)
+def test_shards_of_an_earlier_save_in_another_sharding_are_named_regression(left, tmp_path):
+    by_rank(tmp_path, [*rows(8, 2), *left])
+    with pytest.raises(streamer.FormatError, match=r"parts of tensor 'w' overlap in .*shard.*earlier save") as caught:
+        streamer.dcp.StorageReader(tmp_path).read_metadata()
+    assert "in another sharding" in str(caught.value)
