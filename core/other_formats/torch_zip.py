@@ -81,6 +81,8 @@ class _Value:
 
     __slots__ = ("_made",)
 
+    _made: Callable[..., Any]
+
     def __init__(self, made: Callable[..., Any]) -> None:
         object.__setattr__(self, "_made", made)
 
@@ -97,7 +99,11 @@ def _device(kind: str, index: int | None = None) -> str:
 
 def _bytes(value: Any = b"", encoding: str = "latin1") -> bytes:
     """Return bytes as the protocol of ``torch.save`` describes them: a text, or bytes; never so many zeros."""
-    return value.encode(encoding) if isinstance(value, str) and encoding == "latin1" else same(bytes)(value)
+    if type(value) is bytes:
+        return value
+    if type(value) is not str or encoding != "latin1":
+        raise TypeError(type(value).__name__)
+    return value.encode(encoding)
 
 
 _BUILTINS: dict[GlobalName, Any] = {
