@@ -9,8 +9,11 @@ at the end what it got, as JSON.
 from __future__ import annotations
 
 import json
+import os
+import resource
 import subprocess
 import sys
+import threading
 import time
 import zlib
 from pathlib import Path
@@ -76,6 +79,8 @@ def main(
     leave_after: int | None = None,
     least_bytes: int | None = None,
     least_memory_bytes: int | None = None,
+    refused: tuple[str, int] | None = None,
+    descriptors: int | None = None,
     **options: Any,
 ) -> None:
     """Load.
@@ -91,6 +96,8 @@ def main(
         leave_after: So many tensors.
         least_bytes: Of a load that shares by itself.
         least_memory_bytes: Of the shared memory of a load that does not fit into it.
+        refused: The beginning of the names of threads that are refused, and how many are given before.
+        descriptors: So many more descriptors can be opened once the headers are read.
         options: Of `streamer.Options`.
     """
     from streamer import Options, Slice
@@ -110,7 +117,27 @@ def main(
         how["slices"] = {"*.columns": Slice(1, *part), "*.rows": Slice(0, *part)}
     request = request_of(function, *hidden_arguments(uri, {**how, "options": Options(**options)}))
     checkpoint = open_checkpoint(request)
-    run(checkpoint, request, wanted_tensors(checkpoint, request), pause_s, stop_after, leave_after)
+    wanted = wanted_tensors(checkpoint, request)
+    if refused is not None:
+        refuse_threads(*refused)
+    if descriptors is not None:
+        most = len(os.listdir("/proc/self/fd")) + descriptors
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    run(checkpoint, request, wanted, pause_s, stop_after, leave_after)
+
+
+def refuse_threads(name: str, left: int) -> None:
+    """Let Python start only so many more threads whose names begin so."""
+    start, given = threading.Thread.start, list[threading.Thread]()
+
+    def start_or_refuse(self: threading.Thread) -> None:
+        if self.name.startswith(name):
+            if len(given) >= left:
+                raise RuntimeError("can't start new thread")
+            given.append(self)
+        start(self)
+
+    threading.Thread.start = start_or_refuse  # type: ignore[method-assign]
 
 
 def run(

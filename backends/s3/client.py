@@ -116,7 +116,7 @@ class PlainRequests:
     def endpoint_and_keys(self) -> tuple[str, tuple[str | None, str | None] | None]:
         """See `BotocoreClient.endpoint_and_keys`."""
         keys = self.login.keys and self.login.keys()
-        return self.login.endpoint or "aws", keys and (keys.access_key, keys.token)
+        return self.login.endpoint or "aws", None if keys is None else (keys.access_key, keys.token)
 
     def source_for(self, url: str, headers: Mapping[str, str] = MappingProxyType({})) -> HttpSource:
         """Return the source for a URL."""

@@ -271,3 +271,30 @@ def test_an_object_that_was_replaced_is_an_error_on_all(started, s3_server, fold
         assert [each["error"] for each in together(loads)] == ["ChangedError"] * 2
     finally:
         s3_server.put("private", f"share/{name}", data)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"refused": ["streamer-fetch", 0]},
+        {"refused": ["streamer-lead", 0]},
+        {"refused": ["streamer-member", 0]},
+        {"refused": ["streamer-py", 0]},
+        {"refused": ["streamer-", 3]},
+        {"descriptors": 12},
+        {"memory_limit_bytes": 4 * MIB},
+    ],
+    ids=str,
+)
+def test_a_load_that_has_too_little_for_a_meeting_reads_alone_regression(started, expected, how):
+    poor, rich = started(how, {})
+    results = together([poor, rich])
+    assert [each["error"] for each in results] == [None, None]
+    assert [each["tensors"] for each in results] == [expected] * 2
+
+
+def test_a_meeting_that_loses_a_descriptor_lets_others_meet_without_it_regression(started, expected):
+    loads = started({"pause_s": 0.05, "descriptors": 40}, {}, {})
+    for load in loads:
+        load.go()
+    assert [load.result()["tensors"] for load in loads] == [expected] * 3
