@@ -206,3 +206,17 @@ def test_several_loads_run_at_the_same_time(file: Path) -> None:
         return await asyncio.gather(*(streamer.aload(file, names=f"t{number}*") for number in range(6)))
 
     assert [len(each) for each in run(main)] == [100] * 6
+
+
+@pytest.mark.parametrize("call", [streamer.aload, lambda path: anext(aiter(streamer.astream(path)))])
+def test_a_refused_thread_is_an_error_of_ours_and_the_next_load_works_regression(
+    file: Path, monkeypatch: pytest.MonkeyPatch, call: Callable[[Path], Any]
+) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(streamer.OutOfMemoryError, match=r"no thread\. Raise the limit of threads"):
+            asyncio.run(call(file))
+    assert run(lambda: streamer.aload(file)).keys() == TENSORS.keys()

@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from any_dtype import DTYPES, SHAPES, file_of
-from group_ranks import ranks_tell, values
+from group_ranks import ranks_tell, second_rank, values
 from safetensors.torch import save_file
 from servers.seaweedfs import SeaweedServer
 from servers.tcp_proxy import TcpProxy, http_requests
@@ -206,3 +206,11 @@ def test_what_is_no_group_is_refused(group: Any) -> None:
 def test_open_takes_no_group(checkpoint: Path, one_rank: Any) -> None:
     with pytest.raises(streamer.UsageError, match=r"open\(\) reads for one rank, .* and so takes no group="):
         streamer.open(checkpoint, group=one_rank)
+
+
+def test_the_default_device_of_torch_does_not_matter_regression(tmp_path: Path) -> None:
+    tensors = {f"layers.{number}": torch.full((1000,), float(number)) for number in range(4)}
+    save_file(tensors, tmp_path / "model.safetensors")
+    with second_rank(str(tmp_path)) as group, torch.device("meta"):
+        got = streamer.load(tmp_path, group=group)
+    assert all(torch.equal(got[name], tensor) for name, tensor in tensors.items())
