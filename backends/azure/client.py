@@ -87,12 +87,14 @@ class Grant:
     Attributes:
         url: The blob's URL; its query may be a SAS.
         headers: Headers of every request.
-        expires_at_s: Unix time at which URL or headers expire, if they can be renewed; otherwise None.
+        expires_at_s: Unix time at which URL or headers expire; None if only Azure can tell.
+        may_be_renewed: The next grant may have another signature or token.
     """
 
     url: str = field(repr=False)
     headers: Mapping[str, str] = field(repr=False)
     expires_at_s: float | None = None
+    may_be_renewed: bool = True
 
 
 class AzureClient:
@@ -172,8 +174,11 @@ class AzureClient:
             return Grant(url, {**headers, "Authorization": f"Bearer {token.token}"}, float(token.expires_on))
         if hasattr(credential, "signature"):  # an `AzureSasCredential`, whose owner may update it
             sas = str(credential.signature).lstrip("?")
-            return Grant(f"{url}?{sas}", headers, _expiry_of(sas))
-        return Grant(url, headers)
+            expires_at_s = _expiry_of(sas)
+            # Only Azure's clock decides whether a SAS has ended: this machine's may be ahead.
+            is_early = expires_at_s is not None and expires_at_s > time.time()
+            return Grant(f"{url}?{sas}", headers, expires_at_s if is_early else None)
+        return Grant(url, headers, may_be_renewed=False)
 
     def login_identity(self) -> str:
         """Return what the login adds to the identity of a blob; empty if another process cannot have the login."""

@@ -8,6 +8,7 @@ may hold a URL.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -15,8 +16,8 @@ from typing import NoReturn, TypeAlias
 
 from azure.core.exceptions import AzureError, HttpResponseError, ServiceRequestError, ServiceResponseError
 
-from streamer.backends.client.answer_values import parse_word
-from streamer.backends.client.error_rows import ErrorRow, row_of_status
+from streamer.backends.client.answer_values import clock_offset_s, parse_word
+from streamer.backends.client.error_rows import ARCHIVED_ROWS, ErrorRow, row_of_status
 from streamer.backends.client.retry import Attempts, demanded_pause_s
 from streamer.core.errors import (
     AccessDeniedError,
@@ -89,7 +90,7 @@ _CODES: dict[str, _Row] = {
         AccessDeniedError, "The {credential} does not give this permission", _NEEDS
     ),
     "AccountIsDisabled": ErrorRow(AccessDeniedError, "Account {account!r} is disabled", "Ask the owner of the account"),
-    "BlobArchived": ErrorRow(AccessDeniedError, "The blob is archived", "Rehydrate it to the hot or cool tier first"),
+    **ARCHIVED_ROWS,
     "BlobUsesCustomerSpecifiedEncryption": ErrorRow(
         AccessDeniedError,
         "The blob is encrypted with a key that the uploader provided",
@@ -187,7 +188,7 @@ def _from_answer(error: HttpResponseError, request: Request, attempts: Attempts 
     status = error.status_code or 0
     of_body = getattr(error, "error_code", None)
     code = parse_word(headers.get("x-ms-error-code") or getattr(of_body, "value", of_body))
-    row = _row(str(code), status, request)
+    row = _row(str(code), status, request, headers.get("date"))
     named = row.filled(
         container=request.container, account=request.account, credential=request.credential or "anonymous caller"
     )
@@ -198,10 +199,11 @@ def _from_answer(error: HttpResponseError, request: Request, attempts: Attempts 
     return named.error(request.uri, **answered, **facts)
 
 
-def _row(code: str, status: int, request: Request) -> _Row:
+def _row(code: str, status: int, request: Request, date: str | None) -> _Row:
     if status in (401, 403) and request.sas_expires_at_s is not None:
+        now_s = time.time()
         expired_at = datetime.fromtimestamp(request.sas_expires_at_s, timezone.utc)
-        if expired_at <= datetime.now(timezone.utc):
+        if request.sas_expires_at_s <= now_s + (clock_offset_s(date, now_s) or 0.0):
             return ErrorRow(CredentialsError, f"The SAS expired at {expired_at:%Y-%m-%d %H:%M:%S} UTC", "Get a new one")
     row = _CODES.get(code) or _STATUSES.get(status) or row_of_status(status, "Azure could not answer")
     if request.credential is None and row is _REFUSED:

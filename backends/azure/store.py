@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from streamer.backends.azure.client import AzureClient
 from streamer.backends.azure.urls import parse_url
 from streamer.backends.blob_urls import is_blob_url
 from streamer.backends.client.answer_values import is_directly_in, parse_name
+from streamer.backends.client.first_byte import size_by_first_byte
 from streamer.core.errors import ObjectNotFoundError, StorageError
 from streamer.core.options.limits import Limits, ListingCount
 from streamer.core.outages.outage_waits import answered_so_far
@@ -104,7 +106,7 @@ class AzureStore:
         blob = self._client.call(partial(_properties, container, name), uri, container)
         if _is_folder(blob):
             raise ObjectNotFoundError("This is a folder, not a blob", uri=uri, hint="Name a blob in it")
-        return _info(path, uri, blob)
+        return self._described(path, uri, blob)
 
     def find(self, prefix: str) -> list[ObjectInfo]:
         """List the blobs of one folder with their sizes and ETags, five thousand per request.
@@ -150,7 +152,7 @@ class AzureStore:
             headers=grant.headers,
             version=info.version,
             expires_at_s=grant.expires_at_s,
-            refresh=None if grant.expires_at_s is None else partial(self.source, info),
+            refresh=partial(self.source, info) if grant.may_be_renewed else None,
             ca_file=self._client.transport.ca_file,
             proxy=self._client.transport.proxy(grant.url),
             answer_checksum=CRC64,
@@ -165,14 +167,14 @@ class AzureStore:
         container, _, name = info.path.partition("/")
 
         blob = self._client.call(partial(_properties, container, name), info.uri, container)
-        if _info(info.path, info.uri, blob) != info:
+        if self._described(info.path, info.uri, blob) != info:
             return NoDigest("it was replaced meanwhile")  # reading this blob fails, too
         if blob.blob_type not in (None, BlobType.BLOCKBLOB):
             return NoDigest("its Content-MD5 may be outdated: appended blocks and written pages do not change it")
         value = bytes(blob.content_settings.content_md5 or b"")
         if len(value) != HASHES["md5"]:
             return NoDigest("it was uploaded without a Content-MD5, and Azure computes none for several blocks")
-        return ObjectDigest("md5", (PartDigest(int(blob.size), value.hex()),))
+        return ObjectDigest("md5", (PartDigest(info.size_bytes or 0, value.hex()),))
 
     def identity(self, info: ObjectInfo) -> str:
         """Return a digest of account, container and name, and of the login if the host is not Azure's own."""
@@ -221,6 +223,13 @@ class AzureStore:
 
     def close(self) -> None:
         """Do nothing: connections are shared, and closed after the last source that may need them."""
+
+    def _described(self, path: str, uri: str, blob: BlobProperties) -> ObjectInfo:
+        """Describe a blob by the answer to a HEAD; if the answer has no length, request the first byte, too."""
+        found = _info(path, uri, blob)
+        if found.size_bytes is not None:
+            return found
+        return replace(found, size_bytes=size_by_first_byte(self.source(found), self._client.transport.times, uri))
 
     def _pages(self, container: str, folder: str, uri: str) -> Iterator[list[Any]]:
         """Request page after page; each page has its own attempts and its own time."""

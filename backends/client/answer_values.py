@@ -14,13 +14,24 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from email.utils import parsedate_to_datetime
 from typing import Any, NoReturn
 
 from streamer.core.errors import StorageError
 from streamer.core.quoting import quoted
 from streamer.core.store.sources import MAX_SIZE_BYTES
 
-__all__ = ["is_directly_in", "is_plain", "parse_document", "parse_name", "parse_size", "parse_word", "quoted_start"]
+__all__ = [
+    "TOLERANCE_S",
+    "clock_offset_s",
+    "is_directly_in",
+    "is_plain",
+    "parse_document",
+    "parse_name",
+    "parse_size",
+    "parse_word",
+    "quoted_start",
+]
 
 MOST_CHARACTERS = 4096  # S3, Google and Azure allow 1024; the Hub's limit is that of Git
 CHECK_SERVER = "Check the endpoint, and the proxy on the way to it"
@@ -34,6 +45,13 @@ _PLAIN = frozenset({"", "aws-chunked", "identity"})
 LOOKED_AT_BYTES = 4096
 SHOWN_CHARACTERS = 60
 SHORTEST_SECRET = 16  # as in native/http/secrets.h
+
+# A `Date` is some seconds old when it is read, or older after a slow network. A smaller difference does no harm: S3
+# tolerates 15 minutes, and our URLs are valid for 10.
+TOLERANCE_S = 60.0
+
+# The clock of a machine without a battery starts in 1970. A larger difference is no valid time, and may overflow.
+MOST_S = 100 * 365.25 * 86400
 
 _MAY_BE_SECRET = re.compile(rf"[\w+/=.~%:-]{{{SHORTEST_SECRET},}}", re.ASCII)
 _BLANKS = re.compile(r"\s+")
@@ -154,3 +172,29 @@ def quoted_start(body: bytes) -> str:
         text = text[:-SHORTEST_SECRET]
     shown = _MAY_BE_SECRET.sub("***", _BLANKS.sub(" ", text).strip())
     return quoted(shown[:SHOWN_CHARACTERS]) + ("…" if len(shown) > SHOWN_CHARACTERS else "")
+
+
+def clock_offset_s(date: str | None, now_s: float) -> float | None:
+    """Return how many seconds the server's clock is ahead of this machine's.
+
+    Args:
+        date: The `Date` header of an answer (RFC 9110 §5.6.7).
+        now_s: Unix time of this machine.
+
+    Returns:
+        Seconds to add to this machine's time; 0 if the difference does not matter, None without a valid date.
+
+    Example:
+        >>> clock_offset_s("Thu, 01 Jan 1970 01:00:00 GMT", 0.0)
+        3600.0
+    """
+    try:
+        server_time = parsedate_to_datetime(date or "")
+        if server_time.tzinfo is None:  # "-0000" means an unknown time zone
+            return None
+        offset_s = server_time.timestamp() - now_s
+    except (OverflowError, TypeError, ValueError):
+        return None
+    if abs(offset_s) > MOST_S:
+        return None
+    return offset_s if abs(offset_s) > TOLERANCE_S else 0.0

@@ -15,12 +15,14 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from streamer.core.causes import with_causes
-from streamer.core.errors import ConnectError, HttpStatusError, StorageError, StreamerError, TlsError
+from streamer.core.errors import AccessDeniedError, ConnectError, HttpStatusError, StorageError, StreamerError, TlsError
 from streamer.core.outages.transient import UNKNOWN_HOST
 from streamer.core.quoting import quoted
+from streamer.core.store.archived import ARCHIVED, HOW_TO_RESTORE, IS_ARCHIVED
 from streamer.core.store.certificates import demands_certificate, flaw_of
 
 __all__ = [
+    "ARCHIVED_ROWS",
     "MAY_BE_PLAIN",
     "MAY_BE_TLS",
     "ErrorRow",
@@ -106,6 +108,10 @@ def row_of_status(status: int, message: str) -> ErrorRow[StorageError]:
     return ErrorRow(HttpStatusError, message, hint if is_busy else "Check the URL, the endpoint and the options")
 
 
+# By the storage's error code.
+ARCHIVED_ROWS: Mapping[str, ErrorRow[Any]] = dict.fromkeys(
+    ARCHIVED, ErrorRow(AccessDeniedError, IS_ARCHIVED, HOW_TO_RESTORE)
+)
 _DEMANDS_CERTIFICATE: ErrorRow[Any] = ErrorRow(TlsError, "No TLS connection", "")
 
 # The first row that matches is used, so subclasses stand before their bases.

@@ -17,6 +17,7 @@ from fsspec.exceptions import FSTimeoutError
 
 from streamer.backends.builtin_storages import BUILTIN_SCHEMES, install_hint
 from streamer.backends.client.error_rows import (
+    ARCHIVED_ROWS,
     ErrorRow,
     ExceptionTable,
     is_unknown_host,
@@ -24,6 +25,7 @@ from streamer.backends.client.error_rows import (
     row_of_status,
     unknown_host,
 )
+from streamer.core.causes import with_causes
 from streamer.core.errors import (
     AccessDeniedError,
     ConnectError,
@@ -154,6 +156,8 @@ def _storage_error(error: Exception, uri: str, byte_range: tuple[int, int] | Non
     refused = _refused_option(error, "A file system of this URL", uri)  # s3fs passes options on at the first request
     if refused is not None:
         return refused
+    if (code := next(filter(ARCHIVED_ROWS.get, map(_code_in, with_causes(error))), None)) is not None:
+        return ARCHIVED_ROWS[code].error(uri, byte_range=byte_range, code=code)
     if isinstance(error, RedirectError):  # our own error, raised inside of fsspec's client
         return RedirectError(error.message, uri=uri, hint=error.hint, byte_range=byte_range)
     if is_untrusted(error) or type(error).__name__ == "SSLError":
@@ -171,6 +175,14 @@ def _storage_error(error: Exception, uri: str, byte_range: tuple[int, int] | Non
     listed = row_for(error, _EXCEPTIONS) or row_for(builtin, _EXCEPTIONS) or _NAMES.get(name)
     row = listed or ErrorRow(StorageError, f"The file system failed with {name}", _CAUSE)
     return row.error(uri, byte_range=byte_range, code=code)
+
+
+def _code_in(error: BaseException) -> str:
+    """Return the storage's error code in an exception of botocore or azure-core; empty for others."""
+    answer = getattr(error, "response", None)
+    of_botocore = answer.get("Error", {}).get("Code") if isinstance(answer, dict) else None
+    code = of_botocore or getattr(error, "error_code", None)
+    return str(getattr(code, "value", code) or "")
 
 
 def _refused_option(error: Exception, who: str, uri: str) -> OptionError | None:

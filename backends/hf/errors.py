@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from streamer.backends.client.error_rows import ErrorRow
+from streamer.backends.client.error_rows import ARCHIVED_ROWS, ErrorRow
 from streamer.backends.http import errors as http_errors
 from streamer.core.errors import AccessDeniedError, CredentialsError, HttpStatusError, ObjectNotFoundError, StorageError
 
@@ -69,7 +69,7 @@ def refusal(
         row = _BAD_TOKEN if has_token else _CODES["RepoNotFound"]
     if row is None and headers.get("x-error-message") == "Access to this resource is disabled.":
         row = ErrorRow(AccessDeniedError, "The Hub has disabled the repository", "Its page on the Hub says why")
-    row = row or _STATUSES.get(status)
+    row = row or ARCHIVED_ROWS.get(of_http.code or "") or _STATUSES.get(status)
     if row is None:
         return of_http
     return row.error(

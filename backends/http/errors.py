@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from streamer.backends.client.answer_values import parse_word
-from streamer.backends.client.error_rows import MAY_BE_TLS, ErrorRow, row_of_status, wants_tls
+from streamer.backends.client.error_rows import ARCHIVED_ROWS, MAY_BE_TLS, ErrorRow, row_of_status, wants_tls
 from streamer.backends.client.proxy import refusal_of_proxy
 from streamer.core.errors import (
     AccessDeniedError,
@@ -65,13 +65,15 @@ def refusal(
         row = ErrorRow(CredentialsError, "The signed URL or its token has expired", "Get a new one")
     if wants_tls(body):
         row = replace(row, hint=MAY_BE_TLS)
-    code = _CODE.search(body)
+    found = _CODE.search(body)
+    code = found[1].decode() if found else None
+    row = ARCHIVED_ROWS.get(code or "", row)
     lower = {name.lower(): value for name, value in headers.items()}
     request_id = next((lower[name] for name in _REQUEST_IDS if name in lower), "")
     return row.error(
         uri,
         status=status,
-        code=code[1].decode() if code else None,
+        code=code,
         request_id=parse_word(request_id),
         attempts=attempts,
         elapsed_s=elapsed_s,

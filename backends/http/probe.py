@@ -10,21 +10,20 @@ GET is sent, whose body is not read.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from urllib.parse import parse_qs, urlsplit
 
-from streamer.backends.client.answer_values import is_plain, parse_size
+from streamer.backends.client.answer_values import clock_offset_s, is_plain, parse_size
+from streamer.backends.client.first_byte import DOWNLOAD_IT, FIRST_BYTE, MEND_RANGES, size_of
 from streamer.backends.client.redirects import Hop
 from streamer.backends.http.client import HttpClient
 from streamer.backends.http.index_page import MAX_PAGE_BYTES, NAME_THE_INDEX, PAGES, is_page, is_whole, media_type
 from streamer.core.errors import CredentialsError, ObjectNotFoundError, RangeResponseError, StorageError
 
 __all__ = [
-    "DOWNLOAD_IT",
-    "FIRST_BYTE",
-    "MEND_RANGES",
     "Probe",
     "check_kind",
     "covers_all",
@@ -32,20 +31,14 @@ __all__ = [
     "index_page",
     "probe_object",
     "probe_of",
-    "size_of",
     "version_in",
 ]
 
-FIRST_BYTE = {"Range": "bytes=0-0"}
-_RANGE = re.compile(r"bytes\s+0-0/([0-9]+|\*)", re.IGNORECASE)
 _WHOLE = re.compile(r"bytes\s+0-([0-9]{1,18})/([0-9]{1,18})", re.IGNORECASE)
-_OPEN = "*"  # the server leaves the total open
 _WEIGHTS = (".safetensors", ".json")
 _PAGES = (".html", ".htm", ".xhtml")
 _OTHER_PAGE = "It may want a login (storage_options headers or auth), or a proxy puts its own page in the way"
 _BLOB_PAGE = "A /blob/ page describes a file: give hf://owner/name/file, or the URL of its download (/resolve/, /raw/)"
-DOWNLOAD_IT = "Download it and load the copy: without a size, a truncated file looks complete"
-MEND_RANGES = "The server, or a proxy before it, handles ranges wrongly: turn ranges off in it, or download the file"
 
 PARTIAL = 206
 
@@ -60,6 +53,7 @@ class Probe:
         version: ETag of the object, or its modification time, or None if the server sends neither.
         version_header: The header with the version.
         has_ranges: The server answers requests for ranges.
+        expires_at_s: Unix time at which the URL expires, or None if it names none.
     """
 
     hop: Hop
@@ -67,6 +61,7 @@ class Probe:
     version: str | None
     version_header: str
     has_ranges: bool
+    expires_at_s: float | None = None
 
 
 def version_in(headers: Mapping[str, str]) -> tuple[str | None, str]:
@@ -81,26 +76,35 @@ def version_in(headers: Mapping[str, str]) -> tuple[str | None, str]:
     return None, "ETag"
 
 
-def expiry_of(url: str) -> float | None:
-    """Return the Unix time at which a signed URL expires, or None if it names none.
+def expiry_of(url: str, headers: Mapping[str, str], now_s: float) -> float | None:
+    """Return the time by this machine's clock at which a signed URL expires, or None if only the server can tell.
+
+    The server's clock decides, so the time that is left is measured from the ``Date`` of the server's answer. A time
+    that has passed may be a lifetime in seconds, or of another clock.
 
     Args:
         url: A URL that AWS (``X-Amz-Date``, ``X-Amz-Expires``) or CloudFront (``Expires``) may have signed.
+        headers: Headers of an answer that has just arrived from the server.
+        now_s: Unix time of this machine.
     """
     query = {name.lower(): values[0] for name, values in parse_qs(urlsplit(url).query).items()}
     try:
         if "x-amz-expires" in query:
             signed = datetime.strptime(query["x-amz-date"], "%Y%m%dT%H%M%SZ").replace(tzinfo=timezone.utc)
-            return (signed + timedelta(seconds=int(query["x-amz-expires"]))).timestamp()
-        return float(int(query["expires"])) if "expires" in query else None
+            expires_at_s = (signed + timedelta(seconds=int(query["x-amz-expires"]))).timestamp()
+        else:
+            expires_at_s = float(int(query["expires"]))
     except (KeyError, ValueError, OverflowError):
         return None
+    left_s = expires_at_s - now_s - (clock_offset_s(headers.get("date"), now_s) or 0.0)
+    return now_s + left_s if left_s > 0 else None
 
 
 def probe_of(hop: Hop, headers: Mapping[str, str], size_bytes: int, *, has_ranges: bool) -> Probe:
     """Describe an object by the headers of an answer, which came from `hop`."""
     version, version_header = version_in(headers)
-    return Probe(hop, size_bytes, version, version_header, has_ranges)
+    expires_at_s = expiry_of(hop.url, headers, time.time())
+    return Probe(hop, size_bytes, version, version_header, has_ranges, expires_at_s)
 
 
 def check_kind(headers: Mapping[str, str], path: str, uri: str) -> None:
@@ -146,34 +150,6 @@ def covers_all(headers: Mapping[str, str]) -> bool:
     """
     stated = _WHOLE.fullmatch(headers.get("content-range", "").strip())
     return stated is not None and int(stated[1]) + 1 == int(stated[2])
-
-
-def size_of(status: int, headers: Mapping[str, str], uri: str) -> tuple[int | None, bool]:
-    """Return the object's size (None if a range leaves it open), and whether the server answers ranges.
-
-    Raises:
-        RangeResponseError: the server sends another range than the first byte.
-        StorageError: the server answers without a file, or states no size.
-    """
-    content_range = _RANGE.fullmatch(headers.get("content-range", "").strip())
-    if status == 206:
-        if content_range is None:
-            raise RangeResponseError(
-                "The server sends another range than the requested one", uri=uri, status=status, hint=MEND_RANGES
-            )
-        return None if content_range[1] == _OPEN else parse_size(content_range[1], uri), True
-    if status != 200:
-        raise StorageError("The server answers without a file", uri=uri, status=status, hint="Check the URL")
-    has_total = content_range is not None and content_range[1] != _OPEN
-    length = content_range[1] if content_range and has_total else headers.get("content-length", "")
-    if not length:
-        raise StorageError(
-            "The server sends neither the size of the file nor ranges of it",
-            uri=uri,
-            hint=DOWNLOAD_IT,
-        )
-    size_bytes = parse_size(length, uri)
-    return size_bytes, size_bytes <= 1 and content_range is None
 
 
 def probe_object(client: HttpClient, start: Hop, uri: str) -> Probe:

@@ -22,7 +22,7 @@ from streamer.backends.http.access import access_of
 from streamer.backends.http.azure import is_for_azure, open_azure
 from streamer.backends.http.client import HttpClient
 from streamer.backends.http.index_page import may_be_shard, names_in
-from streamer.backends.http.probe import Probe, expiry_of, index_page, probe_object
+from streamer.backends.http.probe import Probe, index_page, probe_object
 from streamer.backends.http.stream import OneStream
 from streamer.core.errors import ChangedError, ObjectNotFoundError, RangeResponseError, StorageError, UsageError
 from streamer.core.options.limits import Limits
@@ -281,7 +281,7 @@ def source_of_probe(
         version=None if names_version else probe.version,
         version_header=None if names_version else probe.version_header,
         # A signed URL of the user cannot be renewed; a signed URL of a redirect can.
-        expires_at_s=expiry_of(probe.hop.url) if is_redirected else None,
+        expires_at_s=probe.expires_at_s if is_redirected else None,
         refresh=refresh,
         ca_file=ca_file,
         proxy=proxy,

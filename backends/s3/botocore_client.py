@@ -14,15 +14,15 @@ from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError, InvalidRegionError
 
+from streamer.backends.client.answer_values import TOLERANCE_S, clock_offset_s
 from streamer.backends.s3.answers import ForeignAnswerError, RefusedError
 from streamer.backends.s3.botocore_login import check_tenant, is_amazon, shared_login
 from streamer.backends.s3.errors import MalformedAnswerError
 from streamer.backends.s3.options import endpoint_of, filled_options, times_of
 from streamer.backends.s3.sender import Sender, user_agent_of
 from streamer.backends.s3.signing import (
-    TOLERANCE_S,
     UrlTemplate,
-    clock_offset_s,
+    host_of,
     presigned,
     presigned_get,
     signed_at_offset,
@@ -150,7 +150,7 @@ class BotocoreClient:
         payer = {"x-amz-request-payer": "requester"} if self._payer else {}
         return HttpSource(
             url,
-            payer | ({"User-Agent": name} if name else {}),
+            payer | host_of(url) | ({"User-Agent": name} if name else {}),
             ca_file=self._login.ca_file(),
             proxy=(config.proxies or {}).get(url.partition(":")[0]),
             client_cert=certificate,

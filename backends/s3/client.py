@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urlencode
 
 from streamer.backends.client.answer_times import answer_times
+from streamer.backends.client.answer_values import clock_offset_s
 from streamer.backends.client.exchange import Response
 from streamer.backends.login_state import login_identity
 from streamer.backends.s3.answers import FIELDS, RefusedError, parse_page, refuse_foreign_listing
 from streamer.backends.s3.plain_login import PlainLogin, plain_login
 from streamer.backends.s3.sender import Sender
-from streamer.backends.s3.signing import UrlTemplate, clock_offset_s
+from streamer.backends.s3.signing import UrlTemplate, host_of
 from streamer.core.collector import collector_paused
 from streamer.core.options.limits import Limits
 from streamer.core.outages.transient import STATUSES
@@ -120,7 +121,7 @@ class PlainRequests:
 
     def source_for(self, url: str, headers: Mapping[str, str] = MappingProxyType({})) -> HttpSource:
         """Return the source for a URL."""
-        return HttpSource(url, headers, ca_file=self.login.ca_file)
+        return HttpSource(url, {**headers, **host_of(url)}, ca_file=self.login.ca_file)
 
     def _url(self, bucket: str, parameters: Mapping[str, str], query: Mapping[str, str]) -> str:
         key = parameters.get("Key")

@@ -14,7 +14,7 @@ from botocore import exceptions as boto
 
 from streamer.backends.client.answer_times import HOW_TO_WAIT
 from streamer.backends.client.answer_values import parse_word
-from streamer.backends.client.error_rows import ErrorRow, ExceptionTable, row_for, row_of_status
+from streamer.backends.client.error_rows import ARCHIVED_ROWS, ErrorRow, ExceptionTable, row_for, row_of_status
 from streamer.backends.client.proxy import refusal_of_proxy
 from streamer.backends.client.retry import demanded_pause_s
 from streamer.backends.s3.answers import ForeignAnswerError
@@ -70,7 +70,7 @@ _CODES: dict[str, ErrorRow[StorageError]] = {
         CredentialsError, "The session token has expired", "Get new temporary credentials"
     ),
     "RequestTimeTooSkewed": ErrorRow(CredentialsError, "This machine's clock differs from S3's", "Set the clock"),
-    "InvalidObjectState": ErrorRow(AccessDeniedError, "The object is archived", "Restore it from Glacier first"),
+    **ARCHIVED_ROWS,
     "InvalidPart": ErrorRow(StorageError, "S3 has lost a part of the upload", "Save again"),
     "QuotaExceeded": _FULL,
     "XMinioStorageFull": _FULL,

@@ -24,7 +24,6 @@ from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import datetime, timedelta
-from email.utils import parsedate_to_datetime
 from functools import partial
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -33,9 +32,8 @@ from streamer.backends.private_names.botocore import change_before_signing, requ
 
 __all__ = [
     "PLAIN_KEY",
-    "TOLERANCE_S",
     "UrlTemplate",
-    "clock_offset_s",
+    "host_of",
     "hold_to_region",
     "presigned",
     "presigned_get",
@@ -43,13 +41,6 @@ __all__ = [
     "signed_at_offset",
     "template_of",
 ]
-
-# A `Date` is some seconds old when it is read, or older after a slow network. A smaller difference does no harm: S3
-# tolerates 15 minutes, and our URLs are valid for 10.
-TOLERANCE_S = 60.0
-
-# The clock of a machine without a battery starts in 1970. A larger difference is no valid time, and may overflow.
-MOST_S = 100 * 365.25 * 86400
 
 _offset_s: ContextVar[float] = ContextVar("offset_s", default=0.0)
 _TIMESTAMP = "%Y%m%dT%H%M%SZ"  # of SigV4, as botocore writes it into the context of a request
@@ -69,30 +60,19 @@ _REGION = "streamer_region"  # in the context of a request, which all three even
 _GLOBAL = {"aws-global": "us-east-1"}  # a name of the global endpoint, and the region that its signatures name
 
 
-def clock_offset_s(date: str | None, now_s: float) -> float | None:
-    """Return how many seconds the server's clock is ahead of this machine's.
+def host_of(url: str) -> dict[str, str]:
+    """Return the ``Host`` header that signatures of a URL cover; empty for a name that a header cannot hold.
 
-    Args:
-        date: The `Date` header of an answer (RFC 9110 §5.6.7).
-        now_s: Unix time of this machine.
-
-    Returns:
-        Seconds to add to this machine's time; 0 if the difference does not matter, None without a valid date.
+    libcurl writes this header as it reads the URL: with capitals, or another notation of an address.
 
     Example:
-        >>> clock_offset_s("Thu, 01 Jan 1970 01:00:00 GMT", 0.0)
-        3600.0
+        >>> host_of("https://S3.Example:443/bucket/key"), host_of("http://127.1:9000/bucket")
+        ({'Host': 's3.example'}, {'Host': '127.1:9000'})
     """
-    try:
-        server_time = parsedate_to_datetime(date or "")
-        if server_time.tzinfo is None:  # "-0000" means an unknown time zone
-            return None
-        offset_s = server_time.timestamp() - now_s
-    except (OverflowError, TypeError, ValueError):
-        return None
-    if abs(offset_s) > MOST_S:
-        return None
-    return offset_s if abs(offset_s) > TOLERANCE_S else 0.0
+    parts = urlsplit(url)
+    host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname or ""
+    is_usual = parts.port in (None, {"http": 80, "https": 443}.get(parts.scheme))
+    return {"Host": host if is_usual else f"{host}:{parts.port}"} if host and host.isascii() else {}
 
 
 @contextmanager

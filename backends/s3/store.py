@@ -14,7 +14,9 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from streamer.backends.client.answer_times import answer_times
 from streamer.backends.client.answer_values import is_directly_in, parse_size
+from streamer.backends.client.first_byte import size_by_first_byte
 from streamer.backends.client.option_checks import refuse_version_of_folder
 from streamer.backends.s3.answers import (
     Composite,
@@ -110,8 +112,7 @@ class S3Store:
             reason = self._reason(error, bucket, target)
             raise self._storage_error(reason, uri, bucket) from reason
         _check_version(target.get("VersionId"), answer.get("VersionId"), uri)
-        size = answer.get("ContentLength")
-        return ObjectInfo(path, uri, None if size is None else parse_size(size, uri), answer.get("ETag") or None)
+        return self._described(path, uri, answer)
 
     def find(self, prefix: str) -> list[ObjectInfo]:
         """List the objects of one folder with their sizes and ETags, a thousand per request.
@@ -184,8 +185,9 @@ class S3Store:
         except Exception as error:
             reason = self._reason(error, bucket, target)
             raise self._storage_error(reason, info.uri, bucket) from reason
-        size_bytes = answer.get("ContentLength")
-        if size_bytes is None or (answer.get("ETag") or None, size_bytes) != (info.version, info.size_bytes):
+        found = self._described(info.path, info.uri, answer)
+        size_bytes = found.size_bytes
+        if size_bytes is None or (found.version, size_bytes) != (info.version, info.size_bytes):
             return NoDigest("it was replaced meanwhile")  # reading this object fails, too
         digest = digest_in_head(answer, size_bytes)
         if not isinstance(digest, Composite):
@@ -259,6 +261,14 @@ class S3Store:
 
     def _version_of(self, path: str) -> dict[str, str]:
         return {"VersionId": self._pinned_version} if self._pinned_version and path == self.root else {}
+
+    def _described(self, path: str, uri: str, answer: Mapping[str, Any]) -> ObjectInfo:
+        """Describe an object by the answer to a HEAD; if the answer has no length, request the first byte, too."""
+        unsized = ObjectInfo(path, uri, None, answer.get("ETag") or None)
+        length = answer.get("ContentLength")
+        if length is None:
+            length = size_by_first_byte(self.source(unsized), answer_times(self._limits), uri)
+        return replace(unsized, size_bytes=parse_size(length, uri))
 
     def _info_of(self, bucket: str, listed: ListedObject) -> ObjectInfo:
         path = f"{bucket}/{listed.key}"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from streamer.core import errors
 from streamer.core.quoting import quoted
+from streamer.core.store.archived import ARCHIVED, HOW_TO_RESTORE, IS_ARCHIVED
 from streamer.core.store.certificates import flaw_in
 from streamer.core.store.proxies import advice_about, suspect_proxy
 
@@ -48,6 +49,8 @@ _TABLE: dict[str, _Row] = {
     "io": _Row(errors.StorageError, "Check the path and the disk; the kernel's log (dmesg) may tell more"),
     "source": _Row(errors.StorageError, "Its cause says more"),
 }
+
+_ARCHIVED = _Row(errors.AccessDeniedError, HOW_TO_RESTORE)
 
 _HINTS = {
     errno.EMFILE: "Raise the limit of open files (ulimit -n), or read with fewer threads and requests: see Options",
@@ -102,8 +105,10 @@ def error_from_native(
     if native.code == "device":
         hint = _DEVICE_HINTS.get(native.storage_code, _LOST_DEVICE_HINT)
         return errors.DeviceError(native.detail, uri=uri, hint=hint, code=native.storage_code)
-    error = _TABLE[native.code].error(
-        native.detail,
+    is_archived = native.storage_code in ARCHIVED
+    row = _ARCHIVED if is_archived else _TABLE[native.code]
+    error = row.error(
+        IS_ARCHIVED if is_archived else native.detail,
         uri=uri,
         hint=_hint_for(native, is_http),
         byte_range=(native.begin, native.end) if native.end > native.begin else None,
@@ -120,6 +125,8 @@ def error_from_native(
 
 
 def _hint_for(native: ReadError, is_http: bool) -> str:
+    if native.storage_code in ARCHIVED:
+        return _ARCHIVED.hint
     if native.os_error in _HINTS:
         return _HINTS[native.os_error]
     if native.is_of_proxy:

@@ -16,7 +16,8 @@ import botocore.session
 from botocore.exceptions import ClientError
 from botocore.parsers import create_parser
 
-from streamer.backends.client.answer_values import parse_document, parse_word
+from streamer.backends.client.answer_values import clock_offset_s, parse_document, parse_word
+from streamer.backends.client.first_byte import size_of
 from streamer.backends.client.redirects import Hop, next_hop, origin_of
 from streamer.backends.gcs.client import object_in, page_in
 from streamer.backends.gcs.errors import Answer, Caller
@@ -25,10 +26,9 @@ from streamer.backends.hf import errors as hf_errors
 from streamer.backends.hf.answers import commit_in, entries_in, files_in, next_page
 from streamer.backends.http import errors as http_errors
 from streamer.backends.http.index_page import may_be_shard, names_in
-from streamer.backends.http.probe import check_kind, expiry_of, size_of, version_in
+from streamer.backends.http.probe import check_kind, expiry_of, version_in
 from streamer.backends.s3.answers import count_of_entries, digest_in_head, objects_in, parse_page
 from streamer.backends.s3.errors import storage_error
-from streamer.backends.s3.signing import clock_offset_s
 from streamer.core.errors import StorageError
 from streamer.core.options.limits import Limits
 
@@ -105,7 +105,7 @@ def probe_header(data: bytes) -> None:
     assert version is None or version.isascii()
     location = told.get("location", "")
     _refuse_or_answer(lambda: _check_hop(next_hop(Hop(FOLDER, {"secret": "x"}), location, "https://x")))
-    expiry_of(f"https://x/?{location}")
+    expiry_of(f"https://x/?{location}", told, 0.0)
     clock_offset_s(told.get("Date"), 0.0)
     digest_in_head({"ChecksumCRC32C": told.get("X-Amz-Checksum-Crc32C")}, 1)
 

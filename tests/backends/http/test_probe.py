@@ -21,7 +21,7 @@ from streamer.backends.http.probe import expiry_of, version_in
     ],
 )
 def test_a_signed_url_says_until_when_it_is_good(query, expected):
-    assert expiry_of(f"https://host/x?{query}") == expected
+    assert expiry_of(f"https://host/x?{query}", {}, 1893450000.0) == expected
 
 
 @pytest.mark.parametrize(

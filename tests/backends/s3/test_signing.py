@@ -11,9 +11,10 @@ from botocore import auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
+from streamer.backends.client.answer_values import clock_offset_s
 from streamer.backends.s3 import signing
 from streamer.backends.s3.botocore_client import BotocoreClient
-from streamer.backends.s3.signing import UrlTemplate, clock_offset_s
+from streamer.backends.s3.signing import UrlTemplate
 from streamer.backends.s3.store import S3Store
 
 NOW_S = 1_700_000_000.0
