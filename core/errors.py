@@ -248,7 +248,13 @@ class AccessDeniedError(StorageError, PermissionError):
 
 
 class CredentialsError(AccessDeniedError):
-    """Credentials are missing, wrong or expired."""
+    """Credentials are missing, wrong or expired.
+
+    Attributes:
+        may_come: The file, program or server that gives the credentials failed, and may give them a moment later.
+    """
+
+    may_come = False
 
 
 class TruncatedError(StorageError, EOFError):

@@ -31,6 +31,7 @@ from streamer.core.errors import (
 )
 from streamer.core.outages.transient import UNKNOWN_HOST
 from streamer.core.quoting import quoted
+from streamer.core.secrets.environment import variable
 
 __all__ = ["Request", "raise_login_error", "raise_storage_error"]
 
@@ -40,6 +41,7 @@ _LOGIN_HINT = (
     "Set AZURE_STORAGE_ACCOUNT_KEY, AZURE_STORAGE_SAS_TOKEN or AZURE_STORAGE_CONNECTION_STRING, "
     "log in with `az login` (anon=False), or read a public container with storage_options={'anon': True}"
 )
+_TOKEN_FILE = "AZURE_FEDERATED_TOKEN_FILE"  # noqa: S105 (the name of a variable)
 _CHECK_NAMES = "Check account, container and name"
 _NEW_SAS = "Get another SAS"
 _NEEDS = "Reading needs r, a folder also l; of roles, Storage Blob Data Reader suffices, Reader does not"
@@ -164,6 +166,12 @@ def raise_login_error(error: Exception, request: Request) -> NoReturn:
     if isinstance(error, (ServiceRequestError, ServiceResponseError)):
         hint = "Check the network and HTTPS_PROXY, or give a key or SAS instead"
         raise ConnectError("No connection to Azure's login service", uri=request.uri, hint=hint) from error
+    token_file = variable(_TOKEN_FILE)
+    if token_file and token_file in str(error):  # it is missing while it is rotated
+        missing = CredentialsError("The file of Azure's token cannot be read", uri=request.uri)
+        missing.hint = f"{_TOKEN_FILE} names it: '{token_file}'"
+        missing.may_come = True
+        raise missing from error
     if isinstance(error, AzureError):
         raise CredentialsError(
             "No Azure credentials were found, or none works", uri=request.uri, hint=_LOGIN_HINT

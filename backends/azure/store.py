@@ -18,7 +18,7 @@ from azure.storage.blob import BlobProperties, BlobServiceClient, BlobType
 from streamer.backends.azure.client import AzureClient
 from streamer.backends.azure.urls import parse_url
 from streamer.backends.blob_urls import is_blob_url
-from streamer.backends.client.answer_values import is_directly_in, parse_name
+from streamer.backends.client.answer_values import is_directly_in, is_plain, parse_name
 from streamer.backends.client.first_byte import size_by_first_byte
 from streamer.core.errors import ObjectNotFoundError, StorageError
 from streamer.core.options.limits import Limits, ListingCount
@@ -225,9 +225,10 @@ class AzureStore:
         """Do nothing: connections are shared, and closed after the last source that may need them."""
 
     def _described(self, path: str, uri: str, blob: BlobProperties) -> ObjectInfo:
-        """Describe a blob by the answer to a HEAD; if the answer has no length, request the first byte, too."""
+        """Describe a blob by the answer to a HEAD; request the first byte, too, unless the answer has its length."""
         found = _info(path, uri, blob)
-        if found.size_bytes is not None:
+        encoding = blob.content_settings.content_encoding or ""
+        if found.size_bytes is not None and is_plain({"Content-Encoding": encoding}):
             return found
         return replace(found, size_bytes=size_by_first_byte(self.source(found), self._client.transport.times, uri))
 

@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from streamer.core.causes import with_causes
+from streamer.core.engine.native_errors import ARCHIVED, HOW_TO_RESTORE, IS_ARCHIVED
 from streamer.core.errors import AccessDeniedError, ConnectError, HttpStatusError, StorageError, StreamerError, TlsError
 from streamer.core.outages.transient import UNKNOWN_HOST
 from streamer.core.quoting import quoted
-from streamer.core.store.archived import ARCHIVED, HOW_TO_RESTORE, IS_ARCHIVED
 from streamer.core.store.certificates import demands_certificate, flaw_of
 
 __all__ = [
@@ -109,7 +109,7 @@ def row_of_status(status: int, message: str) -> ErrorRow[StorageError]:
 
 
 # By the storage's error code.
-ARCHIVED_ROWS: Mapping[str, ErrorRow[Any]] = dict.fromkeys(
+ARCHIVED_ROWS: Mapping[str, ErrorRow[AccessDeniedError]] = dict.fromkeys(
     ARCHIVED, ErrorRow(AccessDeniedError, IS_ARCHIVED, HOW_TO_RESTORE)
 )
 _DEMANDS_CERTIFICATE: ErrorRow[Any] = ErrorRow(TlsError, "No TLS connection", "")

@@ -40,8 +40,8 @@ class Response:
         body: The bytes that `read`, `read_up_to` or `finish` received.
     """
 
-    def __init__(self, exchange: _native.Exchange, url: str, times: AnswerTimes) -> None:
-        self._exchange, self._times = exchange, times
+    def __init__(self, exchange: _native.Exchange, url: str, times: AnswerTimes, *, has_body: bool = True) -> None:
+        self._exchange, self._times, self._has_body = exchange, times, has_body
         self._url = url
         self._failure: _native.ReadError | None = None  # raised when all bytes that arrived before it were returned
         self.status = exchange.status
@@ -121,7 +121,7 @@ class Response:
         return announced
 
     def _received(self, wanted: int, announced: int) -> bytes:
-        if self.status < 300 and not is_plain(self.headers):
+        if self._has_body and self.status < 300 and not is_plain(self.headers):
             self.close()
             raise compressed(self.status)
         body = bytearray()
@@ -198,7 +198,7 @@ def send(
         if failure.code == "tls":
             trust_in(source.ca_file or "")  # raises if the file of the certificates cannot be used
         raise failure_of(failure, source.url, exchange, ca_option)
-    response = Response(exchange, source.url, times)
+    response = Response(exchange, source.url, times, has_body=method != "HEAD")
     if "," in response.headers.get("content-length", ""):
         response.close()
         raise ambiguous(response.status)

@@ -38,6 +38,7 @@ HOW_TO_LOG_IN = (
     "storage_options={'token': …}; for a public bucket {'token': 'anon'}"
 )
 HOW_TO_TRUST = "For a private CA: SSL_CERT_FILE=/path/ca.pem"
+_TOKEN_FILE = re.compile(r"(?:^File|from JSON file) '([^']+)'")  # as google-auth names it
 _CODE = re.compile(r"[A-Za-z][A-Za-z_-]{0,60}")
 
 _EXCEPTIONS: ExceptionTable[StreamerError] = {
@@ -146,10 +147,24 @@ def refusal(answer: Answer, caller: Caller, uri: str) -> StorageError:
 def _translated(error: Exception, uri: str | None) -> StreamerError:
     if isinstance(error, google.TransportError) and error.args and _is_of_tls(error.args[0]):
         return TlsError("The TLS handshake with the server that gives access tokens failed", uri=uri, hint=HOW_TO_TRUST)
+    if isinstance(error, google.RefreshError) and (failed := _failed_source(error, uri)) is not None:
+        return failed
     row = row_for(error, _EXCEPTIONS)
     if row is None:
         return StorageError(f"The GCS client failed with {type(error).__name__}", uri=uri, hint="Its cause says more")
     return row.error(uri, code=_code_of_token_server(error))
+
+
+def _failed_source(error: google.RefreshError, uri: str | None) -> CredentialsError | None:
+    """Make the error for a token's file that cannot be read now, or a server that may answer later; None for others."""
+    token_file = _TOKEN_FILE.search(str(error.args[0] if error.args else ""))
+    if token_file is None and not getattr(error, "retryable", False):
+        return None
+    what = f"the file '{token_file[1]}' cannot be read" if token_file else "the server that gives it failed"
+    hint = "Check credential_source in the file of the credentials, and what writes the token"
+    failed = CredentialsError(f"The access token could not be renewed: {what}", uri=uri, hint=hint)
+    failed.may_come = True
+    return failed
 
 
 def _is_of_tls(reason: object) -> bool:

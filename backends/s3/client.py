@@ -52,9 +52,12 @@ _PARAMETERS = {
     "head_object": {"ChecksumMode", "Key", "VersionId"},
     "list_objects_v2": {"ContinuationToken", "Delimiter", "Prefix"},
 }
-_OF_HEAD = {"ETag": "etag", "ChecksumType": "x-amz-checksum-type", "VersionId": "x-amz-version-id"} | {
-    field: f"x-amz-checksum-{algorithm}" for field, algorithm in FIELDS.items()
-}
+_OF_HEAD = {
+    "ContentEncoding": "content-encoding",
+    "ETag": "etag",
+    "ChecksumType": "x-amz-checksum-type",
+    "VersionId": "x-amz-version-id",
+} | {field: f"x-amz-checksum-{algorithm}" for field, algorithm in FIELDS.items()}
 _OF_USER = "x-amz-meta-"
 
 DEFAULT_LIMITS = Limits()
@@ -159,14 +162,13 @@ def _encoded(query: Mapping[str, str]) -> str:
     return urlencode(query, quote_via=quote, safe="-_.~")
 
 
-def _head_of(answer: Response) -> dict[str, Any] | None:
+def _head_of(answer: Response) -> dict[str, Any]:
     length = answer.headers.get("content-length", "")
-    if not (length.isascii() and length.isdigit()):
-        return None
+    of_length = {"ContentLength": int(length)} if length.isascii() and length.isdigit() else {}
     named = {name: answer.headers.get(header) for name, header in _OF_HEAD.items()}
     of_user = {name[len(_OF_USER) :]: value for name, value in answer.headers.items() if name.startswith(_OF_USER)}
     present = {name: value for name, value in named.items() if value}
-    return {"ContentLength": int(length), "Metadata": of_user} | present
+    return {**of_length, "Metadata": of_user} | present
 
 
 if find_spec("s3fs") is None:  # the options are those of s3fs, and s3fs installs botocore

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from typing import Any
+from urllib.parse import urlsplit
 
 from botocore import exceptions as boto
 
@@ -32,6 +33,7 @@ from streamer.core.errors import (
     UsageError,
 )
 from streamer.core.quoting import quoted
+from streamer.core.secrets.environment import variable
 
 __all__ = ["LoginError", "MalformedAnswerError", "error_code", "has_expired", "storage_error"]
 
@@ -88,13 +90,17 @@ _STATUSES: dict[int, ErrorRow[StorageError]] = {
     407: refusal_of_proxy(407),
 }
 
-_NOT_FETCHED: ErrorRow[StreamerError] = ErrorRow(
+_CONTAINER = "container-role"  # botocore's name of this provider
+# Answers of AWS to the token of a web identity that has just been replaced by another one.
+_OF_ROTATED_TOKENS = frozenset({"ExpiredTokenException", "IDPCommunicationError", "InvalidIdentityToken"})
+
+_NOT_FETCHED: ErrorRow[CredentialsError] = ErrorRow(
     CredentialsError,
     "The AWS credentials could not be fetched",
     "See the cause, and check what gives them: credential_process, role or single sign-on of the profile, "
     "AWS_CONTAINER_CREDENTIALS_*, AWS_WEB_IDENTITY_TOKEN_FILE",
 )
-_ROLE_REFUSED: ErrorRow[StreamerError] = ErrorRow(
+_ROLE_REFUSED: ErrorRow[CredentialsError] = ErrorRow(
     CredentialsError,
     "AWS gives no credentials for this role or identity",
     "Check role_arn, the role's trust policy, and source_profile or the token file",
@@ -172,7 +178,7 @@ def storage_error(error: Exception, uri: str, bucket: str) -> StreamerError:
         error.uri = error.uri or uri
         return error
     if isinstance(error, LoginError):
-        return _of_login(error.__cause__).error(uri)
+        return _of_login(error.__cause__, uri)
     if (answer := _answer_in(error)) is not None:
         return _from_answer(answer, uri, bucket)
     if isinstance(error, ForeignAnswerError):
@@ -192,11 +198,32 @@ def storage_error(error: Exception, uri: str, bucket: str) -> StreamerError:
     return row.error(uri)
 
 
-def _of_login(cause: BaseException | None) -> ErrorRow[StreamerError]:
+def _of_login(cause: BaseException | None, uri: str) -> StreamerError:
     if isinstance(cause, boto.ClientError):
-        return _ROLE_REFUSED
+        refusal = _ROLE_REFUSED.error(uri)
+        refusal.may_come = error_code(cause) in _OF_ROTATED_TOKENS
+        return refusal
     row = row_for(cause, _EXCEPTIONS) if isinstance(cause, Exception) else None
-    return row if row is not None and issubclass(row.cls, _CLASSES_OF_LOGINS) else _NOT_FETCHED
+    if row is not None and row is not _NOT_FETCHED and issubclass(row.cls, _CLASSES_OF_LOGINS):
+        return row.error(uri)
+    error = _NOT_FETCHED.after(_source_of(cause)).error(uri)
+    error.may_come = not isinstance(cause, (boto.SSOError, boto.TokenRetrievalError))  # they need a login by hand
+    return error
+
+
+def _source_of(cause: BaseException | None) -> str:
+    """Return which file, program or server failed to give the credentials, as the end of a sentence."""
+    if isinstance(cause, OSError) and cause.filename is not None:
+        return f": {cause.strerror}: '{cause.filename}'"
+    provider = getattr(cause, "kwargs", {}).get("provider")
+    if provider != _CONTAINER:
+        return f" ({quoted(provider)})" if provider else ""
+    parts = urlsplit(variable("AWS_CONTAINER_CREDENTIALS_FULL_URI") or "")
+    server = (
+        f"{parts.hostname}:{parts.port}" if parts.port else parts.hostname or "the metadata server of the container"
+    )
+    token_file = variable("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE")
+    return f" from {server}" + (f" with the token in '{token_file}'" if token_file else "")
 
 
 def error_code(error: Exception) -> str | None:

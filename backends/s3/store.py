@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from streamer.backends.client.answer_times import answer_times
-from streamer.backends.client.answer_values import is_directly_in, parse_size
+from streamer.backends.client.answer_values import is_directly_in, is_plain, parse_size
 from streamer.backends.client.first_byte import size_by_first_byte
 from streamer.backends.client.option_checks import refuse_version_of_folder
 from streamer.backends.s3.answers import (
@@ -29,7 +29,14 @@ from streamer.backends.s3.answers import (
 )
 from streamer.backends.s3.client import S3Client
 from streamer.backends.s3.urls import parse_url, split_path
-from streamer.core.errors import AccessDeniedError, ObjectNotFoundError, StorageError, StreamerError, UsageError
+from streamer.core.errors import (
+    AccessDeniedError,
+    CredentialsError,
+    ObjectNotFoundError,
+    StorageError,
+    StreamerError,
+    UsageError,
+)
 from streamer.core.options.limits import Limits, ListingCount
 from streamer.core.outages.outage_waits import answered_so_far
 from streamer.core.outages.transient import STATUSES
@@ -124,8 +131,7 @@ class S3Store:
         bucket, key = split_path(prefix)
         folder = f"{key.rstrip('/')}/" if key else ""
         uri = self._uri(f"{bucket}/{folder}")
-        pages = self._pages(bucket, folder, uri)
-        objects = [each for page in pages for each in objects_in(page, uri)]
+        objects = [each for page in self._pages(bucket, folder, uri) for each in objects_in(page, uri)]
         infos = [self._info_of(bucket, each) for each in objects if is_directly_in(folder, each.key, uri)]
         refuse_version_of_folder(infos, self._version_of(prefix), self._uri(prefix), UNPIN)
         return sorted(infos, key=lambda info: info.path)
@@ -185,9 +191,8 @@ class S3Store:
         except Exception as error:
             reason = self._reason(error, bucket, target)
             raise self._storage_error(reason, info.uri, bucket) from reason
-        found = self._described(info.path, info.uri, answer)
-        size_bytes = found.size_bytes
-        if size_bytes is None or (found.version, size_bytes) != (info.version, info.size_bytes):
+        found, size_bytes = self._described(info.path, info.uri, answer), info.size_bytes
+        if size_bytes is None or (found.version, found.size_bytes) != (info.version, size_bytes):
             return NoDigest("it was replaced meanwhile")  # reading this object fails, too
         digest = digest_in_head(answer, size_bytes)
         if not isinstance(digest, Composite):
@@ -245,7 +250,11 @@ class S3Store:
             with suppress(StreamerError):  # if this was not the reason, the next read fails
                 self.info(info.path)
         self._client.renew()
-        return self.source(info)
+        try:
+            return self.source(info)
+        except CredentialsError as error:  # there were keys before: their file may be written anew at this moment
+            error.may_come = True
+            raise
 
     def _storage_error(self, error: Exception, uri: str, bucket: str) -> StreamerError:
         from streamer.backends.s3.errors import storage_error  # noqa: PLC0415 (imports botocore)
@@ -263,10 +272,9 @@ class S3Store:
         return {"VersionId": self._pinned_version} if self._pinned_version and path == self.root else {}
 
     def _described(self, path: str, uri: str, answer: Mapping[str, Any]) -> ObjectInfo:
-        """Describe an object by the answer to a HEAD; if the answer has no length, request the first byte, too."""
-        unsized = ObjectInfo(path, uri, None, answer.get("ETag") or None)
-        length = answer.get("ContentLength")
-        if length is None:
+        """Describe an object by the answer to a HEAD; request the first byte, too, unless the answer has its length."""
+        length, unsized = answer.get("ContentLength"), ObjectInfo(path, uri, None, answer.get("ETag") or None)
+        if length is None or not is_plain({"Content-Encoding": answer.get("ContentEncoding") or ""}):
             length = size_by_first_byte(self.source(unsized), answer_times(self._limits), uri)
         return replace(unsized, size_bytes=parse_size(length, uri))
 

@@ -7,14 +7,21 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from streamer.core import errors
 from streamer.core.quoting import quoted
-from streamer.core.store.archived import ARCHIVED, HOW_TO_RESTORE, IS_ARCHIVED
 from streamer.core.store.certificates import flaw_in
 from streamer.core.store.proxies import advice_about, suspect_proxy
 
 if TYPE_CHECKING:
     from streamer._native import ReadError
 
-__all__ = ["checksum_error", "error_from_native", "no_thread_error", "tampered_error"]
+__all__ = [
+    "ARCHIVED",
+    "HOW_TO_RESTORE",
+    "IS_ARCHIVED",
+    "checksum_error",
+    "error_from_native",
+    "no_thread_error",
+    "tampered_error",
+]
 
 
 class _Row(NamedTuple):
@@ -50,6 +57,14 @@ _TABLE: dict[str, _Row] = {
     "source": _Row(errors.StorageError, "Its cause says more"),
 }
 
+# Answers to a read of an archived object. Keys and rights are in order, so the advice of a refusal would mislead. S3's
+# code is also that of other servers with its protocol; Azure's codes come with status 409.
+ARCHIVED = frozenset({"BlobArchived", "BlobBeingRehydrated", "InvalidObjectState"})
+IS_ARCHIVED = "The object is archived, or is still being restored"
+HOW_TO_RESTORE = (
+    "Restore it and wait until that has ended (S3: restore-object; Azure: rehydrate it to the hot or cool tier), or "
+    "keep the lifecycle rules of the storage from archiving it"
+)
 _ARCHIVED = _Row(errors.AccessDeniedError, HOW_TO_RESTORE)
 
 _HINTS = {

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from streamer.core.engine.native_session import SourceObject, http_target
-from streamer.core.errors import StreamerError
+from streamer.core.errors import CredentialsError, StreamerError
+from streamer.core.outages.outage_waits import LIMIT_OF_LOGIN_S
 from streamer.core.outages.transient import is_transient
 from streamer.core.store.sources import HttpSource
 
@@ -56,7 +57,9 @@ class Renewals:
         try:
             target = http_target(expired.refresh())
         except StreamerError as error:
-            if not is_transient(error) or attempts.seconds > self._deadline_s:
+            is_of_login = isinstance(error, CredentialsError)
+            limit_s = min(self._deadline_s, LIMIT_OF_LOGIN_S) if is_of_login else self._deadline_s
+            if not is_transient(error) or attempts.seconds > limit_s:
                 raise
             attempts.delay()
         else:

@@ -33,6 +33,8 @@ __all__ = ["Answered", "OutageWaits", "answered_so_far", "first_byte_limit_s", "
 Answer = TypeVar("Answer")
 
 LIMIT_OF_ONE_REQUEST_S = 10.0  # for statuses that one request may cause by itself: 408, 500
+LIMIT_OF_LOGIN_S = 5.0  # for credentials that cannot be had: a token's file may be missing while it is rotated
+LOGIN_PAUSE_S = 0.25  # before credentials are requested again
 LOOK_S = 0.2  # time between two checks whether the caller still needs the answer
 
 _limit_s: ContextVar[float] = ContextVar("first_byte_limit_s", default=inf)
@@ -186,7 +188,8 @@ class OutageWaits:
 
     def _is_too_late(self, wait: _Wait, error: BaseException) -> bool:
         """Say whether the next attempt would come after the time limit, or after the caller has given up."""
-        limit_s = self._limit_s if is_away(error) else min(self._limit_s, LIMIT_OF_ONE_REQUEST_S)
+        of_one = LIMIT_OF_LOGIN_S if isinstance(error, CredentialsError) else LIMIT_OF_ONE_REQUEST_S
+        limit_s = self._limit_s if is_away(error) else min(self._limit_s, of_one)
         soonest = time.monotonic() + getattr(error, "retry_after_s", 0.0)
         return soonest >= wait.began_at + limit_s or self._is_over.is_set()
 
@@ -246,6 +249,9 @@ def _note_failure(wait: _Wait, error: BaseException) -> float | None:
     # If bytes arrived before the connection failed, the server answered an earlier request of this question.
     if _is_answer(error) or (wait.received.count and isinstance(error, ConnectError)):
         lookup.note_answer()
+    if isinstance(error, CredentialsError) and error.may_come:  # no request was sent, so the server is not at fault
+        lookup.cancel()
+        return LOGIN_PAUSE_S if lookup.has_server_answered else None
     may_pass = isinstance(error, Exception) and is_transient(error)
     if not may_pass and not isinstance(error, StorageError):
         lookup.cancel()

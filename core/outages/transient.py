@@ -9,6 +9,7 @@ import errno
 
 from streamer.core.errors import (
     ConnectError,
+    CredentialsError,
     HttpStatusError,
     StorageError,
     StreamerError,
@@ -44,6 +45,8 @@ def is_transient(error: BaseException) -> bool:
         error: An error of this package, or of a plug-in's library; the latter is judged by its class
             (`ConnectionError`, `TimeoutError`), its ``errno`` or its HTTP status (``status``, ``status_code``).
     """
+    if isinstance(error, CredentialsError):  # the file of a token, for example, may be missing while it is rotated
+        return error.may_come
     if isinstance(error, TlsError):  # a certificate stays wrong at the next attempt
         return False
     if isinstance(error, ConnectError) and error.code == UNKNOWN_HOST:
@@ -59,7 +62,8 @@ def is_transient(error: BaseException) -> bool:
 
 def is_away(error: BaseException) -> bool:
     """Decide whether the whole server may be away: it, or a server behind it, does not answer, or throttles."""
-    return is_transient(error) and getattr(error, "status", None) not in STATUSES_OF_ONE_REQUEST
+    is_of_one = isinstance(error, CredentialsError) or getattr(error, "status", None) in STATUSES_OF_ONE_REQUEST
+    return is_transient(error) and not is_of_one
 
 
 def is_transport_failure(error: BaseException) -> bool:

@@ -25,7 +25,7 @@ def loaded(uri, options):
 
 
 @pytest.mark.parametrize("storage", FILES)
-@pytest.mark.parametrize("more", [{}, {"Content-Encoding": "identity"}])
+@pytest.mark.parametrize("more", [{}, {"Content-Encoding": "gzip"}, {"Transfer-Encoding": "chunked"}])
 def test_a_head_without_a_length_is_followed_by_a_request_for_a_byte_regression(storage, more):
     def change(request, answer):
         if answer.handler.command == "HEAD":

@@ -167,6 +167,10 @@ class ScriptedServer:
                 except OSError:  # the client has left
                     self.close_connection = True
 
+            def do_POST(self) -> None:
+                self.rfile.read(int(self.headers.get("Content-Length", 0)))
+                self.do_GET()
+
             def do_HEAD(self) -> None:
                 if outer.answers_head:
                     self.do_GET()

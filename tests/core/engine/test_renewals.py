@@ -79,3 +79,20 @@ def test_a_refusal_of_new_credentials_is_final_at_once():
     with ScriptedServer(DATA) as server, pytest.raises(errors.CredentialsError):
         read(expired(server.url, refresh))
     assert len(asked) == 1
+
+
+def test_a_source_of_credentials_that_fails_for_a_moment_is_asked_again_regression():
+    """The file of a token was missing while it was rotated, and the load ended."""
+    asked = []
+
+    def refresh():
+        asked.append(None)
+        if len(asked) < 3:
+            missing = errors.CredentialsError("the file of the token is missing")
+            missing.may_come = True
+            raise missing
+        return replace(expired(server.url, refresh), expires_at_s=None)
+
+    with ScriptedServer(DATA) as server:
+        assert read(expired(server.url, refresh)) == DATA
+    assert len(asked) == 3
