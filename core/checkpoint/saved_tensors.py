@@ -14,7 +14,7 @@ from streamer.core.checkpoint.tensor_slice import TensorSlice
 from streamer.core.errors import UsageError
 from streamer.core.format.dtypes import byte_length
 from streamer.core.format.header_writer import TensorLayout
-from streamer.core.quoting import quoted
+from streamer.core.quoting import names_text, quoted
 from streamer.core.tensors.shared_memory import refuse_shared
 from streamer.core.tensors.tensor_bytes import bytes_of, dtype_name, is_array, is_torch_tensor, layout_of
 
@@ -45,6 +45,16 @@ class SavedTensors:
         self.layouts = [_layout(name, tensor) for name, tensor in self._tensors.items()]
         self.metadata = _joined_metadata(self._tensors.values(), replaced)
         refuse_shared({name: each for name, each in self._tensors.items() if not isinstance(each, TensorSlice)})
+
+    def remarks(self) -> tuple[str, ...]:
+        """Return a remark if tensors have attributes, such as scales, that no file holds."""
+        own = {
+            name: getattr(tensor, "__dict__", {}) for name, tensor in self._tensors.items() if is_torch_tensor(tensor)
+        }
+        names = [
+            f"{name}.{key}" for name, each in own.items() for key in each if key[:1] != "_" and key != "persistent"
+        ]
+        return (f"attributes of tensors are not saved: {names_text(names)}",) if names else ()
 
     def held_bytes(self, layout: TensorLayout) -> int:
         """Return the bytes that `pieces` allocates beside the tensors' own memory; 0 if it yields only views."""

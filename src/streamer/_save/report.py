@@ -22,6 +22,7 @@ class SaveReport:
         seconds: Duration of the call.
         not_removed: Files of an older checkpoint that could not be removed; the new checkpoint does not name them.
         kept_bytes: The part of `bytes` that an earlier save, which ended early, had sent; with ``resume=True``.
+        remarks: What the tensors had beside their values, and the checkpoint has not.
     """
 
     uri: str
@@ -31,13 +32,15 @@ class SaveReport:
     seconds: float
     not_removed: tuple[str, ...] = ()
     kept_bytes: int = 0
+    remarks: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         kept = f", {size_text(self.kept_bytes)} of it was there" if self.kept_bytes else ""
         speed = size_text(round(self.bytes / max(self.seconds, 1e-9)))
         rate = f"{size_text(self.bytes)} in {self.seconds:.2f} s, {speed}/s"
         left = f"; note: could not remove {', '.join(map(printable, self.not_removed))}" if self.not_removed else ""
-        return f"{printable(self.uri)}: {counted(self.tensors, 'tensor')}, {rate}{kept}{left}"
+        notes = "".join(f"; note: {printable(each)}" for each in self.remarks)
+        return f"{printable(self.uri)}: {counted(self.tensors, 'tensor')}, {rate}{kept}{left}{notes}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return all fields as plain values for JSON."""

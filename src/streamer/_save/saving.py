@@ -91,7 +91,8 @@ class Saving:
         not_removed = self._removed(writable, place)
         seconds = time.perf_counter() - began
         tensors, sent_bytes = len(self.tensors.layouts), writing.sent_bytes
-        return SaveReport(redact(uri), tuple(files), tensors, sent_bytes + kept_bytes, seconds, not_removed, kept_bytes)
+        size_bytes, remarks = sent_bytes + kept_bytes, self.tensors.remarks()
+        return SaveReport(redact(uri), tuple(files), tensors, size_bytes, seconds, not_removed, kept_bytes, remarks)
 
     def _shards(self, *, is_file: bool) -> list[ShardBytes]:
         """Lay out the files, so that all errors except those of reading or sending bytes are raised here."""

@@ -124,3 +124,12 @@ def test_rows_are_read_so_that_both_dtypes_fit_regression(
         pieces = [*tensors.pieces(layout)]
         assert len(pieces) > 1
         assert np.frombuffer(b"".join(pieces), "u1").size == layout.size_bytes
+
+
+def test_attributes_of_tensors_are_remarked(tmp_path: Path) -> None:
+    weight, bias = torch.nn.Parameter(torch.ones(3)), torch.nn.Buffer(torch.ones(2))
+    assert streamer.save({"w": weight, "b": bias}, tmp_path / "plain").remarks == ()
+    weight.scale, weight._own = torch.ones(1), True  # type: ignore[attr-defined]
+    report = streamer.save({"w": weight, "b": bias}, tmp_path / "more")
+    assert report.remarks == ("attributes of tensors are not saved: w.scale",)
+    assert str(report).endswith("; note: attributes of tensors are not saved: w.scale")
