@@ -21,6 +21,10 @@ __all__ = ["copy_files", "push_folder"]
 @click.argument("folder", metavar="DIR")
 @click.argument("uri")
 @copy_options
+@click.option(
+    "--key-file", help="As of the command pull: send nothing if a file that may hold tensors is not encrypted."
+)
+@click.option("--key-context", help="As of the command check.")
 @click.option("--storage-options", "storage_options", metavar="JSON", help="As for the command manifest.")
 @click.pass_context
 def push_folder(context: click.Context, /, folder: str, uri: str, *, storage_options: str | None, **asked: Any) -> None:
@@ -81,6 +85,8 @@ def _run(source: str, target: Target, source_options: dict[str, Any] | None, ask
         exclude=asked["exclude"],
         is_verified=not asked["no_verify"],
         storage_options=source_options,
+        key=asked.get("key_file"),
+        context=asked.get("key_context"),
     )
     return run_copy(
         lambda progress: push(source, target, wanted, progress=progress),
@@ -93,4 +99,6 @@ def _run(source: str, target: Target, source_options: dict[str, Any] | None, ask
 def _summary(report: PushReport) -> str:
     there = f"{counted(report.files, 'file')}, {size_text(report.bytes)}, all there"
     kept = f", {report.kept_files} of them from before" if report.kept_files else ""
-    return printable(f"{report.uri}: {there}{kept}; {size_text(report.sent_bytes)} sent in {report.seconds:.1f} s")
+    sent = f"{size_text(report.sent_bytes)} sent in {report.seconds:.1f} s"
+    keyed = f", {counted(report.authenticated_files, 'file')} authenticated" if report.authenticated_files else ""
+    return printable(f"{report.uri}: {there}{kept}; {sent}{keyed}")

@@ -20,7 +20,8 @@ from typing import Any
 
 from streamer._locate_shards import opened_store
 from streamer._progress import Progress
-from streamer._pull.checkpoints import check_series
+from streamer._pull.authentication import authenticate
+from streamer._pull.checkpoints import Copied, check_series
 from streamer._pull.listing import check_names, files_below, is_selected
 from streamer._pull.record import Wanted
 from streamer._push.order import is_manifest, turn
@@ -73,6 +74,7 @@ def push(source: str, target: Target, wanted: Wanted, *, progress: ProgressOptio
         ObjectNotFoundError: the source has no files, none of them is wanted, or a shard is missing.
         ChangedError: a file was replaced meanwhile, in the source or in the target.
         ChecksumError: the bytes mismatch the digest that the source's storage keeps.
+        TamperedError: there is a key, and a file is not as it was saved, or may hold tensors and is not encrypted.
         StorageError: or a subclass, from either storage.
     """
     for uri, options in ((source, wanted.storage_options), (target.uri, target.storage_options)):
@@ -109,6 +111,7 @@ class _Push:
     def run(self, progress: ProgressOption) -> PushReport:
         began = time.perf_counter()
         chosen = self._chosen()
+        authenticated = self._authenticated(chosen)
         there = self._there(chosen)
         self._check_equal(chosen, there)
         missing = sorted(chosen.keys() - there.keys(), key=partial(turn, chosen.keys()))
@@ -130,7 +133,24 @@ class _Push:
             len(there),
             self._verified_files,
             time.perf_counter() - began,
+            authenticated,
         )
+
+    def _authenticated(self, chosen: Mapping[str, FileBytes]) -> int:
+        """Authenticate the files before a byte is sent, if there is a key; return their number."""
+        wanted = self._wanted
+        if wanted.key is None:
+            return 0
+        if scheme_of(self._source.uri) != "file":
+            hint = "Pull the files with the key, and push the folder"
+            raise UsageError("a key authenticates files on a disk", uri=self._source.label, hint=hint)
+        infos = {name: file.info for name, file in chosen.items()}
+
+        def opened(name: str) -> int:
+            return os.open(disk_name(infos[name].path), os.O_RDONLY | os.O_CLOEXEC)
+
+        copied = Copied(infos, infos, lambda _: True, opened, self._source.label)
+        return authenticate(copied, wanted, self._settings, is_whole=not (wanted.include or wanted.exclude))
 
     def _chosen(self) -> dict[str, FileBytes]:
         source, wanted = self._source, self._wanted

@@ -21,6 +21,7 @@ class PushReport:
         kept_files: Files that the target had already.
         verified_files: Files that were sent, and compared with a digest that the source's storage keeps.
         seconds: Duration.
+        authenticated_files: Number of encrypted files of which every byte was authenticated.
     """
 
     source: str
@@ -31,6 +32,7 @@ class PushReport:
     kept_files: int
     verified_files: int
     seconds: float
+    authenticated_files: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """Return all fields as plain values for JSON."""

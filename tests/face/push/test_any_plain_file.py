@@ -23,6 +23,7 @@ from tensorizer_files import KEY, file_of, sealed
 import streamer
 from streamer._check import check
 from streamer._pull.pull import Wanted, pull
+from streamer._push.push import Target, push
 from streamer.core.errors import StreamerError
 
 OTHER_KEY = bytes(range(1, 33))
@@ -124,6 +125,10 @@ def pulled(source: Path, target: Path, **how: Any) -> int:
     return pull(str(source), str(target), wanted, progress=False, on_wait=print).authenticated_files
 
 
+def pushed(source: Path, target: Path, **how: Any) -> int:
+    return push(str(source), Target(str(target)), Wanted(key=KEY, **how), progress=False).authenticated_files
+
+
 @pytest.fixture
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Path]:
     numbers = itertools.count()
@@ -146,9 +151,10 @@ def test_no_content_under_any_name_passes_for_an_encrypted_file(
         path.write_bytes(contents[content])
         if is_beside:
             streamer.save({"b": torch.ones(9)}, base / "source" / "encrypted.safetensors", key=KEY, digests=False)
-        with pytest.raises(StreamerError):
-            pulled(base / "source", base / "to")
-        assert not list((base / "to").glob("[!.]*"))
+        for copy in (pulled, pushed):
+            with pytest.raises(StreamerError):
+                copy(base / "source", base / "to")
+            assert not list((base / "to").glob("[!.]*"))
         verbs: tuple[Callable[[], object], ...] = (
             lambda: streamer.load(path, key=KEY, progress=False),
             lambda: streamer.open(path, key=KEY),
@@ -170,7 +176,7 @@ def test_texts_images_and_tokenizers_need_no_encryption(content: str, tmp_path: 
     with pytest.raises(streamer.TamperedError, match="none of the 1 files is encrypted: nothing was authenticated"):
         pulled(tmp_path / "source", tmp_path / "to")
     streamer.save({"b": torch.ones(9)}, tmp_path / "source", key=KEY)
-    assert pulled(tmp_path / "source", tmp_path / "to") == 1
+    assert pulled(tmp_path / "source", tmp_path / "to") == pushed(tmp_path / "source", tmp_path / "there") == 1
     assert (tmp_path / "to" / path.relative_to(tmp_path / "source")).read_bytes() == HARMLESS[content]
 
 
@@ -212,6 +218,7 @@ def test_a_checkpoint_is_loaded_and_pulled_under_its_own_context_alone(hide_name
             lambda: streamer.open(folder / "source", key=KEY, context=asked).close(),  # noqa: B023
             lambda: check(str(folder / "source"), key=KEY, context=asked),  # noqa: B023
             lambda: pulled(folder / "source", folder / "to", context=asked),  # noqa: B023
+            lambda: pushed(folder / "source", folder / "there", context=asked),  # noqa: B023
         )
         for verb in verbs:
             if saved == asked:
@@ -220,6 +227,12 @@ def test_a_checkpoint_is_loaded_and_pulled_under_its_own_context_alone(hide_name
             kind = streamer.EncryptionKeyError if asked is None else streamer.TamperedError
             with pytest.raises(kind, match="bound to"):
                 verb()
+
+
+def test_only_files_on_a_disk_are_pushed_with_a_key(tmp_path: Path) -> None:
+    streamer.save({"a": FORGED}, "memory://pushed-with-a-key", key=KEY)
+    with pytest.raises(streamer.UsageError, match="a key authenticates files on a disk"):
+        push("memory://pushed-with-a-key", Target(str(tmp_path)), Wanted(key=KEY), progress=False)
 
 
 def test_a_context_is_a_name_and_needs_a_key(tmp_path: Path) -> None:
