@@ -139,8 +139,6 @@ class AzureUpload(ProvenUpload):
             if self._is_small:
                 answer = self._ask(partial(_put, self._body, {MARK: self.mark}))
             else:
-                if self._replaced is not None:
-                    self._check_blocks()
                 blocks = [BlobBlock(block_id) for _, (block_id, _) in sorted(self._blocks.items())]
                 answer = self._ask(partial(_commit, blocks, {MARK: self.mark}, self._condition()))
         except StorageError as error:
@@ -153,8 +151,7 @@ class AzureUpload(ProvenUpload):
         etag = (answer or {}).get("etag")
         return None if etag is None else str(etag)
 
-    def _check_blocks(self) -> None:
-        """Look at the blocks before they replace a blob, because half a blob must not replace a whole one."""
+    def _check_parts(self) -> None:
         there = self._uncommitted()
         for block_id, size_bytes in self._blocks.values():
             found = there.get(block_id, size_bytes)

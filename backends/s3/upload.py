@@ -115,8 +115,6 @@ class S3Upload(ProvenUpload):
 
     def _commit(self) -> str | None:
         condition = {"IfNoneMatch": "*"} if self._replaced is None else {"IfMatch": self._replaced.version}
-        if self._replaced is not None:
-            self._check_parts()
         try:
             return self._complete(condition if self._replaced is None or self._replaced.version else {})
         except StorageError as error:
@@ -128,7 +126,6 @@ class S3Upload(ProvenUpload):
             raise
 
     def _check_parts(self) -> None:
-        """Look at the parts before they replace an object, because half an object must not replace a whole one."""
         if self._upload_id is None:
             return
         try:

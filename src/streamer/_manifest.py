@@ -28,8 +28,8 @@ from streamer.core.request.request import ProgressOption, Request, StorageOption
 from streamer.core.secrets.hidden_arguments import hidden, hidden_uris
 from streamer.core.secrets.redact import redact
 from streamer.core.secrets.texts import SecretTexts
-from streamer.core.store.own_objects import write_whole
 from streamer.core.store.sources import Store, WritableStore
+from streamer.core.store.versioned_uploads import write_whole
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem

@@ -17,7 +17,7 @@ from streamer.core.outages.outage_waits import OutageWaits
 from streamer.core.secrets.texts import SecretTexts
 from streamer.core.store.digests import NoDigest, ObjectDigest
 from streamer.core.store.identities import digest_of, stable_url
-from streamer.core.store.own_objects import OwningUpload, owning
+from streamer.core.store.own_objects import OwningUpload
 from streamer.core.store.sources import (
     DigestingStore,
     FolderStore,
@@ -30,6 +30,7 @@ from streamer.core.store.sources import (
     Store,
 )
 from streamer.core.store.uploads import ResumingStore, Upload, UploadingStore
+from streamer.core.store.versioned_uploads import owning
 from streamer.plugins.registry import scheme_of
 
 __all__ = ["waiting"]

@@ -12,6 +12,7 @@ import hashlib
 import itertools
 import json
 import re
+from collections.abc import Callable
 from http.server import ThreadingHTTPServer
 from typing import Any
 from urllib.parse import quote
@@ -35,6 +36,8 @@ class LastWords:
         self.uploads: dict[str, Upload] = {}
         self.blocks: dict[str, dict[str, bytes]] = {}
         self.word: Word | None = None
+        self.cut = ""  # parts of objects with this in their name arrive as halves
+        self.before_last: tuple[str, Callable[[], None]] | None = None  # called before the last request of such a name
         self._ids = itertools.count(1)
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self._served = served(self._server)
@@ -66,6 +69,9 @@ class LastWords:
 
     def store(self, name: str, data: bytes, metadata: dict[str, str]) -> tuple[Stored, Word | None]:
         """Store an object, or what the word says; return what a usual answer is about."""
+        if self.before_last is not None and self.before_last[0] in name:
+            act, self.before_last = self.before_last[1], None
+            act()
         word, self.word = (self.word, None) if self.word and self.word.name in name else (None, self.word)
         what, before = word.stored if word else "all", self.objects.get(name)
         stored = Stored(data, metadata, str(1000 + next(self._ids)))
@@ -80,6 +86,10 @@ class LastWords:
         if what != "nothing":
             self.objects[name] = stored
         return stored, word
+
+    def part(self, name: str, data: bytes) -> bytes:
+        """Return what arrives of a part."""
+        return data[: len(data) // 2] if self.cut and self.cut in name else data
 
     def seen(self, name: str) -> Stored | None:
         """Return the object that a look sees."""
@@ -136,12 +146,19 @@ class _Handler(Answering):
             words.uploads[number] = Upload(self.name, metadata, None)
             text = f"<InitiateMultipartUploadResult><UploadId>{number}</UploadId></InitiateMultipartUploadResult>"
             return self._reply(200, text.encode(), Content_Type="application/xml")
+        if "uploads" in self.query:
+            row = "<Upload><Key>{}</Key><UploadId>{}</UploadId><Initiated>2026-01-02T03:04:05.000Z</Initiated></Upload>"
+            rows = "".join(row.format(each.name.partition("/")[2], number) for number, each in words.uploads.items())
+            text = f"<ListMultipartUploadsResult><IsTruncated>false</IsTruncated>{rows}</ListMultipartUploadsResult>"
+            return self._reply(200, text.encode(), Content_Type="application/xml")
         if upload is not None and self.command == "PUT":
-            upload.parts[int(self.query["partNumber"])] = self.body
-            return self._reply(200, ETag=f'"{hashlib.md5(self.body).hexdigest()}"')
+            part = words.part(self.name, self.body)
+            upload.parts[int(self.query["partNumber"])] = part
+            return self._reply(200, ETag=f'"{hashlib.md5(part).hexdigest()}"')
         if upload is not None and self.command == "GET":
-            row = "<Part><PartNumber>{}</PartNumber><Size>{}</Size><ETag>x</ETag></Part>"
-            rows = "".join(row.format(number, len(part)) for number, part in upload.parts.items())
+            row = "<Part><PartNumber>{}</PartNumber><Size>{}</Size><ETag>&quot;{}&quot;</ETag></Part>"
+            parts = sorted(upload.parts.items())
+            rows = "".join(row.format(number, len(part), hashlib.md5(part).hexdigest()) for number, part in parts)
             text = f"<ListPartsResult><IsTruncated>false</IsTruncated>{rows}</ListPartsResult>"
             return self._reply(200, text.encode(), Content_Type="application/xml")
         if upload is not None and self.command == "DELETE":
@@ -153,7 +170,11 @@ class _Handler(Answering):
         words = self.words
         if self._is_refused():
             return self._reply(412, b"<Error><Code>PreconditionFailed</Code></Error>", Content_Type="application/xml")
-        data = b"".join(upload.parts[n] for n in sorted(upload.parts)) if upload else self.body
+        data = self.body
+        if upload is not None:
+            numbers = [int(each) for each in re.findall(rb"<PartNumber>(\d+)<", self.body)]
+            data = b"".join(upload.parts[each] for each in numbers)
+            del words.uploads[self.query["uploadId"]]
         stored, word = words.store(self.name, data, upload.metadata if upload else metadata)
         etag = f'"{stored.version}"' if word is None or word.has_version else ""
         text = f"<CompleteMultipartUploadResult><ETag>{etag}</ETag></CompleteMultipartUploadResult>"
@@ -209,7 +230,9 @@ class _Handler(Answering):
         if self.query.get("restype") == "container":
             return self._azure_listing()
         if self.command == "PUT" and comp == "block":
-            blocks[self.query["blockid"]] = self.body
+            if any(len(each) != len(self.query["blockid"]) for each in blocks):
+                return self._reply(400, x_ms_error_code="InvalidBlobOrBlock")
+            blocks[self.query["blockid"]] = words.part(self.name, self.body)
             return self._reply(201)
         if comp == "blocklist" and self.command == "GET":
             row = "<Block><Name>{}</Name><Size>{}</Size></Block>"
@@ -221,7 +244,7 @@ class _Handler(Answering):
                 return self._reply(409 if "If-None-Match" in self.headers else 412)
             ids = re.findall(r"<(?:Latest|Uncommitted)>([^<]+)</", self.body.decode()) if comp else []
             data = b"".join(blocks[each] for each in ids) if comp else self.body
-            words.blocks.pop(self.name)
+            words.blocks.pop(self.name)  # Azure removes all of them
             stored, word = words.store(self.name, data, metadata)
             etag = {"ETag": f'"{stored.version}"'} if word is None or word.has_version else {}
             return self._finish(word, 201, **etag)

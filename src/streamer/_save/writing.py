@@ -25,11 +25,12 @@ from streamer.core.log import OwnLogger
 from streamer.core.options.settings import Settings
 from streamer.core.quoting import quoted
 from streamer.core.secrets.redact import redact
-from streamer.core.store.own_objects import OwningUpload, owning
+from streamer.core.store.own_objects import OwningUpload
 from streamer.core.store.part_sender import PartSender
 from streamer.core.store.presence import info_if_present
 from streamer.core.store.sources import ObjectInfo, Store
 from streamer.core.store.uploads import ResumingStore, UploadingStore
+from streamer.core.store.versioned_uploads import owning
 
 __all__ = ["SentFile", "Writing", "quiet_writing", "uploading_store"]
 

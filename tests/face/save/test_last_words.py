@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,7 +10,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from servers.last_words import KINDS, LastWords, Word
+from servers.last_word_answers import Stored, Upload, Word
+from servers.last_words import KINDS, LastWords
 
 import streamer
 from streamer.core.store import own_objects
@@ -48,6 +50,7 @@ def loaded(uri: str, options: dict[str, Any]) -> dict[str, torch.Tensor] | None:
 def check_save(server: LastWords, kind: str, word: Word, size: int, *, replaces: bool) -> None:
     """Save with a last word, and compare what is said with what is there."""
     server.objects.clear()
+    server.blocks.clear()
     uri, options = server.place(kind, "m")
     how: dict[str, Any] = {"storage_options": options, "progress": False, "overwrite": replaces}
     how |= {"max_shard_bytes": size * 4, "options": streamer.Options(block_deadline_s=5)}
@@ -101,3 +104,108 @@ def test_a_save_succeeds_exactly_if_the_whole_object_is_there_and_ours(
 ) -> None:
     word = Word("00001-of-00002.safetensors", stored, answer, has_version)
     check_save(server, kind, word, size, replaces=replaces)
+
+
+@pytest.fixture
+def fresh(server: LastWords) -> Iterator[LastWords]:
+    """Forget what earlier tests have left."""
+    for each in (server.objects, server.uploads, server.blocks):
+        each.clear()
+    yield server
+    server.cut, server.before_last = "", None
+
+
+@pytest.mark.parametrize("kind", ["s3", "az"])
+@pytest.mark.parametrize("size", [50, LARGE])
+def test_half_a_part_does_not_replace_an_older_file_regression(kind: str, size: int, fresh: LastWords) -> None:
+    uri, options = fresh.place(kind, "m.safetensors")
+    how: dict[str, Any] = {"storage_options": options, "progress": False}
+    streamer.save(tensors(1.0, size), uri, **how)
+    fresh.cut = "m.safetensors"
+    with pytest.raises(streamer.StorageError, match=r"of the \d+ bytes of"):
+        streamer.save(tensors(5.0, size), uri, overwrite=True, **how)
+    got = loaded(uri, options)
+    assert got is not None
+    assert is_equal(got, tensors(1.0, size))
+
+
+@pytest.mark.parametrize("kind", ["s3", "az"])
+def test_half_a_part_of_a_new_file_is_an_error_and_leaves_nothing_regression(kind: str, fresh: LastWords) -> None:
+    uri, options = fresh.place(kind, "m.safetensors")
+    fresh.cut = "m.safetensors"
+    with pytest.raises(streamer.StorageError, match=r"the storage has \d+ of the \d+ bytes that were sent"):
+        streamer.save(tensors(5.0, LARGE), uri, storage_options=options, progress=False)
+    assert fresh.objects == {}
+
+
+@pytest.mark.parametrize("first_part", [b"o" * 10, b"o" * (5 << 20)])
+def test_the_multipart_upload_of_another_tool_is_left_alone_regression(first_part: bytes, fresh: LastWords) -> None:
+    uri, options = fresh.place("s3", "m.safetensors")
+    fresh.uploads["theirs"] = Upload("box/m.safetensors", {}, None, {1: first_part})
+    streamer.save(tensors(5.0, LARGE), uri, storage_options=options, progress=False, resume=True)
+    assert fresh.uploads == {"theirs": Upload("box/m.safetensors", {}, None, {1: first_part})}
+    got = loaded(uri, options)
+    assert got is not None
+    assert is_equal(got, tensors(5.0, LARGE))
+
+
+@pytest.mark.parametrize("resume", [False, True])
+@pytest.mark.parametrize("size", [50, LARGE])
+@pytest.mark.parametrize("block_id", [b"00000", b"1234567", b"\xff" * 9, b"0" * 36, b"b" * 64])
+def test_blocks_that_another_tool_has_left_do_not_end_a_save_regression(
+    block_id: bytes, size: int, resume: bool, fresh: LastWords
+) -> None:
+    uri, options = fresh.place("az", "m.safetensors")
+    fresh.blocks["box/m.safetensors"] = {base64.b64encode(block_id).decode(): b"x" * 100}
+    streamer.save(tensors(5.0, size), uri, storage_options=options, progress=False, resume=resume)
+    got = loaded(uri, options)
+    assert got is not None
+    assert is_equal(got, tensors(5.0, size))
+
+
+def test_blocks_with_ids_that_are_too_short_are_named(fresh: LastWords) -> None:
+    uri, options = fresh.place("az", "m.safetensors")
+    fresh.blocks["box/m.safetensors"] = {base64.b64encode(b"1").decode(): b"x" * 100}
+    with pytest.raises(streamer.StorageError, match=r"uncommitted blocks of another upload.*in one request"):
+        streamer.save(tensors(5.0, LARGE), uri, storage_options=options, progress=False)
+
+
+def test_blocks_of_a_failed_save_are_as_long_as_those_of_azures_own_client(fresh: LastWords) -> None:
+    uri, options = fresh.place("az", "m.safetensors")
+    fresh.word = Word("m.safetensors", "nothing", 403)
+    fresh.blocks["box/m.safetensors"] = {base64.b64encode(b"0" * 48).decode(): b"of Azure's client"}
+    with pytest.raises(streamer.AccessDeniedError):
+        streamer.save(tensors(5.0, LARGE), uri, storage_options=options, progress=False)
+
+
+@pytest.mark.parametrize("kind", ["s3", "gs", "az"])
+def test_no_manifest_is_left_beside_a_file_that_another_program_wrote_regression(kind: str, fresh: LastWords) -> None:
+    uri, options = fresh.place(kind, "m")
+    how: dict[str, Any] = {"storage_options": options, "progress": False}
+    streamer.save(tensors(1.0), uri, **how)
+    name = next(each for each in fresh.objects if each.endswith("m/model.safetensors"))
+    theirs = Stored(fresh.objects[name].data, {}, "7")
+    fresh.before_last = ("manifest", lambda: fresh.objects.update({name: theirs}))
+    with pytest.raises(streamer.ChangedError, match="another program"):
+        streamer.save(tensors(5.0), uri, overwrite=True, **how)
+    assert [*fresh.objects] == [name]
+
+
+@pytest.mark.parametrize("kind", ["s3", "gs", "az"])
+def test_the_writer_of_the_last_file_writes_the_last_manifest_regression(kind: str, fresh: LastWords) -> None:
+    uri, options = fresh.place(kind, "m")
+    how: dict[str, Any] = {"storage_options": options, "progress": False}
+    streamer.save(tensors(1.0), uri, **how)
+    manifest = next(each for each in fresh.objects if each.endswith("manifest.json"))
+    theirs = Stored(b"{}", {}, "7")
+    fresh.before_last = ("model.safetensors", lambda: fresh.objects.update({manifest: theirs}))
+    streamer.save(tensors(5.0), uri, overwrite=True, **how)
+    assert is_equal(streamer.load(uri, storage_options=options, verify="manifest"), tensors(5.0))
+
+
+def test_a_manifest_that_the_storage_does_not_keep_is_an_error_regression(fresh: LastWords) -> None:
+    uri, options = fresh.place("s3", "m")
+    streamer.save(tensors(1.0), uri, storage_options=options, progress=False, digests=False)
+    fresh.word = Word("manifest", "nothing", "page")
+    with pytest.raises(streamer.StorageError, match="has no object"):
+        streamer.write_manifest(uri, storage_options=options)

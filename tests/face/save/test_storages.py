@@ -24,7 +24,7 @@ from streamer._save.writing import MOST_FILES, Writing
 from streamer.core.engine.session import SourceObject
 from streamer.core.engine.small_reads import read_ranges
 from streamer.core.options.settings import resolve
-from streamer.core.store.own_objects import owning
+from streamer.core.store.versioned_uploads import owning
 from streamer.plugins import open_store
 
 PLACES = ("s3", "gs", "az", "memory", "local")

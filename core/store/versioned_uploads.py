@@ -1,0 +1,128 @@
+"""Uploads to storages without marks: the object is recognised by its size and its version.
+
+Guarantees: right after the last request, the object is looked at as by `streamer.core.store.own_objects`. If another
+program replaces it before this look by an object of the same size, that one is taken for ours.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
+
+from streamer import _native
+from streamer.core.secrets.redact import redact
+from streamer.core.store.own_objects import FoundObject, OwningUpload, ProvenUpload
+from streamer.core.store.presence import info_if_present
+from streamer.core.store.sources import ObjectInfo, Store
+from streamer.core.store.uploads import Upload, UploadingStore
+
+__all__ = ["owning", "write_whole"]
+
+
+@runtime_checkable
+class ReadableUpload(Upload, Protocol):
+    """An `Upload` that can read its object back, for storages whose versions may not tell two objects apart."""
+
+    def holds(self, crc32c: int) -> bool:
+        """Say whether the object has this CRC-32C."""
+
+
+def write_whole(store: Store, path: str, data: bytes) -> None:
+    """Write one small object, and look at it.
+
+    Args:
+        store: The store, which is an `UploadingStore`, or at least a `WritableStore`.
+        path: The store's own path of the object; an existing object is replaced.
+        data: Its bytes.
+
+    Raises:
+        StorageError: the object could not be written, or is not there.
+    """
+    if not isinstance(store, UploadingStore):
+        store.write(path, data)  # type: ignore[attr-defined]  # see above
+        return
+    replaced = info_if_present(store, path)
+    upload = owning(store.begin_upload(path, len(data), max(len(data), 1), replaced), store, path, replaced)
+    try:
+        if data:
+            upload.send(0, memoryview(data))
+        upload.finish()
+        upload.confirm()
+    except BaseException:
+        upload.abort()
+        raise
+
+
+def owning(upload: Upload, store: Store, path: str, replaced: ObjectInfo | None) -> OwningUpload:
+    """Return an upload that recognises its object: the upload itself if it can, otherwise by the object's version.
+
+    Args:
+        upload: The upload, not finished yet.
+        store: The `UploadingStore` that began the upload.
+        path: The store's own path of the object.
+        replaced: The object to replace, or None.
+    """
+    return upload if isinstance(upload, OwningUpload) else _VersionedUpload(upload, store, path, replaced)
+
+
+class _VersionedUpload(ProvenUpload):
+    """An upload that recognises its object by its version: the one that the upload knows, or else that of a first look.
+
+    If another program replaces the object before the first look, its object is taken for this one.
+    """
+
+    has_mark = False
+
+    def __init__(self, upload: Upload, store: Store, path: str, replaced: ObjectInfo | None) -> None:
+        super().__init__(getattr(upload, "uri", None) or redact(path), replaced)
+        self._upload, self._store, self._path = upload, store, path
+        self.parallel_parts, self.needs_equal_parts = upload.parallel_parts, upload.needs_equal_parts
+        self._crc32c = 0  # of the bytes that were sent, if the parts come in their order
+
+    def send(self, offset_bytes: int, part: memoryview) -> None:
+        self._upload.send(offset_bytes, part)
+        if offset_bytes == self.sent_bytes:
+            self._crc32c = _native.crc("crc32c", part, self._crc32c)
+        self.note_sent(offset_bytes, part)
+
+    def finish(self) -> None:
+        super().finish()
+        self.confirm()  # at once, because later the object may be another program's
+
+    def _check_parts(self) -> None:
+        """Do nothing: the upload looks at what it has sent, if it can."""
+
+    def _commit(self) -> str | None:
+        self._upload.finish()
+        version: str | None = getattr(self._upload, "version", None)
+        return version
+
+    def _look(self) -> FoundObject | None:
+        found = info_if_present(self._store, self._path)
+        return None if found is None else FoundObject(found.size_bytes, found.version)
+
+    def _is_own(self, found: FoundObject) -> bool:
+        if self.version is None and not self._is_seen:
+            return self._is_finished
+        return found.version == self.version and found.size_bytes in (None, self.sent_bytes)
+
+    def _is_from_before(self, found: FoundObject | None) -> bool:
+        if found is None or self._replaced is None:
+            return found is None
+        if found.version != self._replaced.version:
+            return False
+        # The version may be a time in seconds and a size, and so that of the new object, too.
+        is_whole = found.size_bytes in (None, self.sent_bytes)
+        return not (is_whole and (not isinstance(self._upload, ReadableUpload) or self._upload.holds(self._crc32c)))
+
+    def _remove(self, found: FoundObject) -> None:
+        del found
+        self._store.remove(self._path)  # type: ignore[attr-defined]  # it is an `UploadingStore`, too
+
+    def _discard(self) -> None:
+        self._upload.abort()
+
+    def abort(self) -> None:
+        if not self._is_finished:
+            self._discard()
+        elif self._replaced is None:
+            self.withdraw()
