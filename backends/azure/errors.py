@@ -29,7 +29,7 @@ from streamer.core.errors import (
     StreamerError,
     UsageError,
 )
-from streamer.core.outages.transient import UNKNOWN_HOST
+from streamer.core.outages.transient import UNKNOWN_HOST, asks_for_another_attempt
 from streamer.core.quoting import quoted
 from streamer.core.secrets.environment import variable
 
@@ -213,7 +213,9 @@ def _row(code: str, status: int, request: Request, date: str | None) -> _Row:
         expired_at = datetime.fromtimestamp(request.sas_expires_at_s, timezone.utc)
         if request.sas_expires_at_s <= now_s + (clock_offset_s(date, now_s) or 0.0):
             return ErrorRow(CredentialsError, f"The SAS expired at {expired_at:%Y-%m-%d %H:%M:%S} UTC", "Get a new one")
-    row = _CODES.get(code) or _STATUSES.get(status) or row_of_status(status, "Azure could not answer")
+    is_passing = asks_for_another_attempt(status, code)
+    row = None if is_passing else _CODES.get(code) or _STATUSES.get(status)
+    row = row or row_of_status(status, "Azure could not answer", code)
     if request.credential is None and row is _REFUSED:
         return _PRIVATE
     if request.credential is None and row is _CODES["ResourceNotFound"]:

@@ -24,6 +24,7 @@ from streamer.core.store.sources import MAX_SIZE_BYTES
 __all__ = [
     "TOLERANCE_S",
     "clock_offset_s",
+    "code_in",
     "is_directly_in",
     "is_plain",
     "parse_document",
@@ -37,6 +38,7 @@ MOST_CHARACTERS = 4096  # S3, Google and Azure allow 1024; the Hub's limit is th
 CHECK_SERVER = "Check the endpoint, and the proxy on the way to it"
 
 _NUMBER = re.compile(r"[0-9]{1,19}")  # Python itself may refuse to parse longer numbers
+_CODE = re.compile(rb'(?:<Code>|"reason"\s*:\s*")([A-Za-z]{1,64})[<"]')
 _WORD = re.compile(r"[\w.:;=/-]{1,128}", re.ASCII)  # "Root=1-68a;2f4" is an id of the Hub
 
 # ``aws-chunked`` is the framing of an upload. Some S3 servers remove the framing, but store the name with the object.
@@ -136,6 +138,17 @@ def parse_word(value: object) -> str | None:
         ['tx0000-1', 'Root=1-68a;2f4', None, None, None]
     """
     return value if isinstance(value, str) and _WORD.fullmatch(value) else None
+
+
+def code_in(body: bytes) -> str | None:
+    """Return the code of an error document: ``<Code>`` of S3 and Azure, ``reason`` of Google's JSON; None without one.
+
+    Example:
+        >>> [code_in(body) for body in (b"<Error><Code>SlowDown</Code></Error>", b'{"reason": "backendError"}', b"")]
+        ['SlowDown', 'backendError', None]
+    """
+    found = _CODE.search(body[:LOOKED_AT_BYTES])
+    return found[1].decode() if found else None
 
 
 def _has_whole_characters(text: str) -> bool:

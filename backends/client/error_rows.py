@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 from streamer.core.causes import with_causes
 from streamer.core.engine.native_errors import ARCHIVED, HOW_TO_RESTORE, IS_ARCHIVED
 from streamer.core.errors import AccessDeniedError, ConnectError, HttpStatusError, StorageError, StreamerError, TlsError
-from streamer.core.outages.transient import UNKNOWN_HOST
+from streamer.core.outages.transient import UNKNOWN_HOST, asks_for_another_attempt
 from streamer.core.quoting import quoted
 from streamer.core.store.certificates import demands_certificate, flaw_of
 
@@ -101,9 +101,30 @@ class ErrorRow(Generic[E_co]):
         return self.cls(self.message, uri=uri, hint=self.hint, **kept)
 
 
-def row_of_status(status: int, message: str) -> ErrorRow[StorageError]:
-    """Make the row of an HTTP status that is in no table."""
-    is_busy = status >= 500 or status in (408, 429)
+_TOO_LARGE: Mapping[int, ErrorRow[StorageError]] = {
+    413: ErrorRow(
+        StorageError,
+        "The server, or a proxy before it, takes no request of this size",
+        "Raise its limit (nginx: client_max_body_size) to 16 MiB or more, the size of a part of an upload",
+    ),
+    414: ErrorRow(
+        StorageError,
+        "The server, or a proxy before it, takes no URL of this length",
+        "Raise its limit (nginx: large_client_header_buffers), or shorten the name or the session token",
+    ),
+    431: ErrorRow(
+        StorageError,
+        "The server, or a proxy before it, takes no headers of this length",
+        "Raise its limit (nginx: large_client_header_buffers), or use a shorter token",
+    ),
+}
+
+
+def row_of_status(status: int, message: str, code: str | None = None) -> ErrorRow[StorageError]:
+    """Make the row of an HTTP status that is in no table of a storage; `code` is the storage's own of the error."""
+    if status in _TOO_LARGE:
+        return _TOO_LARGE[status]
+    is_busy = status >= 500 or asks_for_another_attempt(status, code)
     hint = "Try again when the server works, or raise block_deadline_s in Options"
     return ErrorRow(HttpStatusError, message, hint if is_busy else "Check the URL, the endpoint and the options")
 

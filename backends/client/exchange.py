@@ -15,7 +15,7 @@ from time import monotonic
 
 from streamer import _native
 from streamer.backends.client.answer_times import BODY_S, AnswerTimes
-from streamer.backends.client.answer_values import is_plain
+from streamer.backends.client.answer_values import code_in, is_plain, parse_word
 from streamer.backends.client.failures import ambiguous, compressed, failure_of, silent, too_long, too_slow
 from streamer.backends.client.proxy import environment_proxy
 from streamer.core.errors import StreamerError
@@ -58,6 +58,13 @@ class Response:
                 value = f"{headers[name]}, {value}"
             headers[name] = value
         return headers
+
+    @property
+    def error_code(self) -> str | None:
+        """The storage's code of an error in the header or in the body, as far as the body was read; None without."""
+        if self.status < 300 and b"<Error" not in self.body[:ERROR_BODY_BYTES]:  # S3 may send an error under 200
+            return None
+        return parse_word(self.headers.get("x-ms-error-code")) or code_in(self.body)
 
     @property
     def has_ended(self) -> bool:

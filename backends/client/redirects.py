@@ -20,12 +20,25 @@ from urllib.parse import quote, urljoin, urlsplit
 from streamer.backends.metadata_servers import is_metadata_host
 from streamer.core.errors import RedirectError
 from streamer.core.secrets.hidden_arguments import hidden_uri
+from streamer.core.secrets.redact import redact
 
-__all__ = ["MAX_REDIRECTS", "REDIRECTS", "Hop", "next_hop", "origin_of", "quoted", "too_many_redirects"]
+__all__ = [
+    "KEEPING_METHOD",
+    "MAX_REDIRECTS",
+    "REDIRECTS",
+    "Hop",
+    "next_hop",
+    "origin_of",
+    "quoted",
+    "refused_redirect",
+    "too_many_redirects",
+]
 
 MAX_REDIRECTS = 5  # a load balancer, a login, a mirror and a CDN need four
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
+KEEPING_METHOD = frozenset({307, 308})
 
+_KEEPS = "Only the redirects 307 and 308 mean that the file belongs there"
 _NAME_IT = "Name the object's own URL"
 _LOOPBACK_NAMES = ("localhost", "localhost.localdomain", "localhost6", "ip6-localhost", "ip6-loopback")
 _EMBEDDING = (IPv6Network("::/96"), IPv6Network("64:ff9b::/96"))  # IPv4-compatible, NAT64
@@ -86,6 +99,19 @@ def too_many_redirects(uri: str) -> RedirectError:
         uri=uri,
         hint="It may be a login without cookies: send a token (headers), or name the object's own URL",
     )
+
+
+def refused_redirect(location: str, uri: str, *, status: int) -> RedirectError:
+    """Return the error for a write that a server answers with the URL of another page, which is named without secrets.
+
+    Args:
+        location: The ``Location`` of the answer, or empty.
+        uri: The URL of the object, without secrets.
+        status: HTTP status of the answer.
+    """
+    place = redact(urljoin(uri, location)) if location else "no other URL"
+    hint = f"If this is the right place, name it in the URL. {_KEEPS}"
+    return RedirectError(f"The server redirects the write to {place}", uri=uri, hint=hint, status=status)
 
 
 def _of_any_server(headers: Mapping[str, str]) -> dict[str, str]:

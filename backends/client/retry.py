@@ -1,9 +1,9 @@
 """Retries a request about objects until it is answered; decides how often, after which failures and pauses.
 
 Guarantees: retries end after the last attempt, or earlier if the time (`AnswerTimes`) is over. Pauses grow and have
-jitter, so that many clients do not retry at the same moment; the pause that a server demands is read by the engine's
-own rule (native/http/demanded_pause.h). Ctrl-C ends a pause at once. Longer outages are handled by
-core/outages/outage_waits.py, and retries of reads by native/net/retry.h.
+jitter, so that many clients do not retry at the same moment; the pause that a server demands, and whether an answer
+asks for another attempt, are the engine's own rules (native/http/demanded_pause.h, native/net/retry.h). Ctrl-C ends a
+pause at once. Longer outages are handled by core/outages/outage_waits.py, and retries of reads by native/net/retry.h.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from streamer.backends.client.answer_times import ATTEMPTS, AnswerTimes
 from streamer.backends.client.exchange import Response
 from streamer.core.errors import StorageError, StreamerError, TransferTimeoutError
 from streamer.core.outages.outage_waits import first_byte_limit_s
-from streamer.core.outages.transient import STATUSES, is_transient
+from streamer.core.outages.transient import asks_for_another_attempt, is_transient
 
 __all__ = ["LONGEST_PAUSE_S", "Attempts", "answered", "demanded_pause_s", "may_pass"]
 
@@ -110,7 +110,8 @@ def answered(
             pause_s = 0.0
         else:
             pause_s = demanded_pause_s(response.status, response.headers)
-            if attempts.are_over or response.status not in STATUSES or pause_s > LONGEST_PAUSE_S:
+            is_wanted = asks_for_another_attempt(response.status, response.error_code)
+            if attempts.are_over or not is_wanted or pause_s > LONGEST_PAUSE_S:
                 return response, attempts
             response.finish()
         attempts.wait(pause_s)

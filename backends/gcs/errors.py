@@ -30,6 +30,7 @@ from streamer.core.errors import (
     StreamerError,
     TlsError,
 )
+from streamer.core.outages.transient import asks_for_another_attempt
 
 __all__ = ["Answer", "Caller", "missing_bucket", "not_found", "raise_storage_error", "refusal"]
 
@@ -187,6 +188,8 @@ def _code_of_token_server(error: Exception) -> str | None:
 
 
 def _meaning(answer: Answer, caller: Caller) -> ErrorRow[StorageError]:
+    if asks_for_another_attempt(answer.status, answer.reason):
+        return row_of_status(answer.status, "Google Cloud Storage could not answer", answer.reason)
     if answer.status in (401, 403):
         return _denial(answer.status, caller)
     if answer.status == 400:

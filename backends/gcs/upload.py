@@ -12,11 +12,13 @@ import base64
 import json
 import re
 from collections.abc import Callable, Mapping
+from time import sleep
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from streamer import _native
 from streamer.backends.client.answer_values import parse_size
+from streamer.backends.client.retry import PAUSE_S
 from streamer.backends.gcs.client import GcsClient
 from streamer.backends.gcs.errors import Answer, missing_bucket, raise_storage_error, refusal
 from streamer.core.errors import AccessDeniedError, CredentialsError, StorageError
@@ -30,6 +32,8 @@ CHUNK_MULTIPLE_BYTES = 256 << 10  # Google's rule for every chunk except the las
 MARK = "streamer-upload"
 SERVICE = "upload/storage/v1"
 INCOMPLETE, CANCELLED = 308, 499
+GONE = (404, 410)  # of a session
+MOST_IDLE = 4  # attempts in a row after which Google has no more bytes than before
 _RIGHTS = "Grant roles/storage.objectUser: storage.objects.create, and storage.objects.delete to replace"
 _RECEIVED = re.compile(r"bytes=0-(\d{1,20})")
 
@@ -119,19 +123,26 @@ class GcsUpload(ProvenUpload):
         self._writer, self._size_bytes, self._refused = writer, size_bytes, writer.refused
         self._crc = self._crc_bytes = self._last_offset = 0
         self._last = b""  # the end of the object, which `finish` sends
-        condition = (replaced.version or "") if replaced else "0"
-        query = {"uploadType": "resumable", "name": writer.key} | (
+        self._id = self._begin()
+
+    def _begin(self) -> str:
+        """Begin a session, and return its id."""
+        condition = (self._replaced.version or "") if self._replaced else "0"
+        query = {"uploadType": "resumable", "name": self._writer.key} | (
             {"ifGenerationMatch": condition} if condition else {}
         )
         mark = json.dumps({"metadata": {MARK: self.mark}}).encode()
-        answer = writer.upload("POST", query, mark, {"Content-Type": "application/json"})
+        answer = self._writer.upload("POST", query, mark, {"Content-Type": "application/json"})
+        if answer.status == 412:
+            raise changed_meanwhile(self._uri, self._replaced, status=412)
         if answer.status != 200:
-            raise self._failed(answer)
+            raise self._refused(answer)
         # Only the id in the answer's URL is used, so that the credentials are sent to no other host.
-        self._id = parse_qs(urlsplit(answer.headers.get("location", "")).query).get("upload_id", [""])[0]
-        if not self._id:
+        upload_id = parse_qs(urlsplit(answer.headers.get("location", "")).query).get("upload_id", [""])[0]
+        if not upload_id:
             what = "the answer to the beginning of an upload is not that of Google: it has no upload_id"
             raise StorageError(what, uri=self._uri, hint="Check endpoint_url, and the proxies on the way to it")
+        return upload_id
 
     def send(self, offset_bytes: int, part: memoryview) -> None:
         """Send one chunk, but hold back the end of the last chunk; raises as `Upload.send`."""
@@ -150,14 +161,36 @@ class GcsUpload(ProvenUpload):
         self._send(offset_bytes, part)
 
     def _send(self, offset_bytes: int, part: memoryview) -> None:
-        while part.nbytes:
-            received_bytes = self._received(self._put(offset_bytes, part))
-            if not offset_bytes < received_bytes <= offset_bytes + part.nbytes:
-                hint = "Save again; the destination has not changed"
-                raise StorageError(
-                    f"Google has received {received_bytes} bytes of the object", uri=self._uri, hint=hint
-                )
-            part, offset_bytes = part[received_bytes - offset_bytes :], received_bytes
+        if part.nbytes and (answer := self._put_all(offset_bytes, part)).status != INCOMPLETE:
+            raise self._failed(answer)
+
+    def _put_all(self, offset_bytes: int, data: memoryview, *, is_last: bool = False) -> Answer:
+        """Send bytes until Google has all of them; return its last answer, or another than 308.
+
+        Google may keep only some of the bytes, or none; it reports their number (no ``Range``: it has none at all). A
+        session that it no longer knows begins anew, if all bytes of the object are here.
+        """
+        begin_bytes, whole, idle = offset_bytes, data, 0
+        while True:
+            answer = self._put(offset_bytes, data, is_last=is_last)
+            is_lost = answer.status in GONE and not begin_bytes and idle < MOST_IDLE
+            if is_lost and self._is_from_before(self._look()):
+                self._id, offset_bytes, data = self._begin(), 0, whole
+                idle += 1
+                continue
+            if answer.status != INCOMPLETE:
+                return answer
+            received_bytes = self._received(answer)
+            if not offset_bytes <= received_bytes <= offset_bytes + data.nbytes or idle >= MOST_IDLE:
+                what = f"Google has received {received_bytes} bytes of the object, and takes no more"
+                raise StorageError(what, uri=self._uri, hint="Save again; the destination has not changed")
+            data = data[received_bytes - offset_bytes :]
+            if not data.nbytes and not is_last:
+                return answer
+            if received_bytes == offset_bytes:
+                sleep(PAUSE_S * 2**idle)
+                idle += 1
+            offset_bytes = received_bytes
 
     def _check_parts(self) -> None:
         """Do nothing: Google compares size and checksum itself, before the object is replaced."""
@@ -165,12 +198,10 @@ class GcsUpload(ProvenUpload):
     def _commit(self) -> str | None:
         """Send the end, which completes the object; return its generation."""
         self._size_bytes = self._crc_bytes
-        answer = self._put(self._size_bytes - len(self._last), self._last, is_last=True)
+        answer = self._put_all(self._size_bytes - len(self._last), memoryview(self._last), is_last=True)
         if answer.status in (200, 201):
             generation = (answer.document or {}).get("generation")
             return None if generation is None else str(generation)
-        if answer.status in (404, 409, 410, 412):
-            raise changed_meanwhile(self._uri, self._replaced, status=answer.status)
         raise self._failed(answer)
 
     def _look(self) -> FoundObject | None:
@@ -200,10 +231,9 @@ class GcsUpload(ProvenUpload):
         checksum = {"X-Goog-Hash": f"crc32c={self._crc32c()}"} if is_last else {}
         return self._writer.upload("PUT", self._session(), data, {"Content-Range": span, **checksum})
 
-    def _received(self, answer: Answer) -> int:
+    @staticmethod
+    def _received(answer: Answer) -> int:
         """Return how many bytes of the object Google has."""
-        if answer.status != INCOMPLETE:
-            raise self._failed(answer)
         match = _RECEIVED.fullmatch(answer.headers.get("range", ""))
         return int(match[1]) + 1 if match else 0
 
@@ -214,6 +244,10 @@ class GcsUpload(ProvenUpload):
         return {"uploadType": "resumable", "upload_id": self._id}
 
     def _failed(self, answer: Answer) -> StorageError:
-        if answer.status != 412:
-            return self._refused(answer)
-        return changed_meanwhile(self._uri, self._replaced, status=412)
+        """Make an error of an answer about the session; its 404 says nothing about the bucket."""
+        if answer.status in (409, 412):
+            return changed_meanwhile(self._uri, self._replaced, status=answer.status)
+        if answer.status in GONE:
+            what = "Google no longer has this upload: it removed it, or another program ended it"
+            return StorageError(what, uri=self._uri, hint="Save again", status=answer.status, code=answer.reason)
+        return self._refused(answer)

@@ -1,17 +1,25 @@
-"""Sends requests to a web server: GETs, whose redirects are followed, and requests that change an object.
+"""Sends requests to a web server: GETs, and requests that change an object.
 
-Guarantees: redirects of a GET follow the rules of `client/redirects.py`; each wait is bounded (`answer_times`) and each
+Guarantees: redirects follow the rules of `client/redirects.py`; each wait is bounded (`answer_times`) and each
 request has three attempts at most.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from streamer.backends.client.answer_times import AnswerTimes, named_times
 from streamer.backends.client.exchange import Response, send
-from streamer.backends.client.redirects import MAX_REDIRECTS, REDIRECTS, Hop, next_hop, too_many_redirects
+from streamer.backends.client.redirects import (
+    KEEPING_METHOD,
+    MAX_REDIRECTS,
+    REDIRECTS,
+    Hop,
+    next_hop,
+    too_many_redirects,
+)
 from streamer.backends.client.retry import Attempts, answered, demanded_pause_s
 from streamer.backends.http.access import Access
 from streamer.backends.http.errors import refusal
@@ -93,27 +101,46 @@ class HttpClient:
         raise refused
 
     def change(
-        self, method: str, hop: Hop, extra: Mapping[str, str], body: bytes | memoryview = b""
+        self, method: str, hop: Hop, extra: Mapping[str, str], uri: str, body: bytes | memoryview = b""
     ) -> tuple[Response, Attempts]:
-        """Send a ``PUT`` or ``DELETE``, follow no redirect, and return the answer, of any status.
+        """Send a ``PUT`` or ``DELETE``, and return the answer, of any status.
+
+        Redirects that keep method and body are followed (307, 308: RFC 9110, 15.4). Others ask for a GET of another
+        page, so they are an answer.
 
         Args:
             method: Method of the request.
             hop: URL and headers.
-            extra: More headers.
+            extra: More headers, which may be sent to any host.
+            uri: The URL for messages, without secrets.
             body: The content to put.
 
         Raises:
+            RedirectError: as for `open`.
             StorageError: there is no answer.
         """
-        times = self._times.with_upload(len(body))
-        return answered(lambda each: self._send(hop, extra, each, times=times, method=method, body=body), times, None)
+        request = {"times": self._times.with_upload(len(body)), "method": method, "body": body}
 
-    def _follow(self, route: _Route, start: Hop, uri: str, extra: Mapping[str, str], attempts: Attempts) -> Response:
+        def send_on(attempts: Attempts) -> Response:
+            return self._follow(_Route(hop), hop, uri, extra, attempts, followed=KEEPING_METHOD, **request)
+
+        return answered(send_on, request["times"], uri)
+
+    def _follow(
+        self,
+        route: _Route,
+        start: Hop,
+        uri: str,
+        extra: Mapping[str, str],
+        attempts: Attempts,
+        *,
+        followed: Collection[int] = REDIRECTS,
+        **request: Any,
+    ) -> Response:
         route.hop = start
         for _ in range(MAX_REDIRECTS + 1):
-            response = self._send(route.hop, extra, attempts)
-            if response.status not in REDIRECTS:
+            response = self._send(route.hop, extra, attempts, **request)
+            if response.status not in followed:
                 return response
             location = hidden_uri(response.headers.get("location", ""))
             response.finish()  # so that its connection is kept

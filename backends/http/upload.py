@@ -15,10 +15,11 @@ from http import HTTPStatus
 
 from streamer import _native
 from streamer.backends.client.error_rows import ErrorRow
-from streamer.backends.client.redirects import Hop
+from streamer.backends.client.redirects import REDIRECTS, Hop, refused_redirect
 from streamer.backends.http.client import HttpClient
 from streamer.backends.http.errors import refusal
 from streamer.core.errors import AccessDeniedError, ObjectNotFoundError, StorageError, StreamerError, UsageError
+from streamer.core.secrets.hidden_arguments import hidden_uri
 from streamer.core.store.sources import ObjectInfo
 from streamer.core.store.uploads import changed_meanwhile
 
@@ -82,10 +83,12 @@ class HttpFile:
         self._change("DELETE", {}, b"", (200, 202, 204, HTTPStatus.NOT_FOUND, HTTPStatus.GONE))
 
     def _change(self, method: str, extra: Mapping[str, str], body: bytes | memoryview, wanted: Container[int]) -> int:
-        response, attempts = self.client.change(method, self.start, extra, body)
+        response, attempts = self.client.change(method, self.start, extra, self.uri, body)
         text = response.finish()
         if response.status in wanted:
             return response.status
+        if response.status in REDIRECTS:
+            raise refused_redirect(hidden_uri(response.headers.get("location", "")), self.uri, status=response.status)
         row = _REFUSED.get(response.status)
         if row is not None:
             raise row.filled(method=method).error(self.uri, status=response.status, attempts=attempts.number)

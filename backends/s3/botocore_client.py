@@ -8,9 +8,9 @@ is wrong, signatures are made at the server's time. Refuses unverified TLS, and 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from botocore.exceptions import BotoCoreError, ClientError, InvalidRegionError
 
@@ -38,6 +38,8 @@ __all__ = ["BotocoreClient"]
 
 DEFAULT_LIMITS = Limits()
 PART_LIFETIME_S = 3600  # lifetime of a signature that sends a part; slow parts and retries use it, too
+
+_Answer = TypeVar("_Answer")
 
 # Exceptions that are not about the text of an answer; any other exception means that botocore could not parse it.
 _NOT_OF_TEXT = (BotoCoreError, ClientError, ForeignAnswerError, RecursionError, StreamerError)
@@ -73,12 +75,7 @@ class BotocoreClient:
         and sent once more.
         """
         wanted = {**self._payer, **parameters}
-        try:
-            answer = self._bounded_call(method, bucket, wanted)
-        except ClientError as error:
-            if not self._notes_clock(error.response) or _status(error.response) != 403:
-                raise
-            answer = self._bounded_call(method, bucket, wanted)
+        answer = self._at_its_time(lambda: self._bounded_call(method, bucket, wanted))
         self._notes_clock(answer)
         if "Body" in answer:  # the body was requested only to get the reason of a refusal
             answer.pop("Body").close()
@@ -120,15 +117,7 @@ class BotocoreClient:
             Exception: as `call`.
         """
         wanted = {**self._payer, "Bucket": bucket, **parameters, "ChecksumCRC32C": crc32c}
-        client, call = self._client_of(bucket), self._new_call()
-        with signed_at_offset(self._clock_offset_s), calling(call):
-            url = presigned(client, "upload_part", PART_LIFETIME_S, wanted)
-        source = self.source_for(url)
-        source = replace(source, headers={**source.headers, "x-amz-checksum-crc32c": crc32c})
-        answer, attempts = call.sender.answer(source, "PUT", part)
-        if answer.status != 200:
-            raise RefusedError(answer, attempts)
-        return answer.headers
+        return self._at_its_time(lambda: self._put_signed(wanted, part))
 
     def endpoint_and_keys(self) -> tuple[str, tuple[str | None, str | None] | None]:
         """Return the endpoint, for Amazon its partition; and the access key and token, None for anonymous requests."""
@@ -157,6 +146,17 @@ class BotocoreClient:
             client_key=key,
         )
 
+    def _put_signed(self, parameters: Mapping[str, Any], part: memoryview) -> Mapping[str, str]:
+        client, call = self._client_of(parameters["Bucket"]), self._new_call()
+        with signed_at_offset(self._clock_offset_s), calling(call):
+            url = presigned(client, "upload_part", PART_LIFETIME_S, parameters)
+        source = self.source_for(url)
+        source = replace(source, headers={**source.headers, "x-amz-checksum-crc32c": parameters["ChecksumCRC32C"]})
+        answer, attempts = call.sender.answer(source, "PUT", part)
+        if answer.status != 200:
+            raise RefusedError(answer, attempts)
+        return answer.headers
+
     def _bounded_call(self, method: str, bucket: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
         client, call = self._client_of(bucket), self._new_call()
         with signed_at_offset(self._clock_offset_s), calling(call):
@@ -179,15 +179,25 @@ class BotocoreClient:
     def _new_call(self) -> Call:
         return Call(self.source_for, Sender(self._times, self._limits.answer_bytes, self._login.attempts()))
 
-    def _notes_clock(self, answer: Mapping[str, Any]) -> bool:
-        """Compare the server's time with this machine's; return whether the difference has changed."""
+    def _at_its_time(self, request: Callable[[], _Answer]) -> _Answer:
+        """Send a request; if it is refused and the server has another time than its signature, sign and send again."""
+        offset_s = self._clock_offset_s
+        try:
+            return request()
+        except (ClientError, RefusedError) as error:
+            self._notes_clock(error.response)  # another thread may have noted it first
+            if abs(self._clock_offset_s - offset_s) <= TOLERANCE_S or not 400 <= _status(error.response) < 404:
+                raise
+        return request()
+
+    def _notes_clock(self, answer: Mapping[str, Any]) -> None:
+        """Compare the server's time with this machine's, and keep the difference."""
         date = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
         offset_s = clock_offset_s(date, time.time())
         if offset_s is None or abs(offset_s - self._clock_offset_s) <= TOLERANCE_S:
-            return False
+            return
         self._clock_offset_s = offset_s
         self._templates.clear()
-        return True
 
 
 def _status(answer: Mapping[str, Any]) -> int:

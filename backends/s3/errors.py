@@ -23,6 +23,7 @@ from streamer.core.errors import (
     AccessDeniedError,
     ConnectError,
     CredentialsError,
+    HttpStatusError,
     ObjectNotFoundError,
     OptionError,
     RedirectError,
@@ -32,6 +33,7 @@ from streamer.core.errors import (
     TransferTimeoutError,
     UsageError,
 )
+from streamer.core.outages.transient import asks_for_another_attempt
 from streamer.core.quoting import quoted
 from streamer.core.secrets.environment import variable
 
@@ -74,6 +76,12 @@ _CODES: dict[str, ErrorRow[StorageError]] = {
     "RequestTimeTooSkewed": ErrorRow(CredentialsError, "This machine's clock differs from S3's", "Set the clock"),
     **ARCHIVED_ROWS,
     "InvalidPart": ErrorRow(StorageError, "S3 has lost a part of the upload", "Save again"),
+    "NoSuchUpload": ErrorRow(
+        StorageError,
+        "S3 no longer has this upload: it removed it, or another program ended it",
+        "Save again; check that no rule of the bucket's lifecycle ends uploads after a short time",
+    ),
+    "EntityTooLarge": ErrorRow(StorageError, "The object or its part is larger than this server takes", "Save less"),
     "QuotaExceeded": _FULL,
     "XMinioStorageFull": _FULL,
     "AccessDenied": ErrorRow(
@@ -252,8 +260,10 @@ def _from_answer(response: dict[str, Any], uri: str, bucket: str) -> StorageErro
     if code in _REDIRECTS or region is not None:
         row = _redirect(region)
     else:
-        row = _CODES.get(code) or _STATUSES.get(status) or row_of_status(status, "S3 could not answer")
-        if not code and str(headers.get("content-type")).startswith("text/html"):
+        is_passing = asks_for_another_attempt(status, code)
+        row = None if is_passing else _CODES.get(code) or _STATUSES.get(status)
+        row = row or row_of_status(status, "S3 could not answer", code)
+        if not code and row.cls is HttpStatusError and str(headers.get("content-type")).startswith("text/html"):
             row = replace(row, hint=_WEB_PAGE)
     return row.filled(bucket=bucket).error(
         uri,

@@ -19,6 +19,7 @@ from streamer import _native
 from streamer.backends.s3.answers import digest_in_head
 from streamer.backends.s3.object_writer import CONDITION_FAILED, UNKNOWN, ObjectWriter
 from streamer.core.errors import AccessDeniedError, StorageError
+from streamer.core.outages.transient import is_transient
 from streamer.core.store.digests import is_of_bytes
 from streamer.core.store.own_objects import FoundObject, ProvenUpload
 from streamer.core.store.sources import ObjectInfo
@@ -31,8 +32,6 @@ PARALLEL_PARTS = 16
 TAG_NUMBER = 10_000  # the highest number of a part; no object has so many parts (`streamer._save.parts`)
 MOST_UPLOADS = 20  # of one object that are looked at; each costs a request
 MARK = "streamer-upload"  # a name of user-defined metadata
-
-_DAMAGED = frozenset({"BadDigest", "XAmzContentChecksumMismatch"})  # damaged on the way, so the part is sent again
 
 
 class S3Upload(ProvenUpload):
@@ -105,7 +104,7 @@ class S3Upload(ProvenUpload):
                 raise
             if not self._is_from_before(self._look()):  # another program that resumes the same upload has finished it
                 raise changed_meanwhile(self._uri, self._replaced, status=404) from error
-            what = "the multipart upload was removed before it was complete"
+            what = "S3 no longer has this upload: it was removed before it was complete"
             hint = "Save again, and check the bucket's lifecycle rules and the programs that clean it up"
             raise StorageError(what, uri=self._uri, hint=hint, status=404, code=error.code) from error
         if not etag:
@@ -121,6 +120,8 @@ class S3Upload(ProvenUpload):
             if error.code in UNKNOWN:  # a server without conditional writes, which S3 has since 2024
                 self._check_unchanged()
                 return self._complete({})
+            if is_transient(error):  # S3 sends 409 also if nobody else writes, and asks for another attempt
+                raise
             if error.code in CONDITION_FAILED or error.status in (404, 409, 412):
                 raise changed_meanwhile(self._uri, self._replaced, status=error.status) from error
             raise
@@ -226,12 +227,7 @@ class S3Upload(ProvenUpload):
 
     def _send_signed(self, part: memoryview, of_part: Mapping[str, Any], checksum: str) -> str | None:
         """Send one part by a signed URL and return its ETag; None if plain HTTP did not confirm its checksum."""
-        try:
-            answer = self._writer.put_part(part, checksum, **of_part)
-        except StorageError as error:
-            if error.code not in _DAMAGED:
-                raise
-            answer = self._writer.put_part(part, checksum, **of_part)
+        answer = self._writer.put_part(part, checksum, **of_part)
         # A part whose checksum the answer does not confirm counts only over TLS: TCP alone may miss a flipped bit.
         if answer.get("x-amz-checksum-crc32c") != checksum and not self._writer.is_encrypted():
             self._confirms = False

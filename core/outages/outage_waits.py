@@ -260,6 +260,7 @@ def _note_failure(wait: _Wait, error: BaseException) -> float | None:
     pause_s = lookup.finish_badly(
         message.encode("utf-8", "replace"),
         http_status=getattr(error, "status", None) or 0,
+        storage_code=(isinstance(error, StorageError) and error.code) or "",
         is_transient=may_pass,
         is_of_proxy=isinstance(error, StorageError) and error.is_of_proxy,
         retry_after_s=getattr(error, "retry_after_s", 0.0),

@@ -1,12 +1,13 @@
-"""Decides which failures of a storage are transient: the same request may succeed a little later.
+"""Decides which failures of a storage are transient: the same request, to read or write, may succeed a little later.
 
-This is the only table for reads in Python; native/net/retry.h has the engine's own.
+native/net/retry.h has the table of the statuses and codes of answers, for the engine and for Python.
 """
 
 from __future__ import annotations
 
 import errno
 
+from streamer import _native
 from streamer.core.errors import (
     ConnectError,
     CredentialsError,
@@ -17,11 +18,11 @@ from streamer.core.errors import (
     TransferTimeoutError,
 )
 
-__all__ = ["STATUSES", "UNKNOWN_HOST", "is_away", "is_transient", "is_transport_failure"]
+__all__ = ["STATUSES", "UNKNOWN_HOST", "asks_for_another_attempt", "is_away", "is_transient", "is_transport_failure"]
 
 UNKNOWN_HOST = "EAI_NONAME"  # the code of the error for a host that does not exist; in C, of getaddrinfo(3)
 STATUSES_OF_ONE_REQUEST = frozenset({408, 500})  # the server may still answer other requests
-STATUSES = frozenset({408, 429, 500, 502, 503, 504})
+STATUSES = frozenset(status for status in range(400, 600) if _native.asks_for_another_attempt(status, ""))
 ERROR_NUMBERS = frozenset(
     {
         errno.EAGAIN,
@@ -54,14 +55,21 @@ def is_transient(error: BaseException) -> bool:
     if isinstance(error, (ConnectError, TransferTimeoutError, ConnectionError, TimeoutError)):
         return True
     if isinstance(error, StreamerError):
-        return isinstance(error, HttpStatusError) and error.status in STATUSES
+        return isinstance(error, HttpStatusError) and asks_for_another_attempt(error.status or 0, error.code)
     if isinstance(error, OSError) and error.errno in ERROR_NUMBERS:
         return True
     return any(getattr(error, name, None) in STATUSES for name in ("status", "status_code"))
 
 
+def asks_for_another_attempt(status: int, code: str | None) -> bool:
+    """Decide whether an answer asks for the same request again, by its HTTP status and the storage's error code."""
+    return _native.asks_for_another_attempt(status, code or "")
+
+
 def is_away(error: BaseException) -> bool:
     """Decide whether the whole server may be away: it, or a server behind it, does not answer, or throttles."""
+    if isinstance(error, HttpStatusError):
+        return error.status in STATUSES - STATUSES_OF_ONE_REQUEST
     is_of_one = isinstance(error, CredentialsError) or getattr(error, "status", None) in STATUSES_OF_ONE_REQUEST
     return is_transient(error) and not is_of_one
 

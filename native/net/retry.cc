@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <string_view>
+#include <utility>
 
 #include "base/descriptors.h"
 
@@ -16,14 +17,20 @@ bool is_one_of(std::string_view word, std::initializer_list<std::string_view> wo
   return std::find(words.begin(), words.end(), word) != words.end();
 }
 
-// S3 may send these codes in a document with status 200. Azure and GCS send them with the matching
-// status.
+// Codes of S3, Azure and GCS that ask for another attempt. S3 may send them in a document with
+// status 200, or with a status that is final without them: 400, 403, 409.
 FailureKind kind_of_storage_code(std::string_view code) {
-  if (is_one_of(code, {"SlowDown", "ServiceUnavailable", "ThrottlingException", "ServerBusy",
-                       "TooManyRequests"})) {
+  if (is_one_of(code, {"SlowDown", "ServiceUnavailable", "Throttling", "ThrottlingException",
+                       "RequestLimitExceeded", "BandwidthLimitExceeded", "TooManyRequests",
+                       "ServerBusy", "rateLimitExceeded", "userRateLimitExceeded"})) {
     return FailureKind::kThrottle;
   }
-  if (is_one_of(code, {"InternalError", "RequestTimeout", "OperationTimedOut"})) {
+  if (is_one_of(code, {"InternalError", "RequestTimeout", "OperationTimedOut", "backendError",
+                       // Another request about the same name was under way.
+                       "ConditionalRequestConflict", "OperationAborted", "PriorRequestNotComplete",
+                       // The body of an upload was damaged or cut on its way.
+                       "BadDigest", "IncompleteBody", "XAmzContentChecksumMismatch", "Md5Mismatch",
+                       "Crc64Mismatch"})) {
     return FailureKind::kTransient;
   }
   return FailureKind::kFinal;
@@ -52,8 +59,8 @@ FailureKind classify(const ReadError& error) {
     case ErrorCode::kResolve:
     case ErrorCode::kTimeout:
       return FailureKind::kTransient;
-    case ErrorCode::kHttpStatus:
-      return kind_of_status(error);
+    case ErrorCode::kHttpStatus:  // 414: the URL with its signature is too long
+      return error.http_status == 414 ? FailureKind::kStale : kind_of_status(error);
     case ErrorCode::kIo:  // descriptors become free again; other errors persist
       return means_no_descriptor(error.os_error) ? FailureKind::kTransient : FailureKind::kFinal;
     case ErrorCode::kRangeResponse:
@@ -66,12 +73,21 @@ FailureKind classify(const ReadError& error) {
       return FailureKind::kStale;
     case ErrorCode::kCredentials:  // 401: the token was revoked early
       return error.http_status == 401 ? FailureKind::kStale : FailureKind::kFinal;
-    // After a redirect, some servers report an expired signature as a denied access.
+    // After a redirect, some servers report an expired signature as a denied access. "AccessDenied"
+    // is a code of S3, where a policy may forbid signatures in URLs: then a new one in headers works.
     case ErrorCode::kAccessDenied:
-      return error.is_at_redirect ? FailureKind::kStale : FailureKind::kFinal;
+      return error.is_at_redirect || error.storage_code == "AccessDenied" ? FailureKind::kStale
+                                                                          : FailureKind::kFinal;
     default:
       return FailureKind::kFinal;
   }
+}
+
+bool asks_for_another_attempt(int http_status, std::string storage_code) {
+  ReadError error;
+  error.http_status = http_status;
+  error.storage_code = std::move(storage_code);
+  return kind_of_status(error) != FailureKind::kFinal;
 }
 
 bool may_be_of_one_object(const ReadError& error) {
@@ -105,7 +121,8 @@ bool is_worth_another_attempt(const ReadError& error, const AttemptHistory& hist
     // Tokens and redirects may expire again. All other causes need only one renewal.
     case FailureKind::kStale:
       return error.code == ErrorCode::kCredentialsExpired ||
-             error.code == ErrorCode::kAccessDenied || history.renewals < 2;
+             (error.code == ErrorCode::kAccessDenied && error.is_at_redirect) ||
+             history.renewals < 2;
     case FailureKind::kFinal:
       return false;
   }

@@ -1,6 +1,8 @@
-// Decides which failed reads are worth another attempt, how often, and when. Pure. Other requests
-// about objects are retried by backends/client/retry.py.
+// Decides which failures are worth another attempt, and for reads how often, and when. Pure. Other
+// requests about objects, writes among them, are retried by backends/client/retry.py.
 #pragma once
+
+#include <string>
 
 #include "base/read_error.h"
 
@@ -16,6 +18,9 @@ enum class FailureKind : std::uint8_t {
 };
 
 FailureKind classify(const ReadError& error);
+
+// Whether an answer asks for the same request again; the table is that of `classify`.
+bool asks_for_another_attempt(int http_status, std::string storage_code);
 
 // Whether the server may fail for this one object only, for example because of a broken disk (408,
 // 500).

@@ -32,6 +32,13 @@ TEST_CASE("every failure is of one kind") {
       {error_of(ErrorCode::kHttpStatus, 200, "InternalError"), FailureKind::kTransient},
       {error_of(ErrorCode::kHttpStatus, 200, "SlowDown"), FailureKind::kThrottle},
       {error_of(ErrorCode::kHttpStatus, 200, "SomethingElse"), FailureKind::kFinal},
+      {error_of(ErrorCode::kHttpStatus, 400, "RequestTimeout"), FailureKind::kTransient},
+      {error_of(ErrorCode::kHttpStatus, 409, "OperationAborted"), FailureKind::kTransient},
+      {error_of(ErrorCode::kHttpStatus, 409, "ConditionalRequestConflict"),
+       FailureKind::kTransient},
+      {error_of(ErrorCode::kHttpStatus, 409, "BucketNotEmpty"), FailureKind::kFinal},
+      {error_of(ErrorCode::kHttpStatus, 414), FailureKind::kStale},
+      {error_of(ErrorCode::kAccessDenied, 403, "AccessDenied"), FailureKind::kStale},
       {error_of(ErrorCode::kHttpStatus, 400), FailureKind::kFinal},
       {error_of(ErrorCode::kHttpStatus, 405), FailureKind::kFinal},
       {error_of(ErrorCode::kHttpStatus, 501), FailureKind::kFinal},
@@ -110,11 +117,11 @@ TEST_CASE("after a redirect, a refusal may mean that the signature of the new UR
   CHECK(is_tried_again(error, {.attempts = 3, .renewals = 3}));
 }
 
-TEST_CASE(
-    "a redirect, a 401 or a wrong clock allows one renewal, and an expiry allows any number") {
+TEST_CASE("a redirect, a 401, a wrong clock or a refused URL allows one renewal, an expiry any") {
   for (const ReadError& error :
        {error_of(ErrorCode::kRedirect, 307), error_of(ErrorCode::kCredentials, 401),
-        error_of(ErrorCode::kClockSkew, 403)}) {
+        error_of(ErrorCode::kClockSkew, 403), error_of(ErrorCode::kHttpStatus, 414),
+        error_of(ErrorCode::kAccessDenied, 403, "AccessDenied")}) {
     CHECK(is_tried_again(error, {.attempts = 1, .renewals = 1}));
     CHECK_FALSE(is_tried_again(error, {.attempts = 2, .renewals = 2}));
   }

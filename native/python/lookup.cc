@@ -20,14 +20,15 @@ namespace {
 // Passes a failure to the lookup. The storage's client decides whether the failure is transient;
 // the engine does not interpret the exception.
 std::optional<double> finish_badly(Lookup& lookup, std::string detail, int http_status,
-                                   bool is_transient, bool is_of_proxy, double retry_after_s,
-                                   int requests, double random) {
+                                   std::string storage_code, bool is_transient, bool is_of_proxy,
+                                   double retry_after_s, int requests, double random) {
   const bool is_status = is_transient && http_status != 0;
   const ErrorCode code = is_status      ? ErrorCode::kHttpStatus
                          : is_transient ? ErrorCode::kConnect
                                         : ErrorCode::kSource;
   ReadError error = error_of(code, std::move(detail));
   error.http_status = is_status ? http_status : 0;
+  if (is_status) error.storage_code = std::move(storage_code);
   error.is_of_proxy = is_of_proxy;
   error.retry_after_s = retry_after_s;
   return lookup.finish_badly(std::move(error), requests, random);
@@ -71,7 +72,7 @@ void register_lookup(py::module_& module) {
       .def("try_start", &Lookup::try_start)
       .def("finish_well", &Lookup::finish_well)
       .def("finish_badly", &finish_badly, py::arg("detail"), py::kw_only(), py::arg("http_status"),
-           py::arg("is_transient"), py::arg("is_of_proxy"), py::arg("retry_after_s"),
+           py::arg("storage_code"), py::arg("is_transient"), py::arg("is_of_proxy"), py::arg("retry_after_s"),
            py::arg("requests"), py::arg("random"))
       .def("cancel", &Lookup::cancel)
       .def("note_answer", &Lookup::note_answer)
@@ -80,6 +81,8 @@ void register_lookup(py::module_& module) {
       .def_property_readonly("has_server_answered", &Lookup::has_server_answered)
       .def_property_readonly("fails_alone", &Lookup::fails_alone)
       .def_property_readonly("outage", &Lookup::outage);
+  module.def("asks_for_another_attempt", &asks_for_another_attempt, py::arg("http_status"),
+             py::arg("storage_code"), "See net/retry.h.");
 }
 
 }  // namespace streamer

@@ -327,6 +327,7 @@ class Lookup:
         detail: bytes,
         *,
         http_status: int,
+        storage_code: str,
         is_transient: bool,
         is_of_proxy: bool,
         retry_after_s: float,
@@ -346,6 +347,7 @@ class Lookup:
     @property
     def outage(self) -> OutageRecord | None: ...
 
+def asks_for_another_attempt(http_status: int, storage_code: str) -> bool: ...
 def demanded_pause_s(status: int, *, retry_after: str, rate_limit: str, date: str, unix_now_s: float) -> float: ...
 
 class Exchange:
