@@ -35,7 +35,7 @@ _ACCOUNT_NAME = re.compile(r"[A-Za-z0-9-]{1,63}")  # one label of a host's name
 _KINDS: Kinds = {
     **dict.fromkeys(("account_host", "account_key", "account_name", "connection_string", "sas_token"), TEXT),
     **dict.fromkeys(("client_id", "client_secret", "tenant_id"), TEXT),
-    **dict.fromkeys(("connection_timeout", "read_timeout", "retry_total"), NUMBER),
+    **dict.fromkeys(("connection_timeout", "read_timeout", "retry_total", "timeout"), NUMBER),
     "connection_verify": CA_FILE,
     "proxies": {ANY_NAME: TEXT},
 }
@@ -135,6 +135,11 @@ def _refuse(options: Mapping[str, Any]) -> None:
         raise OptionError(
             "connection_verify=False is refused: TLS certificates are always verified",
             hint="Name the CA instead: storage_options={'connection_verify': '/path/ca.pem'}",
+        )
+    if options.get("location_mode") not in (None, "primary"):
+        raise OptionError(
+            "location_mode can only be 'primary': each request goes to the account's first location",
+            hint="To read the second, name it: account_host='ACCOUNT-secondary.blob.core.windows.net'",
         )
 
 

@@ -19,7 +19,7 @@ from streamer.backends.private_names.fsspec import parent_of
 from streamer.core.errors import ChangedError
 from streamer.core.store.sources import ObjectInfo
 
-__all__ = ["VersionCheck", "fresh_info", "origin_of", "size_of", "version_of"]
+__all__ = ["VersionCheck", "fresh_info", "make_folders", "origin_of", "size_of", "version_of"]
 
 # Names under which file systems report the version of a file, the most precise first.
 VERSION_KEYS = (
@@ -37,6 +37,9 @@ VERSION_KEYS = (
     "updated",
     "created",
 )
+
+
+_WITHOUT_FOLDERS = frozenset({"abfs", "abfss", "az", "gcs", "gs", "oci", "oss", "s3", "s3a", "tos"})
 
 
 class VersionCheck:
@@ -103,6 +106,16 @@ def origin_of(fs: AbstractFileSystem) -> AbstractFileSystem:
     while isinstance(fs, CachingFileSystem):
         fs = fs.fs
     return fs
+
+
+def make_folders(fs: AbstractFileSystem, path: str) -> None:
+    """Create a folder and those above it, where a file is about to be written.
+
+    Folders of object stores are only parts of names; their file systems would create a bucket of a mistyped name.
+    """
+    protocols = origin_of(fs).protocol
+    if _WITHOUT_FOLDERS.isdisjoint([protocols] if isinstance(protocols, str) else protocols):
+        fs.makedirs(path, exist_ok=True)
 
 
 def size_of(metadata: Mapping[str, Any]) -> int | None:

@@ -15,6 +15,7 @@ from fsspec import AbstractFileSystem
 from fsspec.spec import AbstractBufferedFile
 
 from streamer import _native
+from streamer.backends.fsspec.info import make_folders
 from streamer.backends.private_names.fsspec import parent_of
 from streamer.core.errors import ChangedError, UsageError
 from streamer.core.store.uploads import changed_meanwhile
@@ -127,7 +128,7 @@ class FsspecUpload:
             if not self._replaces and fs.exists(self._path):
                 raise changed_meanwhile(self.uri, None)
             with suppress(NotImplementedError):
-                fs.makedirs(folder, exist_ok=True)
+                make_folders(fs, folder)
             self._file = fs.open(self._path, "wb")
         except _READ_ONLY:
             raise UsageError("this storage cannot be written", uri=self.uri) from None

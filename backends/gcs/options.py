@@ -26,7 +26,6 @@ from streamer.core.secrets.hidden_arguments import SecretOptions
 __all__ = ["check_session", "filled_options", "only_of_aiohttp"]
 
 _OF_ENGINE = frozenset({"headers", "proxy", "proxy_auth", "trust_env"})
-_OF_AIOHTTP = ("auth", "connector", "cookie_jar", "cookies", "middlewares")  # they may log in, or hold a TLS context
 
 # The options that this package reads, including its own `key_file`; others are checked against gcsfs's signature.
 _NAMES = frozenset(
@@ -50,7 +49,7 @@ def only_of_aiohttp(session: Mapping[str, Any], url: str) -> str | None:
     """Return the name of an argument that the engine cannot use for a URL, or None."""
     if session.get("trust_env") is False and not session.get("proxy") and environment_proxy(url):
         return "trust_env"
-    return next((name for name in _OF_AIOHTTP if session.get(name)), None)
+    return next((name for name in session if name not in _OF_ENGINE and session[name]), None)
 
 
 def _check_names_of_session(session: Mapping[str, Any]) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from http import HTTPStatus
 from typing import Any, TypeVar
 
 from botocore.exceptions import BotoCoreError, ClientError, InvalidRegionError
@@ -21,6 +22,7 @@ from streamer.backends.s3.errors import MalformedAnswerError
 from streamer.backends.s3.options import endpoint_of, filled_options, times_of
 from streamer.backends.s3.sender import Sender, user_agent_of
 from streamer.backends.s3.signing import (
+    LONGEST_URL,
     UrlTemplate,
     host_of,
     presigned,
@@ -28,10 +30,11 @@ from streamer.backends.s3.signing import (
     signed_at_offset,
     template_of,
 )
-from streamer.backends.s3.transport import Call, calling
+from streamer.backends.s3.transport import Call, Signing, calling
 from streamer.core.errors import StreamerError
 from streamer.core.options.limits import Limits
 from streamer.core.secrets.environment import set_variables
+from streamer.core.secrets.hidden_arguments import SecretOptions
 from streamer.core.store.sources import HttpSource
 
 __all__ = ["BotocoreClient"]
@@ -64,7 +67,10 @@ class BotocoreClient:
         self._login = shared_login(options)
         self.endpoint = endpoint_of(options, environment)
         self.is_anonymous = bool(options.get("anon"))
-        self._payer = {"RequestPayer": "requester"} if options.get("requester_pays") else {}
+        payer = {"RequestPayer": "requester"} if options.get("requester_pays") else {}
+        self._settings = SecretOptions({**payer, **(options.get("s3_additional_kwargs") or {})})
+        self._signs_headers = bool((options["config_kwargs"].get("s3") or {}).get("payload_signing_enabled"))
+        self._headers_of_get: Mapping[str, str] = {}
         self._clock_offset_s = 0.0
         self._templates: dict[tuple[str, int], UrlTemplate | None] = {}  # by bucket and lifetime
 
@@ -74,7 +80,7 @@ class BotocoreClient:
         If S3 refuses a request and its time differs from this machine's, the request is signed for the server's time
         and sent once more.
         """
-        wanted = {**self._payer, **parameters}
+        wanted = self._with_settings(method, parameters)
         answer = self._at_its_time(lambda: self._bounded_call(method, bucket, wanted))
         self._notes_clock(answer)
         if "Body" in answer:  # the body was requested only to get the reason of a refusal
@@ -89,15 +95,31 @@ class BotocoreClient:
         URLs of the bucket.
         """
         template = self._templates.get((bucket, lifetime_s))
-        is_plain = not self._payer and list(parameters) == ["Key"]
+        is_plain = not self._settings and list(parameters) == ["Key"]
         if template is not None and is_plain and (url := template.url(parameters["Key"])) is not None:
             return url
         client = self._client_of(bucket)
-        with signed_at_offset(self._clock_offset_s), calling(self._new_call()):
-            url = presigned_get(client, lifetime_s, Bucket=bucket, **self._payer, **parameters)
+        with signed_at_offset(self._clock_offset_s), calling(Signing()) as signing:
+            wanted = self._with_settings("get_object", parameters)
+            url = presigned_get(client, lifetime_s, Bucket=bucket, **wanted)
+            self._headers_of_get = signing.headers
             if is_plain:
                 self._templates[bucket, lifetime_s] = template_of(client, url, parameters["Key"])
         return url
+
+    def get_source(self, bucket: str, lifetime_s: int, *, in_headers: bool = False, **parameters: Any) -> HttpSource:
+        """Return the source for an object, signed as by `signed_get`, or in headers.
+
+        A token of single sign-on may have several KiB. With it, a URL would be longer than many proxies accept.
+        """
+        if not (in_headers or self._signs_headers):
+            source = self.source_for(self.signed_get(bucket, lifetime_s, **parameters))
+            if len(source.url) <= LONGEST_URL:
+                return replace(source, headers={**self._headers_of_get, **source.headers})
+        with signed_at_offset(self._clock_offset_s), calling(Signing()) as signing:
+            self._client_of(bucket).get_object(Bucket=bucket, **self._with_settings("get_object", parameters))
+        source = self.source_for(signing.url)
+        return replace(source, headers={**signing.headers, **source.headers})
 
     def takes_checksums(self) -> bool:
         """Say whether uploads may carry checksums that S3 does not require; some S3-compatible servers lack them."""
@@ -106,6 +128,8 @@ class BotocoreClient:
 
     def put_part(self, bucket: str, part: memoryview, crc32c: str, **parameters: Any) -> Mapping[str, str]:
         """Send one part of an object by a signed URL, straight from its memory; return the headers of the answer.
+
+        If such a URL is too long or forbidden, the signature is in headers, and the part is copied.
 
         Args:
             bucket: Name of the object's bucket.
@@ -116,8 +140,19 @@ class BotocoreClient:
         Raises:
             Exception: as `call`.
         """
-        wanted = {**self._payer, "Bucket": bucket, **parameters, "ChecksumCRC32C": crc32c}
-        return self._at_its_time(lambda: self._put_signed(wanted, part))
+        parameters = {**parameters, "ChecksumCRC32C": crc32c}
+        if not self._signs_headers:
+            try:
+                headers = self._at_its_time(lambda: self._put_signed(bucket, parameters, part))
+            except RefusedError as error:
+                if not _may_be_of_url(error):
+                    raise
+            else:
+                if headers is not None:
+                    return headers
+        answer = self.call("upload_part", bucket, Body=bytes(part), **parameters)
+        self._signs_headers = True
+        return {"etag": answer.get("ETag", ""), "x-amz-checksum-crc32c": answer.get("ChecksumCRC32C", "")}
 
     def endpoint_and_keys(self) -> tuple[str, tuple[str | None, str | None] | None]:
         """Return the endpoint, for Amazon its partition; and the access key and token, None for anonymous requests."""
@@ -136,22 +171,25 @@ class BotocoreClient:
         name = user_agent_of(self._user_agent or default, config.user_agent_appid, config.user_agent_extra)
         named = config.client_cert  # one file, or a pair: the certificate and its key
         certificate, key = (named, None) if named is None or isinstance(named, str) else named
-        payer = {"x-amz-request-payer": "requester"} if self._payer else {}
         return HttpSource(
             url,
-            payer | host_of(url) | ({"User-Agent": name} if name else {}),
+            host_of(url) | ({"User-Agent": name} if name else {}),
             ca_file=self._login.ca_file(),
             proxy=(config.proxies or {}).get(url.partition(":")[0]),
             client_cert=certificate,
             client_key=key,
         )
 
-    def _put_signed(self, parameters: Mapping[str, Any], part: memoryview) -> Mapping[str, str]:
-        client, call = self._client_of(parameters["Bucket"]), self._new_call()
-        with signed_at_offset(self._clock_offset_s), calling(call):
-            url = presigned(client, "upload_part", PART_LIFETIME_S, parameters)
+    def _put_signed(self, bucket: str, parameters: Mapping[str, Any], part: memoryview) -> Mapping[str, str] | None:
+        """Send a part by a signed URL and return the headers of the answer; None if the URL would be too long."""
+        wanted = self._with_settings("upload_part", {"Bucket": bucket, **parameters})
+        client, call = self._client_of(bucket), self._new_call()
+        with signed_at_offset(self._clock_offset_s), calling(Signing()) as signing:
+            url = presigned(client, "upload_part", PART_LIFETIME_S, wanted)
+        if len(url) > LONGEST_URL:
+            return None
         source = self.source_for(url)
-        source = replace(source, headers={**source.headers, "x-amz-checksum-crc32c": parameters["ChecksumCRC32C"]})
+        source = replace(source, headers={**source.headers, **signing.headers})
         answer, attempts = call.sender.answer(source, "PUT", part)
         if answer.status != 200:
             raise RefusedError(answer, attempts)
@@ -170,6 +208,17 @@ class BotocoreClient:
                     raise
                 raise MalformedAnswerError from error
         return answer
+
+    def _with_settings(self, method: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        """Add those of ``s3_additional_kwargs`` that this request has, as s3fs does."""
+        if not self._settings:
+            return dict(parameters)
+        meta = self._login.client().meta
+        known = meta.service_model.operation_model(meta.method_to_api_mapping[method]).input_shape.members
+        wanted = {name: self._settings[name] for name in self._settings if name in known} | parameters
+        if "Metadata" in wanted:
+            wanted["Metadata"] = {**(self._settings.get("Metadata") or {}), **wanted["Metadata"]}
+        return wanted
 
     def _client_of(self, bucket: str) -> Any:
         client = self._login.client()
@@ -198,6 +247,12 @@ class BotocoreClient:
             return
         self._clock_offset_s = offset_s
         self._templates.clear()
+
+
+def _may_be_of_url(error: RefusedError) -> bool:
+    """Say whether a server may refuse a request only because the signature is in its URL."""
+    code = error.response["Error"].get("Code")
+    return _status(error.response) == HTTPStatus.REQUEST_URI_TOO_LONG or code == "AccessDenied"
 
 
 def _status(answer: Mapping[str, Any]) -> int:

@@ -24,7 +24,7 @@ from streamer.backends.login_state import login_identity
 from streamer.backends.s3.answers import FIELDS, RefusedError, parse_page, refuse_foreign_listing
 from streamer.backends.s3.plain_login import PlainLogin, plain_login
 from streamer.backends.s3.sender import Sender
-from streamer.backends.s3.signing import UrlTemplate, host_of
+from streamer.backends.s3.signing import LONGEST_URL, UrlTemplate, host_of
 from streamer.core.collector import collector_paused
 from streamer.core.options.limits import Limits
 from streamer.core.outages.transient import STATUSES
@@ -122,6 +122,17 @@ class PlainRequests:
         keys = self.login.keys and self.login.keys()
         return self.login.endpoint or "aws", None if keys is None else (keys.access_key, keys.token)
 
+    def get_source(
+        self, bucket: str, lifetime_s: int, parameters: Mapping[str, str], *, in_headers: bool
+    ) -> HttpSource:
+        """Return the source for one object, signed in its URL, or in headers if the URL would be too long."""
+        if not in_headers:
+            source = self.source_for(self.signed_get(bucket, lifetime_s, parameters))
+            if len(source.url) <= LONGEST_URL:
+                return source
+        url = self._url(bucket, parameters, {})
+        return self.source_for(url, self._signed("GET", url, {}))
+
     def source_for(self, url: str, headers: Mapping[str, str] = MappingProxyType({})) -> HttpSource:
         """Return the source for a URL."""
         return HttpSource(url, {**headers, **host_of(url)}, ca_file=self.login.ca_file)
@@ -197,6 +208,7 @@ class S3Client:
         self._lock = threading.Lock()
         self._botocore_client: BotocoreClient | None = None  # made under the lock, when it is first needed
         self._plain = self._new_plain()
+        self._signs_headers = False
         if self._plain is None:
             self.endpoint, self.is_anonymous = self._botocore().endpoint, self._botocore().is_anonymous
         else:
@@ -225,18 +237,22 @@ class S3Client:
         """Say whether uploads may carry checksums that S3 does not require."""
         return self._botocore().takes_checksums()
 
-    def signed_get(self, bucket: str, lifetime_s: int, **parameters: Any) -> str:
-        """Return a URL that is valid for `lifetime_s`; for anonymous use, return a URL without a signature.
+    def get_source(self, bucket: str, lifetime_s: int, **parameters: Any) -> HttpSource:
+        """Return the source for an object that is valid for `lifetime_s`; for anonymous use, it has no signature.
 
         Args:
             bucket: The bucket, or the ARN of an access point.
-            lifetime_s: Seconds that the URL is valid.
+            lifetime_s: Seconds that the signature is valid.
             parameters: ``Key``, and ``VersionId`` to pin a version.
         """
-        plain = self._plain
+        plain, in_headers = self._plain, self._signs_headers
         if plain is not None and plain.serves("head_object", bucket, parameters):
-            return plain.signed_get(bucket, lifetime_s, parameters)
-        return self._botocore().signed_get(bucket, lifetime_s, **parameters)
+            return plain.get_source(bucket, lifetime_s, parameters, in_headers=in_headers)
+        return self._botocore().get_source(bucket, lifetime_s, in_headers=in_headers, **parameters)
+
+    def sign_headers(self) -> None:
+        """Sign in headers from now on, because the server does not accept signatures in URLs."""
+        self._signs_headers = True
 
     def login_identity(self) -> str:
         """Return what endpoint and login add to the identity of an object; empty if another process cannot have them.
@@ -258,11 +274,6 @@ class S3Client:
             self._plain = self._new_plain()
         if self._botocore_client is not None or self._plain is None:
             self._botocore().forget_templates()
-
-    def source_for(self, url: str) -> HttpSource:
-        """Return the source for a signed URL, with its headers, certificates and proxy."""
-        plain = self._plain
-        return self._botocore().source_for(url) if plain is None else plain.source_for(url)
 
     def _new_plain(self) -> PlainRequests | None:
         login = plain_login(self._options, set_variables())

@@ -26,7 +26,7 @@ from streamer.core.secrets.environment import is_blank
 from streamer.core.secrets.hidden_arguments import SecretOptions
 from streamer.core.store.certificates import check_client_certificate
 
-__all__ = ["NAMES", "OF_AIOBOTOCORE", "OF_SESSION", "endpoint_of", "filled_options", "times_of"]
+__all__ = ["NAMES", "OF_AIOBOTOCORE", "OF_REQUESTS", "OF_SESSION", "endpoint_of", "filled_options", "times_of"]
 
 OF_SESSION = ("event_hooks", "include_builtin_handlers", "profile", "session_vars")  # of botocore's session
 # Options of aiobotocore's own HTTP client, which sends no requests here.
@@ -47,7 +47,7 @@ _KINDS: Kinds = {
         **dict.fromkeys(("connect_timeout", "max_pool_connections", "read_timeout"), NUMBER),
         **dict.fromkeys(("region_name", *NAMING_OPTIONS), TEXT),
     },
-    "s3_additional_kwargs": MAPPING,
+    "s3_additional_kwargs": {"Metadata": MAPPING},
 }
 
 
@@ -58,6 +58,18 @@ NAMES = frozenset(
         *("default_fill_cache", "endpoint_url", "key", "password", "requester_pays", "s3_additional_kwargs", "secret"),
         *("session", "token", "use_ssl", "username", "version_aware"),
         *OF_SESSION,
+    }
+)
+# Parameters of requests about objects that s3fs adds to each request that has them, and so does this backend. Others
+# are set here for each request (a checksum, a condition, a range), or would say something else about the bytes.
+OF_REQUESTS = frozenset(
+    {
+        *("ACL", "BucketKeyEnabled", "BypassGovernanceRetention", "CacheControl", "ContentDisposition"),
+        *("ContentLanguage", "ContentType", "ExpectedBucketOwner", "Expires", "GrantFullControl", "GrantRead"),
+        *("GrantReadACP", "GrantWriteACP", "MFA", "Metadata", "ObjectLockLegalHoldStatus", "ObjectLockMode"),
+        *("ObjectLockRetainUntilDate", "RequestPayer", "SSECustomerAlgorithm", "SSECustomerKey", "SSECustomerKeyMD5"),
+        *("SSEKMSEncryptionContext", "SSEKMSKeyId", "ServerSideEncryption", "StorageClass", "Tagging"),
+        "WebsiteRedirectLocation",
     }
 )
 _NAMES_OF_CLIENT = names_of_arguments(Session.create_client) - {"self", "service_name", "config"}
@@ -86,6 +98,7 @@ def filled_options(storage_options: Mapping[str, Any], environment: Mapping[str,
     _merge_other_names(options)
     check_option_names("client_kwargs", options.get("client_kwargs") or {}, _NAMES_OF_CLIENT)
     check_option_names("config_kwargs", options.get("config_kwargs") or {}, _NAMES_OF_CONFIG)
+    check_option_names("s3_additional_kwargs", options.get("s3_additional_kwargs") or {}, OF_REQUESTS)
     options["client_kwargs"] = _filled_client(options, environment)
     options["config_kwargs"] = _filled_config(options)
     for name in _unstripped(options, environment):  # otherwise S3 reports a wrong signature, or is not reached

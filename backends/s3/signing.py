@@ -31,6 +31,7 @@ from urllib.parse import unquote, urlsplit
 from streamer.backends.private_names.botocore import change_before_signing, request_signer
 
 __all__ = [
+    "LONGEST_URL",
     "PLAIN_KEY",
     "UrlTemplate",
     "host_of",
@@ -41,6 +42,8 @@ __all__ = [
     "signed_at_offset",
     "template_of",
 ]
+
+LONGEST_URL = 4096  # of characters, signature included; many servers and proxies accept lines of 8 KiB
 
 _offset_s: ContextVar[float] = ContextVar("offset_s", default=0.0)
 _TIMESTAMP = "%Y%m%dT%H%M%SZ"  # of SigV4, as botocore writes it into the context of a request

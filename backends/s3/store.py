@@ -160,10 +160,10 @@ class S3Store:
         bucket, key = split_path(info.path)
         signed_at_s = time.time()
         try:
-            url = self._client.signed_get(bucket, SIGNATURE_LIFETIME_S, Key=key, **self._version_of(info.path))
+            source = self._client.get_source(bucket, SIGNATURE_LIFETIME_S, Key=key, **self._version_of(info.path))
         except Exception as error:
             raise self._storage_error(error, info.uri, bucket) from error
-        source = replace(self._client.source_for(url), version=info.version)
+        source = replace(source, version=info.version)
         if self._client.is_anonymous:
             return source
         return replace(
@@ -245,10 +245,14 @@ class S3Store:
         return ObjectWriter(self._client, path, self._uri(path), self._storage_error)
 
     def _renewed(self, info: ObjectInfo, signed_at_s: float) -> HttpSource:
-        """Sign again. If a signature is refused early, its time may be wrong; the date of any answer corrects it."""
+        """Sign again. If a signature is refused early, its time may be wrong; the date of any answer corrects it.
+
+        Another reason may be that the server refuses signatures in URLs; that of the lookup is in headers.
+        """
         if time.time() < signed_at_s + SIGNATURE_LIFETIME_S / 2:
-            with suppress(StreamerError):  # if this was not the reason, the next read fails
+            with suppress(StreamerError):  # if none of these was the reason, the next read fails
                 self.info(info.path)
+                self._client.sign_headers()
         self._client.renew()
         try:
             return self.source(info)

@@ -10,12 +10,12 @@ are the engine's errors.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 from botocore.awsrequest import AWSResponse
 
@@ -28,7 +28,39 @@ from streamer.core.store.sources import HttpSource
 __all__ = ["Call", "calling", "send_natively"]
 
 _NOT_SENT = frozenset({"content-length", "expect", "user-agent"})  # libcurl writes them itself
+_SECRET = {"X-Amz-Security-Token", "x-amz-server-side-encryption-customer-key"}
 _LISTING = "before-send.s3.ListObjectsV2"
+
+
+class Unsent(NamedTuple):
+    """Stands for the answer to a request that was only signed."""
+
+    status: int = 200
+    headers: Mapping[str, str] = {}
+    body: bytes = b""
+
+
+@dataclass
+class Signing:
+    """One signature, in headers or in a URL, of a request that botocore makes and does not send.
+
+    Attributes:
+        url: URL of the request.
+        headers: Its headers; for a signature in the URL, those that the URL's receiver has to send, too.
+    """
+
+    url: str = field(default="", repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def send(self, request: Any) -> Unsent:
+        """Keep the request in place of sending it."""
+        self.url, self.headers = request.url, _headers_of(request)
+        return Unsent()
+
+    def note_unsigned(self, request: Any) -> None:
+        """Keep the headers that the URL's signature will cover; the options of the user may name some."""
+        named = request.headers.items()
+        self.headers = {name.lower(): _text(value) for name, value in named if name.lower().startswith("x-amz-")}
 
 
 @dataclass
@@ -53,9 +85,7 @@ class Call:
 
     def send(self, request: Any) -> Response:
         """Send a request of botocore until it is answered."""
-        headers = {name: _text(value) for name, value in request.headers.items() if name.lower() not in _NOT_SENT}
-        # Of the credentials only the token is sent, so a server may repeat it.
-        note_credential(headers.get("X-Amz-Security-Token"))
+        headers = _headers_of(request)
         source = self.source_for(request.url)
         source = replace(source, headers={**headers, **source.headers})
         response, attempts = self.sender.answer(source, request.method, _body_of(request), began_s=self.began_s)
@@ -63,15 +93,16 @@ class Call:
         return response
 
 
-_call: ContextVar[Call | None] = ContextVar("call", default=None)
+Kind = TypeVar("Kind", Call, Signing)
+_call: ContextVar[Call | Signing | None] = ContextVar("call", default=None)
 
 
 @contextmanager
-def calling(call: Call) -> Iterator[None]:
-    """Make the requests of this thread part of a call."""
+def calling(call: Kind) -> Iterator[Kind]:
+    """Make the requests of this thread part of a call, or keep the request that is signed."""
     token = _call.set(call)
     try:
-        yield
+        yield call
     finally:
         _call.reset(token)
 
@@ -79,6 +110,13 @@ def calling(call: Call) -> Iterator[None]:
 def send_natively(client: Any) -> None:
     """Make a client of botocore send its requests over the engine's connections."""
     client.meta.events.register_last("before-send.s3", _send, unique_id="streamer-send")
+    client.meta.events.register_first("before-sign.s3", _note_unsigned, unique_id="streamer-note")
+
+
+def _note_unsigned(request: Any, **_: Any) -> None:
+    signing = _call.get()
+    if isinstance(signing, Signing):
+        signing.note_unsigned(request)
 
 
 def _send(request: Any, event_name: str = "", **_: Any) -> AWSResponse | None:
@@ -86,9 +124,16 @@ def _send(request: Any, event_name: str = "", **_: Any) -> AWSResponse | None:
     if call is None:  # the request belongs to a signature, not to a call
         return None
     response = call.send(request)
-    if event_name == _LISTING and response.status == 200:
+    if event_name == _LISTING and isinstance(response, Response) and response.status == 200:
         refuse_foreign_listing(request.url, response)
     return AWSResponse(request.url, response.status, response.headers, _Raw(response.body))
+
+
+def _headers_of(request: Any) -> dict[str, str]:
+    headers = {name: _text(value) for name, value in request.headers.items() if name.lower() not in _NOT_SENT}
+    for name in _SECRET & headers.keys():  # a server may repeat what is sent as it is
+        note_credential(headers[name])
+    return headers
 
 
 def _body_of(request: Any) -> bytes:

@@ -7,7 +7,7 @@ from typing import Any
 from fsspec import AbstractFileSystem
 from fsspec.utils import stringify_path
 
-from streamer.backends.fsspec.info import origin_of
+from streamer.backends.fsspec.info import make_folders, origin_of
 from streamer.backends.private_names.fsspec import parent_of, path_of
 from streamer.integrations.fsspec.inner import Inner
 from streamer.integrations.fsspec.read_only import WholeFiles
@@ -76,10 +76,16 @@ class ListedInside(WholeFiles, ChainedFileSystem):  # type: ignore[misc]  # fssp
             return fs.sign(self._path_of(path), expiration=expiration, **named)
 
     def makedirs(self, path: str, exist_ok: bool = False) -> None:
-        """Create a folder, and those above it, as the wrapped file system does; raises as `info`."""
+        """Create a folder, and those above it, as the wrapped file system does; raises as `info`.
+
+        With `exist_ok`, as `fsspec.open` calls it before it writes, no bucket is created.
+        """
         path = self._path_of(path)
         with self._inner.with_own_errors(path) as fs:
-            fs.makedirs(path, exist_ok=exist_ok)
+            if exist_ok:
+                make_folders(fs, path)
+            else:
+                fs.makedirs(path)
 
     def mkdir(self, path: str, create_parents: bool = True, **named: Any) -> None:
         """Create a folder as the wrapped file system does; raises as `info`."""

@@ -169,9 +169,7 @@ std::string sentence_for(ErrorCode code, int status, std::string_view message) {
       text = "the object ends before this range";
       break;
     default:
-      text = status == 429   ? "the server wants fewer requests"
-             : status == 414 ? "the server, or a proxy before it, takes no URL of this length"
-                             : "the server failed";
+      text = status == 429 ? "the server wants fewer requests" : "the server failed";
   }
   const std::string_view line =
       message.substr(0, message.find('\n'));  // Azure appends the request id and the time
