@@ -119,12 +119,13 @@ class HttpClient:
             RedirectError: as for `open`.
             StorageError: there is no answer.
         """
-        request = {"times": self._times.with_upload(len(body)), "method": method, "body": body}
+        times = self._times.with_upload(len(body))
+        request = {"times": times, "method": method, "body": body}
 
         def send_on(attempts: Attempts) -> Response:
             return self._follow(_Route(hop), hop, uri, extra, attempts, followed=KEEPING_METHOD, **request)
 
-        return answered(send_on, request["times"], uri)
+        return answered(send_on, times, uri)
 
     def _follow(
         self,

@@ -209,13 +209,14 @@ class BotocoreClient:
                 raise MalformedAnswerError from error
         return answer
 
-    def _with_settings(self, method: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    def _with_settings(self, method: str, parameters: Mapping[str, Any]) -> Mapping[str, Any]:
         """Add those of ``s3_additional_kwargs`` that this request has, as s3fs does."""
         if not self._settings:
-            return dict(parameters)
+            return parameters
         meta = self._login.client().meta
         known = meta.service_model.operation_model(meta.method_to_api_mapping[method]).input_shape.members
-        wanted = {name: self._settings[name] for name in self._settings if name in known} | parameters
+        wanted = SecretOptions({name: self._settings[name] for name in self._settings if name in known})
+        wanted.update(parameters)
         if "Metadata" in wanted:
             wanted["Metadata"] = {**(self._settings.get("Metadata") or {}), **wanted["Metadata"]}
         return wanted

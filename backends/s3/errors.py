@@ -261,8 +261,8 @@ def _from_answer(response: dict[str, Any], uri: str, bucket: str) -> StorageErro
         row = _redirect(region)
     else:
         is_passing = asks_for_another_attempt(status, code)
-        row = None if is_passing else _CODES.get(code) or _STATUSES.get(status)
-        row = row or row_of_status(status, "S3 could not answer", code)
+        known = None if is_passing else _CODES.get(code) or _STATUSES.get(status)
+        row = known or row_of_status(status, "S3 could not answer", code)
         if not code and row.cls is HttpStatusError and str(headers.get("content-type")).startswith("text/html"):
             row = replace(row, hint=_WEB_PAGE)
     return row.filled(bucket=bucket).error(

@@ -72,8 +72,8 @@ void register_lookup(py::module_& module) {
       .def("try_start", &Lookup::try_start)
       .def("finish_well", &Lookup::finish_well)
       .def("finish_badly", &finish_badly, py::arg("detail"), py::kw_only(), py::arg("http_status"),
-           py::arg("storage_code"), py::arg("is_transient"), py::arg("is_of_proxy"), py::arg("retry_after_s"),
-           py::arg("requests"), py::arg("random"))
+           py::arg("storage_code"), py::arg("is_transient"), py::arg("is_of_proxy"),
+           py::arg("retry_after_s"), py::arg("requests"), py::arg("random"))
       .def("cancel", &Lookup::cancel)
       .def("note_answer", &Lookup::note_answer)
       .def_property_readonly("is_probe", &Lookup::is_probe)
