@@ -34,7 +34,7 @@ from streamer.backends.s3.transport import Call, Signing, calling
 from streamer.core.errors import StreamerError
 from streamer.core.options.limits import Limits
 from streamer.core.secrets.environment import set_variables
-from streamer.core.secrets.hidden_arguments import SecretOptions
+from streamer.core.secrets.hidden_arguments import SecretOptions, plain
 from streamer.core.store.sources import HttpSource
 
 __all__ = ["BotocoreClient"]
@@ -101,7 +101,7 @@ class BotocoreClient:
         client = self._client_of(bucket)
         with signed_at_offset(self._clock_offset_s), calling(Signing()) as signing:
             wanted = self._with_settings("get_object", parameters)
-            url = presigned_get(client, lifetime_s, Bucket=bucket, **wanted)
+            url = presigned_get(client, lifetime_s, Bucket=bucket, **plain(wanted))
             self._headers_of_get = signing.headers
             if is_plain:
                 self._templates[bucket, lifetime_s] = template_of(client, url, parameters["Key"])
@@ -117,7 +117,7 @@ class BotocoreClient:
             if len(source.url) <= LONGEST_URL:
                 return replace(source, headers={**self._headers_of_get, **source.headers})
         with signed_at_offset(self._clock_offset_s), calling(Signing()) as signing:
-            self._client_of(bucket).get_object(Bucket=bucket, **self._with_settings("get_object", parameters))
+            self._client_of(bucket).get_object(Bucket=bucket, **plain(self._with_settings("get_object", parameters)))
         source = self.source_for(signing.url)
         return replace(source, headers={**signing.headers, **source.headers})
 
@@ -185,7 +185,7 @@ class BotocoreClient:
         wanted = self._with_settings("upload_part", {"Bucket": bucket, **parameters})
         client, call = self._client_of(bucket), self._new_call()
         with signed_at_offset(self._clock_offset_s), calling(Signing()) as signing:
-            url = presigned(client, "upload_part", PART_LIFETIME_S, wanted)
+            url = presigned(client, "upload_part", PART_LIFETIME_S, plain(wanted))
         if len(url) > LONGEST_URL:
             return None
         source = self.source_for(url)
@@ -199,7 +199,7 @@ class BotocoreClient:
         client, call = self._client_of(bucket), self._new_call()
         with signed_at_offset(self._clock_offset_s), calling(call):
             try:
-                answer: dict[str, Any] = getattr(client, method)(Bucket=bucket, **parameters)
+                answer: dict[str, Any] = getattr(client, method)(Bucket=bucket, **plain(parameters))
             except Exception as error:
                 if isinstance(error, ClientError):
                     error.response.setdefault("ResponseMetadata", {})["RetryAttempts"] = call.attempts - 1

@@ -122,7 +122,7 @@ ON_ALL: list[tuple[str, dict[str, Any], Callable[[Sent], bool]]] = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "options", "shows"), ON_ALL, ids=str)
+@pytest.mark.parametrize(("kind", "options", "shows"), ON_ALL, ids=[f"{kind}-{named}" for kind, named, _ in ON_ALL])
 def test_all_requests_carry_the_option(kind: str, options: dict[str, Any], shows: Callable[[Sent], bool]) -> None:
     with writable(kind) as storage:
         log = every_step(storage, {**storage.options(), **options})
