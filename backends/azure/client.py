@@ -135,7 +135,7 @@ class AzureClient:
         self.transport = _transport(options, limits)
         _check_proxies(self.transport.proxies, self.endpoint)
         # The option `timeout` of adlfs is a limit of Azure's own; reads of data have the times of `Options`.
-        self._options = {"timeout": options["timeout"]} if options.get("timeout") else {}
+        self._of_requests = {"timeout": options["timeout"]} if options.get("timeout") else {}
         self._service: Any = BlobServiceClient(
             adlfs_client.url,
             None if self._has_token else self._credential,
@@ -154,7 +154,7 @@ class AzureClient:
         """
         call = Call(uri, self._token_headers(uri, container))
         try:
-            return send(self._service, {"call": call, **self._options})
+            return send(self._service, {"call": call, **self._of_requests})
         except Exception as error:
             raise_storage_error(error, self._request(uri, container), call.attempts)
 
