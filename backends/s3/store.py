@@ -163,12 +163,10 @@ class S3Store:
             source = self._client.get_source(bucket, SIGNATURE_LIFETIME_S, Key=key, **self._version_of(info.path))
         except Exception as error:
             raise self._storage_error(error, info.uri, bucket) from error
-        source = replace(source, version=info.version)
         if self._client.is_anonymous:
-            return source
-        return replace(
-            source, expires_at_s=signed_at_s + SIGNATURE_LIFETIME_S, refresh=partial(self._renewed, info, signed_at_s)
-        )
+            return replace(source, version=info.version)
+        facts = {"expires_at_s": signed_at_s + SIGNATURE_LIFETIME_S, "version": info.version}
+        return replace(source, refresh=partial(self._renewed, info, signed_at_s), **facts)
 
     def identity(self, info: ObjectInfo) -> str:
         """Return a digest of endpoint, name and version, and of the login if the endpoint is not Amazon's own."""
@@ -245,12 +243,9 @@ class S3Store:
         return ObjectWriter(self._client, path, self._uri(path), self._storage_error)
 
     def _renewed(self, info: ObjectInfo, signed_at_s: float) -> HttpSource:
-        """Sign again. If a signature is refused early, its time may be wrong; the date of any answer corrects it.
-
-        Another reason may be that the server refuses signatures in URLs; that of the lookup is in headers.
-        """
+        """Sign again. If a signature is refused early, its time or its place in the URL may be wrong."""
         if time.time() < signed_at_s + SIGNATURE_LIFETIME_S / 2:
-            with suppress(StreamerError):  # if none of these was the reason, the next read fails
+            with suppress(StreamerError):  # the date of any answer corrects the time
                 self.info(info.path)
                 self._client.sign_headers()
         self._client.renew()
