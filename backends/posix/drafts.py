@@ -31,7 +31,7 @@ __all__ = [
 
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # errors of network file systems without locks
 
-_DRAFT = re.compile(r"\.(.+)-[0-9a-f]{8}")
+_DRAFT = re.compile(r"\.(.+)-streamer-[0-9a-f]{8}")  # other tools have such names without this word
 
 
 def write_atomically(path: str, data: bytes) -> None:
@@ -188,7 +188,8 @@ class OwnDraft:
     def __init__(self, folder: str, name: str) -> None:
         self._descriptor = -1
         while self._descriptor < 0:
-            self.path = os.path.join(folder, f".{name[:100]}-{secrets.token_hex(4)}")  # a name has 255 bytes at most
+            own_name = f".{name[:100]}-streamer-{secrets.token_hex(4)}"  # a name has 255 bytes at most
+            self.path = os.path.join(folder, own_name)
             self._descriptor = _locked(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
 
     @property

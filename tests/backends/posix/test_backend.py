@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 from urllib.parse import quote, unquote
 
+import numpy as np
 import pytest
 from nobody import as_nobody
 
@@ -312,3 +313,12 @@ def test_what_is_no_file_and_has_another_name_is_passed_over(
     (tmp_path / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
     special(tmp_path / "model.safetensors.lock", kind)
     assert streamer.load(tmp_path) == {}
+
+
+def test_a_draft_of_another_tool_stays_regression(tmp_path: Path) -> None:
+    theirs, ours = tmp_path / ".m.safetensors-0123abcd", tmp_path / ".m.safetensors-streamer-0123abcd"
+    for each in (theirs, ours):
+        each.write_bytes(b"begun")
+    streamer.save({"a": np.ones(3)}, tmp_path / "m.safetensors", resume=True)
+    assert theirs.read_bytes() == b"begun"
+    assert not ours.exists()

@@ -589,15 +589,15 @@ def test_a_plain_umask_decides_who_may_read(tmp_path: Path) -> None:
 
 
 def test_drafts_of_a_killed_save_are_removed_by_the_next_one_and_no_others(tmp_path: Path) -> None:
-    tmp_path.joinpath(".model.safetensors-0a1b2c3d").touch()
-    tmp_path.joinpath(".model-0a1b2c3d-00001-of-00002.safetensors-0a1b2c3d").touch()
-    tmp_path.joinpath(".else.txt-0a1b2c3d").touch()
-    with tmp_path.joinpath(".model.safetensors-ffffffff").open("w") as written:  # by another process, now
+    tmp_path.joinpath(".model.safetensors-streamer-0a1b2c3d").touch()
+    tmp_path.joinpath(".model-0a1b2c3d-00001-of-00002.safetensors-streamer-0a1b2c3d").touch()
+    tmp_path.joinpath(".else.txt-streamer-0a1b2c3d").touch()
+    with tmp_path.joinpath(".model.safetensors-streamer-ffffffff").open("w") as written:  # by another process, now
         fcntl.flock(written, fcntl.LOCK_EX)
         streamer.save({"a": torch.zeros(3)}, tmp_path)
     assert {each.name for each in tmp_path.iterdir() if each.name.startswith(".")} == {
-        ".else.txt-0a1b2c3d",
-        ".model.safetensors-ffffffff",
+        ".else.txt-streamer-0a1b2c3d",
+        ".model.safetensors-streamer-ffffffff",
     }
 
 
