@@ -35,6 +35,7 @@ class WaitingRequests {
 
    private:
     WaitingRequests& all_;
+    const Clock::Watched watched_;
     std::multiset<TimePoint>::iterator started_;
   };
 

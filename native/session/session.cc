@@ -41,6 +41,7 @@ struct Session::State {
   explicit State(SessionOptions all) : options(std::move(all)) {}
 
   const SessionOptions options;
+  const Clock::Watched watched;
   Sources sources;
   CacheTap tap;
   std::optional<Workers> workers;
