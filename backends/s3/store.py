@@ -165,8 +165,8 @@ class S3Store:
             raise self._storage_error(error, info.uri, bucket) from error
         if self._client.is_anonymous:
             return replace(source, version=info.version)
-        facts = {"expires_at_s": signed_at_s + SIGNATURE_LIFETIME_S, "version": info.version}
-        return replace(source, refresh=partial(self._renewed, info, signed_at_s), **facts)
+        renewed, expires_at_s = partial(self._renewed, info, signed_at_s), signed_at_s + SIGNATURE_LIFETIME_S
+        return replace(source, version=info.version, expires_at_s=expires_at_s, refresh=renewed)
 
     def identity(self, info: ObjectInfo) -> str:
         """Return a digest of endpoint, name and version, and of the login if the endpoint is not Amazon's own."""
