@@ -24,7 +24,7 @@ from streamer.backends.login_state import login_identity
 from streamer.backends.s3.answers import FIELDS, RefusedError, parse_page, refuse_foreign_listing
 from streamer.backends.s3.plain_login import PlainLogin, plain_login
 from streamer.backends.s3.sender import Sender
-from streamer.backends.s3.signing import LONGEST_URL, UrlTemplate, host_of
+from streamer.backends.s3.signing import LONGEST_URL, UrlTemplate, host_of, sign_for_host
 from streamer.core.collector import collector_paused
 from streamer.core.options.limits import Limits
 from streamer.core.outages.transient import STATUSES
@@ -112,6 +112,7 @@ class PlainRequests:
             return url
         auth, new_request = _signers()
         request = new_request("GET", url)
+        sign_for_host(request)
         auth.S3SigV4QueryAuth(keys, _SERVICE, self.login.region, expires=lifetime_s).add_auth(request)
         if is_plain:
             self._templates[bucket, lifetime_s] = UrlTemplate.of(request.url, key, keys.secret_key)
@@ -157,6 +158,7 @@ class PlainRequests:
         note_credential(keys.token)  # the only credential that is sent as it is, so a server may repeat it
         auth, new_request = _signers()
         request = new_request(method, url, headers=headers)
+        sign_for_host(request)
         auth.S3SigV4Auth(keys, _SERVICE, self.login.region).add_auth(request)
         return {name: str(value) for name, value in request.headers.items()}
 

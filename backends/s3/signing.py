@@ -38,6 +38,7 @@ __all__ = [
     "hold_to_region",
     "presigned",
     "presigned_get",
+    "sign_for_host",
     "sign_at_offset",
     "signed_at_offset",
     "template_of",
@@ -73,7 +74,8 @@ def host_of(url: str) -> dict[str, str]:
         ({'Host': 's3.example'}, {'Host': '127.1:9000'})
     """
     parts = urlsplit(url)
-    host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname or ""
+    name = (parts.hostname or "").rstrip(".")  # the dot at the end of a name is for the resolver
+    host = f"[{name}]" if ":" in name else name
     is_usual = parts.port in (None, {"http": 80, "https": 443}.get(parts.scheme))
     return {"Host": host if is_usual else f"{host}:{parts.port}"} if host and host.isascii() else {}
 
@@ -122,7 +124,7 @@ class UrlTemplate:
         self._address, _, query = url.partition("?")
         self._address = self._address.removesuffix(key)
         self._query = query.partition(_SIGNATURE)[0]
-        self._path, self._host = parts.path.removesuffix(key), parts.netloc
+        self._path, self._host = parts.path.removesuffix(key), host_of(url).get("Host", parts.netloc)
         self._canonical_query = "&".join(sorted(self._query.split("&")))
         values = dict(each.partition("=")[::2] for each in self._query.split("&"))
         scope = "/".join(unquote(values.get("X-Amz-Credential", "")).split("/")[-4:])  # day, region, service, purpose
@@ -157,6 +159,13 @@ def hold_to_region(client: Any) -> None:
     for name in _SIGNED:
         events.register(f"before-parameter-build.s3.{name}", _prefer_region, unique_id=f"{_ID}-endpoint-{name}")
         events.register(f"before-sign.s3.{name}", _sign_for_region, unique_id=f"{_ID}-signature-{name}")
+    events.register("before-sign.s3", sign_for_host, unique_id=f"{_ID}-host")
+
+
+def sign_for_host(request: Any, **_: Any) -> None:
+    """Sign for the host that the engine sends: without a dot at its end."""
+    if (urlsplit(request.url).hostname or "").endswith("."):
+        request.headers.update(host_of(request.url))
 
 
 def presigned_get(client: Any, lifetime_s: int, **parameters: Any) -> str:

@@ -3,6 +3,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <stdexcept>
 
@@ -29,6 +30,25 @@ std::string precondition_of(const RangeRequest& request) {
     return "If-Unmodified-Since: " + request.version;
   }
   return {};
+}
+
+// Returns the Host header for a host with a dot at its end; empty for any other host. The dot tells
+// the resolver that the name is complete, so it stays in the URL. Proxies and certificates name the
+// host without it.
+std::string dotless_host_of(const HttpTarget& target) {
+  const std::string& url = target.url;
+  const std::size_t scheme = url.find("://");
+  if (scheme == std::string::npos) return {};
+  std::string place = url.substr(scheme + 3, url.find_first_of("/?#", scheme + 3) - (scheme + 3));
+  place.erase(0, place.rfind('@') + 1);
+  const std::size_t end =
+      place.ends_with("]") ? place.size() : std::min(place.rfind(':'), place.size());
+  if (end < 2 || place[end - 1] != '.') return {};
+  place.erase(end - 1, 1);
+  for (const std::string& line : target.headers) {
+    if (equals_ignoring_case(line.substr(0, 5), "host:")) return {};
+  }
+  return "Host: " + place;
 }
 
 // Sets the URL, the proxy and the TLS options.
@@ -96,6 +116,7 @@ CurlList headers_of(const RangeRequest& request, const HttpTarget& target,
     if (!line.empty()) headers.reset(curl_slist_append(headers.release(), line.c_str()));
   };
   for (const std::string& line : target.headers) add(line);
+  add(dotless_host_of(target));
   add("Accept-Encoding: identity");
   add(checksum_header);
   add(precondition_of(request));
