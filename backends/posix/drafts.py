@@ -25,13 +25,28 @@ __all__ = [
     "draft_of",
     "is_at",
     "locked_folder",
+    "new_draft_name",
     "sync_folder",
     "write_atomically",
 ]
 
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # errors of network file systems without locks
 
-_DRAFT = re.compile(r"\.(.+)-streamer-[0-9a-f]{8}")  # other tools have such names without this word
+LONGEST_STEM_BYTES = 100
+# Other tools have such names without this word.
+_DRAFT = re.compile(r"\.(.+)-streamer-[0-9a-f]{8}", re.DOTALL)
+
+
+def new_draft_name(name: str) -> str:
+    """Return a new name for the draft of a file."""
+    return f".{_stem_of(name)}-{secrets.token_hex(4)}"
+
+
+def _stem_of(name: str) -> str:
+    """Return as many whole characters of a name as have 100 bytes at most: the name of a file has 255."""
+    while len(os.fsencode(name)) > LONGEST_STEM_BYTES:
+        name = name[:-1]
+    return name
 
 
 def write_atomically(path: str, data: bytes) -> None:
@@ -57,7 +72,7 @@ def draft_of(path: str, *, is_flushed: bool = True) -> Iterator[str]:
         OSError: the disk is full, or failed. After this and any other exception the draft is removed.
     """
     folder, name = os.path.split(path)
-    draft = os.path.join(folder, f".{name[:100]}-{secrets.token_hex(4)}")  # a name has 255 bytes at most
+    draft = os.path.join(folder, new_draft_name(name))
     try:
         yield draft
         if is_flushed:
@@ -105,7 +120,7 @@ class LockedDraft:
             OSError: the folder cannot be written.
         """
         folder, own_name = os.path.split(target)
-        name = os.path.join(folder, f".{own_name[:100]}-draft")  # a name has 255 bytes at most
+        name = os.path.join(folder, f".{_stem_of(own_name)}-draft")
         while True:
             descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
             try:
@@ -188,7 +203,7 @@ class OwnDraft:
     def __init__(self, folder: str, name: str) -> None:
         self._descriptor = -1
         while self._descriptor < 0:
-            own_name = f".{name[:100]}-streamer-{secrets.token_hex(4)}"  # a name has 255 bytes at most
+            own_name = f".{_stem_of(name)}-streamer-{secrets.token_hex(4)}"
             self.path = os.path.join(folder, own_name)
             self._descriptor = _locked(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
 
@@ -210,10 +225,11 @@ class OwnDraft:
     @staticmethod
     def remove_left(folder: str, name: str) -> None:
         """Remove the drafts of this file, and of shards, that killed processes have left."""
+        stem = _stem_of(name)
         with suppress(OSError), os.scandir(folder) as entries:
             for entry in entries:
                 match = _DRAFT.fullmatch(entry.name)
-                if match is None or not (match[1] == name[:100] or is_usual_shard(match[1])):
+                if match is None or not (match[1] == stem or is_usual_shard(match[1])):
                     continue
                 with suppress(OSError):  # another process writes it, or has removed it
                     descriptor = _locked(entry.path, os.O_WRONLY | os.O_NOFOLLOW, needs_lock=True)

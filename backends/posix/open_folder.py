@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import errno
 import os
-import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import TracebackType
 
+from streamer.backends.posix.drafts import new_draft_name
 from streamer.core.disk_names import disk_name, text_of
 
 __all__ = ["OpenFolder", "are_in_one_another"]
@@ -94,7 +94,7 @@ class OpenFolder:
             data: Content of the file.
             is_flushed: Without it, a crash of the machine may leave a partial file; a crash of this process never does.
         """
-        draft = f".{name[:100]}-{secrets.token_hex(4)}"  # a name has 255 bytes at most
+        draft = new_draft_name(name)
         try:
             with self._naming(name), open(self.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
                 file.write(data)

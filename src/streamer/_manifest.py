@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ from streamer._progress import Progress
 from streamer.core.checkpoint.manifest_lookup import manifest_paths, name_in_manifest
 from streamer.core.engine.plan import Item, plan_reads
 from streamer.core.engine.session import ReadSession
-from streamer.core.errors import UsageError
+from streamer.core.errors import AccessDeniedError, UsageError
 from streamer.core.format.manifest import ALGORITHM, Manifest, ShardManifest, TensorDigest, render_manifest
 from streamer.core.options.options import Options
 from streamer.core.quoting import quoted
@@ -28,6 +28,7 @@ from streamer.core.request.request import ProgressOption, Request, StorageOption
 from streamer.core.secrets.hidden_arguments import hidden, hidden_uris
 from streamer.core.secrets.redact import redact
 from streamer.core.secrets.texts import SecretTexts
+from streamer.core.store.presence import info_if_present
 from streamer.core.store.sources import Store, WritableStore
 from streamer.core.store.versioned_uploads import write_whole
 
@@ -109,6 +110,8 @@ def write_manifest(
             raise UsageError("a manifest describes a whole checkpoint, not a glob", uri=checkpoint.label)
         path = manifest_paths(checkpoint.infos, checkpoint.index_path)[0]
         _check_names([name_in_manifest(info.path, path) for info in checkpoint.infos], checkpoint.label)
+        with suppress(AccessDeniedError):  # some may write and not look
+            info_if_present(store, path)  # raises, before all bytes are read, if the storage cannot hold this name
         manifest, read_bytes = _digested(checkpoint, path, request.progress)
         write_whole(store, path, render_manifest(manifest))
         written = store.info(path)
