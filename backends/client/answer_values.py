@@ -31,6 +31,7 @@ __all__ = [
     "parse_name",
     "parse_size",
     "parse_word",
+    "prefix_of",
     "quoted_start",
 ]
 
@@ -88,6 +89,21 @@ def parse_name(value: object, uri: str) -> str:
         what = f"The server lists an object whose name has {len(value)} characters"
         raise StorageError(what, uri=uri, hint=CHECK_SERVER)
     return value
+
+
+def prefix_of(bucket: str, path: str) -> str:
+    """Return how the names of the objects in a folder begin, with a slash at its end; empty for the whole bucket.
+
+    Args:
+        bucket: Name of the bucket.
+        path: ``bucket/folder``. The name of a folder may be empty: then its prefix ends in two slashes.
+
+    Example:
+        >>> [prefix_of("b", path) for path in ("b", "b/m", "b/m/", "b/")]
+        ['', 'm/', 'm//', '/']
+    """
+    inside = path[len(bucket) :]
+    return f"{inside[1:]}/" if inside else ""
 
 
 def is_directly_in(folder: str, name: str, uri: str) -> bool:

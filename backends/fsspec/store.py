@@ -148,7 +148,8 @@ class FsspecStore:
         names = []
         for entry in self._fs.ls(str(self._own_path(prefix)), detail=True):
             path = str(entry["name"]).partition("?" if "://" in entry["name"] else "\0")[0]  # a query may be a secret
-            names.append(path.rstrip("/").rpartition("/")[2] + "/" * (entry["type"] == "directory"))
+            # One slash at most is a mark of a folder: `m//` is a folder without a name in `m`.
+            names.append(path.removesuffix("/").rpartition("/")[2] + "/" * (entry["type"] == "directory"))
         return sorted(names)
 
     def folders(self, prefix: str) -> list[str]:

@@ -51,7 +51,7 @@ def names_in(page: str, url: str, limits: Limits, *, has_folders: bool = False) 
         except ValueError:
             continue
         name = parts.path.removeprefix(folder)
-        is_direct = "/" not in (name.removesuffix("/") if has_folders else name)
+        is_direct = name != "/" and "/" not in (name.removesuffix("/") if has_folders else name)
         if is_same_server and not parts.query and name and name != parts.path and is_direct:
             names.add(name)
     return sorted(names)

@@ -204,7 +204,7 @@ class _Walk:
                 found.update((prefix + _name_of(info, is_quoted=self._is_quoted), info) for info in infos)
                 for name in names:
                     if prefix or name != STATE:
-                        inside = f"{path.rstrip('/')}/{name}" if path != "/" else name
+                        inside = f"{path}/{name}" if path != "/" else name
                         following.append((inside, f"{prefix}{self._shown(name)}/"))
             level, folders = following, folders + len(following)
             if not level:
@@ -219,9 +219,15 @@ class _Walk:
         )
 
     def _listed(self, folder: tuple[str, str]) -> tuple[list[ObjectInfo], list[str]]:
-        path = folder[0]
+        path, prefix = folder
         names = self._store.folders(path) if isinstance(self._store, FolderStore) else []
-        return self._store.find(path), names
+        found = self._store.find(path)
+        if not path.endswith("/") or path == "/" or any(info.path.startswith(f"{path}/") for info in found):
+            return found, names
+        if found or not names:
+            # This storage cannot list a folder without a name: one entry stands for what is below it.
+            return [ObjectInfo(f"{path}/", f"{self._label}/{prefix}", None)], []
+        return found, names
 
     def _shown(self, name: str) -> str:
         return unquote(name) if self._is_quoted else name
