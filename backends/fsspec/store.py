@@ -33,6 +33,8 @@ from streamer.core.store.uploads import Upload
 
 __all__ = ["FsspecStore", "streamer_open_store", "streamer_source_kind"]
 
+_WITHOUT_QUERY = frozenset({"memory", "sftp", "ssh"})  # in their paths, `?` and `#` are part of a name
+
 
 @hookimpl
 def streamer_open_store(scheme: str, uri: str, storage_options: Mapping[str, Any]) -> Store:
@@ -90,7 +92,8 @@ class FsspecStore:
         self._hides_causes = self._shown_uri != uri
         self._own_root = path
         # The path of an HTTP file is its URL: `root` and `ObjectInfo.path` must not show a password in it.
-        self.root = (_shown_path(self._own_root) if self._hides_causes else self._own_root).rstrip("/")
+        is_shown = not self._hides_causes or protocol.lower() in _WITHOUT_QUERY
+        self.root = (self._own_root if is_shown else _shown_path(self._own_root)).rstrip("/")
         is_url = "://" in self._own_root
         self._own_prefix = (self._own_root.partition("?")[0] if is_url else self._own_root).rstrip("/")
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
-from streamer.core.checkpoint.completeness import check_whole, unfinished, without_second_copies
+from streamer.core.checkpoint.completeness import check_whole, unfinished, unnamed, without_second_copies
 from streamer.core.checkpoint.format_choice import NO_FORMATS, Formats
 from streamer.core.checkpoint.half_pulled import refuse_half_pulled
 from streamer.core.checkpoint.nothing_found import is_pattern, no_match, no_shard
@@ -33,6 +33,7 @@ from streamer.core.other_formats.interface import HEAD_BYTES, Format
 from streamer.core.quoting import names_text
 from streamer.core.secrets.hidden_arguments import hidden_part
 from streamer.core.secrets.redact import redact
+from streamer.core.store.names import name_in
 from streamer.core.store.sources import ObjectInfo, Store
 
 __all__ = ["shards_in"]
@@ -85,11 +86,10 @@ class _Search:
 
     def from_pattern(self, root: str) -> Shards:
         """Find the shards of a pattern. If it matches nothing, take it as a name: names may contain its characters."""
-        folder, _, pattern = root.rpartition("/")
+        folder, pattern = root.rpartition("/")[0], name_in(root)
         listed = self.store.find(folder or "/")
         refuse_half_pulled(listed, self.label)
-        brackets_alone = not {"*", "?"} & {*pattern}  # file names may contain brackets
-        if brackets_alone and any(name_of(info) == pattern for info in listed):
+        if "*" not in pattern and any(name_of(info) == pattern for info in listed):  # names may hold the others
             return self.from_name(root)
         matches = [info for info in listed if fnmatchcase(name_of(info), pattern) and _is_meant(info, pattern)]
         if matches:
@@ -178,7 +178,8 @@ class _Search:
         position = {name: number for number, name in enumerate(index.shards)}
         shard_of = {tensor: position[shard] for tensor, shard in index.weight_map.items()}
         objects = objects_of(self.store, infos)
-        return Shards(self.label, objects, shard_of, infos, index_info.path, "index", format=format_)
+        remarks = unnamed([name_of(info) for info in listed if _is_meant(info)], index.shards, suffixes)
+        return Shards(self.label, objects, shard_of, infos, index_info.path, "index", format=format_, remarks=remarks)
 
     def _of_one_format(self, shards: Shards) -> Shards:
         """Add the format, by the first bytes of each file that is not named like a shard of safetensors."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from streamer.core.errors import MissingShardError
 from streamer.core.format.shard_names import incomplete_series, second_copies
 from streamer.core.log import OwnLogger
-from streamer.core.quoting import printable
+from streamer.core.quoting import names_text, printable
 
 __all__ = ["check_whole", "missing_shard", "unfinished", "without_second_copies"]
 
@@ -57,6 +57,21 @@ def missing_shard(shard: str, index_uri: str) -> MissingShardError:
         uri=index_uri,
         hint="Fetch it; a pattern (folder/*.safetensors) loads those that are there",
     )
+
+
+def unnamed(names: Sequence[str], shards: Collection[str], suffixes: tuple[str, ...]) -> tuple[str, ...]:
+    """Return a remark if weights lie beside an index that does not name them: they may be what the user means.
+
+    Args:
+        names: Names of the files beside the index.
+        shards: Names of the shards that it names.
+        suffixes: Suffixes of such shards.
+    """
+    others = [name for name in names if name.endswith(suffixes) and name not in shards]
+    others = [name for name in others if name not in second_copies([*others, *shards])]
+    if not others:
+        return ()
+    return (f"the index does not name {names_text(others, 3)}: left out; name the file to load it",)
 
 
 def unfinished(names: Sequence[str], label: str) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from streamer.core.format.manifest import MAX_MANIFEST_BYTES, Manifest, check_sh
 from streamer.core.options.settings import Settings
 from streamer.core.quoting import quoted
 from streamer.core.store.identities import identity_of
+from streamer.core.store.names import is_url, unquoted
 from streamer.core.store.sources import ObjectInfo, Store
 
 __all__ = ["ManifestOfShard", "Manifests", "check_fit", "manifest_paths", "name_in_manifest"]
@@ -49,7 +50,8 @@ def manifest_paths(infos: Sequence[ObjectInfo], index_path: str | None) -> list[
 
 def name_in_manifest(path: str, manifest_path: str) -> str:
     """Return the path of a shard relative to the folder of its manifest."""
-    return path[len(manifest_path) - len(manifest_path.rpartition("/")[2]) :]
+    name = path[len(manifest_path) - len(manifest_path.rpartition("/")[2]) :]
+    return unquoted(name) if is_url(path) else name
 
 
 class Manifests:

@@ -21,6 +21,7 @@ from streamer.core.format.shard_names import MOST_SHARDS, SHARD_SUFFIX
 from streamer.core.options.settings import Settings
 from streamer.core.other_formats.interface import Format
 from streamer.core.store.identities import identity_of
+from streamer.core.store.names import name_in, path_in
 from streamer.core.store.parallel import in_parallel
 from streamer.core.store.sources import MAX_SIZE_BYTES, ObjectInfo, Store
 
@@ -117,7 +118,7 @@ def infos_of_shards(
         if listed_info is not None and listed_info.size_bytes is not None:
             return listed_info
         try:
-            return store.info(f"{folder}/{shard}" if folder else shard)
+            return store.info(path_in(folder, shard))
         except ObjectNotFoundError as error:
             raise missing_shard(shard, uri) from error
 
@@ -171,4 +172,4 @@ def source_object(store: Store, info: ObjectInfo) -> SourceObject:
 
 def name_of(info: ObjectInfo) -> str:
     """Return the name of an object in its folder."""
-    return info.path.rpartition("/")[2]
+    return name_in(info.path)

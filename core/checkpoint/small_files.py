@@ -11,6 +11,7 @@ from streamer.core.errors import AccessDeniedError, ObjectNotFoundError, Storage
 from streamer.core.log import OwnLogger
 from streamer.core.options.settings import Settings
 from streamer.core.quoting import printable, size_text
+from streamer.core.store.names import path_in
 from streamer.core.store.parallel import in_parallel
 from streamer.core.store.sources import ObjectInfo, Store
 
@@ -66,7 +67,7 @@ def named_files(store: Store, names: Sequence[str]) -> list[ObjectInfo]:
 
     def info_of(name: str) -> ObjectInfo | None:
         with suppress(AccessDeniedError, ObjectNotFoundError):
-            return store.info(f"{root}/{name}" if root else name)
+            return store.info(path_in(root, name))
         return None
 
     return [info for info in in_parallel(info_of, names, role="info") if info is not None]

@@ -14,6 +14,7 @@ from streamer.core.errors import ObjectNotFoundError
 from streamer.core.format.dcp_metadata import DcpMetadata
 from streamer.core.options.settings import Settings
 from streamer.core.quoting import quoted
+from streamer.core.store.names import path_in
 from streamer.core.store.parallel import in_parallel
 from streamer.core.store.sources import ObjectInfo, Store
 from streamer.integrations.dcp.destination import Destination
@@ -55,7 +56,7 @@ class SavedCheckpoint:
         root = store.root.rstrip("/")
         try:
             if info is None or info.size_bytes is None:
-                info = store.info(f"{root}/{path}" if root else path)
+                info = store.info(path_in(root, path))
             return source_object(store, info)
         except ObjectNotFoundError as error:
             raise ObjectNotFoundError(

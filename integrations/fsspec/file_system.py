@@ -20,10 +20,11 @@ from fsspec.callbacks import Callback, NoOpCallback
 from fsspec.utils import isfilelike
 
 from streamer.core.engine.byte_reads import read_bytes
-from streamer.core.errors import ObjectNotFoundError, OptionError, StreamerError
+from streamer.core.errors import FormatError, ObjectNotFoundError, OptionError, StreamerError
 from streamer.core.options.arguments import check_file_system, check_options, check_storage_options
 from streamer.core.options.options import Options
 from streamer.core.options.settings import resolve
+from streamer.core.quoting import quoted
 from streamer.core.secrets.hidden_arguments import hidden
 from streamer.integrations.fsspec.downloads import download, download_small, is_small, write_to
 from streamer.integrations.fsspec.inner import Inner
@@ -193,12 +194,15 @@ class StreamerFileSystem(WholeFileWrites):
         """Copy files to local files with the names that fsspec gives them; small files share a session.
 
         Raises:
+            FormatError: the storage lists a name that leads out of the local folder.
             ChangedError: a file was replaced meanwhile.
             StorageError: or a subclass, from the storage.
             OSError: a local file cannot be written.
         """
         progress, wanted = callback or NoOpCallback(), _CopyRecorder(self)
         AbstractFileSystem.get(wanted, rpath, lpath, *how, **named)
+        if isinstance(lpath, (str, os.PathLike)):
+            _check_inside(os.fspath(lpath), wanted.files)
         progress.set_size(len(wanted.files))
         found = opened_objects((path for path, _ in wanted.files), self.pinned)
         small = {}
@@ -228,6 +232,15 @@ class StreamerFileSystem(WholeFileWrites):
             how = {"cache_type": named["cache_type"], "cache_options": named.get("cache_options")}
             return CachedFile(self, self._path_of(path), pinned, block_size=size, **how)
         return RemoteFile(self, self._path_of(path), pinned, size)
+
+
+def _check_inside(folder: str, files: Sequence[tuple[str, Any]]) -> None:
+    """Refuse targets outside of the folder: fsspec joins the names that a storage lists as they are."""
+    root = os.path.abspath(folder)
+    for path, target in files:
+        if isinstance(target, str) and not f"{os.path.abspath(target)}/".startswith(f"{root.rstrip('/')}/"):
+            hint = "Nothing was copied. Copy the other files by their names"
+            raise FormatError(f"a listed name leads out of the folder: {quoted(path)}", hint=hint)
 
 
 class _CopyRecorder:

@@ -12,7 +12,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
-from urllib.parse import unquote
 
 from streamer.core.checkpoint.half_pulled import INCOMPLETE, refuse_half_pulled
 from streamer.core.checkpoint.nothing_found import nothing_there
@@ -24,6 +23,7 @@ from streamer.core.log import OwnLogger
 from streamer.core.options.settings import Settings
 from streamer.core.quoting import printable, quoted
 from streamer.core.secrets.redact import redact
+from streamer.core.store.names import is_url, name_in, unquoted
 from streamer.core.store.parallel import in_parallel
 from streamer.core.store.sources import FolderStore, ObjectInfo, Store
 
@@ -128,16 +128,14 @@ def files_below(store: Store, uri: str, settings: Settings) -> Listing:
         StorageError: or a subclass, from the storage.
     """
     label, root = redact(uri), store.root.rstrip("/")
-    # Links of a web page are percent-encoded; names of other storages are literal.
-    is_quoted = uri.rpartition("::")[2].lower().startswith(("http://", "https://"))
     try:
-        found = _Walk(store, label, is_quoted=is_quoted).files(root)
+        found = _Walk(store, label).files(root)
     except AccessDeniedError as error:
         with suppress(StorageError):
-            return _one_file(store, uri, settings, is_quoted=is_quoted)
+            return _one_file(store, uri, settings)
         return Listing(_named_files(store, label, settings, error), is_whole=False)
     if not found and not uri.endswith("/"):
-        return _one_file(store, uri, settings, is_quoted=is_quoted)
+        return _one_file(store, uri, settings)
     if not found:
         nothing = ObjectNotFoundError("no file is at this URI", uri=label, hint="Check the URI")
         raise nothing_there(nothing, store, label, root)
@@ -147,7 +145,7 @@ def files_below(store: Store, uri: str, settings: Settings) -> Listing:
 def _named_files(store: Store, label: str, settings: Settings, refusal: AccessDeniedError) -> dict[str, ObjectInfo]:
     """Look up files of usual names, and the shards that the index names; there may be other files."""
     usual = named_files(store, (USUAL_INDEX, USUAL_SHARD, *USUAL_FILES))
-    found = {info.path.rpartition("/")[2]: info for info in usual}
+    found = {name_in(info.path): info for info in usual}
     if USUAL_INDEX in found:
         found.update(_shards_of(store, found[USUAL_INDEX], settings))
     elif USUAL_SHARD not in found:
@@ -164,7 +162,7 @@ def _shards_of(store: Store, index_info: ObjectInfo, settings: Settings) -> dict
     return dict(zip(index.shards, infos, strict=True))
 
 
-def _one_file(store: Store, uri: str, settings: Settings, *, is_quoted: bool) -> Listing:
+def _one_file(store: Store, uri: str, settings: Settings) -> Listing:
     try:
         info = info_of(store, redact(uri), store.root.rstrip("/"))
     except ObjectNotFoundError as error:
@@ -172,23 +170,17 @@ def _one_file(store: Store, uri: str, settings: Settings, *, is_quoted: bool) ->
         if "*" in name:
             error.hint = f"To pull some files of a folder, pass {folder} and --include {shlex.quote(name)}"
         raise
-    name = _name_of(info, is_quoted=is_quoted)
+    name = name_in(info.path)
     if not name.endswith(INDEXES):
         return Listing({name: info}, is_file=True)
     return Listing({name: info, **_shards_of(store, info, settings)})
 
 
-def _name_of(info: ObjectInfo, *, is_quoted: bool) -> str:
-    path = info.path.partition("?")[0] if is_quoted else info.path  # without a query, which may be a signature
-    name = path.rpartition("/")[2]
-    return unquote(name) if is_quoted else name
-
-
 class _Walk:
     """Lists sub-folders level by level; the folders of one level are listed in parallel."""
 
-    def __init__(self, store: Store, label: str, *, is_quoted: bool) -> None:
-        self._store, self._label, self._is_quoted = store, label, is_quoted
+    def __init__(self, store: Store, label: str) -> None:
+        self._store, self._label = store, label
 
     def files(self, root: str) -> dict[str, ObjectInfo]:
         if not isinstance(self._store, FolderStore):
@@ -201,11 +193,12 @@ class _Walk:
             for (path, prefix), (infos, names) in zip(level, answers, strict=True):
                 if not prefix:
                     refuse_half_pulled(infos, self._label)
-                found.update((prefix + _name_of(info, is_quoted=self._is_quoted), info) for info in infos)
+                found.update((prefix + name_in(info.path), info) for info in infos)
                 for name in names:
                     if prefix or name != STATE:
                         inside = f"{path}/{name}" if path != "/" else name
-                        following.append((inside, f"{prefix}{self._shown(name)}/"))
+                        shown = unquoted(name) if is_url(path) else name
+                        following.append((inside, f"{prefix}{shown}/"))
             level, folders = following, folders + len(following)
             if not level:
                 return found
@@ -228,6 +221,3 @@ class _Walk:
             # This storage cannot list a folder without a name: one entry stands for what is below it.
             return [ObjectInfo(f"{path}/", f"{self._label}/{prefix}", None)], []
         return found, names
-
-    def _shown(self, name: str) -> str:
-        return unquote(name) if self._is_quoted else name

@@ -15,6 +15,7 @@ from streamer.core.quoting import quoted
 from streamer.core.request.request import Request
 from streamer.core.secrets.hidden_arguments import type_name
 from streamer.core.secrets.redact import redact
+from streamer.core.store.names import check_can_hold
 
 if TYPE_CHECKING:
     from streamer.core.encryption.keys import KeyOption
@@ -112,6 +113,7 @@ def place_request(uri: Any, how: SaveOptions) -> Request:
         raise UsageError(
             "a checkpoint is saved to a folder or a file, not to an index or a glob", uri=redact(uri), hint=hint
         )
+    check_can_hold(uri.partition("://")[0].lower(), uri, redact(uri))
     if uri.partition("://")[0].lower() in _ARCHIVES:
         hint = "Save to a disk or an object store, and pack the files there"
         raise UsageError("an archive cannot be written", uri=redact(uri), hint=hint)

@@ -26,6 +26,7 @@ from streamer.core.log import OwnLogger
 from streamer.core.options.settings import Settings
 from streamer.core.request.request import Request
 from streamer.core.secrets.redact import redact
+from streamer.core.store.names import name_in
 from streamer.core.store.own_objects import OwningUpload
 from streamer.core.store.presence import info_if_present
 from streamer.core.store.sources import Store
@@ -240,6 +241,7 @@ class Saving:
 
 
 def _manifest(place: Place, shards: list[ShardBytes]) -> Manifest:
+    names = [name_in(place.folder + name) for name in place.shards]
     return Manifest(
-        {name: ShardManifest(each.size_bytes, each.digests) for name, each in zip(place.shards, shards, strict=True)}
+        {name: ShardManifest(each.size_bytes, each.digests) for name, each in zip(names, shards, strict=True)}
     )

@@ -1,0 +1,71 @@
+"""Names of objects, and their paths in a store: a path that is a URL holds names percent-encoded."""
+
+from __future__ import annotations
+
+from urllib.parse import quote, unquote
+
+from streamer.core.errors import UsageError
+from streamer.core.quoting import quoted
+
+__all__ = ["check_can_hold", "is_url", "name_in", "path_in", "unquoted"]
+
+# Google refuses line ends; Azure and its clients take a backslash for a slash.
+_REFUSED = {**dict.fromkeys(("gs", "gcs"), "\r\n"), **dict.fromkeys(("az", "abfs", "abfss", "wasb", "wasbs"), "\\")}
+_KEYS_ARE_TEXT = frozenset({"s3", "s3a", *_REFUSED})
+
+
+def check_can_hold(scheme: str, name: str, uri: str) -> None:
+    """Check that a storage can hold an object of this name, before anything is sent.
+
+    Args:
+        scheme: The scheme of its URLs.
+        name: The name of the object, or its path.
+        uri: The URI of the folder, without secrets.
+
+    Raises:
+        UsageError: the name has a character that the storage refuses or changes, or is not UTF-8.
+    """
+    wrong = next((each for each in name if each in _REFUSED.get(scheme, "")), None)
+    if wrong is None and scheme in _KEYS_ARE_TEXT:
+        wrong = next((each for each in name if "\ud800" <= each <= "\udfff"), None)
+    if wrong is not None:
+        what = f"this storage can hold no name with {wrong!a}: {quoted(name)}"
+        raise UsageError(what, uri=uri, hint="Rename the file, or leave it out")
+
+
+def is_url(path: str) -> bool:
+    """Say whether a store's own path is a URL, as those of web servers are."""
+    return "://" in path
+
+
+def name_in(path: str) -> str:
+    """Return the name of the object at a path.
+
+    Example:
+        >>> name_in("https://host/m/100%25.json?signature=1"), name_in("bucket/m/100%25.json")
+        ('100%.json', '100%25.json')
+    """
+    if not is_url(path):
+        return path.rpartition("/")[2]
+    return unquoted(path.partition("?")[0].rpartition("/")[2])
+
+
+def unquoted(text: str) -> str:
+    """Decode percent codes; a byte that is not UTF-8 becomes a lone surrogate, as in `streamer.core.disk_names`."""
+    return unquote(text, errors="surrogateescape")
+
+
+def path_in(folder: str, name: str) -> str:
+    """Return the path of an object.
+
+    Args:
+        folder: Path of a folder, without a slash at its end.
+        name: Name relative to the folder.
+
+    Example:
+        >>> path_in("https://host/m", "%2e%2e/a#b"), path_in("bucket/m", "a#b")
+        ('https://host/m/%252e%252e/a%23b', 'bucket/m/a#b')
+    """
+    if not folder:
+        return name
+    return f"{folder}/{quote(name, errors='surrogateescape') if is_url(folder) else name}"
