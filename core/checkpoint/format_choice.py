@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from streamer.core.errors import FormatError
-from streamer.core.format.shard_names import INDEX_SUFFIX
+from streamer.core.format.shard_names import INDEX_SUFFIX, is_of_training
 from streamer.core.other_formats.interface import Format
 from streamer.core.quoting import names_text
 
@@ -22,7 +22,12 @@ _HAS_SUFFIX = re.compile(r"\.[A-Za-z][^./]*\Z")
 # beside DCP, states of accelerate.
 _BESIDE_A_MODEL = re.compile(r"(?:meta|common)\.pt|(?:sampler|dl_state_dict|random_states)[^/]*\.(?:bin|pt|pth)")
 
-__all__ = ["NO_FORMATS", "OUR_MODULES", "FolderChoice", "Formats"]
+__all__ = ["NO_FORMATS", "OUR_MODULES", "FolderChoice", "Formats", "is_beside_a_model"]
+
+
+def is_beside_a_model(name: str) -> bool:
+    """Say whether programs write a file of this name beside a model: it holds the state of a training."""
+    return is_of_training(name) or _BESIDE_A_MODEL.fullmatch(name) is not None
 
 
 @dataclass(frozen=True)

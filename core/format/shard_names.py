@@ -20,7 +20,9 @@ __all__ = [
     "USUAL_SHARD",
     "IncompleteSeries",
     "incomplete_series",
+    "is_consolidated",
     "is_of_checkpoint",
+    "is_of_training",
     "second_copies",
     "series_of",
 ]
@@ -36,11 +38,15 @@ MOST_SHARDS = 10_000
 SHOWN_NAMES = 3
 
 _NUMBERED = re.compile(r"(.*?)([0-9]{1,9})-of-([0-9]{1,9})(\.[A-Za-z]{1,16})")
+_OF_TRAINING = re.compile(
+    r"(?:optimizer|scheduler|scaler|training_args|rng_state|trainer_state)[^/]*\.(?:bin|pt|pth|ckpt)"
+)
 _OF_RANK = re.compile(r"shard-[0-9]{5}-model-")  # DCP writes these; each rank has its own shards
 
 
 # Mistral's own layout of a model, beside the usual layout: the same weights under other names.
 _CONSOLIDATED = re.compile(r"consolidated(?:[.-][0-9]{1,9}(?:-of-[0-9]{1,9})?)?\.safetensors")
+_CONSOLIDATED_OF_RANK = re.compile(r"consolidated\.[0-9]{1,9}\.pth")  # Meta's: a part of each tensor for each rank
 _USUAL = re.compile(r"model(?:-[0-9]{1,9}-of-[0-9]{1,9})?\.safetensors")
 
 _OF_CHECKPOINTS = (SHARD_SUFFIX, SHARD_SUFFIX + INDEX_SUFFIX)
@@ -100,6 +106,26 @@ def second_copies(names: Iterable[str]) -> list[str]:
     listed = list(names)
     has_usual = any(_USUAL.fullmatch(name) for name in listed)
     return [name for name in listed if has_usual and _CONSOLIDATED.fullmatch(name)]
+
+
+def is_of_training(name: str) -> bool:
+    """Say whether a file of PyTorch has a name under which Trainers keep the state of a training.
+
+    Example:
+        >>> is_of_training("optimizer.pt"), is_of_training("pytorch_model.bin")
+        (True, False)
+    """
+    return _OF_TRAINING.fullmatch(name) is not None
+
+
+def is_consolidated(name: str) -> bool:
+    """Say whether a file has a name of Mistral's and Meta's own layouts.
+
+    Example:
+        >>> is_consolidated("consolidated.00.pth"), is_consolidated("consolidated.safetensors")
+        (True, True)
+    """
+    return _CONSOLIDATED.fullmatch(name) is not None or _CONSOLIDATED_OF_RANK.fullmatch(name) is not None
 
 
 def incomplete_series(names: Iterable[str]) -> list[IncompleteSeries]:

@@ -97,7 +97,7 @@ class Gguf:
             types.update(own_types)
         tensors = [tensor for tensors, _, _ in found for tensor in tensors]
         with about(files[0]):
-            _check_parts(metadata, len(files), len(tensors))
+            _check_parts(files[0].name, metadata, len(files), len(tensors))
         return CheckpointIndex(tensors, {**metadata, TYPES_KEY: json.dumps(types)} if types else metadata)
 
 
@@ -107,7 +107,7 @@ def streamer_format() -> Format:
     return Gguf()
 
 
-def _check_parts(metadata: dict[str, str], files: int, tensors: int) -> None:
+def _check_parts(name: str, metadata: dict[str, str], files: int, tensors: int) -> None:
     parts = metadata.get("split.count", "0")
     if parts not in ("0", str(files)):
         what = (
@@ -115,7 +115,9 @@ def _check_parts(metadata: dict[str, str], files: int, tensors: int) -> None:
             if files == 1
             else f"{files} of {parts[:20]} parts are there"
         )
-        raise FormatError(what, hint="Name its folder, or all parts by a pattern: model-*-of-00003.gguf")
+        series = series_of(name)
+        pattern = f"{series[0]}*-of-{series[1]}{series[2]}" if series else "the pattern of their names"
+        raise FormatError(what, hint=f"Fetch all parts into one folder, and load them together: {pattern}")
     count = metadata.get("split.tensors.count")
     if parts != "0" and count is not None and count != str(tensors):
         raise FormatError(

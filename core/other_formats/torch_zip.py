@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from streamer.core.errors import FormatError
 from streamer.core.format.dtypes import DTYPES_BY_TORCH_NAME, bits_of
 from streamer.core.format.plain_pickle import GlobalName, Record, read_plain, same
+from streamer.core.format.shard_names import is_consolidated, is_of_training
 from streamer.core.format.torch_archive import STORAGES, TORCH_NAMES
 from streamer.core.other_formats.interface import (
     CheckpointFile,
@@ -43,7 +44,6 @@ __all__ = ["TorchZip", "streamer_format"]
 _MODEL = re.compile(
     r"(?:pytorch_model|diffusion_pytorch_model|adapter_model|model|consolidated)(?:[.-][^/]*)?\.(?:bin|pt|pth|ckpt)"
 )
-_OF_TRAINING = re.compile(r"(?:optimizer|scheduler|scaler|training_args|rng_state|trainer_state)[^/]*")
 _BEFORE_1_6 = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19"  # the pickle of a magic number
 MOST_PICKLE_BYTES = 16 << 20  # 80 000 tensors; a hostile pickle takes 130 times as much memory
 _ONLY_TENSORS = (
@@ -145,11 +145,15 @@ class TorchZip:
 
     def files_of(self, names: Sequence[str]) -> Sequence[str]:
         """Choose the files of a model; see `Format.files_of`."""
-        own = [name for name in names if not _OF_TRAINING.fullmatch(name)]
+        own = [name for name in names if not is_of_training(name)]
         models = [name for name in own if _MODEL.fullmatch(name)]
         if not models and len(own) > 1:
             hint = "Name the one to load"
             raise FormatError(f"the folder holds {len(own)} files of PyTorch: {names_text(own)}", hint=hint)
+        if len(models) > 1 and all(map(is_consolidated, models)):  # each holds a slice of every tensor
+            hint = "Load each by its name, or convert the model"
+            what = f"the folder holds a model in Meta's layout, cut for {len(models)} ranks: {names_text(models)}"
+            raise FormatError(what, hint=hint)
         stems = {re.split(r"[.-]", name)[0] for name in models}
         if len(stems) > 1:
             raise FormatError(f"the folder holds several models: {names_text(models)}", hint="Name the one to load")
