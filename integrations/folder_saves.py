@@ -22,11 +22,12 @@ from streamer._save.arguments import SaveOptions
 from streamer._save.parts import ShardBytes
 from streamer._save.report import SaveReport
 from streamer._save.writing import Writing, quiet_writing
+from streamer.core.checkpoint.other_weights import check_replaceable, weights_in_the_way
 from streamer.core.checkpoint.saved_tensors import SavedTensors
 from streamer.core.errors import OptionError, UsageError
 from streamer.core.format.header_writer import in_file_order, render_header
 from streamer.core.options.options import Options
-from streamer.core.options.settings import resolve
+from streamer.core.options.settings import Settings, resolve
 from streamer.core.private_folders import private_folder
 from streamer.core.secrets.redact import redact
 from streamer.core.store.own_objects import OwningUpload
@@ -86,7 +87,7 @@ def saved_folder(
         if store.find(store.root):
             hint = "Save to another place, or remove the files: they are never replaced"
             raise UsageError("the folder is not empty", uri=redact(uri), hint=hint)
-        sending = _Sending(writing, store, os.path.abspath(folder))
+        sending = _Sending(writing, store, settings, os.path.abspath(folder))
         writers = {WRITERS[each]: sending.send_tensors for each in modules}
         with routed(sending.folder, writers):
             save(folder)
@@ -134,8 +135,9 @@ def check_saves(saved: Any) -> None:
 
 
 class _Sending:
-    def __init__(self, writing: Writing, store: Store, folder: str) -> None:
+    def __init__(self, writing: Writing, store: Store, settings: Settings, folder: str) -> None:
         self._writing, self._root, self.folder = writing, store.root.rstrip("/"), folder
+        self._store, self._settings = store, settings
         self._uploads: dict[str, OwningUpload] = {}
         self.tensors = 0
 
@@ -159,6 +161,8 @@ class _Sending:
     def show(self) -> list[str]:
         """Let all files show up, and return their names."""
         names = sorted(self._uploads, key=partial(turn, self._uploads.keys()))
+        older = weights_in_the_way(self._store, [f"{self._root}/{name}" for name in names])  # in a sub-folder
+        check_replaceable(self._store, older, self._settings, hint="Save to another place, or remove them")
         for name in names:
             if name == names[-1]:
                 self._writing.confirm()

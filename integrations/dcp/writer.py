@@ -21,6 +21,7 @@ from torch.futures import Future
 
 from streamer._locate_shards import opened_store
 from streamer._save.writing import quiet_writing, uploading_store
+from streamer.core.checkpoint.other_weights import check_replaceable, weights_in_the_way
 from streamer.core.errors import UsageError
 from streamer.core.options.arguments import check_storage_options, check_uri
 from streamer.core.options.options import Options
@@ -87,11 +88,13 @@ class StorageWriter(FileSystemWriter):
         """Check whether a checkpoint exists, and remove its ``.metadata``; called by torch.
 
         Raises:
-            UsageError: a checkpoint exists, and may not be replaced; it is a ``RuntimeError``, too, as torch's.
+            UsageError: a checkpoint exists, and may not be replaced (it is a ``RuntimeError``, too, as torch's); or the
+                folder holds other weights, which `streamer.load` of the folder would read.
         """
         if not self.overwrite and self._files.exists(METADATA):
             hint = "Save elsewhere, or pass overwrite=True: no checkpoint can be read until the new one is complete"
             raise _ExistsError("there is a checkpoint already", uri=str(self.path), hint=hint)
+        self._files.check_beside()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # torch warns that `overwrite` is True, as the user requested
             return super().prepare_local_plan(plan)
@@ -128,6 +131,12 @@ class _Files(FileSystemBase):
         self._store: Store | None = None
         self._renamed: dict[str, bytes] = {}  # temporary name to the content that `rename` sends
         self.failure: BaseException | None = None  # the first failure
+
+    def check_beside(self) -> None:
+        """Refuse weights of another format that a load of the folder would take; raises as `check_replaceable`."""
+        with self.opened() as store:
+            older = weights_in_the_way(store, [f"{store.root.rstrip('/')}/{METADATA}"])
+            check_replaceable(store, older, resolve(self._options), hint="Save elsewhere, or remove them")
 
     @contextmanager
     def opened(self) -> Iterator[Store]:

@@ -242,6 +242,7 @@ def pull_folder(
         exclude=wanted["exclude"],
         is_verified=not wanted["no_verify"],
         is_checked=wanted["check"],
+        replaces=wanted["replace"],
         key=wanted["key_file"],
         context=wanted["key_context"],
         storage_options=parsed_options(storage_options),

@@ -14,12 +14,13 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def copy_options(command: Command) -> Command:
-    """Add ``--include``, ``--exclude``, ``--no-verify``, ``--json`` and ``--quiet`` to a command."""
+    """Add ``--include``, ``--exclude``, ``--replace``, ``--no-verify``, ``--json`` and ``--quiet`` to a command."""
     patterns: dict[str, Any] = {"multiple": True, "metavar": "PATTERN"}
     for option in (
         click.option("--quiet", is_flag=True, help="Show no progress and no summary."),
         click.option("--json", "as_json", is_flag=True, help="Print a JSON object, also for an error."),
         click.option("--no-verify", is_flag=True, help="Do not compare files with the digests that the storage keeps."),
+        click.option("--replace", is_flag=True, help="Replace an older checkpoint; its files are removed last."),
         click.option("--exclude", **patterns, help="Leave out files that match; may be repeated."),
         click.option("--include", **patterns, help="Only files that match; may be repeated."),
     ):

@@ -25,7 +25,14 @@ from streamer._pull.record import PulledFile, PulledFolder, PullReport, Wanted
 from streamer._pull.resumed_file import READ_BYTES, Part, name_of_part
 from streamer._pull.transfer import Incoming, transfer
 from streamer.backends.posix.open_folder import are_in_one_another
+from streamer.backends.posix.store import PosixStore
 from streamer.core.checkpoint.file_digests import OWN, FileDigests, hash_of
+from streamer.core.checkpoint.other_weights import (
+    MANIFEST_SUFFIX,
+    check_replaceable,
+    is_found_by_name,
+    weights_in_the_way,
+)
 from streamer.core.checkpoint.shards import source_object
 from streamer.core.checkpoint.small_files import sized, without_large
 from streamer.core.checkpoint.strategies import digests_of
@@ -106,12 +113,15 @@ class _Pull:
         kept = self._kept(chosen)
         gone, others = self._others(listing, chosen)
         missing = {name: info for name, info in chosen.items() if name not in kept}
+        older = self._older(listing, {*chosen, *others}, gone, has_new=bool(missing))
         pulled, parts, read_bytes = self._pull(missing, progress)
         record = PulledFolder(self._label, {**others, **kept, **pulled}, seal_of(self._place))
         here = {name: each for name, each in others.items() if self._folder.has_file(name, each.size_bytes)}
         authenticated = self._check(chosen, {*record.files, *listing.files}, pulled, here)
         if pulled or gone or not self._is_same_place or self._folder.is_marked:
             place(self._folder, record, gone, parts)
+        for name in older:
+            self._folder.remove(name)
         files = record.files.values()
         return PullReport(
             self._label,
@@ -121,7 +131,7 @@ class _Pull:
             read_bytes,
             len(kept),
             sum(each.verified_by is not None for each in files),
-            tuple(gone),
+            (*gone, *older),
             time.monotonic() - (self._settings.began or 0.0),
             authenticated,
         )
@@ -220,6 +230,22 @@ class _Pull:
         same = rest if self._is_same_place else {}
         others = {name: each for name, each in same.items() if name in listed and listed[name].version == each.version}
         return sorted(set(rest) - set(others)), others
+
+    def _older(self, listing: Listing, own: Collection[str], gone: Collection[str], *, has_new: bool) -> list[str]:
+        """Return weights on the disk that would hide the pulled ones, if they may be removed; refuse them otherwise."""
+        if listing.is_file and not is_found_by_name(next(iter(listing.files))):
+            return []  # readers of the folder do not look for it: it is read by its name
+        on_disk = PosixStore(self._folder.path)
+        prefix = f"{on_disk.root.rstrip('/')}/"
+        older = {
+            info.path.removeprefix(prefix): info
+            for info in weights_in_the_way(on_disk, [prefix + name for name in own])
+            # A manifest beside files that were there already was written here later.
+            if has_new or not info.path.endswith(MANIFEST_SUFFIX)
+        }
+        older = {name: info for name, info in older.items() if name not in gone}
+        check_replaceable(on_disk, list(older.values()), self._settings, may_replace=self._wanted.replaces)
+        return list(older)
 
     def _pull(
         self, missing: Mapping[str, ObjectInfo], progress: ProgressOption

@@ -102,6 +102,7 @@ class Wanted:
         options: As for `streamer.load`.
         key: As for `streamer.load`; every file that may hold tensors is authenticated.
         context: As for `streamer.load`.
+        replaces: Weights of an older checkpoint are removed when the new files are there; otherwise they are refused.
     """
 
     include: Sequence[str] = ()
@@ -113,6 +114,7 @@ class Wanted:
     options: Options | None = None
     key: KeyOption = field(default=None, repr=False)
     context: str | None = None
+    replaces: bool = False
 
 
 @dataclass(frozen=True)
@@ -127,7 +129,7 @@ class PullReport:
         read_bytes: Bytes that were read from the storage.
         kept_files: Number of files that were already in the folder.
         verified_files: Number of files that were compared with a digest of their storage, now or earlier.
-        removed: Files of an earlier pull that the storage no longer has.
+        removed: Files of an earlier pull that the storage no longer has, and of an older checkpoint.
         seconds: Duration.
         authenticated_files: Number of encrypted files of which every byte was authenticated.
     """

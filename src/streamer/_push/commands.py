@@ -34,8 +34,8 @@ def push_folder(context: click.Context, /, folder: str, uri: str, *, storage_opt
     With a slash at its end, URI is always a folder.
 
     The index of a checkpoint shows up last, so that a load finds the whole checkpoint or none. If the command is run
-    again, it continues where it stopped, and sends nothing if all files are there. It never replaces a file that has
-    other content.
+    again, it continues where it stopped, and sends nothing if all files are there. Without --replace, it replaces no
+    file that has other content, and writes no weights beside others that a load of the folder would read.
 
     Exit codes: as for pull.
 
@@ -69,7 +69,8 @@ def copy_files(
     """Copy the file at the first URI, or all files below it, to the second URI, without a disk between them.
 
     The second URI is a folder, or the name of the new file, as for push. Files are compared with the digests of both
-    storages. As with push, a second run continues the first, the index shows up last, and no file is replaced.
+    storages. As with push, a second run continues the first, the index shows up last, and no file is replaced without
+    --replace.
 
     Exit codes: as for pull.
 
@@ -84,6 +85,7 @@ def _run(source: str, target: Target, source_options: dict[str, Any] | None, ask
         include=asked["include"],
         exclude=asked["exclude"],
         is_verified=not asked["no_verify"],
+        replaces=asked["replace"],
         storage_options=source_options,
         key=asked.get("key_file"),
         context=asked.get("key_context"),
@@ -101,4 +103,6 @@ def _summary(report: PushReport) -> str:
     kept = f", {report.kept_files} of them from before" if report.kept_files else ""
     sent = f"{size_text(report.sent_bytes)} sent in {report.seconds:.1f} s"
     keyed = f", {counted(report.authenticated_files, 'file')} authenticated" if report.authenticated_files else ""
-    return printable(f"{report.uri}: {there}{kept}; {sent}{keyed}")
+    lines = [f"removed {each} of an older checkpoint" for each in report.removed]
+    lines.append(f"{report.uri}: {there}{kept}; {sent}{keyed}")
+    return "\n".join(map(printable, lines))

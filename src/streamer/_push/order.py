@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection
 
+from streamer.core.checkpoint.other_weights import MANIFEST_SUFFIX, OTHER_WEIGHTS, is_index
 from streamer.core.format.shard_names import SHARD_SUFFIX
 
 __all__ = ["is_manifest", "turn"]
-
-# The name of a variant's index contains the name of the variant. DCP's index is `.metadata`.
-_INDEX = re.compile(r".*\.(?:safetensors|bin)\.index(?:\.[^/]+)?\.json|(?:.*/)?\.metadata", re.DOTALL)
-MANIFEST_SUFFIX = f"{SHARD_SUFFIX}.manifest.json"
-_OTHER_WEIGHTS = (".bin", ".pt", ".pth", ".ckpt", ".gguf", ".npz", ".tensors")
 
 
 def turn(names: Collection[str], name: str) -> tuple[int, str]:
@@ -39,14 +34,14 @@ def turn(names: Collection[str], name: str) -> tuple[int, str]:
         '.metadata'
     """
     folder = name[: len(name) - len(name.rpartition("/")[2])]
-    has_index = any(each.startswith(folder) and _INDEX.fullmatch(each) for each in names)
-    if _INDEX.fullmatch(name):
+    has_index = any(each.startswith(folder) and is_index(each) for each in names)
+    if is_index(name):
         return 4, name
     if is_manifest(name):
         return 2, name
     if has_index:
         return 0, name
-    return 3 if name.endswith(SHARD_SUFFIX) else 1 if name.endswith(_OTHER_WEIGHTS) else 0, name
+    return 3 if name.endswith(SHARD_SUFFIX) else 1 if name.endswith(OTHER_WEIGHTS) else 0, name
 
 
 def is_manifest(name: str) -> bool:

@@ -2,16 +2,17 @@
 
 Guarantees: a file shows up only when it is whole. The index of a checkpoint, or its only file, shows up after all
 files that it needs. A second run sends only missing files: a file of the target is kept if the digests of the storages
-show equal content. Refuses, before a byte is sent, to replace a file that has other content: otherwise an older
-checkpoint would be mixed with the new one.
+show equal content. Refuses, before a byte is sent, to replace a file that has other content, and to write weights
+beside others that a reader of the folder would take: otherwise an older checkpoint would be read, or mixed with the new
+one. With `Wanted.replaces`, these are replaced, and removed when all new files are there.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import PurePosixPath
@@ -22,26 +23,29 @@ from streamer._locate_shards import opened_store
 from streamer._progress import Progress
 from streamer._pull.authentication import authenticate
 from streamer._pull.checkpoints import Copied, check_series
-from streamer._pull.listing import check_names, files_below, is_selected
+from streamer._pull.listing import Listing, check_names, files_below, is_selected
 from streamer._pull.record import Wanted
 from streamer._push.order import is_manifest, turn
 from streamer._push.report import PushReport
 from streamer._save.writing import Writing, uploading_store
 from streamer.backends.posix.open_folder import are_in_one_another
 from streamer.core.checkpoint.file_bytes import FileBytes, are_equal
+from streamer.core.checkpoint.other_weights import check_replaceable, is_found_by_name, weights_in_the_way
 from streamer.core.checkpoint.small_files import sized
 from streamer.core.disk_names import disk_name
-from streamer.core.errors import ChangedError, ObjectNotFoundError, UsageError
+from streamer.core.errors import AccessDeniedError, ChangedError, ObjectNotFoundError, StorageError, UsageError
+from streamer.core.format.shard_names import series_of
 from streamer.core.options.arguments import check_storage_options, check_uri
 from streamer.core.options.settings import Settings, resolve
 from streamer.core.quoting import quoted
 from streamer.core.request.request import ProgressOption
 from streamer.core.secrets.hidden_arguments import hidden, hidden_uri
 from streamer.core.secrets.redact import redact
+from streamer.core.store.names import check_can_hold, is_url, name_in, path_in
 from streamer.core.store.own_objects import OwningUpload
 from streamer.core.store.parallel import in_parallel
 from streamer.core.store.presence import info_if_present
-from streamer.core.store.sources import Store
+from streamer.core.store.sources import ObjectInfo, Store
 from streamer.plugins.registry import scheme_of
 
 __all__ = ["Target", "push"]
@@ -110,10 +114,13 @@ class _Push:
 
     def run(self, progress: ProgressOption) -> PushReport:
         began = time.perf_counter()
-        chosen = self._chosen()
+        listing = files_below(self._source.store, self._source.uri, self._settings)
+        chosen = self._chosen(listing)
         authenticated = self._authenticated(chosen)
         there = self._there(chosen)
-        self._check_equal(chosen, there)
+        replaced = self._different(chosen, there)
+        there = {name: file for name, file in there.items() if name not in replaced}
+        older = self._older(listing, chosen, there)
         missing = sorted(chosen.keys() - there.keys(), key=partial(turn, chosen.keys()))
         sent_bytes = sum(chosen[name].size_bytes for name in missing)
         label = f"{self._to.label} ({len(missing)} files)"
@@ -123,7 +130,9 @@ class _Push:
                 self._target, self._settings.memory_limit_bytes, shown, Event(), failure="not all files are there"
             ) as writing,
         ):
-            self._send_all(writing, {name: chosen[name] for name in missing})
+            self._send_all(writing, {name: chosen[name] for name in missing}, replaced)
+        self._check_listed(missing)
+        removed = self._removed(older)
         return PushReport(
             self._source.label,
             self._to.label,
@@ -134,6 +143,7 @@ class _Push:
             self._verified_files,
             time.perf_counter() - began,
             authenticated,
+            removed,
         )
 
     def _authenticated(self, chosen: Mapping[str, FileBytes]) -> int:
@@ -152,9 +162,8 @@ class _Push:
         copied = Copied(infos, infos, lambda _: True, opened, self._source.label)
         return authenticate(copied, wanted, self._settings, is_whole=not (wanted.include or wanted.exclude))
 
-    def _chosen(self) -> dict[str, FileBytes]:
+    def _chosen(self, listing: Listing) -> dict[str, FileBytes]:
         source, wanted = self._source, self._wanted
-        listing = files_below(source.store, source.uri, self._settings)
         listed = listing.files
         self._names_file = listing.is_file and _names_file(self._to, next(iter(listed)))
         names = [name for name in sorted(listed) if is_selected(name, wanted.include, wanted.exclude)]
@@ -162,13 +171,15 @@ class _Push:
             message = f"the patterns select none of the {len(listed)} files"
             raise ObjectNotFoundError(message, uri=source.label, hint="Check the patterns")
         check_names(names, source.label)
+        for name in names:
+            check_can_hold(scheme_of(self._to.uri), name, self._to.label)
         check_series(listed, names, source.label)
         infos = sized(source.store, [listed[name] for name in names])
         return {name: FileBytes(source.store, info, self._settings) for name, info in zip(names, infos, strict=True)}
 
     def _path(self, name: str) -> str:
         root = self._target.root.rstrip("/")
-        return root if self._names_file else f"{root}/{name}"
+        return root if self._names_file else path_in(root, name)
 
     def _there(self, chosen: Mapping[str, FileBytes]) -> dict[str, FileBytes]:
         """Find the files that the target has already."""
@@ -179,35 +190,97 @@ class _Push:
             if info is not None
         }
 
-    def _check_equal(self, chosen: Mapping[str, FileBytes], there: Mapping[str, FileBytes]) -> None:
+    def _different(self, chosen: Mapping[str, FileBytes], there: Mapping[str, FileBytes]) -> dict[str, ObjectInfo]:
+        """Return the files of the target that have other content, if they may be replaced."""
+        found: dict[str, ObjectInfo] = {}
         for name, file in there.items():  # one by one: a comparison may read the file with many requests at once
-            if not are_equal(chosen[name], file):
-                hint = "Copy to another place, or remove this file: it is never replaced"
+            if are_equal(chosen[name], file):
+                continue
+            if not self._wanted.replaces:
+                hint = "Copy to another place, or pass --replace"
                 raise UsageError(f"another file is there: {quoted(name)}", uri=file.info.uri, hint=hint)
+            found[name] = file.info
+        shards = [name for name in found if series_of(name.rpartition("/")[2])]
+        if len(shards) > 1:  # while they are replaced one by one, a reader would mix them
+            what = f"an older checkpoint has shards of the same names: {quoted(shards[0])}"
+            raise UsageError(what, uri=found[shards[0]].uri, hint="Copy to another place, or remove them first")
+        return found
 
-    def _send_all(self, writing: Writing, missing: Mapping[str, FileBytes]) -> None:
-        """Send files, and show each. A manifest waits until the next file is sent, which completes its checkpoint."""
+    def _older(
+        self, listing: Listing, chosen: Mapping[str, FileBytes], there: Mapping[str, FileBytes]
+    ) -> list[ObjectInfo]:
+        """Return the weights that would hide the new ones, if they may be removed; refuse them otherwise."""
+        if listing.is_file and not is_found_by_name(next(iter(chosen))):
+            return []  # readers of the folder do not look for it: it is read by its name
+        found = weights_in_the_way(self._target, map(self._path, chosen))
+        names = {self._path(name): name for name in listing.files}
+        older = [info for info in found if not self._is_of_source(listing, names.get(info.path), info)]
+        if chosen.keys() == there.keys():  # a manifest that was written here later
+            older = [info for info in older if not is_manifest(info.path)]
+        if older:
+            check_replaceable(self._target, older, self._settings, may_replace=self._wanted.replaces)
+        return older
+
+    def _is_of_source(self, listing: Listing, name: str | None, info: ObjectInfo) -> bool:
+        """Say whether a file that is not pushed now was pushed before, or is equal to what would have been."""
+        if name is None:
+            return False
+        (own,) = sized(self._source.store, [listing.files[name]])
+        return are_equal(
+            FileBytes(self._source.store, own, self._settings), FileBytes(self._target, info, self._settings)
+        )
+
+    def _send_all(self, writing: Writing, missing: Mapping[str, FileBytes], replaced: Mapping[str, ObjectInfo]) -> None:
+        """Send files, and show each. A manifest waits until the next file is sent, which completes its checkpoint.
+
+        If files are replaced, all wait until the last is sent, so that they show up right after each other.
+        """
         held: list[tuple[str, OwningUpload]] = []
         for name, file in missing.items():
-            held.append((name, self._sent(writing, name, file)))
-            if is_manifest(name):
+            held.append((name, self._sent(writing, name, file, replaced.get(name))))
+            if is_manifest(name) or replaced:
                 continue
-            self._show(writing, held)
+            self._show(writing, held, replaced)
             held.clear()
-        self._show(writing, held)
+        self._show(writing, held, replaced)
 
-    def _sent(self, writing: Writing, name: str, file: FileBytes) -> OwningUpload:
+    def _sent(self, writing: Writing, name: str, file: FileBytes, replaced: ObjectInfo | None) -> OwningUpload:
         digests = file.digests(file.digest()) if self._wanted.is_verified else file.digests()
         with _resumable():
-            upload = writing.send(self._path(name), file.size_bytes, file.pieces(digests), None)
+            upload = writing.send(self._path(name), file.size_bytes, file.pieces(digests), replaced)
         self._verified_files += digests.verified_by is not None
         return upload
 
-    def _show(self, writing: Writing, held: Sequence[tuple[str, OwningUpload]]) -> None:
+    def _show(
+        self, writing: Writing, held: Sequence[tuple[str, OwningUpload]], replaced: Mapping[str, ObjectInfo]
+    ) -> None:
         for name, upload in held:
             with _resumable():
-                writing.show(self._path(name), upload, None)
+                writing.show(self._path(name), upload, replaced.get(name))
             writing.keep_shown()
+
+    def _check_listed(self, names: Iterable[str]) -> None:
+        """Check that the target lists new files by their names: some servers change a name, and find it by both."""
+        if is_url(self._target.root):  # pages of web servers need not link to every file
+            return
+        paths = {self._path(name): name for name in names}
+        for folder in dict.fromkeys(path.rpartition("/")[0] for path in paths):
+            with suppress(AccessDeniedError):
+                listed = {name_in(info.path) for info in self._target.find(folder or "/")}
+                for path, name in paths.items():
+                    if path.rpartition("/")[0] == folder and name_in(path) not in listed:
+                        what = (
+                            f"the storage does not list {quoted(name)} after it was sent: it may have changed the name"
+                        )
+                        raise StorageError(
+                            what, uri=self._to.label, hint="Rename the file, and look for the other name"
+                        )
+
+    def _removed(self, older: Sequence[ObjectInfo]) -> tuple[str, ...]:
+        store = uploading_store(self._target, self._to.uri)
+        for info in older:
+            store.remove(info.path)
+        return tuple(redact(info.uri) for info in older)
 
 
 def _names_file(target: _Side, name: str) -> bool:

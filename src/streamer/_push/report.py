@@ -22,6 +22,7 @@ class PushReport:
         verified_files: Files that were sent, and compared with a digest that the source's storage keeps.
         seconds: Duration.
         authenticated_files: Number of encrypted files of which every byte was authenticated.
+        removed: Files of an older checkpoint that were removed.
     """
 
     source: str
@@ -33,6 +34,7 @@ class PushReport:
     verified_files: int
     seconds: float
     authenticated_files: int = 0
+    removed: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return all fields as plain values for JSON."""

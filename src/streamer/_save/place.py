@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from streamer._save.resuming import Resumed
+from streamer.core.checkpoint.other_weights import check_replaceable, is_found_by_name, weights_in_the_way
 from streamer.core.checkpoint.sharding import is_usual_shard, shard_names
 from streamer.core.engine.session import SourceObject
 from streamer.core.engine.small_reads import read_ranges
@@ -35,8 +36,9 @@ from streamer.core.store.uploads import changed_meanwhile
 
 __all__ = ["Place", "old_manifest", "place_of", "writers_errors"]
 
-MANIFEST_SUFFIX = ".manifest.json"
-USUAL_MANIFEST = USUAL_SHARD + MANIFEST_SUFFIX
+USUAL_MANIFEST = USUAL_SHARD + ".manifest.json"
+
+_SAVE_TO_FOLDER = "Save to the folder with overwrite=True, which replaces a checkpoint, or save elsewhere"
 
 
 @dataclass(frozen=True)
@@ -103,8 +105,11 @@ def place_of(
     if is_file:
         name = store.root.rpartition("/")[2]
         prefix = store.root[: len(store.root) - len(name)]
-        manifest = name + MANIFEST_SUFFIX
+        manifest = f"{name}.manifest.json"
         place = Place(prefix, [name], None, manifest, _present(store, [prefix + name, prefix + manifest]))
+        if is_found_by_name(name):
+            others = [info for info in weights_in_the_way(store, [store.root]) if info.path != prefix + manifest]
+            check_replaceable(store, others, settings, hint=_SAVE_TO_FOLDER)
     else:
         place = _folder(store, shards, settings, overwrite=overwrite, resumed=resumed)
     if place.existing and not overwrite:
