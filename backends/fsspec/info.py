@@ -7,8 +7,9 @@ two results of `info`: a listing may write the same version in another way.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timezone
 from typing import Any
 
 from fsspec import AbstractFileSystem
@@ -18,6 +19,7 @@ from streamer.backends.fsspec.errors import raise_storage_error
 from streamer.backends.private_names.fsspec import parent_of
 from streamer.core.errors import ChangedError
 from streamer.core.store.sources import ObjectInfo
+from streamer.core.store.versions import YOUNG_S, settled_at
 
 __all__ = ["VersionCheck", "fresh_info", "make_folders", "origin_of", "size_of", "version_of"]
 
@@ -63,10 +65,18 @@ class VersionCheck:
         self._version: str | None = None
 
     def note(self) -> None:
-        """Request the version, unless it was requested before; called before each read."""
+        """Request the version, unless it was requested before; called before each read.
+
+        Raises:
+            ChangedError: the file was replaced since it was looked up, and has another version again after two seconds.
+        """
         with self._lock:
             if not self._is_noted:
                 self._version = self._current()
+                pause_s = settled_at(self._version) - time.monotonic()
+                if self._version != self._info.version and 0 < pause_s < YOUNG_S + 1:
+                    time.sleep(pause_s)
+                    self.confirm()
                 self._is_noted = True
 
     def confirm(self) -> None:
@@ -132,5 +142,5 @@ def version_of(metadata: Mapping[str, Any]) -> str | None:
     """Return the version in the metadata of a file; None if there is none."""
     value = next((metadata[key] for key in VERSION_KEYS if metadata.get(key) not in (None, "")), None)
     if isinstance(value, datetime):  # the memory file system reports a time in `info`, and seconds in `ls`
-        value = value.timestamp()
+        value = (value if value.tzinfo else value.replace(tzinfo=timezone.utc)).timestamp()
     return None if value is None else str(value)

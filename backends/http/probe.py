@@ -22,6 +22,7 @@ from streamer.backends.client.redirects import Hop
 from streamer.backends.http.client import HttpClient
 from streamer.backends.http.index_page import MAX_PAGE_BYTES, NAME_THE_INDEX, PAGES, is_page, is_whole, media_type
 from streamer.core.errors import CredentialsError, ObjectNotFoundError, RangeResponseError, StorageError
+from streamer.core.store.versions import seconds_of, settled_at
 
 __all__ = [
     "Probe",
@@ -32,6 +33,7 @@ __all__ = [
     "probe_object",
     "probe_of",
     "version_in",
+    "whole_version_in",
 ]
 
 _WHOLE = re.compile(r"bytes\s+0-([0-9]{1,18})/([0-9]{1,18})", re.IGNORECASE)
@@ -54,6 +56,8 @@ class Probe:
         version_header: The header with the version.
         has_ranges: The server answers requests for ranges.
         expires_at_s: Unix time at which the URL expires, or None if it names none.
+        whole_version: As `whole_version_in` returns it.
+        settled_at: As of `ObjectInfo`.
     """
 
     hop: Hop
@@ -61,7 +65,9 @@ class Probe:
     version: str | None
     version_header: str
     has_ranges: bool
-    expires_at_s: float | None = None
+    expires_at_s: float | None
+    whole_version: str | None
+    settled_at: float
 
 
 def version_in(headers: Mapping[str, str]) -> tuple[str | None, str]:
@@ -74,6 +80,19 @@ def version_in(headers: Mapping[str, str]) -> tuple[str | None, str]:
         if value and value.isascii() and value.isprintable():
             return value, name
     return None, "ETag"
+
+
+def whole_version_in(headers: Mapping[str, str]) -> str | None:
+    """Return the version in the headers of an answer; a weak ETag, which other bytes may have, has the time beside it.
+
+    Example:
+        >>> whole_version_in({"etag": 'W/"1"', "last-modified": "Thu, 01 Jan 2026 00:00:00 GMT"})
+        'W/"1" Thu, 01 Jan 2026 00:00:00 GMT'
+    """
+    version, _ = version_in(headers)
+    changed = headers.get("last-modified")
+    is_weak = version is not None and version.startswith("W/") and seconds_of(changed) is not None
+    return f"{version} {changed}" if is_weak else version
 
 
 def expiry_of(url: str, headers: Mapping[str, str], now_s: float) -> float | None:
@@ -103,8 +122,13 @@ def expiry_of(url: str, headers: Mapping[str, str], now_s: float) -> float | Non
 def probe_of(hop: Hop, headers: Mapping[str, str], size_bytes: int, *, has_ranges: bool) -> Probe:
     """Describe an object by the headers of an answer, which came from `hop`."""
     version, version_header = version_in(headers)
+    changed, now_s = headers.get("last-modified"), seconds_of(headers.get("date"))
+    at = settled_at(version, changed_at_s=seconds_of(changed), now_s=now_s)
+    whole_version = whole_version_in(headers)
     expires_at_s = expiry_of(hop.url, headers, time.time())
-    return Probe(hop, size_bytes, version, version_header, has_ranges, expires_at_s)
+    if whole_version != version and changed is not None:  # each answer must have the time that is beside a weak ETag
+        version, version_header = changed, "Last-Modified"
+    return Probe(hop, size_bytes, version, version_header, has_ranges, expires_at_s, whole_version, at)
 
 
 def check_kind(headers: Mapping[str, str], path: str, uri: str) -> None:

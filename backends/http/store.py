@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from functools import partial
+from functools import cached_property, partial
 from importlib.util import find_spec
 from itertools import chain
 from typing import Any
@@ -35,6 +35,7 @@ from streamer.core.store.parallel import in_parallel
 from streamer.core.store.presence import folders_among
 from streamer.core.store.sources import HttpSource, ObjectInfo, PythonSource, Store, hookimpl
 from streamer.core.store.uploads import Upload
+from streamer.core.store.versions import is_same_version
 
 __all__ = ["HttpStore", "source_of_probe", "streamer_open_store", "streamer_source_kind"]
 
@@ -109,6 +110,7 @@ class HttpStore:
         self._probes: dict[str, Probe] = {}
         self._guard = threading.Lock()
         self.root = (self._host + parts.path).rstrip("/")
+        self._names_folder = parts.path.endswith("/") or not parts.path
 
     def info(self, path: str) -> ObjectInfo:
         """Request size and version by one GET of one byte.
@@ -197,12 +199,25 @@ class HttpStore:
     def _names(self, folder: str, *, has_folders: bool = False) -> list[str]:
         """Return the quoted names to which a folder's index page links."""
         uri = self._uri(folder)
+        if folder == self.root and not self._names_folder and self._is_file:
+            raise ObjectNotFoundError("This is a file, not a folder", uri=uri, hint="Name a folder")
         page, url = index_page(self._client, self._start(f"{folder}/"), uri)
         try:
             return names_in(page.decode(errors="replace"), url, self._limits, has_folders=has_folders)
         except StorageError as error:
             error.uri = uri
             raise
+
+    @cached_property
+    def _is_file(self) -> bool:
+        """Whether the URL without a slash at its end is a file: some servers send it whole if a slash is added."""
+        try:
+            self.info(self.root)
+        except StorageError as error:
+            if is_transient(error):
+                raise
+            return False
+        return True
 
     def _listed(self, path: str) -> list[ObjectInfo]:
         """Describe a linked file; return nothing if the link leads to a sub-folder without its slash.
@@ -221,7 +236,7 @@ class HttpStore:
     def _info_of(self, path: str, probe: Probe) -> ObjectInfo:
         with self._guard:
             self._probes[path] = probe
-        return ObjectInfo(path, self._uri(path), probe.size_bytes, probe.version)
+        return ObjectInfo(path, self._uri(path), probe.size_bytes, probe.whole_version, probe.settled_at)
 
     def _probe_again(self, info: ObjectInfo) -> Probe:
         probe = self._probe(info.path)
@@ -290,7 +305,9 @@ def source_of_probe(
 
 
 def _is_same(probe: Probe, info: ObjectInfo) -> bool:
-    return info.size_bytes is None or (probe.size_bytes, probe.version) == (info.size_bytes, info.version)
+    return info.size_bytes is None or (
+        probe.size_bytes == info.size_bytes and is_same_version(probe.whole_version, info.version)
+    )
 
 
 def _split(uri: str) -> Any:

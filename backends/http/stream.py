@@ -19,7 +19,7 @@ from streamer.backends.client.answer_values import is_plain
 from streamer.backends.client.exchange import Response
 from streamer.backends.client.redirects import Hop
 from streamer.backends.http.client import HttpClient, OpenResponse
-from streamer.backends.http.probe import Probe, version_in
+from streamer.backends.http.probe import Probe, whole_version_in
 from streamer.core.errors import (
     ChangedError,
     ConnectError,
@@ -31,6 +31,7 @@ from streamer.core.errors import (
 )
 from streamer.core.options.limits import Limits
 from streamer.core.store.sources import ObjectInfo
+from streamer.core.store.versions import is_same_version
 
 __all__ = ["OneStream", "receive"]
 
@@ -216,9 +217,9 @@ class OneStream:
                 status=answer.response.status,
                 hint="Load again; a proxy or load balancer may have answered in its place",
             )
-        version, _ = version_in(headers)
         length = headers.get("content-length")
-        if version != self._expected.version or length not in (None, str(self._expected.size_bytes)):
+        is_same = is_same_version(whole_version_in(headers), self._expected.whole_version)
+        if not is_same or length not in (None, str(self._expected.size_bytes)):
             raise ChangedError(
                 "The file was replaced while it was read",
                 uri=uri,

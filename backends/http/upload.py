@@ -22,6 +22,7 @@ from streamer.core.errors import AccessDeniedError, ObjectNotFoundError, Storage
 from streamer.core.secrets.hidden_arguments import hidden_uri
 from streamer.core.store.sources import ObjectInfo
 from streamer.core.store.uploads import changed_meanwhile
+from streamer.core.store.versions import is_same_version
 
 __all__ = ["HttpFile", "HttpUpload"]
 
@@ -135,6 +136,7 @@ class HttpUpload:
         self._size_bytes, self._replaced = size_bytes, replaced
         self._parts: dict[int, memoryview] = {}
         self._may_be_there = self._is_done = False
+        self._version = ""  # of the file to replace, as the server showed it last
 
     def send(self, offset_bytes: int, part: memoryview) -> None:
         """Hold a part; with the last part of a large file, send the file. Raises as `Upload.send`."""
@@ -159,12 +161,15 @@ class HttpUpload:
     def _put(self) -> None:
         if self._is_done:
             return
-        if not self._may_be_there:
-            self._check_unchanged()
+        if not self._may_be_there and not self._is_unchanged():  # some servers ignore conditions
+            raise changed_meanwhile(self._file.uri, self._replaced)
         parts = [part for _, part in sorted(self._parts.items())]
         self._may_be_there = True
         try:
-            is_written = self._file.put(parts[0] if len(parts) == 1 else b"".join(parts), self._condition())
+            body = parts[0] if len(parts) == 1 else b"".join(parts)
+            is_written = self._file.put(body, self._condition())
+            if not is_written and self._replaced is not None and self._is_unchanged():
+                is_written = self._file.put(body, {})  # the server refuses its own ETag
         except UsageError:
             self._may_be_there = False
             raise
@@ -176,18 +181,14 @@ class HttpUpload:
     def _condition(self) -> dict[str, str]:
         if self._replaced is None:
             return {"If-None-Match": "*"}
-        version = self._replaced.version or ""
-        return {"If-Match": version} if version.startswith('"') else {}
+        return {"If-Match": self._version} if self._version.startswith('"') else {}  # it compares strongly
 
-    def _check_unchanged(self) -> None:
-        """Compare the server's file with the expected one, for servers that ignore conditions."""
+    def _is_unchanged(self) -> bool:
+        """Whether the server's file is the one to replace, in the version that it has now; None: there is no file."""
         try:
-            version: str | None = self._info().version or ""
+            self._version = self._info().version or ""
         except ObjectNotFoundError:
-            version = None
-        if self._replaced is not None and self._replaced.version is None:  # listings have no versions
-            is_changed = version is None
-        else:
-            is_changed = version != (self._replaced and self._replaced.version)
-        if is_changed:
-            raise changed_meanwhile(self._file.uri, self._replaced)
+            return self._replaced is None
+        if self._replaced is None:
+            return False
+        return self._replaced.version is None or is_same_version(self._version, self._replaced.version)

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from streamer.core.checkpoint.file_digests import FileDigests
-from streamer.core.checkpoint.shards import source_object
+from streamer.core.checkpoint.shards import check_unchanged, source_object
 from streamer.core.checkpoint.strategies import digests_of
 from streamer.core.engine.small_reads import read_ranges
-from streamer.core.errors import ChangedError, ChecksumError
+from streamer.core.errors import ChecksumError
 from streamer.core.options.settings import Settings
 from streamer.core.store.digests import NOT_REQUESTED, NoDigest, ObjectDigest
 from streamer.core.store.presence import info_if_present
@@ -73,9 +73,8 @@ class FileBytes:
 
     def _check_unchanged(self) -> None:
         """Check that the file has not changed: requests to object stores name a version, but reads of a disk do not."""
-        now = info_if_present(self.store, self.info.path)
-        if self.info.version is not None and (now is None or now.version != self.info.version):
-            raise ChangedError("the file was changed while it was read", uri=self.info.uri, hint="Run it again")
+        if self.info.version is not None:
+            check_unchanged(self.info, info_if_present(self.store, self.info.path))
 
 
 def are_equal(one: FileBytes, other: FileBytes) -> bool:

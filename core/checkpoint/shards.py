@@ -1,12 +1,18 @@
 """The shards of a checkpoint, as a store describes them: objects with sizes, versions and sources.
 
+Guarantees: no byte is read under a young version (`core/store/versions.py`), which other bytes may have, too: reading
+waits until the versions of all objects are two seconds old.
+
 Refuses objects without a size, and checkpoints of more than `MOST_SHARDS` shards.
 """
 
 from __future__ import annotations
 
+import logging
+import math
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from streamer.core.checkpoint.completeness import missing_shard
@@ -15,18 +21,22 @@ from streamer.core.checkpoint.shard_choice import ShardChoice
 from streamer.core.checkpoint.verification import Expected
 from streamer.core.engine.session import SourceObject
 from streamer.core.engine.small_reads import read_ranges
-from streamer.core.errors import FormatError, ObjectNotFoundError, StorageError
+from streamer.core.errors import ChangedError, FormatError, ObjectNotFoundError, StorageError
 from streamer.core.format.index import ShardIndex, check_index_size, parse_index
 from streamer.core.format.shard_names import MOST_SHARDS, SHARD_SUFFIX
 from streamer.core.options.settings import Settings
 from streamer.core.other_formats.interface import Format
+from streamer.core.quoting import counted
 from streamer.core.store.identities import identity_of
 from streamer.core.store.names import name_in, path_in
 from streamer.core.store.parallel import in_parallel
 from streamer.core.store.sources import MAX_SIZE_BYTES, ObjectInfo, Store
+from streamer.core.store.versions import YOUNG_S
 
-__all__ = ["Kind", "Shards", "info_of", "infos_of_shards", "name_of", "objects_of", "read_index"]
-__all__ += ["shards_of", "source_object"]
+__all__ = ["Kind", "Shards", "check_unchanged", "info_of", "infos_of_shards", "name_of", "objects_of", "read_index"]
+__all__ += ["settled", "shards_of", "source_object"]
+
+_log = logging.getLogger("streamer")
 
 Kind: TypeAlias = Literal["file", "folder", "index", "glob", "list"]
 
@@ -122,7 +132,7 @@ def infos_of_shards(
         except ObjectNotFoundError as error:
             raise missing_shard(shard, uri) from error
 
-    return in_parallel(info_of, index.shards, role="info")
+    return settled(store, in_parallel(info_of, index.shards, role="info"))
 
 
 def shards_of(store: Store, label: str, infos: list[ObjectInfo], kind: Kind = "file") -> Shards:
@@ -137,6 +147,7 @@ def shards_of(store: Store, label: str, infos: list[ObjectInfo], kind: Kind = "f
         raise FormatError(f"these are {len(infos)} shards, more than the {MOST_SHARDS} allowed", uri=label, hint=hint)
     # Some listings lack all or some sizes.
     sized = in_parallel(lambda info: store.info(info.path) if info.size_bytes is None else info, infos, role="info")
+    sized = settled(store, sized)
     return Shards(label, objects_of(store, sized), None, sized, kind=kind)
 
 
@@ -145,12 +156,57 @@ def objects_of(store: Store, infos: list[ObjectInfo]) -> list[SourceObject]:
     return in_parallel(lambda info: source_object(store, info), infos, role="source")
 
 
+def settled(store: Store, infos: Sequence[ObjectInfo]) -> list[ObjectInfo]:
+    """Return the descriptions of objects that are about to be read, each with a version that no other bytes can get.
+
+    Versions that are young are looked up, and looked up again once they are two seconds old.
+
+    Raises:
+        ChangedError: an object was replaced meanwhile.
+        StorageError: and its kinds, from the storage.
+    """
+    if all(info.is_settled or info.is_weak for info in infos):
+        return [*infos]
+
+    def look(info: ObjectInfo) -> ObjectInfo:
+        if info.is_settled or info.is_weak:
+            return info
+        is_due = info.settled_at <= time.monotonic()
+        found = store.info(info.path)
+        return replace(found, settled_at=0.0) if is_due and info.is_same_as(found) else found
+
+    found = in_parallel(look, infos, role="look")
+    due = max((each.settled_at for each in found if each.settled_at < math.inf), default=0.0)
+    if due == 0:
+        return found
+    _log.info("the latest of %s was changed within the last seconds: waiting", counted(len(infos), "file"))
+    time.sleep(max(0.0, min(due - time.monotonic(), YOUNG_S)))
+    again = in_parallel(look, found, role="look")
+    for before, after in zip(found, again, strict=True):
+        check_unchanged(before, after)
+    return again
+
+
+def check_unchanged(before: ObjectInfo, after: ObjectInfo | None) -> None:
+    """Compare two descriptions of an object; None if there is no such object any more.
+
+    Raises:
+        ChangedError: the object was replaced or removed between the two.
+    """
+    if not before.is_same_as(after):
+        what = "removed" if after is None else f"replaced: version {before.version} became {after.version}"
+        hint = "Run it again when nobody writes there"
+        raise ChangedError(f"the file was {what}, while it was looked up and read", uri=before.uri, hint=hint)
+
+
 def source_object(store: Store, info: ObjectInfo) -> SourceObject:
     """Return the source of an object, from which its bytes are read.
 
     Raises:
+        ChangedError: the object was replaced meanwhile.
         StorageError: its size is unknown or impossible; and its kinds, from the storage.
     """
+    (info,) = settled(store, [info])
     if info.size_bytes is None:
         raise StorageError(
             "the storage does not report the size of this object", uri=info.uri, hint="Download it and load the copy"
@@ -166,6 +222,7 @@ def source_object(store: Store, info: ObjectInfo) -> SourceObject:
         info.size_bytes,
         server=getattr(store, "server", ""),
         stored_version=info.version,
+        is_settled=info.is_settled,
         identity=identity_of(store, info, source),
     )
 

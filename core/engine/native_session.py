@@ -50,6 +50,7 @@ class SourceObject:
         stored_version: The version in the store's description before anything was read, or None.
         cache: The object's place in a cache of this machine, or None.
         is_of_cache: The object is a file of that cache, to which other processes may be writing.
+        is_settled: Whether the version tells these bytes from any others, so that they may be kept under it.
     """
 
     uri: str
@@ -62,6 +63,7 @@ class SourceObject:
     cache: CachedObject | None = field(default=None, repr=False, compare=False)
     is_of_cache: bool = False
     identity: str = field(default="", repr=False)
+    is_settled: bool = True
 
 
 def make_engine(

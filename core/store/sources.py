@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from math import inf, isnan, nan
 from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 import pluggy
@@ -15,6 +16,7 @@ import pluggy
 from streamer.core.options.limits import Limits
 from streamer.core.quoting import quoted
 from streamer.core.store.digests import NoDigest, ObjectDigest
+from streamer.core.store.versions import is_same_version, settled_at
 
 __all__ = [
     "AnswerChecksum",
@@ -51,12 +53,36 @@ class ObjectInfo:
         uri: The object's URL as a user would write it, without secrets, for messages.
         size_bytes: Its size, or None if the listing has none.
         version: Opaque version (an ETag with its quotes, a generation), or None if the store has none.
+        settled_at: The time (by `time.monotonic`) from which on the version tells these bytes from any others, if it is
+            looked up again; 0 if it does so now. It is derived from the version unless the store passes it.
     """
 
     path: str
     uri: str
     size_bytes: int | None
     version: str | None = None
+    settled_at: float = field(default=nan, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Find out how far the version can be trusted; see `streamer.core.store.versions`."""
+        if isnan(self.settled_at):
+            object.__setattr__(self, "settled_at", settled_at(self.version))
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the version tells these bytes from any others."""
+        return self.settled_at == 0
+
+    @property
+    def is_weak(self) -> bool:
+        """Whether the version never tells these bytes from any others, however old it gets."""
+        return self.settled_at == inf
+
+    def is_same_as(self, other: ObjectInfo | None) -> bool:
+        """Whether another description of the object, or None, is of the same version and size."""
+        return (
+            other is not None and self.size_bytes == other.size_bytes and is_same_version(self.version, other.version)
+        )
 
 
 @dataclass(frozen=True)

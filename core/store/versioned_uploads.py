@@ -14,6 +14,7 @@ from streamer.core.store.own_objects import FoundObject, OwningUpload, ProvenUpl
 from streamer.core.store.presence import info_if_present
 from streamer.core.store.sources import ObjectInfo, Store
 from streamer.core.store.uploads import Upload, UploadingStore
+from streamer.core.store.versions import is_same_version
 
 __all__ = ["owning", "write_whole"]
 
@@ -103,12 +104,12 @@ class _VersionedUpload(ProvenUpload):
     def _is_own(self, found: FoundObject) -> bool:
         if self.version is None and not self._is_seen:
             return self._is_finished
-        return found.version == self.version and found.size_bytes in (None, self.sent_bytes)
+        return is_same_version(found.version, self.version) and found.size_bytes in (None, self.sent_bytes)
 
     def _is_from_before(self, found: FoundObject | None) -> bool:
         if found is None or self._replaced is None:
             return found is None
-        if found.version != self._replaced.version:
+        if not is_same_version(found.version, self._replaced.version):
             return False
         # The version may be a time in seconds and a size, and so that of the new object, too.
         is_whole = found.size_bytes in (None, self.sent_bytes)

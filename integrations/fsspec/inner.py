@@ -15,7 +15,7 @@ from streamer.backends.builtin_storages import BUILTIN_SCHEMES
 from streamer.backends.fsspec.caches import with_whole_records
 from streamer.backends.fsspec.errors import raise_storage_error
 from streamer.backends.fsspec.foreign_file_systems import check_scheme, with_guarded_links
-from streamer.core.checkpoint.shards import source_object
+from streamer.core.checkpoint.shards import settled, source_object
 from streamer.core.errors import OptionError, StreamerError
 from streamer.core.options.settings import Settings
 from streamer.core.secrets.hidden_arguments import SecretOptions, hidden, hidden_uri, plain
@@ -82,7 +82,7 @@ class Inner:
         """
         uri, options, fs = (self._uri(path), self._options, None) if self._has_backend else (path, None, self.fs)
         with opened_store(hidden_uri(uri), options, fs, self.settings, self._backends) as store:
-            info = store.info(store.root)
+            (info,) = settled(store, [store.info(store.root)])
             return Opened(info, source_object(store, info))
 
     @contextmanager

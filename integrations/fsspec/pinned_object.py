@@ -17,6 +17,7 @@ from streamer.core.errors import ChangedError
 from streamer.core.options.settings import Settings
 from streamer.core.outages.counters import EarlierCounters
 from streamer.core.store.sources import HttpSource, ObjectInfo
+from streamer.core.store.versions import is_same_version
 
 __all__ = ["LookUp", "Opened", "PinnedObject"]
 
@@ -58,7 +59,7 @@ class PinnedObject:
         self._look_up, self._path, self.settings = look_up, path, settings
         opened = look_up(path)
         self.uri, self.version, self.size_bytes = opened.info.uri, opened.info.version, opened.source_object.size_bytes
-        if expected is not None and expected != (self.version, self.size_bytes):
+        if expected is not None and not self._is(*expected):
             raise self._changed(*expected, self.version)
         self._object, self._process = opened.source_object, os.getpid()
         self._is_confirmed = isinstance(opened.source_object.source, HttpSource)
@@ -103,9 +104,12 @@ class PinnedObject:
 
     def _looked_up_again(self) -> SourceObject:
         opened = self._look_up(self._path)
-        if (opened.info.version, opened.source_object.size_bytes) != (self.version, self.size_bytes):
+        if not self._is(opened.info.version, opened.source_object.size_bytes):
             raise self._changed(self.version, self.size_bytes, opened.info.version)
         return opened.source_object
+
+    def _is(self, version: str | None, size_bytes: int) -> bool:
+        return is_same_version(self.version, version) and self.size_bytes == size_bytes
 
     def _changed(self, was: str | None, size_bytes: int, now: str | None) -> ChangedError:
         return ChangedError(

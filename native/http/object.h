@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "http/answer_checksum.h"
+#include "http/range_response.h"
 #include "net/endpoint.h"
 
 namespace streamer {
@@ -60,6 +61,11 @@ class HttpObject {
   void note_answer_without_checksum() { has_unverified_answers_ = true; }
   // Whether every response so far was compared with its checksum.
   bool compares_answers() const { return answer_checksum_ && !has_unverified_answers_; }
+
+  // Some servers answer 412 to their own version. Then no further request names the version as its
+  // condition, and only the version in each response is compared.
+  void forgo_conditions() { has_conditions_ = false; }
+  bool has_conditions() const { return has_conditions_; }
 
   std::shared_ptr<const HttpTarget> target() {
     const std::lock_guard lock(mutex_);
@@ -116,7 +122,7 @@ class HttpObject {
   bool pin_version(const std::string& version) {
     const std::lock_guard lock(mutex_);
     if (version_.empty()) version_ = version;
-    return version.empty() || version_ == version;
+    return version.empty() || is_same_version(version_, version);
   }
 
  private:
@@ -138,6 +144,7 @@ class HttpObject {
   const bool can_refresh_;
   std::optional<AnswerChecksum> answer_checksum_;
   std::atomic<bool> has_unverified_answers_{false};
+  std::atomic<bool> has_conditions_{true};
   std::mutex mutex_;
   std::shared_ptr<const HttpTarget> target_;  // guarded by mutex_
   std::string version_;                       // guarded by mutex_

@@ -11,8 +11,7 @@
 namespace streamer {
 namespace {
 
-// Maximum length of a header that is a list, such as Content-Encoding. Normal lists are a few
-// words.
+// Maximum length of a list header, such as Content-Encoding. Normal lists are a few words.
 constexpr std::size_t kLongestList = 4096;
 
 std::string_view trim(std::string_view text) {
@@ -29,12 +28,10 @@ std::optional<std::uint64_t> parse_number(std::string_view text) {
   return value;
 }
 
-std::string_view without_quotes(std::string_view etag) {
-  if (etag.size() >= 2 && etag.front() == '"' && etag.back() == '"') {
-    etag.remove_prefix(1);
-    etag.remove_suffix(1);
-  }
-  return etag;
+std::string_view opaque_tag_of(std::string_view etag) {
+  if (etag.starts_with("W/")) etag.remove_prefix(2);
+  const bool is_quoted = etag.size() > 1 && etag.front() == '"' && etag.back() == '"';
+  return is_quoted ? etag.substr(1, etag.size() - 2) : etag;
 }
 
 // Appends to the value of a list header, which may be spread over several lines.
@@ -261,6 +258,10 @@ std::string_view xml_text(std::string_view document, std::string_view tag) {
   return trim(document.substr(start + open.size(), end - start - open.size()));
 }
 
+bool is_same_version(std::string_view one, std::string_view other) {
+  return opaque_tag_of(one) == opaque_tag_of(other);
+}
+
 bool may_be_error_document(const ResponseHead& head) {
   return head.status == 200 && head.content_type.find("xml") != std::string::npos;
 }
@@ -280,7 +281,7 @@ std::optional<ReadError> check_range_response(const RangeRequest& request, const
       return refuse(ErrorCode::kRangeResponse, "the answer carries no " + request.version_header +
                                                    ", so its version cannot be checked");
     }
-    if (without_quotes(head.version) != without_quotes(request.version)) {
+    if (!is_same_version(head.version, request.version)) {
       return refuse(ErrorCode::kChanged, "the object was replaced while it was read");
     }
   }

@@ -24,6 +24,7 @@ struct RangeRequest {
   std::uint64_t size = 0;
   std::string version;                  // expected value of version_header; empty: not pinned yet
   std::string version_header = "ETag";  // the header with the version; empty if no header has it
+  bool has_condition = true;            // the request names the version, see precondition_of()
 };
 
 // The status line and the relevant headers, filled in line by line.
@@ -49,6 +50,10 @@ struct ResponseHead {
   // Continue).
   void take_line(std::string_view line);
 };
+
+// Compares two versions weakly (RFC 9110 §8.8.3.2): a server may call an ETag weak only while it is
+// young.
+bool is_same_version(std::string_view one, std::string_view other);
 
 // Whether the body may be an XML error document. S3 may fail after it has sent status 200.
 // check_range_response() then needs the whole body.

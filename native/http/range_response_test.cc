@@ -102,6 +102,15 @@ TEST_CASE("another ETag, or status 412, means that the object was replaced") {
   CHECK(code_of(head_of({"HTTP/1.1 412 Precondition Failed"})) == ErrorCode::kChanged);
 }
 
+TEST_CASE("a weak ETag that becomes strong is the same version") {
+  ResponseHead weak = good_head();
+  weak.version = "W/\"v1\"";
+  CHECK_FALSE(code_of(weak));
+  CHECK(is_same_version("\"v1\"", "W/\"v1\""));
+  CHECK(is_same_version("W/v1", "\"v1\""));
+  CHECK_FALSE(is_same_version("W/\"v1\"", "W/\"v2\""));
+}
+
 TEST_CASE("200 is accepted only for a request of the whole object") {
   const ResponseHead whole = head_of({"HTTP/1.1 200 OK", "Content-Length: 1000", "ETag: \"v1\""});
   CHECK(code_of(whole) == ErrorCode::kRangeResponse);

@@ -17,21 +17,6 @@ constexpr long kAddressesAgeS = 60;  // libcurl's default
 // one.
 constexpr const char* kUserAgent = "streamer/" STREAMER_VERSION;
 
-// Returns the header that makes the server refuse another version (RFC 9110 §13.1). Returns an
-// empty text if there is no such header for this kind of version. Then the condition is in the URL,
-// or only the responses are checked.
-std::string precondition_of(const RangeRequest& request) {
-  if (request.version.empty()) return {};
-  if (equals_ignoring_case(request.version_header, "ETag")) {
-    const bool is_weak = request.version.starts_with("W/");
-    return is_weak ? "" : "If-Match: " + request.version;
-  }
-  if (equals_ignoring_case(request.version_header, "Last-Modified")) {
-    return "If-Unmodified-Since: " + request.version;
-  }
-  return {};
-}
-
 // Returns the Host header for a host with a dot at its end; empty for any other host. The dot tells
 // the resolver that the name is complete, so it stays in the URL. Proxies and certificates name the
 // host without it.
@@ -107,6 +92,18 @@ void set_connection(CURL* easy, double connect_timeout_s, bool is_repeated, bool
 void start_libcurl() {
   static const CURLcode is_ready = curl_global_init(CURL_GLOBAL_DEFAULT);
   if (is_ready != CURLE_OK) throw std::runtime_error("libcurl cannot start");
+}
+
+std::string precondition_of(const RangeRequest& request) {
+  if (request.version.empty() || !request.has_condition) return {};
+  if (equals_ignoring_case(request.version_header, "ETag")) {
+    const bool is_weak = request.version.starts_with("W/");
+    return is_weak ? "" : "If-Match: " + request.version;
+  }
+  if (equals_ignoring_case(request.version_header, "Last-Modified")) {
+    return "If-Unmodified-Since: " + request.version;
+  }
+  return {};
 }
 
 CurlList headers_of(const RangeRequest& request, const HttpTarget& target,

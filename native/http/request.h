@@ -26,6 +26,11 @@ using CurlList = std::unique_ptr<curl_slist, FreeList>;
 // initialization.
 void start_libcurl();
 
+// Returns the header that makes the server refuse another version (RFC 9110 §13.1). Returns an
+// empty text if there is no such header for this kind of version. Then the condition is in the URL,
+// or only the responses are checked.
+std::string precondition_of(const RangeRequest& request);
+
 // Returns the target's headers and the precondition for the version. If `checksum_header` is not
 // empty, adds it, to request a checksum of the response.
 CurlList headers_of(const RangeRequest& request, const HttpTarget& target,

@@ -31,8 +31,12 @@ void HttpTransfer::prepare(Block block, HttpObject& object,
   if (block_.attempts++ == 0) block_.first_started = now;
   object_ = &object;
   target_ = std::move(target);
-  range_ = {block_.begin + block_.received, block_.end, object.size_bytes(), object.version(),
-            object.version_header()};
+  range_ = {block_.begin + block_.received,
+            block_.end,
+            object.size_bytes(),
+            object.version(),
+            object.version_header(),
+            object.has_conditions()};
   asks_for_checksum_ = wants_checksum();
   head_ = ResponseHead(range_.version_header,
                        asks_for_checksum_ ? object.answer_checksum()->answer_header : "");
@@ -181,6 +185,11 @@ std::optional<ReadError> HttpTransfer::conclude(CURLcode result, TimePoint now) 
                      "the server closed the connection before the range was complete");
   }
   if (!error) error = compare_checksum();
+  if (error && head_.status == 412 && !precondition_of(range_).empty()) {
+    object_->forgo_conditions();
+    error->code =
+        ErrorCode::kRangeResponse;  // the next attempt compares the version in the response
+  }
   if (error && asks_for_checksum_ && means_unknown_header(error->storage_code)) {
     object_->note_answer_without_checksum();
     error->code = ErrorCode::kRangeResponse;  // the next attempt does not send the header

@@ -25,6 +25,7 @@ from streamer.core.outages.counters import EarlierCounters
 from streamer.core.quoting import printable, size_text
 from streamer.core.request.request import ProgressOption, Request, UriOption
 from streamer.core.store.sources import ObjectInfo
+from streamer.core.store.versions import is_same_version
 from streamer.core.tensors.frameworks import Framework
 from streamer.core.tensors.tensor_types import TensorT
 
@@ -211,6 +212,13 @@ class Checkpoint(Mapping[str, TensorSlice[TensorT]]):
     def _versions(self) -> list[tuple[str, int | None, str | None]]:
         return [(each.uri, each.size_bytes, each.version) for each in self._checkpoint.infos]
 
+    def _has(self, versions: list[tuple[str, int | None, str | None]]) -> bool:
+        infos = self._checkpoint.infos
+        return len(infos) == len(versions) and all(
+            (info.uri, info.size_bytes) == (uri, size_bytes) and is_same_version(info.version, version)
+            for info, (uri, size_bytes, version) in zip(infos, versions, strict=True)
+        )
+
     def _check_open(self) -> None:
         if self._is_closed:
             raise UsageError("the checkpoint is closed", uri=self._checkpoint.label)
@@ -222,7 +230,7 @@ def _reopened(
     """Open an unpickled checkpoint again."""
     checkpoint = kind.__new__(kind)
     Checkpoint.__init__(checkpoint, request)
-    if checkpoint._versions() != versions:
+    if not checkpoint._has(versions):
         raise ChangedError(
             "the checkpoint is not the one that was pickled: its files were replaced",
             uri=checkpoint._checkpoint.label,

@@ -5,6 +5,7 @@ Refusals that a search for a checkpoint goes on from are answers, too: there is 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -51,7 +52,7 @@ class StoreFindings:
                 refusal = {"message": error.message, "uri": error.uri, "hint": error.hint, "status": error.status}
                 self._findings.note(key, {"refusal": type(error).__name__, **refusal})
             raise
-        self._findings.note(key, [[each.path, each.uri, each.size_bytes, each.version] for each in infos])
+        self._findings.note(key, [[each.path, each.uri, each.size_bytes, each.version, each.is_weak] for each in infos])
         return infos
 
 
@@ -59,4 +60,8 @@ def _recalled(known: Any) -> list[ObjectInfo]:
     if isinstance(known, dict):
         refusal = dict(known)
         raise _REFUSALS[refusal.pop("refusal")](refusal.pop("message"), **refusal)
-    return [ObjectInfo(*each) for each in known]
+    # The process that noted them has waited until young versions were settled.
+    return [
+        ObjectInfo(path, uri, size_bytes, version, math.inf if is_weak else 0.0)
+        for path, uri, size_bytes, version, is_weak in known
+    ]

@@ -1,8 +1,8 @@
 """What an object is called in the cache, and which objects are never cached.
 
 Guarantees: two objects have one name only if what decides their bytes is the same: URL with its query, endpoint, login
-and headers, version and size. So what the cache holds is never stale. Refused are objects whose version does not name
-their bytes: without one, or with a time, as two files written within its resolution have the same.
+and headers, version and size. So what the cache holds is not stale. Refused are objects whose version does not name
+their bytes: without one, or with one that is weak (`core/store/versions.py`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-import re
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -18,8 +17,6 @@ from streamer.core.engine.session import SourceObject
 from streamer.core.store.sources import FileSource, HttpSource, PythonSource
 
 __all__ = ["Identity", "identity_of", "why_not_cached"]
-
-_TIME = re.compile(r"\d+\.\d+|[^\"]*\d:\d\d[^\"]*")  # seconds since 1970, or a date; an ETag is in quotes
 
 
 @dataclass(frozen=True)
@@ -74,14 +71,10 @@ def why_not_cached(source_object: SourceObject) -> str | None:
         return "its storage gives no version"
     if not source_object.identity:
         return "its login is an object of this process, so another process cannot tell whether it is the same"
-    if isinstance(source, HttpSource):
-        # Under any other header, or none, the URL itself names the version, or holds a condition.
-        if source.version is None and source.version_header in ("ETag", "Last-Modified"):
-            return "its storage gives no version with its address"
-        if source.version_header == "Last-Modified":
-            return "its server gives only the time of its last change"
-    if version.startswith("W/"):
+    # Under any other header, or none, the URL itself names the version, or holds a condition.
+    headers = ("ETag", "Last-Modified")
+    if isinstance(source, HttpSource) and source.version is None and source.version_header in headers:
+        return "its storage gives no version with its address"
+    if not source_object.is_settled:
         return "its server gives only a weak ETag, which other bytes may have, too"
-    if _TIME.fullmatch(version):
-        return "its storage gives only the time of its last change"
     return None

@@ -16,8 +16,8 @@ _KEY_DIGITS = 40  # the name of a socket has at most 107 bytes
 
 
 def is_shareable(each: SourceObject) -> bool:
-    """Whether an object is on a network and its version is known; the page cache shares the bytes of mounted files."""
-    return _version_of(each) != "" and each.identity != ""
+    """Whether an object is on a network and its version names its bytes; the page cache shares mounted files."""
+    return each.is_settled and _version_of(each) != "" and each.identity != ""
 
 
 def key_of(objects: Sequence[SourceObject]) -> str:

@@ -7,7 +7,7 @@ both a file and a folder, and names under which it keeps its own state.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -15,8 +15,8 @@ from pathlib import PurePosixPath
 
 from streamer.core.checkpoint.half_pulled import INCOMPLETE, refuse_half_pulled
 from streamer.core.checkpoint.nothing_found import nothing_there
-from streamer.core.checkpoint.shards import info_of, infos_of_shards, read_index
-from streamer.core.checkpoint.small_files import USUAL_FILES, named_files
+from streamer.core.checkpoint.shards import check_unchanged, info_of, infos_of_shards, read_index
+from streamer.core.checkpoint.small_files import USUAL_FILES, named_files, sized
 from streamer.core.errors import AccessDeniedError, FormatError, ObjectNotFoundError, StorageError, UsageError
 from streamer.core.format.shard_names import INDEX_SUFFIX, SHARD_SUFFIX, USUAL_INDEX, USUAL_SHARD
 from streamer.core.log import OwnLogger
@@ -25,9 +25,10 @@ from streamer.core.quoting import printable, quoted
 from streamer.core.secrets.redact import redact
 from streamer.core.store.names import is_url, name_in, unquoted
 from streamer.core.store.parallel import in_parallel
+from streamer.core.store.presence import info_if_present
 from streamer.core.store.sources import FolderStore, ObjectInfo, Store
 
-__all__ = ["STATE", "Listing", "check_names", "files_below", "is_safe", "is_selected"]
+__all__ = ["STATE", "Listing", "check_names", "check_source", "files_below", "is_safe", "is_selected"]
 
 STATE = ".streamer-pull"  # the sub-folder with the pull's own state
 LONGEST_SEGMENT_BYTES = 255  # NAME_MAX of Linux
@@ -140,6 +141,27 @@ def files_below(store: Store, uri: str, settings: Settings) -> Listing:
         nothing = ObjectNotFoundError("no file is at this URI", uri=label, hint="Check the URI")
         raise nothing_there(nothing, store, label, root)
     return Listing(found)
+
+
+def check_source(store: Store, uri: str, settings: Settings, read: Mapping[str, ObjectInfo]) -> None:
+    """List the files again, after they were read, and compare their versions: together they must be of one moment.
+
+    Args:
+        store: The store of the URL.
+        uri: The URL.
+        settings: As for `files_below`.
+        read: The files that were read, or compared with a copy, by name.
+
+    Raises:
+        ChangedError: one of them was replaced or removed meanwhile.
+        StorageError: or a subclass, from the storage.
+    """
+    listed = files_below(store, uri, settings).files
+    names = [name for name in read if name in listed]
+    now = dict(zip(names, sized(store, [listed[name] for name in names]), strict=True))
+    for name, info in read.items():
+        if not info.is_same_as(now.get(name)):  # some listings write a version in another way
+            check_unchanged(info, info_if_present(store, info.path))
 
 
 def _named_files(store: Store, label: str, settings: Settings, refusal: AccessDeniedError) -> dict[str, ObjectInfo]:

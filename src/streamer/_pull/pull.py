@@ -20,7 +20,7 @@ from streamer._progress import Progress
 from streamer._pull.authentication import authenticate
 from streamer._pull.checkpoints import Copied, check_checkpoints, check_series
 from streamer._pull.folder import Folder, finish_placing, open_folder, place
-from streamer._pull.listing import Listing, check_names, files_below, is_selected
+from streamer._pull.listing import Listing, check_names, check_source, files_below, is_selected
 from streamer._pull.record import PulledFile, PulledFolder, PullReport, Wanted
 from streamer._pull.resumed_file import READ_BYTES, Part, name_of_part
 from streamer._pull.transfer import Incoming, transfer
@@ -33,7 +33,7 @@ from streamer.core.checkpoint.other_weights import (
     is_found_by_name,
     weights_in_the_way,
 )
-from streamer.core.checkpoint.shards import source_object
+from streamer.core.checkpoint.shards import settled, source_object
 from streamer.core.checkpoint.small_files import sized, without_large
 from streamer.core.checkpoint.strategies import digests_of
 from streamer.core.disk_names import disk_name
@@ -48,6 +48,7 @@ from streamer.core.store.digests import NOT_REQUESTED, NoDigest, ObjectDigest
 from streamer.core.store.identities import identity_of, is_sealed, seal_of
 from streamer.core.store.parallel import MOST_LARGE, in_parallel
 from streamer.core.store.sources import ObjectInfo, Store
+from streamer.core.store.versions import is_same_version
 from streamer.plugins.registry import scheme_of
 
 __all__ = ["PullReport", "Wanted", "pull"]
@@ -115,6 +116,7 @@ class _Pull:
         missing = {name: info for name, info in chosen.items() if name not in kept}
         older = self._older(listing, {*chosen, *others}, gone, has_new=bool(missing))
         pulled, parts, read_bytes = self._pull(missing, progress)
+        check_source(self._store, self._uri, self._settings, chosen)
         record = PulledFolder(self._label, {**others, **kept, **pulled}, seal_of(self._place))
         here = {name: each for name, each in others.items() if self._folder.has_file(name, each.size_bytes)}
         authenticated = self._check(chosen, {*record.files, *listing.files}, pulled, here)
@@ -185,7 +187,8 @@ class _Pull:
             )
         check_names(names, self._label)
 
-        infos = dict(zip(names, sized(self._store, [listed[name] for name in names]), strict=True))
+        found = settled(self._store, sized(self._store, [listed[name] for name in names]))
+        infos = dict(zip(names, found, strict=True))
         if self._wanted.largest_bytes is not None:
             infos = without_large(infos, self._wanted.largest_bytes)
         return infos
@@ -201,7 +204,11 @@ class _Pull:
             and self._folder.has_file(name, recorded[name].size_bytes)
         }
         same = here if self._is_same_place else {}  # another place may have other bytes under equal versions
-        kept = {name: each for name, each in same.items() if each.version and each.version == chosen[name].version}
+        kept = {
+            name: each
+            for name, each in same.items()
+            if each.version and is_same_version(each.version, chosen[name].version) and chosen[name].is_settled
+        }
         doubted = [name for name, each in here.items() if name not in kept and each.digest]
         for name, digest in zip(doubted, digests_of(self._store, [chosen[name] for name in doubted]), strict=True):
             if hash_of(digest) == here[name].digest:  # a new commit or upload of the same bytes
@@ -282,7 +289,7 @@ class _Pull:
         read_bytes = sum(each.source_object.size_bytes - each.part.offset for each in incoming)
         kept_bytes = sum(each.kept_bytes for each in incoming)
         with Progress(progress, read_bytes + kept_bytes, f"{self._label} ({len(missing)} files)") as shown:
-            transfer(incoming, self._store, self._settings, shown.update, shown.note)
+            transfer(incoming, self._settings, shown.update, shown.note)
         return read_bytes
 
     def _incoming(

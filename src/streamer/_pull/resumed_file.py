@@ -157,7 +157,8 @@ class Part:
         try:
             note = json.loads(self._folder.read(self._note_name))
             is_same = note["file"] == self._file and is_sealed(self._place, str(note["seal"]))
-            if self._info.version is not None and is_same and int(note["synced_bytes"]) >= 0:
+            is_named = self._info.version is not None and self._info.is_settled
+            if is_named and is_same and int(note["synced_bytes"]) >= 0:
                 return dict(note)
         except (KeyError, OSError, TypeError, ValueError):
             pass

@@ -22,10 +22,8 @@ from streamer._pull.writers import Writers
 from streamer.core.checkpoint.file_digests import FileDigests
 from streamer.core.engine.plan import Item, plan_reads
 from streamer.core.engine.session import ReadSession, SourceObject
-from streamer.core.errors import ChangedError
 from streamer.core.options.settings import Settings
-from streamer.core.store.parallel import in_parallel
-from streamer.core.store.sources import FileSource, NfsSource, ObjectInfo, Store
+from streamer.core.store.sources import ObjectInfo
 
 __all__ = ["FIRST_BYTES", "LARGEST_BYTES", "SMALLEST_BYTES", "Ahead", "Incoming", "cut", "transfer"]
 
@@ -139,7 +137,6 @@ class Incoming:
 
 def transfer(
     files: Sequence[Incoming],
-    store: Store,
     settings: Settings,
     on_progress: Callable[[Callable[[], int]], None],
     on_wait: Callable[[str], None],
@@ -148,7 +145,6 @@ def transfer(
 
     Args:
         files: The files to read.
-        store: The store of the files.
         settings: How to read.
         on_progress: As for `ReadSession`; kept bytes are counted once they are read again.
         on_wait: As for `ReadSession`.
@@ -178,7 +174,6 @@ def transfer(
                 _write(session, writers, files, items, ahead)
             shown.update(lambda: plan.span_bytes)
         writers.finish()
-    _check_unchanged(files, store)
 
 
 class _FileProgress:
@@ -207,23 +202,3 @@ def _write(session: ReadSession, writers: Writers, files: Sequence[Incoming], it
             writers.put(number, memoryview(memory))
             if end == files[number].source_object.size_bytes:
                 writers.put(number, None)
-
-
-def _check_unchanged(files: Sequence[Incoming], store: Store) -> None:
-    """Compare the versions of files on a disk again: the bytes were read between the two comparisons.
-
-    Servers compare the version in each request, and a source in Python confirms its own version.
-    """
-    on_disk = [each for each in files if isinstance(each.source_object.source, (FileSource, NfsSource))]
-
-    def check(each: Incoming) -> None:
-        now = store.info(each.info.path)
-        if (now.version, now.size_bytes) != (each.info.version, each.info.size_bytes):
-            each.part.discard()
-            raise ChangedError(
-                f"the file was replaced while it was pulled: version {each.info.version} became {now.version}",
-                uri=each.info.uri,
-                hint="Pull again",
-            )
-
-    in_parallel(check, on_disk, role="look")

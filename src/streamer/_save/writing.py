@@ -31,6 +31,7 @@ from streamer.core.store.presence import info_if_present
 from streamer.core.store.sources import ObjectInfo, Store
 from streamer.core.store.uploads import ResumingStore, UploadingStore
 from streamer.core.store.versioned_uploads import owning
+from streamer.core.store.versions import is_same_version
 
 __all__ = ["SentFile", "Writing", "quiet_writing", "uploading_store"]
 
@@ -244,7 +245,7 @@ class Writing:
 
     def _remove_unchanged(self, file: ObjectInfo) -> None:
         found = info_if_present(self._store, file.path)
-        if found is not None and file.version in (None, found.version):
+        if found is not None and (file.version is None or is_same_version(file.version, found.version)):
             self._store.remove(file.path)
 
     def _removed(self) -> list[str]:

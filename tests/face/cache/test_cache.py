@@ -270,21 +270,15 @@ def test_files_of_this_machine_are_not_cached_and_no_remark_says_so(tmp_path, op
     assert data_files(folder) == []
 
 
-@pytest.mark.parametrize(
-    ("headers", "reason"),
-    [({"ETag": None}, "the time of its last change"), ({"ETag": 'W/"v1"'}, "weak ETag")],
-)
-def test_a_version_that_does_not_name_the_bytes_is_not_cached_and_a_remark_says_why(options, folder, headers, reason):
+def test_a_version_that_does_not_name_the_bytes_is_not_cached_and_a_remark_says_why(options, folder):
     def script(_request, answer):
-        for name, value in headers.items():
-            answer.headers.pop(name, None)
-            if value is not None:
-                answer.headers[name] = value
+        answer.headers.pop("Last-Modified", None)
+        answer.headers["ETag"] = 'W/"v1"'
 
     with one_file(script) as server:
         tensors, report = load(server, options, "http")
         assert_right(tensors)
-        assert any(reason in remark for remark in report.remarks)
+        assert any("weak ETag" in remark for remark in report.remarks)
         assert data_files(folder) == []
 
 
