@@ -165,7 +165,7 @@ def hold_to_region(client: Any) -> None:
 def sign_for_host(request: Any, **_: Any) -> None:
     """Sign for the host that the engine sends: without a dot at its end."""
     if (urlsplit(request.url).hostname or "").endswith("."):
-        request.headers.update(host_of(request.url))
+        request.headers["Host"] = host_of(request.url).get("Host", "")
 
 
 def presigned_get(client: Any, lifetime_s: int, **parameters: Any) -> str:
