@@ -162,7 +162,8 @@ def test_a_file_of_keys_that_is_written_anew_during_a_load_is_waited_for_regress
     has_ended = Path(tmp_path / "ended")
 
     def script(request, answer):
-        if "SECOND" not in request.path and request.headers.get("range", "bytes=0-0") != "bytes=0-0":
+        signed_with = request.path + request.headers.get("authorization", "")
+        if "SECOND" not in signed_with and request.headers.get("range", "bytes=0-0") != "bytes=0-0":
             if not has_ended.exists():  # a request for data with the first keys: they end, and the file is rewritten
                 has_ended.touch()
                 file.write_text("")
