@@ -25,6 +25,7 @@ __all__ = [
     "ARCHIVED_ROWS",
     "MAY_BE_PLAIN",
     "MAY_BE_TLS",
+    "TOO_LARGE",
     "ErrorRow",
     "ExceptionTable",
     "address_in",
@@ -101,7 +102,7 @@ class ErrorRow(Generic[E_co]):
         return self.cls(self.message, uri=uri, hint=self.hint, **kept)
 
 
-_TOO_LARGE: Mapping[int, ErrorRow[StorageError]] = {
+TOO_LARGE: Mapping[int, ErrorRow[StorageError]] = {
     413: ErrorRow(
         StorageError,
         "The server, or a proxy before it, takes no request of this size",
@@ -122,8 +123,8 @@ _TOO_LARGE: Mapping[int, ErrorRow[StorageError]] = {
 
 def row_of_status(status: int, message: str, code: str | None = None) -> ErrorRow[StorageError]:
     """Make the row of an HTTP status that is in no table of a storage; `code` is the storage's own of the error."""
-    if status in _TOO_LARGE:
-        return _TOO_LARGE[status]
+    if status in TOO_LARGE:
+        return TOO_LARGE[status]
     is_busy = status >= 500 or asks_for_another_attempt(status, code)
     hint = "Try again when the server works, or raise block_deadline_s in Options"
     return ErrorRow(HttpStatusError, message, hint if is_busy else "Check the URL, the endpoint and the options")

@@ -15,7 +15,14 @@ from botocore import exceptions as boto
 
 from streamer.backends.client.answer_times import HOW_TO_WAIT
 from streamer.backends.client.answer_values import parse_word
-from streamer.backends.client.error_rows import ARCHIVED_ROWS, ErrorRow, ExceptionTable, row_for, row_of_status
+from streamer.backends.client.error_rows import (
+    ARCHIVED_ROWS,
+    TOO_LARGE,
+    ErrorRow,
+    ExceptionTable,
+    row_for,
+    row_of_status,
+)
 from streamer.backends.client.proxy import refusal_of_proxy
 from streamer.backends.client.retry import demanded_pause_s
 from streamer.backends.s3.answers import ForeignAnswerError
@@ -23,7 +30,6 @@ from streamer.core.errors import (
     AccessDeniedError,
     ConnectError,
     CredentialsError,
-    HttpStatusError,
     ObjectNotFoundError,
     OptionError,
     RedirectError,
@@ -263,7 +269,7 @@ def _from_answer(response: dict[str, Any], uri: str, bucket: str) -> StorageErro
         is_passing = asks_for_another_attempt(status, code)
         known = None if is_passing else _CODES.get(code) or _STATUSES.get(status)
         row = known or row_of_status(status, "S3 could not answer", code)
-        if not code and row.cls is HttpStatusError and str(headers.get("content-type")).startswith("text/html"):
+        if not code and status not in TOO_LARGE and str(headers.get("content-type")).startswith("text/html"):
             row = replace(row, hint=_WEB_PAGE)
     return row.filled(bucket=bucket).error(
         uri,
