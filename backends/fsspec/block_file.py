@@ -72,11 +72,20 @@ class BlockFile(io.RawIOBase):
     Args:
         blocks: The source of the blocks.
         draft: The draft of the copy that keeps the blocks; None if they are not kept.
+        on_kept: Called before the copy with all blocks gets its name.
         on_no_room: Called with the error of a full disk.
     """
 
-    def __init__(self, blocks: Blocks, draft: LockedDraft | None, on_no_room: Callable[[OSError], None]) -> None:
-        self._blocks, self._draft, self._on_no_room = blocks, draft, on_no_room
+    def __init__(
+        self,
+        blocks: Blocks,
+        draft: LockedDraft | None,
+        *,
+        on_kept: Callable[[], None],
+        on_no_room: Callable[[OSError], None],
+    ) -> None:
+        self._blocks, self._draft = blocks, draft
+        self._on_kept, self._on_no_room = on_kept, on_no_room
         self._missing = set(range(-(-blocks.size_bytes // BLOCK_BYTES)))
         self._descriptor = -1 if draft is None else os.dup(draft.descriptor)
         self._position = 0
@@ -127,6 +136,7 @@ class BlockFile(io.RawIOBase):
                 begin, data = begin + written, data[written:]
             self._missing.discard(block)
             if not self._missing and self._draft is not None and self._blocks.is_unchanged():
+                self._on_kept()
                 self._draft.finish()
                 self._draft = None
         except OSError as error:

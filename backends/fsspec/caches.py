@@ -128,7 +128,7 @@ def _whole_file(fs: Any, path: str) -> Any:
             # Written before the copy gets its name: a process that waits for the draft reads the record next.
             with suppress(FileNotFoundError):
                 os.unlink(target)
-            _record(fs, path)
+            _record(fs, path, target)
 
     return _downloaded(fs, path, target, opened, record)
 
@@ -160,10 +160,11 @@ def _downloaded(fs: Any, path: str, target: str, opened: Callable[[], Any], reco
     return file
 
 
-def _record(fs: Any, path: str) -> None:
+def _record(fs: Any, path: str, copy: str) -> None:
+    """Write the copy of a file into the cache's record, so that fsspec itself finds it."""
     try:
         with locked_folder(fs.storage[-1]):  # so that records of other processes are not overwritten
-            record_whole_file(fs, path)
+            record_whole_file(fs, path, os.path.basename(copy))
     except OSError as error:
         if error.errno not in NO_ROOM:
             raise
@@ -224,13 +225,18 @@ def _file_of_blocks(fs: Any, path: str) -> Any:
     if (file := opened()) is not None:
         return file
     if size_bytes is None or not sends_ranges(fs.fs, path, size_bytes):
-        return _downloaded(fs, path, name, opened, lambda: None)
+        return _downloaded(fs, path, name, opened, lambda: _record(fs, path, name))
 
     def is_unchanged() -> bool:
         return version_of(fresh_info(fs, path)) == version_of(info)
 
     blocks = Blocks(size_bytes, lambda begin, end: fs.fs.cat_file(path, start=begin, end=end), is_unchanged)
-    return BlockFile(blocks, LockedDraft.take(name, waits=False), lambda error: _warn_once(fs, error))
+    return BlockFile(
+        blocks,
+        LockedDraft.take(name, waits=False),
+        on_kept=lambda: _record(fs, path, name),
+        on_no_room=lambda error: _warn_once(fs, error),
+    )
 
 
 def _opened_whole(fs: Any, name: str, size_bytes: int | None) -> Any:

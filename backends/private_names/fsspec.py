@@ -86,9 +86,9 @@ def reload_record(fs: Any) -> None:
     fs.load_cache()
 
 
-def record_whole_file(fs: Any, path: str) -> None:
-    """Write into a cache's record that the cache has a whole file."""
-    detail = {"original": path, "fn": fs._mapper(path), "blocks": True, "time": time.time(), "uid": fs.fs.ukey(path)}
+def record_whole_file(fs: Any, path: str, name: str) -> None:
+    """Write into a cache's record that the cache has a whole file, which is called `name` in the cache's folder."""
+    detail = {"original": path, "fn": name, "blocks": True, "time": time.time(), "uid": fs.fs.ukey(path)}
     remove_malformed_record(fs.storage[-1])
     fs._metadata.update_file(path, detail)
     fs.save_cache()

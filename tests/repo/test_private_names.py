@@ -218,7 +218,7 @@ def test_of_fsspec_s_record_of_whole_files(tmp_path: Path) -> None:
     Path(of_fsspec.cached_file_name(fs, path)).write_bytes(b"weights")
     assert of_fsspec.cached_copy(fs, path) is None
     other = fsspec.filesystem("filecache", **named)
-    of_fsspec.record_whole_file(fs, path)
+    of_fsspec.record_whole_file(fs, path, Path(of_fsspec.cached_file_name(fs, path)).name)
     of_fsspec.reload_record(other)
     assert of_fsspec.cached_copy(other, path) == of_fsspec.cached_file_name(fs, path)
     assert of_fsspec.cached_copy(fsspec.filesystem("filecache", **named), path) == of_fsspec.cached_file_name(fs, path)

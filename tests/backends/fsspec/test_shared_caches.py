@@ -207,6 +207,23 @@ def test_a_copy_of_another_size_than_the_file_has_is_a_miss_regression(cache: st
     assert load(cache, f"file://{file}", folder)["new"].equal(torch.ones(3))
 
 
+@pytest.mark.parametrize("share", [0, 0.5, None], ids=["empty", "half", "missing"])
+@pytest.mark.parametrize("cache", ["filecache", "blockcache"])
+def test_a_broken_record_costs_a_download_at_most_regression(
+    cache: str, share: float | None, file: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "cache"
+    record = folder / "cache"
+    assert_right(load(cache, f"file://{file}", folder))
+    (entry,) = json.loads(record.read_bytes()).values()  # fsspec itself finds the copy, too
+    assert (folder / entry["fn"]).read_bytes() == file.read_bytes()
+    if share is None:
+        record.unlink()
+    else:
+        record.write_bytes(record.read_bytes()[: int(record.stat().st_size * share)])
+    assert_right(load(cache, f"file://{file}", folder))
+
+
 def test_what_fsspec_keeps_of_blocks_may_have_holes_regression(file: Path, tmp_path: Path) -> None:
     """If a process whose record is from before opens the file, fsspec empties it, and keeps the record of others."""
     folder = tmp_path / "cache"
