@@ -31,7 +31,7 @@ from streamer.core.store.identities import identity_of
 from streamer.core.store.names import name_in, path_in
 from streamer.core.store.parallel import in_parallel
 from streamer.core.store.sources import MAX_SIZE_BYTES, ObjectInfo, Store
-from streamer.core.store.versions import YOUNG_S
+from streamer.core.store.versions import YOUNG_S, is_same_version
 
 __all__ = ["Kind", "Shards", "check_unchanged", "info_of", "infos_of_shards", "name_of", "objects_of", "read_index"]
 __all__ += ["settled", "shards_of", "source_object"]
@@ -194,9 +194,13 @@ def check_unchanged(before: ObjectInfo, after: ObjectInfo | None) -> None:
         ChangedError: the object was replaced or removed between the two.
     """
     if not before.is_same_as(after):
-        what = "removed" if after is None else f"replaced: version {before.version} became {after.version}"
         hint = "Run it again when nobody writes there"
-        raise ChangedError(f"the file was {what}, while it was looked up and read", uri=before.uri, hint=hint)
+        what = "was removed while it was read"
+        if after is not None:
+            is_other_version = not is_same_version(before.version, after.version)
+            name, facts = ("version", "version") if is_other_version else ("size", "size_bytes")
+            what = f"changed while it was read: {name} {getattr(before, facts)} became {getattr(after, facts)}"
+        raise ChangedError(f"the file {what}", uri=before.uri, hint=hint)
 
 
 def source_object(store: Store, info: ObjectInfo) -> SourceObject:

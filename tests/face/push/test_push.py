@@ -266,9 +266,6 @@ def test_a_file_that_changes_meanwhile_is_told_and_not_shown(tmp_path: Path) -> 
     source.mkdir()
     (source / "a.bin").write_bytes(b"a" * 100)
 
-    def changing(done: int, total: int) -> None:
-        (source / "a.bin").write_bytes(b"b" * 100)
-
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("streamer.core.checkpoint.file_bytes.read_ranges", _changing_reads(source / "a.bin"))
         with pytest.raises(streamer.ChangedError, match="changed while it was read"):
