@@ -1,7 +1,7 @@
 """Writes the manifest of a checkpoint: one read of all its bytes, one small file beside it.
 
 Guarantees: the digests belong to one version of every shard, the version whose headers were read. Refuses read-only
-storages before anything is read.
+storages before anything is read. A web server tells whether it takes ``PUT`` when the manifest is sent.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from streamer.core.secrets.redact import redact
 from streamer.core.secrets.texts import SecretTexts
 from streamer.core.store.presence import info_if_present
 from streamer.core.store.sources import Store, WritableStore
+from streamer.core.store.uploads import UploadingStore
 from streamer.core.store.versioned_uploads import write_whole
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ def write_manifest(
 
 
 def _check_writable(store: Store, uri: str) -> None:
-    if not isinstance(store, WritableStore):
+    if not isinstance(store, (WritableStore, UploadingStore)):
         hint = "Write the manifest of a copy on a disk, and upload it beside the shards"
         raise UsageError("this storage cannot be written", uri=redact(uri), hint=hint)
 

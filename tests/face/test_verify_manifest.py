@@ -221,7 +221,7 @@ def test_the_manifest_is_written_whole_or_not_at_all(model: Path) -> None:
 
 def test_what_cannot_be_written_is_refused_before_it_is_read(made: Path) -> None:
     with pytest.raises(streamer.UsageError, match="cannot be written"):
-        streamer.write_manifest("http://127.0.0.1:9/model.safetensors")
+        streamer.write_manifest("nfs://127.0.0.1:9/export/model.safetensors")
     with pytest.raises(streamer.UsageError, match="glob"):
         streamer.write_manifest(made / "*.safetensors")
     with pytest.raises(streamer.UsageError, match="one checkpoint"):

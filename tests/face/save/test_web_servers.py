@@ -40,6 +40,26 @@ def test_a_checkpoint_is_saved_loaded_and_replaced(most: int | str, folder: Path
         streamer.save(TENSORS, url)
 
 
+@pytest.mark.parametrize("most", ["5GB", "2MiB"])
+def test_a_manifest_is_written_and_replaced_regression(most: str, folder: Path, http_server: NginxServer) -> None:
+    url = url_of(folder, http_server)
+    streamer.save(TENSORS, url, max_shard_bytes=most, digests=False)
+    with pytest.raises(streamer.ObjectNotFoundError, match="no manifest"):
+        streamer.load(url, verify="manifest")
+    for _ in range(2):
+        assert streamer.write_manifest(url).uri == f"{url}/model.safetensors.manifest.json"
+    assert is_equal(streamer.load(url, verify="manifest"), TENSORS)
+
+
+def test_a_manifest_that_a_server_does_not_take_is_an_error_that_says_what_to_do(
+    folder: Path, http_server: NginxServer
+) -> None:
+    streamer.save(TENSORS, url_of(folder, http_server), digests=False)
+    with pytest.raises(streamer.UsageError, match=r"does not allow PUT.*dav_methods PUT DELETE"):
+        streamer.write_manifest(url_of(folder, http_server, "open"))
+    assert [each.name for each in folder.iterdir()] == ["model.safetensors"]
+
+
 def test_a_file_is_put_through_fsspec(folder: Path, http_server: NginxServer) -> None:
     fs = fsspec.filesystem("streamer", target_protocol="http")
     fs.pipe_file(f"{url_of(folder, http_server)}/a", b"123")
