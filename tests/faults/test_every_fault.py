@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from make_checkpoint import make_checkpoint
 
 import streamer
 from faults.catalogue import FAULTS, Fault
-from faults.server import FaultServer, Script
+from faults.server import Asked, FaultServer, Script
 
 BLOCK_BYTES = 256 << 10
 SHORT = streamer.Options(
@@ -56,6 +57,26 @@ def test_a_fault_that_stays_ends_with_its_class(fault: Fault, model: Path) -> No
     assert type(caught.value).__name__ == fault.ends
     assert caught.value.uri is not None
     assert caught.value.uri.startswith("s3://bucket/model/")
+    begin, end = caught.value.byte_range or (0, 0)
+    assert re.search(rf"bytes {begin}-{end - 1} of \d+[,)]", str(caught.value))
+    assert caught.value.hint
+    assert str(caught.value).endswith(caught.value.hint)
+    assert caught.value.attempts == 1 or f"{caught.value.attempts} attempts in " in str(caught.value)
+
+
+@pytest.mark.parametrize("damage", [b"[[", b"{}", b"\xff\xff"], ids=["no object", "a rest", "no text"])
+def test_no_weights_are_asked_for_where_the_header_of_one_shard_is_damaged(damage: bytes, tmp_path: Path) -> None:
+    make_checkpoint(tmp_path / "bucket/model", total_bytes=3 << 20, shards=3)
+    last = max((tmp_path / "bucket/model").glob("*.safetensors"))
+    last.write_bytes(last.read_bytes()[:8] + damage + last.read_bytes()[8 + len(damage) :])
+    begins: list[int] = []
+
+    def noted(asked: Asked) -> None:
+        begins.append(asked.begin)
+
+    with pytest.raises(streamer.HeaderError, match=re.escape(last.name)):
+        load(tmp_path / "bucket/model", noted, PASSING)
+    assert begins == [0] * 4  # the index, and three headers
 
 
 def test_every_fault_is_in_one_of_these_tests() -> None:

@@ -105,13 +105,19 @@ def state_of_the_process() -> tuple[object, ...]:
 
 
 def test_a_load_prints_nothing_and_changes_no_global_state(
-    s3_checkpoint: str, s3_server: SeaweedServer, checkpoint: Path, capfd: pytest.CaptureFixture[str]
+    s3_checkpoint: str, s3_server: SeaweedServer, checkpoint: Path, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     streamer.load(s3_checkpoint, storage_options=s3_server.storage_options())  # imports of s3fs are not a load
+    module = torch.nn.Linear(3, 2)
     capfd.readouterr()
     before = state_of_the_process()
     streamer.load(s3_checkpoint, storage_options=s3_server.storage_options())
     streamer.load(checkpoint)
+    streamer.save(module, tmp_path / "saved")
+    streamer.write_manifest(tmp_path / "saved")
+    streamer.load_into(tmp_path / "saved", module, verify="manifest")
+    with streamer.open(checkpoint) as opened:
+        opened.get_tensors()
     with pytest.raises(streamer.ObjectNotFoundError):
         streamer.load(checkpoint / "missing")
     assert state_of_the_process() == before
