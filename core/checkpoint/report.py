@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from streamer.core.outages.counters import EarlierCounters
-from streamer.core.quoting import printable, size_text
+from streamer.core.quoting import counted, printable, size_text
 from streamer.core.store.sources import FileSource, HttpSource, NfsSource, PythonSource, Source
 
 __all__ = ["LoadReport", "ObjectCheck", "joined_reports", "load_report"]
@@ -143,18 +143,19 @@ class LoadReport:
 
     def __str__(self) -> str:
         rate = f"{size_text(self.bytes)} in {self.seconds:.2f} s, {size_text(round(self.gb_per_s * 1e9))}/s"
-        asked = f", {self.requests} requests, {self.retries} retries" if self.requests else ""
+        retries = f"{self.retries} retr{'y' if self.retries == 1 else 'ies'}"
+        asked = f", {counted(self.requests, 'request')}, {retries}" if self.requests else ""
         shared = f", {size_text(self.shared_bytes)} of it read by other processes" if self.shared_bytes else ""
-        count = f"{self.outages} outage{'' if self.outages == 1 else 's'}"
         cached = f", {size_text(self.cached_bytes)} of it from the cache" if self.cached_bytes else ""
-        waited = f", {self.waited_s:.1f} s of it in {count}" if self.outages else ""
+        waited = f", {self.waited_s:.1f} s of it in {counted(self.outages, 'outage')}" if self.outages else ""
         alone = "".join(
             f", {len(names)} {what}"
             for names, what in ((self.missing, "missing"), (self.unexpected, "unexpected"))
             if names
         )
         remarks = "".join(f"; note: {printable(each)}" for each in self.remarks)
-        return f"{printable(self.uri)}: {self.tensors} tensors, {rate}{shared}{cached}{asked}{waited}{alone}{remarks}"
+        delivered = f"{counted(self.tensors, 'tensor')}, {rate}"
+        return f"{printable(self.uri)}: {delivered}{shared}{cached}{asked}{waited}{alone}{remarks}"
 
 
 def load_report(

@@ -22,7 +22,7 @@ from streamer.core.errors import ChangedError, UsageError
 from streamer.core.format.dtypes import byte_length
 from streamer.core.options.arguments import check_name, check_progress
 from streamer.core.outages.counters import EarlierCounters
-from streamer.core.quoting import printable, size_text
+from streamer.core.quoting import counted, printable, size_text
 from streamer.core.request.request import ProgressOption, Request, UriOption
 from streamer.core.store.sources import ObjectInfo
 from streamer.core.store.versions import is_same_version
@@ -176,7 +176,7 @@ class Checkpoint(Mapping[str, TensorSlice[TensorT]]):
         kept = [each.kept for each in self._shard_tensors.values()]
         size_bytes = sum(byte_length(each.shape, each.dtype) for each in kept)
         shards = len({each.shard for each in self._shard_tensors.values()})
-        what = f"{len(self)} tensors, {size_text(size_bytes)} in {shards} shard{'' if shards == 1 else 's'}"
+        what = f"{counted(len(self), 'tensor')}, {size_text(size_bytes)} in {counted(shards, 'shard')}"
         state = ", closed" if self._is_closed else ""
         return f"<{type(self).__name__} {printable(self._checkpoint.label)}: {what}{state}>"
 

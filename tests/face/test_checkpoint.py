@@ -9,6 +9,7 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import fsspec
@@ -122,6 +123,13 @@ def test_the_repr_says_where_how_many_and_how_large(checkpoint: streamer.Checkpo
     assert repr(checkpoint["a"]) == f"<TensorSlice 'a' F32 [3, 4], 48.0 B in {file}>"
     checkpoint.close()
     assert repr(checkpoint).endswith("1 shard, closed>")
+
+
+def test_a_report_counts_one_and_several_in_words_that_fit() -> None:
+    one = streamer.LoadReport("s3://a/b", tensors=1, bytes=4, seconds=1.0, requests=1, retries=1)
+    assert str(one) == "s3://a/b: 1 tensor, 4.00 B in 1.00 s, 4.00 B/s, 1 request, 1 retry"
+    assert str(replace(one, tensors=2, requests=2, retries=0)).startswith("s3://a/b: 2 tensors, ")
+    assert str(replace(one, tensors=2, requests=2, retries=0)).endswith(", 2 requests, 0 retries")
 
 
 def test_a_read_may_have_a_device_and_a_dtype_of_its_own(checkpoint: streamer.Checkpoint) -> None:
