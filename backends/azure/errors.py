@@ -168,8 +168,8 @@ def raise_login_error(error: Exception, request: Request) -> NoReturn:
         raise ConnectError("No connection to Azure's login service", uri=request.uri, hint=hint) from error
     token_file = variable(_TOKEN_FILE)
     if token_file and token_file in str(error):  # it is missing while it is rotated
-        missing = CredentialsError("The file of Azure's token cannot be read", uri=request.uri)
-        missing.hint = f"{_TOKEN_FILE} names it: '{token_file}'"
+        hint = f"{_TOKEN_FILE} names it: '{token_file}'"
+        missing = CredentialsError("The file of Azure's token cannot be read", uri=request.uri, hint=hint)
         missing.may_come = True
         raise missing from error
     if isinstance(error, AzureError):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from functools import cached_property, partial
+from functools import partial
 from importlib.util import find_spec
 from itertools import chain
 from typing import Any
@@ -111,6 +111,7 @@ class HttpStore:
         self._guard = threading.Lock()
         self.root = (self._host + parts.path).rstrip("/")
         self._names_folder = parts.path.endswith("/") or not parts.path
+        self._has_file: bool | None = None  # at the URL itself; None until it was requested
 
     def info(self, path: str) -> ObjectInfo:
         """Request size and version by one GET of one byte.
@@ -121,7 +122,15 @@ class HttpStore:
             RedirectError: the redirect would leak credentials, leave TLS, or reach this machine.
             StorageError: any other error of the server, the network or TLS.
         """
-        return self._info_of(path, self._probe(path))
+        try:
+            info = self._info_of(path, self._probe(path))
+        except ObjectNotFoundError:
+            if path == self.root:
+                self._has_file = False
+            raise
+        if path == self.root:
+            self._has_file = True
+        return info
 
     def find(self, prefix: str) -> list[ObjectInfo]:
         """List the files that the folder's index page links to, and probe the files that may be shards.
@@ -199,7 +208,7 @@ class HttpStore:
     def _names(self, folder: str, *, has_folders: bool = False) -> list[str]:
         """Return the quoted names to which a folder's index page links."""
         uri = self._uri(folder)
-        if folder == self.root and not self._names_folder and self._is_file:
+        if folder == self.root and not self._names_folder and self._is_file():
             raise ObjectNotFoundError("This is a file, not a folder", uri=uri, hint="Name a folder")
         page, url = index_page(self._client, self._start(f"{folder}/"), uri)
         try:
@@ -208,16 +217,16 @@ class HttpStore:
             error.uri = uri
             raise
 
-    @cached_property
     def _is_file(self) -> bool:
-        """Whether the URL without a slash at its end is a file: some servers send it whole if a slash is added."""
-        try:
-            self.info(self.root)
-        except StorageError as error:
-            if is_transient(error):
-                raise
-            return False
-        return True
+        """Say whether the URL without a slash at its end is a file: some servers send it whole if a slash is added."""
+        if self._has_file is None:
+            try:
+                self.info(self.root)
+            except StorageError as error:
+                if is_transient(error):
+                    raise
+                self._has_file = False
+        return bool(self._has_file)
 
     def _listed(self, path: str) -> list[ObjectInfo]:
         """Describe a linked file; return nothing if the link leads to a sub-folder without its slash.

@@ -133,7 +133,7 @@ class PosixUpload:
 
     def _check_size(self) -> None:
         """Look at the draft, because half a file must not replace a whole one."""
-        size_bytes, sent_bytes = self._info(self._draft.path).size_bytes, max(self._ends_bytes, default=0)
+        size_bytes, sent_bytes = self._info(self._draft.open_path).size_bytes, max(self._ends_bytes, default=0)
         if size_bytes != sent_bytes:
             what = f"the file system has {size_bytes} of the {sent_bytes} bytes that were written"
             raise StorageError(what, uri=redact(self._path), hint="Check the disk, and save again")

@@ -66,7 +66,9 @@ class ObjectInfo:
     def __post_init__(self) -> None:
         """Find out how far the version can be trusted; see `streamer.core.store.versions`."""
         if isnan(self.settled_at):
-            object.__setattr__(self, "settled_at", settled_at(self.version))
+            # A plug-in may have passed anything; what is no text is refused where its answer is checked.
+            version = self.version if isinstance(self.version, str) else None
+            object.__setattr__(self, "settled_at", settled_at(version))
 
     @property
     def is_settled(self) -> bool:

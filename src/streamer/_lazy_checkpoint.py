@@ -210,13 +210,13 @@ class Checkpoint(Mapping[str, TensorSlice[TensorT]]):
         return Stream(self._checkpoint, [wanted], library, verification, progress=False)
 
     def _versions(self) -> list[tuple[str, int | None, str | None]]:
-        return [(each.uri, each.size_bytes, each.version) for each in self._checkpoint.infos]
+        return [(each.path, each.size_bytes, each.version) for each in self._checkpoint.infos]
 
     def _has(self, versions: list[tuple[str, int | None, str | None]]) -> bool:
         infos = self._checkpoint.infos
         return len(infos) == len(versions) and all(
-            (info.uri, info.size_bytes) == (uri, size_bytes) and is_same_version(info.version, version)
-            for info, (uri, size_bytes, version) in zip(infos, versions, strict=True)
+            (info.path, info.size_bytes) == (path, size_bytes) and is_same_version(info.version, version)
+            for info, (path, size_bytes, version) in zip(infos, versions, strict=True)
         )
 
     def _check_open(self) -> None:

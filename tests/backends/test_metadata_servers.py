@@ -13,7 +13,7 @@ from streamer.backends.metadata_servers import is_metadata_url
 
 S3 = """
 from streamer.backends.s3.client import S3Client
-url = S3Client({}).signed_get("bucket", 60, Key="x")
+url = S3Client({}).get_source("bucket", 60, Key="x").url
 print(json.dumps({"found": "ASIAOFTHEMACHINE" in url, "answered": answered, "proxied": proxied}))
 """
 GCS = """

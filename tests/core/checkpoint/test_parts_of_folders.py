@@ -23,6 +23,8 @@ def folder(change: Script) -> ScriptedServer:
     def script(request: Request, answer: Answer) -> None:
         if request.path == "/folder/":
             answer.become(200, PAGE, Content_Type="text/html")
+        elif request.path == "/folder":  # is it a file?
+            answer.become(404)
         else:
             whole = SHARDS[request.path]
             body = whole[request.begin : request.end] or whole

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
@@ -34,6 +35,7 @@ def uri(
     if request.param == "http":
         path = Path(http_server.root) / path.name
         save_file(tensors, path)
+        os.utime(path, (0, 0))  # a load waits until a file of this second is settled
         return f"http://127.0.0.1:{http_server.http_port}/open/{path.name}"
     if request.param == "memory":
         fsspec.filesystem("memory").pipe_file("/limited.safetensors", path.read_bytes())
