@@ -166,7 +166,7 @@ class _Sending:
         for name in names:
             if name == names[-1]:
                 self._writing.confirm()
-            self._writing.show(f"{self._root}/{name}", self._uploads[name], None)
+            self._writing.show(f"{self._root}/{name}", self._uploads[name], None, names_others=name == names[-1])
         return names
 
     def _send(self, name: str, size_bytes: int, pieces: Iterator[memoryview]) -> None:

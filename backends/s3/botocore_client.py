@@ -35,6 +35,7 @@ from streamer.core.errors import StreamerError
 from streamer.core.options.limits import Limits
 from streamer.core.secrets.environment import set_variables
 from streamer.core.secrets.hidden_arguments import SecretOptions, plain
+from streamer.core.store.identities import digest_of
 from streamer.core.store.sources import HttpSource
 
 __all__ = ["BotocoreClient"]
@@ -125,6 +126,10 @@ class BotocoreClient:
         """Say whether uploads may carry checksums that S3 does not require; some S3-compatible servers lack them."""
         config = self._login.client().meta.config
         return getattr(config, "request_checksum_calculation", None) != "when_required"  # old releases lack it
+
+    def settings_identity(self) -> str | None:
+        """Return a digest of the settings of all requests, "" without any; None if one of them has no plain value."""
+        return (digest_of(self._settings) or None) if self._settings else ""
 
     def put_part(self, bucket: str, part: memoryview, crc32c: str, **parameters: Any) -> Mapping[str, str]:
         """Send one part of an object by a signed URL, straight from its memory; return the headers of the answer.

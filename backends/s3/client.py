@@ -239,6 +239,10 @@ class S3Client:
         """Say whether uploads may carry checksums that S3 does not require."""
         return self._botocore().takes_checksums()
 
+    def settings_identity(self) -> str | None:
+        """See `BotocoreClient.settings_identity`."""
+        return self._botocore().settings_identity()
+
     def get_source(self, bucket: str, lifetime_s: int, **parameters: Any) -> HttpSource:
         """Return the source for an object that is valid for `lifetime_s`; for anonymous use, it has no signature.
 

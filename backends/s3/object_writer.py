@@ -85,6 +85,10 @@ class ObjectWriter:
         """Say whether the options allow checksums that S3 does not require."""
         return self._client.takes_checksums()
 
+    def settings_identity(self) -> str | None:
+        """See `BotocoreClient.settings_identity`."""
+        return self._client.settings_identity()
+
     def is_encrypted(self) -> bool:
         """Say whether requests go over TLS."""
         return not (self._client.endpoint or "https").startswith("http:")

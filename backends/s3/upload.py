@@ -72,7 +72,7 @@ class S3Upload(ProvenUpload):
         self._earlier: dict[int, dict[str, Any]] | None = None  # parts that an earlier process sent, by number
         # What replaces an object is sent in parts, which can be looked at before they become the object.
         if size_bytes is None or size_bytes > MOST_BYTES_AT_ONCE or (size_bytes and replaced is not None):
-            tag = f"streamer: {size_bytes} bytes in parts of {part_bytes}".encode() if resumes else b""
+            tag = self._tag(size_bytes) if resumes else b""
             self._upload_id = (self._resumed(tag) if tag else None) or self._begin(tag)
 
     def send(self, offset_bytes: int, part: memoryview) -> None:
@@ -176,6 +176,12 @@ class S3Upload(ProvenUpload):
             except StorageError as error:
                 if error.status != 404:
                     raise
+
+    def _tag(self, size_bytes: int | None) -> bytes:
+        """Return what tells uploads apart, with all that S3 fixed when one began; empty if it cannot be told."""
+        settings = self._writer.settings_identity()
+        text = f"streamer: {size_bytes} bytes in parts of {self._part_bytes}{settings and f', {settings}'}"
+        return b"" if settings is None else text.encode()
 
     def _resumed(self, tag: bytes) -> str | None:
         """Return the id of an upload that an earlier process has left, and note its parts.

@@ -13,6 +13,7 @@ import os
 import threading
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol, runtime_checkable
 
@@ -41,6 +42,9 @@ class OwningUpload(Upload, Protocol):
             ChangedError: another program has written or removed the object.
             StorageError: the object is not there, or not whole; or the storage does not answer.
         """
+
+    def may_stand(self) -> bool:
+        """Say whether the object that is there may be the one of this upload; also True if a look cannot tell."""
 
     def withdraw(self) -> None:
         """Remove the object, if it is still the one that this upload wrote.
@@ -146,6 +150,21 @@ class ProvenUpload(ABC):
         """Look at the object; raises as `OwningUpload.confirm`."""
         self._check(None)
 
+    def may_stand(self) -> bool:
+        """See `OwningUpload.may_stand`."""
+        if not self._attempts:
+            return False
+        try:
+            found = self._look()
+        except StorageError:
+            return True
+        if found is None:
+            return self._replaced is not None  # then what was there is gone, too, so the look may be wrong
+        if self._is_from_before(found):
+            return False
+        is_nameless = found.version is None or (self.has_mark and self.version is None)
+        return self._is_own(found) or (is_nameless and found.mark is None)
+
     def withdraw(self) -> None:
         """Remove the object if this upload wrote it; raises as `OwningUpload.withdraw`."""
         found = self._look()
@@ -182,12 +201,7 @@ class ProvenUpload(ABC):
         is_of_status = failure is not None and failure.status is not None
         pauses_s = PAUSES_S[:FEW_LOOKS] if is_of_status else PAUSES_S
         try:
-            found = self._look()
-            for pause_s in () if self._is_seen else pauses_s:
-                if not self._is_from_before(found):
-                    break
-                time.sleep(pause_s)
-                found = self._look()
+            found = self._look_again(pauses_s)
         except StorageError as error:
             if failure is not None:
                 raise failure from error
@@ -202,6 +216,27 @@ class ProvenUpload(ABC):
                 raise failure
             raise fault from failure
         self._is_seen, self.version = True, found.version if found else None
+
+    def _look_again(self, pauses_s: Sequence[float]) -> FoundObject | None:
+        """Look at the object until it is there; a look that fails, or shows no version, is repeated a few times.
+
+        Raises:
+            StorageError: the storage refuses, is down, or has failed at each look.
+        """
+        for number, pause_s in enumerate((*pauses_s, 0.0)):
+            is_last = number >= min(FEW_LOOKS, len(pauses_s))
+            try:
+                found = self._look()
+            except StorageError as error:
+                if is_last or isinstance(error, AccessDeniedError) or is_transient(error):
+                    raise
+            else:
+                is_answer = found is None or not self.has_mark or (found.version or found.mark) is not None
+                is_late = not self._is_seen and self._is_from_before(found)
+                if number == len(pauses_s) or (is_last and not is_answer) or (is_answer and not is_late):
+                    return found
+            time.sleep(pause_s)
+        raise AssertionError("the last look returns or raises")
 
     def _check_unseen(self, refused: AccessDeniedError) -> None:
         """Check an upload whose object we may not look at."""

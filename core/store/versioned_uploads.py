@@ -103,7 +103,7 @@ class _VersionedUpload(ProvenUpload):
 
     def _is_own(self, found: FoundObject) -> bool:
         if self.version is None and not self._is_seen:
-            return self._is_finished
+            return self._is_finished and not self._is_from_before(found)
         return is_same_version(found.version, self.version) and found.size_bytes in (None, self.sent_bytes)
 
     def _is_from_before(self, found: FoundObject | None) -> bool:

@@ -144,6 +144,9 @@ class _WaitingUpload:
     def confirm(self) -> None:
         self._ask(self._upload.confirm)
 
+    def may_stand(self) -> bool:
+        return self._upload.may_stand()
+
     def withdraw(self) -> None:
         self._ask(self._upload.withdraw)
 

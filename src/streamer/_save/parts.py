@@ -7,6 +7,7 @@ are copied. Every part but the last has the same size, as some storages demand.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from streamer import _native
 from streamer.core.checkpoint.file_digests import FileDigests
@@ -15,13 +16,33 @@ from streamer.core.errors import ChangedError
 from streamer.core.format.header_writer import TensorLayout
 from streamer.core.format.manifest import ALGORITHM, TensorDigest
 from streamer.core.quoting import quoted
+from streamer.core.store.sources import ObjectInfo
 
-__all__ = ["PART_BYTES", "ShardBytes", "cut", "part_bytes_for", "tensor_changed"]
+__all__ = ["PART_BYTES", "SentFile", "ShardBytes", "cut", "part_bytes_for", "tensor_changed"]
 
 MIB = 1 << 20
 PART_BYTES = 16 * MIB  # with parts of this size, S3 takes 1 Gbit/s from one connection; eight are in flight
 WORTH_A_PART_BYTES = MIB
 MOST_PARTS = 9_000  # most parts of one object; S3 takes 10 000, Azure 50 000
+
+
+@dataclass(frozen=True)
+class SentFile:
+    """One file, and where it is sent to.
+
+    Attributes:
+        path: The store's own path of the file.
+        size_bytes: Its size.
+        pieces: Its bytes, in order.
+        replaced: The existing file that is replaced, or None.
+        held_bytes: Maximum memory that a piece takes beside the parts: a tensor that is read, or copied from a device.
+    """
+
+    path: str
+    size_bytes: int
+    pieces: Iterable[memoryview]
+    replaced: ObjectInfo | None
+    held_bytes: int = 0
 
 
 def part_bytes_for(size_bytes: int) -> int:

@@ -9,12 +9,12 @@ from threading import Event
 
 from streamer._checkpoint_headers import open_checkpoint
 from streamer._progress import Progress
-from streamer._save.parts import ShardBytes
+from streamer._save.parts import SentFile, ShardBytes
 from streamer._save.place import Place, old_manifest, place_of, writers_errors
 from streamer._save.report import SaveReport
 from streamer._save.resuming import Resumed
 from streamer._save.sealed_shards import sealed_shards
-from streamer._save.writing import SentFile, Writing, uploading_store
+from streamer._save.writing import Writing, uploading_store
 from streamer.core.checkpoint.saved_tensors import SavedTensors
 from streamer.core.checkpoint.sharding import divided, index_text
 from streamer.core.encryption.keys import KeySource
@@ -133,8 +133,9 @@ class Saving:
                 continue
             if order[name] > 1:
                 writing.confirm()
-            writing.show(place.folder + name, upload, place.existing.get(name))
-            if name == place.commit:
+            is_last = name == place.commit
+            writing.show(place.folder + name, upload, place.existing.get(name), names_others=is_last)
+            if is_last:
                 is_stale = self.has_digests and not is_first and old is None
                 stale = place.existing.get(place.manifest) if is_stale else None
                 writing.keep_shown(failure=_LEFT if old is not None else _NO_MANIFEST, stale=stale)
@@ -225,7 +226,10 @@ class Saving:
 
     def _written(self, writing: Writing, store: Store, place: Place, name: str, text: bytes) -> Place:
         path, replaced = place.folder + name, place.existing.get(name)
-        writing.show(path, writing.send(path, len(text), [memoryview(text)], replaced), replaced)
+        upload = writing.send(path, len(text), [memoryview(text)], replaced)
+        if name == place.index:
+            writing.guarding = path
+        writing.show(path, upload, replaced)
         return place.with_existing(name, store.info(path))
 
     def _removed(self, store: UploadingStore, place: Place) -> tuple[str, ...]:

@@ -11,14 +11,13 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
 from threading import Event
 from typing import Any
 
 from streamer._progress import Progress
-from streamer._save.parts import PART_BYTES, cut, part_bytes_for
+from streamer._save.parts import PART_BYTES, SentFile, cut, part_bytes_for
 from streamer.core.checkpoint.saved_tensors import MOST_READ_BYTES
 from streamer.core.errors import LoadCancelledError, StorageError, StreamerError, UsageError
 from streamer.core.log import OwnLogger
@@ -33,7 +32,7 @@ from streamer.core.store.uploads import ResumingStore, UploadingStore
 from streamer.core.store.versioned_uploads import owning
 from streamer.core.store.versions import is_same_version
 
-__all__ = ["SentFile", "Writing", "quiet_writing", "uploading_store"]
+__all__ = ["Writing", "quiet_writing", "uploading_store"]
 
 _log = OwnLogger()
 
@@ -70,25 +69,6 @@ def quiet_writing(store: Store, uri: str, settings: Settings) -> Iterator[Writin
         yield writing
 
 
-@dataclass(frozen=True)
-class SentFile:
-    """One file, and where it is sent to.
-
-    Attributes:
-        path: The store's own path of the file.
-        size_bytes: Its size.
-        pieces: Its bytes, in order.
-        replaced: The existing file that is replaced, or None.
-        held_bytes: Maximum memory that a piece takes beside the parts: a tensor that is read, or copied from a device.
-    """
-
-    path: str
-    size_bytes: int
-    pieces: Iterable[memoryview]
-    replaced: ObjectInfo | None
-    held_bytes: int = 0
-
-
 class Writing:
     """A context manager around the writing of some files.
 
@@ -103,6 +83,7 @@ class Writing:
     Attributes:
         most_parallel: Maximum number of parts that may be sent at a time.
         sent_bytes: Bytes that were sent.
+        guarding: Path of a file that leads readers to the older files: after an error, it goes only with all others.
     """
 
     def __init__(
@@ -121,6 +102,8 @@ class Writing:
         self._begun: list[tuple[str, OwningUpload]] = []
         self._shown: list[tuple[str, Callable[[], None]]] = []  # files that no older checkpoint had
         self._unconfirmed: list[OwningUpload] = []
+        self._naming: tuple[str, OwningUpload] | None = None
+        self.guarding = ""
         self._failure, self._resumes = failure, resumes
         self._process = os.getpid()
         self.sent_bytes = 0
@@ -168,9 +151,18 @@ class Writing:
             self._begun.append((path, upload))
         return upload
 
-    def show(self, path: str, upload: OwningUpload, replaced: ObjectInfo | None) -> None:
-        """Let one file show up under its name, and look at it; raises as `send` and `confirm`."""
+    def show(self, path: str, upload: OwningUpload, replaced: ObjectInfo | None, *, names_others: bool = False) -> None:
+        """Let one file show up under its name, and look at it; raises as `send` and `confirm`.
+
+        Args:
+            path: As in `SentFile`.
+            upload: The upload.
+            replaced: As in `SentFile`.
+            names_others: Readers follow this file to the others, which stay after an error if this file may be there.
+        """
         self._check_wanted()
+        if names_others:
+            self._naming = path, upload
         upload.finish()
         self._note_shown(path, upload, replaced)
         upload.confirm()
@@ -211,6 +203,7 @@ class Writing:
             stale: A file that does not match the files that have shown up. If an error comes before the file is
                 replaced, the file is removed, unless another program has replaced it.
         """
+        self._naming = None
         self._shown = [] if stale is None else [(stale.path, partial(self._remove_unchanged, stale))]
         self._failure = failure or self._failure
 
@@ -220,6 +213,13 @@ class Writing:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: Any) -> None:
         if error is None or os.getpid() != self._process:  # in a forked process, the files are those of the parent
             return
+        if self._naming is not None and not self._is_withdrawn(*self._naming):
+            self._begun = [each for each in self._begun if each[1] is not self._naming[1]]
+            self._shown, self._failure = [], "it is not known whether the checkpoint is saved"
+            if isinstance(error, StreamerError):
+                error.hint = f"{error.hint or ''}. No file was removed: load it, and if that fails, save again".lstrip(
+                    ". "
+                )
         left = self._removed()
         if isinstance(error, StorageError):
             error.message = f"{self._failure}: {error.message}"
@@ -248,11 +248,24 @@ class Writing:
         if found is not None and (file.version is None or is_same_version(file.version, found.version)):
             self._store.remove(file.path)
 
+    def _is_withdrawn(self, path: str, upload: OwningUpload) -> bool:
+        """Remove the file that names the others, if it was not there before; say whether it certainly is not there."""
+        if not upload.may_stand():
+            return True
+        begun = {path: begun.abort for path, begun in self._begun}
+        try:
+            {**begun, **dict(self._shown)}.get(path, _nothing)()
+        except StreamerError:
+            return False
+        return not upload.may_stand()
+
     def _removed(self) -> list[str]:
         """Remove the written files; return the names of the files that could not be removed."""
-        left = []
+        left: list[str] = []
         steps = [*reversed(self._shown), *((path, upload.abort) for path, upload in self._begun)]
         for path, remove in steps:
+            if left and path == self.guarding:  # readers would take what is left for the checkpoint
+                continue
             try:
                 remove()
             except StreamerError as error:

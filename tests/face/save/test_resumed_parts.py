@@ -100,6 +100,20 @@ def test_parts_of_other_content_are_sent_again(place: Place) -> None:
     assert saved(place, TENSOR + 1, resume=True) >= 6  # the last parts of the two may be equal
 
 
+@pytest.mark.parametrize("place", ["s3"], indirect=True)
+def test_an_upload_of_other_settings_is_not_continued_regression(place: Place) -> None:
+    place.options["s3_additional_kwargs"] = {"Metadata": {"team": "red"}}
+    killed_after(place, 4)
+    killed_settings, place.options["s3_additional_kwargs"] = (
+        place.options["s3_additional_kwargs"],
+        {"Metadata": {"team": "blue"}},
+    )
+    assert saved(place, TENSOR, resume=True) >= 7
+    place.uri, place.options["s3_additional_kwargs"] = f"{place.uri}-same", killed_settings
+    killed_after(place, 4)
+    assert 3 <= saved(place, TENSOR, resume=True) <= 5
+
+
 def test_without_resume_all_parts_are_sent(place: Place) -> None:
     killed_after(place, 4)
     assert saved(place, TENSOR) >= 7
