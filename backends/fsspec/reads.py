@@ -12,6 +12,7 @@ import io
 import os
 import threading
 import weakref
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from fsspec import AbstractFileSystem
@@ -24,7 +25,7 @@ from streamer.backends.private_names.fsspec import vars_of
 from streamer.core.errors import ChangedError, RangeResponseError, StreamerError, TruncatedError
 from streamer.core.store.sources import ObjectInfo, PythonSource
 
-__all__ = ["source_of"]
+__all__ = ["exclusive", "source_of"]
 
 _locks: weakref.WeakKeyDictionary[AbstractFileSystem, threading.Lock] = weakref.WeakKeyDictionary()
 _locks_guard = threading.Lock()
@@ -48,6 +49,14 @@ def source_of(
         return PythonSource(ranges.read_into, confirm=version.confirm)
     file = _FileReader(fs, path, info, hides_causes, version)
     return PythonSource(file.read_into, max_threads=1, confirm=file.confirm)
+
+
+def exclusive(fs: AbstractFileSystem) -> AbstractContextManager[object]:
+    """Return a context manager in which no other thread calls a file system that takes one call at a time.
+
+    Two threads that call paramiko's connection at once may each wait for ever for an answer that the other has dropped.
+    """
+    return nullcontext() if _takes_ranges_from_threads(fs) else _lock_of(fs)
 
 
 def _takes_ranges_from_threads(fs: AbstractFileSystem) -> bool:

@@ -20,7 +20,7 @@ from streamer.backends.fsspec.errors import raise_opening_error, raise_storage_e
 from streamer.backends.fsspec.foreign_file_systems import check_instance, reason_for_missing, with_guarded_links
 from streamer.backends.fsspec.info import fresh_info, size_of, version_of
 from streamer.backends.fsspec.instances import InstanceSnapshot
-from streamer.backends.fsspec.reads import source_of
+from streamer.backends.fsspec.reads import exclusive, source_of
 from streamer.backends.fsspec.upload import FsspecUpload
 from streamer.backends.private_names.fsspec import path_of
 from streamer.core.discovery.entry_points import refuse_accidental
@@ -123,7 +123,8 @@ class FsspecStore:
         """
         uri, own_path = self._uri(path), self._own_path(path)
         try:
-            metadata = fresh_info(self._fs, str(own_path))
+            with exclusive(self._fs):
+                metadata = fresh_info(self._fs, str(own_path))
             is_folder, size_bytes, version = metadata["type"] == "directory", size_of(metadata), version_of(metadata)
         except Exception as error:
             raise_storage_error(error, uri, hides_cause=self._hides_causes)
@@ -137,8 +138,9 @@ class FsspecStore:
         """List the files directly in a folder."""
         folder = self._own_path(prefix)
         try:
-            self._fs.invalidate_cache(str(folder))
-            entries = self._fs.ls(str(folder), detail=True)
+            with exclusive(self._fs):
+                self._fs.invalidate_cache(str(folder))
+                entries = self._fs.ls(str(folder), detail=True)
             files = (entry for entry in entries if entry["type"] != "directory" and _is_directly_in(folder, entry))
             return sorted((self._listed(entry) for entry in files), key=lambda info: info.path)
         except (FileNotFoundError, NotADirectoryError):

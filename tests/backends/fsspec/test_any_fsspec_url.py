@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import tarfile
 import threading
+import time
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from servers.seaweedfs import SeaweedServer
 from servers.sftp import PASSWORD, SftpServer
 
 import streamer
+from streamer.backends.fsspec.store import FsspecStore
+from streamer.core.store.parallel import in_parallel
 
 
 def check_equal(loaded: dict[str, torch.Tensor], checkpoint: Path) -> None:
@@ -124,3 +127,27 @@ def test_a_registered_third_party_file_system_is_found_by_its_scheme(
 ) -> None:
     fsspec.register_implementation("slowly", SlowFileSystem, clobber=True)
     check_equal(streamer.load(f"slowly://{checkpoint}"), checkpoint)
+
+
+class OneCallAtATime(LocalFileSystem):
+    """A file system whose connection serves one call at a time, as paramiko's."""
+
+    protocol = "onecall"
+    cachable = False
+    is_busy = False
+
+    def info(self, path: str, **how: Any) -> dict[str, Any]:
+        assert not type(self).is_busy
+        type(self).is_busy = True
+        time.sleep(0.01)
+        type(self).is_busy = False
+        return {**super().info(path, **how), "mtime": float(int(time.time()))}
+
+
+def test_young_files_are_looked_up_one_at_a_time_if_the_file_system_demands_it_regression(tmp_path: Path) -> None:
+    paths = [str(tmp_path / name) for name in "abcdef"]
+    for path in paths:
+        Path(path).write_bytes(b"1")
+    store = FsspecStore.of_instance(OneCallAtATime(), str(tmp_path))
+    infos = in_parallel(store.info, paths, role="look")
+    assert [info.path for info in infos] == paths
