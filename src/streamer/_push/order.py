@@ -7,7 +7,7 @@ from collections.abc import Collection
 from streamer.core.checkpoint.other_weights import MANIFEST_SUFFIX, OTHER_WEIGHTS, is_index
 from streamer.core.format.shard_names import SHARD_SUFFIX
 
-__all__ = ["is_manifest", "turn"]
+__all__ = ["is_index", "is_manifest", "turn"]
 
 
 def turn(names: Collection[str], name: str) -> tuple[int, str]:

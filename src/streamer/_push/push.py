@@ -1,10 +1,11 @@
 """Copies the files of a folder of any storage into another storage, without a disk between them.
 
 Guarantees: a file shows up only when it is whole. The index of a checkpoint, or its only file, shows up after all
-files that it needs. A second run sends only missing files: a file of the target is kept if the digests of the storages
-show equal content. Refuses, before a byte is sent, to replace a file that has other content, and to write weights
-beside others that a reader of the folder would take: otherwise an older checkpoint would be read, or mixed with the new
-one. With `Wanted.replaces`, these are replaced, and removed when all new files are there.
+files that it needs, if no file of the source has changed until then. A second run sends only missing files: a file of
+the target is kept if the digests of the storages show equal content. Refuses, before a byte is sent, to replace a file
+that has other content, and to write weights beside others that a reader of the folder would take: otherwise an older
+checkpoint would be read, or mixed with the new one. With `Wanted.replaces`, these are replaced, and removed when all
+new files are there.
 """
 
 from __future__ import annotations
@@ -23,14 +24,15 @@ from streamer._locate_shards import opened_store
 from streamer._progress import Progress
 from streamer._pull.authentication import authenticate
 from streamer._pull.checkpoints import Copied, check_series
-from streamer._pull.listing import Listing, check_names, files_below, is_selected
+from streamer._pull.listing import Listing, check_names, check_source, files_below, is_selected
 from streamer._pull.record import Wanted
-from streamer._push.order import is_manifest, turn
+from streamer._push.order import is_index, is_manifest, turn
 from streamer._push.report import PushReport
 from streamer._save.writing import Writing, uploading_store
 from streamer.backends.posix.open_folder import are_in_one_another
 from streamer.core.checkpoint.file_bytes import FileBytes, are_equal
 from streamer.core.checkpoint.other_weights import check_replaceable, is_found_by_name, weights_in_the_way
+from streamer.core.checkpoint.shards import settled
 from streamer.core.checkpoint.small_files import sized
 from streamer.core.disk_names import disk_name
 from streamer.core.errors import AccessDeniedError, ChangedError, ObjectNotFoundError, StorageError, UsageError
@@ -130,7 +132,7 @@ class _Push:
                 self._target, self._settings.memory_limit_bytes, shown, Event(), failure="not all files are there"
             ) as writing,
         ):
-            self._send_all(writing, {name: chosen[name] for name in missing}, replaced)
+            self._send_all(writing, {name: chosen[name] for name in missing}, replaced, chosen)
         self._check_listed(missing)
         removed = self._removed(older)
         return PushReport(
@@ -174,7 +176,7 @@ class _Push:
         for name in names:
             check_can_hold(scheme_of(self._to.uri), name, self._to.label)
         check_series(listed, names, source.label)
-        infos = sized(source.store, [listed[name] for name in names])
+        infos = settled(source.store, sized(source.store, [listed[name] for name in names]))
         return {name: FileBytes(source.store, info, self._settings) for name, info in zip(names, infos, strict=True)}
 
     def _path(self, name: str) -> str:
@@ -230,19 +232,38 @@ class _Push:
             FileBytes(self._source.store, own, self._settings), FileBytes(self._target, info, self._settings)
         )
 
-    def _send_all(self, writing: Writing, missing: Mapping[str, FileBytes], replaced: Mapping[str, ObjectInfo]) -> None:
+    def _send_all(
+        self,
+        writing: Writing,
+        missing: Mapping[str, FileBytes],
+        replaced: Mapping[str, ObjectInfo],
+        chosen: Mapping[str, FileBytes],
+    ) -> None:
         """Send files, and show each. A manifest waits until the next file is sent, which completes its checkpoint.
 
-        If files are replaced, all wait until the last is sent, so that they show up right after each other.
+        Indexes, or else the last file, show up only if no file of the source has changed until then. If one changes
+        at this moment, they are removed again. If files are replaced, all wait until the last is sent, so that they
+        show up right after each other.
         """
+        last = [name for name in missing if is_index(name)] or [*missing][-1:]
         held: list[tuple[str, OwningUpload]] = []
         for name, file in missing.items():
             held.append((name, self._sent(writing, name, file, replaced.get(name))))
-            if is_manifest(name) or replaced:
+            if (is_manifest(name) or replaced) and name not in last[-1:]:
                 continue
+            if name in last:
+                self._check_source(chosen)
             self._show(writing, held, replaced)
             held.clear()
-        self._show(writing, held, replaced)
+            if name not in last:
+                writing.keep_shown()
+        self._check_source(chosen)
+        writing.keep_shown()
+
+    def _check_source(self, chosen: Mapping[str, FileBytes]) -> None:
+        infos = {name: each.info for name, each in chosen.items()}
+        with _resumable():
+            check_source(self._source.store, self._source.uri, self._settings, infos)
 
     def _sent(self, writing: Writing, name: str, file: FileBytes, replaced: ObjectInfo | None) -> OwningUpload:
         digests = file.digests(file.digest()) if self._wanted.is_verified else file.digests()
@@ -257,7 +278,6 @@ class _Push:
         for name, upload in held:
             with _resumable():
                 writing.show(self._path(name), upload, replaced.get(name))
-            writing.keep_shown()
 
     def _check_listed(self, names: Iterable[str]) -> None:
         """Check that the target lists new files by their names: some servers change a name, and find it by both."""
