@@ -110,8 +110,7 @@ class HttpStore:
         self._probes: dict[str, Probe] = {}
         self._guard = threading.Lock()
         self.root = (self._host + parts.path).rstrip("/")
-        self._names_folder = parts.path.endswith("/") or not parts.path
-        self._has_file: bool | None = None  # at the URL itself; None until it was requested
+        self._is_folder = parts.path.endswith("/") or not parts.path  # as far as it is known that it is no file
 
     def info(self, path: str) -> ObjectInfo:
         """Request size and version by one GET of one byte.
@@ -123,14 +122,11 @@ class HttpStore:
             StorageError: any other error of the server, the network or TLS.
         """
         try:
-            info = self._info_of(path, self._probe(path))
-        except ObjectNotFoundError:
-            if path == self.root:
-                self._has_file = False
+            return self._info_of(path, self._probe(path))
+        except StorageError as error:
+            if path == self.root and not is_transient(error):
+                self._is_folder = True
             raise
-        if path == self.root:
-            self._has_file = True
-        return info
 
     def find(self, prefix: str) -> list[ObjectInfo]:
         """List the files that the folder's index page links to, and probe the files that may be shards.
@@ -208,7 +204,7 @@ class HttpStore:
     def _names(self, folder: str, *, has_folders: bool = False) -> list[str]:
         """Return the quoted names to which a folder's index page links."""
         uri = self._uri(folder)
-        if folder == self.root and not self._names_folder and self._is_file():
+        if folder == self.root and self._is_file():
             raise ObjectNotFoundError("This is a file, not a folder", uri=uri, hint="Name a folder")
         page, url = index_page(self._client, self._start(f"{folder}/"), uri)
         try:
@@ -218,15 +214,15 @@ class HttpStore:
             raise
 
     def _is_file(self) -> bool:
-        """Say whether the URL without a slash at its end is a file: some servers send it whole if a slash is added."""
-        if self._has_file is None:
-            try:
-                self.info(self.root)
-            except StorageError as error:
-                if is_transient(error):
-                    raise
-                self._has_file = False
-        return bool(self._has_file)
+        """Whether the URL without a slash at its end is a file: some servers send it whole if a slash is added."""
+        if self._is_folder or self.root in self._probes:
+            return not self._is_folder
+        try:
+            self.info(self.root)
+        except StorageError:
+            if not self._is_folder:
+                raise
+        return not self._is_folder
 
     def _listed(self, path: str) -> list[ObjectInfo]:
         """Describe a linked file; return nothing if the link leads to a sub-folder without its slash.
