@@ -173,7 +173,8 @@ class ProvenUpload(ABC):
         if self._is_own(found):
             self._remove(found)
         elif self.has_mark and found.mark is None and self.version is None:
-            raise StorageError("the object has no mark, so it may be of this upload", uri=self._uri)
+            hint = "Look at the object, and remove it if it is not wanted"
+            raise StorageError("the object has no mark, so it may be of this upload", uri=self._uri, hint=hint)
 
     def abort(self) -> None:
         """Remove the parts, and the object if it was made although `finish` failed; raises as `Upload.abort`."""
@@ -264,8 +265,7 @@ class ProvenUpload(ABC):
         return None if found.is_equal else self._lost_mark()
 
     def _fault_of(self, what: str) -> StorageError:
-        hint = "Save again, and check the storage's disk and the proxies on the way to it"
-        return StorageError(what, uri=self._uri, hint=hint)
+        return StorageError(what, uri=self._uri, hint=_CHECK)
 
     def _damage(self) -> ChecksumError:
         what = "the object that the storage has differs from the bytes that were sent"
