@@ -164,6 +164,7 @@ def _record(fs: Any, path: str, copy: str) -> None:
     """Write the copy of a file into the cache's record, so that fsspec itself finds it."""
     try:
         with locked_folder(fs.storage[-1]):  # so that records of other processes are not overwritten
+            reload_record(fs)
             record_whole_file(fs, path, os.path.basename(copy))
     except OSError as error:
         if error.errno not in NO_ROOM:
@@ -223,6 +224,9 @@ def _file_of_blocks(fs: Any, path: str) -> Any:
         return _opened_whole(fs, name, size_bytes)
 
     if (file := opened()) is not None:
+        if cached_copy(fs, path) is None:  # the record was broken; a cache that is only read goes without one
+            with suppress(OSError):
+                _record(fs, path, name)
         return file
     if size_bytes is None or not sends_ranges(fs.fs, path, size_bytes):
         return _downloaded(fs, path, name, opened, lambda: _record(fs, path, name))

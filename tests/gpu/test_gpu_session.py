@@ -13,8 +13,8 @@ SCRIPT = Path(__file__).parents[2] / "benchmarks" / "gpu_session.sh"
 
 def test_every_step_runs_and_leaves_its_figures(tmp_path: Path) -> None:
     command = ["bash", SCRIPT, tmp_path / "out", "0.02", "fake"]
-    environment = os.environ | {"PYTHON": sys.executable, "TMPDIR": str(tmp_path)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)
+    environment = os.environ | {"PYTHON": sys.executable, "TMPDIR": str(tmp_path), "STEP_S": "400"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=480, check=False)
     assert done.returncode == 0, done.stdout[-3000:]
     loads = json.loads((tmp_path / "out" / "loads.json").read_text())
     assert loads.keys() == {"rivals", "ranks", "host", "http"}

@@ -182,6 +182,7 @@ def test_the_command_is_installed_and_imports_nothing_from_the_working_directory
 def test_the_module_runs_where_the_package_itself_lies_in_the_working_directory(tmp_path: Path) -> None:
     """As after ``pip install --target .``: what must stay importable is not taken from the path."""
     import streamer
+    from streamer import core
     from streamer.core.discovery import search_path
 
     for package in ("streamer", "streamer/core", "streamer/core/discovery"):
@@ -189,8 +190,8 @@ def test_the_module_runs_where_the_package_itself_lies_in_the_working_directory(
     home = Path(streamer.__file__).parent
     for name in ("__init__.py", "__main__.py"):
         (tmp_path / "streamer" / name).write_text((home / name).read_text())
-    for package in ("streamer/core", "streamer/core/discovery"):
-        (tmp_path / package / "__init__.py").write_text("")
+    (tmp_path / "streamer/core/__init__.py").write_text(Path(core.__file__).read_text())
+    (tmp_path / "streamer/core/discovery/__init__.py").write_text("")
     (tmp_path / "streamer/core/discovery/search_path.py").write_text(Path(search_path.__file__).read_text())
     (tmp_path / "streamer/_cli.py").write_text("def main(prog_name): print('it runs')\n")
     done = run(tmp_path, "-S", "-m", "streamer")

@@ -83,7 +83,7 @@ def test_an_index_page_of_too_many_links_is_refused_before_any_is_asked_for() ->
     with serving(lambda request, answer: answer.become(200, page, Content_Type="text/html")) as server:
         with pytest.raises(StorageError, match="more than 100 entries") as caught:
             streamer.load(f"{base(server)}/folder", options=Options(listing_entries=100))
-        assert len(server.requests) == 1
+        assert [request.path for request in server.requests] == ["/folder", "/folder/"]
     assert "raise listing_entries" in str(caught.value)
 
 
@@ -92,8 +92,8 @@ def test_names_that_cannot_be_shards_are_not_asked_for() -> None:
     with serving(lambda request, answer: answer.become(200, page, Content_Type="text/html")) as server:
         with pytest.raises(StorageError, match="safetensors file"):
             streamer.load(f"{base(server)}/folder")
-        # The page alone: a second time, for what the message says of the folder.
-        assert [request.path for request in server.requests] == ["/folder/"] * 2
+        # Whether it is a file, and the page: a second time, for what the message says of the folder.
+        assert [request.path for request in server.requests] == ["/folder", "/folder/", "/folder/"]
 
 
 def test_but_a_pattern_may_mean_them() -> None:

@@ -30,10 +30,10 @@ def test_a_page_that_links_outside_of_the_folder_is_refused(tmp_path: Path, name
             answer.become(200, f'<a href="{name}">x</a><a href="good.json">y</a>'.encode(), Content_Type="text/html")
 
     with ScriptedServer(b"{}", script) as server:
-        told = pull(server.url, tmp_path / "a" / "copy")
+        told = pull(f"{server.url}/", tmp_path / "a" / "copy")
         assert (told["exit_code"], told["error"]) == (65, "FormatError"), told
         assert visible(tmp_path / "a") == {f"copy/{each}" for each in (".streamer-pull/lock",)}
-        assert pull(server.url, tmp_path / "a" / "copy", "--include", "good.json")["exit_code"] == 0
+        assert pull(f"{server.url}/", tmp_path / "a" / "copy", "--include", "good.json")["exit_code"] == 0
     assert sorted(os.listdir(tmp_path / "a" / "copy")) == [".streamer-pull", "good.json"]
 
 

@@ -222,6 +222,7 @@ def test_a_broken_record_costs_a_download_at_most_regression(
     else:
         record.write_bytes(record.read_bytes()[: int(record.stat().st_size * share)])
     assert_right(load(cache, f"file://{file}", folder))
+    assert next(iter(json.loads(record.read_bytes()).values()))["fn"] == entry["fn"]
 
 
 def test_what_fsspec_keeps_of_blocks_may_have_holes_regression(file: Path, tmp_path: Path) -> None:
