@@ -14,6 +14,7 @@ from streamer.compat.safetensors._handle import safe_open
 from streamer.compat.safetensors._saves import as_safetensors, file_at, is_url
 from streamer.core.options.options import Options
 from streamer.core.secrets.hidden_arguments import hidden, hidden_uri
+from streamer.core.tensors.tensor_bytes import check_no_mask
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -53,11 +54,14 @@ def save_file(
         options: As for `streamer.save`; for URLs.
 
     Raises:
-        UsageError: the URL does not end in ``.safetensors``, or cannot be written; and as `streamer.save`.
+        UsageError: an array has a mask; the URL does not end in ``.safetensors``, or cannot be written; and as
+            `streamer.save`.
         StorageError: as for `streamer.save`.
         Exception: what safetensors raises, for a path.
     """
     filename, storage_options = hidden_uri(filename), hidden(storage_options)
+    for name, array in tensor_dict.items():
+        check_no_mask(name, array)
     if not is_url(filename):
         theirs.save_file(dict(tensor_dict), filename, metadata)
         return

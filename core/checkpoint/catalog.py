@@ -14,10 +14,12 @@ from streamer.core.checkpoint.cuts import Cut
 from streamer.core.checkpoint.header_reads import read_headers
 from streamer.core.checkpoint.shard_choice import NO_INDEX, ShardChoice, duplicate_tensor
 from streamer.core.collector import collector_paused
+from streamer.core.encryption.sealed_files import METADATA_NAME
 from streamer.core.engine.session import SourceObject
 from streamer.core.errors import ShardIndexError
 from streamer.core.format.header import Header, TensorEntry
 from streamer.core.options.settings import Settings
+from streamer.core.quoting import quoted
 
 if TYPE_CHECKING:
     from streamer.core.encryption.sealed_files import SealedFile
@@ -65,7 +67,7 @@ class Catalog:
         header_metadata: The ``__metadata__`` of each header.
         sealed: The shards that are encrypted, by number.
         checksums: The CRC-32 of tensors, by name, if their file has it: an archive of NumPy.
-        remarks: What the files of another format hold that is not read.
+        remarks: What the files of another format hold that is not read, and metadata that differ between shards.
     """
 
     shards: Sequence[SourceObject]
@@ -124,7 +126,22 @@ def read_catalog(
     check_index(tensors, choice, pinned)
     kept = zip(beginnings, headers, strict=True) if keeps_headers else ()
     begun = [bytes(data[: header.data_begin]) for data, header in kept]
-    return Catalog(pinned, tensors, metadata, begun, overruled, [header.metadata or {} for header in headers])
+    of_headers = [header.metadata or {} for header in headers]
+    remarks = _remarks_on_metadata(of_headers)
+    return Catalog(pinned, tensors, metadata, begun, overruled, of_headers, remarks=remarks)
+
+
+def _remarks_on_metadata(headers: Sequence[Mapping[str, str]]) -> tuple[str, ...]:
+    """Return a remark on the keys for which shards have different values; each encrypted one has its own parameters."""
+    values: dict[str, set[str]] = {}
+    for key, value in (item for each in headers for item in each.items()):
+        values.setdefault(key, set()).add(value)
+    differing = sorted(quoted(key) for key, found in values.items() if len(found) > 1 and key != METADATA_NAME)
+    return (
+        (f"the shards differ in their metadata {', '.join(differing[:5])}: the last shard's count",)
+        if differing
+        else ()
+    )
 
 
 def _add_entries(

@@ -14,6 +14,7 @@ from streamer.core.checkpoint.near_names import prefix_hint
 from streamer.core.checkpoint.renaming import Renaming
 from streamer.core.errors import TargetError
 from streamer.core.tensors.memory_ranges import covered_names
+from streamer.core.tensors.named_targets import is_extra_state
 
 __all__ = ["PairedNames", "pair_names"]
 
@@ -83,7 +84,9 @@ def _hint_for_missing(missing: Sequence[str], tensors: Mapping[str, Any]) -> str
 
 def _unpaired_error(names: PairedNames, called: Mapping[str, str], tensors: Mapping[str, Any]) -> TargetError:
     near = _prefix_hint(called, tensors)
-    shown = [name if called[name] == name else f"{name} as {called[name]}" for name in names.unexpected]
+    extra = [name for name in names.unexpected if is_extra_state(called[name])]
+    others = [name for name in names.unexpected if name not in extra]
+    shown = [name if called[name] == name else f"{name} as {called[name]}" for name in others]
     if names.missing:
         held = f"It holds {_first_few(sorted(shown))}, which the target lacks"
         pairs = "rename= pairs one with one; for fused experts and the like, use streamer.transformers.from_pretrained"
@@ -91,6 +94,11 @@ def _unpaired_error(names: PairedNames, called: Mapping[str, str], tensors: Mapp
         return TargetError(
             f"the checkpoint lacks {len(names.missing)} of the target's tensors: {_first_few(names.missing)}",
             hint=near or both or _hint_for_missing(names.missing, tensors),
+        )
+    if not shown:
+        return TargetError(
+            f"the checkpoint holds extra state of modules, which load_into leaves alone: {_first_few(sorted(extra))}",
+            hint="Pass strict=False, and give the tensors that load(uri, names=…) returns to each set_extra_state()",
         )
     return TargetError(
         f"the target lacks {len(shown)} of the checkpoint's tensors: {_first_few(sorted(shown))}",

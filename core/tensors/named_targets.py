@@ -14,9 +14,14 @@ from typing import Any
 
 from streamer.core.errors import TargetError
 
-__all__ = ["tensors_of"]
+__all__ = ["is_extra_state", "tensors_of"]
 
 EXTRA_STATE = "_extra_state"  # the last part of the name under which a module saves other state than weights
+
+
+def is_extra_state(name: str) -> bool:
+    """Say whether a module saves other state than weights under this name: what its ``get_extra_state`` returns."""
+    return name.rpartition(".")[2] == EXTRA_STATE
 
 
 def tensors_of(target: Any) -> Mapping[str, Any]:
@@ -33,7 +38,7 @@ def tensors_of(target: Any) -> Mapping[str, Any]:
         raise _no_target(target, torch, module_class)
     _check_not_flat(target)
     named = target.state_dict(keep_vars=True)
-    tensors = {name: tensor for name, tensor in named.items() if name.rpartition(".")[2] != EXTRA_STATE}
+    tensors = {name: tensor for name, tensor in named.items() if not is_extra_state(name)}
     _check_kept(target, tensors)
     return tensors
 

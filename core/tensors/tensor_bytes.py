@@ -16,7 +16,7 @@ from streamer.core.format.header_writer import TensorLayout
 from streamer.core.quoting import quoted
 from streamer.core.tensors.numpy_framework import ML_DTYPES, NUMPY_DTYPES
 
-__all__ = ["bytes_of", "dtype_name", "is_array", "is_torch_tensor", "layout_of"]
+__all__ = ["bytes_of", "check_no_mask", "dtype_name", "is_array", "is_torch_tensor", "layout_of"]
 
 _OF_TORCH = {name: dtype for dtype, name in TORCH_DTYPES.items()}
 _OF_ML_DTYPES = {name: dtype for dtype, name in ML_DTYPES.items()}
@@ -46,13 +46,22 @@ def layout_of(name: str, tensor: Any) -> TensorLayout:
         _check_memory(name, tensor)
         dtype = dtype_name(name, tensor.dtype)
         return TensorLayout(name, dtype, _shape_of(name, tensor, dtype), tensor.numel() * tensor.element_size())
-    if isinstance(tensor, sys.modules["numpy"].ma.MaskedArray):
-        hint = "Save its filled(value); or its .data, and its .mask under another name"
-        raise UsageError(f"array {quoted(name)} has a mask, which the format cannot hold", hint=hint)
+    check_no_mask(name, tensor)
     dtype = dtype_name(name, tensor.dtype)
     if dtype == "F4" and tensor.size % 2:
         raise UsageError(f"tensor {quoted(name)} has an odd number of 4-bit values, and a byte holds two")
     return TensorLayout(name, dtype, tuple(tensor.shape), tensor.nbytes // (2 if dtype == "F4" else 1))
+
+
+def check_no_mask(name: str, array: Any) -> None:
+    """Refuse an array with a mask; does not import numpy.
+
+    Raises:
+        UsageError: the array is one of ``numpy.ma``.
+    """
+    if is_array(array) and isinstance(array, sys.modules["numpy"].ma.MaskedArray):
+        hint = "Save its filled(value); or its .data, and its .mask under another name"
+        raise UsageError(f"array {quoted(name)} has a mask, which the format cannot hold", hint=hint)
 
 
 def dtype_name(name: str, dtype: Any) -> str:

@@ -229,3 +229,11 @@ def test_arrays_are_saved_to_any_url_regression(url: str, tmp_path: Path) -> Non
     if "://" in url:
         with pytest.raises(streamer.UsageError, match=r"must end in \.safetensors"):
             our_numpy.save_file({"a": np.ones(1)}, place.removesuffix(".safetensors"))
+
+
+@pytest.mark.parametrize("url", ["memory://numpy-face/masked.safetensors", "{folder}/masked.safetensors"])
+def test_an_array_with_a_mask_is_refused_at_a_path_too_regression(url: str, tmp_path: Path) -> None:
+    place = url.format(folder=tmp_path)
+    with pytest.raises(streamer.UsageError, match="'a' has a mask"):
+        our_numpy.save_file({"b": np.ones(1), "a": np.ma.masked_array(np.zeros(2), mask=[0, 1])}, place)
+    assert not fsspec.url_to_fs(place)[0].exists(place)

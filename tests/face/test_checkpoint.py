@@ -231,3 +231,25 @@ def test_neither_its_repr_nor_that_of_its_parts_shows_a_secret(tmp_path: Path) -
     (tmp_path / "model.safetensors").write_bytes(safetensors.torch.save(TENSORS))
     checkpoint = streamer.open(tmp_path.as_uri(), storage_options={"file": {"auto_mkdir": False}})
     assert "auto_mkdir" not in repr(checkpoint._request)
+
+
+def test_metadata_that_differ_between_shards_are_a_remark_regression(tmp_path: Path) -> None:
+    for shard, alpha in enumerate(("8", "16"), 1):
+        more = {"format": "pt", "alpha": alpha, f"only of {shard}": "x"}
+        safetensors.torch.save_file(
+            {f"t{shard}": torch.ones(1)}, tmp_path / f"model-0000{shard}-of-00002.safetensors", more
+        )
+    expected = "the shards differ in their metadata 'alpha': the last shard's count"
+    target = {"t1": torch.zeros(1), "t2": torch.zeros(1)}
+    assert expected in streamer.load_into(tmp_path, target).remarks
+    with streamer.open(tmp_path) as checkpoint:
+        assert checkpoint.metadata()["alpha"] == "16"
+
+
+def test_equal_metadata_and_the_parameters_of_encrypted_shards_are_none_regression(tmp_path: Path) -> None:
+    tensors = {"t1": torch.ones(1024), "t2": torch.ones(1024)}
+    streamer.save(tensors, tmp_path / "plain", max_shard_bytes=5000, metadata={"alpha": "8"})
+    streamer.save(tensors, tmp_path / "sealed", max_shard_bytes=5000, key=bytes(range(32)))
+    assert not streamer.load_into(tmp_path / "plain", dict(tensors)).remarks
+    remarks = streamer.load_into(tmp_path / "sealed", dict(tensors), key=bytes(range(32))).remarks
+    assert not [each for each in remarks if "metadata" in each]

@@ -222,3 +222,25 @@ def _sparse(linear: nn.Linear, device: str) -> nn.Linear:
     empty = torch.empty(4, 3, layout=torch.sparse_coo, device=device)
     linear.weight = nn.Parameter(empty, requires_grad=False)
     return linear
+
+
+class WithTensorState(WithExtraState):
+    def get_extra_state(self) -> Any:
+        return torch.arange(3.0)
+
+
+def test_extra_state_that_a_checkpoint_holds_is_named_as_such_regression(tmp_path: Path) -> None:
+    saved = nn.Sequential(WithTensorState(3, 4))
+    streamer.save_model(saved, tmp_path)
+    target = nn.Sequential(WithTensorState(3, 4))
+    with pytest.raises(streamer.TargetError, match=r"extra state of modules, .*: '0._extra_state'.*strict=False"):
+        streamer.load_into(tmp_path, target)
+    assert streamer.load_into(tmp_path, target, strict=False).unexpected == ("0._extra_state",)
+    assert torch.equal(target[0].weight, saved[0].weight)
+
+
+def test_extra_state_is_not_proposed_as_another_name_of_a_weight_regression(tmp_path: Path) -> None:
+    save_file({"_extra_state": torch.ones(3), "bias": torch.ones(4)}, tmp_path / "a.safetensors")
+    with pytest.raises(streamer.TargetError, match="lacks 1 of the target's tensors: 'weight'") as caught:
+        streamer.load_into(tmp_path, nn.Linear(3, 4))
+    assert "_extra_state" not in str(caught.value)
