@@ -263,9 +263,9 @@ def test_an_older_checkpoint_is_whole_until_the_new_one_is(
     seen = []
     show = Writing.show
 
-    def looking_show(self: Writing, *arguments: Any) -> None:
+    def looking_show(self: Writing, *arguments: Any, **named: Any) -> None:
         seen.append(streamer.load(tmp_path))
-        show(self, *arguments)
+        show(self, *arguments, **named)
         seen.append(streamer.load(tmp_path))
 
     monkeypatch.setattr(Writing, "show", looking_show)
