@@ -13,13 +13,12 @@ import safetensors.torch
 import torch
 
 from streamer.compat.hooks import imported
-from streamer.core.log import OwnLogger
 from streamer.core.options.options import Options
 from streamer.integrations.model_request import Location
 
 __all__ = ["small_checkpoint", "without_progress_bars"]
 
-_log = OwnLogger()
+_log = logging.getLogger("streamer")  # through which the lines of all modules pass
 
 
 @contextmanager
