@@ -1,14 +1,18 @@
-"""Python itself: finalizers that other libraries have registered.
+"""Python itself: finalizers that other libraries have registered, and the unpickler that is written in Python.
 
 Tried with Python 3.10 to 3.13.
 """
 
 from __future__ import annotations
 
+import pickle
 import weakref
 from typing import Any
 
-__all__ = ["detach_finalizers"]
+__all__ = ["PythonUnpickler", "detach_finalizers"]
+
+# Its memo takes memory only for what it holds; that of the public one has room for each index up to the largest.
+PythonUnpickler: Any = getattr(pickle, "_Unpickler", pickle.Unpickler)
 
 
 def detach_finalizers(of: Any) -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import io
+import pickle
 import weakref
 from importlib.metadata import version
 from pathlib import Path
@@ -236,6 +238,8 @@ def test_of_fsspec_s_record_of_whole_files(tmp_path: Path) -> None:
 
 def test_of_python() -> None:
     assert hasattr(weakref.finalize, "_registry"), "tried with Python 3.10 to 3.13"
+    assert hasattr(pickle, "_Unpickler"), "tried with Python 3.10 to 3.13"
+    assert of_python.PythonUnpickler(io.BytesIO(b"I1\np4000000000\n.")).load() == 1  # takes no memory for the index
 
     class Object:
         pass

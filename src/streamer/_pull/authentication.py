@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import codecs
 import os
-import pickletools
 import re
 from collections.abc import Mapping
 from contextlib import ExitStack
+from typing import Any
 
 from streamer._checkpoint_headers import open_checkpoint
 from streamer._full_read import read_in_full
 from streamer._pull.checkpoints import Copied, header_of
 from streamer._pull.record import Wanted
+from streamer.backends.private_names.python import PythonUnpickler
 from streamer.core.encryption.sealed_files import SealedParameters, parsed_parameters
 from streamer.core.errors import FormatError, StreamerError, TamperedError, TruncatedError
 from streamer.core.options.settings import Settings
@@ -106,16 +107,54 @@ def _is_text(descriptor: int) -> bool:
 
 
 def _is_pickle(descriptor: int) -> bool:
-    """Say whether a text is a pickle of protocol 0 that makes objects: other texts hold no tensors for torch.load."""
-    makes_objects = False
+    """Say whether a text is a pickle of protocol 0 that makes objects: other texts hold no tensors for torch.load.
+
+    It is read as `pickle.load` reads it, up to its last byte, because that runs code before it notices a wrong end; and
+    torch.load reads several pickles from one file.
+    """
     try:
         with open(os.dup(descriptor), "rb") as file:
             file.seek(0)
-            for operation, _, _ in pickletools.genops(file):
-                makes_objects |= operation.name in ("REDUCE", "INST", "OBJ", "BUILD", "NEWOBJ")
-    except Exception:  # an unknown operation, a wrong argument of one, or no end
+            unpickler = _ObjectFinder(file, encoding="latin1")  # takes every text that another encoding takes
+            while True:  # until the end of the file, or what is no pickle, raises an exception
+                unpickler.load()
+    except _ObjectError:
+        return True
+    except Exception:  # a text may be malformed in every way
         return False
-    return makes_objects
+
+
+class _ObjectError(Exception):
+    """A pickle makes an object."""
+
+
+class _Named(type):
+    """A class of classes, because a pickle may set the state of a class, too."""
+
+    def __setstate__(cls, state: Any) -> None:
+        raise _ObjectError
+
+
+class _NamedObject(metaclass=_Named):
+    """Stands for everything that a pickle names; raises as soon as it is called."""
+
+    def __new__(cls, *_: Any, **__: Any) -> Any:
+        raise _ObjectError
+
+
+class _ObjectFinder(PythonUnpickler):  # type: ignore[misc]  # its type is not known
+    """Imports and calls nothing."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        del module, name
+        return _NamedObject
+
+    def get_extension(self, code: int) -> None:
+        del code
+        raise _ObjectError  # a name that a program has registered under a number: no text has one
+
+    def persistent_load(self, pid: Any) -> Any:
+        return pid
 
 
 def _parameters(descriptor: int, uri: str, settings: Settings) -> SealedParameters | None:

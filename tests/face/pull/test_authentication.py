@@ -103,3 +103,38 @@ def test_encrypted_files_of_tensorizer_are_authenticated(key: str, tmp_path: Pat
     assert pull(folder, tmp_path / "here", "--key-file", key)["authenticated_files"] == 1
     flip(folder / "x.tensors", (folder / "x.tensors").stat().st_size - 7)
     assert pull(folder, tmp_path / "there", "--key-file", key)["error"] == "TamperedError"
+
+
+_RUNS = b"cos\nsystem\n(S'true'\ntR"
+_LEGACY = b"L119547037146038801333356L\n.I1001\n.(d."  # what a file of PyTorch before 1.6 begins with
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        _RUNS + b".",
+        _RUNS,  # pickle.load runs it before it looks for the end
+        _RUNS + "0S'\u00e9'\n.".encode(),
+        b"I1\n." + _RUNS + b".",
+        _LEGACY + _RUNS + b".",
+        b"(S'true'\nios\nsystem\n.",
+        b"(cos\nsystem\nS'true'\no.",
+        b"cos\nsystem\n(db.",
+    ],
+)
+def test_a_text_that_is_a_pickle_is_refused_whatever_its_end_is_regression(
+    content: bytes, model: Path, key: str, tmp_path: Path
+) -> None:
+    (model / "training_notes.txt").write_bytes(content)
+    told = pull(model, tmp_path / "here", "--key-file", key)
+    assert (told["exit_code"], told["error"]) == (65, "TamperedError"), told
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", ".", "README\n", "class A:\n  pass\nRest\n", "cat\ncar\n)x\n", "N.N.", "{}", "1.0\n", "(I1\nt.", "I1\n."],
+)
+def test_a_text_that_only_begins_as_a_pickle_is_copied(content: str, model: Path, key: str, tmp_path: Path) -> None:
+    (model / "vocab.txt").write_text(content)
+    told = pull(model, tmp_path / "here", "--key-file", key)
+    assert told["exit_code"] == 0, told
