@@ -23,6 +23,7 @@ from safetensors import safe_open
 from servers.seaweedfs import SeaweedServer
 
 import streamer
+from streamer import _native
 from streamer._cli import main
 from streamer._save.sealed_shards import SealedShard
 from streamer.core.format.dtypes import TORCH_DTYPES
@@ -217,6 +218,7 @@ def test_from_s3_and_through_a_cache(tmp_path: Path, s3_server: SeaweedServer) -
     for _ in range(2):
         with streamer.stream(uri, key=KEY, storage_options=storage_options, options=options) as stream:
             assert are_equal(dict(stream), tensors)
+        assert _native.finish_cache_writes(30)
     assert stream.report.cached_bytes == stream.report.bytes
     plain = tensors["rows"].numpy().tobytes()[:64]
     assert not any(plain in path.read_bytes() for path in (tmp_path / "cache").rglob("*") if path.is_file())

@@ -92,6 +92,8 @@ class StripesAhead:
                 if path not in descriptors:
                     descriptors[path] = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
                 for at in range(begin, end, ADVICE_BYTES):
+                    if self._is_over.is_set():
+                        return
                     size_bytes = min(ADVICE_BYTES, end - at)
                     os.posix_fadvise(descriptors[path], at, size_bytes, os.POSIX_FADV_WILLNEED)
         except OSError:

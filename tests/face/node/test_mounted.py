@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator
@@ -140,6 +141,8 @@ def test_a_load_of_a_launched_rank_advises_the_kernel_and_its_end_ends_that(tens
         assert advised
         assert all((offset - data_begin) // STRIPE % 2 == 1 for offset in advised)
         assert sum(read) <= 1.02 * len(data)
+        for thread in [each for each in threading.enumerate() if each.name == "streamer-ahead"]:
+            thread.join(SOON_S)  # it was in its last advice when the load ended
         for how in ({"share": "off"}, {"direct_io": True}):
             advised.clear()
             streamer.load(path, framework="np", progress=False, options=streamer.Options(**how))
