@@ -18,7 +18,7 @@ from azure.storage.blob import BlobProperties, BlobServiceClient, BlobType
 from streamer.backends.azure.client import AzureClient
 from streamer.backends.azure.urls import parse_url
 from streamer.backends.blob_urls import is_blob_url
-from streamer.backends.client.answer_values import is_directly_in, is_plain, parse_name, prefix_of
+from streamer.backends.client.answer_values import folder_in_bucket, is_directly_in, is_plain, parse_name
 from streamer.backends.client.first_byte import size_by_first_byte
 from streamer.core.errors import ObjectNotFoundError, StorageError
 from streamer.core.options.limits import Limits, ListingCount
@@ -115,8 +115,7 @@ class AzureStore:
             ObjectNotFoundError: there is no such container.
             StorageError: as for `info`.
         """
-        container = prefix.partition("/")[0]
-        folder = prefix_of(container, prefix)
+        container, folder = folder_in_bucket(prefix)
         uri = self._url.uri_of(folder)
         entries = [entry for page in self._pages(container, folder, uri) for entry in page]
         files = [entry for entry in entries if isinstance(entry, BlobProperties) and not _is_folder(entry)]
@@ -126,16 +125,14 @@ class AzureStore:
 
     def peek(self, prefix: str) -> list[str]:
         """Return the names of the blobs and folders of the first page of a folder's listing."""
-        container = prefix.partition("/")[0]
-        folder = prefix_of(container, prefix)
+        container, folder = folder_in_bucket(prefix)
         entries, _ = self._page(container, folder, None)
         names = {str(each.name).removeprefix(folder) for each in entries}
         return sorted(name for name in names if name and f"{name}/" not in names)
 
     def folders(self, prefix: str) -> list[str]:
         """Return the names of the sub-folders of a folder; raises as `find`."""
-        container = prefix.partition("/")[0]
-        folder = prefix_of(container, prefix)
+        container, folder = folder_in_bucket(prefix)
         pages = self._pages(container, folder, self._url.uri_of(folder))
         return folders_among(str(entry.name).removeprefix(folder) for page in pages for entry in page)
 

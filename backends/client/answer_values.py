@@ -31,15 +31,15 @@ __all__ = [
     "parse_name",
     "parse_size",
     "parse_word",
-    "prefix_of",
     "quoted_start",
+    "folder_in_bucket",
 ]
 
 MOST_CHARACTERS = 4096  # S3, Google and Azure allow 1024; the Hub's limit is that of Git
 CHECK_SERVER = "Check the endpoint, and the proxy on the way to it"
 
 _NUMBER = re.compile(r"[0-9]{1,19}")  # Python itself may refuse to parse longer numbers
-_CODE = re.compile(rb'(?:<Code>|"reason"\s*:\s*")([A-Za-z]{1,64})[<"]')
+_CODE = re.compile(rb'(?:<Code>\s*|"reason"\s*:\s*")([A-Za-z0-9.]{1,64})\s*[<"]')
 _WORD = re.compile(r"[\w.:;=/-]{1,128}", re.ASCII)  # "Root=1-68a;2f4" is an id of the Hub
 
 # ``aws-chunked`` is the framing of an upload. Some S3 servers remove the framing, but store the name with the object.
@@ -91,19 +91,18 @@ def parse_name(value: object, uri: str) -> str:
     return value
 
 
-def prefix_of(bucket: str, path: str) -> str:
-    """Return how the names of the objects in a folder begin, with a slash at its end; empty for the whole bucket.
+def folder_in_bucket(path: str) -> tuple[str, str]:
+    """Divide the path of a folder into its bucket, and how the names of its objects begin.
 
     Args:
-        bucket: Name of the bucket.
         path: ``bucket/folder``. The name of a folder may be empty: then its prefix ends in two slashes.
 
     Example:
-        >>> [prefix_of("b", path) for path in ("b", "b/m", "b/m/", "b/")]
-        ['', 'm/', 'm//', '/']
+        >>> [folder_in_bucket(path) for path in ("b", "b/m", "b/m/", "b/")]
+        [('b', ''), ('b', 'm/'), ('b', 'm//'), ('b', '/')]
     """
-    inside = path[len(bucket) :]
-    return f"{inside[1:]}/" if inside else ""
+    bucket, slash, folder = path.partition("/")
+    return bucket, folder + slash
 
 
 def is_directly_in(folder: str, name: str, uri: str) -> bool:

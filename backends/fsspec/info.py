@@ -119,7 +119,7 @@ def origin_of(fs: AbstractFileSystem) -> AbstractFileSystem:
 
 
 def make_folders(fs: AbstractFileSystem, path: str) -> None:
-    """Create a folder and those above it, where a file is about to be written.
+    """Create the folder of a file that is about to be written, and the folders above it.
 
     Folders of object stores are only parts of names; their file systems would create a bucket of a mistyped name.
     """

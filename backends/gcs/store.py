@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from streamer.backends.client.answer_values import is_directly_in, prefix_of
+from streamer.backends.client.answer_values import folder_in_bucket, is_directly_in
 from streamer.backends.client.option_checks import refuse_version_of_folder
 from streamer.backends.gcs.client import GcsClient, names_in, object_in, page_in
 from streamer.backends.gcs.credentials import Bearer
@@ -114,8 +114,7 @@ class GcsStore:
             ObjectNotFoundError: there is no such bucket.
             StorageError: as for `info`.
         """
-        bucket = prefix.partition("/")[0]
-        folder = prefix_of(bucket, prefix)
+        bucket, folder = folder_in_bucket(prefix)
         uri = self._uri(f"{bucket}/{folder}")
         listed = (
             self._info_of(entry, bucket, uri)
@@ -130,16 +129,14 @@ class GcsStore:
 
     def peek(self, prefix: str) -> list[str]:
         """Return the names of the objects and folders of the first page of a folder's listing."""
-        bucket = prefix.partition("/")[0]
-        folder = prefix_of(bucket, prefix)
+        bucket, folder = folder_in_bucket(prefix)
         uri = self._uri(f"{bucket}/{folder}")
         answer = self._get(uri, bucket, prefix=folder or None, delimiter="/", fields="items(name),prefixes")
         return names_in(self._document(answer, uri), folder)
 
     def folders(self, prefix: str) -> list[str]:
         """Return the names of the sub-folders of a folder; raises as `find`."""
-        bucket = prefix.partition("/")[0]
-        folder = prefix_of(bucket, prefix)
+        bucket, folder = folder_in_bucket(prefix)
         names = folders_among(name for page in self._pages(bucket, folder) for name in names_in(page, folder))
         refuse_version_of_folder(names, self._generation_of(prefix), self._uri(prefix), UNPIN)
         return names

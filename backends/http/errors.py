@@ -6,11 +6,10 @@ server or of the user's URL enters a message.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 
-from streamer.backends.client.answer_values import parse_word
+from streamer.backends.client.answer_values import code_in, parse_word
 from streamer.backends.client.error_rows import ARCHIVED_ROWS, MAY_BE_TLS, ErrorRow, row_of_status, wants_tls
 from streamer.backends.client.proxy import refusal_of_proxy
 from streamer.core.errors import (
@@ -24,7 +23,6 @@ from streamer.core.errors import (
 __all__ = ["refusal"]
 
 _REQUEST_IDS = ("x-request-id", "x-amz-request-id", "x-ms-request-id", "x-guploader-uploadid", "x-amz-cf-id")
-_CODE = re.compile(rb"<Code>\s*([A-Za-z0-9.]{1,60})\s*</Code>")
 
 _LOGIN = "Give storage_options={'auth': (user, password)} or {'headers': {'Authorization': 'Bearer …'}}"
 
@@ -65,8 +63,7 @@ def refusal(
         row = ErrorRow(CredentialsError, "The signed URL or its token has expired", "Get a new one")
     if wants_tls(body):
         row = replace(row, hint=MAY_BE_TLS)
-    found = _CODE.search(body)
-    code = found[1].decode() if found else None
+    code = code_in(body)
     row = ARCHIVED_ROWS.get(code or "", row)
     lower = {name.lower(): value for name, value in headers.items()}
     request_id = next((lower[name] for name in _REQUEST_IDS if name in lower), "")

@@ -214,7 +214,7 @@ class HttpStore:
             raise
 
     def _is_file(self) -> bool:
-        """Whether the URL without a slash at its end is a file: some servers send it whole if a slash is added."""
+        """Say whether the URL without a slash at its end is a file: some servers send it whole if a slash is added."""
         if self._is_folder or self.root in self._probes:
             return not self._is_folder
         try:

@@ -184,7 +184,7 @@ class HttpUpload:
         return {"If-Match": self._version} if self._version.startswith('"') else {}  # it compares strongly
 
     def _is_unchanged(self) -> bool:
-        """Whether the server's file is the one to replace, in the version that it has now; None: there is no file."""
+        """Say whether the server still has the file to replace, or still none if there was none."""
         try:
             self._version = self._info().version or ""
         except ObjectNotFoundError:

@@ -12,12 +12,12 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from streamer.core.format.header_entries import LORA_METADATA
 from streamer.core.log import OwnLogger
 from streamer.core.options.switches_and_sizes import is_on
 
-__all__ = ["METADATA_KEY", "LoraTensors", "with_metadata"]
+__all__ = ["LoraTensors", "with_metadata"]
 
-METADATA_KEY = "lora_adapter_metadata"  # in the header of a file of diffusers' save_lora_weights
 _TENSORS = "pretrained_model_name_or_path_or_dict"
 _SWITCH = "STREAMER_DISABLE_PATCHES"
 
@@ -40,9 +40,7 @@ class LoraTensors(dict[str, Any]):
 
 
 def with_metadata(tensors: dict[str, Any], metadata: Mapping[str, str]) -> dict[str, Any]:
-    """Return the tensors; if the metadata are of a LoRA adapter, with these metadata."""
-    if METADATA_KEY not in metadata:
-        return tensors
+    """Return the tensors of a LoRA adapter, with its metadata."""
     _replace_reader()
     return _made(tensors, metadata)
 
@@ -79,5 +77,5 @@ class _Reader:
         if not isinstance(tensors, LoraTensors) or not isinstance(result, tuple) or len(result) < 2:
             return result
         state, metadata, *others = result
-        metadata = json.loads(tensors.metadata[METADATA_KEY]) if metadata is None else metadata
+        metadata = json.loads(tensors.metadata[LORA_METADATA]) if metadata is None else metadata
         return state, metadata, *(dict(tensors.metadata) if each is None else each for each in others)

@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from streamer.backends.client.answer_times import answer_times
-from streamer.backends.client.answer_values import is_directly_in, is_plain, parse_size, prefix_of
+from streamer.backends.client.answer_values import folder_in_bucket, is_directly_in, is_plain, parse_size
 from streamer.backends.client.first_byte import size_by_first_byte
 from streamer.backends.client.option_checks import refuse_version_of_folder
 from streamer.backends.s3.answers import (
@@ -128,8 +128,7 @@ class S3Store:
             ObjectNotFoundError: there is no such bucket.
             StorageError: as for `info`.
         """
-        bucket, _ = split_path(prefix)
-        folder = prefix_of(bucket, prefix)
+        bucket, folder = folder_in_bucket(prefix)
         uri = self._uri(f"{bucket}/{folder}")
         objects = [each for page in self._pages(bucket, folder, uri) for each in objects_in(page, uri)]
         infos = [self._info_of(bucket, each) for each in objects if is_directly_in(folder, each.key, uri)]
@@ -138,14 +137,12 @@ class S3Store:
 
     def peek(self, prefix: str) -> list[str]:
         """Return the names of the objects and folders of the first page of a folder's listing."""
-        bucket, _ = split_path(prefix)
-        folder = prefix_of(bucket, prefix)
+        bucket, folder = folder_in_bucket(prefix)
         return names_in(next(self._pages(bucket, folder, self._uri(f"{bucket}/{folder}"))), folder)
 
     def folders(self, prefix: str) -> list[str]:
         """Return the names of the sub-folders of a folder; raises as `find`."""
-        bucket, _ = split_path(prefix)
-        folder = prefix_of(bucket, prefix)
+        bucket, folder = folder_in_bucket(prefix)
         pages = self._pages(bucket, folder, self._uri(f"{bucket}/{folder}"))
         names = folders_among(name for page in pages for name in names_in(page, folder))
         refuse_version_of_folder(names, self._version_of(prefix), self._uri(prefix), UNPIN)

@@ -16,6 +16,7 @@ from streamer.core.engine.small_reads import read_ranges
 from streamer.core.errors import ManifestError, ObjectNotFoundError, StorageError
 from streamer.core.format.header import TensorEntry
 from streamer.core.format.manifest import MAX_MANIFEST_BYTES, Manifest, check_shard, parse_manifest
+from streamer.core.format.shard_names import INDEX_SUFFIX, MANIFEST_SUFFIX, USUAL_MANIFEST
 from streamer.core.options.settings import Settings
 from streamer.core.quoting import quoted
 from streamer.core.store.identities import identity_of
@@ -23,10 +24,6 @@ from streamer.core.store.names import is_url, unquoted
 from streamer.core.store.sources import ObjectInfo, Store
 
 __all__ = ["ManifestOfShard", "Manifests", "check_fit", "manifest_paths", "name_in_manifest"]
-
-MANIFEST_SUFFIX = ".manifest.json"
-INDEX_SUFFIX = ".index.json"
-USUAL_MANIFEST = "model.safetensors" + MANIFEST_SUFFIX
 
 
 @dataclass(frozen=True)

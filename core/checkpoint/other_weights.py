@@ -14,6 +14,7 @@ from streamer.core.checkpoint.shards import read_index
 from streamer.core.errors import AccessDeniedError, UsageError
 from streamer.core.format.shard_names import (
     INDEX_SUFFIX,
+    MANIFEST_SUFFIX,
     SHARD_SUFFIX,
     USUAL_INDEX,
     USUAL_SHARD,
@@ -27,16 +28,15 @@ from streamer.core.store.presence import info_if_present
 from streamer.core.store.sources import ObjectInfo, Store
 
 __all__ = [
-    "MANIFEST_SUFFIX",
     "OTHER_WEIGHTS",
     "check_replaceable",
     "in_the_way",
     "is_found_by_name",
     "is_index",
+    "is_manifest",
     "weights_in_the_way",
 ]
 
-MANIFEST_SUFFIX = f"{SHARD_SUFFIX}.manifest.json"
 OTHER_WEIGHTS = (".bin", ".pt", ".pth", ".ckpt", ".gguf", ".npz", ".tensors")
 
 _REPLACE = "Copy to another place, or pass --replace: they are removed when all new files are there"
@@ -57,6 +57,11 @@ _LOOKED_FOR = re.compile(
 def is_index(name: str) -> bool:
     """Say whether a file names the shards of a checkpoint."""
     return _INDEX.fullmatch(name) is not None
+
+
+def is_manifest(name: str) -> bool:
+    """Say whether a file is a manifest of digests beside weights."""
+    return name.endswith(SHARD_SUFFIX + MANIFEST_SUFFIX)
 
 
 def is_found_by_name(name: str) -> bool:
@@ -143,7 +148,7 @@ def check_replaceable(
             named |= {path_in(path.rpartition("/")[0], name) for name in index.shards}
     for path, info in infos.items():
         name = name_in(path)
-        is_of_checkpoint = path in named or is_found_by_name(name) or name.endswith(MANIFEST_SUFFIX)
+        is_of_checkpoint = path in named or is_found_by_name(name) or is_manifest(name)
         if not may_replace or not is_of_checkpoint:
             what = f"a load of the folder would read weights that are there already: {quoted(name)}"
             raise UsageError(what, uri=info.uri, hint=_MOVE if may_replace else hint)
@@ -167,11 +172,11 @@ def _is_weights(name: str) -> bool:
     if name.startswith("."):
         return name == _METADATA
     is_other = name.endswith((*OTHER_WEIGHTS, _ITEMS)) and not is_beside_a_model(name)
-    return is_other or is_index(name) or name.endswith((SHARD_SUFFIX, MANIFEST_SUFFIX))
+    return is_other or is_index(name) or is_manifest(name) or name.endswith(SHARD_SUFFIX)
 
 
 def _is_of_safetensors(name: str) -> bool:
-    return SHARD_SUFFIX in name and (is_index(name) or name.endswith((SHARD_SUFFIX, MANIFEST_SUFFIX)))
+    return SHARD_SUFFIX in name and (is_index(name) or is_manifest(name) or name.endswith(SHARD_SUFFIX))
 
 
 def _comes_first(name: str, ours: Iterable[str]) -> bool:

@@ -8,7 +8,6 @@ Refuses objects without a size, and checkpoints of more than `MOST_SHARDS` shard
 
 from __future__ import annotations
 
-import logging
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -24,6 +23,7 @@ from streamer.core.engine.small_reads import read_ranges
 from streamer.core.errors import ChangedError, FormatError, ObjectNotFoundError, StorageError
 from streamer.core.format.index import ShardIndex, check_index_size, parse_index
 from streamer.core.format.shard_names import MOST_SHARDS, SHARD_SUFFIX
+from streamer.core.log import OwnLogger
 from streamer.core.options.settings import Settings
 from streamer.core.other_formats.interface import Format
 from streamer.core.quoting import counted
@@ -36,7 +36,7 @@ from streamer.core.store.versions import YOUNG_S, is_same_version
 __all__ = ["Kind", "Shards", "check_unchanged", "info_of", "infos_of_shards", "name_of", "objects_of", "read_index"]
 __all__ += ["settled", "shards_of", "source_object"]
 
-_log = logging.getLogger("streamer")
+_log = OwnLogger()
 
 Kind: TypeAlias = Literal["file", "folder", "index", "glob", "list"]
 

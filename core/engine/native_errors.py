@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from streamer.core import errors
 from streamer.core.quoting import quoted
 from streamer.core.store.certificates import flaw_in
+from streamer.core.store.parallel import NO_THREAD_HINT
 from streamer.core.store.proxies import advice_about, suspect_proxy
 
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ __all__ = [
     "IS_ARCHIVED",
     "checksum_error",
     "error_from_native",
-    "no_thread_error",
     "tampered_error",
 ]
 
@@ -65,7 +65,6 @@ HOW_TO_RESTORE = (
     "Restore it and wait until that has ended (S3: restore-object; Azure: rehydrate it to the hot or cool tier), or "
     "keep the lifecycle rules of the storage from archiving it"
 )
-_ARCHIVED = _Row(errors.AccessDeniedError, HOW_TO_RESTORE)
 
 _HINTS = {
     errno.EMFILE: "Raise the limit of open files (ulimit -n), or read with fewer threads and requests: see Options",
@@ -87,16 +86,7 @@ _DEVICE_HINTS = {
     "CUDA_ERROR_NOT_INITIALIZED": 'Start workers with multiprocessing.get_context("spawn")',
 }
 _NO_MEMORY_HINT = "Lower memory_limit_bytes, let go of tensors that were loaded, or give the process more memory"
-_NO_THREAD_HINT = (
-    "Raise the limit of threads (pids.max of the container, ulimit -u), or give the process more memory for their"
-    " stacks: lower memory_limit_bytes"
-)
 _LOST_DEVICE_HINT = "The device or an earlier kernel of this process failed: start the process again, look at dmesg"
-
-
-def no_thread_error() -> errors.OutOfMemoryError:
-    """Make the exception for a thread that Python could not start."""
-    return errors.OutOfMemoryError("the system gives no thread", hint=_NO_THREAD_HINT)
 
 
 def error_from_native(
@@ -114,18 +104,17 @@ def error_from_native(
         return errors.OutOfMemoryError(
             native.detail,
             uri=uri,
-            hint=_NO_THREAD_HINT if native.os_error == errno.EAGAIN else _NO_MEMORY_HINT,  # pthread_create(3)
+            hint=NO_THREAD_HINT if native.os_error == errno.EAGAIN else _NO_MEMORY_HINT,  # pthread_create(3)
             requested_bytes=native.end - native.begin or None,
         )
     if native.code == "device":
         hint = _DEVICE_HINTS.get(native.storage_code, _LOST_DEVICE_HINT)
         return errors.DeviceError(native.detail, uri=uri, hint=hint, code=native.storage_code)
     is_archived = native.storage_code in ARCHIVED
-    row = _ARCHIVED if is_archived else _TABLE[native.code]
-    error = row.error(
+    error = (errors.AccessDeniedError if is_archived else _TABLE[native.code].error)(
         IS_ARCHIVED if is_archived else native.detail,
         uri=uri,
-        hint=_hint_for(native, is_http),
+        hint=HOW_TO_RESTORE if is_archived else _hint_for(native, is_http),
         byte_range=(native.begin, native.end) if native.end > native.begin else None,
         object_size=object_size,
         status=native.http_status or None,
@@ -140,8 +129,6 @@ def error_from_native(
 
 
 def _hint_for(native: ReadError, is_http: bool) -> str:
-    if native.storage_code in ARCHIVED:
-        return _ARCHIVED.hint
     if native.os_error in _HINTS:
         return _HINTS[native.os_error]
     if native.is_of_proxy:

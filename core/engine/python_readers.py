@@ -18,10 +18,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from streamer.core.causes import forget_locals
-from streamer.core.engine.native_errors import no_thread_error
 from streamer.core.engine.running_reads import RunningReads, owner_of
 from streamer.core.errors import PluginError, StorageError, StreamerError, TruncatedError
 from streamer.core.outages.transient import is_transient
+from streamer.core.store.parallel import no_thread_error
 from streamer.core.store.sources import PythonSource
 
 if TYPE_CHECKING:

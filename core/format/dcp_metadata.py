@@ -131,8 +131,8 @@ def parse_dcp_metadata(data: bytes | memoryview, *, uri: str) -> DcpMetadata:
         uri: The file, for messages.
 
     Raises:
-        FormatError: it is malformed, has another class in the place of one of those above, or names a file outside of
-            the folder.
+        FormatError: the file is malformed, holds an object of an unexpected class, or names a file outside of the
+            folder.
     """
     try:
         root = _root(read_plain(data, _RECORDS, _BUILTINS, takes_foreign=True))

@@ -24,9 +24,10 @@ from streamer.core.format import strict_json
 from streamer.core.format.dtypes import DTYPE_BITS, MAX_UNSIGNED, byte_length
 from streamer.core.quoting import quoted
 
-__all__ = ["Document", "Entries", "Row", "TensorEntry", "read_document"]
+__all__ = ["LORA_METADATA", "METADATA_KEY", "Document", "Entries", "Row", "TensorEntry", "read_document"]
 
 METADATA_KEY = "__metadata__"
+LORA_METADATA = "lora_adapter_metadata"  # key of the metadata that diffusers' save_lora_weights writes
 
 
 class TensorEntry(NamedTuple):

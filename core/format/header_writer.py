@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from streamer.core.errors import UsageError
 from streamer.core.format.dtypes import DTYPE_BITS
 from streamer.core.format.header import LENGTH_BYTES, MAX_JSON_BYTES
+from streamer.core.format.header_entries import METADATA_KEY
 from streamer.core.quoting import quoted
 
-__all__ = ["METADATA_KEY", "TensorLayout", "in_file_order", "render_header"]
+__all__ = ["TensorLayout", "in_file_order", "render_header"]
 
-METADATA_KEY = "__metadata__"
 ALIGNMENT_BYTES = 8  # aligns the first tensor, which has the largest elements, in a mapped file
 
 # The reference sorts by the order in which it declares its dtypes, with F4 after BOOL.

@@ -14,9 +14,11 @@ from typing import NamedTuple
 
 __all__ = [
     "INDEX_SUFFIX",
+    "MANIFEST_SUFFIX",
     "MOST_SHARDS",
     "SHARD_SUFFIX",
     "USUAL_INDEX",
+    "USUAL_MANIFEST",
     "USUAL_SHARD",
     "IncompleteSeries",
     "incomplete_series",
@@ -29,8 +31,10 @@ __all__ = [
 
 SHARD_SUFFIX = ".safetensors"
 INDEX_SUFFIX = ".index.json"
+MANIFEST_SUFFIX = ".manifest.json"
 USUAL_INDEX = "model.safetensors.index.json"
 USUAL_SHARD = "model.safetensors"
+USUAL_MANIFEST = "model.safetensors.manifest.json"
 
 # Shards of one checkpoint, in an index or a folder. A model with 700 GB has some two hundred. The beginnings of all
 # shards, with their headers, are in memory at the same time (256 KiB of each).

@@ -1,9 +1,9 @@
-"""Sends small requests at the same time, on threads that an interrupted caller does not wait for.
+"""Calls on threads that an interrupted caller does not wait for: several at once, or one beside an event loop.
 
 Guarantees: results are in the order of the arguments, or the first failure among them is raised. An interrupted caller
 returns at once: a thread inside a request ends with that request's own time-out, sends no other request, and does not
-delay the interpreter's exit (threads of `concurrent.futures` do). If the system can start no thread, the caller sends
-the requests itself.
+delay the interpreter's exit (threads of `concurrent.futures` do). If the system can start no thread, the caller of
+`in_parallel` sends the requests itself.
 """
 
 from __future__ import annotations
@@ -11,9 +11,16 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Generic, TypeVar
+from contextlib import suppress
+from contextvars import copy_context
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-__all__ = ["MOST_LARGE", "AnswerTimeoutError", "in_parallel"]
+from streamer.core.errors import OutOfMemoryError
+
+if TYPE_CHECKING:
+    import asyncio
+
+__all__ = ["MOST_LARGE", "NO_THREAD_HINT", "AnswerTimeoutError", "in_parallel", "in_thread", "no_thread_error"]
 
 Argument = TypeVar("Argument")
 Result = TypeVar("Result")
@@ -31,6 +38,11 @@ AT_ONCE = 4
 # If starting a thread takes this long, the running threads wait for the interpreter, not for answers: each holds it for
 # 5 ms. Without this limit, starting sixty-four threads took half a minute on a busy machine.
 BUSY_S = 0.1
+
+NO_THREAD_HINT = (
+    "Raise the limit of threads (pids.max of the container, ulimit -u), or give the process more memory for their"
+    " stacks: lower memory_limit_bytes"
+)
 
 
 def in_parallel(
@@ -162,3 +174,65 @@ class _Requests(Generic[Argument, Result]):
 
     def _is_all_taken(self) -> bool:
         return self._next >= len(self._arguments)
+
+
+def no_thread_error() -> OutOfMemoryError:
+    """Make the exception for a thread that Python could not start."""
+    return OutOfMemoryError("the system gives no thread", hint=NO_THREAD_HINT)
+
+
+async def in_thread(
+    call: Callable[[], Result], *, role: str, discard: Callable[[Result], object] | None = None
+) -> Result:
+    """Await a call in a daemon thread, for which the exit of the program does not wait.
+
+    Exceptions of the call pass through.
+
+    Raises:
+        OutOfMemoryError: the system gives no thread.
+
+    Args:
+        call: The call; it runs in the context of the caller.
+        role: Role of the thread, for its name.
+        discard: Called with the result, in a thread, if the caller no longer waits for it.
+    """
+    import asyncio  # noqa: PLC0415 (takes 20 ms, and its callers have it)
+
+    loop, context = asyncio.get_running_loop(), copy_context()
+    answer: asyncio.Future[Result] = loop.create_future()
+
+    def start(work: Callable[[], object]) -> None:
+        try:
+            threading.Thread(target=work, name=f"streamer-{role}", daemon=True).start()
+        except RuntimeError as error:
+            raise no_thread_error() from error
+
+    def run() -> None:
+        try:
+            result = context.run(call)
+        except BaseException as error:
+            with suppress(RuntimeError):  # the loop is closed, so no caller waits
+                loop.call_soon_threadsafe(_fail, answer, error)
+            return
+        try:
+            loop.call_soon_threadsafe(deliver, result)
+        except RuntimeError:
+            if discard is not None:
+                discard(result)
+
+    def deliver(result: Result) -> None:
+        if not answer.done():
+            answer.set_result(result)
+        elif discard is not None:
+            try:
+                start(lambda: discard(result))
+            except OutOfMemoryError:
+                discard(result)
+
+    start(run)
+    return await answer
+
+
+def _fail(answer: asyncio.Future[Any], error: BaseException) -> None:
+    if not answer.done():
+        answer.set_exception(error)

@@ -74,8 +74,7 @@ FailureKind classify(const ReadError& error) {
     case ErrorCode::kCredentials:  // 401: the token was revoked early
       return error.http_status == 401 ? FailureKind::kStale : FailureKind::kFinal;
     // After a redirect, some servers report an expired signature as a denied access. "AccessDenied"
-    // is a code of S3, where a policy may forbid signatures in URLs: then a new one in headers
-    // works.
+    // is a code of S3, whose policies may forbid signatures in URLs. Then one in headers works.
     case ErrorCode::kAccessDenied:
       return error.is_at_redirect || error.storage_code == "AccessDenied" ? FailureKind::kStale
                                                                           : FailureKind::kFinal;

@@ -19,8 +19,8 @@ from streamer._reread_on_mismatch import WholeRead
 from streamer._stream import Order, Stream, begun
 from streamer.core.checkpoint.report import LoadReport
 from streamer.core.errors import UsageError
-from streamer.core.in_thread import in_thread
 from streamer.core.request.request import UriOption
+from streamer.core.store.parallel import in_thread
 from streamer.core.tensors.tensor_types import TensorT
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from streamer._arguments import hidden_arguments, request_of, takes_request
 from streamer._checkpoint_headers import framework_for, open_checkpoint, wanted_tensors
 from streamer._group.joining import joined_group
 from streamer._reread_on_mismatch import WholeRead
-from streamer.backends.private_names.diffusers import with_metadata
+from streamer.core.format.header_entries import LORA_METADATA
 from streamer.core.options.options import Options
 from streamer.core.request.request import Request, UriOption
 from streamer.core.secrets.hidden_arguments import hidden, hidden_uris
@@ -107,6 +107,10 @@ def collected(read: WholeRead) -> dict[str, Any]:
         loaded: dict[str, Any] = dict.fromkeys(tensors.names)  # sets the order; every value is then replaced
         while batch := tensors.next_batch():
             loaded.update(batch)
+    if LORA_METADATA not in read.metadata:
+        return loaded
+    from streamer.backends.private_names.diffusers import with_metadata  # noqa: PLC0415 (few loads are adapters)
+
     return with_metadata(loaded, read.metadata)
 
 

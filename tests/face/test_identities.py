@@ -1,7 +1,7 @@
 """What decides the bytes of an object is in every key: for sharing, in the cache, and for a pull.
 
-The property: two loads of which one part differs (query, path, login, header, endpoint, version, redirect) have two
-identities, on every storage; two loads that differ in a signature, or in a renewed token, have one.
+The property, on every storage: two loads that differ in one of query, path, login, header, endpoint, version and
+redirect have different identities. Two loads that differ only in a signature or a renewed token have the same.
 """
 
 from __future__ import annotations

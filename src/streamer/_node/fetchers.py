@@ -43,7 +43,7 @@ class Fetchers:
 
     @property
     def are_running(self) -> bool:
-        """Whether the system gave a thread: otherwise nobody would read what is lent to this member."""
+        """Whether a thread could be started. Without one, nobody would read the blocks that are lent to this member."""
         return bool(self._threads)
 
     def close(self) -> None:

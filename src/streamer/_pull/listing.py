@@ -15,6 +15,7 @@ from pathlib import PurePosixPath
 
 from streamer.core.checkpoint.half_pulled import INCOMPLETE, refuse_half_pulled
 from streamer.core.checkpoint.nothing_found import nothing_there
+from streamer.core.checkpoint.other_weights import is_found_by_name
 from streamer.core.checkpoint.shards import check_unchanged, info_of, infos_of_shards, read_index
 from streamer.core.checkpoint.small_files import USUAL_FILES, named_files, sized
 from streamer.core.errors import AccessDeniedError, FormatError, ObjectNotFoundError, StorageError, UsageError
@@ -113,6 +114,11 @@ class Listing:
     files: dict[str, ObjectInfo]
     is_whole: bool = True
     is_file: bool = False
+
+    @property
+    def is_read_by_name(self) -> bool:
+        """Whether it is one file that readers of its folder do not look for."""
+        return self.is_file and not is_found_by_name(next(iter(self.files)))
 
 
 def files_below(store: Store, uri: str, settings: Settings) -> Listing:

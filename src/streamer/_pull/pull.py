@@ -28,9 +28,8 @@ from streamer.backends.posix.open_folder import are_in_one_another
 from streamer.backends.posix.store import PosixStore
 from streamer.core.checkpoint.file_digests import OWN, FileDigests, hash_of
 from streamer.core.checkpoint.other_weights import (
-    MANIFEST_SUFFIX,
     check_replaceable,
-    is_found_by_name,
+    is_manifest,
     weights_in_the_way,
 )
 from streamer.core.checkpoint.shards import settled, source_object
@@ -240,15 +239,15 @@ class _Pull:
 
     def _older(self, listing: Listing, own: Collection[str], gone: Collection[str], *, has_new: bool) -> list[str]:
         """Return weights on the disk that would hide the pulled ones, if they may be removed; refuse them otherwise."""
-        if listing.is_file and not is_found_by_name(next(iter(listing.files))):
-            return []  # readers of the folder do not look for it: it is read by its name
+        if listing.is_read_by_name:
+            return []
         on_disk = PosixStore(self._folder.path)
         prefix = f"{on_disk.root.rstrip('/')}/"
         older = {
             info.path.removeprefix(prefix): info
             for info in weights_in_the_way(on_disk, [prefix + name for name in own])
             # A manifest beside files that were there already was written here later.
-            if has_new or not info.path.endswith(MANIFEST_SUFFIX)
+            if has_new or not is_manifest(info.path)
         }
         older = {name: info for name, info in older.items() if name not in gone}
         check_replaceable(on_disk, list(older.values()), self._settings, may_replace=self._wanted.replaces)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Protocol, TypeAlias
 
-from streamer.core.engine.native_errors import no_thread_error
+from streamer.core.store.parallel import no_thread_error
 
 __all__ = ["Destination", "Writers"]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from streamer.core.checkpoint.other_weights import MANIFEST_SUFFIX, OTHER_WEIGHTS, is_index
+from streamer.core.checkpoint.other_weights import OTHER_WEIGHTS, is_index, is_manifest
 from streamer.core.format.shard_names import SHARD_SUFFIX
 
-__all__ = ["is_index", "is_manifest", "turn"]
+__all__ = ["turn"]
 
 
 def turn(names: Collection[str], name: str) -> tuple[int, str]:
@@ -42,8 +42,3 @@ def turn(names: Collection[str], name: str) -> tuple[int, str]:
     if has_index:
         return 0, name
     return 3 if name.endswith(SHARD_SUFFIX) else 1 if name.endswith(OTHER_WEIGHTS) else 0, name
-
-
-def is_manifest(name: str) -> bool:
-    """Say whether a file holds the digests of a checkpoint, and so must not stay without it."""
-    return name.endswith(MANIFEST_SUFFIX)

@@ -26,12 +26,17 @@ from streamer._pull.authentication import authenticate
 from streamer._pull.checkpoints import Copied, check_series
 from streamer._pull.listing import Listing, check_names, check_source, files_below, is_selected
 from streamer._pull.record import Wanted
-from streamer._push.order import is_index, is_manifest, turn
+from streamer._push.order import turn
 from streamer._push.report import PushReport
 from streamer._save.writing import Writing, uploading_store
 from streamer.backends.posix.open_folder import are_in_one_another
 from streamer.core.checkpoint.file_bytes import FileBytes, are_equal
-from streamer.core.checkpoint.other_weights import check_replaceable, is_found_by_name, weights_in_the_way
+from streamer.core.checkpoint.other_weights import (
+    check_replaceable,
+    is_index,
+    is_manifest,
+    weights_in_the_way,
+)
 from streamer.core.checkpoint.shards import settled
 from streamer.core.checkpoint.small_files import sized
 from streamer.core.disk_names import disk_name
@@ -212,8 +217,8 @@ class _Push:
         self, listing: Listing, chosen: Mapping[str, FileBytes], there: Mapping[str, FileBytes]
     ) -> list[ObjectInfo]:
         """Return the weights that would hide the new ones, if they may be removed; refuse them otherwise."""
-        if listing.is_file and not is_found_by_name(next(iter(chosen))):
-            return []  # readers of the folder do not look for it: it is read by its name
+        if listing.is_read_by_name:
+            return []
         found = weights_in_the_way(self._target, map(self._path, chosen))
         names = {self._path(name): name for name in listing.files}
         older = [info for info in found if not self._is_of_source(listing, names.get(info.path), info)]

@@ -28,7 +28,7 @@ MOST_PARTS = 9_000  # most parts of one object; S3 takes 10 000, Azure 50 000
 
 @dataclass(frozen=True)
 class SentFile:
-    """One file, and where it is sent to.
+    """A file to be sent.
 
     Attributes:
         path: The store's own path of the file.

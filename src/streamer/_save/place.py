@@ -21,8 +21,10 @@ from streamer.core.errors import ChangedError, ManifestError, ObjectNotFoundErro
 from streamer.core.format.index import check_index_size, parse_index
 from streamer.core.format.manifest import MAX_MANIFEST_BYTES, Manifest, parse_manifest
 from streamer.core.format.shard_names import (
+    MANIFEST_SUFFIX,
     SHARD_SUFFIX,
     USUAL_INDEX,
+    USUAL_MANIFEST,
     USUAL_SHARD,
     incomplete_series,
     is_of_checkpoint,
@@ -35,8 +37,6 @@ from streamer.core.store.sources import ObjectInfo, Store
 from streamer.core.store.uploads import changed_meanwhile
 
 __all__ = ["Place", "old_manifest", "place_of", "writers_errors"]
-
-USUAL_MANIFEST = USUAL_SHARD + ".manifest.json"
 
 _SAVE_TO_FOLDER = "Save to the folder with overwrite=True, which replaces a checkpoint, or save elsewhere"
 
@@ -105,7 +105,7 @@ def place_of(
     if is_file:
         name = store.root.rpartition("/")[2]
         prefix = store.root[: len(store.root) - len(name)]
-        manifest = f"{name}.manifest.json"
+        manifest = name + MANIFEST_SUFFIX
         place = Place(prefix, [name], None, manifest, _present(store, [prefix + name, prefix + manifest]))
         if is_found_by_name(name):
             others = [info for info in weights_in_the_way(store, [store.root]) if info.path != prefix + manifest]

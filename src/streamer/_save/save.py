@@ -18,9 +18,9 @@ from streamer.core.checkpoint.saved_tensors import SavedTensors
 from streamer.core.checkpoint.sharding import most_shard_bytes
 from streamer.core.encryption.keys import hidden_key
 from streamer.core.errors import UsageError
-from streamer.core.in_thread import in_thread
 from streamer.core.options.settings import resolve
 from streamer.core.request.request import OneUri
+from streamer.core.store.parallel import in_thread
 from streamer.core.tensors.shared_memory import names_to_drop
 from streamer.core.tensors.tensor_bytes import is_torch_tensor, layout_of
 
