@@ -21,7 +21,7 @@ from streamer.core.errors import ObjectNotFoundError
 from streamer.core.format.index import parse_index
 from streamer.core.private_folders import room_in
 from streamer.core.store.sources import ObjectInfo
-from streamer.core.tensors.placement import Placement
+from streamer.core.tensors.devices import Placement
 from streamer.integrations.device_maps import is_accelerator
 from streamer.integrations.model_request import Location
 from streamer.integrations.read_ahead import ReadAhead

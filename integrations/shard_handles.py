@@ -16,7 +16,7 @@ from streamer._stream import Stream
 from streamer.compat.safetensors._handle import EngineHandle, HandleSlice
 from streamer.core.checkpoint.catalog import ShardTensor
 from streamer.core.checkpoint.tensor_slice import TensorSlice
-from streamer.core.engine.page_cache import cached_fraction
+from streamer.core.engine.tuning import cached_fraction
 from streamer.core.request.request import Request
 from streamer.core.store.sources import FileSource, ObjectInfo
 from streamer.core.tensors.frameworks import Framework

@@ -34,7 +34,7 @@ class ShardTensor(NamedTuple):
         shard: The number of the shard.
         entry: The bytes that are read.
         cut: How the part is cut out of these bytes; None if they are handed out as they are.
-        layout: The DTensor that is made of the part (`streamer.core.checkpoint.placements.Layout`), or None.
+        layout: The DTensor that is made of the part (`streamer.core.checkpoint.slicing.Layout`), or None.
     """
 
     shard: int

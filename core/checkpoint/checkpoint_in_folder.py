@@ -12,10 +12,17 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
-from streamer.core.checkpoint.completeness import check_whole, unfinished, unnamed, without_second_copies
 from streamer.core.checkpoint.format_choice import NO_FORMATS, Formats
-from streamer.core.checkpoint.half_pulled import refuse_half_pulled
-from streamer.core.checkpoint.nothing_found import is_pattern, no_match, no_shard
+from streamer.core.checkpoint.missing import (
+    check_whole,
+    is_pattern,
+    no_match,
+    no_shard,
+    refuse_half_pulled,
+    unfinished,
+    unnamed,
+    without_second_copies,
+)
 from streamer.core.checkpoint.shards import (
     Shards,
     info_of,
@@ -25,7 +32,7 @@ from streamer.core.checkpoint.shards import (
     read_index,
     shards_of,
 )
-from streamer.core.engine.small_reads import read_ranges
+from streamer.core.engine.byte_reads import read_ranges
 from streamer.core.errors import AccessDeniedError, FormatError, ObjectNotFoundError
 from streamer.core.format.shard_names import INDEX_SUFFIX, SHARD_SUFFIX, USUAL_INDEX, USUAL_SHARD
 from streamer.core.options.settings import Settings

@@ -1,6 +1,10 @@
 """The memory that each wanted tensor is read to, and the tensor that is handed out: a new one or the caller's.
 
 Refuses, before any byte is read, a tensor for which the framework has no dtype or shape.
+
+A part of a tensor is read as several ranges if its runs of bytes are long, and far apart. If fused experts
+(``[experts, out, in]``) are cut by `out`, each rank keeps a run of bytes of each expert, and only these are read. If
+runs are short or close together, one range is read and they are cut out of it (`streamer.core.checkpoint.cuts`).
 """
 
 from __future__ import annotations
@@ -8,21 +12,59 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
-from typing import Any
+from math import prod
+from typing import Any, NamedTuple, TypeAlias
 
 from streamer import _native
 from streamer.core.checkpoint.catalog import ShardTensor
-from streamer.core.checkpoint.pieces import in_pieces
+from streamer.core.checkpoint.cuts import runs_of, starts_of
 from streamer.core.checkpoint.targets import Targets, bytes_at, path_of_new
 from streamer.core.engine.plan import Row
+from streamer.core.format.dtypes import bits_of
 from streamer.core.format.header import TensorEntry
-from streamer.core.tensors.captures import outside_captures
 from streamer.core.tensors.device_tensors import DeviceTensors
 from streamer.core.tensors.frameworks import Framework
-from streamer.core.tensors.inference_mode import normal_tensors
-from streamer.core.tensors.resize_lock import ResizeLock
+from streamer.core.tensors.target_states import ResizeLock
+from streamer.core.tensors.torch_modes import normal_tensors, outside_captures
 
-__all__ = ["Destinations"]
+__all__ = ["Destinations", "InPieces", "in_pieces"]
+
+Range: TypeAlias = tuple[int, int]
+LEAST_PIECE_BYTES = 64 << 10  # the requests for shorter pieces would cost more than the bytes between them
+
+
+class InPieces(NamedTuple):
+    """A tensor to hand out, and the ranges of its shard that are read for it.
+
+    Attributes:
+        wanted: The tensor. If it has several pieces, its bytes are theirs, one after the other; the end of its entry
+            is then not an offset in the shard.
+        pieces: The ranges, in order; one for most tensors.
+    """
+
+    wanted: ShardTensor
+    pieces: Sequence[Range]
+
+
+def in_pieces(wanted: ShardTensor, largest_gap_bytes: int) -> InPieces:
+    """Divide what is read of a tensor into pieces, if that leaves out bytes that are not wanted.
+
+    Args:
+        wanted: The tensor or the part.
+        largest_gap_bytes: Gaps of so many bytes are read, because another request takes longer.
+    """
+    entry, cut = wanted.entry, wanted.cut
+    whole = InPieces(wanted, [(entry.begin, entry.end)])
+    if cut is None:
+        return whole
+    run, levels = runs_of(cut)
+    bits = bits_of(entry.dtype)
+    run_bytes = run * bits // 8
+    if not levels or run_bytes < LEAST_PIECE_BYTES or levels[0][1] * bits // 8 - run_bytes <= largest_gap_bytes:
+        return whole
+    begins = [entry.begin + start * bits // 8 for start in starts_of(cut, levels)]
+    kept = entry._replace(shape=cut.kept, begin=begins[0], end=begins[0] + prod(cut.box) * bits // 8)
+    return InPieces(wanted._replace(entry=kept, cut=None), [(begin, begin + run_bytes) for begin in begins])
 
 
 class Destinations:

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from streamer.core.collector import collector_paused
+from streamer.core.engine.byte_reads import read_ranges
 from streamer.core.engine.session import SourceObject
-from streamer.core.engine.small_reads import read_ranges
 from streamer.core.errors import StreamerError
 from streamer.core.format.header import LENGTH_BYTES, Header, header_size_bytes, parse_header
 from streamer.core.options.settings import Settings

@@ -11,8 +11,8 @@ from shlex import quote
 from threading import Lock
 
 from streamer.core.checkpoint.catalog import Catalog
+from streamer.core.engine.byte_reads import read_ranges
 from streamer.core.engine.session import SourceObject
-from streamer.core.engine.small_reads import read_ranges
 from streamer.core.errors import ManifestError, ObjectNotFoundError, StorageError
 from streamer.core.format.header import TensorEntry
 from streamer.core.format.manifest import MAX_MANIFEST_BYTES, Manifest, check_shard, parse_manifest

@@ -30,8 +30,8 @@ from streamer.core.encryption.sealed_files import (
     tensor_name,
 )
 from streamer.core.encryption.secret_keys import SecretKey
+from streamer.core.engine.byte_reads import read_ranges
 from streamer.core.engine.plan import ReadPlan
-from streamer.core.engine.small_reads import read_ranges
 from streamer.core.errors import TamperedError, UsageError
 from streamer.core.format.dtypes import bits_of
 from streamer.core.format.header import MAX_JSON_BYTES, TensorEntry, parse_header

@@ -14,12 +14,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
-from streamer.core.checkpoint.completeness import missing_shard
-from streamer.core.checkpoint.nothing_found import nothing_there
-from streamer.core.checkpoint.shard_choice import ShardChoice
+from streamer.core.checkpoint.missing import missing_shard, nothing_there
+from streamer.core.checkpoint.shard_choice import ShardChoice, duplicate_tensor
 from streamer.core.checkpoint.verification import Expected
+from streamer.core.engine.byte_reads import read_ranges
 from streamer.core.engine.session import SourceObject
-from streamer.core.engine.small_reads import read_ranges
 from streamer.core.errors import ChangedError, FormatError, ObjectNotFoundError, StorageError
 from streamer.core.format.index import ShardIndex, check_index_size, parse_index
 from streamer.core.format.shard_names import MOST_SHARDS, SHARD_SUFFIX
@@ -33,8 +32,20 @@ from streamer.core.store.parallel import in_parallel
 from streamer.core.store.sources import MAX_SIZE_BYTES, ObjectInfo, Store
 from streamer.core.store.versions import YOUNG_S, is_same_version
 
-__all__ = ["Kind", "Shards", "check_unchanged", "info_of", "infos_of_shards", "name_of", "objects_of", "read_index"]
-__all__ += ["settled", "shards_of", "source_object"]
+__all__ = [
+    "Kind",
+    "Shards",
+    "check_unchanged",
+    "info_of",
+    "infos_of_shards",
+    "joined",
+    "name_of",
+    "objects_of",
+    "read_index",
+    "settled",
+    "shards_of",
+    "source_object",
+]
 
 _log = OwnLogger()
 
@@ -234,3 +245,43 @@ def source_object(store: Store, info: ObjectInfo) -> SourceObject:
 def name_of(info: ObjectInfo) -> str:
     """Return the name of an object in its folder."""
     return name_in(info.path)
+
+
+def joined(parts: list[Shards]) -> Shards:
+    """Join several checkpoints into one, in the order of `parts`.
+
+    Raises:
+        FormatError: the indexes of two of them name the same tensor, or they are of different formats.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    objects: list[SourceObject] = []
+    shard_of: dict[str, int] = {}
+    for part in parts:
+        for name, shard in (part.shard_of or {}).items():
+            if name in shard_of:
+                raise duplicate_tensor(name, objects[shard_of[name]].uri, part.objects[shard].uri)
+            shard_of[name] = len(objects) + shard
+        objects.extend(part.objects)
+    infos = [info for part in parts for info in part.infos]
+    expected = [each for part in parts for each in part.expected]
+    label = f"{parts[0].label} and {len(parts) - 1} more"
+    remarks = tuple(remark for part in parts for remark in part.remarks)
+    formats = {part.format and part.format.name: part.format for part in parts}
+    if len(formats) > 1:
+        names = " and ".join(sorted(name or "safetensors" for name in formats))
+        raise FormatError(
+            f"these are checkpoints of {names}", uri=label, hint="Load the checkpoints of each format separately"
+        )
+    numbers = [number for number, part in enumerate(parts) for _ in part.objects]
+    return Shards(
+        label,
+        objects,
+        shard_of or None,
+        infos,
+        kind="list",
+        expected=expected,
+        remarks=remarks,
+        checkpoint_of=numbers,
+        format=parts[0].format,
+    )

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from streamer.core.checkpoint.shards import source_object
-from streamer.core.engine.small_reads import read_ranges
+from streamer.core.engine.byte_reads import read_ranges
 from streamer.core.errors import AccessDeniedError, ObjectNotFoundError, StorageError
 from streamer.core.log import OwnLogger
 from streamer.core.options.settings import Settings

@@ -1,9 +1,13 @@
-"""``verify="auto"``: each object that is read whole is compared with the digest that its storage keeps.
+"""Compares what is read with digests that are not the user's own: those of the storage, and those in an archive.
 
-Checksums are combined from the checksums of pieces, which the engine's readers compute in any order. Hashes (md5, sha1,
-sha256) need the bytes in order. So tensors are handed out in file order, each after its bytes were added to the hash.
-An object that is read in part cannot be compared with its digest. If its server sends a checksum with each answer, the
-engine's readers compare the answers.
+``verify="auto"`` compares each object that is read whole with the digest that its storage keeps. Checksums are combined
+from the checksums of pieces, which the engine's readers compute in any order. Hashes (md5, sha1, sha256) need the bytes
+in order. So tensors are handed out in file order, each after its bytes were added to the hash. An object that is read
+in part cannot be compared with its digest. If its server sends a checksum with each answer, the engine's readers
+compare the answers.
+
+A tensor of an archive has a CRC-32 in its own file. It is compared without ``verify=``, too, as other readers of the
+file do: by the engine, before the tensor is handed out.
 """
 
 from __future__ import annotations
@@ -17,13 +21,13 @@ from typing import Any
 from streamer import _native
 from streamer.core.checkpoint.catalog import Catalog, ShardTensor
 from streamer.core.checkpoint.report import ObjectCheck
-from streamer.core.checkpoint.verification import Pieces
+from streamer.core.checkpoint.verification import Pieces, Verification
 from streamer.core.engine.session import SourceObject
 from streamer.core.errors import ChecksumError
 from streamer.core.store.digests import CHECKSUMS, NoDigest, ObjectDigest
 from streamer.core.store.sources import HttpSource
 
-__all__ = ["StoreVerification", "mismatch"]
+__all__ = ["ArchiveVerification", "StoreVerification", "mismatch", "with_checksums"]
 
 
 class StoreVerification:
@@ -200,3 +204,49 @@ class _HashedObject(_PendingObject):
             self._obstacle = f"its tensors did not pass through host memory, where {self.digest.algorithm} is computed"
         if not self._missing and not self._obstacle:
             self._compare(0, self.source_object.size_bytes, self.digest.parts[0].value, self._hash.hexdigest())
+
+
+ALGORITHM = "crc32"
+
+
+def with_checksums(
+    catalog: Catalog, wanted: Sequence[ShardTensor], verification: Verification | None
+) -> Verification | None:
+    """Return the verification of one read that also compares the checksums in the files.
+
+    Args:
+        catalog: All tensors of the checkpoint, and their checksums.
+        wanted: The items to be read. A part of a tensor is not compared.
+        verification: As ``verify=`` asks for, or None. It must not need digests of the engine.
+    """
+    digests = _native.DigestPlan()
+    is_any = False
+    for each in wanted:
+        crc = catalog.checksums.get(each.entry.name) if catalog.is_read_whole(each) else None
+        digests.add_item(each.shard, None if crc is None else ALGORITHM, crc)
+        is_any = is_any or crc is not None
+    return ArchiveVerification(digests, verification) if is_any else verification
+
+
+class ArchiveVerification:
+    """Compares each tensor that is read whole with the checksum in its file.
+
+    See `streamer.core.checkpoint.verification.Verification`.
+
+    Args:
+        digests: The checksums of the items.
+        verification: What else is compared, and reported; or None.
+    """
+
+    def __init__(self, digests: _native.DigestPlan, verification: Verification | None) -> None:
+        self.digests, self._verification = digests, verification
+        self.needs_order = verification is not None and verification.needs_order
+
+    def take(self, item: int, data: memoryview | None, pieces: Callable[[int], Pieces]) -> None:
+        """Pass the item on; the engine has already compared it."""
+        if self._verification is not None:
+            self._verification.take(item, data, pieces)
+
+    def checks(self, compares_answers: Callable[[int], bool]) -> tuple[ObjectCheck, ...]:
+        """Return what ``verify=`` compared."""
+        return self._verification.checks(compares_answers) if self._verification is not None else ()

@@ -18,11 +18,9 @@ from streamer.core.checkpoint.cuts import cut_out
 from streamer.core.errors import TargetError
 from streamer.core.format.header import TensorEntry
 from streamer.core.tensors.frameworks import Framework
-from streamer.core.tensors.resize_lock import ResizeLock
 from streamer.core.tensors.sharded_tensors import is_sharded, part_of
-from streamer.core.tensors.target_kinds import check_kind
-from streamer.core.tensors.target_memory import check_all_apart
-from streamer.core.tensors.target_states import TargetStates
+from streamer.core.tensors.target_memory import check_all_apart, check_kind
+from streamer.core.tensors.target_states import ResizeLock, TargetStates
 
 __all__ = ["Targets", "bytes_at", "match_targets", "path_of_new"]
 

@@ -1,23 +1,63 @@
-"""A tensor that is read when it is indexed; only the rows that the index needs are read."""
+"""A tensor that is read when it is indexed; only the rows that the index needs are read.
+
+Refuses to be used as a tensor before that, and to be pickled.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Set
 from math import prod
 from numbers import Integral
-from typing import Any, Generic
+from typing import Any, Generic, NoReturn
 
 from streamer.core.checkpoint.cuts import Cut
-from streamer.core.checkpoint.unread import Unread
 from streamer.core.errors import TensorIndexError
 from streamer.core.format.dtypes import bits_of, byte_length
 from streamer.core.format.header import TensorEntry
 from streamer.core.quoting import printable, quoted, size_text
-from streamer.core.tensors.frameworks import Framework
-from streamer.core.tensors.inference_mode import normal_tensors
-from streamer.core.tensors.tensor_types import TensorT
+from streamer.core.tensors.frameworks import Framework, TensorT
+from streamer.core.tensors.torch_modes import normal_tensors
 
-__all__ = ["TensorSlice", "narrow"]
+__all__ = ["TensorSlice", "Unread", "narrow"]
+
+HINT = "it is not read yet: index it with [...] to read it, or with [:10] to read rows"
+
+
+def _refuse(self: object, *_: object) -> NoReturn:
+    raise TypeError(f"{self!r} cannot be used as a tensor: {HINT}")
+
+
+class Unread:
+    """A base class: operators, attributes of tensors, functions of torch and pickle raise an error with the reason."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("_"):  # Python and libraries test objects for such attributes
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+        raise AttributeError(f"{self!r} has no {name!r}: {HINT}", name=name, obj=self)
+
+    def __reduce_ex__(self, _protocol: Any) -> NoReturn:
+        raise TypeError(f"{self!r} cannot be pickled or copied: index it with [...], or pickle its checkpoint")
+
+    def __eq__(self, other: object) -> bool:
+        """Say whether both are the same object; a comparison with a tensor or a number raises an error."""
+        return self is other if other is None or isinstance(other, Unread) else _refuse(self)
+
+    __hash__ = object.__hash__
+
+    def __bool__(self) -> bool:
+        return True  # so that ``if checkpoint.get(name):`` works, although `__len__` raises
+
+    @classmethod
+    def __torch_function__(cls, function: Any, _types: Any, _arguments: Any = (), _named: Any = None) -> NoReturn:
+        """Refuse every function of torch."""
+        name = getattr(function, "__name__", "this function")
+        raise TypeError(f"torch's {name} got a {cls.__name__} in place of a tensor: {HINT}")
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _refuse
+    __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __pow__ = __rpow__ = __matmul__ = __rmatmul__ = _refuse
+    __and__ = __or__ = __xor__ = __lshift__ = __rshift__ = __lt__ = __le__ = __gt__ = __ge__ = _refuse
+    __neg__ = __pos__ = __abs__ = __invert__ = __float__ = __int__ = __len__ = __setitem__ = _refuse
+
 
 _INDEX_ERRORS = (IndexError, OverflowError, TypeError, ValueError)  # raised by Python, torch and numpy
 

@@ -12,11 +12,14 @@ from dataclasses import dataclass, field
 
 from streamer import _native
 from streamer.core.engine.cached_reads import CachedObject
-from streamer.core.engine.file_tuning import FileReading, choose_file_reading
-from streamer.core.engine.http_tuning import choose_http_reading
 from streamer.core.engine.plan import ReadPlan
-from streamer.core.engine.ring_tuning import choose_pinned_bytes
-from streamer.core.engine.thread_tuning import choose_nfs_threads
+from streamer.core.engine.tuning import (
+    FileReading,
+    choose_file_reading,
+    choose_http_reading,
+    choose_nfs_threads,
+    choose_pinned_bytes,
+)
 from streamer.core.errors import ConnectError
 from streamer.core.options.machine import sharers
 from streamer.core.options.settings import Settings

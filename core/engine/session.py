@@ -17,19 +17,18 @@ from streamer.core.engine.cached_reads import with_cache
 from streamer.core.engine.native_errors import checksum_error, error_from_native, tampered_error
 from streamer.core.engine.native_session import SourceObject, make_engine
 from streamer.core.engine.needed_memory import check_memory
-from streamer.core.engine.one_process import of_one_process
 from streamer.core.engine.plan import ReadPlan
 from streamer.core.engine.python_readers import PythonReaders
 from streamer.core.engine.renewals import Renewals
-from streamer.core.engine.session_end import SessionEnd, Targets
-from streamer.core.engine.thread_tuning import choose_python_threads
+from streamer.core.engine.session_end import SessionEnd, Targets, of_one_process
+from streamer.core.engine.tuning import choose_python_threads
 from streamer.core.errors import LoadCancelledError, StorageError, StreamerError
 from streamer.core.options.settings import Settings
 from streamer.core.outages.news import OutageNews
 from streamer.core.quoting import printable
 from streamer.core.store.sources import HttpSource, PythonSource
 from streamer.core.tensors.device_tensors import DeviceTensors
-from streamer.core.tensors.resize_lock import ResizeLock
+from streamer.core.tensors.target_states import ResizeLock
 
 __all__ = ["ReadSession", "SourceObject"]
 

@@ -1,19 +1,25 @@
-"""Ends a session: reading stops, threads are joined, and memory to which nothing writes any more is freed."""
+"""Ends a session: reading stops, threads are joined, and memory to which nothing writes any more is freed.
+
+A forked child refuses the calls of its parent's sessions: it has no engine threads, so a call would wait for ever.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from functools import wraps
+from typing import TYPE_CHECKING, NamedTuple, ParamSpec, TypeVar
 
+from streamer import _native
+from streamer.core.errors import EngineError
 from streamer.core.options.machine import AnnouncedLoad
 
 if TYPE_CHECKING:
     from streamer import _native
     from streamer.core.engine.python_readers import PythonReaders
     from streamer.core.tensors.device_tensors import DeviceTensors
-    from streamer.core.tensors.resize_lock import ResizeLock
+    from streamer.core.tensors.target_states import ResizeLock
 
-__all__ = ["SessionEnd", "Targets"]
+__all__ = ["SessionEnd", "Targets", "of_one_process"]
 
 LEAST_BYTES_TO_ANNOUNCE = 256 << 20  # a smaller load ends before other loads could adapt to it
 # Memory that a hanging device may still write, by its id; the end of the process frees it with the device's context.
@@ -72,3 +78,20 @@ class SessionEnd:
                 self._targets.lock.release()
             if self._targets.device_tensors is not None:
                 self._targets.device_tensors.free_all()
+
+
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
+
+
+def of_one_process(method: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
+    """Raise the public `EngineError` in a forked child, in place of the engine's own class."""
+
+    @wraps(method)
+    def checked(*arguments: _Arguments.args, **named: _Arguments.kwargs) -> _Result:
+        try:
+            return method(*arguments, **named)
+        except _native.ForkedError as error:
+            raise EngineError(str(error)) from None
+
+    return checked

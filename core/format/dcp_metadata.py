@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from streamer.core.errors import FormatError
-from streamer.core.format.inner_paths import why_not_inside
 from streamer.core.format.plain_pickle import Foreign, GlobalName, Record, empty_dict, read_plain, same
+from streamer.core.format.shard_names import why_not_inside
 from streamer.core.quoting import quoted
 
 __all__ = ["DcpMetadata", "SavedChunk", "SavedItem", "SavedTensor", "parse_dcp_metadata"]

@@ -16,8 +16,7 @@ from typing import Any
 
 from streamer.core.errors import ShardIndexError
 from streamer.core.format import strict_json
-from streamer.core.format.inner_paths import why_not_inside
-from streamer.core.format.shard_names import MOST_SHARDS
+from streamer.core.format.shard_names import MOST_SHARDS, why_not_inside
 from streamer.core.quoting import quoted
 
 __all__ = ["MAX_INDEX_BYTES", "ShardIndex", "check_index_size", "parse_index"]

@@ -1,7 +1,10 @@
-"""Reads the number of shards of a checkpoint from their names: ``model-00001-of-00002.safetensors`` is one of two.
+"""Names in a checkpoint: the shards of a series (``model-00001-of-00002.safetensors`` is one of two), and paths in it.
 
 Without an index only these names distinguish a complete checkpoint from one that an upload, a download or a listing
 left incomplete.
+
+A path in a file of a checkpoint must stay inside the checkpoint's own folder, in every storage. Refuses absolute paths,
+``..``, URLs, and all names that some storage might read as one of these.
 """
 
 from __future__ import annotations
@@ -14,19 +17,20 @@ from typing import NamedTuple
 
 __all__ = [
     "INDEX_SUFFIX",
+    "IncompleteSeries",
     "MANIFEST_SUFFIX",
     "MOST_SHARDS",
     "SHARD_SUFFIX",
     "USUAL_INDEX",
     "USUAL_MANIFEST",
     "USUAL_SHARD",
-    "IncompleteSeries",
     "incomplete_series",
     "is_consolidated",
     "is_of_checkpoint",
     "is_of_training",
     "second_copies",
     "series_of",
+    "why_not_inside",
 ]
 
 SHARD_SUFFIX = ".safetensors"
@@ -163,3 +167,27 @@ def _incomplete(prefix: str, total: str, suffix: str, widths: dict[int, int]) ->
     absent = islice((number for number in expected if number not in widths), SHOWN_NAMES)
     names = tuple(f"{prefix}{number:0{width}}-of-{total}{suffix}" for number in absent)
     return IncompleteSeries(f"{prefix}*-of-{total}{suffix}", count, int(total), names)
+
+
+def why_not_inside(name: str) -> str | None:
+    """Say why a name is not a relative path inside a folder; None if it is one.
+
+    Example:
+        >>> why_not_inside("a/b"), why_not_inside("../b")
+        (None, 'has an empty segment, `.` or `..`')
+    """
+    if not name:
+        return "is empty"
+    if not name.isprintable():
+        return "holds a control character"
+    if "\\" in name:
+        return "holds a backslash, which some systems read as a slash"
+    if ":" in name:
+        return "holds a colon, as URLs, chained URLs and drives do"
+    if re.search(r"%[0-9A-Fa-f]{2}", name):
+        return "holds a percent escape, which some storages decode"
+    if name.startswith("/"):
+        return "is an absolute path"
+    if any(segment in ("", ".", "..") for segment in name.split("/")):
+        return "has an empty segment, `.` or `..`"
+    return None

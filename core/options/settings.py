@@ -29,9 +29,9 @@ LIMIT_BYTES_PER_PROCESSOR = 64 * MIB  # one request in flight, or read by a thre
 class Settings(Options):
     """`Options` in which every field has a value, except fields that depend on the storage of the load.
 
-    `file_threads`, `direct_io` and `gpudirect` may be None (`streamer.core.engine.file_tuning` chooses them), and so
-    may `pinned_bytes` (`ring_tuning`), `http_reactors`, `http_in_flight`, `nfs_threads` and `python_threads`
-    (`http_tuning` and `thread_tuning`) and `io_uring` (the engine tries it).
+    `file_threads`, `direct_io`, `gpudirect`, `pinned_bytes`, `http_reactors`, `http_in_flight`, `nfs_threads` and
+    `python_threads` may be None (`streamer.core.engine.tuning` chooses them), and so may `io_uring` (the engine tries
+    it).
 
     Attributes:
         file_block_bytes: `block_bytes` for files; this and the next four are chosen here if the user set none.

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from streamer import _native
 from streamer.core.errors import DeviceError, LoadCancelledError
-from streamer.core.tensors.captures import outside_captures
-from streamer.core.tensors.torch_staging import StagedCopy
+from streamer.core.tensors.torch_copies import StagedCopy
+from streamer.core.tensors.torch_modes import outside_captures
 
 if TYPE_CHECKING:
     from streamer.core.format.header import TensorEntry

@@ -1,27 +1,143 @@
 """Decides which device each tensor goes to, and what copies it: the engine for CUDA devices, torch for all others.
 
-Refuses a device that the framework does not have or cannot use here.
+The choice is one device for all, or a mapping of names and prefixes, as in accelerate.
+
+Refuses a device that the framework does not have or cannot use here, in one line (torch's own message may list sixty
+backends), and a mapping that leaves a wanted tensor without a device.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import Any, Protocol
 
 from streamer import _native
-from streamer.core.errors import UnknownDeviceError
-from streamer.core.tensors import torch_cuda
-from streamer.core.tensors.device_refusals import HINT, refused_device, shown_device
-from streamer.core.tensors.placement import Placement
-from streamer.core.tensors.torch_staging import TorchStaging, can_stage
+from streamer.core.errors import OptionError, UnknownDeviceError
+from streamer.core.tensors import torch_copies
+from streamer.core.tensors.torch_copies import TorchStaging, can_stage
 
-__all__ = ["Devices", "HostOnly", "TorchDevices"]
+__all__ = ["Devices", "HINT", "HostOnly", "Placement", "TorchDevices", "refused_device", "shown_device"]
+
+HINT = "Give device='cpu', or another that torch has here"
+LONGEST_REASON = 200  # characters
+SHOWN_CHARACTERS = 80
+
+_KINDS = "Give 'cpu', 'cuda', 'cuda:0', a torch.device, or a mapping of names to these"
+_BUILD = "Give device='cpu', or install a torch that was built for CUDA"
+# What users write, and torch's name for it. The words of accelerate are values of its device_map argument.
+_NAMES = {"cpu": "cpu", "cuda": "cuda", "gpu": "cuda", "nvidia": "cuda", "rocm": "cuda", "mps": "mps", "xpu": "xpu"}
+_ACCELERATE_WORDS = ("auto", "balanced", "balanced_low_0", "sequential")
+
+
+def refused_device(torch: Any, device: Any, error: Exception, refusal: _native.ReadError | None) -> UnknownDeviceError:
+    """Return the error for a device that torch cannot use.
+
+    Args:
+        torch: The module.
+        device: The device as the caller wrote it.
+        error: The exception of torch.
+        refusal: The error of NVIDIA's driver, for a CUDA device.
+    """
+    shown = shown_device(device)
+    if isinstance(device, bool) or not isinstance(device, (str, int, torch.device)):
+        return UnknownDeviceError(f"device cannot be {shown}", hint=_KINDS)
+    kind = str(device).partition(":")[0]
+    if not kind.isdecimal() and not _is_kind(torch, kind):
+        return UnknownDeviceError(f"torch knows no device {shown}", hint=_hint_for_unknown(kind))
+    text = (str(error).splitlines() or [type(error).__name__])[0]
+    if isinstance(error, ImportError) or "only available for these backends" in text or len(text) > LONGEST_REASON:
+        text = f"torch {torch.__version__} has no {kind} on this machine"
+    return UnknownDeviceError(
+        f"torch cannot use device {shown}: {text}" + (f"; {refusal.detail}" if refusal else ""),
+        hint=_BUILD if "not compiled with CUDA" in text else HINT,
+        code=refusal.storage_code if refusal else None,
+    )
+
+
+def shown_device(device: Any) -> str:
+    """Return the device as the caller wrote it; for an object that cannot be a device, return only its type."""
+    if type(device).__name__ == "device":  # a torch.device
+        return repr(str(device))
+    is_plain = device is None or isinstance(device, (str, int, float))
+    return repr(device)[:SHOWN_CHARACTERS] if is_plain else f"a {type(device).__name__}"
+
+
+def _is_kind(torch: Any, kind: str) -> bool:
+    try:
+        torch.device(kind)
+    except Exception:
+        return False
+    return True
+
+
+def _hint_for_unknown(kind: str) -> str:
+    if kind in _ACCELERATE_WORDS:
+        return "That is a word of accelerate's device_map: give a device, or a mapping of names to devices"
+    near = get_close_matches(kind.lower(), _NAMES, n=1)
+    if not near:
+        return _KINDS
+    meant = _NAMES[near[0]]
+    return f"Did you mean {meant!r}?" + (f" One of several is {meant}:0" if meant != "cpu" else "")
+
+
+LONGEST_COMPARED = 300  # characters: difflib is quadratic in the length
+
+
+class Placement:
+    """The ``device`` argument of a load.
+
+    Args:
+        device: Any device of the framework, or a mapping. A key is the whole name of a tensor, the name of a module
+            (``model.layers.0``: all names below it), or ``""`` for all names that no other key matches. The longest
+            matching key counts.
+
+    Example:
+        >>> Placement({"": "cpu", "model.layers.0": "cuda:1"}).of("model.layers.0.mlp.weight")
+        'cuda:1'
+    """
+
+    def __init__(self, device: Any) -> None:
+        self._by_key: Mapping[str, Any] = device if isinstance(device, Mapping) else {"": device}
+        if not self._by_key:
+            raise OptionError("the mapping of names to devices is empty", hint='Give a device for "", all others')
+        if wrong := [key for key in self._by_key if not isinstance(key, str)]:
+            raise OptionError(f"a mapping of names to devices has the key {wrong[0]!r}, which is no name")
+
+    @property
+    def devices(self) -> list[Any]:
+        """The devices of all keys, in order."""
+        return list(self._by_key.values())
+
+    @property
+    def leaves_none_out(self) -> bool:
+        """Whether every possible name has a device."""
+        return "" in self._by_key
+
+    def of(self, name: str) -> Any:
+        """Return the device of a tensor.
+
+        Raises:
+            OptionError: no key matches its name.
+        """
+        key = name
+        while key and key not in self._by_key:
+            key = key.rpartition(".")[0]
+        if key not in self._by_key:
+            near = get_close_matches(name[:LONGEST_COMPARED], self._by_key, n=1, cutoff=0.5)
+            meant = f". Near: {near[0][:80]!r}" if near else ""
+            raise OptionError(
+                f"the mapping of names to devices has none for tensor {name[:80]!r}",
+                hint=f'Add a key for its module, or "" for all others{meant}',
+            )
+        return self._by_key[key]
 
 
 class Devices(Protocol):
     """The devices of one call."""
 
     @property
-    def cuda(self) -> torch_cuda.TorchCuda:
+    def cuda(self) -> torch_copies.TorchCuda:
         """The CUDA devices; use it only if `engine_device` or `engine_device_of` returned one."""
 
     @property
@@ -58,7 +174,7 @@ class TorchDevices:
 
     def __init__(self, torch: Any, device: Any) -> None:
         self._torch = torch
-        self.cuda = torch_cuda.TorchCuda(torch)
+        self.cuda = torch_copies.TorchCuda(torch)
         self.staging = TorchStaging(torch)
         self._placement = Placement(device)
         self._devices_by_key = {_key(device): _usable(torch, device) for device in self._placement.devices}
@@ -113,7 +229,7 @@ class HostOnly:
             raise UnknownDeviceError(f"numpy arrays live on the cpu, not on {shown_device(device)}", hint=hint)
 
     @property
-    def cuda(self) -> torch_cuda.TorchCuda:
+    def cuda(self) -> torch_copies.TorchCuda:
         raise AssertionError("numpy has no devices")
 
     @property
@@ -146,7 +262,7 @@ def _usable(torch: Any, device: Any) -> Any:
     try:
         torch_device = torch.device(device)
         if torch_device.type != "cpu":
-            torch_cuda.probe(torch, torch_device)
+            torch_copies.probe(torch, torch_device)
     except Exception as error:  # torch raises RuntimeError, AssertionError, ValueError by device kind
         raise refused_device(torch, device, error, _cuda_refusal(device)) from error
     if torch_device.type == "meta":

@@ -1,4 +1,4 @@
-"""Tensors of torch, numpy and JAX, each over memory of its own.
+"""Tensors of torch, numpy and JAX, each over memory of its own; and their types, which depend on ``framework=``.
 
 A library is imported only when its first tensor, device or dtype is needed.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 from streamer import _native
 from streamer.core.discovery.entry_points import refuse_accidental
@@ -21,7 +21,7 @@ from streamer.core.tensors.unsupported import check_addressable, unsupported
 if TYPE_CHECKING:
     from streamer.core.format.header import TensorEntry
 
-__all__ = ["AUTO", "DtypesByName", "Framework", "framework_of"]
+__all__ = ["AUTO", "DtypesByName", "Framework", "NumpyName", "TensorT", "TorchName", "framework_of"]
 
 AUTO = "auto"  # a value of ``dtype=``, as in transformers
 # A cast between these dtypes keeps the meaning of the values. Smaller dtypes are quantized, and need their scales.
@@ -187,3 +187,16 @@ def _cast_dtype(torch: Any, dtype: Any) -> Any:
     meant = name if name in names.split(", ") else _OTHER_NAMES.get(name)
     hint = f"Did you mean {meant!r}?" if meant else 'Leave it out and cast afterwards, or load_into(dtype="target")'
     raise OptionError(f"dtype is one of {names} or {AUTO}, not {text!r}", hint=hint)
+
+
+TorchName: TypeAlias = Literal["pt", "torch", "pytorch"]
+NumpyName: TypeAlias = Literal["np", "numpy"]
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    TensorT = TypeVar("TensorT", default=Any)  # the default allows a generic class without a parameter as a type
+else:
+    from typing import TypeVar
+
+    TensorT = TypeVar("TensorT")

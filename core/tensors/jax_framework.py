@@ -14,10 +14,8 @@ from typing import TYPE_CHECKING, Any
 from streamer import _native
 from streamer.core.discovery.entry_points import refuse_accidental
 from streamer.core.errors import OptionError, UnknownDeviceError
-from streamer.core.tensors.device_refusals import shown_device
-from streamer.core.tensors.devices import HostOnly
+from streamer.core.tensors.devices import HostOnly, Placement, shown_device
 from streamer.core.tensors.numpy_framework import NumpyFramework
-from streamer.core.tensors.placement import Placement
 from streamer.core.tensors.unsupported import unsupported
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from streamer.core.errors import TargetError
-from streamer.core.tensors.inference_mode import normal_tensors
 from streamer.core.tensors.sharded_tensors import is_sharded, like_sharded
-from streamer.core.tensors.target_kinds import check_kind
+from streamer.core.tensors.target_memory import check_kind
+from streamer.core.tensors.torch_modes import normal_tensors
 
 __all__ = ["MetaModule"]
 

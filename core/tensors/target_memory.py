@@ -1,21 +1,113 @@
-"""Checks the memory of the caller's tensors: each element has its own bytes, and no two tensors share bytes.
+"""Checks, before a byte is written, that the caller's tensors are plain memory that can be filled.
 
-Refuses, before a byte is written: a tensor without memory, read-only memory, elements that share bytes (an expanded
-tensor), and two tensors that share a part of their bytes. Two names of exactly the same bytes are tied, and allowed.
+Refuses tensors that keep their values elsewhere than plain tensors do: subclasses with a ``__torch_dispatch__`` (such
+as fake and masked tensors), tensors inside a transform of ``torch.func``, nested tensors, zero tensors without memory,
+lazy parameters without a shape; and every object whose attributes raise. Refuses a tensor without memory, read-only
+memory, elements that share bytes (an expanded tensor), and two tensors that share a part of their bytes. Two names of
+exactly the same bytes are tied, and allowed.
+
+torch does not report memory that the kernel maps read-only, although a write to it would kill the process. It is found
+in `/proc/self/maps`; if that cannot be read, nothing is refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import sys
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from streamer.core.errors import TargetError
-from streamer.core.tensors.memory_maps import ReadOnlyMemory
+from streamer.core.tensors import torch_private_names
 from streamer.core.tensors.memory_ranges import Elements
-from streamer.core.tensors.target_kinds import opaque
 
-__all__ = ["Extent", "check_all_apart", "check_apart", "extent_of"]
+__all__ = ["Extent", "ReadOnlyMemory", "check_all_apart", "check_apart", "check_kind", "extent_of", "opaque"]
+
+MAPS = Path("/proc/self/maps")  # proc_pid_maps(5): "begin-end perms …", in the order of addresses
+
+
+class ReadOnlyMemory:
+    """The read-only mappings of this process at the moment of construction."""
+
+    def __init__(self) -> None:
+        self._begins: list[int] = []
+        self._ends: list[int] = []
+        for line in _lines():
+            addresses, permissions = line.split(maxsplit=2)[:2]
+            if b"w" not in permissions:
+                begin, _, end = addresses.partition(b"-")
+                self._begins.append(int(begin, 16))
+                self._ends.append(int(end, 16))
+
+    def holds_part_of(self, begin: int, end: int) -> bool:
+        """Say whether any of these bytes is read-only; the last read-only mapping that begins before `end` decides."""
+        before = bisect_left(self._begins, end)
+        return before > 0 and self._ends[before - 1] > begin
+
+
+def _lines() -> list[bytes]:
+    try:
+        return MAPS.read_bytes().splitlines()
+    except OSError:
+        return []
+
+
+def check_kind(name: str, tensor: Any) -> None:
+    """Check that a target is a plain tensor or a plain array.
+
+    Raises:
+        TargetError: it is neither.
+    """
+    try:
+        reason = _reason_against(tensor) if hasattr(tensor, "data_ptr") else _reason_against_array(tensor)
+    except Exception as error:
+        raise opaque(name, tensor) from error
+    if reason is not None:
+        raise TargetError(f"the target of tensor {name[:80]!r} {reason}", hint=_HINTS.get(reason, _HINT))
+
+
+def opaque(name: str, tensor: Any) -> TargetError:
+    """Return the error for a tensor whose attributes raise."""
+    return TargetError(
+        f"the target of tensor {name[:80]!r} is a {type(tensor).__name__}, which does not reveal its memory", hint=_HINT
+    )
+
+
+_HINT = "Give a plain tensor; if this tensor wraps a plain one, give the wrapped tensor"
+_LAZY = "is lazy, and has no shape before its module has seen an input"
+_HINTS = {_LAZY: "Call the module once with an example, then load"}
+
+
+def _reason_against(tensor: Any) -> str | None:
+    dispatch, is_wrapped, is_zero, is_lazy = _of_torch()
+    kind = type(tensor)
+    if is_lazy(tensor):
+        return _LAZY
+    if getattr(kind, "__torch_dispatch__", None) is not dispatch:
+        return f"is a {kind.__name__}, which keeps its values in its own way"
+    if is_wrapped(tensor):
+        return "is inside a transform of torch.func"
+    if tensor.is_nested:
+        return "is nested"
+    if is_zero(tensor):
+        return "is a tensor of zeros that has no memory"
+    return None
+
+
+def _reason_against_array(array: Any) -> str | None:
+    if not hasattr(array, "dtype") or hasattr(array, "mask"):
+        return f"is a {type(array).__name__}, which cannot be filled"
+    return None if array.flags.writeable else "is read-only"
+
+
+@cache
+def _of_torch() -> tuple[object, Callable[[Any], bool], Callable[[Any], bool], Callable[[Any], bool]]:
+    torch = sys.modules["torch"]  # imported: the target is a torch tensor
+    is_wrapped, is_zero = torch_private_names.is_wrapped(torch), torch_private_names.is_without_memory(torch)
+    return torch.Tensor.__torch_dispatch__, is_wrapped, is_zero, torch.nn.parameter.is_lazy
+
 
 _HINT_META = "Give its nn.Module as the target, in which a loaded tensor can take its place"
 

@@ -25,7 +25,7 @@ from streamer.core.engine.session import SourceObject
 from streamer.core.format.header import TensorEntry
 from streamer.core.options.settings import Settings
 from streamer.core.tensors.frameworks import framework_of
-from streamer.core.tensors.version_counters import count_changes
+from streamer.core.tensors.target_states import count_changes
 
 __all__ = ["Job", "Objects", "Part", "read_jobs"]
 

@@ -16,7 +16,7 @@ import torch
 from torch.distributed.checkpoint.planner import LoadItemType, ReadItem
 
 from streamer.core.checkpoint.report import LoadReport, joined_reports
-from streamer.core.engine.small_reads import read_ranges
+from streamer.core.engine.byte_reads import read_ranges
 from streamer.core.errors import FormatError, TruncatedError
 from streamer.core.format.dcp_metadata import DcpMetadata, SavedItem
 from streamer.core.format.dtypes import DTYPES_BY_TORCH_NAME, TORCH_DTYPES, bits_of

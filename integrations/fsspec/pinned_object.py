@@ -10,8 +10,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from streamer.core.engine.byte_reads import read_bytes, read_into
-from streamer.core.engine.byte_stream import ByteStream
+from streamer.core.engine.byte_reads import ByteStream, read_bytes, read_into
 from streamer.core.engine.session import SourceObject
 from streamer.core.errors import ChangedError
 from streamer.core.options.settings import Settings

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from fsspec.spec import AbstractBufferedFile
 
-from streamer.core.engine.byte_stream import ByteStream
+from streamer.core.engine.byte_reads import ByteStream
 from streamer.core.format.positioned_file import PositionedFile
 from streamer.integrations.fsspec.pinned_object import PinnedObject
 

@@ -9,7 +9,7 @@ from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 
-from streamer.core.engine.small_reads import read_ranges
+from streamer.core.engine.byte_reads import read_ranges
 from streamer.core.errors import (
     AccessDeniedError,
     ChangedError,

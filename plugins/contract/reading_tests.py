@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+from streamer.core.engine.byte_reads import read_ranges
 from streamer.core.engine.plan import Item, plan_reads
 from streamer.core.engine.session import ReadSession
-from streamer.core.engine.small_reads import read_ranges
 from streamer.core.options.options import MIB
 from streamer.plugins.contract.rules import rule
 from streamer.plugins.contract.storage import (

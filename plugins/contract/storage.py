@@ -9,8 +9,8 @@ from uuid import uuid4
 
 import pytest
 
+from streamer.core.engine.byte_reads import read_ranges
 from streamer.core.engine.session import SourceObject
-from streamer.core.engine.small_reads import read_ranges
 from streamer.core.options.limits import Limits
 from streamer.core.options.options import MIB, Options
 from streamer.core.options.settings import Settings, resolve

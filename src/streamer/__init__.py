@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from streamer._save.save import asave, save, save_model
     from streamer._stream import Stream, stream
     from streamer.compat.patches import patch, patched, unpatch
-    from streamer.core.checkpoint.placements import Placements
     from streamer.core.checkpoint.report import LoadReport
     from streamer.core.checkpoint.slices import Slice
+    from streamer.core.checkpoint.slicing import Placements
     from streamer.core.checkpoint.tensor_parallel import TensorParallel
     from streamer.core.encryption.keys import DataKey, KeyProvider
     from streamer.core.encryption.secret_keys import Passphrase
@@ -182,7 +182,7 @@ _DEFINED_IN = {
     "Passphrase": "streamer.core.encryption.secret_keys",
     "Options": "streamer.core.options.options",
     "LoadReport": "streamer.core.checkpoint.report",
-    "Placements": "streamer.core.checkpoint.placements",
+    "Placements": "streamer.core.checkpoint.slicing",
     "Slice": "streamer.core.checkpoint.slices",
     "TensorParallel": "streamer.core.checkpoint.tensor_parallel",
     "hookimpl": "streamer.core.store.sources",

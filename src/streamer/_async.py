@@ -21,7 +21,7 @@ from streamer.core.checkpoint.report import LoadReport
 from streamer.core.errors import UsageError
 from streamer.core.request.request import UriOption
 from streamer.core.store.parallel import in_thread
-from streamer.core.tensors.tensor_types import TensorT
+from streamer.core.tensors.frameworks import TensorT
 
 if TYPE_CHECKING:
     import torch
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
     from streamer._arguments import LoadArguments, RequestArguments, StreamArguments
-    from streamer.core.tensors.tensor_types import NumpyName, TorchName
+    from streamer.core.tensors.frameworks import NumpyName, TorchName
 
 __all__ = ["AsyncStream", "aload", "astream"]
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from streamer._cache.cache import Cache, open_cache
 from streamer._cache.trust import Distrusting
 from streamer._locate_shards import locate
-from streamer.core.checkpoint.archive_verification import with_checksums
 from streamer.core.checkpoint.catalog import Catalog, ShardTensor, read_catalog
 from streamer.core.checkpoint.format_catalog import read_format_catalog
 from streamer.core.checkpoint.format_choice import NO_FORMATS, Formats
@@ -19,6 +18,7 @@ from streamer.core.checkpoint.sealed_catalog import opened_catalog, with_whole_p
 from streamer.core.checkpoint.selection import select
 from streamer.core.checkpoint.shards import Shards, name_of
 from streamer.core.checkpoint.slicing import sliced
+from streamer.core.checkpoint.store_verification import with_checksums
 from streamer.core.checkpoint.strategies import Strategy, Unverified, strategy_of
 from streamer.core.checkpoint.verification import Verification
 from streamer.core.encryption.keys import hidden_key

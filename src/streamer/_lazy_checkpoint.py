@@ -14,9 +14,9 @@ from streamer._reread_on_mismatch import WholeRead
 from streamer._stream import Stream
 from streamer.core.checkpoint.catalog import ShardTensor
 from streamer.core.checkpoint.fitting import KeptMemory
-from streamer.core.checkpoint.placements import Placements
 from streamer.core.checkpoint.sealed_catalog import with_whole_pieces
 from streamer.core.checkpoint.selection import NamesOption, select, unknown_tensor
+from streamer.core.checkpoint.slicing import Placements
 from streamer.core.checkpoint.tensor_slice import TensorSlice
 from streamer.core.errors import ChangedError, UsageError
 from streamer.core.format.dtypes import byte_length
@@ -26,8 +26,7 @@ from streamer.core.quoting import counted, printable, size_text
 from streamer.core.request.request import ProgressOption, Request, UriOption
 from streamer.core.store.sources import ObjectInfo
 from streamer.core.store.versions import is_same_version
-from streamer.core.tensors.frameworks import Framework
-from streamer.core.tensors.tensor_types import TensorT
+from streamer.core.tensors.frameworks import Framework, TensorT
 
 if TYPE_CHECKING:
     import torch
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
     from streamer._arguments import LoadArguments, RequestArguments
-    from streamer.core.tensors.tensor_types import NumpyName, TorchName
+    from streamer.core.tensors.frameworks import NumpyName, TorchName
 
 __all__ = ["Checkpoint", "open"]
 

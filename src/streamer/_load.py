@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from streamer._arguments import LoadArguments, RequestArguments
-    from streamer.core.tensors.tensor_types import NumpyName, TorchName
+    from streamer.core.tensors.frameworks import NumpyName, TorchName
 
 __all__ = ["collected", "load", "load_file", "whole_read"]
 

@@ -12,10 +12,9 @@ from streamer._checkpoint_headers import OpenedCheckpoint, framework_for, open_c
 from streamer._group.joining import joined_group
 from streamer._reread_on_mismatch import WholeRead
 from streamer.core.checkpoint.catalog import ShardTensor
-from streamer.core.checkpoint.paired_names import pair_names
-from streamer.core.checkpoint.placements import Placements
-from streamer.core.checkpoint.renaming import RenameOption, Renaming
+from streamer.core.checkpoint.names import RenameOption, Renaming, pair_names
 from streamer.core.checkpoint.report import LoadReport
+from streamer.core.checkpoint.slicing import Placements
 from streamer.core.checkpoint.targets import Targets, match_targets
 from streamer.core.collector import collector_paused
 from streamer.core.errors import TargetError, UsageError
@@ -23,14 +22,13 @@ from streamer.core.log import OwnLogger
 from streamer.core.options.arguments import check_switch
 from streamer.core.quoting import printable
 from streamer.core.request.request import Request, UriOption
-from streamer.core.tensors.captures import outside_captures
+from streamer.core.tensors.devices import Placement
 from streamer.core.tensors.frameworks import AUTO, DtypesByName, Framework
-from streamer.core.tensors.load_hooks import run_post_hooks, skipped_code
 from streamer.core.tensors.meta_module import MetaModule
-from streamer.core.tensors.named_targets import tensors_of
-from streamer.core.tensors.placement import Placement
+from streamer.core.tensors.named_targets import run_post_hooks, skipped_code, tensors_of
 from streamer.core.tensors.sharded_tensors import device_type_of, is_sharded
-from streamer.core.tensors.version_counters import count_changes
+from streamer.core.tensors.target_states import count_changes
+from streamer.core.tensors.torch_modes import outside_captures
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from streamer._waiting_store import waiting
 from streamer.core.checkpoint.checkpoint_in_folder import shards_in
 from streamer.core.checkpoint.format_choice import NO_FORMATS, Formats
-from streamer.core.checkpoint.joining import joined
-from streamer.core.checkpoint.shards import Shards
+from streamer.core.checkpoint.shards import Shards, joined
 from streamer.core.checkpoint.shards_named_singly import (
     LISTED_PER_FILE,
     are_of_one_folder,

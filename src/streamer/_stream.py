@@ -21,8 +21,7 @@ from streamer._node.should_share import node_share, read_ahead
 from streamer._progress import Progress
 from streamer.core.checkpoint.catalog import ShardTensor
 from streamer.core.checkpoint.destinations import Destinations
-from streamer.core.checkpoint.device_path import device_path, gpudirect_remarks
-from streamer.core.checkpoint.report import LoadReport, load_report
+from streamer.core.checkpoint.report import LoadReport, device_path, gpudirect_remarks, load_report
 from streamer.core.checkpoint.sealed_catalog import seal_plan
 from streamer.core.checkpoint.targets import Targets
 from streamer.core.checkpoint.verification import Verification, log_unverified
@@ -33,8 +32,7 @@ from streamer.core.engine.session import ReadSession
 from streamer.core.errors import EngineError, LoadCancelledError, OptionError, OutOfMemoryError, UsageError
 from streamer.core.log import OwnLogger
 from streamer.core.request.request import ProgressOption, Request, UriOption
-from streamer.core.tensors.frameworks import Framework
-from streamer.core.tensors.tensor_types import TensorT
+from streamer.core.tensors.frameworks import Framework, TensorT
 
 if TYPE_CHECKING:
     import torch
@@ -45,7 +43,7 @@ if TYPE_CHECKING:
     from streamer._group.session import GroupSession
     from streamer._group.start import SharedReads
     from streamer._node.share import NodeShare
-    from streamer.core.tensors.tensor_types import NumpyName, TorchName
+    from streamer.core.tensors.frameworks import NumpyName, TorchName
 
 __all__ = ["Stream", "begun", "stream"]
 

@@ -21,8 +21,8 @@ from servers.scripted_http import ScriptedServer
 
 import streamer
 from streamer import Options
+from streamer.core.engine.byte_reads import read_ranges
 from streamer.core.engine.session import SourceObject
-from streamer.core.engine.small_reads import read_ranges
 from streamer.core.options.settings import resolve
 from streamer.core.store.sources import HttpSource
 

@@ -1,7 +1,7 @@
 """Fake CUDA devices for Python tests: no GPU is here, and what is shown of one holds for the fake alone.
 
 The engine runs against the fake driver, whose device memory is this machine's. torch of the CPU cannot make tensors on
-CUDA devices, so a stand-in for `streamer.core.tensors.torch_cuda.TorchCuda` makes them on the CPU and remembers which
+CUDA devices, so a stand-in for `streamer.core.tensors.torch_copies.TorchCuda` makes them on the CPU and remembers which
 device each is said to be on. All between these two is the real code.
 """
 
@@ -20,7 +20,7 @@ import torch
 
 import streamer
 from streamer import _native
-from streamer.core.tensors import torch_cuda
+from streamer.core.tensors import torch_copies
 
 FOLDER = Path(__file__).parent / "fake_driver"
 DEVICES = 2
@@ -47,8 +47,8 @@ def attached_fake_gpu(library: Path) -> Iterator[FakeGpu]:
     gpu = FakeGpu(library)
     gpu.reset()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch_cuda, "TorchCuda", FakeTorchCuda)
-        patch.setattr(torch_cuda, "probe", lambda _torch, _device: None)
+        patch.setattr(torch_copies, "TorchCuda", FakeTorchCuda)
+        patch.setattr(torch_copies, "probe", lambda _torch, _device: None)
         patch.setattr(FakeTorchCuda, "placed", {})
         patch.setattr(FakeTorchCuda, "recorded", [])
         patch.setattr(FakeTorchCuda, "gpu", gpu, raising=False)
@@ -74,7 +74,7 @@ def attached_cufile(library: Path) -> Iterator[None]:
         _native.cuda_use_cufile_for_tests()
 
 
-class FakeTorchCuda(torch_cuda.TorchCuda):
+class FakeTorchCuda(torch_copies.TorchCuda):
     """Stands in for torch built for CUDA: its tensors are on the CPU."""
 
     room_bytes = 1 << 40  # what the "device" has room for; a tensor beyond it is out of memory

@@ -15,14 +15,14 @@ from comparison import tensors_of
 
 import streamer
 from gpu.fake_devices import attached_cufile, attached_fake_gpu
-from streamer.core.engine import file_tuning as file_reading
+from streamer.core.engine import tuning
 
 # `direct_io`: the files may be in the page cache. Small blocks begin and end anywhere.
 OPTIONS = streamer.Options(direct_io=True, block_bytes=64 << 10)
 
 
 def main(library: str, fake_cuda: str, checkpoint: str, how: str) -> None:
-    file_reading.LEAST_BYTES_FOR_GPUDIRECT = 1
+    tuning.LEAST_BYTES_FOR_GPUDIRECT = 1
     options = replace(OPTIONS, gpudirect={"asked": True, "automatic": None}[how])
     with attached_fake_gpu(Path(fake_cuda)) as gpu, attached_cufile(Path(library)):
         gpu.place_everything(0)

@@ -13,7 +13,7 @@ import pytest
 
 import streamer
 from gpu.fake_devices import FakeGpu
-from streamer.core.engine import file_tuning
+from streamer.core.engine import tuning
 
 MIB = 1 << 20
 TENSOR_BYTES, TENSORS = 8 * MIB, 40  # more than the ring, and a block each
@@ -50,8 +50,8 @@ def readers() -> set[str]:
 def test_readers_leave_processors_to_the_device_and_the_ring_is_bounded(
     fake_gpu: FakeGpu, zeros: Path, monkeypatch: pytest.MonkeyPatch, processors: int, expected: int
 ) -> None:
-    monkeypatch.setattr(file_tuning, "processors", lambda: processors)
-    monkeypatch.setattr(file_tuning, "cached_fractions", lambda sizes: dict.fromkeys(sizes, 1.0))
+    monkeypatch.setattr(tuning, "processors", lambda: processors)
+    monkeypatch.setattr(tuning, "cached_fractions", lambda sizes: dict.fromkeys(sizes, 1.0))
     fake_gpu.set_copy_delay_us(5_000)  # the device is slower than the readers, and the ring fills
     streamer.release_pinned_memory()
     seen: set[str] = set()

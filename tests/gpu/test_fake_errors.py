@@ -76,7 +76,7 @@ def test_a_device_that_torch_refuses_is_told_with_the_drivers_name(
     def refuse(_torch: object, _device: object) -> None:
         raise RuntimeError("CUDA error: invalid device ordinal\nand more lines")
 
-    monkeypatch.setattr("streamer.core.tensors.torch_cuda.probe", refuse)
+    monkeypatch.setattr("streamer.core.tensors.torch_copies.probe", refuse)
     fake_gpu.set_devices(devices)
     with pytest.raises(streamer.UnknownDeviceError, match=name) as caught:
         load(checkpoint, asked)

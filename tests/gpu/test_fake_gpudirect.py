@@ -54,7 +54,7 @@ def test_large_loads_go_that_way_by_themselves(
 ) -> None:
     automatic = replace(STRAIGHT, gpudirect=None)
     assert loaded(checkpoint, options=automatic)[1].device_path == "ring"
-    monkeypatch.setattr("streamer.core.engine.file_tuning.LEAST_BYTES_FOR_GPUDIRECT", 1)
+    monkeypatch.setattr("streamer.core.engine.tuning.LEAST_BYTES_FOR_GPUDIRECT", 1)
     tensors, report = loaded(checkpoint, options=automatic)
     assert_same(tensors, tensors_of(checkpoint))
     assert report.device_path == "gpudirect"
@@ -65,7 +65,7 @@ def test_by_itself_nothing_is_copied_by_the_library_and_nothing_said(
     fake_cufile: ctypes.CDLL, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake_cufile.fake_cufile_only_copies()
-    monkeypatch.setattr("streamer.core.engine.file_tuning.LEAST_BYTES_FOR_GPUDIRECT", 1)
+    monkeypatch.setattr("streamer.core.engine.tuning.LEAST_BYTES_FOR_GPUDIRECT", 1)
     _, report = loaded(checkpoint, options=replace(STRAIGHT, gpudirect=None))
     assert report.device_path == "ring"
     assert not report.remarks

@@ -18,7 +18,7 @@ import torch
 
 import streamer
 from streamer import _native
-from streamer.core.tensors.resize_lock import ResizeLock
+from streamer.core.tensors.target_states import ResizeLock
 
 HAS_GPU = bool(torch.version.cuda) and torch.cuda.is_available()
 pytestmark = [

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 import streamer
-from streamer.core.tensors.torch_staging import StagedCopy, TorchStaging, can_stage
+from streamer.core.tensors.torch_copies import StagedCopy, TorchStaging, can_stage
 
 SMALL = streamer.Options(block_bytes=64 << 10, memory_limit_bytes=4 << 20)
 
@@ -115,7 +115,7 @@ class LateStaging(TorchStaging):
 
 @pytest.fixture
 def xpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streamer.core.tensors.torch_cuda.probe", lambda _torch, _device: None)
+    monkeypatch.setattr("streamer.core.tensors.torch_copies.probe", lambda _torch, _device: None)
     monkeypatch.setattr("streamer.core.tensors.devices.can_stage", lambda _torch, _device: True)
     monkeypatch.setattr("streamer.core.tensors.devices.TorchStaging", LateStaging)
     for name, value in (("in_flight", 0), ("most_in_flight", 0), ("fails", False)):

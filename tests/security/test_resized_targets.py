@@ -15,8 +15,8 @@ from safetensors.torch import save, save_file
 from servers.gated_files import GatedFileSystem
 
 import streamer
-from streamer.core.tensors import resize_lock
-from streamer.core.tensors.resize_lock import ResizeLock
+from streamer.core.tensors import target_states
+from streamer.core.tensors.target_states import ResizeLock
 
 ELEMENTS = 1 << 20
 
@@ -157,7 +157,7 @@ def test_tensors_of_any_dtype_are_locked_also_where_torch_hides_its_flag(
     assert not tensor.untyped_storage().resizable()
     lock.release()
     assert tensor.untyped_storage().resizable()
-    monkeypatch.setattr(resize_lock, "_flag_offset", lambda: None)
+    monkeypatch.setattr(target_states, "_flag_offset", lambda: None)
     lock = ResizeLock([tensor])
     lock.release()
     assert not tensor.untyped_storage().resizable()  # torch has no way back

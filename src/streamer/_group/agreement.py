@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar
 from streamer._group.member import SILENCE_S, Member
 from streamer._group.parts import Part, Runs, part_of
 from streamer.core.checkpoint.catalog import Catalog, ShardTensor
-from streamer.core.checkpoint.placements import Placements
+from streamer.core.checkpoint.slicing import Placements
 from streamer.core.checkpoint.strategies import ByManifest, ByStore, strategy_of
 from streamer.core.checkpoint.tensor_parallel import TensorParallel
 from streamer.core.engine.session import SourceObject

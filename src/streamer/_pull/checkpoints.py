@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from streamer.core.checkpoint.catalog import not_held
-from streamer.core.checkpoint.completeness import check_whole, missing_shard
+from streamer.core.checkpoint.missing import check_whole, missing_shard
 from streamer.core.format.header import LENGTH_BYTES, Header, header_size_bytes, parse_header
 from streamer.core.format.index import check_index_size, parse_index
 from streamer.core.format.shard_names import INDEX_SUFFIX, SHARD_SUFFIX, series_of

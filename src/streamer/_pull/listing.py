@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 
-from streamer.core.checkpoint.half_pulled import INCOMPLETE, refuse_half_pulled
-from streamer.core.checkpoint.nothing_found import nothing_there
+from streamer.core.checkpoint.missing import INCOMPLETE, nothing_there, refuse_half_pulled
 from streamer.core.checkpoint.other_weights import is_found_by_name
 from streamer.core.checkpoint.shards import check_unchanged, info_of, infos_of_shards, read_index
 from streamer.core.checkpoint.small_files import USUAL_FILES, named_files, sized

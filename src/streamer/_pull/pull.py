@@ -26,7 +26,7 @@ from streamer._pull.resumed_file import READ_BYTES, Part, name_of_part
 from streamer._pull.transfer import Incoming, transfer
 from streamer.backends.posix.open_folder import are_in_one_another
 from streamer.backends.posix.store import PosixStore
-from streamer.core.checkpoint.file_digests import OWN, FileDigests, hash_of
+from streamer.core.checkpoint.file_bytes import OWN, FileDigests, hash_of
 from streamer.core.checkpoint.other_weights import (
     check_replaceable,
     is_manifest,

@@ -16,7 +16,7 @@ from typing import Any
 
 from streamer._pull.record import PulledFile
 from streamer.backends.posix.open_folder import OpenFolder
-from streamer.core.checkpoint.file_digests import FileDigests
+from streamer.core.checkpoint.file_bytes import FileDigests
 from streamer.core.store.digests import NoDigest, ObjectDigest
 from streamer.core.store.identities import is_sealed, seal_of
 from streamer.core.store.sources import ObjectInfo

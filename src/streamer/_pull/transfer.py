@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 
 from streamer._pull.resumed_file import Part
 from streamer._pull.writers import Writers
-from streamer.core.checkpoint.file_digests import FileDigests
+from streamer.core.checkpoint.file_bytes import FileDigests
 from streamer.core.engine.plan import Item, plan_reads
 from streamer.core.engine.session import ReadSession, SourceObject
 from streamer.core.options.settings import Settings

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from streamer import _native
-from streamer.core.checkpoint.file_digests import FileDigests
+from streamer.core.checkpoint.file_bytes import FileDigests
 from streamer.core.checkpoint.saved_tensors import SavedTensors
 from streamer.core.errors import ChangedError
 from streamer.core.format.header_writer import TensorLayout

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 from streamer._save.resuming import Resumed
 from streamer.core.checkpoint.other_weights import check_replaceable, is_found_by_name, weights_in_the_way
 from streamer.core.checkpoint.sharding import is_usual_shard, shard_names
+from streamer.core.engine.byte_reads import read_ranges
 from streamer.core.engine.session import SourceObject
-from streamer.core.engine.small_reads import read_ranges
 from streamer.core.errors import ChangedError, ManifestError, ObjectNotFoundError, StorageError, UsageError
 from streamer.core.format.index import check_index_size, parse_index
 from streamer.core.format.manifest import MAX_MANIFEST_BYTES, Manifest, parse_manifest

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 import streamer
-from streamer.core.checkpoint.near_names import prefix_hint
-from streamer.core.checkpoint.renaming import Renaming
+from streamer.core.checkpoint.names import Renaming, prefix_hint
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from streamer.core.engine import byte_reads, byte_stream
-from streamer.core.engine.byte_reads import read_bytes, read_into
-from streamer.core.engine.byte_stream import ByteStream
+from streamer.core.engine import byte_reads
+from streamer.core.engine.byte_reads import ByteStream, read_bytes, read_into
 from streamer.core.engine.session import SourceObject
 from streamer.core.errors import ChangedError, TransferTimeoutError
 from streamer.core.options.options import Options
@@ -88,8 +87,8 @@ def test_a_later_read_meets_the_version_of_the_first(objects, tmp_path):
 
 @pytest.fixture
 def small_pieces(monkeypatch):
-    monkeypatch.setattr(byte_stream, "PIECE_BYTES", 10_000)
-    monkeypatch.setattr(byte_stream, "AHEAD_BYTES", 40_000)
+    monkeypatch.setattr(byte_reads, "PIECE_BYTES", 10_000)
+    monkeypatch.setattr(byte_reads, "AHEAD_BYTES", 40_000)
 
 
 @pytest.mark.usefixtures("small_pieces")

@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 
 import streamer
 from streamer import Options
-from streamer.core.engine.page_cache import cached_fraction
+from streamer.core.engine.tuning import cached_fraction
 
 LARGE = 40 << 20  # more blocks than threads that read a warm file, so that it is looked at
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from streamer import Options
-from streamer.core.engine import http_tuning as http_reading
-from streamer.core.engine.http_tuning import HttpReading, choose_http_reading
+from streamer.core.engine import tuning
+from streamer.core.engine.tuning import HttpReading, choose_http_reading
 from streamer.core.options.settings import resolve
 
 GIB = 1 << 30
@@ -24,7 +24,7 @@ GIB = 1 << 30
     ],
 )
 def test_loops_follow_the_processors_and_the_size(monkeypatch, processors, wanted_bytes, expected):
-    monkeypatch.setattr(http_reading, "processors", lambda: processors)
+    monkeypatch.setattr(tuning, "processors", lambda: processors)
     assert choose_http_reading(resolve(Options()), wanted_bytes, 1000) == expected
 
 

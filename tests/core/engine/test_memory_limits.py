@@ -20,7 +20,7 @@ from streamer.core.checkpoint.catalog import ShardTensor
 from streamer.core.checkpoint.targets import Targets
 from streamer.core.format.header import TensorEntry
 from streamer.core.tensors.frameworks import framework_of
-from streamer.core.tensors.resize_lock import ResizeLock
+from streamer.core.tensors.target_states import ResizeLock
 
 MIB = 1 << 20
 LIMIT_BYTES = 400 * MIB  # Python, numpy and fsspec take 80

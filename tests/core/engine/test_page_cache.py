@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from cold_files import drop_from_page_cache
 
-from streamer.core.engine import page_cache
-from streamer.core.engine.page_cache import FILES_LOOKED_AT, cached_fraction, cached_fractions
+from streamer.core.engine import tuning
+from streamer.core.engine.tuning import FILES_LOOKED_AT, cached_fraction, cached_fractions
 
 SIZE = 8 << 20
 
@@ -54,7 +54,7 @@ def looks(monkeypatch):
         looked_at.append(path)
         return float(path.partition("/")[0])
 
-    monkeypatch.setattr(page_cache, "cached_fraction", look)
+    monkeypatch.setattr(tuning, "cached_fraction", look)
     return looked_at
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from streamer import Options
-from streamer.core.engine import ring_tuning
-from streamer.core.engine.ring_tuning import choose_pinned_bytes
+from streamer.core.engine import tuning
+from streamer.core.engine.tuning import choose_pinned_bytes
 from streamer.core.options.settings import resolve
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -20,7 +20,7 @@ def ring_mib(*, options=None, files=True, threads=12, devices=1, sharers=1):
 
 
 def test_files_need_a_small_ring_whatever_the_memory(monkeypatch):
-    monkeypatch.setattr(ring_tuning, "memory_bytes", lambda: 2048 * GIB)
+    monkeypatch.setattr(tuning, "memory_bytes", lambda: 2048 * GIB)
     assert ring_mib() == 256
 
 
@@ -37,7 +37,7 @@ def test_it_has_a_slot_for_each_reader_and_some_beside():
 
 @pytest.mark.parametrize(("memory_gib", "expected"), [(8, 256), (64, 1024), (2048, 2048)])
 def test_requests_over_a_network_need_a_large_one(memory_gib, expected, monkeypatch):
-    monkeypatch.setattr(ring_tuning, "memory_bytes", lambda: memory_gib * GIB)
+    monkeypatch.setattr(tuning, "memory_bytes", lambda: memory_gib * GIB)
     assert ring_mib(files=False) == expected
     assert ring_mib(files=False, sharers=8) == 256
 

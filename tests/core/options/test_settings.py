@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from streamer import OptionError, Options
-from streamer.core.engine.thread_tuning import choose_nfs_threads, choose_python_threads
+from streamer.core.engine.tuning import choose_nfs_threads, choose_python_threads
 from streamer.core.options import settings
 from streamer.core.options.settings import resolve
 

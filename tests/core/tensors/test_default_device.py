@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 
 import streamer
-from streamer.core.tensors import resize_lock
+from streamer.core.tensors import target_states
 
 WEIGHTS = {"weight": torch.arange(12.0).reshape(3, 4), "empty": torch.empty(0, 4)}
 
@@ -30,9 +30,9 @@ def model(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def nothing_is_known_of_torch_yet() -> Iterator[None]:
-    resize_lock._flag_offset.cache_clear()
+    target_states._flag_offset.cache_clear()
     yield
-    resize_lock._flag_offset.cache_clear()
+    target_states._flag_offset.cache_clear()
 
 
 def assert_right(tensors: dict[str, torch.Tensor]) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from streamer.core.engine.plan import Item, plan_reads
 from streamer.core.errors import OptionError
-from streamer.core.tensors.placement import Placement
+from streamer.core.tensors.devices import Placement
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from streamer import _native
-from streamer.core.tensors.torch_cuda import TorchCuda
+from streamer.core.tensors.torch_copies import TorchCuda
 
 
 @pytest.mark.parametrize(("version", "is_filled"), [("12.8", True), (None, False)])

@@ -23,7 +23,7 @@ import streamer
 from streamer._pull.pull import Wanted
 from streamer._pull.pull import pull as pull_folder
 from streamer.backends.posix.open_folder import OpenFolder
-from streamer.core.checkpoint.file_digests import FileDigests
+from streamer.core.checkpoint.file_bytes import FileDigests
 
 PIECE = 8 << 20
 BLOCK = 64 << 10  # of which blocks have a multiple

@@ -274,7 +274,7 @@ def test_a_file_that_changes_meanwhile_is_told_and_not_shown(tmp_path: Path) -> 
 
 
 def _changing_reads(file: Path) -> Any:
-    from streamer.core.engine.small_reads import read_ranges
+    from streamer.core.engine.byte_reads import read_ranges
 
     def read(*arguments: Any, **named: Any) -> Any:
         found = read_ranges(*arguments, **named)

@@ -21,8 +21,8 @@ from servers.seaweedfs import SeaweedServer
 
 import streamer
 from streamer._save.writing import MOST_FILES, Writing
+from streamer.core.engine.byte_reads import read_ranges
 from streamer.core.engine.session import SourceObject
-from streamer.core.engine.small_reads import read_ranges
 from streamer.core.options.settings import resolve
 from streamer.core.store.versioned_uploads import owning
 from streamer.plugins import open_store

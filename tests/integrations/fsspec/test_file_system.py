@@ -22,7 +22,7 @@ from fsspec.callbacks import Callback, NoOpCallback
 from servers.scripted_http import ScriptedServer
 
 import streamer
-from streamer.core.engine import byte_stream
+from streamer.core.engine import byte_reads
 from streamer.core.options.settings import resolve
 from streamer.integrations.fsspec import StreamerFileSystem, downloads, ranges, remote_file
 from streamer.integrations.fsspec.delegated_calls import ListedInside
@@ -503,7 +503,7 @@ def in_child(work):
 @pytest.mark.server
 def test_a_forked_child_lists_and_reads_on_and_so_does_its_parent(fs, key, monkeypatch):
     monkeypatch.setattr(remote_file, "STREAM_AFTER_BYTES", 1 << 20)
-    monkeypatch.setattr(byte_stream, "PIECE_BYTES", 100_000)  # the child has less than the file in memory
+    monkeypatch.setattr(byte_reads, "PIECE_BYTES", 100_000)  # the child has less than the file in memory
     with fs.open(key) as file:
         assert file.read(1_500_000) + file.read(10_000) == CONTENT[:1_510_000]
 

@@ -21,7 +21,7 @@ import torch
 from servers.scripted_http import ScriptedServer
 
 import streamer
-from streamer.core.engine import byte_stream
+from streamer.core.engine import byte_reads
 from streamer.integrations.fsspec import StreamerFileSystem, remote_file
 
 CONTENT = random.Random(0).randbytes(3_000_000)
@@ -69,7 +69,7 @@ def streams_soon(monkeypatch):
     monkeypatch.setattr(remote_file, "STREAM_AFTER_BYTES", 300_000)
     monkeypatch.setattr(remote_file, "SKIPPED_BYTES", 50_000)
     monkeypatch.setattr(remote_file, "DIRECT_BYTES", 700_000)
-    monkeypatch.setattr(byte_stream, "PIECE_BYTES", 100_000)
+    monkeypatch.setattr(byte_reads, "PIECE_BYTES", 100_000)
 
 
 def step(file, numbers):

@@ -1,20 +1,126 @@
-"""Errors for a URI without shards: a pattern that matches nothing, a folder of folders, weights in another format.
+"""What a folder lacks: shards of an index or a numbered series, the end of a pull, or all weights.
 
-At most two more requests are made for the message. If they fail, the message says less.
+At most two more requests are made for the message about a URI without shards. If they fail, it says less.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Collection, Iterable, Sequence
 from fnmatch import fnmatchcase
 
-from streamer.core.errors import ObjectNotFoundError
-from streamer.core.format.shard_names import INDEX_SUFFIX, USUAL_INDEX
-from streamer.core.quoting import printable
+from streamer.core.errors import MissingShardError, ObjectNotFoundError
+from streamer.core.format.shard_names import INDEX_SUFFIX, USUAL_INDEX, incomplete_series, second_copies
+from streamer.core.log import OwnLogger
+from streamer.core.quoting import names_text, printable
 from streamer.core.store.presence import SHARD_SUFFIX, SHOWN_CHARACTERS, PeekingStore, enumerated, near_names
 from streamer.core.store.sources import ObjectInfo, RemoteStore, Store
 
-__all__ = ["is_pattern", "no_match", "no_shard", "nothing_there"]
+__all__ = [
+    "INCOMPLETE",
+    "check_whole",
+    "is_pattern",
+    "missing_shard",
+    "no_match",
+    "no_shard",
+    "nothing_there",
+    "refuse_half_pulled",
+    "unfinished",
+    "without_second_copies",
+]
+
+_UNFINISHED = re.compile(r"\.safetensors\.(aria2|crdownload|download|incomplete|part|partial|tmp)\Z")
+
+_log = OwnLogger()
+
+
+def check_whole(names: Sequence[str], label: str, *, is_allowed: bool = False) -> tuple[str, ...]:
+    """Check that no shard is missing from a folder without an index, by the numbers in the names.
+
+    Args:
+        names: Names of the shards.
+        label: The folder, without secrets.
+        is_allowed: Whether shards may be missing.
+
+    Returns:
+        A remark for each series that is incomplete.
+
+    Raises:
+        MissingShardError: a shard is missing.
+    """
+    remarks = tuple(f"the folder holds {each}" for each in incomplete_series(names))
+    if remarks and not is_allowed:
+        raise MissingShardError(
+            f"{remarks[0]}, and no index",
+            uri=label,
+            hint="Fetch what is missing, or take the rest with Options(allow_missing_shards=True)",
+        )
+    for remark in remarks:
+        _log.warning("%s: %s, which allow_missing_shards permits", printable(label), printable(remark))
+    return remarks
+
+
+def without_second_copies(names: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
+    """Drop shards that hold a second copy of the model; return the others, and a remark for each dropped shard."""
+    again = second_copies(names)
+    remarks = tuple(f"{name} holds the same model once more, and was left out: name it to load it" for name in again)
+    return [name for name in names if name not in again], remarks
+
+
+def missing_shard(shard: str, index_uri: str) -> MissingShardError:
+    """Return the error for a shard that an index names and that does not exist."""
+    return MissingShardError(
+        f"the index names shard {shard[:80]!r}, which does not exist",
+        uri=index_uri,
+        hint="Fetch it; a pattern (folder/*.safetensors) loads those that are there",
+    )
+
+
+def unnamed(names: Sequence[str], shards: Collection[str], suffixes: tuple[str, ...]) -> tuple[str, ...]:
+    """Return a remark if weights lie beside an index that does not name them: they may be what the user means.
+
+    Args:
+        names: Names of the files beside the index.
+        shards: Names of the shards that it names.
+        suffixes: Suffixes of such shards.
+    """
+    others = [name for name in names if name.endswith(suffixes) and name not in shards]
+    others = [name for name in others if name not in second_copies([*others, *shards])]
+    if not others:
+        return ()
+    return (f"the index does not name {names_text(others, 3)}: left out; name the file to load it",)
+
+
+def unfinished(names: Sequence[str], label: str) -> tuple[str, ...]:
+    """Return a remark if unfinished downloads lie beside the shards: a shard may be missing."""
+    begun = sorted(name for name in names if _UNFINISHED.search(name))
+    if not begun:
+        return ()
+    remark = f"a download left {begun[0]} unfinished" + (f", and {len(begun) - 1} more" if begun[1:] else "")
+    _log.warning("%s: %s", printable(label), printable(remark))
+    return (remark,)
+
+
+INCOMPLETE = ".streamer-pull-incomplete"  # a file directly in the folder, so that every storage lists it
+
+
+def refuse_half_pulled(infos: Iterable[ObjectInfo], label: str) -> None:
+    """Check that a folder does not hold the mark of an unfinished pull.
+
+    Args:
+        infos: The files directly in the folder.
+        label: The URI without secrets.
+
+    Raises:
+        ObjectNotFoundError: the folder holds the mark.
+    """
+    if any(info.path.rpartition("/")[2] == INCOMPLETE for info in infos):
+        raise ObjectNotFoundError(
+            "the folder is half pulled: not all of its files are here",
+            uri=label,
+            hint="Run python -m streamer pull again with the same URI: it goes on where it stopped",
+        )
+
 
 _CHECK_IT = "Check its name, and that its upload or download is complete"
 _OTHER_WEIGHTS = (".bin", ".pt", ".pth", ".ckpt", ".gguf", ".h5", ".msgpack", ".npz", ".onnx", ".pkl", ".keras", ".npy")

@@ -1,4 +1,7 @@
-"""Keeps a load's calls of torch from breaking the capture of a CUDA graph on another thread.
+"""Keeps torch's modes from changing a load: ``torch.inference_mode``, and a CUDA graph's capture on another thread.
+
+A tensor that torch makes in inference mode can never be written outside of it, nor trained as a parameter. The mode
+belongs to a thread, so the same load would return other tensors in another thread (`aload`).
 
 A capture in torch's default mode ("global") forbids potentially unsafe calls, such as ``cudaMalloc``, on every thread;
 such a call invalidates the capture. A load allocates and copies nothing that belongs to a capture. So its thread
@@ -8,13 +11,30 @@ its own calls (``native/cuda/relaxed_capture.h``).
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
 from streamer import _native
 
-__all__ = ["outside_captures"]
+__all__ = ["normal_tensors", "outside_captures"]
+
+
+def normal_tensors() -> AbstractContextManager[object]:
+    """Return a context in which torch makes normal tensors; it does nothing if torch already does, or is not imported.
+
+    Example:
+        >>> with normal_tensors():
+        ...     pass
+    """
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.is_inference_mode_enabled():
+        return nullcontext()
+    mode: AbstractContextManager[object] = torch.inference_mode(mode=False)
+    return mode
+
 
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
