@@ -20,9 +20,9 @@ from streamer.compat.hooks import Hook, imported, is_equal
 from streamer.core.checkpoint.small_files import folder_files
 from streamer.core.collector import past_frozen
 from streamer.core.errors import OptionError
+from streamer.core.folders.private_folders import private_folder
 from streamer.core.options.options import Options
 from streamer.core.options.settings import resolve
-from streamer.core.private_folders import private_folder
 from streamer.core.secrets.hidden_arguments import hidden, hidden_uri
 from streamer.integrations.accelerate_state import load_state, save_state
 from streamer.integrations.folder_saves import refuse_arguments_of_save, saved_folder

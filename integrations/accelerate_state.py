@@ -16,8 +16,8 @@ from streamer._pull.record import Wanted
 from streamer._push.push import Target, push
 from streamer._save.report import SaveReport
 from streamer.core.errors import OptionError, UsageError
+from streamer.core.folders.private_folders import private_folder
 from streamer.core.options.options import Options
-from streamer.core.private_folders import private_folder
 from streamer.core.secrets.hidden_arguments import hidden, hidden_uri
 from streamer.integrations.folder_saves import refuse_arguments_of_save, saved_folder
 

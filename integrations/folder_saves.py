@@ -25,10 +25,10 @@ from streamer._save.writing import Writing, quiet_writing
 from streamer.core.checkpoint.other_weights import check_replaceable, weights_in_the_way
 from streamer.core.checkpoint.saved_tensors import SavedTensors
 from streamer.core.errors import OptionError, UsageError
+from streamer.core.folders.private_folders import private_folder
 from streamer.core.format.header_writer import in_file_order, render_header
 from streamer.core.options.options import Options
 from streamer.core.options.settings import Settings, resolve
-from streamer.core.private_folders import private_folder
 from streamer.core.secrets.redact import redact
 from streamer.core.store.own_objects import OwningUpload
 from streamer.core.store.sources import Store

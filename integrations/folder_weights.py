@@ -18,8 +18,8 @@ import safetensors
 import safetensors.torch
 
 from streamer.core.errors import ObjectNotFoundError
+from streamer.core.folders.private_folders import room_in
 from streamer.core.format.index import parse_index
-from streamer.core.private_folders import room_in
 from streamer.core.store.sources import ObjectInfo
 from streamer.core.tensors.devices import Placement
 from streamer.integrations.device_maps import is_accelerator

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from streamer.compat.hooks import Hook, imported, is_equal
-from streamer.core.private_folders import private_folder
+from streamer.core.folders.private_folders import private_folder
 from streamer.integrations.folder_weights import FolderWeights
 from streamer.integrations.model_request import Location
 from streamer.integrations.routed_names import RoutedName, routed

@@ -18,8 +18,8 @@ from typing import Any
 
 from streamer.core.checkpoint.small_files import folder_files
 from streamer.core.errors import FormatError, UsageError
+from streamer.core.folders.private_folders import private_folder
 from streamer.core.options.settings import resolve
-from streamer.core.private_folders import private_folder
 from streamer.core.store.parallel import in_parallel
 from streamer.core.store.sources import ObjectInfo
 from streamer.integrations.folder_weights import FolderWeights

@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from streamer.core.errors import OptionError
-from streamer.core.private_folders import private_folder
+from streamer.core.folders.private_folders import private_folder
 from streamer.integrations.folder_weights import FolderWeights
 from streamer.integrations.model_request import Location
 

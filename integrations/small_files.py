@@ -15,9 +15,9 @@ from pathlib import Path
 from streamer._pull.listing import is_safe, is_selected
 from streamer.core.checkpoint.small_files import MOST_BYTES, read_files, sized, without_large
 from streamer.core.errors import AccessDeniedError
+from streamer.core.folders.private_folders import room_in
 from streamer.core.log import OwnLogger
 from streamer.core.options.settings import Settings
-from streamer.core.private_folders import room_in
 from streamer.core.quoting import printable
 from streamer.core.store.parallel import in_parallel
 from streamer.core.store.sources import FolderStore, ObjectInfo, Store

@@ -14,15 +14,14 @@ neither fsspec nor torch.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from streamer.backends.builtin_storages import BUILTIN_MODULES, BUILTIN_SCHEMES
 from streamer.backends.option_names import near_name
-from streamer.backends.posix.paths import absolute_path
 from streamer.core.discovery.entry_points import ALLOWED, is_allowed, normalized, refuse_accidental
 from streamer.core.errors import OptionError, PluginError, UnknownSchemeError, UsageError
+from streamer.core.folders.paths import absolute_path
 from streamer.core.log import OwnLogger
 from streamer.core.options.arguments import check_file_system, check_letters, check_storage_options, check_uri
 from streamer.core.options.limits import Limits
@@ -31,6 +30,7 @@ from streamer.core.quoting import quoted
 from streamer.core.secrets.environment import variable
 from streamer.core.secrets.hidden_arguments import SecretOptions, hidden, hidden_uri, plain
 from streamer.core.secrets.redact import redact
+from streamer.core.store.names import scheme_of
 from streamer.core.store.sources import PROJECT_NAME, Store
 from streamer.plugins.loading import DISABLED, FALLBACK, distribution_of, is_builtin, open_with, points_of, version_of
 
@@ -39,13 +39,12 @@ if TYPE_CHECKING:
 
     from fsspec import AbstractFileSystem
 
-__all__ = ["GROUP", "choose", "enabled", "may_serve", "open_checked_store", "open_store", "options_of", "scheme_of"]
+__all__ = ["GROUP", "choose", "enabled", "may_serve", "open_checked_store", "open_store", "options_of"]
 
 GROUP = "streamer.backends"
 OUR_MODULES = "streamer.backends."
 DEFAULT_LIMITS = Limits()
 
-_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+._-]*)(?:://|::)")
 _warned: set[tuple[str, ...]] = set()
 _logger = OwnLogger()
 
@@ -186,18 +185,6 @@ def _check_fragment(uri: str) -> None:
             uri=redact(uri),
             hint="Write %23 for a # in a name, or leave the fragment out",
         )
-
-
-def scheme_of(uri: str) -> str:
-    """Return the lower-case scheme of a URL; ``"file"`` for a path, the first protocol of a chained URL.
-
-    Example:
-        >>> [scheme_of(uri) for uri in ("S3://b/k", "simplecache::s3://b/k", "/models", "file:///models")]
-        ['s3', 'simplecache', 'file', 'file']
-    """
-    match = _SCHEME.match(uri)
-    scheme = match[1].lower() if match else "file"
-    return "file" if scheme == "local" else scheme
 
 
 def enabled(entry_points: Iterable[EntryPoint] | None = None, uris: Iterable[str] = ()) -> list[EntryPoint]:

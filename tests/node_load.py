@@ -104,10 +104,10 @@ def main(
     from streamer import stream as function
     from streamer._arguments import hidden_arguments, request_of
     from streamer._checkpoint_headers import open_checkpoint, wanted_tensors
-    from streamer._node import leader, member, pulse, should_share
+    from streamer.core.node import leader, member, messages, should_share
 
     if patience_s is not None:
-        leader.ARRIVAL_S = pulse.SILENCE_S = member.MEETING_S = patience_s  # type: ignore[attr-defined]
+        leader.ARRIVAL_S = messages.SILENCE_S = member.MEETING_S = patience_s  # type: ignore[attr-defined]
     if least_bytes is not None:
         should_share.LEAST_BYTES = least_bytes
     if least_memory_bytes is not None:

@@ -14,8 +14,8 @@ from typing import Any
 
 from fsspec import AbstractFileSystem
 
-from streamer.backends.posix.drafts import LockedDraft
 from streamer.core.errors import RangeResponseError, TruncatedError
+from streamer.core.folders.drafts import LockedDraft
 from streamer.core.no_room import NO_ROOM
 
 __all__ = ["BlockFile", "Blocks", "sends_ranges"]

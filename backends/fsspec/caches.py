@@ -22,7 +22,6 @@ from fsspec.implementations.cached import CachingFileSystem, SimpleCacheFileSyst
 
 from streamer.backends.fsspec.block_file import BlockFile, Blocks, sends_ranges
 from streamer.backends.fsspec.info import fresh_info, size_of, version_of
-from streamer.backends.posix.drafts import LockedDraft, locked_folder
 from streamer.backends.private_names.fsspec import (
     cached_copy,
     cached_file_name,
@@ -35,6 +34,7 @@ from streamer.backends.private_names.fsspec import (
     whole_file_name,
 )
 from streamer.core.errors import ChangedError, TruncatedError
+from streamer.core.folders.drafts import LockedDraft, locked_folder
 from streamer.core.log import warn
 from streamer.core.no_room import NO_ROOM
 from streamer.core.quoting import printable

@@ -39,7 +39,7 @@ from streamer.core.errors import (
     TransferTimeoutError,
     UnknownSchemeError,
 )
-from streamer.core.private_folders import no_temporary_folder
+from streamer.core.folders.private_folders import no_temporary_folder
 from streamer.core.store.certificates import is_untrusted
 
 __all__ = ["raise_opening_error", "raise_storage_error"]

@@ -16,7 +16,7 @@ from huggingface_hub.file_download import repo_folder_name
 
 from streamer.backends.hf.paths import COMMIT, HfPath
 from streamer.backends.hub_variables import hub_cache
-from streamer.backends.posix.paths import followed
+from streamer.core.folders.paths import followed
 
 __all__ = ["cached_commit", "cached_file", "cached_files", "cached_folders", "cached_sha256", "is_offline"]
 

@@ -17,9 +17,9 @@ from typing import Any
 from streamer import _native
 from streamer.backends.option_names import check_option_names
 from streamer.backends.posix.errors import storage_error
-from streamer.backends.posix.paths import absolute_path, followed
 from streamer.core.disk_names import disk_name, text_of
 from streamer.core.errors import ObjectNotFoundError, OptionError, StorageError
+from streamer.core.folders.paths import absolute_path, followed
 from streamer.core.format.shard_names import is_of_checkpoint
 from streamer.core.secrets.redact import redact
 from streamer.core.store.sources import FileSource, ObjectInfo, Store, hookimpl
@@ -172,7 +172,7 @@ class PosixStore:
             AccessDeniedError: the folder may not be written.
             StorageError: the disk is full, or failed.
         """
-        from streamer.backends.posix.drafts import write_atomically  # noqa: PLC0415 (takes 1 ms)
+        from streamer.core.folders.drafts import write_atomically  # noqa: PLC0415 (takes 1 ms)
 
         try:
             write_atomically(disk_name(path), data)

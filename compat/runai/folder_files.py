@@ -16,7 +16,8 @@ from streamer.core.options.settings import resolve
 from streamer.core.secrets.hidden_arguments import hidden_uri, plain
 from streamer.core.secrets.redact import redact
 from streamer.core.secrets.texts import SecretTexts
-from streamer.plugins.registry import refuse_accidental_file_systems, scheme_of
+from streamer.core.store.names import scheme_of
+from streamer.plugins.registry import refuse_accidental_file_systems
 
 __all__ = ["listed_files"]
 

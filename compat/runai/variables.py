@@ -13,7 +13,7 @@ from streamer.core.options.options import Options
 from streamer.core.options.switches_and_sizes import ON, parsed_bytes
 from streamer.core.secrets.environment import variable
 from streamer.core.secrets.hidden_arguments import SecretOptions
-from streamer.plugins.registry import scheme_of
+from streamer.core.store.names import scheme_of
 
 __all__ = ["options_from_environment", "storage_options_for"]
 

@@ -26,7 +26,7 @@ from streamer.core.options.options import Options
 from streamer.core.path_objects import text_of
 from streamer.core.request.request import Request
 from streamer.core.secrets.hidden_arguments import hidden, hidden_uri
-from streamer.plugins.registry import scheme_of
+from streamer.core.store.names import scheme_of
 
 if TYPE_CHECKING:
     from typing_extensions import Self

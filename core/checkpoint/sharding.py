@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 
 from streamer.core.errors import OptionError
@@ -11,9 +10,7 @@ from streamer.core.format.header_writer import TensorLayout
 from streamer.core.format.shard_names import USUAL_SHARD
 from streamer.core.options.switches_and_sizes import parsed_bytes
 
-__all__ = ["divided", "index_text", "is_usual_shard", "most_shard_bytes", "shard_names"]
-
-_USUAL = re.compile(r"model(?:-[0-9a-f]{8})?(?:-[0-9]{5,9}-of-[0-9]{5,9})?\.safetensors")
+__all__ = ["divided", "index_text", "most_shard_bytes", "shard_names"]
 
 
 def most_shard_bytes(value: int | str) -> int:
@@ -68,16 +65,6 @@ def shard_names(count: int, *, has_index: bool, save_id: str = "") -> list[str]:
         return [USUAL_SHARD]
     stem = f"model-{save_id}" if save_id else "model"
     return [f"{stem}-{number:05d}-of-{count:05d}.safetensors" for number in range(1, count + 1)]
-
-
-def is_usual_shard(name: str) -> bool:
-    """Say whether `shard_names` can return this name.
-
-    Example:
-        >>> is_usual_shard("model-0a1b2c3d-00001-of-00002.safetensors"), is_usual_shard("lora.safetensors")
-        (True, False)
-    """
-    return _USUAL.fullmatch(name) is not None
 
 
 def index_text(shards: Mapping[str, Sequence[TensorLayout]]) -> bytes:

@@ -27,6 +27,7 @@ __all__ = [
     "incomplete_series",
     "is_consolidated",
     "is_of_checkpoint",
+    "is_usual_shard",
     "is_of_training",
     "second_copies",
     "series_of",
@@ -55,6 +56,7 @@ _OF_RANK = re.compile(r"shard-[0-9]{5}-model-")  # DCP writes these; each rank h
 # Mistral's own layout of a model, beside the usual layout: the same weights under other names.
 _CONSOLIDATED = re.compile(r"consolidated(?:[.-][0-9]{1,9}(?:-of-[0-9]{1,9})?)?\.safetensors")
 _CONSOLIDATED_OF_RANK = re.compile(r"consolidated\.[0-9]{1,9}\.pth")  # Meta's: a part of each tensor for each rank
+_OF_SAVES = re.compile(r"model(?:-[0-9a-f]{8})?(?:-[0-9]{5,9}-of-[0-9]{5,9})?\.safetensors")
 _USUAL = re.compile(r"model(?:-[0-9]{1,9}-of-[0-9]{1,9})?\.safetensors")
 
 _OF_CHECKPOINTS = (SHARD_SUFFIX, SHARD_SUFFIX + INDEX_SUFFIX)
@@ -79,6 +81,16 @@ class IncompleteSeries(NamedTuple):
         more = self.total - self.found - len(self.missing)
         names = ", ".join(self.missing) + (f" and {more} more" if more else "")
         return f"{self.found} of the {self.total} shards {self.pattern} (missing: {names})"
+
+
+def is_usual_shard(name: str) -> bool:
+    """Say whether `streamer.save` gives shards such names.
+
+    Example:
+        >>> is_usual_shard("model-0a1b2c3d-00001-of-00002.safetensors"), is_usual_shard("lora.safetensors")
+        (True, False)
+    """
+    return _OF_SAVES.fullmatch(name) is not None
 
 
 def is_of_checkpoint(name: str) -> bool:

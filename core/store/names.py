@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from urllib.parse import quote, unquote
 
 from streamer.core.errors import UsageError
 from streamer.core.quoting import quoted
 
-__all__ = ["check_can_hold", "is_url", "name_in", "path_in", "unquoted"]
+__all__ = ["check_can_hold", "is_url", "name_in", "path_in", "scheme_of", "unquoted"]
 
 # Google refuses line ends; Azure and its clients take a backslash for a slash.
 _REFUSED = {**dict.fromkeys(("gs", "gcs"), "\r\n"), **dict.fromkeys(("az", "abfs", "abfss", "wasb", "wasbs"), "\\")}
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+._-]*)(?:://|::)")
 _KEYS_ARE_TEXT = frozenset({"s3", "s3a", *_REFUSED})
 
 
@@ -31,6 +33,18 @@ def check_can_hold(scheme: str, name: str, uri: str) -> None:
     if wrong is not None:
         what = f"this storage can hold no name with {wrong!a}: {quoted(name)}"
         raise UsageError(what, uri=uri, hint="Rename the file, or leave it out")
+
+
+def scheme_of(uri: str) -> str:
+    """Return the lower-case scheme of a URL; ``"file"`` for a path, the first protocol of a chained URL.
+
+    Example:
+        >>> [scheme_of(uri) for uri in ("S3://b/k", "simplecache::s3://b/k", "/models", "file:///models")]
+        ['s3', 'simplecache', 'file', 'file']
+    """
+    match = _SCHEME.match(uri)
+    scheme = match[1].lower() if match else "file"
+    return "file" if scheme == "local" else scheme
 
 
 def is_url(path: str) -> bool:

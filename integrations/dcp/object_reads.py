@@ -13,9 +13,9 @@ from typing import Any, Protocol
 
 import torch
 
-from streamer._cache.cache import open_cache
 from streamer._checkpoint_headers import OpenedCheckpoint
 from streamer._stream import Stream
+from streamer.core.cache.cache import open_cache
 from streamer.core.checkpoint.catalog import Catalog, ShardTensor
 from streamer.core.checkpoint.report import LoadReport
 from streamer.core.checkpoint.shards import Shards

@@ -13,9 +13,9 @@ from typing import Any
 
 from streamer.core.checkpoint.small_files import folder_files, read_files
 from streamer.core.errors import FormatError, ObjectNotFoundError
+from streamer.core.folders.private_folders import private_folder
 from streamer.core.format import strict_json
 from streamer.core.options.settings import resolve
-from streamer.core.private_folders import private_folder
 from streamer.core.quoting import printable
 from streamer.core.store.parallel import in_parallel
 from streamer.integrations.model_folder import ModelFolder

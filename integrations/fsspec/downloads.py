@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from streamer.backends.posix.drafts import draft_of
-from streamer.backends.posix.paths import followed
+from streamer.core.folders.drafts import draft_of
+from streamer.core.folders.paths import followed
 from streamer.integrations.fsspec.pinned_object import PinnedObject
 from streamer.integrations.fsspec.ranges import read_ranges
 

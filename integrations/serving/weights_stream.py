@@ -26,9 +26,9 @@ from streamer.core.options.settings import resolve
 from streamer.core.quoting import size_text
 from streamer.core.request.request import ProgressOption, Request
 from streamer.core.secrets.environment import variable
+from streamer.core.store.names import scheme_of
 from streamer.integrations.serving.weights_location import without_ignored
 from streamer.integrations.shard_handles import WholeCheckpoint
-from streamer.plugins.registry import scheme_of
 
 if TYPE_CHECKING:
     import torch

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
-from streamer._group.joining import reporting_to_group
 from streamer.core.encryption.keys import hidden_key
+from streamer.core.group.joining import reporting_to_group
 from streamer.core.request.request import Request
 from streamer.core.secrets.hidden_arguments import hidden, hidden_uris
 

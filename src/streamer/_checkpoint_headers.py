@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from streamer._cache.cache import Cache, open_cache
-from streamer._cache.trust import Distrusting
 from streamer._locate_shards import locate
+from streamer.core.cache.cache import Cache, Distrusting, open_cache
 from streamer.core.checkpoint.catalog import Catalog, ShardTensor, read_catalog
 from streamer.core.checkpoint.format_catalog import read_format_catalog
 from streamer.core.checkpoint.format_choice import NO_FORMATS, Formats
@@ -33,7 +32,7 @@ from streamer.plugins.formats import formats_for
 from streamer.plugins.registry import folder_of
 
 if TYPE_CHECKING:
-    from streamer._group.member import Member
+    from streamer.core.group.member import Member
 
 __all__ = ["OpenedCheckpoint", "framework_for", "open_checkpoint", "wanted_tensors"]
 
@@ -113,7 +112,7 @@ def open_checkpoint(
     formats = formats_for(map(folder_of, request.uris)) if any_format else NO_FORMATS
     if member is None:
         return _opened(request, settings, strategy, listed, formats, is_raw=is_raw)
-    from streamer._group.agreement import opened_together  # noqa: PLC0415 (as its caller has)
+    from streamer.core.group.agreement import opened_together  # noqa: PLC0415 (as its caller has)
 
     def opened(settings: Settings) -> OpenedCheckpoint:
         return _opened(request, settings, strategy, listed, formats, is_raw=is_raw)

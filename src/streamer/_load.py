@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, overload
 
 from streamer._arguments import hidden_arguments, request_of, takes_request
 from streamer._checkpoint_headers import framework_for, open_checkpoint, wanted_tensors
-from streamer._group.joining import joined_group
 from streamer._reread_on_mismatch import WholeRead
 from streamer.core.format.header_entries import LORA_METADATA
+from streamer.core.group.joining import joined_group
 from streamer.core.options.options import Options
 from streamer.core.request.request import Request, UriOption
 from streamer.core.secrets.hidden_arguments import hidden, hidden_uris

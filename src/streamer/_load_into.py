@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from streamer._arguments import hidden_arguments, request_of, takes_request
 from streamer._checkpoint_headers import OpenedCheckpoint, framework_for, open_checkpoint, wanted_tensors
-from streamer._group.joining import joined_group
 from streamer._reread_on_mismatch import WholeRead
 from streamer.core.checkpoint.catalog import ShardTensor
 from streamer.core.checkpoint.names import RenameOption, Renaming, pair_names
@@ -18,6 +17,7 @@ from streamer.core.checkpoint.slicing import Placements
 from streamer.core.checkpoint.targets import Targets, match_targets
 from streamer.core.collector import collector_paused
 from streamer.core.errors import TargetError, UsageError
+from streamer.core.group.joining import joined_group
 from streamer.core.log import OwnLogger
 from streamer.core.options.arguments import check_switch
 from streamer.core.quoting import printable

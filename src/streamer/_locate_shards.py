@@ -27,9 +27,10 @@ from streamer.core.request.request import Request, StorageOptions
 from streamer.core.secrets.hidden_arguments import SecretOptions
 from streamer.core.secrets.redact import redact
 from streamer.core.secrets.texts import SecretTexts
+from streamer.core.store.names import scheme_of
 from streamer.core.store.parallel import AnswerTimeoutError, in_parallel
 from streamer.core.store.sources import ObjectInfo, Store
-from streamer.plugins.registry import enabled, open_checked_store, refuse_accidental_file_systems, scheme_of
+from streamer.plugins.registry import enabled, open_checked_store, refuse_accidental_file_systems
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem

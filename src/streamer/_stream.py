@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, overload
 from streamer import _native
 from streamer._arguments import hidden_arguments, request_of, takes_request
 from streamer._checkpoint_headers import OpenedCheckpoint, framework_for, open_checkpoint, wanted_tensors
-from streamer._group.joining import joined_group
-from streamer._node.should_share import node_share, read_ahead
 from streamer._progress import Progress
 from streamer.core.checkpoint.catalog import ShardTensor
 from streamer.core.checkpoint.destinations import Destinations
@@ -30,7 +28,9 @@ from streamer.core.engine.joined_items import JoinedItems
 from streamer.core.engine.plan import plan_reads
 from streamer.core.engine.session import ReadSession
 from streamer.core.errors import EngineError, LoadCancelledError, OptionError, OutOfMemoryError, UsageError
+from streamer.core.group.joining import joined_group
 from streamer.core.log import OwnLogger
+from streamer.core.node.should_share import node_share, read_ahead
 from streamer.core.request.request import ProgressOption, Request, UriOption
 from streamer.core.tensors.frameworks import Framework, TensorT
 
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from streamer._arguments import RequestArguments, StreamArguments
-    from streamer._group.session import GroupSession
-    from streamer._group.start import SharedReads
-    from streamer._node.share import NodeShare
+    from streamer.core.group.session import GroupSession
+    from streamer.core.group.start import SharedReads
+    from streamer.core.node.share import NodeShare
     from streamer.core.tensors.frameworks import NumpyName, TorchName
 
 __all__ = ["Stream", "begun", "stream"]
@@ -329,7 +329,7 @@ def _reads_of_group(
 ) -> SharedReads | None:
     if checkpoint.member is None:
         return None
-    from streamer._group.start import SharedReads  # noqa: PLC0415 (takes 15 ms, and few loads have a group)
+    from streamer.core.group.start import SharedReads  # noqa: PLC0415 (takes 15 ms, and few loads have a group)
 
     digests = checkpoint.tensor_digests() if is_verified else ()
     catalog, settings, distrust = checkpoint.catalog, checkpoint.settings, checkpoint.cache.distrust

@@ -17,6 +17,7 @@ from streamer.core.outages.outage_waits import OutageWaits
 from streamer.core.secrets.texts import SecretTexts
 from streamer.core.store.digests import NoDigest, ObjectDigest
 from streamer.core.store.identities import digest_of, stable_url
+from streamer.core.store.names import scheme_of
 from streamer.core.store.own_objects import OwningUpload
 from streamer.core.store.sources import (
     DigestingStore,
@@ -31,7 +32,6 @@ from streamer.core.store.sources import (
 )
 from streamer.core.store.uploads import ResumingStore, Upload, UploadingStore
 from streamer.core.store.versioned_uploads import owning
-from streamer.plugins.registry import scheme_of
 
 __all__ = ["waiting"]
 

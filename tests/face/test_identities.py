@@ -22,10 +22,10 @@ from safetensors.numpy import save
 from servers.background import served
 
 import streamer
-from streamer._node.key import key_of
 from streamer._pull.pull import pull
 from streamer._pull.record import Wanted
 from streamer.core.engine.session import SourceObject
+from streamer.core.node.should_share import key_of
 from streamer.core.store.identities import identity_of, stable_url
 from streamer.core.store.sources import ObjectInfo
 from streamer.plugins.registry import enabled, open_checked_store

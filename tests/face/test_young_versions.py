@@ -18,10 +18,10 @@ from servers.scripted_http import ScriptedServer
 
 import streamer
 from streamer import _native
-from streamer._node.key import is_shareable
 from streamer.backends.fsspec import info as fsspec_info
 from streamer.core.checkpoint import shards
 from streamer.core.engine.session import SourceObject
+from streamer.core.node.should_share import is_shareable
 from streamer.core.store import versions
 from streamer.core.store.sources import HttpSource
 

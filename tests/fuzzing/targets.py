@@ -26,7 +26,7 @@ from streamer.core.other_formats.npz import Npz
 from streamer.core.other_formats.tensorizer import Tensorizer
 from streamer.core.other_formats.torch_zip import TorchZip
 from streamer.core.secrets.redact import redact
-from streamer.plugins.registry import scheme_of
+from streamer.core.store.names import scheme_of
 
 MAX_RANK = 64
 SECRET = "CANARYsecret"

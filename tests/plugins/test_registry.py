@@ -16,8 +16,9 @@ from plugin_distributions import install_plugin
 
 from streamer.core.errors import ObjectNotFoundError, PluginError, UnknownSchemeError
 from streamer.core.options.limits import Limits
+from streamer.core.store.names import scheme_of
 from streamer.plugins import Backend, examine, installed, open_store, registry
-from streamer.plugins.registry import folder_of, options_of, scheme_of
+from streamer.plugins.registry import folder_of, options_of
 
 STORE = """
 from streamer.core.store.sources import hookimpl

@@ -25,7 +25,7 @@ from vllm.plugins import load_general_plugins
 from vllm_engine import ARGUMENTS
 
 import streamer
-from streamer._node import leader, member, pulse
+from streamer.core.node import leader, member, messages
 
 RANKS = 4
 STREAMS: list[streamer.Stream[Any]] = []
@@ -39,7 +39,7 @@ def _noted(stream: streamer.Stream[Any], *arguments: Any, **named: Any) -> None:
 
 streamer.Stream.__init__ = _noted  # type: ignore[method-assign]
 if "PATIENCE_S" in os.environ:  # of all waits for other ranks, for a machine that is busy with other tests
-    leader.ARRIVAL_S = pulse.SILENCE_S = member.MEETING_S = float(os.environ["PATIENCE_S"])
+    leader.ARRIVAL_S = messages.SILENCE_S = member.MEETING_S = float(os.environ["PATIENCE_S"])
 
 
 def main(folder: str, load_format: str) -> None:

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from contextlib import closing
 from fnmatch import fnmatch
 
-from streamer.backends.posix.drafts import draft_of
 from streamer.compat.runai.folder_files import listed_files
 from streamer.compat.runai.submissions import Objects
 from streamer.compat.runai.variables import options_from_environment, storage_options_for
 from streamer.core.engine.byte_reads import ByteStream
 from streamer.core.errors import FormatError, StreamerError
+from streamer.core.folders.drafts import draft_of
 from streamer.core.format.shard_names import why_not_inside
 from streamer.core.options.settings import resolve
 from streamer.core.secrets.hidden_arguments import SecretOptions

@@ -14,7 +14,7 @@ from typing import IO
 
 from streamer.compat.runai.s3_utils.s3_utils import S3Credentials, s3_pull_files
 from streamer.core.secrets.redact import redact
-from streamer.plugins.registry import scheme_of
+from streamer.core.store.names import scheme_of
 
 __all__ = ["ObjectStorageModel", "pull_files"]
 

@@ -18,7 +18,7 @@ from streamer.core.checkpoint.catalog import ShardTensor
 from streamer.core.errors import OptionError
 from streamer.core.path_objects import is_path_object
 from streamer.core.request.request import Request
-from streamer.plugins.registry import scheme_of
+from streamer.core.store.names import scheme_of
 
 if TYPE_CHECKING:
     import torch

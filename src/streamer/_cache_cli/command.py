@@ -13,12 +13,12 @@ from typing import Any, TypeVar
 import click
 
 from streamer import _native
-from streamer._cache.folder import CacheFolder, Held, absolute_path
 from streamer._cache_cli.warm import WarmReport, warm
 from streamer._command_line.exit_codes import TRY_AGAIN, WRONG_DATA, exit_code_of
 from streamer._command_line.options import parsed_options
 from streamer._command_line.output import print_line, print_table
 from streamer._pull.command import INTERRUPTED, report_failure
+from streamer.core.cache.folder import CacheFolder, Held, absolute_path
 from streamer.core.errors import ObjectNotFoundError, StreamerError, UsageError
 from streamer.core.options.options import Options
 from streamer.core.options.settings import resolve

@@ -20,9 +20,9 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from streamer._pull.listing import STATE
 from streamer._pull.record import PulledFolder, parse_record, render_record
 from streamer._pull.resumed_file import Part, name_of_part
-from streamer.backends.posix.drafts import NO_LOCKS
-from streamer.backends.posix.open_folder import OpenFolder
 from streamer.core.checkpoint.missing import INCOMPLETE
+from streamer.core.folders.drafts import NO_LOCKS
+from streamer.core.folders.open_folder import OpenFolder
 from streamer.core.log import OwnLogger
 from streamer.core.quoting import printable, size_text
 

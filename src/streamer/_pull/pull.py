@@ -24,7 +24,6 @@ from streamer._pull.listing import Listing, check_names, check_source, files_bel
 from streamer._pull.record import PulledFile, PulledFolder, PullReport, Wanted
 from streamer._pull.resumed_file import READ_BYTES, Part, name_of_part
 from streamer._pull.transfer import Incoming, transfer
-from streamer.backends.posix.open_folder import are_in_one_another
 from streamer.backends.posix.store import PosixStore
 from streamer.core.checkpoint.file_bytes import OWN, FileDigests, hash_of
 from streamer.core.checkpoint.other_weights import (
@@ -37,6 +36,7 @@ from streamer.core.checkpoint.small_files import sized, without_large
 from streamer.core.checkpoint.strategies import digests_of
 from streamer.core.disk_names import disk_name
 from streamer.core.errors import ChecksumError, FormatError, ObjectNotFoundError, TruncatedError, UsageError
+from streamer.core.folders.open_folder import are_in_one_another
 from streamer.core.log import OwnLogger
 from streamer.core.options.arguments import check_storage_options, check_uri
 from streamer.core.options.settings import Settings, resolve
@@ -45,10 +45,10 @@ from streamer.core.secrets.hidden_arguments import hidden, hidden_uri
 from streamer.core.secrets.redact import redact
 from streamer.core.store.digests import NOT_REQUESTED, NoDigest, ObjectDigest
 from streamer.core.store.identities import identity_of, is_sealed, seal_of
+from streamer.core.store.names import scheme_of
 from streamer.core.store.parallel import MOST_LARGE, in_parallel
 from streamer.core.store.sources import ObjectInfo, Store
 from streamer.core.store.versions import is_same_version
-from streamer.plugins.registry import scheme_of
 
 __all__ = ["PullReport", "Wanted", "pull"]
 

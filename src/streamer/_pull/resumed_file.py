@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from streamer._pull.record import PulledFile
-from streamer.backends.posix.open_folder import OpenFolder
 from streamer.core.checkpoint.file_bytes import FileDigests
+from streamer.core.folders.open_folder import OpenFolder
 from streamer.core.store.digests import NoDigest, ObjectDigest
 from streamer.core.store.identities import is_sealed, seal_of
 from streamer.core.store.sources import ObjectInfo

@@ -29,7 +29,6 @@ from streamer._pull.record import Wanted
 from streamer._push.order import turn
 from streamer._push.report import PushReport
 from streamer._save.writing import Writing, uploading_store
-from streamer.backends.posix.open_folder import are_in_one_another
 from streamer.core.checkpoint.file_bytes import FileBytes, are_equal
 from streamer.core.checkpoint.other_weights import (
     check_replaceable,
@@ -41,6 +40,7 @@ from streamer.core.checkpoint.shards import settled
 from streamer.core.checkpoint.small_files import sized
 from streamer.core.disk_names import disk_name
 from streamer.core.errors import AccessDeniedError, ChangedError, ObjectNotFoundError, StorageError, UsageError
+from streamer.core.folders.open_folder import are_in_one_another
 from streamer.core.format.shard_names import series_of
 from streamer.core.options.arguments import check_storage_options, check_uri
 from streamer.core.options.settings import Settings, resolve
@@ -48,12 +48,11 @@ from streamer.core.quoting import quoted
 from streamer.core.request.request import ProgressOption
 from streamer.core.secrets.hidden_arguments import hidden, hidden_uri
 from streamer.core.secrets.redact import redact
-from streamer.core.store.names import check_can_hold, is_url, name_in, path_in
+from streamer.core.store.names import check_can_hold, is_url, name_in, path_in, scheme_of
 from streamer.core.store.own_objects import OwningUpload
 from streamer.core.store.parallel import in_parallel
 from streamer.core.store.presence import info_if_present
 from streamer.core.store.sources import ObjectInfo, Store
-from streamer.plugins.registry import scheme_of
 
 __all__ = ["Target", "push"]
 

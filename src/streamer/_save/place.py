@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from streamer._save.resuming import Resumed
 from streamer.core.checkpoint.other_weights import check_replaceable, is_found_by_name, weights_in_the_way
-from streamer.core.checkpoint.sharding import is_usual_shard, shard_names
+from streamer.core.checkpoint.sharding import shard_names
 from streamer.core.engine.byte_reads import read_ranges
 from streamer.core.engine.session import SourceObject
 from streamer.core.errors import ChangedError, ManifestError, ObjectNotFoundError, StorageError, UsageError
@@ -28,6 +28,7 @@ from streamer.core.format.shard_names import (
     USUAL_SHARD,
     incomplete_series,
     is_of_checkpoint,
+    is_usual_shard,
     series_of,
 )
 from streamer.core.options.settings import Settings

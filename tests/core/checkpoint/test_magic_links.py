@@ -15,7 +15,7 @@ from pulls import pull, visible
 from safetensors.torch import save_file
 
 import streamer
-from streamer.backends.posix.open_folder import OpenFolder, are_in_one_another
+from streamer.core.folders.open_folder import OpenFolder, are_in_one_another
 
 TENSORS = {"a": torch.arange(100.0)}
 SCRIPT = 'mount -t tmpfs sidecar "$1" && mkdir "$1/models" && echo ready && exec sleep 600'

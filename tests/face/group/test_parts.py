@@ -11,13 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from streamer._group.parts import Part, Runs, bytes_before, clipped, part_of, size_of
-from streamer._group.reads import group_reads
-from streamer._group.windows import LEAST_OWN_BYTES, STRIPE_STEP_BYTES, windows_of
 from streamer.core.checkpoint.catalog import ShardTensor
 from streamer.core.checkpoint.cuts import cut_out
 from streamer.core.checkpoint.slices import Slice
 from streamer.core.format.header import TensorEntry
+from streamer.core.group.parts import Part, Runs, bytes_before, clipped, part_of, size_of
+from streamer.core.group.windows import LEAST_OWN_BYTES, STRIPE_STEP_BYTES, group_reads, windows_of
 
 
 def offsets(part: Part) -> NDArray[Any]:

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamer._node.assignment import Book
-from streamer._node.grid import Grid, without
-from streamer._node.wanted import Wanted
+from streamer.core.node.assignment import Book
+from streamer.core.node.grid import Grid, Wanted, without
 
 WHOLE = (0, 10)
 

@@ -22,8 +22,8 @@ from safetensors.numpy import save
 from servers.short_fuse import fuse_mount
 
 import streamer
-from streamer._node import should_share
-from streamer._node import stripes_ahead as stripes
+from streamer.core.node import should_share
+from streamer.core.node import stripes_ahead as stripes
 
 MIB = 1 << 20
 RANKS = 3

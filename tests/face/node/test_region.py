@@ -12,10 +12,10 @@ from dataclasses import replace
 
 import pytest
 
-from streamer._node.channel import Channel, ChannelClosedError
-from streamer._node.key import is_shareable, key_of
-from streamer._node.region import Region
 from streamer.core.engine.session import SourceObject
+from streamer.core.node.messages import Channel, ChannelClosedError
+from streamer.core.node.region import Region
+from streamer.core.node.should_share import is_shareable, key_of
 from streamer.core.store.sources import FileSource, HttpSource, NfsSource, PythonSource
 
 

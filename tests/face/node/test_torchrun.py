@@ -21,11 +21,11 @@ from safetensors.torch import load_file
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 import streamer
-from streamer._node import leader, member, pulse, should_share
+from streamer.core.node import leader, member, messages, should_share
 
 uri, folder = sys.argv[1:]
 should_share.LEAST_BYTES = 1  # so that a small model is shared by itself
-leader.ARRIVAL_S = pulse.SILENCE_S = member.MEETING_S = 60.0  # the machine may be busy
+leader.ARRIVAL_S = messages.SILENCE_S = member.MEETING_S = 60.0  # the machine may be busy
 torch.set_num_threads(1)
 dist.init_process_group("gloo")
 expected = load_file(f"{folder}/model.safetensors")

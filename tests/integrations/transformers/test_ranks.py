@@ -54,11 +54,11 @@ import torch
 from transformers import LlamaForCausalLM
 from transformers.distributed import DistributedConfig
 import streamer
-from streamer._node import leader, member, pulse, should_share
+from streamer.core.node import leader, member, messages, should_share
 
 uri, folder, storage_options = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
 should_share.LEAST_BYTES = 2 << 20  # of the plan of all layers; tensors that are read on their own are smaller
-leader.ARRIVAL_S = pulse.SILENCE_S = member.MEETING_S = 30.0  # the machine may be busy
+leader.ARRIVAL_S = messages.SILENCE_S = member.MEETING_S = 30.0  # the machine may be busy
 streams, started = [], streamer.Stream.__init__
 
 def noted(stream, *args, **named):

@@ -1,0 +1,96 @@
+"""The cache of one load: which of its objects have a place in the folder that the settings name.
+
+A load without such a folder imports nothing of it: that takes 10 ms. A mismatch of a verification ends the trust in the
+cached bytes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from streamer.core.checkpoint.catalog import ShardTensor
+from streamer.core.checkpoint.report import ObjectCheck
+from streamer.core.checkpoint.verification import Pieces, Verification
+from streamer.core.engine.session import SourceObject
+from streamer.core.errors import ChecksumError
+from streamer.core.options.settings import Settings
+
+if TYPE_CHECKING:
+    from streamer import _native
+
+__all__ = ["Cache", "Distrusting", "open_cache"]
+
+
+class Cache:
+    """The places of one load's objects.
+
+    Attributes:
+        objects: The objects, with their places.
+    """
+
+    def __init__(self, objects: Sequence[SourceObject] = (), remarks: Sequence[str] = ()) -> None:
+        self.objects = list(objects)
+        self._remarks = list(remarks)
+
+    def remarks(self) -> list[str]:
+        """Say what was not cached, and why, for the report of a load."""
+        failures = {each.cache.entry.failure for each in self.objects if each.cache is not None} - {0}
+        stopped = [f"the cache takes no more: {os.strerror(number)}" for number in sorted(failures)]
+        return [*self._remarks, *stopped]
+
+    def distrust(self, shard: int) -> None:
+        """Forget the cached bytes of an object: they differ from the bytes in its storage."""
+        if shard < len(self.objects) and (cached := self.objects[shard].cache) is not None:
+            cached.distrust(self.objects[shard].size_bytes)
+
+    def distrust_headers(self, header_bytes: int) -> bool:
+        """Forget the headers; say whether any can have come from the cache."""
+        cached = [each.cache for each in self.objects if each.cache is not None and each.cache.is_trusted]
+        for each in cached:
+            each.distrust(header_bytes)
+        return bool(cached)
+
+
+def open_cache(objects: Sequence[SourceObject], settings: Settings) -> Cache:
+    """Return objects their places in the cache that the settings name, if they name a cache.
+
+    Args:
+        objects: The objects of a load.
+        settings: Settings of the load.
+    """
+    if not settings.cache_dir:
+        return Cache(objects)
+    from streamer.core.cache.opening import placed_objects  # noqa: PLC0415 (see the module's docstring)
+
+    return Cache(*placed_objects(objects, os.fspath(settings.cache_dir), settings.cache_bytes))
+
+
+class Distrusting:
+    """A `Verification` that tells the cache of a mismatch."""
+
+    def __init__(self, verification: Verification, wanted: Sequence[ShardTensor], cache: Cache) -> None:
+        self._verification, self._wanted, self._cache = verification, wanted, cache
+
+    @property
+    def digests(self) -> _native.DigestPlan | None:
+        """As of `Verification`."""
+        return self._verification.digests
+
+    @property
+    def needs_order(self) -> bool:
+        """As of `Verification`."""
+        return self._verification.needs_order
+
+    def take(self, item: int, data: memoryview | None, pieces: Callable[[int], Pieces]) -> None:
+        """Compare a tensor; a mismatch ends the trust in the cache."""
+        try:
+            self._verification.take(item, data, pieces)
+        except ChecksumError:
+            self._cache.distrust(self._wanted[item].shard)
+            raise
+
+    def checks(self, compares_answers: Callable[[int], bool]) -> tuple[ObjectCheck, ...]:
+        """As of `Verification`."""
+        return self._verification.checks(compares_answers)

@@ -1,0 +1,263 @@
+"""The folder of a cache: a sub-folder for each object, which processes lock while they use it.
+
+Guarantees: only this user can read or write it; a folder that is another user's, or that others may write, is refused.
+An object that is in use, by any process, is never removed. What a killed process leaves behind is removed by the next
+one that makes room.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import secrets
+import shutil
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+
+from streamer.core.cache.identity import Identity
+from streamer.core.errors import StorageError
+from streamer.core.folders.drafts import NO_LOCKS, draft_of, locked_folder
+
+__all__ = ["CacheFolder", "Held", "Lock", "absolute_path"]
+
+FORMAT = "v1"  # version of the journals and of this layout; each version has a folder of its own
+PRIVATE = 0o700
+DESCRIPTION = "object.json"
+SALT, SALT_BYTES = "salt", 32
+JOURNAL, DATA = "journal", "data"
+_KEY = re.compile(r"[0-9a-f]{40}")
+_DEAD = ".removed-"
+# Backup programs leave such folders out: https://bford.info/cachedir/
+_TAG = "CACHEDIR.TAG"
+_SIGNATURE = "Signature: 8a477f597d28d172789f06886806bc55\n# The cache of streamer; safe to remove.\n"
+
+
+@dataclass(frozen=True)
+class Held:
+    """An object in the cache.
+
+    Attributes:
+        key: The name of its folder.
+        identity: What the object is; None if its description is missing or damaged.
+        disk_bytes: Bytes that the object occupies on the disk.
+        used_at: Unix time when the object was last used.
+    """
+
+    key: str
+    identity: Identity | None
+    disk_bytes: int
+    used_at: float
+
+
+class Lock:
+    """A lock of an object's folder, held until the process ends or this object is deleted."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def __del__(self) -> None:
+        with suppress(OSError):
+            os.close(self._descriptor)
+
+
+class CacheFolder:
+    """One cache on the disk; `opened` creates this object.
+
+    Attributes:
+        path: The folder as the user named it, as an absolute path.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._objects = os.path.join(path, FORMAT)
+
+    @classmethod
+    def opened(cls, path: str, *, makes: bool = True) -> CacheFolder:
+        """Open the folder of a cache.
+
+        Args:
+            path: Path of the folder; ``~`` is the home of this user.
+            makes: Whether to make the folder if it is missing.
+
+        Raises:
+            OSError: the folder cannot be made or read.
+            StorageError: the folder belongs to another user, or others may write it.
+        """
+        folder = cls(absolute_path(path))
+        if makes:
+            with suppress(FileExistsError):
+                os.makedirs(folder.path, PRIVATE)
+        _check_private(folder.path)
+        if makes:
+            with suppress(FileExistsError, PermissionError):
+                os.mkdir(folder._objects, PRIVATE)
+                with draft_of(os.path.join(folder.path, _TAG), is_flushed=False) as draft, open(draft, "x") as file:
+                    file.write(_SIGNATURE)
+        if os.path.lexists(folder._objects):
+            _check_private(folder._objects)
+        return folder
+
+    def salt(self) -> bytes:
+        """Return the secret of this cache, which only this user can read; the first process makes it.
+
+        Raises:
+            OSError: it cannot be made or read.
+        """
+        path = os.path.join(self.path, SALT)
+        salt = _read_salt(path)
+        if salt is None:
+            with locked_folder(self.path):  # another process may make it at the same time
+                salt = _read_salt(path)
+                if salt is None:
+                    salt = secrets.token_bytes(SALT_BYTES)
+                    with draft_of(path, is_flushed=False) as draft, open(draft, "xb", opener=_privately) as file:
+                        file.write(salt)
+        return salt
+
+    def folder_of(self, identity: Identity) -> str:
+        """Return the path of an object's folder, whether or not the folder exists."""
+        return os.path.join(self._objects, identity.key)
+
+    def has(self, identity: Identity) -> bool:
+        """Whether the object has a folder."""
+        return os.path.isdir(self.folder_of(identity))
+
+    def use(self, identity: Identity) -> tuple[str, Lock]:
+        """Make the folder of an object if it is missing, and lock it against removal.
+
+        Raises:
+            OSError: the folder cannot be made or read.
+        """
+        path = self.folder_of(identity)
+        while True:
+            with suppress(FileExistsError):
+                os.mkdir(path, PRIVATE)
+            lock = _locked(path, fcntl.LOCK_SH)
+            if lock is not None:
+                break  # else another process removed the folder between the two calls
+        with suppress(OSError):  # the cache may be read-only
+            self._describe(path, identity)
+        return path, lock
+
+    def held(self) -> list[Held]:
+        """List the objects; the most recently used one comes last."""
+        return sorted((self._held(key) for key in self._keys()), key=lambda each: each.used_at)
+
+    def is_used(self, key: str) -> bool:
+        """Whether a process uses an object."""
+        return self._locked_alone(key) is None
+
+    def remove(self, key: str) -> bool:
+        """Remove an object, unless a process uses it; say whether it was removed.
+
+        Raises:
+            OSError: the object cannot be removed.
+        """
+        path, lock = os.path.join(self._objects, key), self._locked_alone(key)
+        if lock is None:
+            return False
+        dead = os.path.join(self._objects, f"{_DEAD}{secrets.token_hex(8)}")
+        os.rename(path, dead)  # in one step, so no process finds half of the object
+        shutil.rmtree(dead, ignore_errors=True)
+        return True
+
+    @contextmanager
+    def making_room(self) -> Iterator[None]:
+        """Keep other processes from making room at the same time; first remove what a killed process left."""
+        with locked_folder(self._objects):
+            for name in os.listdir(self._objects):
+                if name.startswith(_DEAD):
+                    shutil.rmtree(os.path.join(self._objects, name), ignore_errors=True)
+            yield
+
+    def free_bytes(self) -> int:
+        """Return what this user may still write on the disk."""
+        status = os.statvfs(self.path)
+        return status.f_bavail * status.f_frsize
+
+    def _locked_alone(self, key: str) -> Lock | None:
+        try:
+            return _locked(os.path.join(self._objects, key), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, FileNotFoundError):
+            return None
+
+    def _keys(self) -> list[str]:
+        try:
+            return [name for name in os.listdir(self._objects) if _KEY.fullmatch(name)]
+        except FileNotFoundError:
+            return []
+
+    def _held(self, key: str) -> Held:
+        path = os.path.join(self._objects, key)
+        description = os.path.join(path, DESCRIPTION)
+        used_at, identity = 0.0, None
+        with suppress(OSError, ValueError, TypeError):
+            used_at = os.stat(description).st_mtime
+            with open(description, encoding="utf-8") as file:
+                identity = Identity(**json.load(file))
+        return Held(key, identity, _disk_bytes(path), used_at)
+
+    def _describe(self, path: str, identity: Identity) -> None:
+        """Note what the object is, and that it is used now."""
+        description = os.path.join(path, DESCRIPTION)
+        try:
+            os.utime(description)
+        except FileNotFoundError:
+            with draft_of(description, is_flushed=False) as draft, open(draft, "x", encoding="utf-8") as file:
+                json.dump(asdict(identity), file)
+
+
+def absolute_path(path: str) -> str:
+    """Return the path of a cache as every process of this user sees it; ``~`` is the home of this user."""
+    return os.path.abspath(os.path.expanduser(path))
+
+
+def _locked(path: str, operation: int) -> Lock | None:
+    """Lock a folder; None if the folder was removed or replaced meanwhile."""
+    lock = Lock(descriptor := os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW))
+    try:
+        fcntl.flock(descriptor, operation)
+    except OSError as error:
+        # Without locks, objects can be used, but are never removed automatically.
+        if isinstance(error, BlockingIOError) or error.errno not in NO_LOCKS or operation & fcntl.LOCK_EX:
+            raise BlockingIOError(error.errno, "in use, or without locks") from error
+    try:
+        is_same = os.path.samestat(os.fstat(descriptor), os.stat(path, follow_symlinks=False))
+    except FileNotFoundError:
+        return None
+    return lock if is_same else None
+
+
+def _read_salt(path: str) -> bytes | None:
+    with suppress(FileNotFoundError), open(path, "rb") as file:
+        salt = file.read()
+        return salt if len(salt) == SALT_BYTES else None  # else a crash of the machine left it
+    return None
+
+
+def _privately(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def _check_private(path: str) -> None:
+    status = os.stat(path)
+    if not stat.S_ISDIR(status.st_mode):
+        raise NotADirectoryError(20, "it is not a folder", path)
+    if status.st_uid != os.geteuid():
+        raise StorageError("the folder of the cache belongs to another user", uri=path, hint="Name one of your own")
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise StorageError(
+            "other users may write the folder of the cache", uri=path, hint=f"Name another one, or: chmod go-w {path}"
+        )
+
+
+def _disk_bytes(path: str) -> int:
+    total = 0
+    for name in (DATA, JOURNAL):
+        with suppress(OSError):
+            total += os.stat(os.path.join(path, name)).st_blocks * 512
+    return total

@@ -1,0 +1,112 @@
+"""The memory of the tensors of one rank, filled from what it reads and what other ranks send.
+
+Memory is allocated when the first bytes of a tensor arrive. A target of the caller's own is filled in place.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from streamer import _native
+from streamer.core.engine.plan import Item, ReadPlan
+from streamer.core.group.parts import Part, bytes_before, clipped, size_of
+from streamer.core.tensors.device_tensors import DeviceTensors
+
+__all__ = ["Destination", "copy_bytes", "packed"]
+
+
+class Destination:
+    """See the module's docstring.
+
+    Args:
+        parts: What this rank keeps, by tensor.
+        plan: Where each tensor goes.
+        device_tensors: The tensors on accelerators.
+        targets: The caller's own targets, by number; the plan has their addresses.
+    """
+
+    def __init__(
+        self, parts: Sequence[Part], plan: ReadPlan, device_tensors: DeviceTensors | None, targets: dict[int, Any]
+    ) -> None:
+        self._torch = sys.modules["torch"]
+        self._parts, self._device_tensors, self._targets = parts, device_tensors, targets
+        self._items = [Item(*row) for row in plan.item_rows()]
+        self._memories: dict[int, _native.Memory] = {}
+        self._bytes: dict[int, Any] = {}
+
+    def takes_memory_of_engine(self, tensor: int) -> bool:
+        """Whether memory that the engine has filled can be handed out as the tensor's memory, without a copy."""
+        item = self._items[tensor]
+        return not item.target and item.device == _native.HOST
+
+    def keep(self, tensor: int, memory: _native.Memory) -> None:
+        """Hand out this memory for a tensor."""
+        self._memories[tensor] = memory
+
+    def add_read(self, tensor: int, begin: int, read: Any) -> None:
+        """Add bytes of a tensor that this rank read, from an offset in the tensor on."""
+        part = self._parts[tensor]
+        for runs in clipped(part, begin, begin + len(read)):
+            size_bytes, at = runs.length * runs.number, bytes_before(part, runs.first)
+            self._place(tensor, at, packed(read, begin, runs), size_bytes)
+
+    def add_received(self, tensor: int, begin: int, received: Any) -> None:
+        """Add bytes of a tensor that another rank read, from an offset on: only bytes that this rank keeps."""
+        self._place(tensor, bytes_before(self._parts[tensor], begin), received, len(received))
+
+    def finish(self, tensors: Sequence[int]) -> None:
+        """Begin the copies to accelerators of tensors that are complete."""
+        for tensor in tensors:
+            self._bytes.pop(tensor, None)
+        if self._device_tensors is not None:
+            self._device_tensors.start_copies(tensors)
+
+    def take(self, tensor: int) -> _native.Memory | None:
+        """Hand over the memory of a tensor; None if the memory is empty, the caller's or on an accelerator."""
+        return self._memories.pop(tensor, None)
+
+    def clear(self) -> None:
+        """Free the memory that was not taken."""
+        self._memories.clear()
+        self._bytes.clear()
+
+    def _place(self, tensor: int, at: int, source: Any, size_bytes: int) -> None:
+        flat = self._bytes.get(tensor)
+        if flat is None:
+            flat = self._bytes[tensor] = self._allocated(tensor)
+        copy_bytes(flat[at : at + size_bytes].view(source.shape), source)
+
+    def _allocated(self, tensor: int) -> Any:
+        """Return the bytes of a tensor as a flat tensor of torch, on whichever device they are."""
+        item, size_bytes = self._items[tensor], size_of(self._parts[tensor])
+        uint8 = self._torch.uint8
+        if item.target and item.device == _native.HOST:
+            return self._torch.frombuffer((ctypes.c_char * size_bytes).from_address(item.target), dtype=uint8)
+        if item.target:
+            return self._targets[tensor].view(-1).view(uint8)
+        if item.device != _native.HOST:
+            assert self._device_tensors is not None
+            self._device_tensors.allocate([tensor])
+            return self._device_tensors.bytes_of(tensor)
+        memory = self._memories[tensor] = _native.allocate(size_bytes)
+        return self._torch.frombuffer(memory, dtype=uint8)
+
+
+def copy_bytes(target: Any, source: Any) -> None:
+    """Copy bytes between tensors of one shape; in this machine's memory, by this thread alone.
+
+    torch's threads wait for each other without sleeping: with four ranks on two processors, a load took nearly twice as
+    long.
+    """
+    if target.device.type == source.device.type == "cpu":
+        target.numpy()[...] = source.numpy()
+    else:
+        target.copy_(source)
+
+
+def packed(read: Any, begin: int, runs: Any) -> Any:
+    """Return some runs of bytes that were read from an offset on: a view with one row for each run."""
+    return read.as_strided((runs.number, runs.length), (runs.stride, 1), read.storage_offset() + runs.first - begin)

@@ -1,0 +1,113 @@
+"""Whether a load shares its reads with other processes of this machine, and with which.
+
+They must have the same objects in the same versions in common, with equal identities. A load that does not share
+imports nothing of a meeting: that takes 25 ms.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from streamer.core.checkpoint.catalog import Catalog, ShardTensor
+from streamer.core.engine.plan import ReadPlan
+from streamer.core.engine.session import SourceObject
+from streamer.core.log import OwnLogger
+from streamer.core.options.machine import local_ranks
+from streamer.core.options.options import MIB
+from streamer.core.options.settings import Settings
+from streamer.core.quoting import printable
+from streamer.core.store.identities import digest_of, seal_of
+from streamer.core.store.sources import HttpSource, NfsSource
+
+if TYPE_CHECKING:
+    from streamer.core.node.share import NodeShare
+    from streamer.core.node.stripes_ahead import StripesAhead
+
+__all__ = ["is_shareable", "key_of", "node_share", "read_ahead"]
+
+PROTOCOL = 2  # version of the messages, the book and the shared memory
+_KEY_DIGITS = 40  # the name of a socket has at most 107 bytes
+
+
+def is_shareable(each: SourceObject) -> bool:
+    """Whether an object is on a network and its version names its bytes; the page cache shares mounted files."""
+    return each.is_settled and _version_of(each) != "" and each.identity != ""
+
+
+def key_of(objects: Sequence[SourceObject]) -> str:
+    """Return a digest of a checkpoint's objects, in their order; it reveals no URL and no secret."""
+    described = [[each.identity, each.size_bytes, _version_of(each)] for each in objects]
+    # All users see the names of sockets. Processes that meet need one salt, so that of their user is the best there is.
+    seal = seal_of(digest_of(PROTOCOL, described), f"user {os.geteuid()}")
+    return seal.rpartition("-")[2][:_KEY_DIGITS]
+
+
+def _version_of(each: SourceObject) -> str:
+    if isinstance(each.source, HttpSource):
+        if each.source.version_header is None:  # the URL names one version
+            return each.stored_version or "named"
+        return each.version or each.source.version or ""
+    return each.version if isinstance(each.source, NfsSource) else ""
+
+
+LEAST_BYTES = 64 * MIB  # of a load that shares by itself: to meet takes some milliseconds
+# Smallest shared memory of a load that does not fit into it. In less, blocks are so few and so small that processes are
+# faster alone; and what a slow process misses, it reads in small requests.
+LEAST_MEMORY_BYTES = 64 * MIB
+_log = OwnLogger()
+
+
+def node_share(catalog: Catalog, wanted: Sequence[ShardTensor], plan: ReadPlan, settings: Settings) -> NodeShare | None:
+    """Begin to share a load, if its options or the launcher of this process say so, and something can be shared.
+
+    Args:
+        catalog: Catalog of the checkpoint.
+        wanted: The tensors of the load.
+        plan: Plan of the load.
+        settings: Settings of the load.
+    """
+    if settings.share == "off" or not plan.span_bytes or not sys.platform.startswith("linux"):
+        return None
+    if settings.share is None and (local_ranks() < 2 or plan.span_bytes < LEAST_BYTES):
+        return None
+    if settings.node_limit_bytes // 2 < min(plan.span_bytes, LEAST_MEMORY_BYTES):
+        return None
+    objects = [catalog.shards[number] for number in plan.bytes_by_source()]
+    if not any(is_shareable(each) and not _is_cached(each) for each in objects):
+        return None
+    from streamer.core.node.share import NodeShare  # noqa: PLC0415 (see the module's docstring)
+
+    try:
+        takes_parts = len(wanted) < len(catalog.tensors) or any(_is_part(each, catalog) for each in wanted)
+        return NodeShare(catalog.shards, plan, settings, takes_parts=takes_parts)
+    except (OSError, RuntimeError) as error:  # no descriptor or thread is left: the load reads alone
+        _log.info("the load is not shared with other processes of this node: %s", printable(str(error)))
+        return None
+
+
+def read_ahead(catalog: Catalog, plan: ReadPlan, settings: Settings) -> StripesAhead | None:
+    """Return the read-ahead of a load of mounted files that other ranks of this node read, too; None for any other.
+
+    Args:
+        catalog: Catalog of the checkpoint.
+        plan: Plan of the load.
+        settings: Settings of the load.
+    """
+    if settings.share == "off" or local_ranks() < 2 or plan.span_bytes < LEAST_BYTES:
+        return None
+    from streamer.core.node.stripes_ahead import stripes_ahead  # noqa: PLC0415 (see the module's docstring)
+
+    return stripes_ahead(catalog.shards, plan, settings)
+
+
+def _is_cached(each: SourceObject) -> bool:
+    """Whether a cache of this machine holds the whole object, so that each process reads it from the disk."""
+    return each.cache is not None and each.cache.is_trusted and each.cache.entry.held_bytes() >= each.size_bytes
+
+
+def _is_part(wanted: ShardTensor, catalog: Catalog) -> bool:
+    whole = catalog.tensors.get(wanted.entry.name)
+    return whole is None or whole.entry != wanted.entry
