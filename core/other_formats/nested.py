@@ -35,7 +35,7 @@ def flattened(root: Any, is_tensor: Callable[[Any], bool]) -> tuple[list[tuple[s
 
     Raises:
         FormatError: the containers are nested too deep, hold too much or themselves, have a strange key, or give two
-            tensors one path.
+            tensors, or two other values that differ, one path.
 
     Example:
         >>> flattened({"epoch": 3, "model": {"w": b"", "b": b""}}, lambda value: isinstance(value, bytes))
@@ -56,14 +56,20 @@ def flattened(root: Any, is_tensor: Callable[[Any], bool]) -> tuple[list[tuple[s
             inner = [(f"{name}.{key}" if depth else key, each, depth + 1) for key, each in _items(value)]
             stack.extend(reversed(inner))
         else:
-            others[name] = _text(value)
+            text = _text(value)
+            if others.setdefault(name, text) != text:
+                raise _one_path("values", name)
     twice = [name for name, count in Counter(name for name, _ in tensors).items() if count > 1]
     if twice:
-        raise FormatError(
-            f"two tensors have the path {quoted(twice[0])}, by which they would be loaded",
-            hint="Rename one of their keys: a key with a dot, or 1 beside '1', gives the path of another",
-        )
+        raise _one_path("tensors", twice[0])
     return tensors, others
+
+
+def _one_path(what: str, name: str) -> FormatError:
+    return FormatError(
+        f"two {what} have the path {quoted(name)}, by which they would be loaded",
+        hint="Rename one of their keys: a key with a dot, or 1 beside '1', gives the path of another",
+    )
 
 
 def _items(value: Any) -> Iterator[tuple[str, Any]]:

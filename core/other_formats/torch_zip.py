@@ -54,6 +54,9 @@ _SAVE_AGAIN = "Save it again: torch.save(torch.load(file, weights_only=True), fi
 _REBUILD = {"_rebuild_tensor", "_rebuild_tensor_v2", "_rebuild_tensor_v3"}
 _PARAMETER = {"_rebuild_parameter", "_rebuild_parameter_with_state"}
 _SUBCLASS = "_rebuild_from_type_v2"
+# Dtypes and storages of dense tensors that are not read: the error names the tensor and the dtype.
+_UNREAD_STORAGES = {"ComplexDoubleStorage": "complex128"}
+_UNREAD_DTYPES = ("complex128", "complex32", "float4_e2m1fn_x2", "qint32", "qint8", "quint8", *_UNREAD_STORAGES)
 _OF_BUFFERS = ("persistent", "_is_buffer")  # attributes that torch.nn.Buffer has
 _RECORDS: frozenset[GlobalName] = frozenset(
     {*(("torch._utils", name) for name in (*_REBUILD, *_PARAMETER)), ("torch._tensor", _SUBCLASS)}
@@ -107,7 +110,7 @@ def _bytes(value: Any = b"", encoding: str = "latin1") -> bytes:
 
 
 _BUILTINS: dict[GlobalName, Any] = {
-    **{("torch", name): name for name in ("complex128", "complex32", "qint32", "qint8", "quint8")},
+    **{("torch", name): name for name in _UNREAD_DTYPES},
     **TORCH_NAMES,
     ("torch", "Size"): same(tuple),
     ("torch", "device"): _Value(_device),
@@ -190,7 +193,7 @@ def _read_file(file: CheckpointFile) -> CheckpointIndex:
         is_big = order is not None and _content(file, order) == b"big"
         root = _unpickled(pickled)
         archive = _Archive(file, folder, members, is_big)
-        leaves, metadata = flattened(root, lambda value: isinstance(value, Record))
+        leaves, metadata = flattened(root, lambda value: isinstance(value, (Record, _Storage)))
         tensors = [archive.place(name, value) for name, value in leaves]
         return CheckpointIndex(tensors, metadata, archive.remarks())
 
@@ -234,7 +237,12 @@ def _storage(pid: Any) -> _Storage:
     if not isinstance(pid, tuple) or len(pid) != 5:
         raise FormatError("the pickle refers to objects outside of it")
     kind, storage, key, _, count = pid
-    if kind != "storage" or storage not in STORAGES or not isinstance(key, str) or type(count) is not int:
+    if (
+        kind != "storage"
+        or storage not in {**STORAGES, **_UNREAD_STORAGES}
+        or not isinstance(key, str)
+        or type(count) is not int
+    ):
         raise FormatError("the pickle refers to something that is no storage of PyTorch")
     return _Storage(storage, key, count)
 
@@ -254,7 +262,7 @@ class _Archive:
             return []
         return [f"{self._file.name}: attributes of tensors are not read: {names_text([*self._attributes])}"]
 
-    def place(self, name: str, rebuilt: Record) -> TensorPlace:
+    def place(self, name: str, rebuilt: Record | _Storage) -> TensorPlace:
         """Return the place of a tensor.
 
         Args:
@@ -284,6 +292,8 @@ class _Archive:
     def _without_attributes(self, name: str, rebuilt: Any) -> Record:
         """Return the call that makes the tensor alone, and note which attributes it has."""
         state = None
+        if isinstance(rebuilt, _Storage):
+            raise FormatError(f"{quoted(name)} is a storage, not a tensor", hint="Save a tensor of its values")
         if isinstance(rebuilt, Record) and rebuilt.kind == _SUBCLASS:
             function, _, arguments, state = rebuilt.arguments
             rebuilt = function(*arguments) if isinstance(function, type) else None
@@ -325,21 +335,16 @@ def _described(name: str, rebuilt: Record) -> tuple[_Storage, str, int, tuple[in
     if len(arguments) < (7 if is_v3 else 4) or not isinstance(arguments[0], _Storage):
         raise FormatError(f"tensor {quoted(name)} is not described as PyTorch does it")
     storage, offset, shape, strides, *others = arguments
-    dtype = others[2] if is_v3 else STORAGES[storage.kind]
-    dtype = DTYPES_BY_TORCH_NAME.get(dtype, "") if is_v3 and isinstance(dtype, str) else dtype
+    stored = others[2] if is_v3 else {**STORAGES, **_UNREAD_STORAGES}[storage.kind]
+    dtype = DTYPES_BY_TORCH_NAME.get(stored, "") if is_v3 and isinstance(stored, str) else stored
     if dtype not in DTYPES_BY_TORCH_NAME.values():
-        raise FormatError(f"tensor {quoted(name)} has a dtype that is not read", hint="Cast it, and save it again")
+        what = f"tensor {quoted(name)} has the dtype {quoted(stored)}, which is not read"
+        raise FormatError(what, hint="Cast it, and save it again")
     more = others[3:] if is_v3 else others[2:]
     if more and more[0]:
         hint = "Save it again after .resolve_conj().resolve_neg()"
         raise FormatError(f"tensor {quoted(name)} is a conjugated or negated view", hint=hint)
-    numbers = [offset, *_tuple(name, shape), *_tuple(name, strides)]
-    if not all(type(each) is int and 0 <= each < 1 << 63 for each in numbers) or len(shape) != len(strides):
+    is_shaped = all(isinstance(each, (tuple, list)) for each in (shape, strides)) and len(shape) == len(strides)
+    if not is_shaped or not all(type(each) is int and 0 <= each < 1 << 63 for each in (offset, *shape, *strides)):
         raise FormatError(f"tensor {quoted(name)} has an impossible shape or place")
     return storage, dtype, offset, tuple(shape), tuple(strides)
-
-
-def _tuple(name: str, value: Any) -> tuple[Any, ...]:
-    if not isinstance(value, (tuple, list)):
-        raise FormatError(f"tensor {quoted(name)} has no shape")
-    return tuple(value)

@@ -162,6 +162,38 @@ def test_two_tensors_with_one_path_are_refused_with_a_way_out(tmp_path: Path, co
     assert "Rename one of their keys" in str(caught.value)
 
 
+@pytest.mark.parametrize("content", [{"a": {"b": 1}, "a.b": 2}, {1: "x", "1": "y"}])
+def test_two_values_with_one_path_are_refused_and_none_is_dropped_regression(tmp_path: Path, content: Any) -> None:
+    torch.save({"w": torch.ones(2), "": content}, tmp_path / "model.pt")
+    with pytest.raises(FormatError, match=r"two values have the path .* Rename one of their keys"):
+        streamer.load(tmp_path / "model.pt")
+
+
+def test_equal_values_with_one_path_are_one(tmp_path: Path) -> None:
+    torch.save({"w": torch.ones(2), "a": {"b": 1}, "a.b": 1}, tmp_path / "model.pt")
+    with streamer.open(tmp_path / "model.pt") as checkpoint:
+        assert checkpoint.metadata() == {"a.b": "1"}
+
+
+@pytest.mark.parametrize("nested", [lambda each: {"s": each}, lambda each: [{"s": [each]}]], ids=["flat", "deep"])
+@pytest.mark.parametrize("kind", ["untyped_storage", "storage"])
+@pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
+def test_a_storage_is_no_list_of_values_regression(tmp_path: Path, kind: str, nested: Callable[[Any], Any]) -> None:
+    torch.save(nested(getattr(torch.arange(4.0), kind)()), tmp_path / "model.pt")
+    with pytest.raises(FormatError, match="is a storage, not a tensor"):
+        streamer.load(tmp_path / "model.pt")
+
+
+@pytest.mark.parametrize("dtype", ["complex128", "complex32", "float4_e2m1fn_x2"])
+def test_a_dtype_that_is_not_read_is_named_with_its_tensor_regression(tmp_path: Path, dtype: str) -> None:
+    kind = getattr(torch, dtype, None)
+    if kind is None:
+        pytest.skip(f"this torch has no {dtype}")
+    torch.save({"odd": torch.zeros(16, dtype=torch.uint8).view(kind)}, tmp_path / "model.pt")
+    with pytest.raises(FormatError, match=f"tensor 'odd' has the dtype '{dtype}', which is not read. Cast it"):
+        streamer.load(tmp_path / "model.pt")
+
+
 def test_a_storage_shared_by_thousands_of_views_is_read(tmp_path: Path) -> None:
     flat = torch.arange(8000.0)
     torch.save({f"w{i}": flat[i * 4 : i * 4 + 4] for i in range(2000)}, tmp_path / "x.pt")
