@@ -7,13 +7,15 @@ is in memory only while its bytes are sent, and beside it what a cast makes of i
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping
+import json
+from collections.abc import Container, Iterator, Mapping
 from typing import Any
 
 from streamer.core.checkpoint.tensor_slice import TensorSlice
 from streamer.core.errors import UsageError
 from streamer.core.format.dtypes import byte_length
 from streamer.core.format.header_writer import TensorLayout
+from streamer.core.other_formats.gguf import TYPES_KEY
 from streamer.core.quoting import names_text, quoted
 from streamer.core.tensors.shared_memory import refuse_shared
 from streamer.core.tensors.tensor_bytes import bytes_of, dtype_name, is_array, is_torch_tensor, layout_of
@@ -43,7 +45,7 @@ class SavedTensors:
     def __init__(self, tensors: Mapping[str, Any], replaced: Container[str] = ()) -> None:
         self._tensors = {_name(each): tensors[each] for each in tensors}
         self.layouts = [_layout(name, tensor) for name, tensor in self._tensors.items()]
-        self.metadata = _joined_metadata(self._tensors.values(), replaced)
+        self.metadata = _joined_metadata(self._tensors, replaced)
         refuse_shared({name: each for name, each in self._tensors.items() if not isinstance(each, TensorSlice)})
 
     def remarks(self) -> tuple[str, ...]:
@@ -95,14 +97,32 @@ def _rows(tensor: TensorSlice[Any]) -> Iterator[Any]:
         yield tensor[first : first + step]
 
 
-def _joined_metadata(tensors: Iterable[Any], replaced: Container[str]) -> dict[str, str]:
-    sources = {id(each.metadata): each.metadata for each in tensors if isinstance(each, TensorSlice)}
-    joined: dict[str, str] = {}
+def _joined_metadata(tensors: Mapping[str, Any], replaced: Container[str]) -> dict[str, str]:
+    slices = {name: each for name, each in tensors.items() if isinstance(each, TensorSlice)}
+    sources = {id(each.metadata): each.metadata for each in slices.values()}
+    types = _types_by_name(slices, sources)
+    joined: dict[str, str] = {} if types is None else {TYPES_KEY: types}
     for key, value in (item for source in sources.values() for item in source.items()):
-        if joined.setdefault(key, value) != value and key not in replaced:
+        if (types is not None and key == TYPES_KEY) or key in replaced:
+            joined.setdefault(key, value)
+        elif joined.setdefault(key, value) != value:
             hint = f"Pass the value that the new checkpoint shall have: metadata={{{key[:80]!r}: …}}"
             raise UsageError(f"the checkpoints differ in their metadata {quoted(key)}", hint=hint)
     return joined
+
+
+def _types_by_name(slices: Mapping[str, TensorSlice[Any]], sources: Mapping[int, Mapping[str, str]]) -> str | None:
+    """Return the types of blocks under the names by which these tensors are saved; None if no source says them."""
+    try:
+        found = {number: json.loads(source[TYPES_KEY]) for number, source in sources.items() if TYPES_KEY in source}
+        types = {
+            name: found[id(each.metadata)][each.stored_name]
+            for name, each in slices.items()
+            if each.stored_name in found.get(id(each.metadata), ())
+        }
+    except (ValueError, TypeError, RecursionError):  # a value of that name that is not ours
+        return None
+    return json.dumps(types) if found else None
 
 
 def _name(name: Any) -> str:

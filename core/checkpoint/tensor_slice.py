@@ -155,6 +155,11 @@ class TensorSlice(Unread, Generic[TensorT]):
         self.metadata: Mapping[str, str] = metadata or {}
 
     @property
+    def stored_name(self) -> str:
+        """The name of the tensor in its checkpoint."""
+        return self._entry.name
+
+    @property
     def shape(self) -> tuple[int, ...]:
         """The shape of the whole tensor after it is read: torch packs two F4 values into an element.
 

@@ -25,7 +25,7 @@ from streamer.core.format.header import TensorEntry
 
 __all__ = ["HEADER_TENSOR", "METADATA_NAME", "PAYLOAD_TENSOR", "PIECE_BYTES", "TAGS_TENSOR", "TAG_BYTES"]
 __all__ += ["SealedFile", "SealedParameters", "cipher_of", "new_parameters", "parsed_parameters"]
-__all__ += ["refuse_encrypted", "reserved_name", "sealed_file", "tags_digest", "tensor_name"]
+__all__ += ["refuse_encrypted", "refuse_reserved", "reserved_name", "sealed_file", "tags_digest", "tensor_name"]
 
 METADATA_NAME = "streamer.encryption"
 TAGS_TENSOR, HEADER_TENSOR, PAYLOAD_TENSOR = "streamer.tags", "streamer.header", "streamer.tensors"
@@ -105,6 +105,23 @@ def reserved_name(name: str) -> UsageError:
     """Return the error for a name of a tensor, or of the metadata, that belongs to the format of encrypted files."""
     hint = "Rename it: names with streamer. at their beginning are reserved"
     return UsageError(f"the name {name[:80]!r} belongs to the format of encrypted files", hint=hint)
+
+
+def refuse_reserved(names: Iterable[str], metadata: Iterable[str]) -> None:
+    """Refuse to save what readers would take for an encrypted file.
+
+    Args:
+        names: The names of the tensors.
+        metadata: The keys of the metadata.
+
+    Raises:
+        UsageError: a name belongs to the format of encrypted files.
+    """
+    reserved = [name for name in names if _OWN_TENSOR.fullmatch(name)] + [
+        key for key in metadata if key == METADATA_NAME
+    ]
+    if reserved:
+        raise reserved_name(reserved[0])
 
 
 def parsed_parameters(metadata: Mapping[str, str] | None, uri: str) -> SealedParameters | None:

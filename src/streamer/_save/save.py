@@ -10,13 +10,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from streamer._arguments import checked, hidden_arguments, takes_fields
+from streamer._lazy_checkpoint import Checkpoint
 from streamer._locate_shards import opened_store
 from streamer._save.arguments import SaveOptions, place_request
 from streamer._save.report import SaveReport
 from streamer._save.saving import Saving
+from streamer.backends.private_names.diffusers import LoraTensors
 from streamer.core.checkpoint.saved_tensors import SavedTensors
 from streamer.core.checkpoint.sharding import most_shard_bytes
 from streamer.core.encryption.keys import hidden_key
+from streamer.core.encryption.sealed_files import refuse_reserved
 from streamer.core.errors import UsageError
 from streamer.core.options.settings import resolve
 from streamer.core.request.request import OneUri
@@ -133,7 +136,7 @@ def save_model(
         layout_of(name, tensor)
     dropped = names_to_drop({name: tensor for name, tensor in of_torch.items() if not tensor.is_meta})
     kept = {name: tensor for name, tensor in tensors.items() if name not in dropped}
-    more = {**dropped, **(options.metadata or {})}
+    more = {**_notes_of(model), **dropped, **(options.metadata or {})}
     return _saved(_saving(uri, kept, replace(options, metadata=more)))
 
 
@@ -174,10 +177,12 @@ async def asave(
 def _saving(uri: Any, tensors: Mapping[str, Any], how: SaveOptions) -> Saving:
     request, more = place_request(uri, how), how.metadata or {}
     saved = SavedTensors(tensors, replaced=more)
+    metadata = {**METADATA, **_notes_of(tensors), **saved.metadata, **more}
+    refuse_reserved([each.name for each in saved.layouts], metadata)
     return Saving(
         request=request,
         tensors=saved,
-        metadata={**METADATA, **saved.metadata, **more},
+        metadata=metadata,
         most_shard_bytes=most_shard_bytes(how.max_shard_bytes),
         overwrite=how.overwrite,
         has_digests=how.digests,
@@ -186,6 +191,13 @@ def _saving(uri: Any, tensors: Mapping[str, Any], how: SaveOptions) -> Saving:
         key=hidden_key(how.key),
         hides_names=how.hide_names,
     )
+
+
+def _notes_of(tensors: Any) -> Mapping[str, str]:
+    """Return the metadata that a mapping keeps itself: a loaded LoRA adapter, or a checkpoint without tensors."""
+    if isinstance(tensors, LoraTensors):
+        return tensors.metadata
+    return tensors.metadata() if isinstance(tensors, Checkpoint) and not tensors else {}
 
 
 def _saved(saving: Saving) -> SaveReport:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import gguf
 import numpy as np
 import pytest
 import torch
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 import streamer
+import streamer.compat.safetensors.torch as compat
 from streamer.core.checkpoint.saved_tensors import MOST_READ_BYTES, SavedTensors
 
 KEY = bytes(range(32))
@@ -133,3 +135,105 @@ def test_attributes_of_tensors_are_remarked(tmp_path: Path) -> None:
     report = streamer.save({"w": weight, "b": bias}, tmp_path / "more")
     assert report.remarks == ("attributes of tensors are not saved: w.scale",)
     assert str(report).endswith("; note: attributes of tensors are not saved: w.scale")
+
+
+def adapter(folder: Path) -> Path:
+    save_file(TENSORS, folder / "lora.safetensors", NOTES)
+    return folder / "lora.safetensors"
+
+
+LOADS: dict[str, Callable[[Path], Any]] = {
+    "load": streamer.load,
+    "aload": lambda path: asyncio.run(streamer.aload(path)),
+    "some": lambda path: streamer.load(path, names="a"),
+    "cast": lambda path: streamer.load(path, dtype="bfloat16"),
+    "a copy": lambda path: streamer.load(path).copy(),
+    "opened": lambda path: streamer.open(path).get_tensors(),
+    "of numpy": lambda path: streamer.load(path, framework="np"),
+}
+
+
+@pytest.mark.parametrize("verb", sorted(VERBS))
+@pytest.mark.parametrize("load", sorted(LOADS))
+def test_the_strength_of_an_adapter_that_was_loaded_is_saved_regression(tmp_path: Path, load: str, verb: str) -> None:
+    tensors = LOADS[load](adapter(tmp_path))
+    VERBS[verb](tensors, tmp_path / "saved", {"metadata": {"step": "4"}})
+    with streamer.open(tmp_path / "saved") as saved:
+        assert saved.metadata() == {"format": "pt"} | NOTES | {"step": "4"}
+
+
+def test_the_strength_of_an_adapter_reaches_a_url_by_the_names_of_safetensors_regression(tmp_path: Path) -> None:
+    compat.save_file(streamer.load(adapter(tmp_path)), f"file://{tmp_path}/other.safetensors")
+    with streamer.open(tmp_path / "other.safetensors") as saved:
+        assert saved.metadata() == {"format": "pt"} | NOTES
+
+
+@pytest.mark.parametrize("verb", sorted(VERBS))
+def test_the_notes_of_a_checkpoint_without_tensors_are_saved_regression(tmp_path: Path, verb: str) -> None:
+    torch.save({"epoch": 3}, tmp_path / "model.pt")
+    with streamer.open(tmp_path / "model.pt") as checkpoint:
+        VERBS[verb](checkpoint, tmp_path / "saved", {})
+    with streamer.open(tmp_path / "saved") as saved:
+        assert saved.metadata() == {"format": "pt", "epoch": "3"}
+
+
+def quantised(path: Path, types: dict[str, str]) -> Path:
+    writer = gguf.GGUFWriter(path, "llama")
+    for name, kind in types.items():
+        blocks = np.zeros((4, gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[kind]][1]), np.uint8)
+        writer.add_tensor(name, blocks, raw_dtype=gguf.GGMLQuantizationType[kind])
+    writer.add_tensor("plain", np.ones(4, np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+@pytest.mark.parametrize("is_copied", [False, True], ids=["of GGUF", "of its copy"])
+def test_types_of_blocks_follow_the_names_of_their_tensors_regression(tmp_path: Path, is_copied: bool) -> None:
+    paths = [
+        quantised(tmp_path / "one.gguf", {"q": "Q4_0", "k": "Q8_0"}),
+        quantised(tmp_path / "two.gguf", {"q": "Q6_K"}),
+    ]
+    if is_copied:
+        for number, path in enumerate(paths):
+            with streamer.open(path) as checkpoint:
+                paths[number] = tmp_path / f"{number}"
+                streamer.save(checkpoint, paths[number])
+    with streamer.open(paths[0]) as one, streamer.open(paths[1]) as two:
+        wanted = [
+            ({"x": one["q"], "q": one["plain"]}, {"x": "Q4_0"}),
+            ({"plain": one["plain"]}, {}),
+            ({"k": one["k"], "more": torch.zeros(2)}, {"k": "Q8_0"}),
+            ({"q": one["q"], "other": two["q"], "plain": two["plain"]}, {"q": "Q4_0", "other": "Q6_K"}),
+            ({**one}, {"q": "Q4_0", "k": "Q8_0"}),
+        ]
+        for number, (tensors, types) in enumerate(wanted):
+            streamer.save(tensors, tmp_path / f"saved{number}")
+            with streamer.open(tmp_path / f"saved{number}") as saved:
+                assert json.loads(saved.metadata()["streamer.ggml_types"]) == types
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "3", '["q"]', '{"a": 1}'])
+def test_another_value_under_the_name_of_these_types_ends_no_save(tmp_path: Path, text: str) -> None:
+    save_file(TENSORS, tmp_path / "model.safetensors", {"streamer.ggml_types": text})
+    with streamer.open(tmp_path / "model.safetensors") as checkpoint:
+        streamer.save({"b": checkpoint["b"]}, tmp_path / "saved")
+    assert streamer.load(tmp_path / "saved").keys() == {"b"}
+
+
+@pytest.mark.parametrize("source", ["names", "metadata"])
+@pytest.mark.parametrize("verb", sorted(VERBS))
+@pytest.mark.parametrize("key", [None, KEY])
+def test_what_a_load_would_take_for_an_encrypted_file_is_not_saved_regression(
+    tmp_path: Path, source: str, verb: str, key: bytes | None
+) -> None:
+    name = "streamer.header-00001-of-00001" if source == "names" else "streamer.encryption"
+    torch.save({name: torch.ones(2) if source == "names" else "{}", "w": torch.ones(2)}, tmp_path / "model.pt")
+    with (
+        streamer.open(tmp_path / "model.pt") as checkpoint,
+        pytest.raises(streamer.UsageError, match="belongs to the format of encrypted files"),
+    ):
+        VERBS[verb](checkpoint, tmp_path / "saved", {"key": key} if key else {})
+    assert not (tmp_path / "saved").exists()
