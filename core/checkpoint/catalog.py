@@ -6,6 +6,7 @@ names a tensor its shard does not hold.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Container, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,15 +17,27 @@ from streamer.core.checkpoint.shard_choice import NO_INDEX, ShardChoice, duplica
 from streamer.core.collector import collector_paused
 from streamer.core.encryption.sealed_files import METADATA_NAME
 from streamer.core.engine.session import SourceObject
-from streamer.core.errors import ShardIndexError
+from streamer.core.errors import FormatError, ShardIndexError
 from streamer.core.format.header import Header, TensorEntry
+from streamer.core.format.header_entries import remarks_on_metadata
 from streamer.core.options.settings import Settings
 from streamer.core.quoting import quoted
 
 if TYPE_CHECKING:
     from streamer.core.encryption.sealed_files import SealedFile
 
-__all__ = ["Catalog", "ShardTensor", "check_index", "not_held", "read_catalog"]
+__all__ = [
+    "SAVED_OFFSETS",
+    "SHARDING_INFO",
+    "Catalog",
+    "ShardTensor",
+    "check_index",
+    "not_held",
+    "read_catalog",
+    "remarks_on_parts",
+]
+
+SHARDING_INFO, SAVED_OFFSETS = "DCP_SHARDING_INFO", "saved_offsets"  # names that torch writes
 
 
 class ShardTensor(NamedTuple):
@@ -127,20 +140,50 @@ def read_catalog(
     kept = zip(beginnings, headers, strict=True) if keeps_headers else ()
     begun = [bytes(data[: header.data_begin]) for data, header in kept]
     of_headers = [header.metadata or {} for header in headers]
-    remarks = _remarks_on_metadata(of_headers)
+    by_nature = (METADATA_NAME, SHARDING_INFO)  # each encrypted shard has its own parameters, each rank its own parts
+    remarks = (
+        *remarks_on_metadata(of_headers, by_nature),
+        *choice.remarks_on((name, each.shard) for name, each in tensors.items()),
+    )
     return Catalog(pinned, tensors, metadata, begun, overruled, of_headers, remarks=remarks)
 
 
-def _remarks_on_metadata(headers: Sequence[Mapping[str, str]]) -> tuple[str, ...]:
-    """Return a remark on the keys for which shards have different values; each encrypted one has its own parameters."""
-    values: dict[str, set[str]] = {}
-    for key, value in (item for each in headers for item in each.items()):
-        values.setdefault(key, set()).add(value)
-    differing = sorted(quoted(key) for key, found in values.items() if len(found) > 1 and key != METADATA_NAME)
-    return (
-        (f"the shards differ in their metadata {', '.join(differing[:5])}: the last shard's count",)
-        if differing
-        else ()
+def remarks_on_parts(catalog: Catalog) -> tuple[str, ...]:
+    """Return a remark if torch's writer saved the tensors by rank: then each file may hold parts of them.
+
+    Raises:
+        FormatError: a tensor is a part that does not begin with the first element of its tensor.
+    """
+    by_rank = [
+        (shard, metadata[SHARDING_INFO])
+        for shard, metadata in zip(catalog.shards, catalog.header_metadata, strict=True)
+        if SHARDING_INFO in metadata
+    ]
+    for shard, text in by_rank:
+        for name in _parts_behind(text):
+            raise _part_of_rank(name, shard.uri)
+    what = "torch's writer saved this by rank: if files of other ranks are missing, tensors are parts, or missing"
+    return (what,) if by_rank else ()
+
+
+def _parts_behind(sharding_info: str) -> Iterator[str]:
+    """Yield the names of tensors that are parts behind the first element of their tensor."""
+    try:
+        read = json.loads(sharding_info)
+    except (ValueError, RecursionError):
+        return
+    for name, part in read.items() if isinstance(read, dict) else ():
+        offsets = part.get(SAVED_OFFSETS) if isinstance(part, dict) else None
+        if isinstance(offsets, list) and any(type(each) is int and each > 0 for each in offsets):
+            yield name
+
+
+def _part_of_rank(name: str, uri: str) -> FormatError:
+    return FormatError(
+        f"tensor {quoted(name)} is the part of one rank, as torch's writer saves it with save_distributed=True",
+        uri=uri,
+        hint="Read the folder with dcp.load and streamer.dcp.StorageReader, which puts the parts together, or save it "
+        "with enable_consolidation=True",
     )
 
 
@@ -156,6 +199,8 @@ def _add_entries(
     if choice.shard_of is not None:
         new = {name: tensor for name, tensor in new.items() if not choice.overrules(name, shard)}
     for name in (name for name in new if name in tensors):
+        if SHARDING_INFO in (header.metadata or {}):
+            raise _part_of_rank(name, shards[shard].uri)
         raise duplicate_tensor(name, shards[tensors[name].shard].uri, shards[shard].uri)
     tensors.update(new)
     return len(new)

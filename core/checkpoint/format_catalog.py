@@ -7,7 +7,7 @@ tensors that share bytes are read from two views of their file, so that each own
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -20,6 +20,8 @@ from streamer.core.engine.session import SourceObject
 from streamer.core.errors import FormatError, PluginError, StreamerError, TamperedError
 from streamer.core.format.dtypes import byte_length
 from streamer.core.format.header import TensorEntry
+from streamer.core.format.header_entries import remarks_on_metadata
+from streamer.core.log import OwnLogger
 from streamer.core.options.settings import Settings
 from streamer.core.other_formats.interface import (
     CheckpointFile,
@@ -30,13 +32,14 @@ from streamer.core.other_formats.interface import (
     TensorPlace,
 )
 from streamer.core.outages.counters import PackedBytes
-from streamer.core.quoting import counted, quoted
+from streamer.core.quoting import counted, printable, quoted
 from streamer.core.store.sources import PythonSource
 
 __all__ = ["read_format_catalog"]
 
 MOST_VIEWS = 1000  # per file, for tensors that share bytes; each view opens the file
 MOST_NAME_CHARACTERS = 1 << 16  # as for an entry in a header of safetensors
+_log = OwnLogger()
 _HINT = "It is damaged, or of a program that writes another dialect: save the checkpoint again"
 
 
@@ -69,17 +72,22 @@ def read_format_catalog(
     """
     files = [EngineFile(name, each, settings) for name, each in zip(names, objects, strict=True)]
     placing = _Placing(files, settings, choice)
-    metadata: dict[str, str] = {}
+    of_checkpoints: list[Mapping[str, str]] = []
     remarks: list[str] = []
     read_index = _index_reader(format_, files, key)
     for group in _checkpoints(files, choice.checkpoint_of):
         index = read_index(group)
         for tensor in index.tensors:
             placing.add(tensor)
-        metadata.update(index.metadata)
+        of_checkpoints.append(index.metadata)
         remarks += index.remarks
+        for remark in index.remarks:  # a caller of load() sees no report
+            _log.warning("%s: %s", printable(group[0].uri), printable(remark))
     settings.earlier.packed.clear()
-    return replace(placing.catalog(metadata, format_.name), remarks=tuple(remarks))
+    metadata = {key: value for each in of_checkpoints for key, value in each.items()}
+    catalog = placing.catalog(metadata, format_.name)
+    remarks += [*remarks_on_metadata(of_checkpoints), *choice.remarks_on(placing.files_of_tensors())]
+    return replace(catalog, remarks=tuple(remarks))
 
 
 def _index_reader(
@@ -140,6 +148,10 @@ class _Placing:
                 raise FormatError(f"tensor {quoted(entry.name)} occurs twice", uri=file.uri, hint=_HINT)
             raise duplicate_tensor(entry.name, first, file.uri)
         self._placed[entry.name] = _Placed(number, entry, tensor.reader, tensor.crc32)
+
+    def files_of_tensors(self) -> list[tuple[str, int]]:
+        """Return the name of each tensor that was added, with the number of its file."""
+        return [(name, each.file) for name, each in self._placed.items()]
 
     def catalog(self, metadata: dict[str, str], format_name: str) -> Catalog:
         """Return the catalog of all tensors that were added."""

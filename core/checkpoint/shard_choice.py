@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from streamer.core.errors import FormatError
+from streamer.core.quoting import names_text
 
 __all__ = ["NO_INDEX", "ShardChoice", "duplicate_tensor"]
 
@@ -30,6 +31,22 @@ class ShardChoice:
         if chosen == shard:
             return False
         return not self.checkpoint_of or self.checkpoint_of[chosen] == self.checkpoint_of[shard]
+
+    def remarks_on(self, tensors: Iterable[tuple[str, int]]) -> tuple[str, ...]:
+        """Return a remark if a checkpoint with an index has tensors that its index does not name.
+
+        Args:
+            tensors: The name of each tensor, and the number of its shard.
+        """
+        if self.shard_of is None:
+            return ()
+        indexed = {self.checkpoint_of[shard] for shard in self.shard_of.values()} if self.checkpoint_of else {0}
+        more = [
+            name
+            for name, shard in tensors
+            if name not in self.shard_of and (not self.checkpoint_of or self.checkpoint_of[shard] in indexed)
+        ]
+        return (f"the index does not name {names_text(more, 3)}, which its shards hold",) if more else ()
 
 
 NO_INDEX = ShardChoice()

@@ -12,7 +12,7 @@ So all errors come from the strict reader.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from json import JSONDecodeError
@@ -24,10 +24,37 @@ from streamer.core.format import strict_json
 from streamer.core.format.dtypes import DTYPE_BITS, MAX_UNSIGNED, byte_length
 from streamer.core.quoting import quoted
 
-__all__ = ["LORA_METADATA", "METADATA_KEY", "Document", "Entries", "Row", "TensorEntry", "read_document"]
+__all__ = [
+    "LORA_METADATA",
+    "METADATA_KEY",
+    "Document",
+    "Entries",
+    "Row",
+    "TensorEntry",
+    "read_document",
+    "remarks_on_metadata",
+]
 
 METADATA_KEY = "__metadata__"
 LORA_METADATA = "lora_adapter_metadata"  # key of the metadata that diffusers' save_lora_weights writes
+
+
+def remarks_on_metadata(of_files: Sequence[Mapping[str, str]], but: Container[str] = ()) -> tuple[str, ...]:
+    """Return a remark on the keys for which the files of a checkpoint have different values.
+
+    Args:
+        of_files: The metadata of each file.
+        but: Keys whose values differ by their nature.
+    """
+    values: dict[str, set[str]] = {}
+    for key, value in (item for each in of_files for item in each.items()):
+        values.setdefault(key, set()).add(value)
+    differing = sorted(quoted(key) for key, found in values.items() if len(found) > 1 and key not in but)
+    return (
+        (f"the shards differ in their metadata {', '.join(differing[:5])}: the last shard's count",)
+        if differing
+        else ()
+    )
 
 
 class TensorEntry(NamedTuple):

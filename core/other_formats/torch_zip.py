@@ -15,10 +15,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple
 
 from streamer.core.errors import FormatError
 from streamer.core.format.dtypes import DTYPES_BY_TORCH_NAME, bits_of
+from streamer.core.format.header_entries import remarks_on_metadata
 from streamer.core.format.plain_pickle import GlobalName, Record, read_plain, same
 from streamer.core.format.shard_names import is_consolidated, is_of_training
 from streamer.core.format.torch_archive import STORAGES, TORCH_NAMES
@@ -54,8 +56,7 @@ _SAVE_AGAIN = "Save it again: torch.save(torch.load(file, weights_only=True), fi
 _REBUILD = {"_rebuild_tensor", "_rebuild_tensor_v2", "_rebuild_tensor_v3"}
 _PARAMETER = {"_rebuild_parameter", "_rebuild_parameter_with_state"}
 _SUBCLASS = "_rebuild_from_type_v2"
-# Dtypes and storages of dense tensors that are not read: the error names the tensor and the dtype.
-_UNREAD_STORAGES = {"ComplexDoubleStorage": "complex128"}
+_UNREAD_STORAGES = {"ComplexDoubleStorage": "complex128"}  # known, so that the error names the tensor
 _UNREAD_DTYPES = ("complex128", "complex32", "float4_e2m1fn_x2", "qint32", "qint8", "quint8", *_UNREAD_STORAGES)
 _OF_BUFFERS = ("persistent", "_is_buffer")  # attributes that torch.nn.Buffer has
 _RECORDS: frozenset[GlobalName] = frozenset(
@@ -96,8 +97,8 @@ class _Value:
         raise AttributeError(name)
 
 
-def _device(kind: str, index: int | None = None) -> str:
-    return f"{kind}" if index is None else f"{kind}:{index}"
+def _device(kind: str, *index: int) -> str:
+    return ":".join(map(str, (kind, *index)))
 
 
 def _bytes(value: Any = b"", encoding: str = "latin1") -> bytes:
@@ -151,12 +152,11 @@ class TorchZip:
         own = [name for name in names if not is_of_training(name)]
         models = [name for name in own if _MODEL.fullmatch(name)]
         if not models and len(own) > 1:
-            hint = "Name the one to load"
-            raise FormatError(f"the folder holds {len(own)} files of PyTorch: {names_text(own)}", hint=hint)
+            what = f"the folder holds {len(own)} files of PyTorch: {names_text(own)}"
+            raise FormatError(what, hint="Name the one to load")
         if len(models) > 1 and all(map(is_consolidated, models)):  # each holds a slice of every tensor
-            hint = "Load each by its name, or convert the model"
             what = f"the folder holds a model in Meta's layout, cut for {len(models)} ranks: {names_text(models)}"
-            raise FormatError(what, hint=hint)
+            raise FormatError(what, hint="Load each by its name, or convert the model")
         stems = {re.split(r"[.-]", name)[0] for name in models}
         if len(stems) > 1:
             raise FormatError(f"the folder holds several models: {names_text(models)}", hint="Name the one to load")
@@ -170,7 +170,7 @@ class TorchZip:
         """Find the tensors; see `Format.read_index`."""
         found = in_parallel(_read_file, files, role="index")
         metadata = {name: value for index in found for name, value in index.metadata.items()}
-        remarks = [remark for index in found for remark in index.remarks]
+        remarks = [*remarks_on_metadata([index.metadata for index in found]), *chain(*(each.remarks for each in found))]
         return CheckpointIndex([tensor for index in found for tensor in index.tensors], metadata, remarks)
 
 

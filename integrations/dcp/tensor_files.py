@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 from torch.distributed.checkpoint.planner import LoadPlan, ReadItem
 
-from streamer.core.checkpoint.catalog import check_index
+from streamer.core.checkpoint.catalog import SAVED_OFFSETS, SHARDING_INFO, check_index
 from streamer.core.checkpoint.checkpoint_in_folder import shards_in
 from streamer.core.checkpoint.header_reads import read_headers
 from streamer.core.checkpoint.report import LoadReport
@@ -38,8 +38,6 @@ from streamer.integrations.dcp.torch_metadata import metadata_of_tensor, metadat
 from streamer.integrations.model_request import Location
 
 __all__ = ["TensorFiles", "tensor_files_in"]
-
-SHARDING_INFO, SAVED_OFFSETS = "DCP_SHARDING_INFO", "saved_offsets"  # names that torch writes
 
 
 def tensor_files_in(store: Store, location: Location, settings: Settings) -> TensorFiles:

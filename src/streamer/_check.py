@@ -15,7 +15,7 @@ from streamer._full_read import read_in_full
 from streamer.core.checkpoint.strategies import VerifyOption
 from streamer.core.encryption.keys import KeyOption
 from streamer.core.errors import AccessDeniedError, ObjectNotFoundError
-from streamer.core.quoting import counted, size_text
+from streamer.core.quoting import counted, printable, size_text
 from streamer.core.request.request import ProgressOption, Request, StorageOptions
 
 __all__ = ["CheckReport", "check"]
@@ -73,7 +73,8 @@ class CheckReport:
         found = f"{counted(self.shards, 'shard')}, {counted(self.tensors, 'tensor')}, {size_text(self.bytes)}"
         found = found if self.format == "safetensors" else f"{found} of {self.format}"
         told = f"{self.uri}: {found}; headers are right, {index}, {manifests[self.manifest]}"
-        return told if self.read is None else f"{told}; {READ[self.read]}"
+        told = told if self.read is None else f"{told}; {READ[self.read]}"
+        return told + "".join(f"; note: {printable(each)}" for each in self.remarks)
 
 
 def check(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from streamer._locate_shards import locate
 from streamer.core.cache.cache import Cache, Distrusting, open_cache
-from streamer.core.checkpoint.catalog import Catalog, ShardTensor, read_catalog
+from streamer.core.checkpoint.catalog import Catalog, ShardTensor, read_catalog, remarks_on_parts
 from streamer.core.checkpoint.format_catalog import read_format_catalog
 from streamer.core.checkpoint.format_choice import NO_FORMATS, Formats
 from streamer.core.checkpoint.manifest_lookup import ManifestOfShard
@@ -23,7 +23,9 @@ from streamer.core.checkpoint.verification import Verification
 from streamer.core.encryption.keys import hidden_key
 from streamer.core.errors import FormatError, TruncatedError
 from streamer.core.format.manifest import TensorDigest
+from streamer.core.log import OwnLogger
 from streamer.core.options.settings import Settings, resolve
+from streamer.core.quoting import printable
 from streamer.core.request.request import Request
 from streamer.core.store.digests import NoDigest
 from streamer.core.store.sources import ObjectInfo
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
     from streamer.core.group.member import Member
 
 __all__ = ["OpenedCheckpoint", "framework_for", "open_checkpoint", "wanted_tensors"]
+
+_log = OwnLogger()
 
 
 class OpenedCheckpoint:
@@ -147,6 +151,8 @@ def _opened(
         keeps_headers = strategy.compares_objects or request.key is not None
         catalog = read_catalog(cache.objects, settings, choice=shards.choice, keeps_headers=keeps_headers)
         strategy.check_headers(catalog, shards.expected)
+        if formats is not NO_FORMATS and not is_raw:  # a file of one rank is given as it is by safetensors' own names
+            catalog = _with_parts_remarked(catalog, shards.label)
         is_whole = shards.kind in ("folder", "index")
         return catalog if is_raw else opened_catalog(catalog, hidden_key(request.key), settings, is_whole=is_whole)
 
@@ -156,6 +162,13 @@ def _opened(
         shards = replace(shards, expected=[reason] * len(catalog.shards))
     stages = {"locate": located - started, "headers": time.perf_counter() - located}
     return OpenedCheckpoint(shards, catalog, settings, stages, strategy, cache=cache)
+
+
+def _with_parts_remarked(catalog: Catalog, label: str) -> Catalog:
+    remarks = remarks_on_parts(catalog)
+    for remark in remarks:
+        _log.warning("%s: %s", printable(label), printable(remark))
+    return replace(catalog, remarks=(*catalog.remarks, *remarks))
 
 
 def _read_catalog(cache: Cache, settings: Settings, read: Callable[[], Catalog]) -> Catalog:

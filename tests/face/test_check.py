@@ -180,3 +180,27 @@ def test_in_full_without_a_manifest_the_storage_is_asked(
 
 def test_without_full_nothing_is_read(model: Path) -> None:
     assert json.loads(checked(model, None, "--json")[1])["read"] is None
+
+
+def test_tensors_that_the_index_does_not_name_are_told_regression(model: Path) -> None:
+    save_file({"tensor1": torch.arange(1000.0), "more": torch.ones(2)}, model / SHARDS[1])
+    code, told = checked(model)
+    assert code == 0
+    assert "note: the index does not name more, which its shards hold" in told
+    other = model.parent / "other.safetensors"
+    save_file({"alone": torch.ones(2)}, other)
+    with streamer.stream([other, model]) as stream:  # the file has no index
+        assert {name for name, _ in stream} == {"alone", "more", "tensor0", "tensor1"}
+    assert "the index does not name more, which its shards hold" in stream.report.remarks
+
+
+def test_an_index_of_another_format_tells_them_too_regression(tmp_path: Path) -> None:
+    for number in (1, 2):
+        tensors = {f"t{number}": torch.ones(2).expand(3, 2), f"more{number}": torch.ones(2)}
+        torch.save({**tensors, "epoch": number}, tmp_path / f"model-{number}.bin")
+    weight_map = {"t1": "model-1.bin", "t2": "model-2.bin", "more1": "model-1.bin"}
+    (tmp_path / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    code, told = checked(tmp_path)
+    assert code == 0
+    assert "note: the shards differ in their metadata 'epoch': the last shard's count" in told
+    assert "note: the index does not name more2, which its shards hold" in told
