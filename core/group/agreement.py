@@ -151,7 +151,8 @@ def _compare_identities(member: Member, catalog: Catalog) -> None:
         if each != told[0]:
             member.is_over = True  # each rank finds this difference by itself
             raise UsageError(
-                f"rank {rank} of the group reads other objects than rank 0: by login, headers, endpoint or redirect",
+                f"rank {rank} of the group reads other objects than rank 0: by login, headers, endpoint, proxy or "
+                "redirect",
                 uri=catalog.shards[0].uri,
                 hint="Pass all ranks the same, also in the environment, or let each rank load alone: group=None",
             )

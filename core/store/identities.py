@@ -1,9 +1,10 @@
 """What decides the bytes of an object beside its version: loads share, cache and compare objects by this alone.
 
-An identity is a digest of the exact URL with its query, the object behind redirects, the endpoint, and the login and
-headers of the requests. It is the same in another process and after a renewal: the parts of a signature that differ
-from one signing to the next are left out. It is empty if nothing of that kind identifies the object; such an object is
-neither shared nor cached. An identity is made of secrets, so whoever shows it to others salts it first.
+An identity is a digest of the exact URL with its query, the object behind redirects, the endpoint, the login and
+headers of the requests, and the proxy of requests without TLS. It is the same in another process and after a renewal:
+the parts of a signature that differ from one signing to the next are left out. It is empty if nothing of that kind
+identifies the object; such an object is neither shared nor cached. An identity is made of secrets, so whoever shows it
+to others salts it first.
 """
 
 from __future__ import annotations
@@ -25,21 +26,25 @@ __all__ = ["digest_of", "identity_of", "is_sealed", "seal_of", "stable_url"]
 SALT_BYTES = 8
 ROUNDS = 10_000  # some milliseconds, once for a load or a pull
 
-# Query parameters that differ between two signatures of one object: by the parameter that every such signature has.
+# Query parameters that differ between two signatures of one object: by the parameters that every such signature has.
 # https://docs.aws.amazon.com/AmazonS3/latest/API/sigv4-query-string-auth.html
 # https://cloud.google.com/storage/docs/authentication/signatures
 # https://learn.microsoft.com/rest/api/storageservices/create-service-sas
 # https://docs.aws.amazon.com/AmazonCloudFront/latest/DeveloperGuide/private-content-signed-urls.html
 _OF_SIGNATURES = {
     **{
-        f"x-{cloud}-signature": {f"x-{cloud}-{name}" for name in ("algorithm", "credential", "date", "expires")}
-        | {f"x-{cloud}-security-token", f"x-{cloud}-signedheaders", f"x-{cloud}-signature"}
+        (f"x-{cloud}-date", f"x-{cloud}-signature"): {
+            f"x-{cloud}-{name}"
+            for name in ("algorithm", "credential", "date", "expires", "security-token", "signature", "signedheaders")
+        }
         for cloud in ("amz", "goog")
     },
-    "awsaccesskeyid": {"awsaccesskeyid", "expires", "signature", "x-amz-security-token"},
-    "googleaccessid": {"expires", "googleaccessid", "signature"},
-    "key-pair-id": {"expires", "key-pair-id", "policy", "signature"},
-    "sig": {"jwt", "se", "sig", "sip", "ske", "skoid", "sks", "skt", "sktid", "skv", "sp", "spr", "sr", "st", "sv"},
+    ("awsaccesskeyid", "expires", "signature"): {"awsaccesskeyid", "expires", "signature", "x-amz-security-token"},
+    ("expires", "googleaccessid", "signature"): {"expires", "googleaccessid", "signature"},
+    ("key-pair-id", "signature"): {"expires", "key-pair-id", "policy", "signature"},
+    ("sig", "sv"): {
+        *("jwt", "se", "sig", "sip", "ske", "skoid", "sks", "skt", "sktid", "skv", "sp", "spr", "sr", "st", "sv")
+    },
 }
 
 
@@ -69,7 +74,7 @@ def stable_url(url: str) -> str:
     address, mark, query = url.partition("?")
     pairs = [(unquote_plus(each.partition("=")[0]).lower(), each) for each in query.split("&")]
     names = {name for name, _ in pairs}
-    dropped = set().union(*(each for mark_of, each in _OF_SIGNATURES.items() if mark_of in names))
+    dropped = set().union(*(each for marks, each in _OF_SIGNATURES.items() if names.issuperset(marks)))
     return address + mark + "&".join(each for name, each in pairs if name not in dropped) if dropped else url
 
 

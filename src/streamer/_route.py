@@ -42,11 +42,19 @@ class Route:
 
     def note_failure(self, error: StorageError) -> None:
         """Note in an error without the storage's error code or request ID that the proxy may have sent the response."""
-        if self._server.startswith("http://"):
+        if self._is_plain:
             suspect_proxy(error, self._place)
 
+    def answering_proxy(self) -> str:
+        """Return the proxy that chooses who answers; none over TLS, where the certificate names who does."""
+        return self._place() if self._is_plain else ""
+
+    @property
+    def _is_plain(self) -> bool:
+        return self._server.startswith("http://")
+
     def _place(self) -> str:
-        from streamer.backends.client.proxy import environment_proxy  # noqa: PLC0415 (takes 20 ms: only after a failure)
+        from streamer.backends.client.proxy import environment_proxy  # noqa: PLC0415 (takes 20 ms: most stores have imported it when it is needed)
 
         with suppress(OptionError):  # a SOCKS proxy, which sends no status
             return self._places or place_of(environment_proxy(self._server) or "")

@@ -174,11 +174,13 @@ class _Folders:
 class _Identities:
     _store: Any
     _secrets: SecretTexts
+    _route: Route
 
     def identity(self, info: ObjectInfo) -> str:
         with self._secrets.masking_errors():
             identity: str = self._store.identity(info)
-        return identity
+        proxy = self._route.answering_proxy()
+        return digest_of(identity, proxy) if identity and proxy else identity
 
 
 class _Uploads:

@@ -54,8 +54,12 @@ ROWS: dict[str, tuple[Place, list[Place], list[Place]]] = {
             (f"{HTTP}?file=a", {"headers": {"X-File": "a"}}),
             (f"{HTTP}?file=a", {"cookies": {"user": "a"}}),
             (f"{HTTP}?file=a&sv=1", {}),
+            *(
+                (f"{HTTP}?file=a&{name}=1", {})
+                for name in ("sig", "signature", "key-pair-id", "x-goog-signature", "expires")
+            ),
         ],
-        [(f"{HTTP}?file=a&X-Amz-Date=1&X-Amz-Signature=1", {}), (f"{HTTP}?file=a&se=1&sig=1", {})],
+        [(f"{HTTP}?file=a&X-Amz-Date=1&X-Amz-Signature=1", {}), (f"{HTTP}?file=a&sv=1&se=1&sig=1", {})],
     ),
     "s3": (
         ("s3://bucket/a", S3),
@@ -166,7 +170,7 @@ FILES = {name: save({"a": np.full(1000, number, dtype=np.float32)}) for number, 
 
 
 class _Files(BaseHTTPRequestHandler):
-    """Chooses one of two files by query, path, header, cookie, login or redirect; both have one size and one ETag."""
+    """Chooses one of two files by query, path, header, cookie, login, redirect, or as a proxy; both have one ETag."""
 
     protocol_version = "HTTP/1.1"
 
@@ -174,7 +178,7 @@ class _Files(BaseHTTPRequestHandler):
         parts, headers = urlsplit(self.path), self.headers
         query = parse_qs(parts.query)
         told = (*query.get("file", []), parts.path[-1], headers.get("X-File", ""), headers.get("Cookie", "")[-1:])
-        name = "b" if "b" in told or headers.get("Authorization") else "a"
+        name = "b" if "b" in told or headers.get("Authorization") or parts.netloc else "a"
         if parts.path.startswith("/moved"):
             self.send_response(302)
             self.send_header("Location", f"/{name}?X-Amz-Date={self.server.request_count}&X-Amz-Signature=1")  # type: ignore[attr-defined]
@@ -216,6 +220,7 @@ OTHERS = {
     "header": ("http://{}/a", "http://{}/a", {"headers": {"X-File": "b"}}),
     "cookie": ("http://{}/a", "http://{}/a", {"cookies": {"file": "b"}}),
     "login": ("http://{}/a", "http://user:password@{}/a", {}),
+    "proxy": ("http://{}/a", "http://{}/a", {"proxy": "http://{}"}),
     "redirect": ("http://{}/moved?file=a", "http://{}/moved?file=b", {}),
 }
 
@@ -225,6 +230,7 @@ def test_the_cache_holds_no_other_object_of_equal_size_and_version_regression(pa
     of_a, of_b, options = OTHERS[part]
     cached = streamer.Options(cache_dir=tmp_path / "cache")
     with two_files() as host:
+        options = {name: each.format(host) if name == "proxy" else each for name, each in options.items()}
         for uri, how, number in [(of_a, {}, 0), (of_b, options, 1), (of_a, {}, 0)]:
             for _ in "12":
                 with streamer.stream(uri.format(host), storage_options=how, options=cached, framework="np") as stream:
@@ -237,6 +243,7 @@ def test_the_cache_holds_no_other_object_of_equal_size_and_version_regression(pa
 def test_a_pull_keeps_no_file_of_another_object_regression(part, tmp_path):
     of_a, of_b, options = OTHERS[part]
     with two_files() as host:
+        options = {name: each.format(host) if name == "proxy" else each for name, each in options.items()}
         for uri, how, name, kept in [(of_a, {}, "a", 0), (of_a, {}, "a", 1), (of_b, options, "b", 0)]:
             report = pull(
                 uri.format(host), str(tmp_path / "here"), Wanted(storage_options=how), progress=False, on_wait=print
