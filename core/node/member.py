@@ -200,7 +200,7 @@ class Member:
         try:
             for _ in range(MOST_MEETINGS):
                 meeting = self._meet()
-                if meeting is None or self._is_over or not self._attend(meeting):
+                if meeting is None or not self._attend(meeting):
                     break
         except BaseException as error:  # a bug here must not make a load hang
             forget_locals(error)
@@ -243,7 +243,7 @@ class Member:
             self._changed.notify_all()
         fetchers = Fetchers(meeting, self._reads(), self._send, self._fail)
         try:
-            if fetchers.are_running:
+            if fetchers.are_running and not self._is_over:
                 self._talk(meeting)
         except (ChannelClosedError, OSError, ValueError, TypeError, LookupError):
             pass  # the leader is gone, or sent an invalid message: the members meet again
@@ -253,7 +253,7 @@ class Member:
             fetchers.close()
             meeting.channel.close()  # only after the reads ended, because the leader then lends the slots to others
             meeting.region.close()
-        return fetchers.are_running and not self._is_alone
+        return fetchers.are_running and not self._is_alone and not self._is_over
 
     def _talk(self, meeting: Meeting) -> None:
         """Exchange messages until the load is over, or the leader is silent."""

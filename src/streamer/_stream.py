@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, overload
 
@@ -206,10 +205,12 @@ class Stream(Generic[TensorT]):
         return session if rows is None else JoinedItems(session, self._plan, rows)
 
     def _started_session(self, order: Order) -> ReadSession:
-        with suppress(OutOfMemoryError):  # reading alone takes fewer threads, and less memory
-            if self._share:
+        if self._share:
+            try:
                 return self._session_of(order, self._share)
-        self._share = None
+            except OutOfMemoryError:  # reading alone takes fewer threads, and less memory
+                self._share.close()
+                self._share = None
         return self._session_of(order, None)
 
     def _session_of(self, order: Order, share: NodeShare | None) -> ReadSession:

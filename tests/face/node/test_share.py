@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 import zlib
 from collections.abc import Iterator
@@ -16,6 +17,10 @@ import pytest
 from node_load import NodeLoad
 from safetensors.numpy import load_file, save_file
 from servers.tcp_proxy import TcpProxy, http_requests
+
+import streamer
+from streamer import _stream
+from streamer.core.errors import OutOfMemoryError
 
 pytestmark = pytest.mark.server
 
@@ -298,3 +303,25 @@ def test_a_meeting_that_loses_a_descriptor_lets_others_meet_without_it_regressio
     for load in loads:
         load.go()
     assert [load.result()["tensors"] for load in loads] == [expected] * 3
+
+
+def test_a_load_without_memory_for_a_shared_session_leaves_its_meeting_regression(
+    monkeypatch, s3_server, uri, expected
+):
+    begin = _stream.ReadSession
+    refusals = [OutOfMemoryError("there is no memory for this session")]
+
+    def scarce(*arguments: Any, **how: Any) -> Any:
+        if refusals:
+            raise refusals.pop()
+        return begin(*arguments, **how)
+
+    monkeypatch.setattr(_stream, "ReadSession", scarce)
+    options = streamer.Options(share="node")
+    kept = {"framework": "np", "storage_options": s3_server.storage_options(), "options": options}
+    with streamer.stream(uri, **kept) as stream:
+        assert not [
+            each.name for each in threading.enumerate() if each.name.startswith(("streamer-member", "streamer-fetch"))
+        ]
+        assert {name: zlib.crc32(tensor) for name, tensor in stream} == expected
+    assert stream.report.bytes_read == stream.report.bytes
