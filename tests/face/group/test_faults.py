@@ -109,7 +109,7 @@ def test_a_rank_without_access_ends_all(data: bytes) -> None:
                 {
                     "uri": uri,
                     "options": {"memory_limit_bytes": "8MiB", "block_bytes": "256KiB"},
-                    "of": {str(rank): {"uri": f"{uri}?X-Amz-Signature={case}-{rank}"} for rank in range(3)},
+                    "of": {str(rank): {"uri": f"{uri}?X-Amz-Date=1&X-Amz-Signature={case}-{rank}"} for rank in range(3)},
                 },
             )
             for case in counts
@@ -129,7 +129,7 @@ def test_a_rank_that_finds_another_version_gets_a_changed_error(data: bytes) -> 
 
     with one_file(change, data) as server:
         uri = server.url.replace("/object", "/a.safetensors")
-        own = {str(rank): {"uri": f"{uri}?X-Amz-Signature={rank}"} for rank in range(3)}
+        own = {str(rank): {"uri": f"{uri}?X-Amz-Date=1&X-Amz-Signature={rank}"} for rank in range(3)}
         (told,) = ranks_tell(3, ("load", {"uri": uri, "of": own}))
         assert told[1]["error"] == "ChangedError"
         assert "The file was replaced since it was found" in told[1]["text"]  # by rank 0
