@@ -62,7 +62,7 @@ STARTS = (
     ("native", r'start_(?:engine_)?thread\("(\w+)"'),
     ("core", r'name=f"streamer-(\w+)\{'),
     *((folder, r'name=f"streamer-(\w+)\{') for folder in ("src", "compat", "integrations")),
-    *((folder, r'name="streamer-(\w+)"') for folder in ("src", "backends", "compat", "integrations")),
+    *((folder, r'name="streamer-(\w+)"') for folder in ("core", "src", "backends", "compat", "integrations")),
     *((folder, r'\brole="(\w+)"') for folder in ("core", "src", "backends", "compat", "integrations", "plugins")),
 )
 
