@@ -109,7 +109,9 @@ def test_a_rank_without_access_ends_all(data: bytes) -> None:
                 {
                     "uri": uri,
                     "options": {"memory_limit_bytes": "8MiB", "block_bytes": "256KiB"},
-                    "of": {str(rank): {"uri": f"{uri}?X-Amz-Date=1&X-Amz-Signature={case}-{rank}"} for rank in range(3)},
+                    "of": {
+                        str(rank): {"uri": f"{uri}?X-Amz-Date=1&X-Amz-Signature={case}-{rank}"} for rank in range(3)
+                    },
                 },
             )
             for case in counts

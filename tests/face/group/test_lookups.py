@@ -116,7 +116,10 @@ def test_ranks_read_with_signatures_of_their_own(tmp_path: Path) -> None:
     data = save({f"layers.{number}": torch.full((300_000,), float(number)) for number in range(4)})
     with one_file(change, data) as server:
         uri = server.url.replace("/object", "/a.safetensors")
-        own = {str(rank): {"uri": f"{uri}?X-Amz-Date=1&X-Amz-Signature={rank}", "names": [f"layers.{rank}"]} for rank in range(4)}
+        own = {
+            str(rank): {"uri": f"{uri}?X-Amz-Date=1&X-Amz-Signature={rank}", "names": [f"layers.{rank}"]}
+            for rank in range(4)
+        }
         (told,) = ranks_tell(4, ("load", {"uri": uri, "of": own}))
         assert values(told) == [[f"layers.{rank}"] for rank in range(4)]
     of_rank: dict[str, list[str]] = {}
