@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
-from streamer.core.checkpoint.format_choice import NO_FORMATS, Formats
+from streamer.core.checkpoint.format_choice import NO_FORMATS, Formats, is_beside_a_model
 from streamer.core.checkpoint.missing import (
     check_whole,
     is_pattern,
@@ -165,7 +165,9 @@ class _Search:
         by_name = {name_of(info): info for info in infos}
         if choice.index is not None:
             return self._from_index(by_name[choice.index], infos, choice.format)
-        return replace(self._whole([by_name[name] for name in choice.names], infos), format=choice.format)
+        meant = [name_of(info) for info in infos if _is_meant(info) and not is_beside_a_model(name_of(info))]
+        remarks = unnamed(meant, choice.names, choice.format.suffixes, "the usual name of a model is not that of")
+        return replace(self._whole([by_name[name] for name in choice.names], infos, remarks), format=choice.format)
 
     def _whole(self, shards: list[ObjectInfo], infos: list[ObjectInfo], remarks: tuple[str, ...] = ()) -> Shards:
         """Return the shards of a folder without an index, if no shard of a numbered series is missing."""

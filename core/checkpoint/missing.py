@@ -76,19 +76,22 @@ def missing_shard(shard: str, index_uri: str) -> MissingShardError:
     )
 
 
-def unnamed(names: Sequence[str], shards: Collection[str], suffixes: tuple[str, ...]) -> tuple[str, ...]:
-    """Return a remark if weights lie beside an index that does not name them: they may be what the user means.
+def unnamed(
+    names: Sequence[str], shards: Collection[str], suffixes: tuple[str, ...], why: str = "the index does not name"
+) -> tuple[str, ...]:
+    """Return a remark if weights lie beside those that are loaded: they may be what the user means.
 
     Args:
-        names: Names of the files beside the index.
-        shards: Names of the shards that it names.
+        names: Names of the files in the folder.
+        shards: Names of the shards that are loaded, because the index names them, say.
         suffixes: Suffixes of such shards.
+        why: The text of the remark before their names.
     """
     others = [name for name in names if name.endswith(suffixes) and name not in shards]
     others = [name for name in others if name not in second_copies([*others, *shards])]
     if not others:
         return ()
-    return (f"the index does not name {names_text(others, 3)}: left out; name the file to load it",)
+    return (f"{why} {names_text(others, 3)}: left out; name the file to load it",)
 
 
 def unfinished(names: Sequence[str], label: str) -> tuple[str, ...]:

@@ -58,5 +58,5 @@ def duplicate_tensor(name: str, first: str, second: str) -> FormatError:
         return FormatError("the same shard is named twice", uri=first, hint="Name each file once")
     return FormatError(
         f"tensor {name[:80]!r} is in two shards: {first} and {second}",
-        hint="Name one file, or the *.safetensors.index.json that says which shard counts",
+        hint="Name one file, or the *.index.json that says which shard counts",
     )

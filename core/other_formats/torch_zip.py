@@ -22,7 +22,7 @@ from streamer.core.errors import FormatError
 from streamer.core.format.dtypes import DTYPES_BY_TORCH_NAME, bits_of
 from streamer.core.format.header_entries import remarks_on_metadata
 from streamer.core.format.plain_pickle import GlobalName, Record, read_plain, same
-from streamer.core.format.shard_names import is_consolidated, is_of_training
+from streamer.core.format.shard_names import is_consolidated, is_of_training, series_of
 from streamer.core.format.torch_archive import STORAGES, TORCH_NAMES
 from streamer.core.other_formats.interface import (
     CheckpointFile,
@@ -151,7 +151,7 @@ class TorchZip:
         """Choose the files of a model; see `Format.files_of`."""
         own = [name for name in names if not is_of_training(name)]
         models = [name for name in own if _MODEL.fullmatch(name)]
-        if not models and len(own) > 1:
+        if not models and len({series_of(name) or name for name in own}) > 1:
             what = f"the folder holds {len(own)} files of PyTorch: {names_text(own)}"
             raise FormatError(what, hint="Name the one to load")
         if len(models) > 1 and all(map(is_consolidated, models)):  # each holds a slice of every tensor

@@ -347,6 +347,38 @@ def test_several_models_in_a_folder_are_to_be_named(tmp_path: Path) -> None:
         streamer.load(tmp_path)
 
 
+@pytest.mark.parametrize("stem", ["p", "pytorch_model", "checkpoint", "weights.v2"])
+def test_a_series_of_any_name_is_a_model_regression(tmp_path: Path, stem: str) -> None:
+    for number in (1, 2, 3):
+        torch.save({f"w{number}": torch.ones(number)}, tmp_path / f"{stem}-{number:05d}-of-00003.bin")
+    torch.save({"state": torch.ones(2)}, tmp_path / "optimizer.bin")
+    assert sorted(streamer.load(tmp_path)) == ["w1", "w2", "w3"]
+    (tmp_path / f"{stem}-00002-of-00003.bin").unlink()
+    with pytest.raises(streamer.MissingShardError, match="2 of the 3 shards"):
+        streamer.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("taken", "others", "told"),
+    [
+        ("pytorch_model.bin", ["other.bin"], True),
+        ("model.pt", ["ema.pt", "step-100.ckpt"], True),
+        ("adapter_model.bin", ["base.pth"], True),
+        ("pytorch_model.bin", ["optimizer.pt", "training_args.bin", "rng_state.pth"], False),
+        ("model.pt", ["meta.pt", ".hidden.pt", "notes.txt"], False),
+    ],
+)
+def test_files_beside_the_usual_name_are_told_regression(
+    tmp_path: Path, taken: str, others: list[str], told: bool
+) -> None:
+    for name in (taken, *others):
+        torch.save({"w": torch.full((2,), float(name == taken))}, tmp_path / name)
+    with streamer.stream(tmp_path) as stream:
+        assert dict(stream)["w"].sum() == 2
+    remark = f"the usual name of a model is not that of {', '.join(sorted(others))}: left out; name the file to load it"
+    assert (remark in stream.report.remarks) == told
+
+
 @pytest.mark.parametrize(
     ("name", "said"),
     [
