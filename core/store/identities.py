@@ -31,7 +31,7 @@ ROUNDS = 10_000  # some milliseconds, once for a load or a pull
 # https://cloud.google.com/storage/docs/authentication/signatures
 # https://learn.microsoft.com/rest/api/storageservices/create-service-sas
 # https://docs.aws.amazon.com/AmazonCloudFront/latest/DeveloperGuide/private-content-signed-urls.html
-_OF_SIGNATURES = {
+_OF_SIGNATURES: dict[tuple[str, ...], set[str]] = {
     **{
         (f"x-{cloud}-date", f"x-{cloud}-signature"): {
             f"x-{cloud}-{name}"
