@@ -55,8 +55,9 @@ class Chunk(Protocol):
 
 
 class _Item(NamedTuple):
-    """A chunk: the item that holds it, its offsets in the tensor and its shape."""
+    """A chunk of a tensor: the item that holds it, its offsets in the tensor and its shape."""
 
+    name: str
     saved: SavedItem
     offsets: tuple[int, ...]
     shape: tuple[int, ...]
@@ -125,7 +126,7 @@ def _items(name: str, entry: SavedTensor, metadata: DcpMetadata) -> list[_Item]:
         if saved.transforms:
             hint = "streamer.dcp.StorageReader reads it, with dcp.load"
             raise FormatError(f"tensor {quoted(name)} is saved with {', '.join(saved.transforms)[:80]}", hint=hint)
-        items.append(_Item(saved, chunk.offsets, chunk.sizes, dtype))
+        items.append(_Item(name, saved, chunk.offsets, chunk.sizes, dtype))
     _check_cover(name, entry.size, items)
     return items
 
@@ -246,9 +247,14 @@ def _plain(file: CheckpointFile, item: _Item, head: bytes, tail: bytes, archives
 def _strange(file: CheckpointFile, item: _Item) -> _Place:
     """Find the bytes of a tensor that is strided, or shares a larger storage."""
     part = _Part(file, item.saved.offset, item.saved.length)
-    tensors = TorchZip().read_index([part]).tensors
+    try:
+        tensors = TorchZip().read_index([part]).tensors
+    except FormatError as error:
+        error.message = f"an item of tensor {quoted(item.name)}: {error.message}"
+        raise
     if len(tensors) != 1 or (tensors[0].dtype, tensors[0].shape) != (item.dtype, item.shape):
-        raise FormatError("an item holds another tensor than the metadata say", uri=file.uri)
+        what = f"an item of tensor {quoted(item.name)} holds another tensor than the metadata say"
+        raise FormatError(what, uri=file.uri)
     found = tensors[0]
     return _Place(file, found.begin + (item.saved.offset if found.reader is None else 0), found.reader)
 

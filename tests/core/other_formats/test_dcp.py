@@ -264,3 +264,32 @@ def test_objects_without_tensors_are_an_error_that_names_them_regression(tmp_pat
     dcp.save({"step": 3, "rates": {"a": 0.1}}, checkpoint_id=tmp_path)
     with pytest.raises(FormatError, match=r"holds no tensors, but objects: .*step"):
         streamer.load(tmp_path)
+
+
+class Changing(dcp.DefaultSavePlanner):
+    """Saves other tensors than the plan says, as planners of programs may."""
+
+    def __init__(self, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.change = change
+
+    def transform_object(self, write_item: Any, object: Any) -> Any:  # noqa: A002 (its name in torch)
+        return self.change(super().transform_object(write_item, object))
+
+
+@pytest.mark.parametrize(
+    ("tensor", "change", "said"),
+    [
+        (torch.ones(2, 3, dtype=torch.complex64), torch.conj, "conjugated"),
+        (torch.ones(2, 3), torch.Tensor.half, "holds another tensor"),
+        (torch.ones(2, 3), torch.Tensor.int, "holds another tensor"),
+        (torch.ones(2, 3), torch.t, "holds another tensor"),
+    ],
+    ids=["conjugated", "cast", "of equal size", "transposed"],
+)
+def test_an_item_that_is_refused_is_named_by_its_tensor_regression(
+    tmp_path: Path, tensor: torch.Tensor, change: Callable[[torch.Tensor], torch.Tensor], said: str
+) -> None:
+    dcp.save({"odd": tensor}, checkpoint_id=tmp_path, planner=Changing(change))
+    with pytest.raises(FormatError, match=rf"an item of tensor 'odd'.*{said}"):
+        streamer.load(tmp_path, names="odd")
