@@ -10,6 +10,9 @@ A format of checkpoints is added in the same way: an entry point in the group ``
 module with a `hookimpl` called ``streamer_format``, which returns a `Format`.
 """
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from streamer.backends.option_names import check_option_names
 from streamer.core.errors import (
     AccessDeniedError,
@@ -56,8 +59,10 @@ from streamer.core.store.sources import (
     hookimpl,
 )
 from streamer.core.store.uploads import Upload, UploadingStore
-from streamer.plugins.inventory import Backend, Examined, ExaminedFormat, examine, examine_formats, installed
 from streamer.plugins.registry import open_store
+
+if TYPE_CHECKING:
+    from streamer.plugins.inventory import Backend, Examined, ExaminedFormat, examine, examine_formats, installed
 
 __all__ = [
     "AccessDeniedError",
@@ -112,3 +117,16 @@ __all__ = [
     "installed",
     "open_store",
 ]
+
+_OF_INVENTORY = ("Backend", "Examined", "ExaminedFormat", "examine", "examine_formats", "installed")
+
+
+def __getattr__(name: str) -> Any:
+    """Import what lists plug-ins when it is first used (PEP 562): no load needs it."""
+    if name not in _OF_INVENTORY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module("streamer.plugins.inventory"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -15,11 +15,10 @@ from streamer.core.checkpoint.cuts import Cut
 from streamer.core.checkpoint.header_reads import read_headers
 from streamer.core.checkpoint.shard_choice import NO_INDEX, ShardChoice, duplicate_tensor
 from streamer.core.collector import collector_paused
-from streamer.core.encryption.sealed_files import METADATA_NAME
 from streamer.core.engine.session import SourceObject
 from streamer.core.errors import FormatError, ShardIndexError
 from streamer.core.format.header import Header, TensorEntry
-from streamer.core.format.header_entries import remarks_on_metadata
+from streamer.core.format.header_entries import ENCRYPTION_METADATA, OWN_PREFIX, remarks_on_metadata
 from streamer.core.options.settings import Settings
 from streamer.core.quoting import quoted
 
@@ -93,6 +92,12 @@ class Catalog:
     checksums: Mapping[str, int] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
 
+    @property
+    def may_be_encrypted(self) -> bool:
+        """Whether the headers have a name as only encrypted files have them."""
+        metadata = (key for each in self.header_metadata for key in each)
+        return any(name.startswith(OWN_PREFIX) for names in (metadata, self.tensors) for name in names)
+
     def in_file_order(self, names: set[str] | None = None) -> Iterator[ShardTensor]:
         """Yield the wanted tensors, or all, in the order of their bytes in storage."""
         for name, shard_tensor in self.tensors.items():
@@ -140,7 +145,7 @@ def read_catalog(
     kept = zip(beginnings, headers, strict=True) if keeps_headers else ()
     begun = [bytes(data[: header.data_begin]) for data, header in kept]
     of_headers = [header.metadata or {} for header in headers]
-    by_nature = (METADATA_NAME, SHARDING_INFO)  # each encrypted shard has its own parameters, each rank its own parts
+    by_nature = (ENCRYPTION_METADATA, SHARDING_INFO)  # each shard has parameters, and each rank parts, of its own
     remarks = (
         *remarks_on_metadata(of_headers, by_nature),
         *choice.remarks_on((name, each.shard) for name, each in tensors.items()),

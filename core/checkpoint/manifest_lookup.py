@@ -6,11 +6,11 @@ Guarantees: a manifest is used only if it fits the checkpoint's headers.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from shlex import quote
 from threading import Lock
 
 from streamer.core.checkpoint.catalog import Catalog
+from streamer.core.checkpoint.verification import ManifestOfShard
 from streamer.core.engine.byte_reads import read_ranges
 from streamer.core.engine.session import SourceObject
 from streamer.core.errors import ManifestError, ObjectNotFoundError, StorageError
@@ -23,16 +23,7 @@ from streamer.core.store.identities import identity_of
 from streamer.core.store.names import is_url, unquoted
 from streamer.core.store.sources import ObjectInfo, Store
 
-__all__ = ["ManifestOfShard", "Manifests", "check_fit", "manifest_paths", "name_in_manifest"]
-
-
-@dataclass(frozen=True)
-class ManifestOfShard:
-    """A manifest, and the name of one shard in it."""
-
-    manifest: Manifest
-    uri: str
-    shard: str
+__all__ = ["Manifests", "check_fit", "manifest_paths", "name_in_manifest"]
 
 
 def manifest_paths(infos: Sequence[ObjectInfo], index_path: str | None) -> list[str]:

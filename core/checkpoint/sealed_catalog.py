@@ -18,7 +18,6 @@ from streamer.core.checkpoint.shard_choice import duplicate_tensor
 from streamer.core.encryption.keys import LEAVE_OUT, KeySource
 from streamer.core.encryption.sealed_files import (
     HEADER_TENSOR,
-    METADATA_NAME,
     PAYLOAD_TENSOR,
     TAG_BYTES,
     TAGS_TENSOR,
@@ -35,6 +34,7 @@ from streamer.core.engine.plan import ReadPlan
 from streamer.core.errors import TamperedError, UsageError
 from streamer.core.format.dtypes import bits_of
 from streamer.core.format.header import MAX_JSON_BYTES, TensorEntry, parse_header
+from streamer.core.format.header_entries import ENCRYPTION_METADATA
 from streamer.core.options.settings import Settings
 
 __all__ = ["opened_catalog", "seal_plan", "with_whole_pieces"]
@@ -187,7 +187,7 @@ class _OuterFile(NamedTuple):
         """Authenticate the header, and read the hidden one if there is any."""
         if self.hidden is None or hidden is None:
             file = sealed_file(key, self.parameters, header=header, tags=tags, entries=self.entries, uri=self.uri)
-            metadata = {name: text for name, text in self.metadata.items() if name != METADATA_NAME}
+            metadata = {name: text for name, text in self.metadata.items() if name != ENCRYPTION_METADATA}
             return _Opened(file, self.entries, metadata)
         outer = sealed_file(key, self.parameters, header=header, tags=tags, entries=[self.hidden], uri=self.uri)
         inner_bytes = outer.decrypted(hidden, self.hidden.begin, self.uri)

@@ -1,7 +1,7 @@
 """The strategies to verify a checkpoint; the argument ``verify`` chooses one for the whole load.
 
 The strategy decides which digests are requested from a store before anything is read, whether headers are kept, and
-what each read compares.
+what each read compares. What computes and compares is imported when a load is verified.
 """
 
 from __future__ import annotations
@@ -11,11 +11,8 @@ from itertools import islice
 from typing import Literal, Protocol, TypeAlias
 
 from streamer.core.checkpoint.catalog import Catalog, ShardTensor
-from streamer.core.checkpoint.manifest_lookup import ManifestOfShard, Manifests, check_fit
-from streamer.core.checkpoint.manifest_verification import ManifestVerification
 from streamer.core.checkpoint.shards import Shards
-from streamer.core.checkpoint.store_verification import StoreVerification
-from streamer.core.checkpoint.verification import Expected, Verification
+from streamer.core.checkpoint.verification import Expected, ManifestOfShard, Verification
 from streamer.core.errors import FormatError, OptionError, PluginError
 from streamer.core.options.settings import Settings
 from streamer.core.secrets.environment import variable
@@ -112,7 +109,9 @@ class ByStore:
 
     def verification(
         self, catalog: Catalog, expected: Sequence[Expected], wanted: Sequence[ShardTensor]
-    ) -> StoreVerification:
+    ) -> Verification:
+        from streamer.core.checkpoint.store_verification import StoreVerification  # noqa: PLC0415 (as needed)
+
         digests = [each for each in expected if not isinstance(each, ManifestOfShard)]
         return StoreVerification(catalog, wanted, digests)
 
@@ -126,6 +125,8 @@ class ByManifest:
     compares_objects = False
 
     def expected_of(self, store: Store, found: Sequence[Shards], settings: Settings) -> list[list[Expected]]:
+        from streamer.core.checkpoint.manifest_lookup import Manifests  # noqa: PLC0415 (as needed)
+
         manifests = Manifests(store, settings)  # reads each manifest once, also if many URIs share it
 
         def of_uri(shards: Shards) -> list[Expected]:
@@ -137,11 +138,15 @@ class ByManifest:
 
     def verification(
         self, catalog: Catalog, expected: Sequence[Expected], wanted: Sequence[ShardTensor]
-    ) -> ManifestVerification:
+    ) -> Verification:
+        from streamer.core.checkpoint.manifest_verification import ManifestVerification  # noqa: PLC0415 (as needed)
+
         manifests = [each.manifest.shards[each.shard] for each in _manifests(expected)]
         return ManifestVerification(catalog, wanted, manifests)
 
     def check_headers(self, catalog: Catalog, expected: Sequence[Expected]) -> None:
+        from streamer.core.checkpoint.manifest_lookup import check_fit  # noqa: PLC0415 (as needed)
+
         check_fit(catalog, _manifests(expected))
 
 

@@ -7,10 +7,10 @@ compared and equal. An object that was not compared is reported with the reason.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from streamer.core.checkpoint.manifest_lookup import ManifestOfShard
 from streamer.core.checkpoint.report import ObjectCheck
 from streamer.core.log import OwnLogger
 from streamer.core.quoting import printable
@@ -18,10 +18,21 @@ from streamer.core.store.digests import NoDigest, ObjectDigest
 
 if TYPE_CHECKING:
     from streamer import _native
+    from streamer.core.format.manifest import Manifest
 
-__all__ = ["Expected", "Pieces", "Verification", "log_unverified"]
+__all__ = ["Expected", "ManifestOfShard", "Pieces", "Verification", "log_unverified"]
 
 _log = OwnLogger()
+
+
+@dataclass(frozen=True)
+class ManifestOfShard:
+    """A manifest, and the name of one shard in it."""
+
+    manifest: Manifest
+    uri: str
+    shard: str
+
 
 # The expected digest of one shard, or the reason why there is none.
 Expected: TypeAlias = ObjectDigest | NoDigest | ManifestOfShard

@@ -22,12 +22,12 @@ from streamer.core.encryption.keys import MOST_CONTEXT_CHARACTERS, MOST_KEY_ID_C
 from streamer.core.encryption.secret_keys import SecretKey
 from streamer.core.errors import EncryptionKeyError, FormatError, TamperedError, UsageError
 from streamer.core.format.header import TensorEntry
+from streamer.core.format.header_entries import ENCRYPTION_METADATA
 
-__all__ = ["HEADER_TENSOR", "METADATA_NAME", "PAYLOAD_TENSOR", "PIECE_BYTES", "TAGS_TENSOR", "TAG_BYTES"]
+__all__ = ["HEADER_TENSOR", "PAYLOAD_TENSOR", "PIECE_BYTES", "TAGS_TENSOR", "TAG_BYTES"]
 __all__ += ["SealedFile", "SealedParameters", "cipher_of", "new_parameters", "parsed_parameters"]
 __all__ += ["refuse_encrypted", "refuse_reserved", "reserved_name", "sealed_file", "tags_digest", "tensor_name"]
 
-METADATA_NAME = "streamer.encryption"
 TAGS_TENSOR, HEADER_TENSOR, PAYLOAD_TENSOR = "streamer.tags", "streamer.header", "streamer.tensors"
 TAG_BYTES = 16
 VERSION = 1
@@ -118,7 +118,7 @@ def refuse_reserved(names: Iterable[str], metadata: Iterable[str]) -> None:
         UsageError: a name belongs to the format of encrypted files.
     """
     reserved = [name for name in names if _OWN_TENSOR.fullmatch(name)] + [
-        key for key in metadata if key == METADATA_NAME
+        key for key in metadata if key == ENCRYPTION_METADATA
     ]
     if reserved:
         raise reserved_name(reserved[0])
@@ -130,7 +130,7 @@ def parsed_parameters(metadata: Mapping[str, str] | None, uri: str) -> SealedPar
     Raises:
         FormatError: they are malformed, or of a later version.
     """
-    text = (metadata or {}).get(METADATA_NAME)
+    text = (metadata or {}).get(ENCRYPTION_METADATA)
     if text is None:
         return None
     try:

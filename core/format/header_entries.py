@@ -25,8 +25,10 @@ from streamer.core.format.dtypes import DTYPE_BITS, MAX_UNSIGNED, byte_length
 from streamer.core.quoting import quoted
 
 __all__ = [
+    "ENCRYPTION_METADATA",
     "LORA_METADATA",
     "METADATA_KEY",
+    "OWN_PREFIX",
     "Document",
     "Entries",
     "Row",
@@ -36,6 +38,8 @@ __all__ = [
 ]
 
 METADATA_KEY = "__metadata__"
+ENCRYPTION_METADATA = "streamer.encryption"  # key of the metadata of an encrypted file
+OWN_PREFIX = "streamer."  # of that key, and of the tensors that only encrypted files have
 LORA_METADATA = "lora_adapter_metadata"  # key of the metadata that diffusers' save_lora_weights writes
 
 

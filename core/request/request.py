@@ -15,9 +15,6 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from streamer.core.checkpoint.selection import NamesOption, checked_names
-from streamer.core.checkpoint.slicing import SlicesOption, checked_slices
-from streamer.core.checkpoint.strategies import VerifyOption
-from streamer.core.encryption.keys import KeySource
 from streamer.core.errors import UsageError
 from streamer.core.options.arguments import (
     check_file_system,
@@ -34,7 +31,9 @@ from streamer.core.secrets.hidden_arguments import hidden, hidden_uris
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
-    from streamer.core.encryption.keys import KeyOption
+    from streamer.core.checkpoint.slicing import SlicesOption
+    from streamer.core.checkpoint.strategies import VerifyOption
+    from streamer.core.encryption.keys import KeyOption, KeySource
 
 __all__ = ["OneUri", "ProgressOption", "Request", "StorageOptions", "UriOption"]
 
@@ -91,8 +90,8 @@ class Request:
             storage_options=hidden(storage_options),
             fs=fs,
             names=checked_names(self.names),
-            slices=checked_slices(self.slices),
-            key=None if self.key is None else KeySource(self.key, self.context).check(),
+            slices=None if self.slices is None else _checked_slices(self.slices),
+            key=None if self.key is None else _key_source(self.key, self.context),
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -122,3 +121,15 @@ class Request:
 
 def _remade(kind: type[Request], arguments: dict[str, Any]) -> Request:
     return kind(**arguments)
+
+
+def _checked_slices(slices: SlicesOption) -> SlicesOption:
+    from streamer.core.checkpoint.slicing import checked_slices  # noqa: PLC0415 (as needed)
+
+    return checked_slices(slices)
+
+
+def _key_source(key: KeyOption, context: str | None) -> KeySource:
+    from streamer.core.encryption.keys import KeySource  # noqa: PLC0415 (as needed)
+
+    return KeySource(key, context).check()

@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import secrets
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
@@ -104,7 +103,7 @@ def seal_of(identity: str, salt: str = "") -> str:
         >>> is_sealed("a", seal_of("a")), is_sealed("a", seal_of("b")), is_sealed("", seal_of(""))
         (True, False, False)
     """
-    salt = salt or secrets.token_hex(SALT_BYTES)
+    salt = salt or os.urandom(SALT_BYTES).hex()
     return f"{salt}-{hashlib.pbkdf2_hmac('sha256', identity.encode(), salt.encode(), ROUNDS).hex()}"
 
 

@@ -14,8 +14,6 @@ from streamer.core.discovery.entry_points import refuse_accidental
 from streamer.core.errors import OptionError
 from streamer.core.format.dtypes import TORCH_DTYPES
 from streamer.core.tensors.devices import Devices, TorchDevices
-from streamer.core.tensors.jax_framework import JaxFramework
-from streamer.core.tensors.numpy_framework import NumpyFramework
 from streamer.core.tensors.unsupported import check_addressable, unsupported
 
 if TYPE_CHECKING:
@@ -170,9 +168,13 @@ def framework_of(
     if cast_to is not None:
         raise OptionError("dtype= casts torch tensors only", hint='Use framework="pt", or the array\'s astype')
     if kind == "np":
+        from streamer.core.tensors.numpy_framework import NumpyFramework  # noqa: PLC0415 (as needed)
+
         return NumpyFramework(device)
     if fills_targets:
         raise OptionError("arrays of jax cannot be filled", hint='Use load(framework="jax"), which makes new arrays')
+    from streamer.core.tensors.jax_framework import JaxFramework  # noqa: PLC0415 (as needed)
+
     return JaxFramework(device, folders)
 
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
-from streamer.core.encryption.keys import hidden_key
 from streamer.core.group.joining import reporting_to_group
 from streamer.core.request.request import Request
 from streamer.core.secrets.hidden_arguments import hidden, hidden_uris
@@ -108,8 +107,12 @@ def takes_fields(of: type, **defaults: Any) -> Callable[[Function], Function]:
 
 def hidden_arguments(uri: Any, how: Mapping[str, Any]) -> tuple[Any, Any]:
     """Wrap arguments that may hold secrets, before anything can raise: a traceback may show arguments."""
-    key = {"key": hidden_key(how["key"])} if "key" in how else {}
-    return hidden_uris(uri), {**how, **key, "storage_options": hidden(how.get("storage_options"))}
+    hidden_how = {**how, "storage_options": hidden(how.get("storage_options"))}
+    if how.get("key") is not None:
+        from streamer.core.encryption.keys import hidden_key  # noqa: PLC0415 (as needed)
+
+        hidden_how["key"] = hidden_key(how["key"])
+    return hidden_uris(uri), hidden_how
 
 
 def request_of(function: Callable[..., Any], uri: Any, how: Mapping[str, Any]) -> Request:

@@ -1,4 +1,7 @@
-"""Opens the checkpoint of a request: locates it, reads its headers, and selects the wanted tensors."""
+"""Opens the checkpoint of a request: locates it, reads its headers, and selects the wanted tensors.
+
+What only some checkpoints need (encryption, parts of tensors, other formats, digests) is imported when one needs it.
+"""
 
 from __future__ import annotations
 
@@ -10,19 +13,12 @@ from typing import TYPE_CHECKING, Any
 from streamer._locate_shards import locate
 from streamer.core.cache.cache import Cache, Distrusting, open_cache
 from streamer.core.checkpoint.catalog import Catalog, ShardTensor, read_catalog, remarks_on_parts
-from streamer.core.checkpoint.format_catalog import read_format_catalog
 from streamer.core.checkpoint.format_choice import NO_FORMATS, Formats
-from streamer.core.checkpoint.manifest_lookup import ManifestOfShard
-from streamer.core.checkpoint.sealed_catalog import opened_catalog, with_whole_pieces
 from streamer.core.checkpoint.selection import select
 from streamer.core.checkpoint.shards import Shards, name_of
-from streamer.core.checkpoint.slicing import sliced
-from streamer.core.checkpoint.store_verification import with_checksums
 from streamer.core.checkpoint.strategies import Strategy, Unverified, strategy_of
-from streamer.core.checkpoint.verification import Verification
-from streamer.core.encryption.keys import hidden_key
+from streamer.core.checkpoint.verification import ManifestOfShard, Verification
 from streamer.core.errors import FormatError, TruncatedError
-from streamer.core.format.manifest import TensorDigest
 from streamer.core.log import OwnLogger
 from streamer.core.options.settings import Settings, resolve
 from streamer.core.quoting import printable
@@ -34,6 +30,9 @@ from streamer.plugins.formats import formats_for
 from streamer.plugins.registry import folder_of
 
 if TYPE_CHECKING:
+    from streamer import _native
+    from streamer.core.engine.plan import ReadPlan
+    from streamer.core.format.manifest import TensorDigest
     from streamer.core.group.member import Member
 
 __all__ = ["OpenedCheckpoint", "framework_for", "open_checkpoint", "wanted_tensors"]
@@ -82,8 +81,18 @@ class OpenedCheckpoint:
             return None
         verification = self._strategy.verification(self.catalog, self._expected, wanted)
         if self.catalog.checksums:
+            from streamer.core.checkpoint.store_verification import with_checksums  # noqa: PLC0415 (as needed)
+
             verification = with_checksums(self.catalog, wanted, verification)
         return Distrusting(verification, wanted, self.cache) if verification else None
+
+    def seal_plan(self, plan: ReadPlan) -> _native.SealPlan | None:
+        """Return what the engine needs to decrypt the items of a plan; None if nothing is encrypted."""
+        if not self.is_sealed:
+            return None
+        from streamer.core.checkpoint.sealed_catalog import seal_plan  # noqa: PLC0415 (as needed)
+
+        return seal_plan(self.catalog, plan)
 
     def tensor_digests(self) -> list[Mapping[str, TensorDigest]]:
         """Return the digests that the manifest has for each shard's tensors; empty if no manifest is compared."""
@@ -146,6 +155,9 @@ def _opened(
 
     def read() -> Catalog:
         if shards.format is not None:
+            from streamer.core.checkpoint.format_catalog import read_format_catalog  # noqa: PLC0415 (as needed)
+            from streamer.core.encryption.keys import hidden_key  # noqa: PLC0415 (as needed)
+
             names, key = [name_of(info) for info in shards.infos], hidden_key(request.key)
             return read_format_catalog(shards.format, cache.objects, names, settings, shards.choice, key=key)
         keeps_headers = strategy.compares_objects or request.key is not None
@@ -153,8 +165,13 @@ def _opened(
         strategy.check_headers(catalog, shards.expected)
         if formats is not NO_FORMATS and not is_raw:  # a file of one rank is given as it is by safetensors' own names
             catalog = _with_parts_remarked(catalog, shards.label)
+        if is_raw or (request.key is None and not catalog.may_be_encrypted):
+            return catalog
+        from streamer.core.checkpoint.sealed_catalog import opened_catalog  # noqa: PLC0415 (as needed)
+        from streamer.core.encryption.keys import hidden_key  # noqa: PLC0415 (as needed)
+
         is_whole = shards.kind in ("folder", "index")
-        return catalog if is_raw else opened_catalog(catalog, hidden_key(request.key), settings, is_whole=is_whole)
+        return opened_catalog(catalog, hidden_key(request.key), settings, is_whole=is_whole)
 
     catalog = _read_catalog(cache, settings, read)
     if shards.format is not None and strategy.compares_objects:
@@ -211,5 +228,13 @@ def wanted_tensors(checkpoint: OpenedCheckpoint, request: Request, *, is_lazy: b
     """
     available = list(checkpoint.catalog.tensors)
     chosen = select(request.names, available, checkpoint.label)
-    wanted = sliced(list(checkpoint.catalog.in_file_order(chosen)), request.slices, available, checkpoint.label)
-    return wanted if is_lazy else with_whole_pieces(checkpoint.catalog, wanted)
+    wanted = list(checkpoint.catalog.in_file_order(chosen))
+    if request.slices is not None:
+        from streamer.core.checkpoint.slicing import sliced  # noqa: PLC0415 (as needed)
+
+        wanted = sliced(wanted, request.slices, available, checkpoint.label)
+    if is_lazy or not checkpoint.is_sealed:
+        return wanted
+    from streamer.core.checkpoint.sealed_catalog import with_whole_pieces  # noqa: PLC0415 (as needed)
+
+    return with_whole_pieces(checkpoint.catalog, wanted)

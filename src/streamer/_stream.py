@@ -19,7 +19,6 @@ from streamer._progress import Progress
 from streamer.core.checkpoint.catalog import ShardTensor
 from streamer.core.checkpoint.destinations import Destinations
 from streamer.core.checkpoint.report import LoadReport, device_path, gpudirect_remarks, load_report
-from streamer.core.checkpoint.sealed_catalog import seal_plan
 from streamer.core.checkpoint.targets import Targets
 from streamer.core.checkpoint.verification import Verification, log_unverified
 from streamer.core.collector import collector_paused
@@ -230,7 +229,7 @@ class Stream(Generic[TensorT]):
             # It refers to no stream, so that garbage collection closes one.
             name_of=lambda row: wanted[row if rows is None else rows[row]].entry.name,
             device_tensors=self._destinations.device_tensors,
-            seals=seal_plan(catalog, self._plan),
+            seals=self._checkpoint.seal_plan(self._plan),
             on_end=lambda: [each.close() for each in (share, ahead) if each],
         )
         if ahead:

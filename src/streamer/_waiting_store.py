@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from urllib.parse import urlsplit
 
 from streamer import _native
@@ -18,7 +18,6 @@ from streamer.core.secrets.texts import SecretTexts
 from streamer.core.store.digests import NoDigest, ObjectDigest
 from streamer.core.store.identities import digest_of, stable_url
 from streamer.core.store.names import scheme_of
-from streamer.core.store.own_objects import OwningUpload
 from streamer.core.store.sources import (
     DigestingStore,
     FolderStore,
@@ -31,7 +30,9 @@ from streamer.core.store.sources import (
     Store,
 )
 from streamer.core.store.uploads import ResumingStore, Upload, UploadingStore
-from streamer.core.store.versioned_uploads import owning
+
+if TYPE_CHECKING:
+    from streamer.core.store.own_objects import OwningUpload
 
 __all__ = ["waiting"]
 
@@ -189,7 +190,7 @@ class _Uploads:
 
     def begin_upload(self, path: str, *facts: Any) -> OwningUpload:
         upload: Upload = self._ask(lambda: self._store.begin_upload(path, *facts))
-        return _WaitingUpload(owning(upload, self._store, path, facts[-1]), self._ask)
+        return _owning(upload, self._store, path, facts, self._ask)
 
     def remove(self, path: str) -> None:
         self._ask(lambda: self._store.remove(path))
@@ -201,7 +202,13 @@ class _Resumes:
 
     def resume_upload(self, path: str, *facts: Any) -> OwningUpload:
         upload: Upload = self._ask(lambda: self._store.resume_upload(path, *facts))
-        return _WaitingUpload(owning(upload, self._store, path, facts[-1]), self._ask)
+        return _owning(upload, self._store, path, facts, self._ask)
+
+
+def _owning(upload: Upload, store: Any, path: str, facts: Sequence[Any], ask: Callable[..., Any]) -> OwningUpload:
+    from streamer.core.store.versioned_uploads import owning  # noqa: PLC0415 (a load needs none of it)
+
+    return _WaitingUpload(owning(upload, store, path, facts[-1]), ask)
 
 
 _ABILITIES: dict[Any, type] = {

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from streamer.core.encryption.keys import KeySource
-from streamer.core.encryption.sealed_files import METADATA_NAME, reserved_name
+from streamer.core.encryption.sealed_files import reserved_name
 from streamer.core.errors import OptionError, UsageError
+from streamer.core.format.header_entries import ENCRYPTION_METADATA
 from streamer.core.format.shard_names import INDEX_SUFFIX, SHARD_SUFFIX
 from streamer.core.options.arguments import check_switch
 from streamer.core.quoting import quoted
@@ -75,8 +76,8 @@ class SaveOptions:
             raise OptionError(f"storage_options is a mapping of names to values, not {kind}")
         if self.metadata is not None and not isinstance(self.metadata, Mapping):
             raise UsageError(f"metadata is a mapping of texts, not {type(self.metadata).__name__}")
-        if METADATA_NAME in (self.metadata or {}):
-            raise reserved_name(METADATA_NAME)
+        if ENCRYPTION_METADATA in (self.metadata or {}):
+            raise reserved_name(ENCRYPTION_METADATA)
         for key, value in (self.metadata or {}).items():
             wrong = next((each for each in (key, value) if not isinstance(each, str)), None)
             if wrong is not None or key is None or value is None:

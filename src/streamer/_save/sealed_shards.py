@@ -16,7 +16,6 @@ from streamer.core.checkpoint.saved_tensors import SavedTensors
 from streamer.core.encryption.keys import KeySource
 from streamer.core.encryption.sealed_files import (
     HEADER_TENSOR,
-    METADATA_NAME,
     PAYLOAD_TENSOR,
     TAG_BYTES,
     TAGS_TENSOR,
@@ -29,6 +28,7 @@ from streamer.core.encryption.sealed_files import (
 )
 from streamer.core.encryption.secret_keys import SecretKey
 from streamer.core.errors import EngineError
+from streamer.core.format.header_entries import ENCRYPTION_METADATA
 from streamer.core.format.header_writer import TensorLayout, render_header
 from streamer.core.options.machine import processors
 
@@ -91,7 +91,7 @@ class SealedShard(ShardBytes):
         self._parameters, self._inner = parameters, inner
         self._inner_header = render_header(inner, metadata) if parameters.hides_names else b""
         outer = {} if parameters.hides_names else dict(metadata)
-        outer[METADATA_NAME] = parameters.rendered()
+        outer[ENCRYPTION_METADATA] = parameters.rendered()
         size_bytes = parameters.piece_bytes
         most = 3 + sum(each.size_bytes // size_bytes + 2 for each in inner) + len(self._inner_header) // size_bytes
         least_bytes = len(render_header(self._layouts(most), outer))  # pieces depend on where the first tensor begins
