@@ -32,7 +32,7 @@ from streamer.core.options.settings import Settings, resolve
 from streamer.core.secrets.redact import redact
 from streamer.core.store.own_objects import OwningUpload
 from streamer.core.store.sources import Store
-from streamer.integrations.routed_names import RoutedName, routed
+from streamer.integrations.routed_call import RoutedName, routed
 
 __all__ = ["check_saves", "refuse_arguments_of_save", "refuse_hub", "saved_folder"]
 

@@ -10,8 +10,8 @@ from typing import Any, Protocol
 from streamer.compat.hooks import Hook, imported, is_equal
 from streamer.core.folders.private_folders import private_folder
 from streamer.integrations.folder_weights import FolderWeights
-from streamer.integrations.model_request import Location
-from streamer.integrations.routed_names import RoutedName, routed
+from streamer.integrations.library_calls import Location
+from streamer.integrations.routed_call import RoutedName, routed
 from streamer.integrations.small_checkpoint import small_checkpoint
 
 __all__ = ["OFFLOADED", "keep", "name_after"]

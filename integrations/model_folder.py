@@ -23,7 +23,7 @@ from streamer.core.options.settings import resolve
 from streamer.core.store.parallel import in_parallel
 from streamer.core.store.sources import ObjectInfo
 from streamer.integrations.folder_weights import FolderWeights
-from streamer.integrations.model_request import Location
+from streamer.integrations.library_calls import Location
 from streamer.integrations.naming import CONFIG, TRANSFORMERS, Naming, without
 from streamer.integrations.small_files import files_of_sub_folders, write_small_files
 

@@ -9,7 +9,7 @@ from functools import partial
 from streamer.core.checkpoint.small_files import OF_TOKENIZERS, USUAL_FILES
 from streamer.core.errors import ObjectNotFoundError
 from streamer.core.store.presence import enumerated
-from streamer.integrations.model_request import Location
+from streamer.integrations.library_calls import Location
 
 __all__ = ["COMPONENT", "CONFIG", "DIFFUSERS", "PIPELINE", "TRANSFORMERS", "ChosenWeights", "Naming", "without"]
 

@@ -8,7 +8,7 @@ from typing import Any
 from streamer.core.errors import OptionError
 from streamer.core.folders.private_folders import private_folder
 from streamer.integrations.folder_weights import FolderWeights
-from streamer.integrations.model_request import Location
+from streamer.integrations.library_calls import Location
 
 __all__ = ["SingleFile"]
 

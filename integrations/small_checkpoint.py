@@ -14,7 +14,7 @@ import torch
 
 from streamer.compat.hooks import imported
 from streamer.core.options.options import Options
-from streamer.integrations.model_request import Location
+from streamer.integrations.library_calls import Location
 
 __all__ = ["small_checkpoint", "without_progress_bars"]
 

@@ -23,7 +23,7 @@ from streamer.core.store.sources import ObjectInfo, Store
 from streamer.integrations.dcp.destination import Destination
 from streamer.integrations.dcp.saved_checkpoint import SavedCheckpoint
 from streamer.integrations.dcp.tensor_files import tensor_files_in
-from streamer.integrations.model_request import Location
+from streamer.integrations.library_calls import Location
 
 __all__ = ["Found", "checkpoint_in"]
 

@@ -27,7 +27,7 @@ from streamer.integrations.dcp.object_reads import Job, Part
 from streamer.integrations.dcp.tensor_files import TensorFiles
 from streamer.integrations.dcp.tensor_rows import Stored
 from streamer.integrations.dcp.torch_metadata import metadata_of_tensor, metadata_of_tensors
-from streamer.integrations.model_request import Location
+from streamer.integrations.library_calls import Location
 
 __all__ = ["QuantizedTensorFiles"]
 

@@ -28,7 +28,7 @@ from streamer.core.secrets.hidden_arguments import hidden, hidden_uri
 from streamer.core.store.sources import Store
 from streamer.integrations.dcp.destination import Destination
 from streamer.integrations.dcp.format_detection import Found, checkpoint_in
-from streamer.integrations.model_request import Location
+from streamer.integrations.library_calls import Location
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem

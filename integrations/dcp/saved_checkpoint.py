@@ -21,7 +21,7 @@ from streamer.integrations.dcp.destination import Destination
 from streamer.integrations.dcp.object_reads import Objects
 from streamer.integrations.dcp.saved_items import grouped, read_items
 from streamer.integrations.dcp.torch_metadata import metadata_of_dcp
-from streamer.integrations.model_request import Location
+from streamer.integrations.library_calls import Location
 
 __all__ = ["SavedCheckpoint"]
 

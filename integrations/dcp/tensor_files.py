@@ -35,7 +35,7 @@ from streamer.integrations.dcp.destination import Destination
 from streamer.integrations.dcp.object_reads import Job, Objects, read_jobs
 from streamer.integrations.dcp.tensor_rows import Stored, TensorJob, rows_of
 from streamer.integrations.dcp.torch_metadata import metadata_of_tensor, metadata_of_tensors
-from streamer.integrations.model_request import Location
+from streamer.integrations.library_calls import Location
 
 __all__ = ["TensorFiles", "tensor_files_in"]
 

@@ -22,9 +22,8 @@ from streamer.integrations.diffusers.hooks import is_placed_by, package_of, plac
 from streamer.integrations.diffusers.pipeline_folder import PipelineFolder
 from streamer.integrations.folder_saves import check_saves, refuse_arguments_of_save, refuse_hub, saved_folder
 from streamer.integrations.kept_folders import keep, name_after
-from streamer.integrations.library_calls import check_class, library_call, refuse_arguments_of_load
+from streamer.integrations.library_calls import Location, check_class, library_call, refuse_arguments_of_load
 from streamer.integrations.model_folder import ModelFolder
-from streamer.integrations.model_request import Location
 from streamer.integrations.naming import CONFIG, DIFFUSERS, PIPELINE
 from streamer.integrations.routed_call import call_routed
 from streamer.integrations.single_file import SingleFile

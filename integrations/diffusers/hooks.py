@@ -24,8 +24,7 @@ from streamer.compat.hooks import Hook, imported, is_equal, package_with
 from streamer.integrations.device_maps import explicit_devices, goes_to_devices
 from streamer.integrations.model_folder import ModelFolder
 from streamer.integrations.naming import CONFIG, DIFFUSERS
-from streamer.integrations.routed_call import Route
-from streamer.integrations.routed_names import RoutedName, routed
+from streamer.integrations.routed_call import Route, RoutedName, routed
 from streamer.integrations.single_file import SingleFile
 from streamer.integrations.small_checkpoint import small_checkpoint, without_progress_bars
 from streamer.integrations.transformers import hooks as transformers_hooks

@@ -18,8 +18,8 @@ from streamer.core.format import strict_json
 from streamer.core.options.settings import resolve
 from streamer.core.quoting import printable
 from streamer.core.store.parallel import in_parallel
+from streamer.integrations.library_calls import Location
 from streamer.integrations.model_folder import ModelFolder
-from streamer.integrations.model_request import Location
 from streamer.integrations.naming import COMPONENT, PIPELINE, without
 from streamer.integrations.small_files import write_small_files
 

@@ -9,8 +9,7 @@ from fsspec.utils import stringify_path
 
 from streamer.backends.fsspec.info import make_folders, origin_of
 from streamer.backends.private_names.fsspec import parent_of, path_of
-from streamer.integrations.fsspec.inner import Inner
-from streamer.integrations.fsspec.read_only import WholeFiles
+from streamer.integrations.fsspec.inner import Inner, WholeFiles
 
 try:
     from fsspec.implementations.chained import ChainedFileSystem

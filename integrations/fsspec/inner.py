@@ -1,11 +1,16 @@
-"""The file system that ``streamer::`` wraps: it lists files, and its store reads and writes their bytes."""
+"""The file system that ``streamer::`` wraps: it lists files, and its store reads and writes their bytes.
+
+Storages that fsspec does not know (``nfs://``, plug-ins) get a file system that lists. What may only be read refuses
+the methods that change files or folders.
+"""
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 import fsspec
 from fsspec import AbstractFileSystem
@@ -16,17 +21,103 @@ from streamer.backends.fsspec.caches import with_whole_records
 from streamer.backends.fsspec.errors import raise_storage_error
 from streamer.backends.fsspec.foreign_file_systems import check_scheme, with_guarded_links
 from streamer.core.checkpoint.shards import settled, source_object
-from streamer.core.errors import OptionError, StreamerError
+from streamer.core.errors import ObjectNotFoundError, OptionError, StreamerError
 from streamer.core.options.settings import Settings
 from streamer.core.secrets.hidden_arguments import SecretOptions, hidden, hidden_uri, plain
 from streamer.core.secrets.redact import redact
 from streamer.core.secrets.texts import SecretTexts
-from streamer.core.store.sources import Store
+from streamer.core.store.presence import PeekingStore
+from streamer.core.store.sources import ObjectInfo, Store
 from streamer.integrations.fsspec.pinned_object import Opened
-from streamer.integrations.fsspec.store_file_system import StoreFileSystem
 from streamer.plugins.registry import choose, enabled, refuse_accidental_file_systems
 
-__all__ = ["Inner"]
+__all__ = ["Inner", "ReadOnly", "StoreFileSystem", "WholeFiles", "refusal"]
+
+
+def refusal() -> io.UnsupportedOperation:
+    """Return the error, which is an `OSError` and a `ValueError`."""
+    return io.UnsupportedOperation(
+        "streamer:: reads, and writes whole files: it does not append, copy, move or remove. Do that with the file "
+        "system inside: the URL without streamer::, or its attribute fs"
+    )
+
+
+class WholeFiles:
+    """The methods of a file system that copy, move and remove; some of fsspec's defaults would read each byte."""
+
+    def _refuse(self, *_arguments: Any, **_named: Any) -> NoReturn:
+        raise refusal()
+
+    copy = cp = cp_file = mv = move = rename = rmdir = rm = rm_file = delete = _refuse
+
+
+class ReadOnly(WholeFiles):
+    """All methods that change something; some of fsspec's defaults would silently do nothing."""
+
+    put = put_file = upload = pipe = pipe_file = touch = write_text = write_bytes = WholeFiles._refuse
+    mkdir = makedir = makedirs = mkdirs = WholeFiles._refuse
+
+
+class StoreFileSystem(ReadOnly, AbstractFileSystem):  # type: ignore[misc]  # fsspec has no types
+    """Lists the files and folders of a store; paths are URLs without their scheme.
+
+    Args:
+        scheme: The scheme of the URLs.
+        options: The storage options.
+        settings: How requests are made.
+    """
+
+    cachable = False
+
+    def __init__(self, scheme: str, options: Mapping[str, Any], settings: Settings) -> None:
+        super().__init__()
+        self.protocol = scheme
+        self._options, self._settings = options, settings
+
+    def info(self, path: str, **_named: Any) -> dict[str, Any]:
+        """Describe a file or folder."""
+        path = self._strip_protocol(path)
+        with self._store(path) as store:
+            try:
+                return _entry(path, store.info(store.root))
+            except ObjectNotFoundError:
+                if store.find(store.root) or _folders(store):
+                    return _folder(path)
+                raise
+
+    def ls(self, path: str, detail: bool = True, **_named: Any) -> list[Any]:
+        """List the entries directly in a folder; a file lists itself."""
+        path = self._strip_protocol(path)
+        with self._store(path) as store:
+            files = [_entry(f"{path}/{each.path.rpartition('/')[2]}", each) for each in store.find(store.root)]
+            entries = files + [_folder(f"{path}/{name}") for name in _folders(store)]
+            if not entries:
+                entries = [_entry(path, store.info(store.root))]
+        entries.sort(key=lambda entry: str(entry["name"]))
+        return entries if detail else [entry["name"] for entry in entries]
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return (path.partition("://")[2] if "://" in path else path).rstrip("/")
+
+    def _store(self, path: str) -> Any:
+        return opened_store(hidden_uri(f"{self.protocol}://{path}"), self._options, None, self._settings)
+
+
+def _folders(store: Store) -> list[str]:
+    try:
+        names = store.peek(store.root) if isinstance(store, PeekingStore) else []
+    except NotImplementedError:  # the plug-in cannot list folders
+        names = []
+    return [name.rstrip("/") for name in names if name.endswith("/")]
+
+
+def _entry(path: str, info: ObjectInfo) -> dict[str, Any]:
+    return {"name": path, "size": info.size_bytes, "type": "file", "version": info.version}
+
+
+def _folder(path: str) -> dict[str, Any]:
+    return {"name": path, "size": 0, "type": "directory"}
 
 
 class Inner:

@@ -17,7 +17,7 @@ from streamer.core.options.options import Options
 from streamer.core.options.settings import resolve
 from streamer.core.request.request import Request
 from streamer.core.secrets.redact import redact
-from streamer.integrations.model_request import Location
+from streamer.integrations.library_calls import Location
 from streamer.integrations.small_files import LARGEST_BYTES, left_behind
 
 __all__ = ["is_url", "pull_small_files", "weights_of", "without_ignored"]

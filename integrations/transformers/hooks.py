@@ -13,7 +13,7 @@ import torch
 
 from streamer.compat.hooks import Hook, imported, is_equal, package_with
 from streamer.integrations.model_folder import ModelFolder
-from streamer.integrations.routed_names import RoutedName, routed
+from streamer.integrations.routed_call import RoutedName, routed
 from streamer.integrations.small_checkpoint import small_checkpoint, without_progress_bars
 
 __all__ = ["LIBRARY", "late_readers", "package_of", "readers", "weights_hook"]

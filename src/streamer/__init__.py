@@ -20,12 +20,11 @@ from streamer.core import VERSION
 if TYPE_CHECKING:
     from streamer import plugins
     from streamer._async import AsyncStream, aload, astream
-    from streamer._lazy_checkpoint import Checkpoint, open  # noqa: A004  streamer.open is the public name
+    from streamer._lazy_checkpoint import Checkpoint, open, safe_open  # noqa: A004  streamer.open is the public name
     from streamer._load import load, load_file
     from streamer._load_into import load_into
     from streamer._manifest import ManifestReport, write_manifest
     from streamer._release import release, release_pinned_memory
-    from streamer._safe_open import safe_open
     from streamer._save.report import SaveReport
     from streamer._save.save import asave, save, save_model
     from streamer._stream import Stream, stream
@@ -167,7 +166,7 @@ _DEFINED_IN = {
     "write_manifest": "streamer._manifest",
     "release": "streamer._release",
     "release_pinned_memory": "streamer._release",
-    "safe_open": "streamer._safe_open",
+    "safe_open": "streamer._lazy_checkpoint",
     "SaveReport": "streamer._save.report",
     "asave": "streamer._save.save",
     "save": "streamer._save.save",

@@ -1,24 +1,66 @@
 """Checks a checkpoint: headers, index against shards, the manifest if there is one, and in full also every tensor.
 
-A load would refuse the same checkpoints, with the same errors. Bytes of tensors are read only in full. With a key they
-are then authenticated; else they are compared with the manifest, or with the digests that the storage keeps.
+A load would refuse the same checkpoints, with the same errors. Bytes of tensors are read only in full, and none is
+kept: memory stays within the limit of the load. With a key they are then authenticated; else they are compared with
+the manifest, or with the digests that the storage keeps.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from streamer._checkpoint_headers import open_checkpoint
-from streamer._full_read import read_in_full
+from streamer._checkpoint_headers import OpenedCheckpoint, open_checkpoint
+from streamer._progress import Progress
+from streamer.core.checkpoint.report import ObjectCheck
+from streamer.core.checkpoint.sealed_catalog import seal_plan
 from streamer.core.checkpoint.strategies import VerifyOption
 from streamer.core.encryption.keys import KeyOption
+from streamer.core.engine.plan import Item, plan_reads
+from streamer.core.engine.session import ReadSession
 from streamer.core.errors import AccessDeniedError, ObjectNotFoundError
 from streamer.core.quoting import counted, printable, size_text
 from streamer.core.request.request import ProgressOption, Request, StorageOptions
 
-__all__ = ["CheckReport", "check"]
+__all__ = ["CheckReport", "check", "read_in_full"]
+
+
+def read_in_full(checkpoint: OpenedCheckpoint, progress: ProgressOption = None) -> Sequence[ObjectCheck]:
+    """Read all tensors of a checkpoint; return what was compared, object by object.
+
+    Raises:
+        ChecksumError: the bytes mismatch a digest.
+        TamperedError: a piece of an encrypted file is not as it was saved.
+        StorageError: and its kinds, as a load.
+    """
+    catalog, settings = checkpoint.catalog, checkpoint.settings
+    wanted = list(catalog.in_file_order())
+    verification = checkpoint.verification(wanted)
+    items = (Item(each.shard, each.entry.begin, each.entry.end) for each in wanted)
+    plan = plan_reads(items, settings.coalesce_gap_bytes)
+    with Progress(progress, plan.span_bytes, checkpoint.label) as shown:
+        session = ReadSession(
+            catalog.shards,
+            plan,
+            settings,
+            in_item_order=verification is not None and verification.needs_order,
+            on_progress=shown.update,
+            on_wait=shown.note,
+            digests=verification.digests if verification else None,
+            name_of=lambda item: wanted[item].entry.name,
+            seals=seal_plan(catalog, plan),
+        )
+        with closing(session):
+            while finished := session.next_items():
+                for item in finished:
+                    memory = session.take(item)
+                    if verification is not None:
+                        data = None if memory is None else memoryview(memory)
+                        verification.take(item, data, session.digest_pieces)
+            return verification.checks(session.compares_answers) if verification else ()
 
 
 READ = {

@@ -1,7 +1,11 @@
-"""Random access to a checkpoint in any storage: headers are read once, tensors on demand."""
+"""Random access to a checkpoint in any storage: headers are read once, tensors on demand.
+
+`safe_open` makes the same call with the same methods as safetensors'.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
@@ -21,9 +25,11 @@ from streamer.core.checkpoint.tensor_slice import TensorSlice
 from streamer.core.errors import ChangedError, UsageError
 from streamer.core.format.dtypes import byte_length
 from streamer.core.options.arguments import check_name, check_progress
+from streamer.core.options.options import Options
 from streamer.core.outages.counters import EarlierCounters
 from streamer.core.quoting import counted, printable, size_text
 from streamer.core.request.request import ProgressOption, Request, UriOption
+from streamer.core.secrets.hidden_arguments import hidden, hidden_uris
 from streamer.core.store.sources import ObjectInfo
 from streamer.core.store.versions import is_same_version
 from streamer.core.tensors.frameworks import Framework, TensorT
@@ -36,7 +42,7 @@ if TYPE_CHECKING:
     from streamer._arguments import LoadArguments, RequestArguments
     from streamer.core.tensors.frameworks import NumpyName, TorchName
 
-__all__ = ["Checkpoint", "open"]
+__all__ = ["Checkpoint", "open", "safe_open"]
 
 LEAST_CHECKED_BYTES = 16 << 20  # smaller reads skip the memory check, which takes a tenth of a millisecond
 
@@ -268,3 +274,42 @@ def open(uri: UriOption, **how: Unpack[RequestArguments]) -> Checkpoint[Any]:
     """
     uri, how = hidden_arguments(uri, how)
     return Checkpoint(request_of(open, uri, how))
+
+
+class safe_open(Checkpoint[Any]):  # noqa: N801  the name in safetensors
+    """Open a checkpoint as ``safetensors.safe_open`` opens a file; it may be any URL, and may be sharded.
+
+    Args:
+        filename: As ``uri`` of `streamer.load`.
+        framework: ``"pt"`` or ``"np"``, or one of safetensors' longer names for them.
+        device: As for `streamer.load`.
+        storage_options: Passed to fsspec unchanged.
+        options: How to read; see `streamer.Options`.
+
+    Raises:
+        StreamerError: as for `streamer.load`; other formats than safetensors are refused.
+
+    Example:
+        >>> with safe_open("s3://bucket/model.safetensors", framework="pt") as f:     # doctest: +SKIP
+        ...     tensor = f.get_tensor("weight")
+    """
+
+    _reads_any_format = False
+
+    def __init__(
+        self,
+        filename: str | os.PathLike[str],
+        framework: str,
+        device: Any = "cpu",
+        *,
+        storage_options: Mapping[str, Any] | None = None,
+        options: Options | None = None,
+    ) -> None:
+        filename, storage_options = hidden_uris(filename), hidden(storage_options)
+        super().__init__(
+            Request(uri=filename, framework=framework, device=device, storage_options=storage_options, options=options)
+        )
+
+    def metadata(self) -> dict[str, str] | None:  # type: ignore[override]  # safetensors returns None for no metadata
+        """The ``__metadata__`` of the file, or None if there is none."""
+        return super().metadata() or None

@@ -13,7 +13,7 @@ from servers.hub import HubServer
 import streamer
 from streamer.compat.safetensors import safe_open as patched_open
 from streamer.integrations.dcp.reader import StorageReader
-from streamer.integrations.model_request import Location
+from streamer.integrations.library_calls import Location
 
 
 class Place:

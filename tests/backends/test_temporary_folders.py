@@ -15,8 +15,8 @@ from safetensors.torch import save_file
 import streamer
 from streamer.core.folders import private_folders
 from streamer.core.folders.private_folders import private_folder, room_in
+from streamer.integrations.library_calls import Location
 from streamer.integrations.model_folder import ModelFolder
-from streamer.integrations.model_request import Location
 from streamer.integrations.single_file import SingleFile
 
 

@@ -96,8 +96,8 @@ def test_a_quantised_model_is_read_to_this_machine_s_memory(
     streams: list[Any], folder: Path, tmp_path: Path, where: str
 ) -> None:
     from streamer.integrations.diffusers.hooks import is_placed_by, placed_models
+    from streamer.integrations.library_calls import Location
     from streamer.integrations.model_folder import ModelFolder
-    from streamer.integrations.model_request import Location
     from streamer.integrations.naming import DIFFUSERS
 
     config = json.loads((folder / "vae/config.json").read_text())

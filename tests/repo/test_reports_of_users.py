@@ -25,8 +25,8 @@ import streamer
 from streamer.compat.safetensors import _handle
 from streamer.compat.safetensors.torch import load_file as our_load_file
 from streamer.integrations import shard_handles
+from streamer.integrations.library_calls import Location
 from streamer.integrations.model_folder import ModelFolder
-from streamer.integrations.model_request import Location
 
 SMALL = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 64}
 

@@ -14,8 +14,8 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 import streamer
 from streamer.integrations.diffusers.pipeline_folder import PipelineFolder
+from streamer.integrations.library_calls import Location
 from streamer.integrations.model_folder import ModelFolder
-from streamer.integrations.model_request import Location
 from streamer.integrations.naming import DIFFUSERS
 
 NAMES = [

@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any
 
+from streamer._check import read_in_full
 from streamer._checkpoint_headers import open_checkpoint
-from streamer._full_read import read_in_full
 from streamer._pull.checkpoints import Copied, header_of
 from streamer._pull.record import Wanted
 from streamer.backends.private_names.python import PythonUnpickler

@@ -33,7 +33,7 @@ import streamer
 from streamer.integrations import read_ahead, shard_handles
 from streamer.integrations.diffusers.hooks import file_hook, weights_hook
 from streamer.integrations.diffusers.pipeline_folder import PipelineFolder
-from streamer.integrations.model_request import Location
+from streamer.integrations.library_calls import Location
 from streamer.integrations.transformers import hooks as transformers_hooks
 
 pytestmark = pytest.mark.server

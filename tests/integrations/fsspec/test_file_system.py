@@ -26,8 +26,8 @@ from streamer.core.engine import byte_reads
 from streamer.core.options.settings import resolve
 from streamer.integrations.fsspec import StreamerFileSystem, downloads, ranges, remote_file
 from streamer.integrations.fsspec.delegated_calls import ListedInside
+from streamer.integrations.fsspec.inner import ReadOnly, WholeFiles
 from streamer.integrations.fsspec.pinned_object import PinnedObject
-from streamer.integrations.fsspec.read_only import ReadOnly, WholeFiles
 from streamer.integrations.fsspec.uploads import WholeFileWrites
 
 CONTENT = random.Random(0).randbytes(3_000_000)

@@ -132,7 +132,7 @@ def test_a_copy_inside_of_another_package_has_its_own_hooks(models, url, s3_serv
 def test_a_disk_without_room_is_an_error_of_ours_before_a_byte_is_read(models, url, s3_server, monkeypatch):
     monkeypatch.setenv("STREAMER_DISABLE_PATCHES", "1")
     usage = type("Usage", (), {"free": 1000})
-    monkeypatch.setattr("streamer.integrations.weight_files.shutil.disk_usage", lambda _: usage)
+    monkeypatch.setattr("streamer.integrations.folder_weights.shutil.disk_usage", lambda _: usage)
     with pytest.raises(streamer.UsageError, match=r"takes 214 kB, and 1.00 kB are free.*TMPDIR"):
         streamer.transformers.from_pretrained(
             LlamaForCausalLM, f"{url}/llama", storage_options=s3_server.storage_options()

@@ -27,8 +27,8 @@ from transformers import (
 import streamer
 from streamer.backends.s3.store import S3Store
 from streamer.integrations import read_ahead, shard_handles
+from streamer.integrations.library_calls import Location
 from streamer.integrations.model_folder import ModelFolder
-from streamer.integrations.model_request import Location
 from streamer.integrations.transformers.hooks import weights_hook
 
 pytestmark = pytest.mark.server
