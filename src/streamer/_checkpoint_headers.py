@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from streamer.core.engine.plan import ReadPlan
     from streamer.core.format.manifest import TensorDigest
     from streamer.core.group.member import Member
+    from streamer.core.other_formats.interface import Format
 
 __all__ = ["OpenedCheckpoint", "framework_for", "open_checkpoint", "wanted_tensors"]
 
@@ -155,23 +156,15 @@ def _opened(
 
     def read() -> Catalog:
         if shards.format is not None:
-            from streamer.core.checkpoint.format_catalog import read_format_catalog  # noqa: PLC0415 (as needed)
-            from streamer.core.encryption.keys import hidden_key  # noqa: PLC0415 (as needed)
-
-            names, key = [name_of(info) for info in shards.infos], hidden_key(request.key)
-            return read_format_catalog(shards.format, cache.objects, names, settings, shards.choice, key=key)
+            return _catalog_of_format(shards.format, shards, cache, settings, request)
         keeps_headers = strategy.compares_objects or request.key is not None
         catalog = read_catalog(cache.objects, settings, choice=shards.choice, keeps_headers=keeps_headers)
         strategy.check_headers(catalog, shards.expected)
-        if formats is not NO_FORMATS and not is_raw:  # a file of one rank is given as it is by safetensors' own names
-            catalog = _with_parts_remarked(catalog, shards.label)
-        if is_raw or (request.key is None and not catalog.may_be_encrypted):
+        if is_raw:
             return catalog
-        from streamer.core.checkpoint.sealed_catalog import opened_catalog  # noqa: PLC0415 (as needed)
-        from streamer.core.encryption.keys import hidden_key  # noqa: PLC0415 (as needed)
-
-        is_whole = shards.kind in ("folder", "index")
-        return opened_catalog(catalog, hidden_key(request.key), settings, is_whole=is_whole)
+        if formats is not NO_FORMATS:  # a file of one rank is given as it is by safetensors' own names
+            catalog = _with_parts_remarked(catalog, shards.label)
+        return _decrypted(catalog, shards, settings, request)
 
     catalog = _read_catalog(cache, settings, read)
     if shards.format is not None and strategy.compares_objects:
@@ -179,6 +172,24 @@ def _opened(
         shards = replace(shards, expected=[reason] * len(catalog.shards))
     stages = {"locate": located - started, "headers": time.perf_counter() - located}
     return OpenedCheckpoint(shards, catalog, settings, stages, strategy, cache=cache)
+
+
+def _catalog_of_format(format_: Format, shards: Shards, cache: Cache, settings: Settings, request: Request) -> Catalog:
+    from streamer.core.checkpoint.format_catalog import read_format_catalog  # noqa: PLC0415 (as needed)
+    from streamer.core.encryption.keys import hidden_key  # noqa: PLC0415 (as needed)
+
+    names, key = [name_of(info) for info in shards.infos], hidden_key(request.key)
+    return read_format_catalog(format_, cache.objects, names, settings, shards.choice, key=key)
+
+
+def _decrypted(catalog: Catalog, shards: Shards, settings: Settings, request: Request) -> Catalog:
+    if request.key is None and not catalog.may_be_encrypted:
+        return catalog
+    from streamer.core.checkpoint.sealed_catalog import opened_catalog  # noqa: PLC0415 (as needed)
+    from streamer.core.encryption.keys import hidden_key  # noqa: PLC0415 (as needed)
+
+    is_whole = shards.kind in ("folder", "index")
+    return opened_catalog(catalog, hidden_key(request.key), settings, is_whole=is_whole)
 
 
 def _with_parts_remarked(catalog: Catalog, label: str) -> Catalog:
