@@ -141,7 +141,8 @@ def _progress(say: Callable[[str], None], *, is_quiet: bool) -> ProgressOption:
 
 
 def _summary(report: PullReport) -> str:
-    lines = [f"removed {each}, which is not in {report.uri}" for each in report.removed]
+    told = "which {} has in another version and the patterns leave out", "which is not in {}"
+    lines = [f"removed {each}, {told[each not in report.replaced].format(report.uri)}" for each in report.removed]
     there = f"{counted(report.files, 'file')}, {size_text(report.bytes)}, all there"
     read = f"{size_text(report.read_bytes)} read in {report.seconds:.1f} s"
     verified = f"{counted(report.verified_files, 'file')} compared with a digest of the storage when pulled"

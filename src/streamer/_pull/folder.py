@@ -128,14 +128,15 @@ class Folder:
         with self.folder_of(name) as (folder, own_name):
             return folder.open(own_name, os.O_RDONLY)
 
-    def has_file(self, name: str, size_bytes: int) -> bool:
-        """Whether there is a regular file of this name and size."""
+    def changed_ns(self, name: str, size_bytes: int) -> int | None:
+        """Return the time of the last change of a regular file of this name and size; None if there is none."""
         try:
             with self.folder_of(name) as (folder, own_name):
                 status = folder.status(own_name)
         except OSError:
-            return False
-        return status is not None and stat.S_ISREG(status.st_mode) and status.st_size == size_bytes
+            return None
+        is_file = status is not None and stat.S_ISREG(status.st_mode) and status.st_size == size_bytes
+        return status.st_mtime_ns if status is not None and is_file else None
 
     def check_space(self, needed_bytes: int) -> None:
         """Check that the file system has room for this many more bytes.

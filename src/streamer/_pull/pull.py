@@ -112,14 +112,14 @@ class _Pull:
         check_series(listing.files, chosen, self._label)
         kept = self._kept(chosen)
         gone, others = self._others(listing, chosen)
+        known = self._record.files if self._record else {}
         missing = {name: info for name, info in chosen.items() if name not in kept}
         older = self._older(listing, {*chosen, *others}, gone, has_new=bool(missing))
         pulled, parts, read_bytes = self._pull(missing, progress)
         check_source(self._store, self._uri, self._settings, chosen)
         record = PulledFolder(self._label, {**others, **kept, **pulled}, seal_of(self._place))
-        here = {name: each for name, each in others.items() if self._folder.has_file(name, each.size_bytes)}
-        authenticated = self._check(chosen, {*record.files, *listing.files}, pulled, here)
-        if pulled or gone or not self._is_same_place or self._folder.is_marked:
+        authenticated = self._check(chosen, {*record.files, *listing.files}, pulled, others)
+        if pulled or gone or known != record.files or not self._is_same_place or self._folder.is_marked:
             place(self._folder, record, gone, parts)
         for name in older:
             self._folder.remove(name)
@@ -135,6 +135,7 @@ class _Pull:
             (*gone, *older),
             time.monotonic() - (self._settings.began or 0.0),
             authenticated,
+            tuple(name for name in gone if name in listing.files),
         )
 
     def _check(
@@ -200,7 +201,7 @@ class _Pull:
             for name, info in chosen.items()
             if name in recorded
             and recorded[name].size_bytes == info.size_bytes
-            and self._folder.has_file(name, recorded[name].size_bytes)
+            and self._folder.changed_ns(name, recorded[name].size_bytes) is not None
         }
         same = here if self._is_same_place else {}  # another place may have other bytes under equal versions
         kept = {
@@ -212,19 +213,23 @@ class _Pull:
         for name, digest in zip(doubted, digests_of(self._store, [chosen[name] for name in doubted]), strict=True):
             if hash_of(digest) == here[name].digest:  # a new commit or upload of the same bytes
                 kept[name] = replace(here[name], version=chosen[name].version)
-        if self._wanted.is_checked:
-            intact = in_parallel(
-                lambda name: self._is_intact(name, kept[name]), list(kept), role="check", most=MOST_LARGE
-            )
-            kept = {name: each for (name, each), is_intact in zip(kept.items(), intact, strict=True) if is_intact}
-        return kept
+        return self._intact(kept)
 
-    def _is_intact(self, name: str, pulled: PulledFile) -> bool:
+    def _intact(self, recorded: Mapping[str, PulledFile]) -> dict[str, PulledFile]:
+        """Return the recorded files that are on the disk; those that somebody may have changed are read."""
+        changed = {name: self._folder.changed_ns(name, each.size_bytes) for name, each in recorded.items()}
+        here = [name for name in recorded if changed[name] is not None]
+        doubted = [name for name in here if self._wanted.is_checked or changed[name] != recorded[name].changed_ns]
+        found = in_parallel(self._crc32c, doubted, role="check", most=MOST_LARGE)
+        damaged = {name for name, value in zip(doubted, found, strict=True) if value != recorded[name].crc32c}
+        return {name: replace(recorded[name], changed_ns=changed[name]) for name in here if name not in damaged}
+
+    def _crc32c(self, name: str) -> str:
         value = 0
         with open(self._folder.open(name), "rb", buffering=0) as file:
             while data := file.read(READ_BYTES):
                 value = _native.crc(OWN, data, value)
-        return f"{value:08x}" == pulled.crc32c
+        return f"{value:08x}"
 
     def _others(self, listing: Listing, chosen: Mapping[str, ObjectInfo]) -> tuple[list[str], dict[str, PulledFile]]:
         """Divide the other files of earlier pulls: those removed or replaced in the storage, and those unchanged."""
@@ -232,10 +237,16 @@ class _Pull:
         rest = {name: each for name, each in recorded.items() if name not in chosen}
         listed = listing.files
         if not listing.is_whole:  # such a listing does not show which files were removed
-            return [], {name: each for name, each in rest.items() if name not in listed}
-        same = rest if self._is_same_place else {}
-        others = {name: each for name, each in same.items() if name in listed and listed[name].version == each.version}
-        return sorted(set(rest) - set(others)), others
+            return [], self._intact({name: each for name, each in rest.items() if name not in listed})
+        there = [name for name in rest if name in listed and self._is_same_place]
+        # A page of links, for one, shows neither sizes nor versions.
+        infos = settled(self._store, sized(self._store, [listed[name] for name in there]))
+        same = {
+            name: rest[name]
+            for name, info in zip(there, infos, strict=True)
+            if info.size_bytes == rest[name].size_bytes and is_same_version(info.version, rest[name].version)
+        }
+        return sorted(set(rest) - set(same)), self._intact(same)
 
     def _older(self, listing: Listing, own: Collection[str], gone: Collection[str], *, has_new: bool) -> list[str]:
         """Return weights on the disk that would hide the pulled ones, if they may be removed; refuse them otherwise."""

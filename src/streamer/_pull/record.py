@@ -30,6 +30,7 @@ class PulledFile:
         crc32c: The CRC-32C of its bytes, in hexadecimal digits.
         digest: The hash that its storage keeps, as ``sha256:…``, or None.
         verified_by: The algorithm of the storage's digest that it was compared with, or None.
+        changed_ns: The time of the last change of the file on the disk, as it was pulled; None if it is not known.
     """
 
     size_bytes: int
@@ -37,6 +38,7 @@ class PulledFile:
     crc32c: str
     digest: str | None = None
     verified_by: str | None = None
+    changed_ns: int | None = None
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ def parse_record(content: bytes) -> PulledFolder | None:
 
     Example:
         >>> parse_record(render_record(PulledFolder("s3://b/m", {"a": PulledFile(3, None, "0a")}))).files
-        {'a': PulledFile(size_bytes=3, version=None, crc32c='0a', digest=None, verified_by=None)}
+        {'a': PulledFile(size_bytes=3, version=None, crc32c='0a', digest=None, verified_by=None, changed_ns=None)}
         >>> parse_record(b"{}")
     """
     try:
@@ -129,7 +131,8 @@ class PullReport:
         read_bytes: Bytes that were read from the storage.
         kept_files: Number of files that were already in the folder.
         verified_files: Number of files that were compared with a digest of their storage, now or earlier.
-        removed: Files of an earlier pull that the storage no longer has, and of an older checkpoint.
+        removed: Files of an earlier pull that the storage no longer has or has replaced, and of an older checkpoint.
+        replaced: Those of them that the storage has in another version, which the patterns leave out.
         seconds: Duration.
         authenticated_files: Number of encrypted files of which every byte was authenticated.
     """
@@ -144,6 +147,7 @@ class PullReport:
     removed: tuple[str, ...]
     seconds: float
     authenticated_files: int = 0
+    replaced: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return all fields as plain values for JSON."""

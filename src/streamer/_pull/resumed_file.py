@@ -110,8 +110,10 @@ class Part:
 
     def pulled(self, digest: str | None) -> PulledFile:
         """Return the description of the complete file for the record, with the hash that its storage keeps."""
+        status = self._folder.status(self.name)
         assert self.crc32c is not None
-        return PulledFile(self.offset, self._info.version, self.crc32c, digest, self._verified_by)
+        assert status is not None
+        return PulledFile(self.offset, self._info.version, self.crc32c, digest, self._verified_by, status.st_mtime_ns)
 
     @contextmanager
     def _naming(self) -> Iterator[None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import fsspec
@@ -113,16 +114,39 @@ def test_patterns_choose_files(model: Path, tmp_path: Path, patterns: tuple[str,
     assert visible(tmp_path / "copy") == names
 
 
-def test_patterns_of_a_second_run_add_files(model: Path, tmp_path: Path) -> None:
-    pull(model, tmp_path / "copy", "--include", "*.json")
-    told = pull(model, tmp_path / "copy", "--include", "*.safetensors")
-    assert told["files"] == 4
+def test_patterns_of_a_second_run_add_files_regression(
+    place: tuple[str, dict[str, object] | None], tmp_path: Path
+) -> None:
+    """From a page of links, which shows no versions, it removed those of the first run as no longer there."""
+    pull(place[0], tmp_path / "copy", "--include", "*.json", options=place[1])
+    told = pull(place[0], tmp_path / "copy", "--include", "*.safetensors", options=place[1])
+    assert (told["files"], told["removed"]) == (4, [])
     assert visible(tmp_path / "copy") == {
         "config.json",
         "vae/deep/a b%20c.json",
         "model.safetensors",
         "vae/model.safetensors",
     }
+
+
+def test_a_replaced_file_that_the_patterns_leave_out_is_removed_and_named_so_regression(
+    model: Path, tmp_path: Path
+) -> None:
+    """It was told as no longer in the storage."""
+    pull(model, tmp_path / "copy")
+    (model / "config.json").write_text('{"a": 1}')
+    (model / "empty.txt").unlink()
+    told = pull(model, tmp_path / "copy", "--include", "*.safetensors")
+    assert (told["removed"], told["replaced"]) == (["config.json", "empty.txt"], ["config.json"])
+
+
+def test_a_file_that_is_gone_here_and_not_wanted_now_is_not_told_as_there_regression(
+    model: Path, tmp_path: Path
+) -> None:
+    pull(model, tmp_path / "copy")
+    (tmp_path / "copy" / "model.safetensors").unlink()
+    assert pull(model, tmp_path / "copy", "--include", "*.json")["files"] == 5
+    assert pull(model, tmp_path / "copy")["read_bytes"] == (model / "model.safetensors").stat().st_size
 
 
 def test_one_object_is_one_file(s3_server: SeaweedServer, tmp_path: Path) -> None:
@@ -151,11 +175,31 @@ def test_files_of_others_in_the_folder_stay(model: Path, tmp_path: Path) -> None
 def test_a_check_finds_a_changed_file_and_pulls_it_again(model: Path, tmp_path: Path) -> None:
     pull(model, tmp_path / "copy")
     path = tmp_path / "copy" / "model.safetensors"
-    flipped = bytearray(path.read_bytes())
+    flipped, status = bytearray(path.read_bytes()), path.stat()
     flipped[-1] ^= 1
     path.write_bytes(flipped)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))  # as a flaw of the disk leaves it
     assert pull(model, tmp_path / "copy")["read_bytes"] == 0
     assert pull(model, tmp_path / "copy", "--check")["read_bytes"] == len(flipped)
+    assert content(tmp_path / "copy") == content(model)
+
+
+def test_a_file_of_equal_size_in_place_of_a_pulled_one_is_replaced_regression(model: Path, tmp_path: Path) -> None:
+    """It was told as there: only sizes were compared."""
+    pull(model, tmp_path / "copy")
+    path = tmp_path / "copy" / "model.safetensors"
+    path.write_bytes(bytes(path.stat().st_size))
+    assert pull(model, tmp_path / "copy")["read_bytes"] == path.stat().st_size
+    assert content(tmp_path / "copy") == content(model)
+
+
+def test_files_that_were_only_copied_are_compared_and_not_pulled_again(model: Path, tmp_path: Path) -> None:
+    pull(model, tmp_path / "first")
+    shutil.copytree(tmp_path / "first", tmp_path / "copy", copy_function=shutil.copyfile)  # with times of their own
+    record = tmp_path / "copy" / ".streamer-pull" / "complete.json"
+    before = record.read_bytes()
+    assert pull(model, tmp_path / "copy")["read_bytes"] == 0
+    assert record.read_bytes() != before  # the times are noted: the next pull reads nothing
     assert content(tmp_path / "copy") == content(model)
 
 
