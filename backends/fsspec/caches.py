@@ -1,27 +1,32 @@
 """fsspec's caches of files on local disk: they never hold an incomplete file, and a full cache does not fail a load.
 
 Guarantees, even if other processes use the cache: a copy gets its name in a cache only when it is complete, has the
-size that the storage reports now, and is on disk. If several processes need a file, one downloads it, and the others
-wait. Size and version are those of the storage. If the cache has no room, the file is read from its storage instead,
-with one warning per cache; if the cache would have decompressed it, the load fails.
+size that the storage reports now, and is on disk. A copy that was made here is used only for the version, the server
+and the login from which it was made; of a copy that another program has made, only the size is compared. If several
+processes need a file, one downloads it, and the others wait. Size and version are those of the storage. If the cache
+has no room, the file is read from its storage instead, with one warning per cache; if the cache would have decompressed
+it, the load fails.
 """
 
 from __future__ import annotations
 
 import errno
+import hashlib
+import math
 import os
 import shutil
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, TypeVar
 
 from fsspec import AbstractFileSystem
 from fsspec.implementations.cached import CachingFileSystem, SimpleCacheFileSystem, WholeFileCacheFileSystem
 
 from streamer.backends.fsspec.block_file import BlockFile, Blocks, sends_ranges
-from streamer.backends.fsspec.info import fresh_info, size_of, version_of
+from streamer.backends.fsspec.info import fresh_info, origin_of, size_of, version_of
 from streamer.backends.private_names.fsspec import (
     cached_copy,
     cached_file_name,
@@ -38,6 +43,8 @@ from streamer.core.folders.drafts import LockedDraft, locked_folder
 from streamer.core.log import warn
 from streamer.core.no_room import NO_ROOM
 from streamer.core.quoting import printable
+from streamer.core.store.identities import digest_of, is_sealed, seal_of
+from streamer.core.store.versions import seconds_of, settled_at
 
 __all__ = ["is_decompressing", "local_size_bytes", "open_for_reading", "with_whole_records"]
 
@@ -114,26 +121,19 @@ def _cache_folders(options: Mapping[str, Any]) -> Iterator[str]:
 def _whole_file(fs: Any, path: str) -> Any:
     """Open the copy of a file; make the copy if there is none."""
     make_cache_folder(fs)
-    size_bytes = None if fs.compression else size_of(fresh_info(fs, path))
-    if (file := _opened_copy(fs, path, size_bytes)) is not None:
+    info = fresh_info(fs, path)
+    if (file := _opened_copy(fs, path, info)) is not None:
         return file
     target = cached_file_name(fs, path)
 
     def opened() -> Any:
         reload_record(fs)
-        return _opened_copy(fs, path, size_bytes)
+        return _opened_copy(fs, path, info)
 
-    def record() -> None:
-        if not isinstance(fs, SimpleCacheFileSystem):
-            # Written before the copy gets its name: a process that waits for the draft reads the record next.
-            with suppress(FileNotFoundError):
-                os.unlink(target)
-            _record(fs, path, target)
-
-    return _downloaded(fs, path, target, opened, record)
+    return _downloaded(fs, path, target, opened)
 
 
-def _downloaded(fs: Any, path: str, target: str, opened: Callable[[], Any], record: Callable[[], None]) -> Any:
+def _downloaded(fs: Any, path: str, target: str, opened: Callable[[], Any]) -> Any:
     """Open the copy if another process has made it meanwhile; otherwise download the file to `target`.
 
     Args:
@@ -141,7 +141,6 @@ def _downloaded(fs: Any, path: str, target: str, opened: Callable[[], Any], reco
         path: Path of the file.
         target: Path of the copy.
         opened: Opens the copy if there is one.
-        record: Called before the copy has its name.
     """
     draft = LockedDraft.take(target)
     assert draft is not None
@@ -149,15 +148,67 @@ def _downloaded(fs: Any, path: str, target: str, opened: Callable[[], Any], reco
         if (file := opened()) is not None:
             draft.discard()
             return file
-        _download(fs, path, draft.name)
+        info, is_settled = _settled_info(fs, path)
+        _download(fs, path, draft.name, info)
         file = open(draft.name, "rb")  # noqa: SIM115 (the caller closes it)
-        record()
+        _note(fs, path, target, info if is_settled else None)
         draft.finish()
     except BaseException:
         draft.discard()
         raise
     note_new_file(fs)
     return file
+
+
+def _settled_info(fs: Any, path: str) -> tuple[Mapping[str, Any], bool]:
+    """Describe a file; say whether no other bytes can get its version. A young version is looked up again."""
+    info = fresh_info(fs, path)
+    due = settled_at(version_of(info), changed_at_s=seconds_of(info.get("Last-Modified")))
+    if due in (0.0, math.inf):
+        return info, due == 0
+    time.sleep(max(0.0, due - time.monotonic()))
+    again = fresh_info(fs, path)
+    return again, version_of(again) == version_of(info)
+
+
+def _note(fs: Any, path: str, target: str, info: Mapping[str, Any] | None) -> None:
+    """Write down what a copy is of, before it gets its name: a process that waits for the draft reads this next.
+
+    Args:
+        fs: The cache.
+        path: Path of the file.
+        target: Path of the copy.
+        info: Description of the file; None if other bytes may still get its version: the next load copies it again.
+    """
+    with suppress(FileNotFoundError):
+        os.unlink(target)
+    Path(_name_of_note(target)).write_text(seal_of("" if info is None else _identity(fs, path, info)))
+    if not isinstance(fs, SimpleCacheFileSystem):
+        _record(fs, path, target)
+
+
+def _identity(fs: Any, path: str, info: Mapping[str, Any]) -> str:
+    """Return what decides the bytes of a copy: the file, its version, and the options of its storage."""
+    origin = origin_of(fs)
+    # Clients and other objects of Python differ in each process.
+    options = {name: digest_of(value) or type(value).__qualname__ for name, value in origin.storage_options.items()}
+    version = [version_of(info), info.get("Last-Modified")]  # beside a weak ETag, the time counts
+    return digest_of(path, version, fs.compression, type(origin).__qualname__, options)
+
+
+def _name_of_note(copy: str) -> str:
+    folder, name = os.path.split(copy)
+    return os.path.join(folder, f".{hashlib.sha256(os.fsencode(name)).hexdigest()[:40]}.source")
+
+
+def _is_of(fs: Any, path: str, copy: str, info: Mapping[str, Any]) -> bool:
+    """Say whether a copy was made of this file; of a copy that another program has made, nothing more is known."""
+    try:
+        return is_sealed(_identity(fs, path, info), Path(_name_of_note(copy)).read_text(errors="replace"))
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
 
 
 def _record(fs: Any, path: str, copy: str) -> None:
@@ -172,10 +223,11 @@ def _record(fs: Any, path: str, copy: str) -> None:
         _warn_once(fs, error)
 
 
-def _opened_copy(fs: Any, path: str, size_bytes: int | None) -> Any:
-    """Open the copy in a cache; None if there is none, or if the file has another size now."""
+def _opened_copy(fs: Any, path: str, info: Mapping[str, Any]) -> Any:
+    """Open the copy in a cache; None if there is none, or if it is of another version, server or login."""
+    size_bytes = None if fs.compression else size_of(info)
     name = cached_copy(fs, path)
-    if name is None:
+    if name is None or not _is_of(fs, path, name, info):
         return None
     try:
         file = open(name, "rb")  # noqa: SIM115 (the caller closes it)
@@ -187,9 +239,8 @@ def _opened_copy(fs: Any, path: str, size_bytes: int | None) -> Any:
     return file
 
 
-def _download(fs: Any, path: str, name: str) -> None:
-    """Download one version of a file."""
-    before = fresh_info(fs, path)
+def _download(fs: Any, path: str, name: str, before: Mapping[str, Any]) -> None:
+    """Download the described version of a file."""
     if fs.compression or isinstance(fs.fs, CachingFileSystem):
         source = fs.fs.open(path, "rb", compression=fs.compression) if fs.compression else open_for_reading(fs.fs, path)
         with source, open(name, "wb") as target:
@@ -221,7 +272,7 @@ def _file_of_blocks(fs: Any, path: str) -> Any:
     name = whole_file_name(fs, path)
 
     def opened() -> Any:
-        return _opened_whole(fs, name, size_bytes)
+        return _opened_whole(fs, name, size_bytes) if _is_of(fs, path, name, info) else None
 
     if (file := opened()) is not None:
         if cached_copy(fs, path) is None:  # the record was broken; a cache that is only read goes without one
@@ -229,7 +280,10 @@ def _file_of_blocks(fs: Any, path: str) -> Any:
                 _record(fs, path, name)
         return file
     if size_bytes is None or not sends_ranges(fs.fs, path, size_bytes):
-        return _downloaded(fs, path, name, opened, lambda: _record(fs, path, name))
+        return _downloaded(fs, path, name, opened)
+    info, is_settled = _settled_info(fs, path)
+    if size_of(info) != size_bytes:
+        raise ChangedError("The file was replaced while it was brought into the cache", hint="Load again")
 
     def is_unchanged() -> bool:
         return version_of(fresh_info(fs, path)) == version_of(info)
@@ -238,7 +292,7 @@ def _file_of_blocks(fs: Any, path: str) -> Any:
     return BlockFile(
         blocks,
         LockedDraft.take(name, waits=False),
-        on_kept=lambda: _record(fs, path, name),
+        on_kept=lambda: _note(fs, path, name, info if is_settled else None),
         on_no_room=lambda error: _warn_once(fs, error),
     )
 

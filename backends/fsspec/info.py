@@ -36,6 +36,7 @@ VERSION_KEYS = (
     "modified",
     "LastModified",
     "last_modified",
+    "Last-Modified",
     "updated",
     "created",
 )

@@ -18,8 +18,10 @@ import pytest
 import torch
 from fsspec.implementations.local import LocalFileSystem
 from pulls import wait_for
-from safetensors.torch import save_file
+from safetensors.torch import save, save_file
 from servers.nginx import NginxServer
+from servers.one_file import one_file, place_of
+from servers.scripted_http import Answer, Request, ScriptedServer
 from servers.seaweedfs import SeaweedServer
 from servers.tcp_proxy import TcpProxy, http_requests
 
@@ -91,6 +93,11 @@ def place(request: pytest.FixtureRequest, file: Path) -> Iterator[Place]:
             yield Place(f"s3://unlisted/{name}", options, proxy)
 
 
+def copies(folder: Path) -> list[Path]:
+    """List the copies in a cache: not its record, nor the notes of what a copy is of."""
+    return [each for each in folder.iterdir() if each.name != "cache" and each.suffix != ".source"]
+
+
 def started(prefix: str, place: Place, cache: str, folder: Path, file: Path) -> subprocess.Popen[str]:
     """Start a process, which waits for a line."""
     options = {**place.options, cache: {"cache_storage": str(folder)}}
@@ -139,7 +146,7 @@ def test_processes_that_begin_together_and_later_read_the_same_bytes_regression(
     assert digests([started(prefix, place, cache, folder, file)]) == [right]
     if place.proxy is not None:
         assert place.proxy.passed_bytes - before < size_bytes / 2
-    assert {each.stat().st_size for each in folder.iterdir() if each.name != "cache"} == {size_bytes}
+    assert {each.stat().st_size for each in copies(folder)} == {size_bytes}
 
 
 @pytest.mark.parametrize("place", ["whole", "chunked"], indirect=True)
@@ -168,7 +175,7 @@ def test_a_process_that_is_killed_leaves_nothing_that_others_read(
     output, errors = waiting.communicate(timeout=100)
     assert (waiting.returncode, output.strip()) == (0, right), errors
     assert digests([started("", place, cache, folder, file)]) == [right]
-    assert {each.stat().st_size for each in folder.iterdir() if each.name != "cache"} == {file.stat().st_size}
+    assert {each.stat().st_size for each in copies(folder)} == {file.stat().st_size}
 
 
 def load(cache: str, uri: str, folder: Path, **options: Any) -> dict[str, torch.Tensor]:
@@ -200,7 +207,7 @@ def test_a_record_that_was_cut_is_a_miss_regression(
 def test_a_copy_of_another_size_than_the_file_has_is_a_miss_regression(cache: str, file: Path, tmp_path: Path) -> None:
     folder = tmp_path / "cache"
     assert_right(load(cache, f"file://{file}", folder))
-    (copy,) = [each for each in folder.iterdir() if each.name != "cache"]
+    (copy,) = copies(folder)
     os.truncate(copy, 1000)
     assert_right(load(cache, f"file://{file}", folder))
     save_file({"new": torch.ones(3)}, file)
@@ -240,7 +247,7 @@ def test_what_fsspec_keeps_of_blocks_may_have_holes_regression(file: Path, tmp_p
 def test_a_copy_that_another_program_rewrites_meanwhile_is_an_error(file: Path, tmp_path: Path) -> None:
     folder = tmp_path / "cache"
     assert_right(load("filecache", f"file://{file}", folder))
-    (copy,) = [each for each in folder.iterdir() if each.name != "cache"]
+    (copy,) = copies(folder)
     options = {"filecache": {"cache_storage": str(folder)}}
     small = streamer.Options(memory_limit_bytes=1 << 20, block_bytes=1 << 20)
     with streamer.stream(f"filecache::file://{file}", storage_options=options, options=small) as tensors:
@@ -284,12 +291,15 @@ def test_a_cache_that_decompresses_tells_the_size_of_its_copy_regression(
 def test_a_copy_that_is_too_old_is_a_miss(cache: str, file: Path, tmp_path: Path) -> None:
     folder = tmp_path / "cache"
     load(cache, f"file://{file}", folder)
-    save_file({key: tensor + 1 for key, tensor in TENSORS.items()}, file)  # of the same size
+    (copy,) = copies(folder)
+    first = copy.stat().st_ino
     assert_right(load(cache, f"file://{file}", folder))
+    assert copies(folder)[0].stat().st_ino == first
     if cache != "simplecache":  # which has no such rule
         for each in folder.iterdir():
             os.utime(each, (0, 0))
-        assert load(cache, f"file://{file}", folder, expiry_time=0.001)["t1"].equal(TENSORS["t1"] + 1)
+        assert_right(load(cache, f"file://{file}", folder, expiry_time=0.001))
+        assert copies(folder)[0].stat().st_ino != first
 
 
 @pytest.mark.parametrize("cache", ["filecache", "blockcache"])
@@ -298,3 +308,65 @@ def test_a_copy_of_another_version_is_a_miss_where_files_are_checked(cache: str,
     load(cache, f"file://{file}", folder, check_files=True)
     save_file({key: tensor + 1 for key, tensor in TENSORS.items()}, file)
     assert load(cache, f"file://{file}", folder, check_files=True)["t1"].equal(TENSORS["t1"] + 1)
+
+
+def of_number(number: float) -> bytes:
+    return save({"w": torch.full((300,), float(number))})
+
+
+# What the second load asks for beside the URL of the first: its path, its options, and the version of the answer.
+ASKED = {
+    "version": ("1", {}, '"v2"', 1),
+    "time": ("1", {}, None, 2),
+    "weak version": ("1", {}, 'W/"v2"', 1),
+    "headers": ("1", {"headers": {"X-Tenant": "2"}}, '"v1"', 1),
+    "login": ("1", {"client_kwargs": {"headers": {"Authorization": "2"}}}, '"v1"', 1),
+    "cookies": ("1", {"cookies": {"tenant": "2"}}, '"v1"', 1),
+    "folder": ("2", {}, '"v1"', 1),
+}
+
+
+@pytest.mark.parametrize("what", ASKED)
+@pytest.mark.parametrize("cache", CACHES)
+def test_a_copy_is_of_one_version_and_one_login_regression(cache: str, what: str, tmp_path: Path) -> None:
+    """Files of equal size took the copy of one another, whatever their versions were."""
+    path, options, version, day = ASKED[what]
+    asked = [("1", {}, '"v1"' if version else None, 1), (path, options, version, day)]
+
+    def script(request: Request, answer: Answer) -> None:
+        body = of_number(number)
+        answer.become(206, body[request.begin : request.end])
+        answer.headers["Content-Range"] = f"bytes {request.begin}-{request.end - 1}/{len(body)}"
+        answer.headers["Last-Modified"] = f"Thu, 0{asked[number][3]} Jan 2026 00:00:00 GMT"
+        answer.headers |= {"ETag": asked[number][2]} if asked[number][2] else {}
+
+    same_names = {"same_names": True} if cache != "blockcache" else {}
+    number, seen = 0, []
+    with ScriptedServer(of_number(0), script) as server:
+        server.answers_head = True
+        for number in (0, 1, 1):
+            uri = f"{cache}::{server.url}/{asked[number][0]}/a.safetensors"
+            storage = {cache: {"cache_storage": str(tmp_path), **same_names}, "http": asked[number][1]}
+            assert streamer.load(uri, storage_options=storage)["w"][0] == number
+            seen.append({each.stat().st_ino for each in copies(tmp_path)})
+    assert seen[2] == seen[1]  # the copy was read the second time
+
+
+@pytest.mark.parametrize("cache", CACHES)
+def test_a_copy_is_of_one_endpoint_regression(cache: str, tmp_path: Path) -> None:
+    with one_file(data=of_number(0)) as first, one_file(data=of_number(1)) as second:
+        for number, server in enumerate((first, second, second)):
+            server.answers_head = True
+            uri, options = place_of("s3", server)
+            storage = {"s3": options, cache: {"cache_storage": str(tmp_path)}}
+            assert streamer.load(f"{cache}::{uri}", storage_options=storage)["w"][0] == min(number, 1)
+
+
+def test_a_copy_that_another_program_has_made_is_used_if_its_size_is_right(file: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "cache"
+    with fsspec.open(f"simplecache::file://{file}", simplecache={"cache_storage": str(folder)}) as opened:
+        opened.read()
+    (copy,) = copies(folder)
+    before = copy.stat().st_ino
+    assert_right(load("simplecache", f"file://{file}", folder))
+    assert [each.stat().st_ino for each in copies(folder)] == [before]
