@@ -13,21 +13,23 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
 from math import prod
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from streamer import _native
 from streamer.core.checkpoint.catalog import ShardTensor
 from streamer.core.checkpoint.cuts import runs_of, starts_of
-from streamer.core.checkpoint.targets import Targets, bytes_at, path_of_new
 from streamer.core.engine.plan import Row
 from streamer.core.format.dtypes import bits_of
 from streamer.core.format.header import TensorEntry
 from streamer.core.tensors.device_tensors import DeviceTensors
 from streamer.core.tensors.frameworks import Framework
-from streamer.core.tensors.target_states import ResizeLock
 from streamer.core.tensors.torch_modes import normal_tensors, outside_captures
 
-__all__ = ["Destinations", "InPieces", "in_pieces"]
+if TYPE_CHECKING:
+    from streamer.core.checkpoint.targets import Targets
+    from streamer.core.tensors.target_states import ResizeLock
+
+__all__ = ["Destinations", "InPieces", "in_pieces", "path_of_new"]
 
 Range: TypeAlias = tuple[int, int]
 LEAST_PIECE_BYTES = 64 << 10  # the requests for shorter pieces would cost more than the bytes between them
@@ -65,6 +67,12 @@ def in_pieces(wanted: ShardTensor, largest_gap_bytes: int) -> InPieces:
     begins = [entry.begin + start * bits // 8 for start in starts_of(cut, levels)]
     kept = entry._replace(shape=cut.kept, begin=begins[0], end=begins[0] + prod(cut.box) * bits // 8)
     return InPieces(wanted._replace(entry=kept, cut=None), [(begin, begin + run_bytes) for begin in begins])
+
+
+def path_of_new(wanted: ShardTensor, framework: Framework) -> str:
+    """Return how a new tensor gets to its device, as `Devices.path`; torch copies a part that was cut out."""
+    path = framework.devices.path(wanted.entry.name)
+    return "torch" if path == "ring" and wanted.cut is not None else path
 
 
 class Destinations:
@@ -155,7 +163,8 @@ class Destinations:
     def bytes_of(self, item: int, memory: _native.Memory | None) -> memoryview | None:
         """Return the bytes of a finished item; None if it is empty, or not in this machine's memory."""
         entry = self.wanted[item].entry
-        data = bytes_at(self.in_place[entry.name], entry) if entry.name in self.in_place else memory
+        targets = self._targets if entry.name in self.in_place else None
+        data = memory if targets is None else targets.bytes_in_place(entry)
         return None if data is None else memoryview(data)
 
     def _row_of(self, item: int) -> int:

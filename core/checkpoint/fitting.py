@@ -11,13 +11,16 @@ import weakref
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from math import prod
+from typing import TYPE_CHECKING
 
 from streamer.core.checkpoint.catalog import ShardTensor
-from streamer.core.checkpoint.targets import Targets
 from streamer.core.errors import OutOfMemoryError
 from streamer.core.options.machine import free_bytes
 from streamer.core.quoting import size_text
 from streamer.core.tensors.frameworks import Framework
+
+if TYPE_CHECKING:
+    from streamer.core.checkpoint.targets import Targets
 
 __all__ = ["KeptMemory"]
 

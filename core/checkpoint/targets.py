@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from streamer import _native
 from streamer.core.checkpoint.catalog import ShardTensor
 from streamer.core.checkpoint.cuts import cut_out
+from streamer.core.checkpoint.destinations import path_of_new
 from streamer.core.errors import TargetError
 from streamer.core.format.header import TensorEntry
 from streamer.core.tensors.frameworks import Framework
@@ -22,7 +23,7 @@ from streamer.core.tensors.sharded_tensors import is_sharded, part_of
 from streamer.core.tensors.target_memory import check_all_apart, check_kind
 from streamer.core.tensors.target_states import ResizeLock, TargetStates
 
-__all__ = ["Targets", "bytes_at", "match_targets", "path_of_new"]
+__all__ = ["Targets", "match_targets"]
 
 _NONE: Mapping[str, Any] = {}
 
@@ -55,6 +56,14 @@ class Targets:
     tied: dict[str, tuple[str, Any]] = field(default_factory=dict)
     fresh: dict[str, Any] = field(default_factory=dict)
     fresh_ties: dict[str, str] = field(default_factory=dict)
+
+    def bytes_in_place(self, entry: TensorEntry) -> memoryview | None:
+        """Return the bytes of a target in `in_place` that was filled; None if it is empty or on a device."""
+        address = _address(self.in_place[entry.name], is_filled_on_device=False)
+        size_bytes = entry.end - entry.begin
+        if address is None or not size_bytes:
+            return None
+        return memoryview((ctypes.c_char * size_bytes).from_address(address)).cast("B")
 
 
 def match_targets(
@@ -132,21 +141,6 @@ def _stored(slices: tuple[slice, ...], entry: TensorEntry, shape: tuple[int, ...
     """Convert slices of torch's tensor to slices of the stored tensor: torch packs two F4 values into one element."""
     packed = [stored // size if size else 1 for stored, size in zip(entry.shape, shape, strict=True)]
     return [slice(each.start * count, each.stop * count) for each, count in zip(slices, packed, strict=True)]
-
-
-def path_of_new(wanted: ShardTensor, framework: Framework) -> str:
-    """Return how a new tensor gets to its device, as `Devices.path`; torch copies a part that was cut out."""
-    path = framework.devices.path(wanted.entry.name)
-    return "torch" if path == "ring" and wanted.cut is not None else path
-
-
-def bytes_at(tensor: Any, entry: TensorEntry) -> memoryview | None:
-    """Return the bytes of a target that the engine filled in place; None if it is empty or on a device."""
-    address = _address(tensor, is_filled_on_device=False)
-    size_bytes = entry.end - entry.begin
-    if address is None or not size_bytes:
-        return None
-    return memoryview((ctypes.c_char * size_bytes).from_address(address)).cast("B")
 
 
 def _checked(here: _LocalPart, framework: Framework) -> Any:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from streamer import _native
 from streamer.core.engine.cached_reads import with_cache
@@ -28,7 +28,9 @@ from streamer.core.outages.news import OutageNews
 from streamer.core.quoting import printable
 from streamer.core.store.sources import HttpSource, PythonSource
 from streamer.core.tensors.device_tensors import DeviceTensors
-from streamer.core.tensors.target_states import ResizeLock
+
+if TYPE_CHECKING:
+    from streamer.core.tensors.target_states import ResizeLock
 
 __all__ = ["ReadSession", "SourceObject"]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from streamer import _native
 from streamer._checkpoint_headers import OpenedCheckpoint
@@ -16,11 +16,13 @@ from streamer._stream import Stream
 from streamer.core.checkpoint.catalog import ShardTensor
 from streamer.core.checkpoint.fitting import KeptMemory
 from streamer.core.checkpoint.report import LoadReport, ObjectCheck, joined_reports
-from streamer.core.checkpoint.targets import Targets
 from streamer.core.checkpoint.verification import Pieces, Verification
 from streamer.core.errors import ChecksumError
 from streamer.core.request.request import ProgressOption
 from streamer.core.tensors.frameworks import Framework
+
+if TYPE_CHECKING:
+    from streamer.core.checkpoint.targets import Targets
 
 __all__ = ["WholeRead"]
 

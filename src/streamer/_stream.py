@@ -19,7 +19,6 @@ from streamer._progress import Progress
 from streamer.core.checkpoint.catalog import ShardTensor
 from streamer.core.checkpoint.destinations import Destinations
 from streamer.core.checkpoint.report import LoadReport, device_path, gpudirect_remarks, load_report
-from streamer.core.checkpoint.targets import Targets
 from streamer.core.checkpoint.verification import Verification, log_unverified
 from streamer.core.collector import collector_paused
 from streamer.core.engine.joined_items import JoinedItems
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from streamer._arguments import RequestArguments, StreamArguments
+    from streamer.core.checkpoint.targets import Targets
     from streamer.core.group.session import GroupSession
     from streamer.core.group.start import SharedReads
     from streamer.core.node.share import NodeShare
