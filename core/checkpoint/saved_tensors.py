@@ -12,13 +12,14 @@ from collections.abc import Container, Iterator, Mapping
 from typing import Any
 
 from streamer.core.checkpoint.tensor_slice import TensorSlice
-from streamer.core.errors import UsageError
+from streamer.core.errors import ChangedError, UsageError
 from streamer.core.format.dtypes import byte_length
 from streamer.core.format.header_writer import TensorLayout
 from streamer.core.other_formats.gguf import TYPES_KEY
 from streamer.core.quoting import names_text, quoted
 from streamer.core.tensors.shared_memory import refuse_shared
 from streamer.core.tensors.tensor_bytes import bytes_of, dtype_name, is_array, is_torch_tensor, layout_of
+from streamer.core.tensors.torch_private_names import changes_in_place
 
 __all__ = ["MOST_READ_BYTES", "SavedTensors"]
 
@@ -46,17 +47,35 @@ class SavedTensors:
         self._tensors = {_name(each): tensors[each] for each in tensors}
         self.layouts = [_layout(name, tensor) for name, tensor in self._tensors.items()]
         self.metadata = _joined_metadata(self._tensors, replaced)
+        self._changes = self._counted_changes()
         refuse_shared({name: each for name, each in self._tensors.items() if not isinstance(each, TensorSlice)})
 
+    def check_unchanged(self) -> None:
+        """Compare torch's counters of changes in place with those of the beginning; NumPy's arrays have none.
+
+        Raises:
+            ChangedError: a tensor was changed meanwhile, so that the bytes that were sent may be of no one moment.
+        """
+        found = self._counted_changes()
+        changed = [name for name, count in self._changes.items() if found[name] != count]
+        if changed:
+            hint = "Do not change tensors while they are saved, or save copies: {name: tensor.clone()}"
+            raise ChangedError(f"tensors were changed while they were saved: {names_text(changed)}", hint=hint)
+
+    def _counted_changes(self) -> dict[str, int | None]:
+        return {name: changes_in_place(each) for name, each in self._tensors.items() if is_torch_tensor(each)}
+
     def remarks(self) -> tuple[str, ...]:
-        """Return a remark if tensors have attributes, such as scales, that no file holds."""
+        """Return remarks on the checkpoints that are copied, and on attributes of tensors that no file holds."""
         own = {
             name: getattr(tensor, "__dict__", {}) for name, tensor in self._tensors.items() if is_torch_tensor(tensor)
         }
         names = [
             f"{name}.{key}" for name, each in own.items() for key in each if key[:1] != "_" and key != "persistent"
         ]
-        return (f"attributes of tensors are not saved: {names_text(names)}",) if names else ()
+        copied = [each.remarks for each in self._tensors.values() if isinstance(each, TensorSlice)]
+        of_copied = tuple(dict.fromkeys(remark for remarks in copied for remark in remarks))
+        return (*of_copied, f"attributes of tensors are not saved: {names_text(names)}") if names else of_copied
 
     def held_bytes(self, layout: TensorLayout) -> int:
         """Return the bytes that `pieces` allocates beside the tensors' own memory; 0 if it yields only views."""

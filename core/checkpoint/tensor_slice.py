@@ -131,9 +131,11 @@ class TensorSlice(Unread, Generic[TensorT]):
         uri: The checkpoint, for messages.
         cut: How `read` cuts a part out of `entry`. With a cut, every index reads all bytes of `entry`.
         metadata: The metadata of the checkpoint.
+        remarks: What the checkpoint's report says of its files.
 
     Attributes:
         metadata: As the argument.
+        remarks: As the argument.
     """
 
     def __init__(
@@ -145,6 +147,7 @@ class TensorSlice(Unread, Generic[TensorT]):
         *,
         cut: Cut | None = None,
         metadata: Mapping[str, str] | None = None,
+        remarks: tuple[str, ...] = (),
     ) -> None:
         self._read_entry = entry
         self._entry = entry if cut is None else entry._replace(shape=cut.kept)
@@ -153,6 +156,7 @@ class TensorSlice(Unread, Generic[TensorT]):
         self._framework = framework
         self._uri = uri
         self.metadata: Mapping[str, str] = metadata or {}
+        self.remarks = remarks
 
     @property
     def stored_name(self) -> str:

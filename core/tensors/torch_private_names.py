@@ -11,6 +11,7 @@ from typing import Any
 
 __all__ = [
     "address_of_storage",
+    "changes_in_place",
     "is_without_memory",
     "is_wrapped",
     "load_post_hooks",
@@ -23,6 +24,12 @@ def address_of_storage(storage: Any) -> int:
     """Return the address of the C++ object behind an `UntypedStorage`, not of its bytes."""
     address: int = storage._cdata
     return address
+
+
+def changes_in_place(tensor: Any) -> int | None:
+    """Return how often a tensor, or one that shares its memory, was changed in place; None if torch does not count."""
+    count: int | None = None if tensor.is_inference() else tensor._version
+    return count
 
 
 def is_wrapped(torch: Any) -> Callable[[Any], bool]:

@@ -152,6 +152,7 @@ class Checkpoint(Mapping[str, TensorSlice[TensorT]]):
             self._checkpoint.label,
             cut=shard_tensor.cut,
             metadata=self._checkpoint.catalog.metadata,
+            remarks=tuple(self._checkpoint.catalog.remarks),
         )
 
     def close(self) -> None:

@@ -133,6 +133,7 @@ class Saving:
                 continue
             if order[name] > 1:
                 writing.confirm()
+                self.tensors.check_unchanged()
             is_last = name == place.commit
             writing.show(place.folder + name, upload, place.existing.get(name), names_others=is_last)
             if is_last:

@@ -237,3 +237,18 @@ def test_what_a_load_would_take_for_an_encrypted_file_is_not_saved_regression(
     ):
         VERBS[verb](checkpoint, tmp_path / "saved", {"key": key} if key else {})
     assert not (tmp_path / "saved").exists()
+
+
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("taken", [dict, lambda checkpoint: checkpoint])
+def test_metadata_that_differ_between_shards_of_the_source_are_remarked_regression(
+    verb: str, taken: Callable[[Any], Any], tmp_path: Path
+) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    for number, alpha in ((1, "8"), (2, "16")):
+        path = source / f"model-0000{number}-of-00002.safetensors"
+        save_file({f"t{number}": torch.zeros(2)}, path, {"format": "pt", "lora_alpha": alpha})
+    with streamer.open(source) as checkpoint:
+        report = VERBS[verb](taken(checkpoint), tmp_path / "saved", {})
+    assert report.remarks == ("the shards differ in their metadata 'lora_alpha': the last shard's count",)

@@ -612,3 +612,42 @@ def test_the_report_is_one_line_with_what_a_user_wants_to_know(tmp_path: Path) -
     assert str(report).startswith(f"{tmp_path}/model: 1 tensor, {size_text(report.bytes)} in 0.")
     resumed = replace(report, kept_bytes=4000, not_removed=("old.safetensors",))
     assert "4.00 kB of it was there; note: could not remove old.safetensors" in str(resumed)
+
+
+CHANGES: dict[str, Callable[[torch.Tensor], Any]] = {
+    "in place": lambda tensor: tensor.add_(1),
+    "by a view": lambda tensor: tensor[1:].zero_(),
+    "by an optimizer": lambda tensor: torch.optim.SGD([tensor.requires_grad_()], maximize=True).step(),
+    "by load_state_dict": lambda tensor: tensor.copy_(torch.ones(50)),
+}
+LAYOUTS: list[dict[str, Any]] = [{}, {"max_shard_bytes": 100}, {"digests": False}, {"key": bytes(range(32))}]
+
+
+@pytest.mark.parametrize("how", LAYOUTS)
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_tensors_that_change_while_they_are_saved_are_an_error_regression(
+    change: str, how: dict[str, Any], overwrite: bool, tmp_path: Path
+) -> None:
+    older = {"a": torch.full((50,), 7.0)}
+    if overwrite:
+        streamer.save(older, tmp_path / "model", **how)
+    before = sorted(path.name for path in (tmp_path / "model").glob("*"))
+    tensors = {"a": torch.zeros(50), "b": torch.zeros(50), "c": torch.zeros(50)}
+    tensors["b"].grad = torch.ones(50)
+
+    def step(done: int, total: int) -> None:
+        if done:
+            CHANGES[change](tensors["b"])
+
+    with pytest.raises(streamer.ChangedError, match=r"not saved: tensors were changed while they were saved: b\. Do"):
+        streamer.save(tensors, tmp_path / "model", overwrite=overwrite, progress=step, **how)
+    assert sorted(path.name for path in (tmp_path / "model").glob("*")) == before
+    if overwrite:
+        assert torch.equal(streamer.load(tmp_path / "model", key=how.get("key"))["a"], older["a"])
+
+
+def test_tensors_without_a_count_of_changes_are_saved(tmp_path: Path) -> None:
+    with torch.inference_mode():
+        tensors = {"a": torch.ones(3), "b": np.ones(3)}
+    assert streamer.save(tensors, tmp_path / "model").tensors == 2
