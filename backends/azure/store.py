@@ -248,7 +248,10 @@ class AzureStore:
 
 
 def _properties(container: str, name: str, service: BlobServiceClient, options: Mapping[str, Any]) -> BlobProperties:
-    return service.get_blob_client(container, name).get_blob_properties(**options)
+    found = service.get_blob_client(container, name).get_blob_properties(**options)
+    if not found.etag:
+        raise ValueError  # every blob has an ETag, so this is the answer of a proxy
+    return found
 
 
 def _page(

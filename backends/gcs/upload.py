@@ -72,15 +72,17 @@ class ObjectWriter:
             lambda: self._client.change(method, SERVICE, self._bucket, None, query, data=data, headers=headers)
         )
 
-    def found(self) -> Mapping[str, Any]:
-        """Request size, generation, CRC32C and custom metadata of the object; empty if there is no object.
+    def found(self) -> Mapping[str, Any] | None:
+        """Request size, generation, CRC32C and custom metadata of the object; None if there is no object.
+
+        An answer that is no JSON object, as that of a proxy, describes nothing.
 
         Raises:
             StorageError: Google refuses, or failed.
         """
         answer = self._ask(lambda: self._client.get(self._bucket, self.key, fields="size,generation,crc32c,metadata"))
         if answer.status == 404:
-            return {}
+            return None
         if answer.status != 200:
             raise self.refused(answer)
         return answer.document or {}
@@ -206,7 +208,7 @@ class GcsUpload(ProvenUpload):
 
     def _look(self) -> FoundObject | None:
         found = self._writer.found()
-        if not found:
+        if found is None:
             return None
         size, generation, crc32c = found.get("size"), found.get("generation"), found.get("crc32c")
         return FoundObject(

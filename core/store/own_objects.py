@@ -219,7 +219,7 @@ class ProvenUpload(ABC):
         self._is_seen, self.version = True, found.version if found else None
 
     def _look_again(self, pauses_s: Sequence[float]) -> FoundObject | None:
-        """Look at the object until it is there; a look that fails, or shows no version, is repeated a few times.
+        """Look at the object until it is there, whole and ours: a proxy may have given the answer to one look.
 
         Raises:
             StorageError: the storage refuses, is down, or has failed at each look.
@@ -229,12 +229,13 @@ class ProvenUpload(ABC):
             try:
                 found = self._look()
             except StorageError as error:
-                if is_last or isinstance(error, AccessDeniedError) or is_transient(error):
+                is_refused = isinstance(error, AccessDeniedError) and error.status is not None
+                if is_last or is_refused or is_transient(error):
                     raise
             else:
-                is_answer = found is None or not self.has_mark or (found.version or found.mark) is not None
                 is_late = not self._is_seen and self._is_from_before(found)
-                if number == len(pauses_s) or (is_last and not is_answer) or (is_answer and not is_late):
+                is_enough = number == len(pauses_s) or (is_last and not is_late)
+                if is_enough or self._fault(found, None) is None:
                     return found
             time.sleep(pause_s)
         raise AssertionError("the last look returns or raises")
@@ -253,6 +254,8 @@ class ProvenUpload(ABC):
             did = "answered" if refusal is None else "refused"
             return changed if is_removed else self._fault_of(f"the storage {did} the last request, but has no object")
         is_whole, is_own = found.size_bytes in (None, self.sent_bytes), self._is_own(found)
+        if self.has_mark and found.version is None and found.mark is None and not found.is_equal:
+            return self._fault_of("the answer to the question for the object is not the storage's")
         has_no_trace = self.has_mark and found.mark is None and self.version is None and refusal is None
         if not is_whole and (is_own or (has_no_trace and not self._is_from_before(found))):
             return self._fault_of(f"the storage has {found.size_bytes} of the {self.sent_bytes} bytes that were sent")

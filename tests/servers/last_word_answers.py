@@ -90,11 +90,15 @@ class Answering(BaseHTTPRequestHandler):
         answer = word.answer if word else "usual"
         if answer == "usual":
             self._reply(status, body, **headers)
-        elif isinstance(answer, int):
-            self._reply(answer)
         else:
-            text = {"empty": b"", "braces": b"{}", "page": PAGE, "error": ERROR}[answer]
-            self._reply(200, text, Content_Type="text/html" if answer == "page" else "application/xml")
+            self._odd(answer)
+
+    def _odd(self, answer: str | int) -> None:
+        """Answer as a proxy does: with a status, or with 200 and some other body."""
+        if isinstance(answer, int):
+            return self._reply(answer)
+        text = {"empty": b"", "braces": b"{}", "page": PAGE, "error": ERROR}[answer]
+        return self._reply(200, text, Content_Type="text/html" if answer == "page" else "application/xml")
 
     def _data(self, found: Stored, **headers: str) -> None:
         asked = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("x-ms-range") or self.headers.get("Range") or "")

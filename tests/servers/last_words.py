@@ -38,7 +38,8 @@ class LastWords:
         self.word: Word | None = None
         self.cut = ""  # parts of objects with this in their name arrive as halves
         self.before_last: tuple[str, Callable[[], None]] | None = None  # called before the last request of such a name
-        self.odd_looks: tuple[str, int, int] | None = None  # text of a name, status, and how often it is answered
+        # Text of a name, a status or a body (as `Word.answer`), and how often it is the answer to a look.
+        self.odd_looks: tuple[str, str | int, int] | None = None
         self._ids = itertools.count(1)
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self._served = served(self._server)
@@ -111,7 +112,7 @@ class _Handler(Answering):
         is_look = self.command in ("GET", "HEAD") and not {"comp", "uploadId"} & self.query.keys()
         if left and is_look and name in self.name:
             self.words.odd_looks = name, status, left - 1
-            self._reply(status)
+            self._odd(status)
         elif self.name.startswith(("storage/v1", "upload/storage", "download/storage")):
             self._google()
         elif self.name.startswith("acct/"):

@@ -103,6 +103,7 @@ class Writing:
         self._shown: list[tuple[str, Callable[[], None]]] = []  # files that no older checkpoint had
         self._unconfirmed: list[OwningUpload] = []
         self._naming: tuple[str, OwningUpload] | None = None
+        self._stale: list[ObjectInfo] = []  # files that do not match those that have shown up
         self.guarding = ""
         self._failure, self._resumes = failure, resumes
         self._process = os.getpid()
@@ -144,6 +145,8 @@ class Writing:
 
     def begin(self, path: str, size_bytes: int | None, part_bytes: int, replaced: ObjectInfo | None) -> OwningUpload:
         """Begin a file whose parts the caller sends; raises as `send`."""
+        if replaced is not None and replaced.version is None:  # a listing may lack what tells the new file from the old
+            replaced = info_if_present(self._store, path) or replaced
         does_resume = self._resumes and size_bytes is not None and isinstance(self._store, ResumingStore)
         begin = self._store.resume_upload if does_resume else self._store.begin_upload
         upload = owning(begin(path, size_bytes, part_bytes, replaced), self._store, path, replaced)
@@ -166,6 +169,7 @@ class Writing:
         upload.finish()
         self._note_shown(path, upload, replaced)
         upload.confirm()
+        self._stale = [each for each in self._stale if each.path != path]
 
     def show_all(self, files: Sequence[tuple[str, OwningUpload, ObjectInfo | None]]) -> None:
         """Let several files show up, in any order, which `confirm` looks at; raises as `send`."""
@@ -203,8 +207,7 @@ class Writing:
             stale: A file that does not match the files that have shown up. If an error comes before the file is
                 replaced, the file is removed, unless another program has replaced it.
         """
-        self._naming = None
-        self._shown = [] if stale is None else [(stale.path, partial(self._remove_unchanged, stale))]
+        self._naming, self._shown, self._stale = None, [], [stale] if stale is not None else []
         self._failure = failure or self._failure
 
     def __enter__(self) -> Writing:
@@ -263,6 +266,7 @@ class Writing:
         """Remove the written files; return the names of the files that could not be removed."""
         left: list[str] = []
         steps = [*reversed(self._shown), *((path, upload.abort) for path, upload in self._begun)]
+        steps += [(each.path, partial(self._remove_unchanged, each)) for each in self._stale]
         for path, remove in steps:
             if left and path == self.guarding:  # readers would take what is left for the checkpoint
                 continue

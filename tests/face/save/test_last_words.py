@@ -247,14 +247,49 @@ def test_odd_answers_to_looks_leave_the_older_or_the_newer_checkpoint_regression
         assert not is_new or "not saved" not in text, text
 
 
-@pytest.mark.parametrize("kind", ["s3", "gs", "az"])
-def test_one_odd_answer_to_a_look_does_no_harm_regression(kind: str, fresh: LastWords) -> None:
-    uri, options = fresh.place(kind, "m.safetensors")
-    fresh.before_last = "m.safetensors", lambda: setattr(fresh, "odd_looks", ("m.safetensors", 400, 1))
-    streamer.save(tensors(5.0), uri, storage_options=options, progress=False)
+@pytest.mark.parametrize("answer", ["empty", "braces", "page", "error", 204, 400, 404, 412])
+@pytest.mark.parametrize("seen", ["shard", "manifest", "index", "shard again", "manifest again"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_odd_answer_to_a_look_does_no_harm_regression(
+    kind: str, seen: str, answer: str | int, fresh: LastWords
+) -> None:
+    uri, options = fresh.place(kind, "m")
+    name = {"shard": "00001-of-00002", "manifest": "manifest", "index": "index"}[seen.partition(" ")[0]]
+    # A file that was seen is looked at again when all files are there, right before the index.
+    written = name if " " not in seen else "manifest"
+    fresh.before_last = written, lambda: setattr(fresh, "odd_looks", (name, answer, 1))
+    streamer.save(tensors(5.0), uri, max_shard_bytes=200, storage_options=options, progress=False)
+    assert fresh.odd_looks is not None
+    assert fresh.odd_looks[2] == 0
+    assert is_equal(streamer.load(uri, storage_options=options, verify="manifest"), tensors(5.0))
+
+
+@pytest.mark.parametrize("answer", ["empty", "braces", "page", "error"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_odd_answers_to_all_looks_name_no_other_program_regression(kind: str, answer: str, fresh: LastWords) -> None:
+    uri, options = fresh.place(kind, "m")
+    fresh.before_last = "manifest", lambda: setattr(fresh, "odd_looks", ("00001-of-00002", answer, 1000))
+    with pytest.raises(streamer.StorageError) as caught:
+        streamer.save(tensors(5.0), uri, max_shard_bytes=200, storage_options=options, progress=False)
+    assert kind == "http" or "another program" not in str(caught.value)
+
+
+@pytest.mark.parametrize("answer", ["page", "empty", 201])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_storage_that_keeps_the_older_manifest_is_an_error_regression(
+    kind: str, answer: str | int, fresh: LastWords
+) -> None:
+    uri, options = fresh.place(kind, "m")
+    how: dict[str, Any] = {"storage_options": options, "progress": False}
+    streamer.save(tensors(1.0), uri, **how)
+    fresh.word = Word("manifest", "nothing", answer)
+    with pytest.raises(streamer.StorageError, match="the checkpoint is saved, but its manifest is not"):
+        streamer.save(tensors(5.0), uri, overwrite=True, **how)
     got = loaded(uri, options)
     assert got is not None
     assert is_equal(got, tensors(5.0))
+    with pytest.raises(streamer.ObjectNotFoundError, match="no manifest"):
+        streamer.load(uri, verify="manifest", **how)
 
 
 @pytest.mark.parametrize("answer", ["page", "empty", 201])
@@ -267,3 +302,14 @@ def test_a_web_server_that_keeps_the_older_file_is_an_error_regression(answer: s
     got = loaded(uri, options)
     assert got is not None
     assert is_equal(got, tensors(1.0))
+
+
+@pytest.mark.parametrize("answer", ["empty", "braces", "page", "error"])
+def test_an_odd_answer_to_the_first_look_is_not_blamed_on_the_key_regression(answer: str, fresh: LastWords) -> None:
+    uri, options = fresh.place("az", "m.safetensors")
+    how: dict[str, Any] = {"storage_options": options, "progress": False}
+    streamer.save(tensors(1.0), uri, **how)
+    fresh.odd_looks = "m.safetensors", answer, 1
+    with pytest.raises(streamer.StorageError, match="Azure's answer is malformed"):
+        streamer.save(tensors(5.0), uri, overwrite=True, **how)
+    assert is_equal(streamer.load(uri, verify="manifest", **how), tensors(1.0))
