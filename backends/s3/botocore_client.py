@@ -19,7 +19,7 @@ from streamer.backends.client.answer_values import TOLERANCE_S, clock_offset_s
 from streamer.backends.s3.answers import ForeignAnswerError, RefusedError
 from streamer.backends.s3.botocore_login import check_tenant, is_amazon, shared_login
 from streamer.backends.s3.errors import MalformedAnswerError
-from streamer.backends.s3.options import endpoint_of, filled_options, times_of
+from streamer.backends.s3.options import endpoint_of, filled_options, times_of, with_encoded_key
 from streamer.backends.s3.sender import Sender, user_agent_of
 from streamer.backends.s3.signing import (
     LONGEST_URL,
@@ -69,7 +69,7 @@ class BotocoreClient:
         self.endpoint = endpoint_of(options, environment)
         self.is_anonymous = bool(options.get("anon"))
         payer = {"RequestPayer": "requester"} if options.get("requester_pays") else {}
-        self._settings = SecretOptions({**payer, **(options.get("s3_additional_kwargs") or {})})
+        self._settings = SecretOptions({**payer, **with_encoded_key(options.get("s3_additional_kwargs") or {})})
         self._signs_headers = bool((options["config_kwargs"].get("s3") or {}).get("payload_signing_enabled"))
         self._headers_of_get: Mapping[str, str] = {}
         self._clock_offset_s = 0.0

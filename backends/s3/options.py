@@ -7,8 +7,10 @@ place. Refuses unverified TLS.
 from __future__ import annotations
 
 import os
+from base64 import b64encode
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from hashlib import md5
 from typing import Any
 
 from botocore.config import Config
@@ -26,7 +28,16 @@ from streamer.core.secrets.environment import is_blank
 from streamer.core.secrets.hidden_arguments import SecretOptions
 from streamer.core.store.certificates import check_client_certificate
 
-__all__ = ["NAMES", "OF_AIOBOTOCORE", "OF_REQUESTS", "OF_SESSION", "endpoint_of", "filled_options", "times_of"]
+__all__ = [
+    "NAMES",
+    "OF_AIOBOTOCORE",
+    "OF_REQUESTS",
+    "OF_SESSION",
+    "endpoint_of",
+    "filled_options",
+    "times_of",
+    "with_encoded_key",
+]
 
 OF_SESSION = ("event_hooks", "include_builtin_handlers", "profile", "session_vars")  # of botocore's session
 # Options of aiobotocore's own HTTP client, which sends no requests here.
@@ -115,6 +126,23 @@ def filled_options(storage_options: Mapping[str, Any], environment: Mapping[str,
     if not proxies:
         environment_proxy(endpoint_of(options, environment) or _AMAZON)  # raises if the proxy cannot be used
     return options
+
+
+def with_encoded_key(settings: Mapping[str, Any]) -> SecretOptions:
+    """Return settings with a customer's key as requests carry it: in base 64, with its MD5.
+
+    botocore encodes the key for some requests only, and would send it as it is with ``ListParts``.
+    """
+    encoded = SecretOptions(settings)
+    if encoded.get("SSECustomerKey") is not None and "SSECustomerKeyMD5" not in encoded:
+        encoded["SSECustomerKeyMD5"] = b64encode(md5(_key_in(encoded), usedforsecurity=False).digest()).decode()
+        encoded["SSECustomerKey"] = b64encode(_key_in(encoded)).decode()
+    return encoded
+
+
+def _key_in(settings: SecretOptions) -> bytes:
+    is_text = isinstance(settings["SSECustomerKey"], str)
+    return settings["SSECustomerKey"].encode() if is_text else bytes(settings["SSECustomerKey"])
 
 
 def _check_names(storage_options: Mapping[str, Any]) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Callable
 from datetime import datetime, timezone
+from hashlib import md5
 from typing import Any
 
 import botocore.session
@@ -88,6 +90,31 @@ def test_each_request_to_s3_carries_the_settings_that_its_operation_has(token: s
             assert_table(log, step, shape.serialization["name"], is_carried=name in members)
         assert_table(log, step, "x-amz-meta-team", is_carried="Metadata" in members)
     assert not token or not any("X-Amz-Signature" in sent.query for sent in log)
+
+
+@pytest.mark.parametrize("key", ["k" * 32, b"\xff" * 32, bytearray(b"k" * 32)])
+def test_a_customers_key_is_encoded_in_each_request_to_s3_regression(key: str | bytes) -> None:
+    settings = {"SSECustomerAlgorithm": "AES256", "SSECustomerKey": key}
+    with writable("s3") as storage:
+        options = {**storage.options(), "s3_additional_kwargs": settings}
+        log = every_step(storage, options)
+        for name in ("a", "b"):
+            tensors = {name: LARGE["a"]}
+            how: dict[str, Any] = {"storage_options": options, "progress": False, "overwrite": True}
+            streamer.save(tensors, storage.uri("again.safetensors"), **how)
+    data = key.encode() if isinstance(key, str) else bytes(key)
+    wanted = b64encode(data).decode(), b64encode(md5(data, usedforsecurity=False).digest()).decode()
+    prefix = "x-amz-server-side-encryption-customer-key"
+    sent = {(each.step, (each.headers.get(prefix), each.headers.get(f"{prefix}-md5"))) for each in log}
+    assert {step for step, found in sent if found == wanted} >= {
+        "create",
+        "part",
+        "parts",
+        "put",
+        "head",
+        "read",
+    }
+    assert {found for _, found in sent} == {wanted, (None, None)}
 
 
 def _input_of(operation: str) -> Any:
