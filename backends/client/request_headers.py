@@ -19,6 +19,7 @@ from streamer.core.errors import OptionError
 __all__ = ["basic_authorization", "check_headers", "fault_of", "login_of", "own_headers"]
 
 _CONDITIONS = frozenset({"if-match", "if-modified-since", "if-none-match", "if-range", "if-unmodified-since"})
+_OF_BODIES = frozenset({"content-encoding", "content-length", "content-range", "trailer", "transfer-encoding"})
 _FORBIDDEN = _CONDITIONS | {"host", "range"}
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110, 5.6.2
@@ -83,6 +84,10 @@ def check_headers(headers: Mapping[str, str]) -> None:
     for name in headers:
         if name in _FORBIDDEN:
             raise OptionError(f"headers cannot hold {name!r}: requests for ranges set this header themselves")
+        if name in _OF_BODIES:
+            raise OptionError(
+                f"headers cannot hold {name!r}: it would say something else of the body than what is sent"
+            )
         if (fault := fault_of(name, headers[name])) is not None:
             raise OptionError(fault, hint="Headers are plain text: remove quotes, spaces and line ends around them")
 

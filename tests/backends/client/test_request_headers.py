@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import streamer
-from streamer.backends.client.request_headers import fault_of
+from streamer.backends.client.request_headers import check_headers, fault_of
 
 
 @pytest.mark.parametrize(
@@ -48,3 +48,12 @@ def test_a_load_with_such_a_header_is_refused_before_any_request(where: str) -> 
     options = {"headers": headers} if where == "headers" else {"client_kwargs": {"headers": headers}}
     with pytest.raises(streamer.OptionError, match=r"holds a line feed .* at its end\. Headers are plain text"):
         streamer.load("http://127.0.0.1:9/m.safetensors", storage_options=options)
+
+
+@pytest.mark.parametrize(
+    "name", ["content-encoding", "content-length", "content-range", "trailer", "transfer-encoding", "range", "host"]
+)
+def test_headers_that_describe_a_body_or_a_range_are_refused_regression(name: str) -> None:
+    with pytest.raises(streamer.OptionError, match=f"headers cannot hold '{name}'"):
+        check_headers({name: "5"})
+    check_headers({"content-type": "application/x-weights", "x-team": "a"})
