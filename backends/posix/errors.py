@@ -40,7 +40,11 @@ def storage_error(error: OSError, path: str) -> StorageError:
     if error.errno in (errno.EACCES, errno.EPERM):
         hint = "Check the permissions of it, and of the folders above it"
         return AccessDeniedError("The file system refuses access", uri=redact(path), hint=hint, code=code)
-    if error.errno in NO_ROOM:
+    if error.errno == errno.EROFS:
+        hint = "It is mounted read-only: write to another disk"
+    elif error.errno == errno.EFBIG:
+        hint = "Raise the limit of the process (ulimit -f), or write to a disk that takes files of this size"
+    elif error.errno in NO_ROOM:
         hint = "Free some space, or write to another disk"
     else:
         hint = "Check the path and the disk; the kernel's log (dmesg) may tell more"

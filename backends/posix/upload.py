@@ -62,9 +62,13 @@ class PosixUpload:
         self.version: str | None = None
         self._ends_bytes: list[int] = []  # of the parts that were written
         with self._translated():
+            if replaced is None:
+                _check_free(disk_name(path))
             _make_folder(folder)
             OwnDraft.remove_left(folder, name)
             self._draft = OwnDraft(folder, name)
+            if replaced is not None:
+                self._draft.take_permissions(disk_name(path), and_of_owner=True)
             if size_bytes:
                 self._reserve(size_bytes)
         is_local = _native.file_system_type(os.fsencode(folder)) in _LOCAL_DISKS
@@ -89,6 +93,7 @@ class PosixUpload:
             else:
                 with locked_folder(os.path.dirname(self._draft.path)):
                     self._check_replaced(self._replaced)
+                    self._draft.take_permissions(disk_name(self._path))
                     os.replace(self._draft.path, disk_name(self._path))
             self._is_finished = True
             if self._is_local:
@@ -159,6 +164,16 @@ class PosixUpload:
             raise storage_error(error, self._path) from error
 
 
+def _check_free(path: str) -> None:
+    """Refuse a folder, and a link that leads nowhere, in place of a file: no file of another program is there."""
+    uri = redact(text_of(path))
+    if os.path.isdir(path):
+        raise UsageError("this is a folder, not a file", uri=uri, hint="Name a file in it, or move the folder away")
+    if os.path.islink(path) and not os.path.exists(path):
+        hint = "Remove the link, or make the folder or file to which it leads"
+        raise UsageError("this is a link that leads nowhere", uri=uri, hint=hint)
+
+
 def _make_folder(folder: str) -> None:
     """Make a folder, and those above it."""
     try:
@@ -169,5 +184,6 @@ def _make_folder(folder: str) -> None:
             file = os.path.dirname(file)
         if os.path.isdir(file):
             raise
+        _check_free(file)
         hint = "Name another folder, or move the file away; a name that ends in .safetensors is one file"
         raise UsageError("this is a file, not a folder", uri=redact(text_of(file)), hint=hint) from None

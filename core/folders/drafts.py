@@ -212,6 +212,16 @@ class OwnDraft:
         """A path that leads to the file until `close`, whatever its name is then."""
         return f"/proc/self/fd/{self._descriptor}"
 
+    def take_permissions(self, path: str, *, and_of_owner: bool = False) -> None:
+        """Give the draft the permissions of another file, if the file system has any.
+
+        Args:
+            path: The path of the file.
+            and_of_owner: The owner may read and write the draft in any case.
+        """
+        with suppress(OSError):
+            os.fchmod(self._descriptor, os.stat(path).st_mode & 0o777 | (0o600 if and_of_owner else 0))
+
     def flush(self) -> None:
         """Flush the bytes of the draft to the disk."""
         os.fsync(self._descriptor)

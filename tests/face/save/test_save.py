@@ -18,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import numpy as np
 import pytest
 import torch
@@ -30,6 +31,7 @@ from transformers import AutoModelForCausalLM
 import streamer
 from streamer._save.writing import Writing, quiet_writing
 from streamer.backends.posix.upload import PosixUpload
+from streamer.compat.safetensors.torch import save_file as save_file_at_url
 from streamer.core.format.dtypes import TORCH_DTYPES
 from streamer.core.options.settings import resolve
 from streamer.core.quoting import size_text
@@ -430,7 +432,7 @@ def test_a_disk_that_is_full_is_one_error_and_leaves_nothing(tmp_path: Path) -> 
     told = _in_child(FULL, tmp_path, before=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20)))
     assert told.startswith("EFBIG")
     assert "not saved" in told
-    assert "Free some space" in told
+    assert "ulimit -f" in told
     assert files_in(tmp_path) == []
 
 
@@ -651,3 +653,36 @@ def test_tensors_without_a_count_of_changes_are_saved(tmp_path: Path) -> None:
     with torch.inference_mode():
         tensors = {"a": torch.ones(3), "b": np.ones(3)}
     assert streamer.save(tensors, tmp_path / "model").tensors == 2
+
+
+WRITES: dict[str, Callable[[Path], Any]] = {
+    "save": lambda path: streamer.save({"a": torch.ones(3)}, path, overwrite=True),
+    "save_file": lambda path: save_file_at_url({"a": torch.ones(3)}, f"file://{path}"),
+    "fsspec": lambda path: fsspec.filesystem("streamer", target_protocol="file").pipe_file(str(path), b"1"),
+    "large": lambda path: streamer.save({"a": torch.ones(3 << 18)}, path, overwrite=True, digests=False),
+}
+
+
+@pytest.mark.parametrize("write", WRITES)
+@pytest.mark.parametrize("mode", [0o400, 0o600, 0o640, 0o755, 0o666])
+def test_a_file_that_replaces_another_has_its_permissions_regression(mode: int, write: str, tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(b"older")
+    path.chmod(mode)
+    WRITES[write](path)
+    assert path.stat().st_mode & 0o777 == mode
+    assert path.read_bytes() != b"older"
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_a_folder_or_a_broken_link_is_no_other_program_regression(write: str, tmp_path: Path) -> None:
+    folder, link = tmp_path / "a.safetensors", tmp_path / "b.safetensors"
+    folder.mkdir()
+    link.symlink_to("nowhere")
+    with pytest.raises(streamer.UsageError, match="this is a folder, not a file"):
+        WRITES[write](folder)
+    with pytest.raises(streamer.UsageError, match="this is a link that leads nowhere"):
+        WRITES[write](link)
+    with pytest.raises(streamer.UsageError, match="this is a link that leads nowhere"):
+        WRITES[write](link / "model.safetensors")
+    assert files_in(tmp_path) == ["a.safetensors", "b.safetensors"]
