@@ -146,7 +146,7 @@ def _types_by_name(slices: Mapping[str, TensorSlice[Any]], sources: Mapping[int,
 
 def _name(name: Any) -> str:
     if not isinstance(name, str):
-        raise UsageError(f"the name of a tensor is a text, not {quoted(name)}")
+        raise UsageError(f"the name of a tensor is a text, not {repr(name)[:80]}")
     return name
 
 

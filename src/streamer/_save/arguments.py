@@ -12,7 +12,6 @@ from streamer.core.errors import OptionError, UsageError
 from streamer.core.format.header_entries import ENCRYPTION_METADATA
 from streamer.core.format.shard_names import INDEX_SUFFIX, SHARD_SUFFIX
 from streamer.core.options.arguments import check_switch
-from streamer.core.quoting import quoted
 from streamer.core.request.request import Request
 from streamer.core.secrets.hidden_arguments import type_name
 from streamer.core.secrets.redact import redact
@@ -82,7 +81,7 @@ class SaveOptions:
             wrong = next((each for each in (key, value) if not isinstance(each, str)), None)
             if wrong is not None or key is None or value is None:
                 hint = "The format holds only texts: write numbers with str(), others with json.dumps()"
-                raise UsageError(f"metadata {quoted(key)} holds {type(wrong).__name__}, not a text", hint=hint)
+                raise UsageError(f"metadata {repr(key)[:80]} holds {type(wrong).__name__}, not a text", hint=hint)
 
     def _check_key(self) -> None:
         if self.key is not None:

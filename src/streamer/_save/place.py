@@ -17,7 +17,14 @@ from streamer.core.checkpoint.other_weights import check_replaceable, is_found_b
 from streamer.core.checkpoint.sharding import shard_names
 from streamer.core.engine.byte_reads import read_ranges
 from streamer.core.engine.session import SourceObject
-from streamer.core.errors import ChangedError, ManifestError, ObjectNotFoundError, StorageError, UsageError
+from streamer.core.errors import (
+    ChangedError,
+    ManifestError,
+    ObjectNotFoundError,
+    ShardIndexError,
+    StorageError,
+    UsageError,
+)
 from streamer.core.format.index import check_index_size, parse_index
 from streamer.core.format.manifest import MAX_MANIFEST_BYTES, Manifest, parse_manifest
 from streamer.core.format.shard_names import (
@@ -208,7 +215,12 @@ def _check_belongs(store: Store, existing: dict[str, ObjectInfo], settings: Sett
 
 def _named_in(store: Store, info: ObjectInfo, settings: Settings) -> frozenset[str]:
     check_index_size(info.size_bytes or 0, uri=info.uri)
-    return frozenset(parse_index(_content(store, info, settings), uri=info.uri).shards)
+    content = _content(store, info, settings)
+    try:
+        return frozenset(parse_index(content, uri=info.uri).shards)
+    except ShardIndexError as error:
+        error.hint = "It does not say which files are those of the older checkpoint: remove it and them, and save again"
+        raise
 
 
 def _content(store: Store, info: ObjectInfo, settings: Settings) -> bytes:

@@ -686,3 +686,18 @@ def test_a_folder_or_a_broken_link_is_no_other_program_regression(write: str, tm
     with pytest.raises(streamer.UsageError, match="this is a link that leads nowhere"):
         WRITES[write](link / "model.safetensors")
     assert files_in(tmp_path) == ["a.safetensors", "b.safetensors"]
+
+
+@pytest.mark.parametrize("text", ["{", "{}", '{"metadata": {}, "weight_map": {}}', "<html>"])
+def test_a_damaged_index_of_the_older_checkpoint_is_to_be_removed_regression(text: str, tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors.index.json").write_text(text)
+    with pytest.raises(streamer.ShardIndexError, match="of the older checkpoint: remove it and them, and save again"):
+        streamer.save({"a": torch.ones(3)}, tmp_path, overwrite=True)
+
+
+@pytest.mark.parametrize("name", [1, b"a", None, ("a",), float("nan"), object()])
+def test_a_name_that_is_no_text_is_an_error_that_shows_it_regression(name: Any, tmp_path: Path) -> None:
+    with pytest.raises(streamer.UsageError, match="the name of a tensor is a text, not"):
+        streamer.save({name: torch.ones(3)}, tmp_path)
+    with pytest.raises(streamer.UsageError, match="not a text"):
+        streamer.save({"a": torch.ones(3)}, tmp_path, metadata={name: "x"})
