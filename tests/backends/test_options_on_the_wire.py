@@ -98,6 +98,7 @@ def test_a_customers_key_is_encoded_in_each_request_to_s3_regression(key: str | 
     with writable("s3") as storage:
         options = {**storage.options(), "s3_additional_kwargs": settings}
         log = every_step(storage, options)
+        storage.script = lambda sent: error_of(storage, 403, "AccessDenied") if sent.step == "parts" else None
         for name in ("a", "b"):
             tensors = {name: LARGE["a"]}
             how: dict[str, Any] = {"storage_options": options, "progress": False, "overwrite": True}

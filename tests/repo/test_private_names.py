@@ -284,6 +284,12 @@ def test_of_torch() -> None:
     assert not of_torch.is_wrapped(torch)(plain)
     assert of_torch.is_without_memory(torch)(torch._efficientzerotensor(2))
     assert not of_torch.is_without_memory(torch)(plain)
+    check("torch", plain, "_version")
+    before = of_torch.changes_in_place(plain)
+    plain[1:].add_(1)
+    assert of_torch.changes_in_place(plain) != before
+    with torch.inference_mode():
+        assert of_torch.changes_in_place(torch.zeros(2)) is None
 
 
 def test_of_diffusers() -> None:

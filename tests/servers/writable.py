@@ -131,12 +131,6 @@ class S3(Storage):
             upload["parts"][int(sent.query["partNumber"])] = sent.body
             crc = sent.headers.get("x-amz-checksum-crc32c")
             return Answer(200, {"ETag": etag} | ({"x-amz-checksum-crc32c": crc} if crc else {}))
-        if sent.step == "parts" and upload:
-            row = "<Part><PartNumber>{}</PartNumber><Size>{}</Size></Part>"
-            return _xml(
-                f"<ListPartsResult>{''.join(row.format(at, len(part)) for at, part in upload['parts'].items())}"
-                "</ListPartsResult>"
-            )
         if sent.step in ("complete", "put") and self.is_refused(sent):
             return error_of(self, 412, "PreconditionFailed")
         if sent.step == "complete" and upload:
