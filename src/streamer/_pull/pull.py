@@ -246,7 +246,8 @@ class _Pull:
             for name, info in zip(there, infos, strict=True)
             if info.size_bytes == rest[name].size_bytes and is_same_version(info.version, rest[name].version)
         }
-        return sorted(set(rest) - set(same)), self._intact(same)
+        gone = self._intact({name: each for name, each in rest.items() if name not in same})
+        return sorted(gone), self._intact(same)  # what somebody has changed here is theirs, and stays
 
     def _older(self, listing: Listing, own: Collection[str], gone: Collection[str], *, has_new: bool) -> list[str]:
         """Return weights on the disk that would hide the pulled ones, if they may be removed; refuse them otherwise."""

@@ -140,6 +140,17 @@ def test_a_replaced_file_that_the_patterns_leave_out_is_removed_and_named_so_reg
     assert (told["removed"], told["replaced"]) == (["config.json", "empty.txt"], ["config.json"])
 
 
+def test_a_file_that_somebody_edited_stays_when_the_storage_has_it_no_longer_regression(
+    model: Path, tmp_path: Path
+) -> None:
+    pull(model, tmp_path / "copy")
+    (tmp_path / "copy" / "config.json").write_text('{"mine": 1}')
+    (model / "config.json").unlink()
+    told = pull(model, tmp_path / "copy")
+    assert (told["exit_code"], told["removed"]) == (0, [])
+    assert (tmp_path / "copy" / "config.json").read_text() == '{"mine": 1}'
+
+
 def test_a_file_that_is_gone_here_and_not_wanted_now_is_not_told_as_there_regression(
     model: Path, tmp_path: Path
 ) -> None:
