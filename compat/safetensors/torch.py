@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from safetensors import torch as theirs
-from safetensors.torch import load, save
+from safetensors.torch import load
 
 from streamer._save import save as ours
 from streamer.compat.safetensors._handle import safe_open
@@ -71,6 +71,19 @@ def load_model(
     return missing, unexpected
 
 
+def save(tensors: Mapping[str, torch.Tensor], metadata: dict[str, str] | None = None) -> bytes:
+    """Return the bytes of a file, as ``safetensors.torch.save`` does, with the values that conjugated views show.
+
+    Args:
+        tensors: By name.
+        metadata: For the header.
+
+    Raises:
+        Exception: what safetensors raises.
+    """
+    return theirs.save(_with_shown_values(tensors), metadata)
+
+
 def save_file(
     tensors: Mapping[str, torch.Tensor],
     filename: str | os.PathLike[str],
@@ -97,7 +110,7 @@ def save_file(
     """
     filename, storage_options = hidden_uri(filename), hidden(storage_options)
     if not is_url(filename):
-        theirs.save_file(dict(tensors), filename, metadata)
+        theirs.save_file(_with_shown_values(tensors), filename, metadata)
         return
     ours.save(tensors, file_at(filename), **as_safetensors(metadata, storage_options, options))
 
@@ -117,7 +130,7 @@ def save_model(
         model: Its tied tensors are written once.
         filename: As for `save_file`.
         metadata: For the header.
-        force_contiguous: As in safetensors. A URL always gets contiguous tensors.
+        force_contiguous: As in safetensors. A URL, or a model with conjugated tensors, always gets contiguous ones.
         storage_options: As for `save_file`.
         options: As for `save_file`.
 
@@ -125,7 +138,7 @@ def save_model(
         Exception: as `save_file`.
     """
     filename, storage_options = hidden_uri(filename), hidden(storage_options)
-    if not is_url(filename):
+    if not is_url(filename) and not any(map(_is_other_than_its_memory, model.state_dict().values())):
         theirs.save_model(model, str(filename), metadata, force_contiguous)
         return
     ours.save_model(model, file_at(filename), **as_safetensors(metadata, storage_options, options))
@@ -139,3 +152,16 @@ def _tied_names(state: Mapping[str, torch.Tensor], preferred: Mapping[str, Any])
             kept = next((name for name in complete if name in preferred), complete[0])
             ties.update(name for name in names if name != kept)
     return ties
+
+
+def _with_shown_values(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Copy the tensors that show other values than their memory holds, because safetensors writes the memory."""
+    return {
+        name: each.resolve_conj().resolve_neg() if _is_other_than_its_memory(each) else each
+        for name, each in tensors.items()
+    }
+
+
+def _is_other_than_its_memory(tensor: Any) -> bool:
+    """Say whether a tensor is a lazy conjugate or negative of its memory (torch's conjugate and negative bits)."""
+    return isinstance(tensor, torch.Tensor) and (tensor.is_conj() or tensor.is_neg())

@@ -237,3 +237,43 @@ def test_an_array_with_a_mask_is_refused_at_a_path_too_regression(url: str, tmp_
     with pytest.raises(streamer.UsageError, match="'a' has a mask"):
         our_numpy.save_file({"b": np.ones(1), "a": np.ma.masked_array(np.zeros(2), mask=[0, 1])}, place)
     assert not fsspec.url_to_fs(place)[0].exists(place)
+
+
+CONJUGATED = torch.tensor([1 + 2j, 3 - 4j]).conj()
+
+
+VIEWS = {
+    "conjugated": CONJUGATED,
+    "imaginary": CONJUGATED.imag,
+    "negated": torch._neg_view(torch.ones(3)),
+    "part": CONJUGATED.reshape(1, 2).t()[:1],
+    "plain": torch.ones(2),
+}
+
+
+@pytest.mark.parametrize("way", ["save", "save_file", "save_model"])
+@pytest.mark.parametrize("view", VIEWS)
+def test_the_values_that_a_view_shows_are_saved_regression(view: str, way: str, tmp_path: Path) -> None:
+    path, tensor = tmp_path / "a.safetensors", VIEWS[view].clone() if view == "plain" else VIEWS[view]
+    if way == "save":
+        path.write_bytes(our_torch.save({"a": tensor}, {"k": "v"}))
+    elif way == "save_file":
+        our_torch.save_file({"a": tensor}, path, {"k": "v"})
+    else:
+        model = torch.nn.Module()
+        model.register_buffer("a", tensor)
+        our_torch.save_model(model, path, {"k": "v"})
+    assert torch.equal(safetensors.torch.load_file(path)["a"], tensor.resolve_conj().resolve_neg())
+    with safetensors.safe_open(path, "pt") as handle:
+        assert handle.metadata()["k"] == "v"
+
+
+def test_of_a_tensor_and_its_conjugate_save_model_keeps_one_regression(tmp_path: Path) -> None:
+    model, again = torch.nn.Module(), torch.nn.Module()
+    for each, memory in ((model, torch.tensor([1 + 2j, 3 - 4j])), (again, torch.zeros(2, dtype=torch.complex64))):
+        each.register_buffer("a", memory.conj())
+        each.register_buffer("b", memory)
+    our_torch.save_model(model, tmp_path / "a.safetensors")
+    our_torch.load_model(again, tmp_path / "a.safetensors")
+    assert torch.equal(again.b, model.b)
+    assert torch.equal(again.a, model.a)
