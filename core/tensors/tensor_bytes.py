@@ -16,7 +16,7 @@ from streamer.core.format.header_writer import TensorLayout
 from streamer.core.quoting import quoted
 from streamer.core.tensors.numpy_framework import ML_DTYPES, NUMPY_DTYPES
 
-__all__ = ["bytes_of", "check_no_mask", "dtype_name", "is_array", "is_torch_tensor", "layout_of"]
+__all__ = ["bytes_of", "check_no_mask", "dtype_name", "flat_bytes", "is_array", "is_torch_tensor", "layout_of"]
 
 _OF_TORCH = {name: dtype for dtype, name in TORCH_DTYPES.items()}
 _OF_ML_DTYPES = {name: dtype for dtype, name in ML_DTYPES.items()}
@@ -86,9 +86,14 @@ def bytes_of(tensor: Any) -> memoryview:
     """Return the bytes of a tensor that `layout_of` has accepted; the view keeps the memory alive."""
     if not is_torch_tensor(tensor):
         return _bytes_of_array(tensor)
-    torch = sys.modules["torch"]
-    plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
-    return memoryview(plain.reshape(-1).view(torch.uint8).numpy())
+    return memoryview(flat_bytes(tensor.detach().cpu()).numpy())
+
+
+def flat_bytes(tensor: Any) -> Any:
+    """Return the values that a tensor of torch shows as one row of bytes, on its device."""
+    plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    flat = plain.as_strided((plain.numel(),), (1,))  # reshape keeps the stride of a single element, which view refuses
+    return flat.view(sys.modules["torch"].uint8)
 
 
 def _bytes_of_array(array: Any) -> memoryview:

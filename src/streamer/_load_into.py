@@ -28,6 +28,7 @@ from streamer.core.tensors.meta_module import MetaModule
 from streamer.core.tensors.named_targets import run_post_hooks, skipped_code, tensors_of
 from streamer.core.tensors.sharded_tensors import device_type_of, is_sharded
 from streamer.core.tensors.target_states import count_changes
+from streamer.core.tensors.tensor_bytes import flat_bytes
 from streamer.core.tensors.torch_modes import outside_captures
 
 if TYPE_CHECKING:
@@ -232,7 +233,5 @@ def _are_equal(one: Any, other: Any) -> bool:
     """Whether two tensors have equal bytes; compared as numbers, NaN differs from itself, and 0.0 equals -0.0."""
     if not hasattr(one, "data_ptr"):
         return bool(one.tobytes() == other.tobytes())
-    real = [each.resolve_conj().resolve_neg() for each in (one, other)]
-    flat = [each.to(other.device).contiguous().reshape(-1) for each in real]
     torch = sys.modules["torch"]  # imported: both are torch tensors
-    return bool(torch.equal(*(each.view(torch.uint8) for each in flat)))
+    return bool(torch.equal(flat_bytes(one.to(other.device)), flat_bytes(other)))

@@ -114,6 +114,26 @@ def test_views_and_strides_are_saved_as_what_they_show(tmp_path: Path) -> None:
     assert all(torch.equal(loaded[name], tensor) for name, tensor in saved.items())
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.complex64, torch.int16, torch.uint8])
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1), (1, 0), (1, 2)])
+def test_an_element_of_a_larger_tensor_is_saved_and_filled_whatever_its_stride_regression(
+    shape: tuple[int, ...], dtype: torch.dtype, tmp_path: Path
+) -> None:
+    def views(base: torch.Tensor) -> dict[str, torch.Tensor]:
+        many = {"odd": (3,) * len(shape), "none": (0,) * len(shape), "even": (4, 2)[: len(shape)]}
+        return {name: base.as_strided(shape, strides, 5) for name, strides in many.items()}
+
+    saved = views(torch.arange(20).to(dtype))
+    for name, view in saved.items():
+        streamer.save({"a": view, "b": view.clone()}, tmp_path / name)
+        loaded = streamer.load(tmp_path / name, verify="manifest")
+        assert all(torch.equal(each, view) for each in loaded.values())
+        if name == "odd":
+            target = views(torch.zeros(20, dtype=dtype))[name]
+            streamer.load_into(tmp_path / name, {"a": target, "b": target})  # one memory: the values are compared
+            assert torch.equal(target, view)
+
+
 def test_numpy_arrays_are_saved_in_the_files_byte_order(tmp_path: Path) -> None:
     ml_dtypes = pytest.importorskip("ml_dtypes")
     saved: dict[str, Any] = {
