@@ -272,8 +272,8 @@ def _page(
 
 
 def _info(path: str, uri: str, blob: BlobProperties) -> ObjectInfo:
-    # A listing has the ETag without its quotes.
-    version = '"{}"'.format(blob.etag.strip('"')) if blob.etag else None
+    etag = blob.etag or None
+    version = etag if etag is None or etag.endswith('"') else f'"{etag}"'  # a listing has it without its quotes
     return ObjectInfo(path, uri, size_bytes=blob.size, version=version)
 
 

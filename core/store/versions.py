@@ -57,16 +57,20 @@ def settled_at(version: str | None, *, changed_at_s: float | None = None, now_s:
 def is_same_version(one: str | None, other: str | None) -> bool:
     """Compare two versions weakly (RFC 9110, 8.8.3.2): a server may call an ETag weak only while it is young.
 
-    A time beside a weak ETag is compared only with another time.
+    A time beside a weak ETag is compared only with another time. Some servers leave out the quotes in some answers.
 
     Example:
         >>> is_same_version('W/"1"', '"1"'), is_same_version('W/"1" Sat, 1', '"1"'), is_same_version('"1"', '"2"')
         (True, True, False)
+        >>> is_same_version('W/"1"', "1"), is_same_version("2", '"1"'), is_same_version('W/"1" Sat, 1', "Sat, 1")
+        (True, False, False)
         >>> is_same_version('W/"1" Sat, 1', 'W/"1" Sat, 2')
         False
     """
     if one is None or other is None or one == other:
         return one == other
+    if ('"' in one) != ('"' in other):
+        return one.removeprefix("W/").strip('"') == other.removeprefix("W/").strip('"')
     (tag, _, time_of), (other_tag, _, other_time) = (each.removeprefix("W/").rpartition('"') for each in (one, other))
     return tag == other_tag and (time_of == other_time or (tag != "" and "" in (time_of, other_time)))
 

@@ -36,6 +36,26 @@ def test_a_head_without_a_length_is_followed_by_a_request_for_a_byte_regression(
         loaded(*place_of(storage, server))
 
 
+SPELLINGS = ['"v1"', "v1", 'W/"v1"']
+
+
+@pytest.mark.parametrize("storage", ["s3", "az", "http"])
+@pytest.mark.parametrize("in_head", SPELLINGS)
+@pytest.mark.parametrize("in_blocks", SPELLINGS)
+def test_one_etag_may_be_spelled_in_several_ways(storage, in_head, in_blocks):
+    """Dell ECS quotes it in some answers, and not in others; proxies make it weak."""
+
+    def change(request, answer):
+        answer.headers["ETag"] = in_blocks if is_block(request) else in_head
+
+    with one_file(change) as server:
+        loaded(*place_of(storage, server))
+        if storage != "http" or not in_head.startswith("W/"):  # with a time, that decides in place of a weak ETag
+            in_blocks = in_blocks.replace("v1", "v2")
+            with pytest.raises(streamer.ChangedError):
+                loaded(*place_of(storage, server))
+
+
 @pytest.mark.parametrize("storage", ["s3", "az"])
 @pytest.mark.parametrize(
     ("stated", "cls"), [("bytes 0-0/*", streamer.StorageError), ("bytes 5-5/9", streamer.RangeResponseError)]
