@@ -12,27 +12,23 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 import streamer
-from streamer import plugins
-from streamer._cache_cli.command import cache
-from streamer._check import check
-from streamer._command_line.exit_codes import exit_code_of
-from streamer._command_line.options import copy_options, parsed_options
-from streamer._command_line.output import print_line, print_table
-from streamer._pull.command import INTERRUPTED, report_failure, run_pull
-from streamer._pull.pull import Wanted
-from streamer._push.commands import copy_files, push_folder
-from streamer.core.encryption.keys import LEAVE_OUT
-from streamer.core.quoting import counted, printable, size_text
+from streamer._commands.cache import cache
+from streamer._commands.checkpoints import check_checkpoint, write_manifest
+from streamer._commands.copies import copy_files, pull_folder, push_folder
+from streamer._commands.output import INTERRUPTED, print_line, print_table, report_failure
+from streamer.core.quoting import printable
 from streamer.core.secrets.redact import redact
+
+if TYPE_CHECKING:
+    from streamer import plugins
 
 __all__ = ["main"]
 
-KEY_VARIABLE = "STREAMER_KEY"
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s')]*")
 
 
@@ -78,7 +74,8 @@ def main() -> None:
     """Model weights from any storage into CPU or GPU memory."""
 
 
-main.add_command(cache)
+for _command in (cache, write_manifest, check_checkpoint, pull_folder, push_folder, copy_files):
+    main.add_command(_command)
 
 
 @main.command("plugins")
@@ -92,6 +89,8 @@ def list_plugins(as_json: bool) -> None:
 
     Example: python -m streamer plugins --json
     """
+    from streamer import plugins  # noqa: PLC0415 (as needed)
+
     examined = plugins.examine()
     formats = plugins.examine_formats()
     if as_json:
@@ -126,132 +125,6 @@ def run_script(target: str, arguments: tuple[str, ...], *, is_module: bool) -> C
         raise click.BadParameter(f"there is no file {target!r}", param_hint="TARGET")
     sys.argv = [target, *arguments]
     return partial(_run, target, is_module=is_module)
-
-
-@main.command("manifest")
-@click.argument("uri")
-@click.option(
-    "--storage-options",
-    "storage_options",
-    metavar="JSON",
-    help="As storage_options of streamer.load. Set keys and passwords in the environment, where no other user sees"
-    " them.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON object instead of a line, also of an error.")
-@click.pass_context
-def write_manifest(context: click.Context, /, uri: str, *, storage_options: str | None, as_json: bool) -> None:
-    """Read the checkpoint at URI and write the digests of its tensors beside it.
-
-    Loads with verify="manifest" compare their bytes with these digests. An existing manifest is replaced. Exit codes:
-    as for pull.
-
-    Example: python -m streamer manifest s3://bucket/model
-    """
-    try:
-        report = streamer.write_manifest(uri, storage_options=parsed_options(storage_options))
-    except streamer.StreamerError as error:
-        context.exit(report_failure(str(error), exit_code_of(error), type(error).__name__, as_json=as_json))
-    if as_json:
-        print_line(json.dumps(report.to_dict()))
-    else:
-        size = size_text(report.bytes)
-        print_line(f"{printable(report.uri)}: {counted(report.tensors, 'tensor')}, {size} in {report.seconds:.2f} s")
-
-
-@main.command("check")
-@click.argument("uri")
-@click.option("--storage-options", "storage_options", metavar="JSON", help="As of the command manifest.")
-@click.option(
-    "--key-file",
-    help="The key of an encrypted checkpoint: a file with 32 bytes, hexadecimal digits or base64, or env:NAME. Without"
-    " it, STREAMER_KEY if it is set. With a key, a checkpoint that is not encrypted is refused.",
-)
-@click.option("--key-context", help="The context to which the encrypted checkpoint was bound when it was saved.")
-@click.option("--full", "in_full", is_flag=True, help="Read every tensor, too.")
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON object instead of a line, also of an error.")
-@click.pass_context
-def check_checkpoint(
-    context: click.Context,
-    /,
-    uri: str,
-    *,
-    storage_options: str | None,
-    key_file: str | None,
-    key_context: str | None,
-    in_full: bool,
-    as_json: bool,
-) -> None:
-    """Check the checkpoint at URI: headers, index against shards, and the manifest.
-
-    Ends as a load would, before a server starts. It reads no weights, unless --full is given. With a key, the headers
-    must be as they were saved, and with --full every byte of the tensors, too. Without one, --full compares them with
-    the manifest, or with the digests that the storage keeps. Exit codes as of pull.
-
-    Example: python -m streamer check s3://bucket/model --full --key-file weights.key
-    """
-    key = key_file or (f"env:{KEY_VARIABLE}" if os.environ.get(KEY_VARIABLE) else None)
-    try:
-        options = parsed_options(storage_options)
-        report = check(uri, storage_options=options, key=key, context=key_context, in_full=in_full)
-    except streamer.StreamerError as error:
-        if error.hint == LEAVE_OUT:  # without a refusal, a file that replaces an encrypted one would pass
-            leave_out = "Leave --key-file out" if key_file else f"The key is that of {KEY_VARIABLE}: unset it"
-            error.hint = f"{leave_out} if this checkpoint should not be encrypted"
-        elif isinstance(error, streamer.EncryptionKeyError) and key is None:
-            error.hint = f"Pass --key-file with the path of a file or env:NAME, or set {KEY_VARIABLE}"
-        context.exit(report_failure(str(error), exit_code_of(error), type(error).__name__, as_json=as_json))
-    print_line(json.dumps(report.to_dict()) if as_json else printable(str(report)))
-
-
-@main.command("pull")
-@click.argument("uri")
-@click.argument("folder", type=click.Path(file_okay=False), metavar="DIR")
-@copy_options
-@click.option("--check", is_flag=True, help="Read files that are there already, and pull those that changed again.")
-@click.option("--key-file", help="The key, as of the command check: all files that may hold tensors must be encrypted.")
-@click.option("--key-context", help="As of the command check.")
-@click.option("--storage-options", "storage_options", metavar="JSON", help="As of the command manifest.")
-@click.pass_context
-def pull_folder(
-    context: click.Context,
-    /,
-    uri: str,
-    folder: str,
-    *,
-    storage_options: str | None,
-    as_json: bool,
-    quiet: bool,
-    **wanted: Any,
-) -> None:
-    """Copy the file at URI, or all files below URI, into the folder DIR.
-
-    They appear there when all of them are whole. Run again, it goes on where it stopped, and reads nothing where
-    everything is there. A pattern is of the name relative to URI; its * matches slashes, too. Encrypted files are
-    copied as they are. With their key, every byte of them is authenticated before they appear, and a file that may hold
-    tensors and is not encrypted is refused: leave it out with --exclude.
-
-    Exit codes: 0 all there, 2 usage, 65 wrong data, 66 not found, 69 storage unavailable, 73 disk full or not
-    writable, 75 changed meanwhile (try again), 76 TLS or protocol, 77 access denied, 130 and 143 interrupted.
-
-    Example: python -m streamer pull s3://bucket/model /mnt/models --include '*.safetensors' --include '*.json'
-    """
-    if not folder:
-        raise click.BadParameter("the name is empty; write . for the working directory", param_hint="DIR")
-    chosen = Wanted(
-        include=wanted["include"],
-        exclude=wanted["exclude"],
-        is_verified=not wanted["no_verify"],
-        is_checked=wanted["check"],
-        replaces=wanted["replace"],
-        key=wanted["key_file"],
-        context=wanted["key_context"],
-        storage_options=parsed_options(storage_options),
-    )
-    context.exit(run_pull(uri, folder, chosen, as_json=as_json, is_quiet=quiet))
-
-
-main.add_command(push_folder)
-main.add_command(copy_files)
 
 
 def _run(target: str, *, is_module: bool) -> None:

@@ -6,7 +6,7 @@ import errno
 
 import pytest
 
-from streamer._command_line.exit_codes import exit_code_of
+from streamer._commands.output import exit_code_of
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from comparison import assert_same
 from servers.one_file import one_file, place_of
 
 from streamer import _native
-from streamer._cache_cli.command import cache
+from streamer._commands.cache import cache
 from streamer.core.options.options import Options
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs/cache.md").read_text(encoding="utf-8")

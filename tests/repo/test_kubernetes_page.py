@@ -18,8 +18,8 @@ from safetensors.torch import save_file
 from servers.seaweedfs import SeaweedServer
 
 from streamer._cli import main
-from streamer._command_line import exit_codes
-from streamer._pull.command import INTERRUPTED, TERMINATED
+from streamer._commands import output
+from streamer._commands.output import INTERRUPTED, TERMINATED
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples" / "kubernetes"
@@ -82,14 +82,13 @@ def containers_of(document: dict[str, Any]) -> list[dict[str, Any]]:
 def test_the_codes_that_end_the_job_are_those_that_no_other_try_mends() -> None:
     _, job = yaml.safe_load_all((EXAMPLES / "volume-job.yaml").read_text())
     (rule,) = job["spec"]["podFailurePolicy"]["rules"]
-    codes = exit_codes
-    final = [codes.USAGE, codes.WRONG_DATA, codes.NOT_FOUND, codes.PROTOCOL, codes.DENIED]
+    final = [output.USAGE, output.WRONG_DATA, output.NOT_FOUND, output.PROTOCOL, output.DENIED]
     assert rule["onExitCodes"]["values"] == final
 
 
 def test_the_page_lists_every_exit_code() -> None:
     listed = {int(each) for row in re.findall(r"^\| ([\d, ]+) \|", PAGE, re.M) for each in row.split(",")}
-    ours = {value for name, value in vars(exit_codes).items() if name.isupper() and isinstance(value, int)}
+    ours = {value for name, value in vars(output).items() if name.isupper() and isinstance(value, int)}
     assert listed == {0, INTERRUPTED, TERMINATED} | ours
 
 

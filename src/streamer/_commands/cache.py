@@ -1,32 +1,36 @@
-"""The commands for a cache: the objects that they list and check, their output, and their exit codes."""
+"""The commands for a cache: ``cache path``, ``ls``, ``rm``, ``verify`` and ``warm``."""
 
 from __future__ import annotations
 
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import asdict
 from functools import wraps
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from streamer import _native
-from streamer._cache_cli.warm import WarmReport, warm
-from streamer._command_line.exit_codes import TRY_AGAIN, WRONG_DATA, exit_code_of
-from streamer._command_line.options import parsed_options
-from streamer._command_line.output import print_line, print_table
-from streamer._pull.command import INTERRUPTED, report_failure
-from streamer.core.cache.folder import CacheFolder, Held, absolute_path
+from streamer._commands.options import parsed_options
+from streamer._commands.output import (
+    INTERRUPTED,
+    TRY_AGAIN,
+    WRONG_DATA,
+    exit_code_of,
+    print_line,
+    print_table,
+    report_failure,
+)
 from streamer.core.errors import ObjectNotFoundError, StreamerError, UsageError
-from streamer.core.options.options import Options
-from streamer.core.options.settings import resolve
 from streamer.core.quoting import counted, printable, size_text
-from streamer.core.request.request import Request
 from streamer.core.secrets.redact import redact
 
-__all__ = ["Content", "cache", "check", "contents", "is_named"]
+if TYPE_CHECKING:
+    from streamer._warm import WarmReport
+    from streamer.core.cache.folder import CacheFolder
+
+__all__ = ["cache"]
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -34,84 +38,6 @@ _folder_option = click.option(
     "--cache-dir", "cache_dir", metavar="DIR", help="The folder of the cache, in place of STREAMER_CACHE_DIR."
 )
 _json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, also for an error.")
-
-
-@dataclass(frozen=True)
-class Content:
-    """One object of a cache.
-
-    Attributes:
-        uri: URI of the object, without secrets; "" if the description of the object is damaged.
-        version: Version of the object, as its storage names it.
-        bytes: Size of the object.
-        held_bytes: How many of these bytes the cache holds.
-        disk_bytes: Bytes that the object occupies on the disk.
-        used_at: Unix time when the object was last used.
-        key: Name of the object's folder in the cache.
-    """
-
-    uri: str
-    version: str
-    bytes: int
-    held_bytes: int
-    disk_bytes: int
-    used_at: float
-    key: str
-
-
-def contents(folder: CacheFolder) -> list[Content]:
-    """List the objects; the most recently used one comes last.
-
-    Raises:
-        OSError: the folder cannot be read.
-    """
-    return [_content(folder, each) for each in folder.held()]
-
-
-def is_named(content: Content, uri: str) -> bool:
-    """Whether a URI names an object or a folder above it.
-
-    Example:
-        >>> is_named(Content("s3://b/m/a.safetensors", "1", 0, 0, 0, 0.0, ""), "s3://b/m")
-        True
-    """
-    plain = redact(uri).rstrip("/")
-    return bool(plain) and (content.uri == plain or content.uri.startswith(f"{plain}/"))
-
-
-def check(folder: CacheFolder) -> Iterator[tuple[Content, int]]:
-    """Read every object, and drop its damaged parts; yield each object with the number of damaged bytes.
-
-    Raises:
-        OSError: the folder cannot be read.
-    """
-    for each in folder.held():
-        content = _content(folder, each)
-        entry = _entry(folder, each)
-        yield content, entry.check() if entry else 0
-
-
-def _content(folder: CacheFolder, held: Held) -> Content:
-    identity, entry = held.identity, _entry(folder, held)
-    return Content(
-        uri=identity.uri if identity else "",
-        version=identity.version if identity else "",
-        bytes=identity.size_bytes if identity else 0,
-        held_bytes=entry.held_bytes() if entry else 0,
-        disk_bytes=held.disk_bytes,
-        used_at=held.used_at,
-        key=held.key,
-    )
-
-
-def _entry(folder: CacheFolder, held: Held) -> Any:
-    """Open an object without a lock. Another process may remove it meanwhile; its open files can still be read."""
-    if held.identity is None:
-        return None
-    try:
-        return _native.CacheEntry(os.fsencode(folder.folder_of(held.identity)), held.identity.size_bytes)
-    except OSError:  # it was removed
-        return None
 
 
 @click.group()
@@ -157,6 +83,8 @@ def list_objects(*, cache_dir: str | None, as_json: bool) -> None:
 
     Example: python -m streamer cache ls --json
     """
+    from streamer.core.cache.contents import contents  # noqa: PLC0415 (as needed)
+
     found = contents(_folder(cache_dir))
     if as_json:
         print_line(json.dumps([asdict(each) for each in found], indent=2))
@@ -182,6 +110,8 @@ def remove_objects(*, uri: str | None, is_all: bool, cache_dir: str | None, as_j
 
     Example: python -m streamer cache rm s3://bucket/model
     """
+    from streamer.core.cache.contents import contents, is_named  # noqa: PLC0415 (as needed)
+
     if (uri is None) != is_all:
         raise UsageError("name a URI, or pass --all to remove everything")
     folder = _folder(cache_dir)
@@ -211,6 +141,8 @@ def verify_objects(*, cache_dir: str | None, as_json: bool) -> int:
 
     Example: python -m streamer cache verify
     """
+    from streamer.core.cache.contents import check  # noqa: PLC0415 (as needed)
+
     damaged, checked_bytes = [], 0
     for content, damaged_bytes in check(_folder(cache_dir)):
         checked_bytes += content.held_bytes
@@ -239,6 +171,10 @@ def warm_checkpoint(
 
     Example: python -m streamer cache warm s3://bucket/model
     """
+    from streamer._warm import warm  # noqa: PLC0415 (as needed)
+    from streamer.core.options.options import Options  # noqa: PLC0415 (as needed)
+    from streamer.core.request.request import Request  # noqa: PLC0415 (as needed)
+
     options = Options(cache_dir=_path(cache_dir))
     progress = False if quiet or as_json else None
     report = warm(Request(uri=uri, storage_options=parsed_options(storage_options), options=options, progress=progress))
@@ -254,6 +190,10 @@ def _summary(report: WarmReport) -> str:
 
 
 def _path(cache_dir: str | None) -> str:
+    from streamer.core.cache.folder import absolute_path  # noqa: PLC0415 (as needed)
+    from streamer.core.options.options import Options  # noqa: PLC0415 (as needed)
+    from streamer.core.options.settings import resolve  # noqa: PLC0415 (as needed)
+
     path = resolve(Options(cache_dir=cache_dir or None)).cache_dir
     if not path:
         raise UsageError("no cache folder is set", hint="Set STREAMER_CACHE_DIR, or pass --cache-dir")
@@ -261,6 +201,8 @@ def _path(cache_dir: str | None) -> str:
 
 
 def _folder(cache_dir: str | None) -> CacheFolder:
+    from streamer.core.cache.folder import CacheFolder  # noqa: PLC0415 (as needed)
+
     path = _path(cache_dir)
     try:
         return CacheFolder.opened(path, makes=False)

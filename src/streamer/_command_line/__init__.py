@@ -1,1 +1,0 @@
-"""Shared by all commands: output and exit codes."""

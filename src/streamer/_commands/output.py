@@ -1,0 +1,161 @@
+"""What a command prints, and the exit code with which it ends.
+
+A result goes to standard output; if that cannot be written, a command prints one line and exits with 73. A failure is
+one line on standard error, one JSON object if that is asked for, and an exit code by which an init container or a
+script can decide. If ``sysexits.h`` has a fitting code, it is used.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+import click
+
+from streamer.core.errors import (
+    AccessDeniedError,
+    ChangedError,
+    ChecksumError,
+    FormatError,
+    MissingShardError,
+    ObjectNotFoundError,
+    OutOfMemoryError,
+    RangeResponseError,
+    RedirectError,
+    StorageError,
+    StreamerError,
+    TlsError,
+    TruncatedError,
+    UsageError,
+)
+from streamer.core.no_room import NO_ROOM_NAMES
+from streamer.core.quoting import printable
+
+__all__ = [
+    "DISK",
+    "INTERRUPTED",
+    "TERMINATED",
+    "TRY_AGAIN",
+    "WRONG_DATA",
+    "exit_code_of",
+    "print_line",
+    "print_table",
+    "reason_of",
+    "report_failure",
+    "say",
+]
+
+USAGE = 2  # as in click
+WRONG_DATA = 65
+NOT_FOUND = 66
+UNAVAILABLE = 69
+INTERNAL = 70
+DISK = 73
+TRY_AGAIN = 75
+PROTOCOL = 76
+DENIED = 77
+INTERRUPTED, TERMINATED = 130, 143  # 128 and the number of the signal, as of a shell
+
+# The first matching class counts: a subclass stands before its base class.
+_CODES: tuple[tuple[type[BaseException], int], ...] = (
+    (UsageError, USAGE),
+    (FormatError, WRONG_DATA),
+    (ChecksumError, WRONG_DATA),
+    (TruncatedError, WRONG_DATA),
+    (MissingShardError, WRONG_DATA),
+    (ObjectNotFoundError, NOT_FOUND),
+    (AccessDeniedError, DENIED),
+    (ChangedError, TRY_AGAIN),
+    (OutOfMemoryError, TRY_AGAIN),
+    (TlsError, PROTOCOL),
+    (RedirectError, PROTOCOL),
+    (RangeResponseError, PROTOCOL),
+    (StorageError, UNAVAILABLE),
+    (StreamerError, INTERNAL),
+    (OSError, DISK),
+)
+_SCARCE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)  # this machine lacks a resource at this moment
+
+
+def exit_code_of(error: BaseException) -> int:
+    """Return the exit code for an error.
+
+    Example:
+        >>> [exit_code_of(error) for error in (ObjectNotFoundError("gone"), OSError(28, "No space left on device"))]
+        [66, 73]
+    """
+    if isinstance(error, OSError) and error.errno in _SCARCE:
+        return TRY_AGAIN
+    if isinstance(error, StorageError) and error.code in NO_ROOM_NAMES:  # a manifest could not be written
+        return DISK
+    return next((code for kind, code in _CODES if isinstance(error, kind)), INTERNAL)
+
+
+def report_failure(message: str, code: int, kind: str | None, *, as_json: bool, reason: str | None = None) -> int:
+    """Print why a command failed: a line on standard error, and for programs one JSON object on standard output.
+
+    Args:
+        message: One line.
+        code: The exit code, which is returned.
+        kind: The class of the error; None if there is none.
+        as_json: Whether to print the JSON object.
+        reason: The name of the system's or the storage's error: ``ENOSPC``; None if there is none.
+    """
+    if as_json:
+        failure: dict[str, Any] = {"error": kind, "message": printable(message), "exit_code": code}
+        failure |= {"code": printable(reason)} if reason else {}
+        print_line(json.dumps(failure))
+    say(f"Error: {message}")
+    return code
+
+
+def say(text: str) -> None:
+    """Print a line on standard error; if that cannot be written, the exit code still reports a failure."""
+    with suppress(Exception):  # it may be a closed file, or an object that cannot be written
+        click.echo(printable(text), err=True)
+
+
+def reason_of(error: BaseException) -> str | None:
+    """Return the name of the system's or the storage's error, if there is one."""
+    if isinstance(error, StorageError):
+        return error.code
+    return errno.errorcode.get(error.errno or 0) if isinstance(error, OSError) else None
+
+
+class _OutputError(click.ClickException):
+    exit_code = DISK
+
+
+def print_line(text: str) -> None:
+    """Write a line to standard output; characters that its encoding lacks are escaped.
+
+    Raises:
+        click.ClickException: standard output cannot be written, for instance because its disk is full.
+        BrokenPipeError: the reader of the pipe has ended; `click` then ends the command silently, as shells expect.
+    """
+    try:
+        click.echo(_escaped(text))
+    except OSError as error:
+        if error.errno == errno.EPIPE:
+            raise
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (flushing the old one at exit would fail again)
+        raise _OutputError(f"standard output: {error.strerror}") from error
+
+
+def _escaped(text: str) -> str:
+    """Escape characters that the encoding of standard output lacks, as Python does for standard error."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    return text.encode(encoding, "backslashreplace").decode(encoding)
+
+
+def print_table(rows: Sequence[tuple[str, ...]]) -> None:
+    """Print rows of cells in columns; the last column is not padded."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
+    for row in rows:
+        cells = [*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]
+        print_line(printable("  ".join(cells)))
