@@ -33,11 +33,7 @@ _ISO_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{3})?Z", re.ASCII)  
 
 
 class SkipsBlanks(Session):  # type: ignore[misc]  # botocore has no types
-    """Extends botocore's session. Equal logins have an equal `repr`, because fsspec compares sessions by it.
-
-    Args:
-        options: Arguments of botocore's `Session`.
-    """
+    """Extends botocore's session. Equal logins have an equal `repr`, because fsspec compares sessions by it."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         super().__init__(**plain(options))

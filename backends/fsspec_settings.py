@@ -23,12 +23,7 @@ _FOLDER = "~/.config/fsspec"  # unless FSSPEC_CONFIG_DIR names another folder
 
 
 def are_configured(*schemes: str, variables: Iterable[str] | None = None) -> bool:
-    """Say whether a variable or a file sets options for one of the schemes.
-
-    Args:
-        schemes: As in URLs: ``"http"``.
-        variables: Names of the variables that are set; None for those of this process.
-    """
+    """Say whether a variable or a file sets options for one of the schemes."""
     names = set_variables() if variables is None else variables
     has_variables = any(name.startswith("FSSPEC_") for name in names)
     if not has_variables and "fsspec" not in sys.modules and not os.path.isdir(os.path.expanduser(_FOLDER)):
@@ -39,11 +34,7 @@ def are_configured(*schemes: str, variables: Iterable[str] | None = None) -> boo
 
 
 def configured_options(cls: type[Any], storage_options: Mapping[str, Any]) -> SecretOptions:
-    """Merge fsspec's configuration of a file system class into the user's arguments.
-
-    Raises:
-        OptionError: ``asynchronous=True``; such an instance belongs to an event loop of the caller.
-    """
+    """Merge fsspec's configuration of a file system class into the user's arguments."""
     from fsspec.config import apply_config  # noqa: PLC0415  the import takes 6 ms
 
     options = SecretOptions(apply_config(cls, plain(storage_options)))

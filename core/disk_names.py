@@ -17,9 +17,6 @@ _IS_UTF8 = sys.getfilesystemencoding() == "utf-8"
 def disk_name(text: str) -> str:
     """Return the path for Python's file functions.
 
-    Args:
-        text: The path as text; bytes that are not UTF-8 are lone surrogates, as `os.fsdecode` makes them under UTF-8.
-
     Example:
         >>> disk_name("model.safetensors")
         'model.safetensors'

@@ -21,11 +21,7 @@ FASTEST = 1  # of zlib's levels: a header shrinks to a tenth, at 100 MB/s
 
 
 class Findings:
-    """See the module's docstring. Thread-safe; `end` ends notes and recalls.
-
-    Args:
-        packed: Findings of another process, to be recalled; None to note those of this one.
-    """
+    """See the module's docstring. Thread-safe; `end` ends notes and recalls."""
 
     def __init__(self, packed: bytes | None = None) -> None:
         self.is_noting = packed is None
@@ -53,13 +49,7 @@ class Findings:
         return None if self.is_noting or not self._is_open else self._answers.get(key)
 
     def note_ranges(self, ranges: Sequence[Range], contents: Sequence[memoryview], versions: Sequence[str]) -> None:
-        """Note ranges that were read.
-
-        Args:
-            ranges: The ranges.
-            contents: Their bytes, without those at an end that no process needs.
-            versions: For each range, the version of its object.
-        """
+        """Note ranges that were read."""
         if not self.is_noting or not self._is_open:
             return
         with self._guard:
@@ -72,12 +62,7 @@ class Findings:
     def recall_ranges(
         self, ranges: Sequence[Range], *, are_cut: bool = False
     ) -> tuple[list[memoryview], list[str]] | None:
-        """Return the bytes of ranges, and for each the version of its object; None if one of them is not known.
-
-        Args:
-            ranges: The ranges.
-            are_cut: They were noted without the bytes that no process needs.
-        """
+        """Return the bytes of ranges, and for each the version of its object; None if one of them is not known."""
         if self.is_noting or not self._is_open:
             return None
         contents, versions = list[memoryview](), list[str]()

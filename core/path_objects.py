@@ -59,17 +59,8 @@ def text_of(uri: Any) -> Any:
 def without_path_objects(uri: Any, storage_options: Any, fs: Any) -> tuple[Any, Any, Any]:
     """Replace path objects by their URLs, and return their options as if the caller had passed them.
 
-    Args:
-        uri: One URI, or a list of them.
-        storage_options: As for `streamer.load`.
-        fs: As for `streamer.load`.
-
     Returns:
         The same three, without path objects.
-
-    Raises:
-        OptionError: an object has options, but the caller passes other options, too.
-        UsageError: the options of an object cannot be read, and the caller passes none.
     """
     if is_path_object(uri):
         own = _own_options(uri, storage_options, fs)

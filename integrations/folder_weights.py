@@ -41,17 +41,7 @@ __all__ = ["FolderWeights", "write_weight_files"]
 
 
 def write_weight_files(checkpoint: WholeCheckpoint, folder: str, shards: Collection[str]) -> None:
-    """Write shards into a folder.
-
-    Args:
-        checkpoint: The checkpoint of the shards.
-        folder: The private folder; an existing file of a shard's name is replaced.
-        shards: Names that `WholeCheckpoint.shard_of_tensor` returned.
-
-    Raises:
-        UsageError: the disk has too little room.
-        StreamerError: as `streamer.load`.
-    """
+    """Write shards into a folder."""
     copied: dict[str, dict[str, ShardTensor]] = {}
     for name in shards:
         path, local = os.path.join(folder, name), checkpoint.local_file(name)

@@ -24,11 +24,7 @@ _FIRST_NUMBER = re.compile(r"(?<![^.])[0-9]+(?![^.])")
 
 
 class PartsAhead:
-    """Reads parts of tensors of one checkpoint before they are taken. Thread-safe.
-
-    Args:
-        ahead: A plan that reads the parts; it has no tensors yet.
-    """
+    """Reads parts of tensors of one checkpoint before they are taken. Thread-safe."""
 
     def __init__(self, ahead: ReadAhead) -> None:
         self._ahead = ahead
@@ -54,11 +50,7 @@ class PartsAhead:
         self._ahead.stop()
 
     def take_part(self, wanted: ShardTensor) -> Any:
-        """Wait for rows of a tensor and return them; None if the caller has to read them.
-
-        Raises:
-            StreamerError: as `streamer.load`.
-        """
+        """Wait for rows of a tensor and return them; None if the caller has to read them."""
         name = wanted.entry.name
         with self._guard:
             if self._planned is None and self._learn(wanted):

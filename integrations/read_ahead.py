@@ -28,13 +28,7 @@ _NUMBER = re.compile(r"[0-9]{1,18}")
 
 
 class ReadAhead:
-    """Reads tensors of one checkpoint before they are taken. Thread-safe.
-
-    Args:
-        checkpoint: The checkpoint of the tensors.
-        library: The framework that makes the tensors.
-        in_this_order: All tensors that will be taken, in order; None: those of `expect`, in the order of their names.
-    """
+    """Reads tensors of one checkpoint before they are taken. Thread-safe."""
 
     def __init__(
         self, checkpoint: OpenedCheckpoint, library: Framework, in_this_order: Iterable[ShardTensor] | None = None
@@ -87,11 +81,7 @@ class ReadAhead:
             stream.close()
 
     def take(self, name: str) -> Any:
-        """Wait for a tensor and return it; None if the caller has to read it.
-
-        Raises:
-            StreamerError: as `streamer.load`; all waiting threads get the same error.
-        """
+        """Wait for a tensor and return it; None if the caller has to read it."""
         with self._changed:
             if self._failure is not None and not self._is_stopped:
                 raise self._failure
@@ -214,10 +204,6 @@ class ReadAhead:
 
 def in_order_of_names(tensors: Iterable[ShardTensor], window_bytes: int) -> list[ShardTensor]:
     """Sort tensors by name as libraries load them, with numbers by value; within a window, sort by file offset.
-
-    Args:
-        tensors: The tensors to sort.
-        window_bytes: The size of a window.
 
     Example:
         >>> from streamer.core.format.header import TensorEntry

@@ -82,11 +82,7 @@ class WholeCheckpoint(Checkpoint[Any]):
         return {name: names[each.shard] for name, each in self._shard_tensors.items()}
 
     def read_ahead(self, *, takes_parts: bool = False) -> ReadAhead | PartsAhead:
-        """Return a plan without tensors.
-
-        Args:
-            takes_parts: The library will request rows of tensors, not whole tensors.
-        """
+        """Return a plan without tensors."""
         ahead = ReadAhead(self._checkpoint, self._framework)
         return PartsAhead(ahead) if takes_parts else ahead
 
@@ -97,13 +93,7 @@ class WholeCheckpoint(Checkpoint[Any]):
         return ReadAhead(self._checkpoint, self._library(device, None), tensors)
 
     def whole_shard(self, name: str, device: Any, plan: ReadAhead) -> dict[str, Any]:
-        """Take all tensors of one shard.
-
-        Args:
-            name: A name that `shard_of_tensor` returned.
-            device: The device of the plan.
-            plan: The result of `read_shards_ahead`.
-        """
+        """Take all tensors of one shard."""
         taken: dict[str, Any] = {}
         for each in self.tensors_of(self._shard_names().index(name)):
             tensor = plan.take(each)
@@ -111,13 +101,7 @@ class WholeCheckpoint(Checkpoint[Any]):
         return taken
 
     def opened_shard(self, name: str, device: Any, plan: ReadAhead | PartsAhead) -> EngineHandle:
-        """Open one shard.
-
-        Args:
-            name: A name that `shard_of_tensor` returned.
-            device: The device of its tensors; only tensors for the CPU are planned.
-            plan: The result of `read_ahead`, which reads its tensors.
-        """
+        """Open one shard."""
         return _ShardHandle(self, self._shard_names().index(name), device, plan)
 
     def opened_whole_shard(self, name: str, device: Any, plan: ReadAhead) -> EngineHandle:
@@ -138,11 +122,7 @@ class WholeCheckpoint(Checkpoint[Any]):
         )
 
     def local_file(self, name: str) -> str | None:
-        """Return the path of a shard that is a local file; None for any other shard, and for one that is verified.
-
-        Args:
-            name: A name that `shard_of_tensor` returned.
-        """
+        """Return the path of a shard that is a local file; None for any other shard, and for one that is verified."""
         return self._local_path(self._shard_names().index(name))
 
     def warm_file(self, name: str) -> str | None:

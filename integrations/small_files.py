@@ -43,9 +43,6 @@ _log = OwnLogger()
 def left_behind(*, takes_code: bool) -> tuple[str, ...]:
     """Return patterns of the files that stay where they are, as for ``pull --exclude``.
 
-    Args:
-        takes_code: Whether the user trusts the code in the folder.
-
     Example:
         >>> [is_selected(name, (), left_behind(takes_code=False)) for name in ("bpe.codes", "a.gguf", "a.py")]
         [True, False, False]
@@ -54,15 +51,7 @@ def left_behind(*, takes_code: bool) -> tuple[str, ...]:
 
 
 def files_of_sub_folders(store: Store, label: str) -> dict[str, ObjectInfo]:
-    """List the files one level below the store's root, by relative name, without the folders that hold weights.
-
-    Args:
-        store: The store of the folder.
-        label: The URL of the folder, for a message.
-
-    Raises:
-        StorageError: or a subclass, from the storage. Folders that may not be listed are left out.
-    """
+    """List the files one level below the store's root, by relative name, without the folders that hold weights."""
     root = store.root.rstrip("/")
 
     def listed(folder: str) -> dict[str, ObjectInfo]:
@@ -88,18 +77,7 @@ def files_of_sub_folders(store: Store, label: str) -> dict[str, ObjectInfo]:
 def write_small_files(
     path: str, store: Store, listed: Mapping[str, ObjectInfo], settings: Settings, *, takes_code: bool
 ) -> None:
-    """Write the small files of a folder into another one.
-
-    Args:
-        path: The path of the other folder.
-        store: The store of the files.
-        listed: The files, by relative name.
-        settings: How to read.
-        takes_code: As for `left_behind`.
-
-    Raises:
-        StorageError: files of usual names are too large together, the other folder is full, or the storage fails.
-    """
+    """Write the small files of a folder into another one."""
     patterns = left_behind(takes_code=takes_code)
     wanted = {name: info for name, info in listed.items() if is_selected(name, (), patterns) and is_safe(name)}
     contents = _contents(store, wanted, settings)

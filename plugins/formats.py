@@ -79,11 +79,7 @@ def is_our_format(point: EntryPoint) -> bool:
 
 
 def loaded_format(point: EntryPoint) -> Format:
-    """Import a format; one of another distribution is guarded.
-
-    Raises:
-        PluginError: it cannot be imported, or is no format.
-    """
+    """Import a format; one of another distribution is guarded."""
     return _loaded(point) if is_our_format(point) else _Guarded(_loaded(point), point)
 
 

@@ -66,13 +66,6 @@ def open_with(point: EntryPoint, scheme: str, uri: str, options: Mapping[str, An
 
     Returns:
         Its store, or None if it does not serve the URL.
-
-    Raises:
-        PluginError: it cannot be imported, has no hook, raises another exception than a `StreamerError`, or returns no
-            `Store`.
-        OptionError: its hook takes no options, but there are some.
-        UnknownSchemeError: it is built in, but its library is not installed.
-        StreamerError: any error that it raises itself.
     """
     hook = _hooks(point, scheme).streamer_open_store
     if _is_ours(point):
@@ -88,12 +81,7 @@ def open_with(point: EntryPoint, scheme: str, uri: str, options: Mapping[str, An
 
 
 def source_kind(point: EntryPoint, scheme: str) -> type[Source] | None:
-    """Return the kind of source that a backend's stores return; None if the backend does not say.
-
-    Raises:
-        PluginError: as `open_with`, or it returns something else.
-        UnknownSchemeError: as `open_with`.
-    """
+    """Return the kind of source that a backend's stores return; None if the backend does not say."""
     hook = _hooks(point, scheme).streamer_source_kind
 
     def asked() -> type[Source] | None:
@@ -120,13 +108,7 @@ def version_of(point: EntryPoint) -> str:
 
 
 def points_of(group: str, modules: Mapping[str, str], folders: Iterable[str] = ()) -> list[EntryPoint]:
-    """Return the entry points of a group: of this package, which no metadata needs to announce, and of others.
-
-    Args:
-        group: Name of the group.
-        modules: The modules of this package, by the names of their entry points.
-        folders: As for `entry_points_of`.
-    """
+    """Return the entry points of a group: of this package, which no metadata needs to announce, and of others."""
     from importlib.metadata import EntryPoint  # noqa: PLC0415 (takes 15 ms)
 
     own = [EntryPoint(name, module, group) for name, module in modules.items()]

@@ -54,18 +54,8 @@ def options_of(
 ) -> dict[str, Any]:
     """Choose the options of one URL.
 
-    Args:
-        uri: The URL, chained or not.
-        scheme: Its first scheme.
-        storage_options: The user's options. A mapping under the name of a scheme is for that scheme; all other options
-            are for every URL, and take precedence, as in fsspec.
-        backends: Maps the scheme of every installed backend to its module; schemes of one module are aliases.
-
     Returns:
         A new mapping: flat for a plain URL, still by scheme for a chained URL, because fsspec splits it itself.
-
-    Raises:
-        OptionError: options stand under a name that is similar to a scheme of the URL.
     """
     if not any(isinstance(value, Mapping) for value in storage_options.values()):
         return dict(storage_options)
@@ -142,15 +132,7 @@ def open_checked_store(
     candidates: list[EntryPoint],
     limits: Limits = DEFAULT_LIMITS,
 ) -> Store:
-    """Open a store as `open_store` does, with arguments that are already checked and hidden, as in a `Request`.
-
-    Args:
-        text: A path or URL.
-        storage_options: As for `open_store`.
-        fs: The file system to read from, or None.
-        candidates: The result of `enabled`.
-        limits: Bounds of a server's answers.
-    """
+    """Open a store as `open_store` does, with arguments that are already checked and hidden, as in a `Request`."""
     _check_fragment(text)
     if fs is not None:
         if storage_options:
@@ -188,12 +170,7 @@ def _check_fragment(uri: str) -> None:
 
 
 def enabled(entry_points: Iterable[EntryPoint] | None = None, uris: Iterable[str] = ()) -> list[EntryPoint]:
-    """Return the entry points of all backends that are installed and not disabled.
-
-    Args:
-        entry_points: Entry points to choose from, instead of the installed ones.
-        uris: The URIs that are being loaded: distributions in their folders do not count as installed.
-    """
+    """Return the entry points of all backends that are installed and not disabled."""
     disabled = {normalized(name) for name in (variable(DISABLED) or "").split(",")} - {""}
     points = points_of(GROUP, BUILTIN_MODULES, map(folder_of, uris)) if entry_points is None else entry_points
     # Reading the name of a distribution from its metadata takes half a millisecond, so it is only read if needed.
@@ -201,21 +178,13 @@ def enabled(entry_points: Iterable[EntryPoint] | None = None, uris: Iterable[str
 
 
 def refuse_accidental_file_systems(uris: Sequence[str]) -> None:
-    """Raise if fsspec would take code in the folder of one URI for the file system of another URI.
-
-    Raises:
-        PluginError: as `refuse_accidental`.
-    """
+    """Raise if fsspec would take code in the folder of one URI for the file system of another URI."""
     if any(scheme_of(each) not in BUILTIN_SCHEMES for each in uris):  # other schemes may be fsspec's
         refuse_accidental("fsspec.specs", "fsspec", map(folder_of, uris))
 
 
 def choose(scheme: str, candidates: Iterable[EntryPoint]) -> EntryPoint | None:
-    """Choose the backend of a scheme; None if no distribution claims it.
-
-    Raises:
-        PluginError: two other distributions claim it.
-    """
+    """Choose the backend of a scheme; None if no distribution claims it."""
     claims = [point for point in candidates if point.name.lower() == scheme]
     # A single claim needs no metadata of its distribution: for a built-in scheme, the module name suffices.
     if len(claims) == 1 and (scheme not in BUILTIN_SCHEMES or claims[0].value.startswith(OUR_MODULES)):

@@ -100,18 +100,9 @@ class Grant:
 class AzureClient:
     """Sends requests about blobs, and makes the URLs and headers that read them, with one adlfs instance.
 
-    Args:
-        url: The URL to open, with account, host and SAS.
-        storage_options: Arguments of `adlfs.AzureBlobFileSystem`, and ``connection_verify``, ``proxies`` and
-            ``retry_total`` of Azure's own clients.
-        limits: Bounds of Azure's answers.
-
     Attributes:
         endpoint: The account's endpoint, without SAS.
         transport: Uses the certificates and proxies that the options name.
-
-    Raises:
-        OptionError: an option that is refused, or that adlfs cannot use.
     """
 
     def __init__(self, url: AzureUrl, storage_options: Mapping[str, Any], limits: Limits = DEFAULT_LIMITS) -> None:
@@ -147,11 +138,7 @@ class AzureClient:
     def call(
         self, send: Callable[[BlobServiceClient, Mapping[str, Any]], _Answer], uri: str, container: str
     ) -> _Answer:
-        """Call ``send(service_client, request_options)``.
-
-        Raises:
-            StorageError: and its subclasses, for failures of Azure, the network or the login.
-        """
+        """Call ``send(service_client, request_options)``."""
         call = Call(uri, self._token_headers(uri, container))
         try:
             return send(self._service, {"call": call, **self._of_requests})
@@ -159,11 +146,7 @@ class AzureClient:
             raise_storage_error(error, self._request(uri, container), call.attempts)
 
     def grant(self, container: str, name: str, uri: str) -> Grant:
-        """Return a URL that reads one blob: signed by the account key, with the user's SAS, or with a token header.
-
-        Raises:
-            CredentialsError: the account key is malformed, or there is no token.
-        """
+        """Return a URL that reads one blob: signed by the account key, with the user's SAS, or with a token header."""
         credential = self._credential
         url: str = self._service.get_blob_client(container, name).url
         # Without this header Azure answers an anonymous request by the protocol of 2009, with ETags without quotes.

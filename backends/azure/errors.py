@@ -135,13 +135,7 @@ class Request:
 
 
 def raise_storage_error(error: Exception, request: Request, attempts: Attempts | None = None) -> NoReturn:
-    """Raise an exception of azure-storage-blob, or an error of its transport, as one of this package.
-
-    Args:
-        error: The exception.
-        request: Target and credential of the request.
-        attempts: The attempts until the answer; None if there was no answer.
-    """
+    """Raise an exception of azure-storage-blob, or an error of its transport, as one of this package."""
     if isinstance(error, StreamerError):
         _name_account(error, request)
         raise error

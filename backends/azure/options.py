@@ -49,11 +49,6 @@ def filled_options(url: AzureUrl, storage_options: Mapping[str, Any], environmen
     """Complete the arguments of `AzureBlobFileSystem`.
 
     A plain ``https://`` URL without any credentials is read anonymously; ``anon=False`` logs in instead.
-
-    Raises:
-        UsageError: the URL's host is not Azure's, and neither options nor environment name it.
-        OptionError: an unknown option, a value of the wrong type, ``connection_verify=False``, an ``asynchronous``
-            instance, no account, or two accounts.
     """
     check_option_names("az://", storage_options, _NAMES)
     options = configured_options(AzureBlobFileSystem, storage_options)

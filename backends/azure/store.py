@@ -50,12 +50,7 @@ CRC64 = AnswerChecksum(
 
 @hookimpl
 def streamer_open_store(scheme: str, uri: str, storage_options: Mapping[str, Any], limits: Limits) -> Store | None:
-    """Open the container of `uri` with the options of `adlfs.AzureBlobFileSystem`.
-
-    Raises:
-        UsageError: the URL names no container, or has a query that is not a SAS.
-        OptionError: an option that is refused, such as ``connection_verify=False``.
-    """
+    """Open the container of `uri` with the options of `adlfs.AzureBlobFileSystem`."""
     is_ours = scheme in ("az", "abfs", "abfss") or (scheme == "https" and is_blob_url(uri))
     return AzureStore(uri, storage_options, limits) if is_ours else None
 
@@ -68,12 +63,6 @@ def streamer_source_kind() -> type[HttpSource]:
 
 class AzureStore:
     """The blobs of one container, each named ``container/name``.
-
-    Args:
-        uri: ``az://container/name``, ``abfss://container@account.dfs.core.windows.net/name`` or
-            ``https://account.blob.core.windows.net/container/name``; each may end with ``?`` and a SAS.
-        storage_options: Arguments of `adlfs.AzureBlobFileSystem`; copied, never changed.
-        limits: Bounds of Azure's answers.
 
     Attributes:
         root: ``container/name`` of `uri`, without SAS.
@@ -91,13 +80,7 @@ class AzureStore:
         self.server = self._client.endpoint
 
     def info(self, path: str) -> ObjectInfo:
-        """Request size and ETag with one HEAD. If Azure refuses the request, a header of the answer holds the reason.
-
-        Raises:
-            ObjectNotFoundError: there is no such blob or container; the message says which. A folder is no blob.
-            AccessDeniedError: the credentials do not suffice; `CredentialsError` when they are wrong.
-            StorageError: any other error of Azure, the network or TLS.
-        """
+        """Request size and ETag with one HEAD. If Azure refuses it, a header of the answer holds the reason."""
         container, _, name = path.partition("/")
         uri = self._url.uri_of(name)
         if not name:
@@ -109,12 +92,7 @@ class AzureStore:
         return self._described(path, uri, blob)
 
     def find(self, prefix: str) -> list[ObjectInfo]:
-        """List the blobs of one folder with their sizes and ETags, five thousand per request.
-
-        Raises:
-            ObjectNotFoundError: there is no such container.
-            StorageError: as for `info`.
-        """
+        """List the blobs of one folder with their sizes and ETags, five thousand per request."""
         container, folder = folder_in_bucket(prefix)
         uri = self._url.uri_of(folder)
         entries = [entry for page in self._pages(container, folder, uri) for entry in page]
@@ -137,11 +115,7 @@ class AzureStore:
         return folders_among(str(entry.name).removeprefix(folder) for page in pages for entry in page)
 
     def source(self, info: ObjectInfo) -> HttpSource:
-        """Return a URL and headers that read one blob; `HttpSource.refresh` renews them.
-
-        Raises:
-            CredentialsError: there are no credentials, or they could not be renewed.
-        """
+        """Return a URL and headers that read one blob; `HttpSource.refresh` renews them."""
         container, _, name = info.path.partition("/")
         grant = self._client.grant(container, name, info.uri)
         return HttpSource(
@@ -156,11 +130,7 @@ class AzureStore:
         )
 
     def digest(self, info: ObjectInfo) -> ObjectDigest | NoDigest:
-        """Request the Content-MD5 of the blob by one HEAD; the blob has one only if its uploader stored it.
-
-        Raises:
-            StorageError: as for `info`.
-        """
+        """Request the Content-MD5 of the blob by one HEAD; the blob has one only if its uploader stored it."""
         container, _, name = info.path.partition("/")
 
         blob = self._client.call(partial(_properties, container, name), info.uri, container)
@@ -179,12 +149,7 @@ class AzureStore:
         return login and digest_of("az", self.server, info.path, login)
 
     def write(self, path: str, data: bytes) -> None:
-        """Upload one small blob.
-
-        Raises:
-            AccessDeniedError: the credentials do not allow writing.
-            StorageError: as for `info`.
-        """
+        """Upload one small blob."""
         container, _, name = path.partition("/")
 
         def upload(service: BlobServiceClient, options: Mapping[str, Any]) -> None:

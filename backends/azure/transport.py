@@ -42,15 +42,7 @@ class Call:
 
 @dataclass(frozen=True)
 class EngineTransport(HttpTransport[HttpRequest, HttpResponse]):
-    """Sends requests, and retries a request whose failure may be transient.
-
-    Args:
-        times: How long an answer may take.
-        most_attempts: How often a request may be sent.
-        most_bytes: Largest body of an answer.
-        ca_file: The certificates that the options name, or None.
-        proxies: The proxies that the options name; each key is the start of the URLs that use the proxy.
-    """
+    """Sends requests, and retries a request whose failure may be transient."""
 
     times: AnswerTimes
     most_attempts: int
@@ -59,11 +51,7 @@ class EngineTransport(HttpTransport[HttpRequest, HttpResponse]):
     proxies: Mapping[str, str] = field(repr=False)
 
     def send(self, request: HttpRequest, **options: Any) -> HttpResponse:
-        """Send a request and read the whole answer, of any status; the option ``call`` is the `Call`.
-
-        Raises:
-            StreamerError: there is no answer.
-        """
+        """Send a request and read the whole answer, of any status; the option ``call`` is the `Call`."""
         call: Call = options["call"]
         request.headers.update(call.headers)
         answer = _Answer(request)

@@ -64,11 +64,7 @@ class AzureUrl:
 
 
 def parse_url(uri: str) -> AzureUrl:
-    """Parse a URL.
-
-    Raises:
-        UsageError: it names no container, holds a password, or has a query that is not a SAS.
-    """
+    """Parse a URL."""
     scheme, _, rest = uri.partition("://")
     if scheme.lower() == "https":
         path, _, query = rest.partition("?")
@@ -130,16 +126,7 @@ def _check_container(container: str, uri: str) -> None:
 
 
 def check_host(url: AzureUrl, options: Mapping[str, Any], environment: Mapping[str, str]) -> None:
-    """Refuse a URL with a host that is neither Azure's nor named by the caller.
-
-    Args:
-        url: The URL.
-        options: Arguments of adlfs, with fsspec's configuration.
-        environment: Variables, among them ``AZURE_STORAGE_CONNECTION_STRING``.
-
-    Raises:
-        UsageError: the URL has such a host.
-    """
+    """Refuse a URL with a host that is neither Azure's nor named by the caller."""
     if url.host is None or is_azure_host(url.host) or url.host in set(_named(options, environment)):
         return
     raise UsageError(

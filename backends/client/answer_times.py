@@ -59,12 +59,7 @@ class AnswerTimes:
 
 
 def answer_times(limits: Limits, attempt_s: float | None = None) -> AnswerTimes:
-    """Divide the time among attempts.
-
-    Args:
-        limits: The bounds of `Options`.
-        attempt_s: Time of one attempt in the storage's own options, or None.
-    """
+    """Divide the time among attempts."""
     headers_s = limits.first_byte_timeout_s / 2 if attempt_s is None else attempt_s
     connect_s = limits.connect_timeout_s
     all_headers_s = connect_s + (limits.first_byte_timeout_s if attempt_s is None else attempt_s * ATTEMPTS)

@@ -74,15 +74,7 @@ def parse_document(body: bytes) -> Any | None:
 
 
 def parse_name(value: object, uri: str) -> str:
-    """Return the name of a listed object.
-
-    Args:
-        value: The name as the listing holds it.
-        uri: URL of the folder, without secrets.
-
-    Raises:
-        StorageError: it is not text, is longer than any storage allows, or holds lone surrogates (no URL can).
-    """
+    """Return the name of a listed object."""
     if not isinstance(value, str) or not value or not _has_whole_characters(value):
         raise StorageError("The server lists an object whose name is not text", uri=uri, hint=CHECK_SERVER)
     if len(value) > MOST_CHARACTERS:
@@ -94,9 +86,6 @@ def parse_name(value: object, uri: str) -> str:
 def folder_in_bucket(path: str) -> tuple[str, str]:
     """Divide the path of a folder into its bucket, and how the names of its objects begin.
 
-    Args:
-        path: ``bucket/folder``. The name of a folder may be empty: then its prefix ends in two slashes.
-
     Example:
         >>> [folder_in_bucket(path) for path in ("b", "b/m", "b/m/", "b/")]
         [('b', ''), ('b', 'm/'), ('b', 'm//'), ('b', '/')]
@@ -106,16 +95,7 @@ def folder_in_bucket(path: str) -> tuple[str, str]:
 
 
 def is_directly_in(folder: str, name: str, uri: str) -> bool:
-    """Say whether a listed object is a file directly in a folder: not in a sub-folder, and not the folder itself.
-
-    Args:
-        folder: Name of the folder with a slash at its end, or empty.
-        name: Name of the object.
-        uri: URL of the folder, without secrets.
-
-    Raises:
-        StorageError: the object is outside of the folder.
-    """
+    """Say whether a listed object is a file directly in a folder: not in a sub-folder, and not the folder itself."""
     if not name.startswith(folder):
         raise StorageError("The server lists objects that are not in the folder", uri=uri, hint=CHECK_SERVER)
     return len(name) > len(folder) and "/" not in name[len(folder) :]
@@ -123,13 +103,6 @@ def is_directly_in(folder: str, name: str, uri: str) -> bool:
 
 def parse_size(value: object, uri: str) -> int:
     """Return the size of an object.
-
-    Args:
-        value: A number, or its decimal digits.
-        uri: URL of the object, without secrets.
-
-    Raises:
-        StorageError: it is not a whole number, or no file can have it.
 
     Example:
         >>> parse_size("12", uri="s3://bucket/key")
@@ -177,9 +150,6 @@ def _refuse_constant(name: str) -> NoReturn:
 def is_plain(headers: Mapping[str, str]) -> bool:
     """Say whether the body of an answer is sent without compression.
 
-    Args:
-        headers: Headers of the answer; names in any case, and a name may occur repeatedly.
-
     Example:
         >>> [is_plain({"Content-Encoding": value}) for value in ("AWS-Chunked", "identity, aws-chunked", "gzip")]
         [True, True, False]
@@ -204,10 +174,6 @@ def quoted_start(body: bytes) -> str:
 
 def clock_offset_s(date: str | None, now_s: float) -> float | None:
     """Return how many seconds the server's clock is ahead of this machine's.
-
-    Args:
-        date: The `Date` header of an answer (RFC 9110 §5.6.7).
-        now_s: Unix time of this machine.
 
     Returns:
         Seconds to add to this machine's time; 0 if the difference does not matter, None without a valid date.

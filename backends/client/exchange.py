@@ -72,11 +72,7 @@ class Response:
         return self._failure is None and self._exchange.has_ended
 
     def read_into(self, buffer: memoryview, timeout_s: float) -> int:
-        """Receive bytes of the body. The buffer stays partly empty if the body ends, or if the time is over.
-
-        Raises:
-            StorageError: the connection failed before the first of these bytes.
-        """
+        """Receive bytes of the body. The buffer stays partly empty if the body ends, or if the time is over."""
         count = 0
         if self._failure is None:
             count, self._failure = self._exchange.read_into(buffer, timeout_s)
@@ -86,12 +82,7 @@ class Response:
         return count
 
     def read(self, most_bytes: int) -> bytes:
-        """Receive the whole body.
-
-        Raises:
-            StorageError: the body is longer than `most_bytes`, or the connection failed.
-            TransferTimeoutError: the body was not complete in `BODY_S`, or stopped.
-        """
+        """Receive the whole body."""
         body = self._received(most_bytes + 1, self._announced(most_bytes))
         if len(body) > most_bytes:
             raise too_long(self.status, most_bytes)
@@ -173,13 +164,6 @@ def send(
         head_timeout_s: Time until the head of the answer is complete; replaces the time in `times`.
         is_repeated: The same request failed before, so it opens a new connection.
         ca_option: The storage option that names the certificates to trust, for an error message.
-
-    Raises:
-        OptionError: the proxy or the CA file of the environment cannot be used.
-        ConnectError: there is no connection, or it was lost.
-        TlsError: the handshake failed.
-        TransferTimeoutError: the head of the answer did not arrive in time.
-        StorageError: the server does not speak HTTP, and other failures.
     """
     if not source.proxy:
         environment_proxy(source.url)  # refuses a proxy that cannot be used; libcurl reads the variables itself

@@ -35,14 +35,7 @@ _CHECK_PLACE = "Check host and port, that the server runs, and the network"
 
 
 def failure_of(native: ReadError, url: str, exchange: Exchange | None = None, ca_option: str = "") -> StreamerError:
-    """Make the error for a failed request.
-
-    Args:
-        native: The engine's error.
-        url: URL of the request.
-        exchange: The request, if the head of its answer never arrived.
-        ca_option: The storage option that names the certificates to trust.
-    """
+    """Make the error for a failed request."""
     error = _failure_of(native, url, exchange, ca_option)
     if isinstance(error, StorageError):
         error.elapsed_s = native.elapsed_s

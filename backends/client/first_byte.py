@@ -30,12 +30,7 @@ _NO_SIZE = "The server states the size of the object neither in its answer to a 
 
 
 def size_of(status: int, headers: Mapping[str, str], uri: str) -> tuple[int | None, bool]:
-    """Return the object's size (None if a range leaves it open), and whether the server answers ranges.
-
-    Raises:
-        RangeResponseError: the server sends another range than the first byte.
-        StorageError: the server answers without a file, or states no size.
-    """
+    """Return the object's size (None if a range leaves it open), and whether the server answers ranges."""
     content_range = _RANGE.fullmatch(headers.get("content-range", "").strip())
     if status == 206:
         if content_range is None:
@@ -58,16 +53,7 @@ def size_of(status: int, headers: Mapping[str, str], uri: str) -> tuple[int | No
 
 
 def size_by_first_byte(source: HttpSource, times: AnswerTimes, uri: str) -> int:
-    """Request the first byte of an object whose HEAD has no length.
-
-    Args:
-        source: The object.
-        times: How long the answer may take.
-        uri: The URL for messages, without secrets.
-
-    Raises:
-        StorageError: the server refuses the request, or states no size.
-    """
+    """Request the first byte of an object whose HEAD has no length."""
     ranged = replace(source, headers={**source.headers, **FIRST_BYTE})
     response, attempts = answered(
         lambda each: send(ranged, times, head_timeout_s=each.head_timeout_s, is_repeated=each.is_repeated), times, uri

@@ -58,14 +58,6 @@ Kinds: TypeAlias = Mapping[str, "Kind | Kinds"]
 def check_types(options: Mapping[str, Any], kinds: Kinds, within: str = "") -> None:
     """Check the options that `kinds` names, also inside of mappings.
 
-    Args:
-        options: The options.
-        kinds: The allowed values of each.
-        within: Name of the option that holds the mapping `options`; empty at the top.
-
-    Raises:
-        OptionError: one has another type.
-
     Example:
         >>> check_types({"endpoint_url": 5}, {"endpoint_url": TEXT})
         Traceback (most recent call last):
@@ -97,11 +89,7 @@ def is_sendable(text: str) -> bool:
 
 
 def timeout_of(value: Any, name: str) -> aiohttp.ClientTimeout | None:
-    """Return seconds or a time-out of aiohttp as a time-out of aiohttp; None for None.
-
-    Raises:
-        OptionError: it is neither.
-    """
+    """Return seconds or a time-out of aiohttp as a time-out of aiohttp; None for None."""
     if value is None:
         return None
     import aiohttp  # noqa: PLC0415  its import takes longer than a small load, and few set a time-out
@@ -119,11 +107,7 @@ def _type_name(value: Any) -> str:
 
 
 def check_tls_is_verified(options: Mapping[str, Any]) -> None:
-    """Check the arguments of an HTTP file system, and its ``client_kwargs``.
-
-    Raises:
-        OptionError: TLS would not be verified.
-    """
+    """Check the arguments of an HTTP file system, and its ``client_kwargs``."""
     client = options.get("client_kwargs")
     connector = client.get("connector") if isinstance(client, Mapping) else None
     if any(options.get(name) is False for name in _SWITCHES) or not verifies_tls(connector):
@@ -134,16 +118,6 @@ def check_tls_is_verified(options: Mapping[str, Any]) -> None:
 
 
 def refuse_version_of_folder(entries: Sized, version: object, uri: str, hint: str) -> None:
-    """Refuse a pinned version if the URL names a folder.
-
-    Args:
-        entries: Entries of the folder; empty if the URL names an object.
-        version: The version that the URL pins for this path; empty or None for no version.
-        uri: The URL, for the message.
-        hint: The hint of the error.
-
-    Raises:
-        ObjectNotFoundError: there is a folder, and a version.
-    """
+    """Refuse a pinned version if the URL names a folder."""
     if version and len(entries):
         raise ObjectNotFoundError("This is a folder, and the URL pins the version of one object", uri=uri, hint=hint)

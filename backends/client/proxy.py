@@ -28,11 +28,7 @@ __all__ = [
 
 
 def environment_proxy(url: str) -> str | None:
-    """Return the proxy that the environment names for a URL. A proxy without a scheme speaks HTTP, as for libcurl.
-
-    Raises:
-        OptionError: as for `check_proxy`.
-    """
+    """Return the proxy that the environment names for a URL. A proxy without a scheme speaks HTTP, as for libcurl."""
     place = urlsplit(url)
     hidden = _hidden_by_blanks()
     proxies = {scheme: proxy for scheme, proxy in {**getproxies(), **hidden}.items() if not is_blank(proxy)}
@@ -57,11 +53,7 @@ def _hidden_by_blanks() -> dict[str, str]:
 
 
 def check_proxy(proxy: str) -> None:
-    """Refuse a SOCKS proxy, and a text that is no proxy's URL: the failure would look like a server that does not run.
-
-    Raises:
-        OptionError: it is a SOCKS proxy, or no URL with a host.
-    """
+    """Refuse a SOCKS proxy, and a text that is no proxy's URL: it would look like a server that does not run."""
     if _is_of_socks(proxy):
         raise OptionError(
             "SOCKS proxies cannot be used",
@@ -116,11 +108,7 @@ def refusal_of_proxy(status: int) -> ErrorRow[StorageError]:
 
 
 def named_proxy(options: Mapping[str, Any]) -> str | None:
-    """Return the proxy that the options ``proxy`` and ``proxy_auth`` of aiohttp name, with its password.
-
-    Raises:
-        OptionError: ``proxy_auth`` is no login, or it is a SOCKS proxy.
-    """
+    """Return the proxy that the options ``proxy`` and ``proxy_auth`` of aiohttp name, with its password."""
     if not options.get("proxy"):
         return None
     check_proxy(str(options["proxy"]))

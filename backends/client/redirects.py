@@ -61,17 +61,7 @@ class Hop:
 
 
 def next_hop(hop: Hop, location: str | None, uri: str, *, may_be_local: bool = False) -> Hop:
-    """Return the request that a redirect demands.
-
-    Args:
-        hop: The request that was redirected.
-        location: The ``Location`` of the answer.
-        uri: The URL for messages, without secrets.
-        may_be_local: Allow redirects from remote servers to loopback and link-local addresses and metadata servers.
-
-    Raises:
-        RedirectError: `location` is no valid URL, or leads to another scheme, to plain HTTP, or to this machine.
-    """
+    """Return the request that a redirect demands."""
     if not location:
         raise RedirectError("The server redirects without saying where to", uri=uri, hint=_NAME_IT)
     try:
@@ -102,13 +92,7 @@ def too_many_redirects(uri: str) -> RedirectError:
 
 
 def refused_redirect(location: str, uri: str, *, status: int) -> RedirectError:
-    """Return the error for a write that a server answers with the URL of another page, which is named without secrets.
-
-    Args:
-        location: The ``Location`` of the answer, or empty.
-        uri: The URL of the object, without secrets.
-        status: HTTP status of the answer.
-    """
+    """Return the error for a write that a server answers with the URL of another page, without its secrets."""
     place = redact(urljoin(uri, location)) if location else "no other URL"
     hint = f"If this is the right place, name it in the URL. {_KEEPS}"
     return RedirectError(f"The server redirects the write to {place}", uri=uri, hint=hint, status=status)

@@ -62,9 +62,6 @@ def own_headers(source: Mapping[str, Any]) -> dict[str, str]:
     """Return the option ``headers``, by names in lower case, without ``Accept-Encoding``.
 
     ``Accept-Encoding`` is always ``identity``, because a range of a compressed body holds other bytes.
-
-    Raises:
-        OptionError: it is no mapping.
     """
     try:
         named = ((str(name).lower(), str(value)) for name, value in dict(source.get("headers") or {}).items())
@@ -76,11 +73,7 @@ def own_headers(source: Mapping[str, Any]) -> dict[str, str]:
 
 
 def check_headers(headers: Mapping[str, str]) -> None:
-    """Check headers with names in lower case.
-
-    Raises:
-        OptionError: a header cannot be sent, or cannot be combined with a range.
-    """
+    """Check headers with names in lower case."""
     for name in headers:
         if name in _FORBIDDEN:
             raise OptionError(f"headers cannot hold {name!r}: requests for ranges set this header themselves")

@@ -34,11 +34,6 @@ LONGEST_PAUSE_S = 1.0  # a client waits this long itself; core/outages/outage_wa
 class Attempts:
     """Counts the attempts of one request; its client decides after which failures it retries.
 
-    Args:
-        times: How long the attempts may take together.
-        most: Highest number of attempts. The default allows one retry for a connection that was closed while idle, and
-            one for a server that restarts. The probe of an outage has one attempt.
-
     Attributes:
         number: Number of the current attempt, from 1.
         began_s: When the first attempt began, by `time.monotonic`.
@@ -87,17 +82,8 @@ def answered(
 ) -> tuple[Response, Attempts]:
     """Send a request, and retry it after a transient failure.
 
-    Args:
-        request: Sends the request; called for each attempt.
-        times: How long all attempts may take.
-        uri: URL for messages, without secrets.
-        most: Highest number of attempts.
-
     Returns:
         The answer, of any status, and the attempts that it took.
-
-    Raises:
-        StreamerError: the error of the last attempt.
     """
     attempts = Attempts(times, most)
     while True:
@@ -132,10 +118,6 @@ def _completed(error: StreamerError, uri: str | None, attempts: Attempts) -> Str
 
 def demanded_pause_s(status: int, headers: Mapping[str, str]) -> float:
     """Return the pause in seconds that an answer demands before the next request, or 0.
-
-    Args:
-        status: Status of the answer.
-        headers: Headers of the answer; names in any case, and a name may occur repeatedly.
 
     Example:
         >>> demanded_pause_s(429, {"Retry-After": "7"}), demanded_pause_s(429, {"ratelimit": '"api";r=0;t=6'})

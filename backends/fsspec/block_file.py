@@ -53,11 +53,7 @@ class Blocks:
     is_unchanged: Callable[[], bool]
 
     def read(self, begin: int, end: int) -> bytes:
-        """Return exactly the bytes of a range.
-
-        Raises:
-            StorageError: the storage returned fewer or more bytes.
-        """
+        """Return exactly the bytes of a range."""
         data = self.fetch(begin, end)
         if len(data) == end - begin:
             return data
@@ -67,14 +63,7 @@ class Blocks:
 
 
 class BlockFile(io.RawIOBase):
-    """Reads a file by blocks; one thread at a time.
-
-    Args:
-        blocks: The source of the blocks.
-        draft: The draft of the copy that keeps the blocks; None if they are not kept.
-        on_kept: Called before the copy with all blocks gets its name.
-        on_no_room: Called with the error of a full disk.
-    """
+    """Reads a file by blocks; one thread at a time."""
 
     def __init__(
         self,

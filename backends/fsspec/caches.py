@@ -56,12 +56,7 @@ _warned: weakref.WeakSet[AbstractFileSystem] = weakref.WeakSet()
 
 
 def open_for_reading(fs: AbstractFileSystem, path: str) -> Any:
-    """Open a file, through the cache if `fs` is a cache.
-
-    Raises:
-        ChangedError: the file was replaced while it was copied into the cache.
-        OSError: `fs` failed; it may raise other exceptions, too.
-    """
+    """Open a file, through the cache if `fs` is a cache."""
     if not isinstance(fs, CachingFileSystem):
         return fs.open(path, "rb")
     path = path_of(fs, path)
@@ -93,15 +88,7 @@ def is_decompressing(fs: AbstractFileSystem) -> bool:
 
 
 def with_whole_records(make: Callable[[], T], options: Mapping[str, Any]) -> T:
-    """Make a file system. If a cache's record of its files is truncated, remove it, so that the files count as missing.
-
-    Args:
-        make: Makes the file system.
-        options: Options of the file systems; they name the folders of caches.
-
-    Raises:
-        Exception: any exception of `make`.
-    """
+    """Make a file system. Remove a truncated record of a cache's files, so that these count as missing."""
     try:
         return make()
     except (AttributeError, KeyError, TypeError, ValueError):
@@ -134,14 +121,7 @@ def _whole_file(fs: Any, path: str) -> Any:
 
 
 def _downloaded(fs: Any, path: str, target: str, opened: Callable[[], Any]) -> Any:
-    """Open the copy if another process has made it meanwhile; otherwise download the file to `target`.
-
-    Args:
-        fs: The cache.
-        path: Path of the file.
-        target: Path of the copy.
-        opened: Opens the copy if there is one.
-    """
+    """Open the copy if another process has made it meanwhile; otherwise download the file to `target`."""
     draft = LockedDraft.take(target)
     assert draft is not None
     try:
@@ -172,14 +152,7 @@ def _settled_info(fs: Any, path: str) -> tuple[Mapping[str, Any], bool]:
 
 
 def _note(fs: Any, path: str, target: str, info: Mapping[str, Any] | None) -> None:
-    """Write down what a copy is of, before it gets its name: a process that waits for the draft reads this next.
-
-    Args:
-        fs: The cache.
-        path: Path of the file.
-        target: Path of the copy.
-        info: Description of the file; None if other bytes may still get its version: the next load copies it again.
-    """
+    """Write down what a copy is of, before it gets its name: a process that waits for the draft reads this next."""
     with suppress(FileNotFoundError):
         os.unlink(target)
     Path(_name_of_note(target)).write_text(seal_of("" if info is None else _identity(fs, path, info)))

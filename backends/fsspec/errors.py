@@ -109,14 +109,7 @@ def raise_opening_error(error: Exception, scheme: str, uri: str, *, hides_cause:
 def raise_storage_error(
     error: Exception, uri: str, *, hides_cause: bool, byte_range: tuple[int, int] | None = None
 ) -> NoReturn:
-    """Raise an exception of a file system as one of this package.
-
-    Args:
-        error: The exception.
-        uri: URL of the file, without secrets.
-        hides_cause: The user's URL holds a secret, so `error` may repeat it.
-        byte_range: Half-open range that was read, or None.
-    """
+    """Raise an exception of a file system as one of this package."""
     translated, cause = _storage_error(error, uri, byte_range), None if hides_cause else error
     del error
     _raise(translated, cause)

@@ -54,11 +54,7 @@ def with_login(scheme: str) -> Callable[[str, Mapping[str, Any]], SecretOptions]
 
 
 def check_instance(fs: AbstractFileSystem) -> None:
-    """Check that the caller's file system, and the file systems under it, verify certificates. Ignore blank variables.
-
-    Raises:
-        OptionError: a file system is already connected without verifying certificates.
-    """
+    """Check that the caller's file system and those under it verify certificates. Ignore blank variables."""
     for layer in layers(fs):
         if "s3fs" not in {cls.__module__.partition(".")[0] for cls in type(layer).__mro__}:
             continue
@@ -109,15 +105,7 @@ LOGINS: Mapping[str, Callable[[SecretOptions], None]] = {"hf": _fill_hub, "s3": 
 
 
 def with_guarded_links(uri: str, options: Mapping[str, Any]) -> SecretOptions:
-    """Complete the options for ``fsspec.url_to_fs``.
-
-    Args:
-        uri: A URL, chained or not.
-        options: Options of the first link; options of other links stand under the names of their schemes.
-
-    Raises:
-        Exception: fsspec's exception for an unknown scheme.
-    """
+    """Complete the options for ``fsspec.url_to_fs``."""
     first, *links = uri.split("::")
     own = SecretOptions(options)
     for link in links:
@@ -137,11 +125,6 @@ def reason_for_missing(error: Exception, uri: str, options: Mapping[str, Any]) -
     """Return an exception that says more about the server at the end of a chain than fsspec's "not found".
 
     In the URL of an archive fsspec takes a ``?`` for a pattern, which matches no file, whatever the server answers.
-
-    Args:
-        error: The exception of ``fsspec.url_to_fs``.
-        uri: The chained URL.
-        options: The result of `with_guarded_links`.
     """
     link = uri.rpartition("::")[2]
     cls = _http_class(_scheme_of(link)) if "?" in link and isinstance(error, FileNotFoundError) else None
@@ -189,16 +172,7 @@ def _http_class(scheme: Any) -> type[AbstractFileSystem] | None:
 
 
 def check_scheme(fs: AbstractFileSystem, path: str, builtin: Iterable[str]) -> None:
-    """Refuse a file system for a URL of another scheme.
-
-    Args:
-        fs: The caller's file system.
-        path: A path or a URL.
-        builtin: Schemes that exist beside fsspec's own.
-
-    Raises:
-        OptionError: the URL has a registered scheme that is not one of the file system's.
-    """
+    """Refuse a file system for a URL of another scheme."""
     match = _SCHEME.match(path)
     scheme = match[1].lower() if match else None
     own = {name for layer in layers(fs) for each in (type(layer), layer) for name in _protocols(each.protocol)}

@@ -78,16 +78,7 @@ class GuardedSessions:
 
 
 def with_guarded_sessions(cls: type[AbstractFileSystem], url: str, options: Mapping[str, Any]) -> SecretOptions:
-    """Complete the arguments of fsspec's HTTP file system; remove ``local_redirects``, which is not an argument of it.
-
-    Args:
-        cls: Its class.
-        url: The URL that it reads.
-        options: The arguments.
-
-    Raises:
-        OptionError: ``client_kwargs`` is no mapping, a login is malformed, or TLS would not be verified.
-    """
+    """Complete the arguments of fsspec's HTTP file system; remove ``local_redirects``, which is none of them."""
     own = configured_options(cls, options)
     check_tls_is_verified(own)
     _fill_logins(own)

@@ -46,15 +46,7 @@ _WITHOUT_FOLDERS = frozenset({"abfs", "abfss", "az", "gcs", "gs", "oci", "oss", 
 
 
 class VersionCheck:
-    """Compares the version of a file before the first read and after the last.
-
-    Args:
-        fs: The file system.
-        path: The file system's own path of the file.
-        info: The file, for messages.
-        hides_causes: The user's URL holds a secret, which exceptions of `fs` may repeat.
-        holder: The store that uses `fs`; this reference keeps the store alive, so that `fs` is not closed.
-    """
+    """Compares the version of a file before the first read and after the last."""
 
     def __init__(
         self, fs: AbstractFileSystem, path: str, info: ObjectInfo, hides_causes: bool, holder: object = None
@@ -66,11 +58,7 @@ class VersionCheck:
         self._version: str | None = None
 
     def note(self) -> None:
-        """Request the version, unless it was requested before; called before each read.
-
-        Raises:
-            ChangedError: the file was replaced since it was looked up, and has another version again after two seconds.
-        """
+        """Request the version, unless it was requested before; called before each read."""
         with self._lock:
             if not self._is_noted:
                 self._version = self._current()
@@ -81,11 +69,7 @@ class VersionCheck:
                 self._is_noted = True
 
     def confirm(self) -> None:
-        """Request the version again, after the last read.
-
-        Raises:
-            ChangedError: the file has another version now.
-        """
+        """Request the version again, after the last read."""
         now = self._current()
         if now != self._version:
             raise ChangedError(
@@ -130,11 +114,7 @@ def make_folders(fs: AbstractFileSystem, path: str) -> None:
 
 
 def size_of(metadata: Mapping[str, Any]) -> int | None:
-    """Return the size in the metadata of a file; None if there is none.
-
-    Raises:
-        TypeError: the size is no number; or `ValueError`.
-    """
+    """Return the size in the metadata of a file; None if there is none."""
     value = metadata.get("size")
     return None if value is None else int(value)
 

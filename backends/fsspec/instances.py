@@ -175,9 +175,6 @@ def shared(
         cls: Class of the file system, which must have an event loop.
         options: Arguments of the class. With ``skip_instance_cache`` the file system is not shared.
         close: Closes the connections, on the event loop; the file system is not used again.
-
-    Raises:
-        Exception: any exception of `cls`.
     """
     own = SecretOptions(options)
     key = None if own.pop("skip_instance_cache", False) else _Key(cls, key_of(own), login_state())

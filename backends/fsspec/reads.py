@@ -34,15 +34,7 @@ _locks_guard = threading.Lock()
 def source_of(
     fs: AbstractFileSystem, path: str, info: ObjectInfo, *, hides_causes: bool, holder: object = None
 ) -> PythonSource:
-    """Return the source of one file.
-
-    Args:
-        fs: The file system.
-        path: The file system's own path of the file.
-        info: The file, for messages.
-        hides_causes: The user's URL holds a secret, which exceptions of `fs` may repeat.
-        holder: An object that is kept alive as long as the source; see `VersionCheck`.
-    """
+    """Return the source of one file."""
     version = VersionCheck(fs, path, info, hides_causes, holder)
     if _takes_ranges_from_threads(fs):
         ranges = _RangeReader(fs, path, info, hides_causes, version)

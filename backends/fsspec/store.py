@@ -38,13 +38,7 @@ _WITHOUT_QUERY = frozenset({"memory", "sftp", "ssh"})  # in their paths, `?` and
 
 @hookimpl
 def streamer_open_store(scheme: str, uri: str, storage_options: Mapping[str, Any]) -> Store:
-    """Open `uri` with ``fsspec.url_to_fs``.
-
-    Raises:
-        UnknownSchemeError: the scheme is unknown to fsspec, or the package for it is not installed.
-        OptionError: the file system refuses the options.
-        PluginError: fsspec would import a file system from the working directory.
-    """
+    """Open `uri` with ``fsspec.url_to_fs``."""
     refuse_accidental("fsspec.specs", "fsspec")
     shown = redact(uri)
     snapshot = InstanceSnapshot()
@@ -70,11 +64,6 @@ def streamer_source_kind() -> type[PythonSource]:
 
 class FsspecStore:
     """The files of one fsspec file system.
-
-    Args:
-        fs: The file system.
-        path: The file system's own path of `uri`.
-        uri: The user's URL.
 
     Attributes:
         root: The file system's own path of `uri`, without secrets.
@@ -115,12 +104,7 @@ class FsspecStore:
         return store
 
     def info(self, path: str) -> ObjectInfo:
-        """Describe one file.
-
-        Raises:
-            ObjectNotFoundError: there is no such file; a folder is not a file.
-            StorageError: the file system failed.
-        """
+        """Describe one file."""
         uri, own_path = self._uri(path), self._own_path(path)
         try:
             with exclusive(self._fs):
@@ -208,13 +192,7 @@ class WritableFsspecStore(FsspecStore):
     """The files of a file system that may be writable."""
 
     def write(self, path: str, data: bytes) -> None:
-        """Write one small file with ``pipe_file``.
-
-        Raises:
-            UsageError: the file system cannot write.
-            AccessDeniedError: the file system refuses.
-            StorageError: the file system failed.
-        """
+        """Write one small file with ``pipe_file``."""
         try:
             self._fs.pipe_file(str(self._own_path(path)), data)
         except NotImplementedError:
@@ -223,13 +201,7 @@ class WritableFsspecStore(FsspecStore):
             raise_storage_error(error, self._uri(path), hides_cause=self._hides_causes)
 
     def begin_upload(self, path: str, size_bytes: int | None, part_bytes: int, replaced: ObjectInfo | None) -> Upload:
-        """Open a file for writing.
-
-        Raises:
-            UsageError: the file system cannot write.
-            AccessDeniedError: the file system refuses.
-            StorageError: the file system failed.
-        """
+        """Open a file for writing."""
         del part_bytes  # the file system has its own size of parts
         return FsspecUpload(
             self._fs,

@@ -36,11 +36,6 @@ class FsspecUpload:
         size_bytes: Size of the object, or None if it is unknown.
         replaces: Whether an existing object may be replaced.
         fail: Raises an exception of the file system as an error of this package.
-
-    Raises:
-        UsageError: the file system cannot write. For a small file, `finish` raises this error and the next two.
-        ChangedError: the object exists already.
-        StorageError: the file cannot be opened.
     """
 
     parallel_parts = 1

@@ -91,18 +91,10 @@ if find_spec("gcsfs") is None:  # raise now, rather than when the first option n
 class GcsClient:
     """Sends requests about objects, and returns the URLs and credentials that read them.
 
-    Args:
-        storage_options: Arguments of `gcsfs.GCSFileSystem`.
-        limits: Bounds of Google's answers.
-
     Attributes:
         caller: The sender of the requests, for errors.
         endpoint: The URL that requests are sent to.
         only_python: The session option that the engine cannot use, so that Python reads; None if the engine reads.
-
-    Raises:
-        OptionError: an option that is refused.
-        Exception: any exception of gcsfs and google-auth; the caller passes it to `raise_storage_error`.
     """
 
     def __init__(self, storage_options: Mapping[str, Any], limits: Limits = DEFAULT_LIMITS) -> None:

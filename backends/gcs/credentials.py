@@ -60,21 +60,11 @@ class Bearer:
 class GoogleLogin:
     """The credentials that the options of gcsfs name.
 
-    Args:
-        token: The option of gcsfs, or `EMULATOR`. With None, Google's default credentials are looked up, then those
-            that gcsfs has cached.
-        access: The scope of the token.
-        key_file: The file that the environment names. It is an argument, so that logins with different files differ.
-        project: The user's project.
-
     Attributes:
         credentials: Credentials of google-auth, or None.
         project: The user's project, or else the project of the credentials.
         why_anonymous: ``"asked"`` (by the user), ``"emulator"`` or ``"none found"``; None with credentials.
         renewal: Lock that is held while a token is renewed.
-
-    Raises:
-        GoogleAuthError: the named credentials cannot be used.
     """
 
     def __init__(
@@ -131,11 +121,7 @@ class RawToken(Credentials):
         self.token = token
 
     def refresh(self, _request: Any) -> None:
-        """Refuse to renew the token.
-
-        Raises:
-            RefreshError: always.
-        """
+        """Refuse to renew the token."""
         raise RefreshError("an access token alone cannot be renewed")  # type: ignore[no-untyped-call]
 
 
@@ -175,15 +161,7 @@ def _googles_default(scopes: list[str]) -> tuple[Any, str | None]:
 
 
 def bearer_of(login: GoogleLogin, refused: str | None = None) -> Bearer:
-    """Return the current credentials, with a new token if the old one is about to expire.
-
-    Args:
-        login: The credentials.
-        refused: A token that the server refused; it is renewed, unless another thread has renewed it.
-
-    Raises:
-        GoogleAuthError: the token could not be renewed, and has expired or has no expiry.
-    """
+    """Return the current credentials, with a new token if the old one is about to expire."""
     credentials = login.credentials
     if credentials is None:
         return Bearer()
@@ -237,11 +215,7 @@ class Logins:
         self._kept: OrderedDict[Hashable, GoogleLogin] = OrderedDict()
 
     def of(self, options: Mapping[str, Any]) -> GoogleLogin:
-        """Return the login that arguments of gcsfs name; with ``skip_instance_cache`` it is a new one.
-
-        Raises:
-            Exception: any exception of `GoogleLogin`.
-        """
+        """Return the login that arguments of gcsfs name; with ``skip_instance_cache`` it is a new one."""
         own = SecretOptions({name: options[name] for name in OPTIONS if options.get(name) is not None})
         if options.get("skip_instance_cache"):
             return GoogleLogin(**plain(own))

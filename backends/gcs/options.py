@@ -35,11 +35,7 @@ _ACCESS = ("read_only", "read_write", "full_control")
 
 
 def check_session(session: Mapping[str, Any]) -> None:
-    """Check the arguments of a session.
-
-    Raises:
-        OptionError: an argument cannot be used.
-    """
+    """Check the arguments of a session."""
     if session.keys() - _OF_ENGINE:
         _check_names_of_session(session)
     check_headers(own_headers(session))
@@ -75,10 +71,6 @@ def filled_options(storage_options: Mapping[str, Any], environment: Mapping[str,
 
     Variables of the environment become arguments, so that a login of an earlier environment is not used after the
     environment has changed. For an emulator no credentials are looked up, as in Google's own library.
-
-    Raises:
-        OptionError: an unknown option, a value of the wrong type, an ``asynchronous`` instance, a key file that does
-            not exist, or TLS that is not verified.
     """
     _check_names(storage_options)
     options = _configured(storage_options, environment)

@@ -69,9 +69,6 @@ _HANDLE_RANGES = (
 class GcsfsSession:
     """The session of one gcsfs file system.
 
-    Args:
-        options: Arguments of `gcsfs.GCSFileSystem`, with credentials.
-
     Attributes:
         endpoint: The URL that gcsfs sends requests to.
         shows_certificate: The session has a client certificate of google-auth's configuration.
@@ -93,11 +90,7 @@ class GcsfsSession:
         head_timeout_s: float | None = None,
         is_repeated: bool = False,
     ) -> Response:
-        """Send one request, once, and receive its answer; a longer body ends at least one byte after `most_bytes`.
-
-        Raises:
-            StorageError: as the engine's `send`, which has the same arguments.
-        """
+        """Send one request, once, and receive its answer; a longer body ends at least one byte after `most_bytes`."""
         del is_repeated  # only relevant for the engine's connections
         head_s = times.connect_s + (times.headers_s if head_timeout_s is None else head_timeout_s)
         try:
@@ -185,24 +178,13 @@ async def _close(fs: GCSFileSystem) -> None:
 
 
 class RangeReader:
-    """Reads one object, in any number of threads at a time.
-
-    Args:
-        read: Requests a range of the object: `GcsClient.read` with the URL of the object.
-        caller: The sender of the requests, for errors.
-        info: The object.
-    """
+    """Reads one object, in any number of threads at a time."""
 
     def __init__(self, read: Callable[[int, int], Response], caller: Caller, info: ObjectInfo) -> None:
         self._read, self._caller, self._info = read, caller, info
 
     def read_into(self, buffer: memoryview, offset: int) -> int:
-        """Fill the buffer with the object's bytes from an offset.
-
-        Raises:
-            ChangedError: the object was replaced since it was listed.
-            StorageError: any other error of Google, the network or TLS.
-        """
+        """Fill the buffer with the object's bytes from an offset."""
         view = buffer.cast("B")
         if not len(view):
             return 0

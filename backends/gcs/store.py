@@ -42,13 +42,7 @@ _PINNED = re.compile(r"(.+)(?:#|\?generation=)(\d+)")
 
 @hookimpl
 def streamer_open_store(scheme: str, uri: str, storage_options: Mapping[str, Any], limits: Limits) -> Store | None:
-    """Open the bucket of `uri` with the options of `gcsfs.GCSFileSystem`.
-
-    Raises:
-        UsageError: the URL names no bucket.
-        OptionError: an option that is refused.
-        CredentialsError: the named credentials cannot be used.
-    """
+    """Open the bucket of `uri` with the options of `gcsfs.GCSFileSystem`."""
     return GcsStore(uri, storage_options, limits) if scheme in ("gs", "gcs") else None
 
 
@@ -60,11 +54,6 @@ def streamer_source_kind(scheme: str) -> type[Source] | None:
 
 class GcsStore:
     """The objects of one bucket, each named ``bucket/key``.
-
-    Args:
-        uri: ``gs://bucket/key``, with ``#1234`` or ``?generation=1234`` to pin the generation of one object.
-        storage_options: Arguments of `gcsfs.GCSFileSystem`; copied, never changed.
-        limits: Bounds of Google's answers.
 
     Attributes:
         root: ``bucket/key`` of `uri`, without generation.
@@ -90,13 +79,7 @@ class GcsStore:
         self.server = self._client.endpoint
 
     def info(self, path: str) -> ObjectInfo:
-        """Request size and generation, and after a 404 whether the bucket exists.
-
-        Raises:
-            ObjectNotFoundError: there is no such object, generation or bucket; the message says which.
-            AccessDeniedError: the credentials do not suffice; `CredentialsError` if there are none, or wrong ones.
-            StorageError: any other error of Google, the network or TLS.
-        """
+        """Request size and generation, and after a 404 whether the bucket exists."""
         bucket, _, key = path.partition("/")
         uri = self._uri(path)
         if not key:
@@ -108,12 +91,7 @@ class GcsStore:
         return self._info_of(self._document(answer, uri), bucket, uri)
 
     def find(self, prefix: str) -> list[ObjectInfo]:
-        """List the objects of one folder with their sizes and generations, a thousand per request.
-
-        Raises:
-            ObjectNotFoundError: there is no such bucket.
-            StorageError: as for `info`.
-        """
+        """List the objects of one folder with their sizes and generations, a thousand per request."""
         bucket, folder = folder_in_bucket(prefix)
         uri = self._uri(f"{bucket}/{folder}")
         listed = (
@@ -145,9 +123,6 @@ class GcsStore:
         """Return the object's media URL with the current credentials; `HttpSource.refresh` renews them.
 
         If the engine cannot use the options of the session, Python reads with the session.
-
-        Raises:
-            CredentialsError: the access token could not be fetched or renewed.
         """
         only = self._client.only_python
         if only is None:
@@ -158,11 +133,7 @@ class GcsStore:
         return PythonSource(reader.read_into, remark=f"only gcsfs's session supports {only}: read in Python")
 
     def digest(self, info: ObjectInfo) -> ObjectDigest | NoDigest:
-        """Request the CRC32C of the object's generation, which every object has.
-
-        Raises:
-            StorageError: as for `info`.
-        """
+        """Request the CRC32C of the object's generation, which every object has."""
         bucket, _, key = info.path.partition("/")
         answer = self._get(info.uri, bucket, key, generation=info.version, fields="crc32c,generation")
         if answer.status == 404:
@@ -175,12 +146,7 @@ class GcsStore:
         )
 
     def write(self, path: str, data: bytes) -> None:
-        """Upload one small object.
-
-        Raises:
-            AccessDeniedError: the credentials do not allow writing.
-            StorageError: as for `info`.
-        """
+        """Upload one small object."""
         self._writer(path).put(data)
 
     def identity(self, info: ObjectInfo) -> str:

@@ -39,13 +39,7 @@ _RECEIVED = re.compile(r"bytes=0-(\d{1,20})")
 
 
 class ObjectWriter:
-    """Sends requests that change one object, and makes errors of their answers.
-
-    Args:
-        client: The client of the store.
-        path: ``bucket/key``.
-        uri: The URL of the object, without secrets.
-    """
+    """Sends requests that change one object, and makes errors of their answers."""
 
     def __init__(self, client: GcsClient, path: str, uri: str) -> None:
         self._client, self.uri = client, uri
@@ -76,9 +70,6 @@ class ObjectWriter:
         """Request size, generation, CRC32C and custom metadata of the object; None if there is no object.
 
         An answer that is no JSON object, as that of a proxy, describes nothing.
-
-        Raises:
-            StorageError: Google refuses, or failed.
         """
         answer = self._ask(lambda: self._client.get(self._bucket, self.key, fields="size,generation,crc32c,metadata"))
         if answer.status == 404:
@@ -104,18 +95,7 @@ class ObjectWriter:
 
 
 class GcsUpload(ProvenUpload):
-    """See `streamer.core.store.uploads.Upload`.
-
-    Args:
-        writer: Sends the requests about the object.
-        size_bytes: Size of the object, or None. With None any chunk may be the last, so the end of each chunk is held
-            back.
-        replaced: The object to replace, or None.
-
-    Raises:
-        AccessDeniedError: the credentials do not allow writing.
-        StorageError: the bucket does not exist, and other failures.
-    """
+    """See `streamer.core.store.uploads.Upload`."""
 
     parallel_parts = 1
     needs_equal_parts = True

@@ -87,17 +87,7 @@ def _sha256(entry: dict[str, Any]) -> str | None:
 
 
 def next_page(links: Iterable[str], url: str, endpoint: str, uri: str) -> str | None:
-    """Return the URL of the page after the one at `url`; None for the last page.
-
-    Args:
-        links: The values of all ``Link`` headers of the answer.
-        url: URL of the page, below `endpoint`.
-        endpoint: URL of the Hub, or of its mirror.
-        uri: URL of the folder, without secrets.
-
-    Raises:
-        StorageError: a link cannot be parsed, there are several next pages, or the next one is on another server.
-    """
+    """Return the URL of the page after the one at `url`; None for the last page."""
     targets = {target for value in links for target in _next_targets(value, uri)}
     if not targets:
         return None

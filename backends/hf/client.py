@@ -41,19 +41,10 @@ DEFAULT_LIMITS = Limits()
 class HubClient:
     """Sends requests about one repository to one Hub, with one token.
 
-    Args:
-        place: The repository and revision.
-        storage_options: ``token``, ``endpoint``, and ``verify``, ``proxy`` and ``timeout`` of the HTTP backend.
-        limits: Bounds of the Hub's answers.
-
     Attributes:
         access: Certificates and proxy.
         client: Sends the requests.
         endpoint: URL of the Hub.
-
-    Raises:
-        OptionError: a value has the wrong type, or is refused.
-        CredentialsError: ``token=True`` without a saved login.
     """
 
     def __init__(self, place: HfPath, storage_options: Mapping[str, Any], limits: Limits = DEFAULT_LIMITS) -> None:
@@ -73,12 +64,7 @@ class HubClient:
         return commit_in(body, uri)
 
     def files(self, commit: str, folder: str, uri: str) -> Iterator[HubFile]:
-        """Request the files directly in a folder; yield none if there is no such folder.
-
-        Raises:
-            ObjectNotFoundError: there is no such repository or commit.
-            StorageError: any other error of the Hub or the network.
-        """
+        """Request the files directly in a folder; yield none if there is no such folder."""
         for entries in self._pages(commit, folder, uri):
             yield from files_in(entries, folder, uri)
 
@@ -87,12 +73,7 @@ class HubClient:
         return folders_among(name for entries in self._pages(commit, folder, uri) for name in names_in(entries))
 
     def _pages(self, commit: str, folder: str, uri: str) -> Iterator[list[Any]]:
-        """Request page after page of a folder.
-
-        Raises:
-            ObjectNotFoundError: there is no such repository or commit.
-            StorageError: any other error of the Hub or the network.
-        """
+        """Request page after page of a folder."""
         url: str | None = self._tree(commit, folder)
         seen: set[str] = set()
         count, answered = ListingCount(self._limits, uri), answered_so_far()

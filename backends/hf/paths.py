@@ -56,9 +56,6 @@ class HfPath:
 def parse_uri(uri: str) -> HfPath:
     """Parse ``hf://[models/|datasets/|spaces/]owner/name[@revision][/path]``.
 
-    Raises:
-        UsageError: it is malformed.
-
     Example:
         >>> parse_uri("hf://datasets/ada/texts@refs/pr/1/sub/a.json").revision
         'refs/pr/1'

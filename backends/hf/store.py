@@ -45,13 +45,7 @@ _OTHER_KINDS = (
 
 @hookimpl
 def streamer_open_store(scheme: str, uri: str, storage_options: Mapping[str, Any], limits: Limits) -> Store | None:
-    """Open the repository of `uri` with the options ``token`` and ``endpoint`` of `huggingface_hub.HfFileSystem`.
-
-    Raises:
-        UsageError: the URL names no repository.
-        OptionError: an option has the wrong type, or is refused.
-        CredentialsError: ``token=True`` without a saved login.
-    """
+    """Open the repository of `uri` with the options ``token`` and ``endpoint`` of `huggingface_hub.HfFileSystem`."""
     if scheme != "hf" or uri.partition("://")[2].startswith(_OTHER_KINDS):
         return None
     return HfStore(uri, storage_options, limits)
@@ -65,11 +59,6 @@ def streamer_source_kind() -> type[HttpSource]:
 
 class HfStore:
     """The files of one commit, each named ``owner/name[@revision]/path``.
-
-    Args:
-        uri: The URL.
-        storage_options: ``token``, ``endpoint``, and ``verify``, ``proxy`` and ``timeout`` of the HTTP backend.
-        limits: Bounds of the Hub's answers.
 
     Attributes:
         root: `uri` without its scheme.
@@ -90,13 +79,7 @@ class HfStore:
         self._digests: dict[str, dict[str, str | None]] = {}  # by folder of the commit
 
     def info(self, path: str) -> ObjectInfo:
-        """Return the size of one file, from the cache or by one request.
-
-        Raises:
-            ObjectNotFoundError: there is no such file, revision or repository, or this token may not see it.
-            AccessDeniedError: the repository is gated.
-            StorageError: any other error of the Hub or the network.
-        """
+        """Return the size of one file, from the cache or by one request."""
         uri, inner = self._uri(path), self._inner(path)
         if not inner:
             raise ObjectNotFoundError("This is a repository, not a file", uri=uri, hint="Name a file in it")
@@ -109,12 +92,7 @@ class HfStore:
         return ObjectInfo(path, uri, probe.size_bytes, self._commit())
 
     def find(self, prefix: str) -> list[ObjectInfo]:
-        """List the files of one folder of the commit with their sizes.
-
-        Raises:
-            ObjectNotFoundError: there is no such revision or repository.
-            StorageError: as for `info`.
-        """
+        """List the files of one folder of the commit with their sizes."""
         commit, folder = self._commit(), self._inner(prefix)
         if is_offline():
             sizes = cached_files(self._place, commit, folder)
@@ -137,12 +115,7 @@ class HfStore:
         return self._hub.folders(commit, folder, self._uri(prefix))
 
     def source(self, info: ObjectInfo) -> Source:
-        """Return the file in the cache, or its place from the Hub; `HttpSource.refresh` requests the place again.
-
-        Raises:
-            ChangedError: the file has another size than in the listing.
-            StorageError: as for `info`.
-        """
+        """Return the file in the cache, or its place from the Hub; `HttpSource.refresh` requests the place again."""
         self._pin(info.version)
         cached = cached_file(self._place, self._commit(), self._inner(info.path))
         if cached is not None and os.path.getsize(cached) == info.size_bytes:
@@ -152,11 +125,7 @@ class HfStore:
         return self._source(info, probe or self._probe(info.path))
 
     def digest(self, info: ObjectInfo) -> ObjectDigest | NoDigest:
-        """Return the SHA-256 that names the file in LFS or Xet, from the cache or by one listing of its folder.
-
-        Raises:
-            StorageError: as for `find`.
-        """
+        """Return the SHA-256 that names the file in LFS or Xet, from the cache or by one listing of its folder."""
         inner = self._inner(info.path)
         cached = cached_file(self._place, self._commit(), inner)
         sha256 = cached_sha256(cached) if cached is not None else None

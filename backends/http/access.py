@@ -53,13 +53,6 @@ def access_of(url: str, options: Mapping[str, Any]) -> Access:
 
     Logins win in this order: ``headers``, ``auth``, the same options in ``client_kwargs``, a user in the URL, and, if
     ``trust_env`` allows it, a netrc file.
-
-    Args:
-        url: The user's URL, with its user and password.
-        options: The result of `merged_options`.
-
-    Raises:
-        OptionError: a value has the wrong kind, or a header is refused.
     """
     client = options.get("client_kwargs") or {}
     logins = SecretOptions({"netrc": _netrc_login(url) if client.get("trust_env") else None, "url": _login_in(url)})

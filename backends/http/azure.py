@@ -25,13 +25,7 @@ _FILES = (".safetensors", ".json")
 
 
 def is_for_azure(uri: str, options: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> bool:
-    """Say whether a URL is of Azure and cannot be read by plain HTTP.
-
-    Args:
-        uri: The URL.
-        options: The user's options.
-        environment: Variables that replace the environment of the process.
-    """
+    """Say whether a URL is of Azure and cannot be read by plain HTTP."""
     if not is_blob_url(uri):
         return False
     if options.keys() & _AZURE_OPTIONS:
@@ -45,11 +39,7 @@ def is_for_azure(uri: str, options: Mapping[str, Any], environment: Mapping[str,
 
 
 def open_azure(uri: str, options: Mapping[str, Any], limits: Limits) -> Store:
-    """Open the URL with the Azure backend.
-
-    Raises:
-        UnknownSchemeError: the library of the Azure backend is not installed.
-    """
+    """Open the URL with the Azure backend."""
     try:
         from streamer.backends.azure.store import AzureStore  # noqa: PLC0415 (needs adlfs)
     except ImportError as error:

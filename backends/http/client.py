@@ -62,11 +62,6 @@ class _Route:
 class HttpClient:
     """Sends requests with one `Access`.
 
-    Args:
-        access: Certificates, proxy and time-outs. Its headers are not used here: each `Hop` has its own headers.
-        refuse: Makes the error for an error status, as `refusal` does.
-        limits: Bounds of the answers.
-
     Attributes:
         limits: The argument.
     """
@@ -80,17 +75,7 @@ class HttpClient:
         self._times = named_times(limits, access.timeout)
 
     def open(self, start: Hop, uri: str, extra: Mapping[str, str]) -> OpenResponse:
-        """Send a GET, follow its redirects and return a successful response.
-
-        Args:
-            start: URL and headers of the first request.
-            uri: The URL for messages, without secrets.
-            extra: Headers that may be sent to any host.
-
-        Raises:
-            RedirectError: as for `next_hop`, or there are too many redirects.
-            StorageError: the server or the network failed, or the response is an error.
-        """
+        """Send a GET, follow its redirects and return a successful response."""
         route = _Route(start)
         response, attempts = answered(lambda each: self._follow(route, start, uri, extra, each), self._times, uri)
         if response.status < 300:
@@ -107,17 +92,6 @@ class HttpClient:
 
         Redirects that keep method and body are followed (307, 308: RFC 9110, 15.4). Others ask for a GET of another
         page, so they are an answer.
-
-        Args:
-            method: Method of the request.
-            hop: URL and headers.
-            extra: More headers, which may be sent to any host.
-            uri: The URL for messages, without secrets.
-            body: The content to put.
-
-        Raises:
-            RedirectError: as for `open`.
-            StorageError: there is no answer.
         """
         times = self._times.with_upload(len(body))
         request = {"times": times, "method": method, "body": body}

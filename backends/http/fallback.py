@@ -26,16 +26,7 @@ __all__ = ["open_through_fsspec"]
 
 
 def open_through_fsspec(uri: str, options: Mapping[str, Any], reason: str) -> FsspecStore:
-    """Open the server of `uri` with fsspec's `HTTPFileSystem`.
-
-    Args:
-        uri: The URL.
-        options: Its arguments, the result of `merged_options`.
-        reason: The option that only fsspec supports.
-
-    Raises:
-        OptionError: ``verify`` names no CA file, or fsspec refuses the options.
-    """
+    """Open the server of `uri` with fsspec's `HTTPFileSystem`."""
     own = with_guarded_sessions(HTTPFileSystem, uri, options)
     verify = own.pop("verify", None)
     if verify not in (None, True):

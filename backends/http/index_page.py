@@ -25,17 +25,7 @@ PAGES = ("text/html", "application/xhtml+xml", "")  # some servers send no type
 
 
 def names_in(page: str, url: str, limits: Limits, *, has_folders: bool = False) -> list[str]:
-    """Return the quoted names of the files directly in a folder that its page links to, sorted.
-
-    Args:
-        page: HTML.
-        url: URL of the page, to which links are relative.
-        limits: Bounds of the listing.
-        has_folders: Return the names of sub-folders, too, with a slash at their end.
-
-    Raises:
-        StorageError: the page has too many links, or is not HTML.
-    """
+    """Return the quoted names of the files directly in a folder that its page links to, sorted."""
     links = _Links(limits)
     try:
         links.feed(page)
@@ -65,9 +55,6 @@ def may_be_shard(name: str) -> bool:
 def media_type(headers: Mapping[str, str]) -> str:
     """Return the type that an answer states, in lower case and without parameters; empty if it states none.
 
-    Args:
-        headers: Headers of the answer, by names in lower case or in a mapping that ignores case.
-
     Example:
         >>> media_type({"content-type": "Text/HTML; charset=utf-8"})
         'text/html'
@@ -76,23 +63,13 @@ def media_type(headers: Mapping[str, str]) -> str:
 
 
 def is_page(headers: Mapping[str, str], body: bytes) -> bool:
-    """Say whether an answer is an index page; without a type it is one if its body begins like HTML.
-
-    Args:
-        headers: As for `media_type`.
-        body: The body, or its beginning.
-    """
+    """Say whether an answer is an index page; without a type it is one if its body begins like HTML."""
     stated = media_type(headers)
     return stated in PAGES and (bool(stated) or body.lstrip()[:1] == b"<")
 
 
 def is_whole(headers: Mapping[str, str], page: bytes) -> bool:
-    """Say whether a page is complete: if only the end of the connection ends it, it must hold ``</html>``.
-
-    Args:
-        headers: Headers of the answer, by names in lower case or in a mapping that ignores case.
-        page: The page, as far as it was received.
-    """
+    """Say whether a page is complete: if only the end of the connection ends it, it must hold ``</html>``."""
     is_framed = "content-length" in headers or "chunked" in headers.get("transfer-encoding", "").lower()
     return is_framed or not page or b"</html>" in page.lower()
 

@@ -79,12 +79,7 @@ _KINDS: Kinds = {
 
 
 def merged_options(storage_options: Mapping[str, Any]) -> SecretOptions:
-    """Merge fsspec's configuration into the arguments of `HTTPFileSystem`.
-
-    Raises:
-        OptionError: an unknown option, a value of the wrong type, TLS that would not be verified, or an
-            ``asynchronous`` instance.
-    """
+    """Merge fsspec's configuration into the arguments of `HTTPFileSystem`."""
     options = configured_options(HTTPFileSystem, storage_options)
     check_options(options, _OWN, _IRRELEVANT)
     check_tls_is_verified(options)
@@ -101,16 +96,7 @@ def fsspec_option(options: Mapping[str, Any]) -> str | None:
 
 
 def check_options(options: Mapping[str, Any], own: Collection[str], others: Collection[str]) -> None:
-    """Check the arguments of fsspec's `HTTPFileSystem`.
-
-    Args:
-        options: The arguments.
-        own: Names of the options that this backend supports.
-        others: Names of options that matter only to fsspec.
-
-    Raises:
-        OptionError: an option is unknown, or has the wrong type.
-    """
+    """Check the arguments of fsspec's `HTTPFileSystem`."""
     check_option_names("http://", options, {*own, "get_client"}, ignored={*others, *OF_AIOHTTP})
     check_types(options, _KINDS)
     client = options.get("client_kwargs") or {}

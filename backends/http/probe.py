@@ -100,11 +100,6 @@ def expiry_of(url: str, headers: Mapping[str, str], now_s: float) -> float | Non
 
     The server's clock decides, so the time that is left is measured from the ``Date`` of the server's answer. A time
     that has passed may be a lifetime in seconds, or of another clock.
-
-    Args:
-        url: A URL that AWS (``X-Amz-Date``, ``X-Amz-Expires``) or CloudFront (``Expires``) may have signed.
-        headers: Headers of an answer that has just arrived from the server.
-        now_s: Unix time of this machine.
     """
     query = {name.lower(): values[0] for name, values in parse_qs(urlsplit(url).query).items()}
     try:
@@ -132,18 +127,7 @@ def probe_of(hop: Hop, headers: Mapping[str, str], size_bytes: int, *, has_range
 
 
 def check_kind(headers: Mapping[str, str], path: str, uri: str) -> None:
-    """Refuse an answer that is compressed, or a web page in place of a file.
-
-    Args:
-        headers: Headers of the answer.
-        path: Path of the URL that the user named.
-        uri: The URL for messages, without secrets.
-
-    Raises:
-        RangeResponseError: the answer is compressed.
-        CredentialsError: there is a page in place of weights; it may be the page of a login.
-        ObjectNotFoundError: there is a page in place of another file.
-    """
+    """Refuse an answer that is compressed, or a web page in place of a file."""
     if not is_plain(headers):
         raise RangeResponseError(
             "The server compresses the file, though it was asked not to",
@@ -177,18 +161,7 @@ def covers_all(headers: Mapping[str, str]) -> bool:
 
 
 def probe_object(client: HttpClient, start: Hop, uri: str) -> Probe:
-    """Request the first byte of an object.
-
-    Args:
-        client: Sends the request.
-        start: The object's URL, and the headers for its host.
-        uri: The URL for messages, without secrets.
-
-    Raises:
-        ObjectNotFoundError: there is no such object, or it is a folder.
-        CredentialsError: the server demands a login, with a status or with a page.
-        StorageError: any other error of the server or the network.
-    """
+    """Request the first byte of an object."""
     try:
         answer = client.open(start, uri, FIRST_BYTE)
     except RangeResponseError as error:  # status 416: the object has not even one byte
@@ -208,16 +181,7 @@ def probe_object(client: HttpClient, start: Hop, uri: str) -> Probe:
 
 
 def index_page(client: HttpClient, folder: Hop, uri: str) -> tuple[bytes, str]:
-    """Request the index page of a folder; return the page and its URL. The page is empty if the answer is no page.
-
-    Args:
-        client: Sends the request.
-        folder: URL of the folder with a slash at the end, and the headers for its host.
-        uri: The URL for messages, without secrets.
-
-    Raises:
-        StorageError: the server or the network failed, or the page is too large, or may be truncated.
-    """
+    """Request the index page of a folder; return the page and its URL. The page is empty if the answer is no page."""
     answer = client.open(folder, uri, {})
     stated = media_type(answer.headers)
     try:

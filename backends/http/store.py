@@ -49,12 +49,7 @@ if find_spec("aiohttp") is None:  # raise now, rather than at the first request 
 
 @hookimpl
 def streamer_open_store(scheme: str, uri: str, storage_options: Mapping[str, Any], limits: Limits) -> Store | None:
-    """Open the server of `uri` with the options of fsspec's `HTTPFileSystem`, and ``verify``, the path of a CA file.
-
-    Raises:
-        UsageError: the URL names no host.
-        OptionError: an option has the wrong kind, or is refused, such as ``verify=False``.
-    """
+    """Open the server of `uri` with the options of fsspec's `HTTPFileSystem`, and ``verify``, the path of a CA file."""
     if scheme not in ("http", "https"):
         return None
     _split(uri)  # raises if it is no URL
@@ -87,11 +82,6 @@ def streamer_source_kind() -> type[HttpSource]:
 class HttpStore:
     """The objects of one server, each named by its URL without user and query.
 
-    Args:
-        uri: The URL, which may hold user, password and query.
-        options: Arguments of `HTTPFileSystem`, from `merged_options`.
-        limits: Bounds of the server's answers.
-
     Attributes:
         root: `uri` without user, query and fragment.
         server: Scheme, host and port of `uri`.
@@ -113,14 +103,7 @@ class HttpStore:
         self._is_folder = parts.path.endswith("/") or not parts.path  # as far as it is known that it is no file
 
     def info(self, path: str) -> ObjectInfo:
-        """Request size and version by one GET of one byte.
-
-        Raises:
-            ObjectNotFoundError: there is no such file.
-            CredentialsError: the server demands a login.
-            RedirectError: the redirect would leak credentials, leave TLS, or reach this machine.
-            StorageError: any other error of the server, the network or TLS.
-        """
+        """Request size and version by one GET of one byte."""
         try:
             return self._info_of(path, self._probe(path))
         except StorageError as error:
@@ -132,10 +115,6 @@ class HttpStore:
         """List the files that the folder's index page links to, and probe the files that may be shards.
 
         Any other file is listed without a size; a shard that cannot be read is listed without a size, too.
-
-        Raises:
-            AccessDeniedError: the server does not show its folders.
-            StorageError: as for `info`.
         """
         folder, answered = prefix.rstrip("/"), answered_so_far()
         try:
@@ -159,12 +138,7 @@ class HttpStore:
             return []
 
     def source(self, info: ObjectInfo) -> HttpSource | PythonSource:
-        """Return the object's source; probe the object again if `info` is not this store's latest.
-
-        Raises:
-            ChangedError: the object was replaced since `info`.
-            StorageError: as for `info`.
-        """
+        """Return the object's source; probe the object again if `info` is not this store's latest."""
         with self._guard:
             probe = self._probes.get(info.path)
         if probe is None or not _is_same(probe, info):

@@ -45,13 +45,7 @@ MAX_IDLE = 8  # connections that wait for their next block; servers close them a
 
 
 def receive(response: Response, buffer: memoryview, uri: str, limits: Limits) -> int:
-    """Receive the next bytes of the body. The buffer stays partly empty if the body ends, breaks off or is slow.
-
-    Raises:
-        TransferTimeoutError: the body stalled.
-        TruncatedError: the body ended before the first of these bytes.
-        StorageError: the connection failed before the first of these bytes.
-    """
+    """Receive the next bytes of the body. The buffer stays partly empty if the body ends, breaks off or is slow."""
     began = monotonic()
     try:
         count = response.read_into(buffer, limits.stall_timeout_s)
@@ -84,12 +78,6 @@ def _check_pace(received_bytes: int, elapsed_s: float, uri: str, limits: Limits)
 class OneStream:
     """The reader of one object; any number of threads may call it, and one of them reads at a time.
 
-    Args:
-        client: Sends the request.
-        start: The object's URL before redirects, and the headers for its host.
-        info: The object, with its size.
-        expected: Size and version, from the probe.
-
     Attributes:
         last_used_s: When a block was last read, by `time.monotonic`.
     """
@@ -104,13 +92,7 @@ class OneStream:
         self.last_used_s = 0.0
 
     def read_into(self, buffer: memoryview, offset: int) -> int:
-        """Fill the whole buffer with the object's bytes from an offset.
-
-        Raises:
-            ChangedError: the object was replaced since the probe.
-            TruncatedError: the object ends too early, in each attempt.
-            StorageError: any other error of the server or the network.
-        """
+        """Fill the whole buffer with the object's bytes from an offset."""
         view = buffer.cast("B")
         self._take_turn(offset)
         try:

@@ -63,12 +63,7 @@ class HttpFile:
     uri: str
 
     def put(self, body: bytes | memoryview, condition: Mapping[str, str]) -> bool:
-        """Write the file; return False if the condition failed and the server's file has other content.
-
-        Raises:
-            UsageError: the server does not support ``PUT``.
-            StorageError: the server refuses the request, or failed.
-        """
+        """Write the file; return False if the condition failed and the server's file has other content."""
         status = self._change("PUT", condition, body, (200, 201, 204, HTTPStatus.PRECONDITION_FAILED))
         if status != HTTPStatus.PRECONDITION_FAILED:
             return True
@@ -76,12 +71,7 @@ class HttpFile:
         return self.holds(_native.crc("crc32c", body), memoryview(body).nbytes)
 
     def remove(self) -> None:
-        """Remove the file; do nothing if it does not exist.
-
-        Raises:
-            UsageError: the server does not support ``DELETE``.
-            StorageError: the server refuses the request, or failed.
-        """
+        """Remove the file; do nothing if it does not exist."""
         self._change("DELETE", {}, b"", (200, 202, 204, HTTPStatus.NOT_FOUND, HTTPStatus.GONE))
 
     def _change(self, method: str, extra: Mapping[str, str], body: bytes | memoryview, wanted: Container[int]) -> int:
@@ -110,17 +100,7 @@ class HttpFile:
 
 
 class HttpUpload:
-    """See `streamer.core.store.uploads.Upload`.
-
-    Args:
-        file: The file to write.
-        size_bytes: Size of the file, or None.
-        replaced: The file to replace, or None.
-        info: Describes the file that the server has now.
-
-    Raises:
-        UsageError: the size is not known, or too large.
-    """
+    """See `streamer.core.store.uploads.Upload`."""
 
     parallel_parts = 1
     needs_equal_parts = False

@@ -29,13 +29,7 @@ _NAME_A_FILE = "Name a regular file"
 
 @hookimpl
 def streamer_open_store(scheme: str, uri: str, storage_options: Mapping[str, Any], limits: Limits) -> Store | None:
-    """Open the server that `uri` names; no request is sent yet.
-
-    Raises:
-        UnknownSchemeError: this build has no NFS client.
-        UsageError: the URL names no server, or is malformed.
-        OptionError: an unknown option, or a value out of its bounds.
-    """
+    """Open the server that `uri` names; no request is sent yet."""
     if scheme != "nfs":
         return None
     _require_client()
@@ -44,22 +38,13 @@ def streamer_open_store(scheme: str, uri: str, storage_options: Mapping[str, Any
 
 @hookimpl
 def streamer_source_kind() -> type[NfsSource]:
-    """Return the kind of source: files of NFS servers are read natively.
-
-    Raises:
-        UnknownSchemeError: this build has no NFS client.
-    """
+    """Return the kind of source: files of NFS servers are read natively."""
     _require_client()
     return NfsSource
 
 
 class NfsStore:
     """The files of one server, each named by its absolute path there.
-
-    Args:
-        uri: ``nfs://server[:port]/export/path``, with options in the query.
-        storage_options: The same options by name.
-        limits: Time-outs.
 
     Attributes:
         root: The path of `uri`.
@@ -78,14 +63,7 @@ class NfsStore:
         )
 
     def info(self, path: str) -> ObjectInfo:
-        """Request size and times of one file; links are followed.
-
-        Raises:
-            ObjectNotFoundError: there is no such file; a folder is not a file.
-            AccessDeniedError: this user may not search a folder of the path.
-            ConnectError: no server answers at this address.
-            StorageError: any other error of the server.
-        """
+        """Request size and times of one file; links are followed."""
         attributes = self._request(self._client.stat, path)
         if attributes.is_folder:
             raise ObjectNotFoundError("This is a folder, not a regular file", uri=self._uri(path), hint=_NAME_A_FILE)
@@ -98,9 +76,6 @@ class NfsStore:
 
         Broken links, and other entries with the name of a shard or an index, are listed without a size: `info` raises
         an error for these.
-
-        Raises:
-            StorageError: as for `info`; a missing folder counts as empty.
         """
         try:
             entries = self._request(self._client.list, prefix)

@@ -49,12 +49,7 @@ class NfsUrl:
 
     @classmethod
     def parse(cls, uri: str, storage_options: Mapping[str, Any]) -> NfsUrl:
-        """Parse a URL; `storage_options` win over its query.
-
-        Raises:
-            UsageError: the URL names no server, or is malformed.
-            OptionError: an unknown option, or a value out of its bounds.
-        """
+        """Parse a URL; `storage_options` win over its query."""
         rest = uri[len(SCHEME) :] if uri[: len(SCHEME)].lower() == SCHEME else ""
         before, mark, query = rest.rpartition("?")
         has_options = bool(mark) and _OPTIONS.fullmatch(query) is not None

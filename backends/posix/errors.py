@@ -52,12 +52,7 @@ def storage_error(error: OSError, path: str) -> StorageError:
 
 
 def hint_for_missing(path: str, text: str) -> str:
-    """Say what to do about a path that does not exist.
-
-    Args:
-        path: The absolute path.
-        text: The path as the user wrote it.
-    """
+    """Say what to do about a path that does not exist."""
     if os.path.islink(path):
         return f"It is a link to {_target(path)}, which leads nowhere: was that moved, deleted, or never downloaded?"
     if (mistake := _mistake_in(text)) is not None:

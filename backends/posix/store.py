@@ -53,11 +53,7 @@ _KINDS = {
 
 @hookimpl
 def streamer_open_store(scheme: str, uri: str, storage_options: Mapping[str, Any]) -> Store | None:
-    """Open the store of mounted files; of `storage_options`, only ``symlinks`` affects reading.
-
-    Raises:
-        OptionError: ``symlinks`` is neither ``"follow"`` nor ``"inside"``, or an option is unknown.
-    """
+    """Open the store of mounted files; of `storage_options`, only ``symlinks`` affects reading."""
     if scheme not in ("file", "local"):
         return None
     check_option_names("file://", storage_options, ("symlinks",), ignored=("auto_mkdir",))
@@ -80,10 +76,6 @@ class PosixStore:
 
     Attributes:
         root: The absolute path that `uri` names. ``..`` is left to the kernel, which alone resolves links.
-
-    Raises:
-        UsageError: the path holds a NUL, or the URL holds a login.
-        OptionError: `symlinks` has another value.
     """
 
     root: str
@@ -97,13 +89,7 @@ class PosixStore:
         self._file_systems: dict[str, int | None] = {}
 
     def info(self, path: str) -> ObjectInfo:
-        """Describe one regular file.
-
-        Raises:
-            ObjectNotFoundError: there is no such file; a folder is not a file.
-            AccessDeniedError: a folder of the path may not be searched.
-            StorageError: the path is a FIFO, socket or device, or the file system failed.
-        """
+        """Describe one regular file."""
         try:
             status = os.stat(disk_name(path))
         except OSError as error:
@@ -140,11 +126,7 @@ class PosixStore:
             return sorted(text_of(entry.name) + "/" * entry.is_dir() for entry in islice(entries, LOOKED_AT))
 
     def folders(self, prefix: str) -> list[str]:
-        """Return the names of the sub-folders of a folder, and its links to folders if links are followed.
-
-        Raises:
-            StorageError: the file system failed; also a subclass of this error.
-        """
+        """Return the names of the sub-folders of a folder, and its links to folders if links are followed."""
         try:
             with os.scandir(disk_name(prefix)) as entries:
                 folders = [entry for entry in entries if entry.is_dir(follow_symlinks=self._inside is None)]
@@ -166,12 +148,7 @@ class PosixStore:
         )
 
     def write(self, path: str, data: bytes) -> None:
-        """Write a file under another name, flush it to the disk, and rename it.
-
-        Raises:
-            AccessDeniedError: the folder may not be written.
-            StorageError: the disk is full, or failed.
-        """
+        """Write a file under another name, flush it to the disk, and rename it."""
         from streamer.core.folders.drafts import write_atomically  # noqa: PLC0415 (takes 1 ms)
 
         try:
@@ -180,24 +157,14 @@ class PosixStore:
             raise storage_error(error, path) from error
 
     def begin_upload(self, path: str, size_bytes: int | None, part_bytes: int, replaced: ObjectInfo | None) -> Upload:
-        """Begin a file under another name in the folder of `path`; missing folders are made.
-
-        Raises:
-            AccessDeniedError: the folder may not be written.
-            StorageError: the disk is full, read-only, or failed.
-        """
+        """Begin a file under another name in the folder of `path`; missing folders are made."""
         from streamer.backends.posix.upload import PosixUpload  # noqa: PLC0415 (takes 1 ms)
 
         del part_bytes  # a disk does not need it
         return PosixUpload(path, size_bytes, replaced, self.info)
 
     def remove(self, path: str) -> None:
-        """Remove one file.
-
-        Raises:
-            AccessDeniedError: the folder may not be written.
-            StorageError: the disk failed.
-        """
+        """Remove one file."""
         try:
             with suppress(FileNotFoundError):
                 os.unlink(disk_name(path))

@@ -36,18 +36,8 @@ _NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK
 class PosixUpload:
     """See `streamer.core.store.uploads.Upload`.
 
-    Args:
-        path: The path of the file.
-        size_bytes: Size of the file, or None.
-        replaced: The file to replace, or None.
-        info: Describes the file at a path.
-
     Attributes:
         version: The version of the finished file, if its disk is local; servers may set times later.
-
-    Raises:
-        UsageError: the folder, or a folder above it, is a file.
-        StorageError: the file cannot be made.
     """
 
     parallel_parts = PARALLEL_PARTS

@@ -162,13 +162,7 @@ def _name(element: Element) -> str:
 
 
 class ForeignAnswerError(Exception):
-    """The answer to a request for a listing is not a listing.
-
-    Args:
-        endpoint: URL of the server.
-        kind: Content type of the answer.
-        body: Body of the answer.
-    """
+    """The answer to a request for a listing is not a listing."""
 
     def __init__(self, endpoint: str, kind: str, body: bytes) -> None:
         super().__init__()
@@ -205,10 +199,6 @@ def _may_be_listing(start: bytes) -> bool:
 
 class RefusedError(Exception):
     """S3 refuses a request.
-
-    Args:
-        response: The answer.
-        attempts: The attempts that the answer took.
 
     Attributes:
         response: The same dictionary as the attribute `response` of botocore's `ClientError`.

@@ -50,15 +50,7 @@ _NOT_OF_TEXT = (BotoCoreError, ClientError, ForeignAnswerError, RecursionError, 
 
 
 class BotocoreClient:
-    """Sends requests about objects, and signs URLs for them, with one login.
-
-    Args:
-        storage_options: Arguments of `s3fs.S3FileSystem`.
-        limits: Bounds of S3's answers.
-
-    Raises:
-        OptionError: an option is refused, or s3fs does not have it.
-    """
+    """Sends requests about objects, and signs URLs for them, with one login."""
 
     def __init__(self, storage_options: Mapping[str, Any], limits: Limits = DEFAULT_LIMITS) -> None:
         environment = set_variables()
@@ -135,15 +127,6 @@ class BotocoreClient:
         """Send one part of an object by a signed URL, straight from its memory; return the headers of the answer.
 
         If such a URL is too long or forbidden, the signature is in headers, and the part is copied.
-
-        Args:
-            bucket: Name of the object's bucket.
-            part: Its bytes.
-            crc32c: Their checksum, in base 64, which S3 compares.
-            parameters: Further parameters of botocore's ``upload_part``.
-
-        Raises:
-            Exception: as `call`.
         """
         parameters = {**parameters, "ChecksumCRC32C": crc32c}
         if not self._signs_headers:

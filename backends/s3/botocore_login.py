@@ -73,11 +73,7 @@ def allow_tenants(client: Any) -> None:
 
 
 def check_tenant(client: Any, bucket: str) -> None:
-    """Refuse the bucket of a tenant at Amazon, before botocore refuses it with a message that repeats the name.
-
-    Raises:
-        UsageError: Amazon has no such bucket.
-    """
+    """Refuse the bucket of a tenant at Amazon, before botocore refuses it with a message that repeats the name."""
     if ":" in bucket and not bucket.startswith("arn:") and is_amazon(client):
         raise UsageError(
             "Amazon S3 forbids a colon in the name of a bucket; tenant:bucket is a name of other servers",
@@ -97,11 +93,7 @@ def is_amazon(client: Any) -> bool:
 
 
 def keys_in(session: Session) -> Any:
-    """Return the frozen credentials of a session, which renews them before they expire; None if it has none.
-
-    Raises:
-        LoginError: the credentials could not be fetched.
-    """
+    """Return the frozen credentials of a session, which renews them before they expire; None if it has none."""
     try:
         credentials = session.get_credentials()
         return None if credentials is None else credentials.get_frozen_credentials()
@@ -121,11 +113,7 @@ def _session(profile: str | None, login: Hashable) -> EnvironmentSession:
 
 
 class UsersSession(Session):  # type: ignore[misc]  # botocore has no types
-    """A session of botocore with the configuration and credentials of the user's session.
-
-    Args:
-        session: Session of aiobotocore or botocore.
-    """
+    """A session of botocore with the configuration and credentials of the user's session."""
 
     def __init__(self, session: Any) -> None:
         super().__init__(profile=session.profile)
@@ -159,12 +147,7 @@ def _result(function: Callable[[], Any]) -> Any:
 
 
 class BotocoreLogin:
-    """The credentials and the endpoint of requests.
-
-    Args:
-        options: Arguments of `s3fs.S3FileSystem`, completed by `filled_options`. With ``skip_instance_cache`` nothing
-            is shared.
-    """
+    """The credentials and the endpoint of requests."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         self._options = SecretOptions(options)
@@ -187,11 +170,7 @@ class BotocoreLogin:
         return shared_session(of_session.get("profile")) if is_shared else EnvironmentSession(of_session)
 
     def client(self) -> Any:
-        """Return botocore's client; the exceptions of botocore pass through.
-
-        Raises:
-            LoginError: the keys could not be found or renewed.
-        """
+        """Return botocore's client; the exceptions of botocore pass through."""
         with self._lock:
             if not self._options.get("anon") and self._options.get("key") is None:
                 keys_in(self.session)

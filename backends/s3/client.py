@@ -66,12 +66,7 @@ Answer = TypeVar("Answer")
 
 
 class PlainRequests:
-    """Sends requests with one login.
-
-    Args:
-        login: Endpoint and keys.
-        limits: Bounds of S3's answers.
-    """
+    """Sends requests with one login."""
 
     def __init__(self, login: PlainLogin, limits: Limits) -> None:
         self.login = login
@@ -83,12 +78,7 @@ class PlainRequests:
         return parameters.keys() <= _PARAMETERS.get(method, set()) and self.login.url_of(bucket) is not None
 
     def call(self, method: str, bucket: str, parameters: Mapping[str, str]) -> dict[str, Any] | None:
-        """Send a supported request; return the same as botocore's client, or None to leave the request to that client.
-
-        Raises:
-            RefusedError: S3 refuses the request, or failed at each attempt.
-            StorageError: there is no answer.
-        """
+        """Send a supported request; return the same as botocore's client, or None to leave it to that client."""
         is_listing = method == "list_objects_v2"
         url = self._url(bucket, parameters, {"list-type": "2", "encoding-type": "url"} if is_listing else {})
         headers = {_HEADERS[name]: value for name, value in parameters.items() if name in _HEADERS}
@@ -191,13 +181,6 @@ if find_spec("s3fs") is None:  # the options are those of s3fs, and s3fs install
 class S3Client:
     """Sends requests about objects, and signs URLs for them.
 
-    Args:
-        storage_options: Arguments of `s3fs.S3FileSystem`.
-        limits: Bounds of S3's answers.
-
-    Raises:
-        OptionError: an option is refused, or s3fs does not have it.
-
     Attributes:
         endpoint: The URL that requests are sent to; None for Amazon's own endpoint.
         is_anonymous: Requests are not signed.
@@ -218,11 +201,7 @@ class S3Client:
         self.has_unused_keys = self.is_anonymous and any(storage_options.get(each) for each in ("key", "secret"))
 
     def call(self, method: str, bucket: str, **parameters: Any) -> dict[str, Any]:
-        """Send a request, named like a method of botocore's client; return the same result as that method.
-
-        Raises:
-            Exception: an exception that `storage_error` translates.
-        """
+        """Send a request, named like a method of botocore's client; return the same result as that method."""
         plain = self._plain
         if plain is not None and plain.serves(method, bucket, parameters):
             answer = plain.call(method, bucket, parameters)
@@ -244,13 +223,7 @@ class S3Client:
         return self._botocore().settings_identity()
 
     def get_source(self, bucket: str, lifetime_s: int, **parameters: Any) -> HttpSource:
-        """Return the source for an object that is valid for `lifetime_s`; for anonymous use, it has no signature.
-
-        Args:
-            bucket: The bucket, or the ARN of an access point.
-            lifetime_s: Seconds that the signature is valid.
-            parameters: ``Key``, and ``VersionId`` to pin a version.
-        """
+        """Return the source for an object that is valid for `lifetime_s`; for anonymous use, it has no signature."""
         plain, in_headers = self._plain, self._signs_headers
         if plain is not None and plain.serves("head_object", bucket, parameters):
             return plain.get_source(bucket, lifetime_s, parameters, in_headers=in_headers)

@@ -181,13 +181,7 @@ class MalformedAnswerError(Exception):
 
 
 def storage_error(error: Exception, uri: str, bucket: str) -> StreamerError:
-    """Translate an exception of botocore.
-
-    Args:
-        error: The exception, to be chained as the cause.
-        uri: URL of the request's object or folder, without secrets.
-        bucket: The bucket of the request.
-    """
+    """Translate an exception of botocore."""
     if isinstance(error, StreamerError):  # raised by the engine, or by a late check of options
         error.uri = error.uri or uri
         return error

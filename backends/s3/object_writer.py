@@ -21,14 +21,7 @@ Answer = TypeVar("Answer")
 
 
 class ObjectWriter:
-    """Sends requests that change one object.
-
-    Args:
-        client: The client of the store.
-        path: The store's own path of the object.
-        uri: The URL of the object, without secrets.
-        translated: Makes an exception of the client an error of this package.
-    """
+    """Sends requests that change one object."""
 
     def __init__(
         self, client: S3Client, path: str, uri: str, translated: Callable[[Exception, str, str], StreamerError]
@@ -37,12 +30,7 @@ class ObjectWriter:
         self._bucket, self._key = split_path(path)
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """Call a method of botocore's client about the object.
-
-        Raises:
-            AccessDeniedError: the credentials do not allow it.
-            StorageError: any other error of S3, the network or TLS.
-        """
+        """Call a method of botocore's client about the object."""
         return self._asked(lambda: self._client.call(method, self._bucket, Key=self._key, **parameters))
 
     def put_part(self, part: memoryview, crc32c: str, **parameters: Any) -> Mapping[str, str]:

@@ -97,10 +97,6 @@ def filled_options(storage_options: Mapping[str, Any], environment: Mapping[str,
     """Complete the arguments of `S3FileSystem` that the user leaves out.
 
     fsspec's configuration is merged first: a ``client_kwargs`` that is filled before would hide the configured one.
-
-    Raises:
-        OptionError: an unknown option, a value of the wrong type, a key that is empty or has a line end,
-            ``verify=False``, a secret in ``endpoint_url``, or an ``asynchronous`` instance.
     """
     if not storage_options.keys() <= NAMES:
         _check_names(storage_options)
@@ -240,11 +236,7 @@ def _filled_client(options: Mapping[str, Any], environment: Mapping[str, str]) -
 
 
 def _client_certificate(named: Any) -> str | tuple[str, str]:
-    """Return the PEM files of a certificate and its key in botocore's form; options from JSON hold the pair as a list.
-
-    Raises:
-        OptionError: they are no files of a certificate and its key.
-    """
+    """Return the PEM files of a certificate and its key in botocore's form; JSON has the pair as a list."""
     pair = (named,) if isinstance(named, (str, os.PathLike)) else named
     if not isinstance(pair, (list, tuple)) or not 1 <= len(pair) <= 2:
         pair = (None,)

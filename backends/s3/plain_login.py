@@ -104,10 +104,6 @@ class PlainLogin:
 def plain_login(storage_options: Mapping[str, Any], environment: Mapping[str, str]) -> PlainLogin | None:
     """Find the login that s3fs and botocore would use.
 
-    Args:
-        storage_options: Arguments of `s3fs.S3FileSystem`.
-        environment: Variables of this process, without blank ones.
-
     Returns:
         The login; None if the settings are left to s3fs and botocore.
     """
@@ -239,12 +235,7 @@ def _keys_in(section: Mapping[str, str]) -> tuple[str | None, ...]:
 
 
 def keys_of_session(profile: str | None) -> Keys:
-    """Return the keys that botocore's session finds; it renews them before they expire.
-
-    Raises:
-        LoginError: the keys could not be fetched.
-        NoCredentialsError: there are no keys.
-    """
+    """Return the keys that botocore's session finds; it renews them before they expire."""
     with collector_paused():
         from botocore.exceptions import NoCredentialsError  # noqa: PLC0415 (a session takes 0.1 s)
 

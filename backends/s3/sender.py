@@ -32,11 +32,6 @@ _CA_OPTION = "client_kwargs={'verify': '/path/ca.pem'}, AWS_CA_BUNDLE=/path/ca.p
 def ca_file_of(verify: object, environment: Mapping[str, str], configured: str | None = None) -> str | None:
     """Return the first file that is named, in botocore's order; ``SSL_CERT_FILE`` is our addition.
 
-    Args:
-        verify: The option ``verify`` of ``client_kwargs``.
-        environment: Variables of this process.
-        configured: ``ca_bundle`` of the profile, if it was read; ``AWS_CA_BUNDLE`` comes before it.
-
     Returns:
         The path; None for the system's certificates.
     """
@@ -49,14 +44,7 @@ def ca_file_of(verify: object, environment: Mapping[str, str], configured: str |
 
 
 def check_user_agent(config: Mapping[str, Any]) -> None:
-    """Refuse a ``User-Agent`` that cannot be sent.
-
-    Args:
-        config: The option ``config_kwargs``.
-
-    Raises:
-        OptionError: it holds a character that cannot be sent, such as a line end.
-    """
+    """Refuse a ``User-Agent`` that cannot be sent."""
     for name in NAMING_OPTIONS:
         if (fault := fault_of("User-Agent", config.get(name) or "")) is not None:
             raise OptionError(fault, hint=f"It is config_kwargs[{name!r}]: remove spaces and line ends around it")
@@ -64,11 +52,6 @@ def check_user_agent(config: Mapping[str, Any]) -> None:
 
 def user_agent_of(name: str | None, app: str | None, extra: str | None) -> str | None:
     """Return the ``User-Agent`` that the engine sends, or None for the engine's own name.
-
-    Args:
-        name: ``user_agent`` of the user's configuration.
-        app: ``user_agent_appid``; ignored beside a whole name, as in botocore.
-        extra: ``user_agent_extra``.
 
     Example:
         >>> user_agent_of("mine/1", "shop", "team/a")
@@ -97,17 +80,7 @@ class Sender:
     def answer(
         self, source: HttpSource, method: str, body: bytes | memoryview = b"", *, began_s: float | None = None
     ) -> tuple[Response, Attempts]:
-        """Return the whole answer, of any status, and the attempts that it took.
-
-        Args:
-            source: URL, headers, certificates and proxy.
-            method: HTTP method.
-            body: Body of the request.
-            began_s: Begin of the first of several requests that share their time, by `time.monotonic`.
-
-        Raises:
-            StorageError: there is no answer.
-        """
+        """Return the whole answer, of any status, and the attempts that it took."""
         times = self.times.with_upload(len(body))
 
         def once(attempts: Attempts) -> Response:

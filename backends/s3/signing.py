@@ -111,13 +111,7 @@ def _shift(offset_s: float, request: Any) -> None:
 
 
 class UrlTemplate:
-    """Signs GETs of objects of one bucket.
-
-    Args:
-        url: A URL that botocore signed; its signature is not used.
-        key: Key of the object in the URL.
-        secret_key: The secret key that it was signed with.
-    """
+    """Signs GETs of objects of one bucket."""
 
     def __init__(self, url: str, key: str, secret_key: str) -> None:
         parts = urlsplit(url)
@@ -169,14 +163,7 @@ def sign_for_host(request: Any, **_: Any) -> None:
 
 
 def presigned_get(client: Any, lifetime_s: int, **parameters: Any) -> str:
-    """Sign a GET of an object.
-
-    Args:
-        client: A client that was passed to `hold_to_region`. If a redirect has told it the bucket's region, it signs
-            for that region.
-        lifetime_s: Seconds that the URL is valid.
-        parameters: Parameters of ``GetObject``.
-    """
+    """Sign a GET of an object."""
     return presigned(client, "get_object", lifetime_s, parameters)
 
 

@@ -63,12 +63,7 @@ UNPIN = "Leave ?versionId= out, or name an object"
 
 @hookimpl
 def streamer_open_store(scheme: str, uri: str, storage_options: Mapping[str, Any], limits: Limits) -> Store | None:
-    """Open the bucket of `uri` with the options of `s3fs.S3FileSystem`.
-
-    Raises:
-        UsageError: the URL names no bucket.
-        OptionError: an option that is refused, such as ``verify=False``.
-    """
+    """Open the bucket of `uri` with the options of `s3fs.S3FileSystem`."""
     return S3Store(uri, storage_options, limits) if scheme in ("s3", "s3a") else None
 
 
@@ -80,11 +75,6 @@ def streamer_source_kind() -> type[HttpSource]:
 
 class S3Store:
     """The objects of one bucket, each named ``bucket/key``.
-
-    Args:
-        uri: ``s3://bucket/key``, with ``?versionId=…`` to pin the version of one object.
-        storage_options: Arguments of `s3fs.S3FileSystem`; copied, never changed.
-        limits: Bounds of S3's answers.
 
     Attributes:
         root: ``bucket/key`` of `uri`, without version.
@@ -101,13 +91,7 @@ class S3Store:
         self.server = self._client.endpoint or f"s3://{self.root.partition('/')[0]}"
 
     def info(self, path: str) -> ObjectInfo:
-        """Request size and ETag by one HEAD; after a refusal, request the reason by one GET of one byte.
-
-        Raises:
-            ObjectNotFoundError: there is no such object, version or bucket; the message says which.
-            AccessDeniedError: the credentials do not suffice; `CredentialsError` if they are wrong.
-            StorageError: any other error of S3, the network or TLS.
-        """
+        """Request size and ETag by one HEAD; after a refusal, request the reason by one GET of one byte."""
         bucket, key = split_path(path)
         uri = self._uri(path)
         if not key:
@@ -122,12 +106,7 @@ class S3Store:
         return self._described(path, uri, answer)
 
     def find(self, prefix: str) -> list[ObjectInfo]:
-        """List the objects of one folder with their sizes and ETags, a thousand per request.
-
-        Raises:
-            ObjectNotFoundError: there is no such bucket.
-            StorageError: as for `info`.
-        """
+        """List the objects of one folder with their sizes and ETags, a thousand per request."""
         bucket, folder = folder_in_bucket(prefix)
         uri = self._uri(f"{bucket}/{folder}")
         objects = [each for page in self._pages(bucket, folder, uri) for each in objects_in(page, uri)]
@@ -149,11 +128,7 @@ class S3Store:
         return names
 
     def source(self, info: ObjectInfo) -> HttpSource:
-        """Sign a GET of the object; `HttpSource.refresh` signs again, with the credentials that are current then.
-
-        Raises:
-            CredentialsError: there are no credentials, or they could not be renewed.
-        """
+        """Sign a GET of the object; `HttpSource.refresh` signs again, with the credentials that are current then."""
         bucket, key = split_path(info.path)
         signed_at_s = time.time()
         try:
@@ -174,11 +149,7 @@ class S3Store:
         return login and digest_of("s3", info.path, self._version_of(info.path), login)
 
     def digest(self, info: ObjectInfo) -> ObjectDigest | NoDigest:
-        """Request the object's checksum by one HEAD; if only its parts have checksums, request the parts' checksums.
-
-        Raises:
-            StorageError: as for `info`.
-        """
+        """Request the object's checksum by one HEAD; if only its parts have checksums, request the parts' checksums."""
         bucket, key = split_path(info.path)
         target = {"Key": key, **self._version_of(info.path)}
         try:
@@ -199,24 +170,13 @@ class S3Store:
             return NoDigest(f"its checksum is of its parts, whose sizes the storage does not report ({why})")
 
     def write(self, path: str, data: bytes) -> None:
-        """Upload one small object.
-
-        Raises:
-            AccessDeniedError: the credentials do not allow writing.
-            StorageError: as for `info`.
-        """
+        """Upload one small object."""
         self._writer(path).call("put_object", Body=data)
 
     def begin_upload(
         self, path: str, size_bytes: int | None, part_bytes: int, replaced: ObjectInfo | None, *, resumes: bool = False
     ) -> Upload:
-        """Begin the upload of an object; unless the object is small, it is a multipart upload.
-
-        Raises:
-            UsageError: the URL pins a version.
-            AccessDeniedError: the credentials do not allow writing.
-            StorageError: as for `info`.
-        """
+        """Begin the upload of an object; unless the object is small, it is a multipart upload."""
         from streamer.backends.s3.upload import S3Upload  # noqa: PLC0415 (a load needs none)
 
         if self._pinned_version:

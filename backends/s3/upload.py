@@ -35,19 +35,7 @@ MARK = "streamer-upload"  # a name of user-defined metadata
 
 
 class S3Upload(ProvenUpload):
-    """See `streamer.core.store.uploads.Upload`.
-
-    Args:
-        writer: Sends the requests about the object.
-        size_bytes: Size of the object, or None.
-        part_bytes: Size of each part except the last.
-        replaced: The object to replace, or None.
-        resumes: Whether to continue a multipart upload that an earlier process, with this argument, has left.
-
-    Raises:
-        AccessDeniedError: the credentials do not allow writing.
-        StorageError: the bucket does not exist, and other failures.
-    """
+    """See `streamer.core.store.uploads.Upload`."""
 
     parallel_parts = PARALLEL_PARTS
     needs_equal_parts = True

@@ -26,9 +26,6 @@ _ARN = re.compile(
 def parse_url(uri: str) -> tuple[str, str, str]:
     """Split a URL into its scheme, ``bucket/key`` without slashes at the end, and the version (empty for none).
 
-    Raises:
-        UsageError: the URL names no bucket, or holds credentials.
-
     Example:
         >>> parse_url("s3://acme%3Amodels/llama#2/?versionId=7")
         ('s3', 'acme:models/llama#2', '7')

@@ -54,12 +54,7 @@ class Cache:
 
 
 def open_cache(objects: Sequence[SourceObject], settings: Settings) -> Cache:
-    """Return objects their places in the cache that the settings name, if they name a cache.
-
-    Args:
-        objects: The objects of a load.
-        settings: Settings of the load.
-    """
+    """Return objects their places in the cache that the settings name, if they name a cache."""
     if not settings.cache_dir:
         return Cache(objects)
     from streamer.core.cache.opening import placed_objects  # noqa: PLC0415 (see the module's docstring)

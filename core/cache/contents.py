@@ -38,11 +38,7 @@ class Content:
 
 
 def contents(folder: CacheFolder) -> list[Content]:
-    """List the objects; the most recently used one comes last.
-
-    Raises:
-        OSError: the folder cannot be read.
-    """
+    """List the objects; the most recently used one comes last."""
     return [_content(folder, each) for each in folder.held()]
 
 
@@ -58,11 +54,7 @@ def is_named(content: Content, uri: str) -> bool:
 
 
 def check(folder: CacheFolder) -> Iterator[tuple[Content, int]]:
-    """Read every object, and drop its damaged parts; yield each object with the number of damaged bytes.
-
-    Raises:
-        OSError: the folder cannot be read.
-    """
+    """Read every object, and drop its damaged parts; yield each object with the number of damaged bytes."""
     for each in folder.held():
         content = _content(folder, each)
         entry = _entry(folder, each)

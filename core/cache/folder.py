@@ -77,16 +77,7 @@ class CacheFolder:
 
     @classmethod
     def opened(cls, path: str, *, makes: bool = True) -> CacheFolder:
-        """Open the folder of a cache.
-
-        Args:
-            path: Path of the folder; ``~`` is the home of this user.
-            makes: Whether to make the folder if it is missing.
-
-        Raises:
-            OSError: the folder cannot be made or read.
-            StorageError: the folder belongs to another user, or others may write it.
-        """
+        """Open the folder of a cache."""
         folder = cls(absolute_path(path))
         if makes:
             with suppress(FileExistsError):
@@ -102,11 +93,7 @@ class CacheFolder:
         return folder
 
     def salt(self) -> bytes:
-        """Return the secret of this cache, which only this user can read; the first process makes it.
-
-        Raises:
-            OSError: it cannot be made or read.
-        """
+        """Return the secret of this cache, which only this user can read; the first process makes it."""
         path = os.path.join(self.path, SALT)
         salt = _read_salt(path)
         if salt is None:
@@ -127,11 +114,7 @@ class CacheFolder:
         return os.path.isdir(self.folder_of(identity))
 
     def use(self, identity: Identity) -> tuple[str, Lock]:
-        """Make the folder of an object if it is missing, and lock it against removal.
-
-        Raises:
-            OSError: the folder cannot be made or read.
-        """
+        """Make the folder of an object if it is missing, and lock it against removal."""
         path = self.folder_of(identity)
         while True:
             with suppress(FileExistsError):
@@ -152,11 +135,7 @@ class CacheFolder:
         return self._locked_alone(key) is None
 
     def remove(self, key: str) -> bool:
-        """Remove an object, unless a process uses it; say whether it was removed.
-
-        Raises:
-            OSError: the object cannot be removed.
-        """
+        """Remove an object, unless a process uses it; say whether it was removed."""
         path, lock = os.path.join(self._objects, key), self._locked_alone(key)
         if lock is None:
             return False

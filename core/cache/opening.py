@@ -41,16 +41,7 @@ class Room:
 
 
 def make_room(folder: CacheFolder, new: Sequence[Identity], most_bytes: int | None) -> Room:
-    """Remove objects until new ones fit, or all that is left is in use.
-
-    Args:
-        folder: The folder of the cache.
-        new: Objects that are not in the cache.
-        most_bytes: Limit for all objects together; None for half of the sum of their bytes and the disk's free bytes.
-
-    Raises:
-        OSError: the folder cannot be read.
-    """
+    """Remove objects until new ones fit, or all that is left is in use."""
     with folder.making_room():
         held = folder.held()
         disk_bytes, free = sum(each.disk_bytes for each in held), folder.free_bytes()
@@ -93,11 +84,6 @@ def placed_objects(
     objects: Sequence[SourceObject], cache_dir: str, cache_bytes: int | None
 ) -> tuple[Sequence[SourceObject], list[str]]:
     """Return objects their places in a cache.
-
-    Args:
-        objects: The objects of a load.
-        cache_dir: As of `streamer.Options`.
-        cache_bytes: As of `streamer.Options`.
 
     Returns:
         The objects, those that are cached with their places; and remarks on the others.

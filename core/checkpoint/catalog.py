@@ -117,21 +117,7 @@ def read_catalog(
     choice: ShardChoice = NO_INDEX,
     keeps_headers: bool = False,
 ) -> Catalog:
-    """Read and check the headers of all shards, and check that they fit together.
-
-    Args:
-        shards: The shards, in the order that their tensors shall have.
-        settings: How to read.
-        choice: Which shard counts for a tensor that several shards hold.
-        keeps_headers: Fill in `Catalog.headers`, for digests of whole objects.
-
-    Raises:
-        HeaderError: a header is malformed.
-        TruncatedError: a shard is shorter than its header says.
-        ShardIndexError: the index names a tensor its shard does not hold.
-        FormatError: two shards hold a tensor of the same name and no index decides.
-        TransferTimeoutError: the load's own deadline has passed.
-    """
+    """Read and check the headers of all shards, and check that they fit together."""
     headers, beginnings, pinned = read_headers(shards, settings)
     tensors: dict[str, ShardTensor] = {}
     metadata: dict[str, str] = {}
@@ -154,11 +140,7 @@ def read_catalog(
 
 
 def remarks_on_parts(catalog: Catalog) -> tuple[str, ...]:
-    """Return a remark if torch's writer saved the tensors by rank: then each file may hold parts of them.
-
-    Raises:
-        FormatError: a tensor is a part that does not begin with the first element of its tensor.
-    """
+    """Return a remark if torch's writer saved the tensors by rank: then each file may hold parts of them."""
     by_rank = [
         (shard, metadata[SHARDING_INFO])
         for shard, metadata in zip(catalog.shards, catalog.header_metadata, strict=True)
@@ -212,16 +194,7 @@ def _add_entries(
 
 
 def check_index(tensors: Container[str], choice: ShardChoice, shards: Sequence[SourceObject]) -> None:
-    """Check that each tensor of an index is in the catalog.
-
-    Args:
-        tensors: Names of the tensors in the catalog.
-        choice: The shards that the index names.
-        shards: All shards.
-
-    Raises:
-        ShardIndexError: a tensor of the index is not in the catalog.
-    """
+    """Check that each tensor of an index is in the catalog."""
     for name, shard in (choice.shard_of or {}).items():
         if name not in tensors:
             raise not_held(name, shards[shard].uri)

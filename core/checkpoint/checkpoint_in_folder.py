@@ -53,21 +53,7 @@ def shards_in(
     listed: Sequence[ObjectInfo] | None = None,
     formats: Formats = NO_FORMATS,
 ) -> Shards:
-    """Find the shards of one checkpoint.
-
-    Args:
-        store: The store that was opened for the URI.
-        uri: A file, a folder, an index or a pattern.
-        settings: How to read an index, and whether shards may be missing.
-        listed: The entries of the folder of a file or an index, if the caller has just listed it.
-        formats: The formats that count beside safetensors.
-
-    Raises:
-        ObjectNotFoundError: the URI names nothing, or a shard that the index names is missing.
-        ShardIndexError: the index is malformed or leaves its folder.
-        FormatError: a folder holds several indexes, or several checkpoints of other formats.
-        StorageError: and its kinds, from the storage.
-    """
+    """Find the shards of one checkpoint."""
     search = _Search(store, redact(uri), settings, formats)
     root = hidden_part(store.root.rstrip("/") or store.root, uri)
     if is_pattern(root.rpartition("/")[2]):

@@ -60,16 +60,8 @@ def cut_out(
 ) -> tuple[TensorEntry, Cut | None]:
     """Find the bytes that hold a part of a tensor.
 
-    Args:
-        entry: The tensor.
-        box: The elements of the part: a slice without a step for each dimension, inside of the shape.
-        kept: Shape of the part as it is handed out; None for the shape of the box.
-
     Returns:
         The entry to read, and the cut that makes the part of it; None if the entry is the part itself.
-
-    Raises:
-        UsageError: the part begins or ends inside of a byte, which can happen with dtypes below 8 bits.
     """
     shape = tuple(each.stop - each.start for each in box)
     kept = shape if kept is None else kept

@@ -49,12 +49,7 @@ class InPieces(NamedTuple):
 
 
 def in_pieces(wanted: ShardTensor, largest_gap_bytes: int) -> InPieces:
-    """Divide what is read of a tensor into pieces, if that leaves out bytes that are not wanted.
-
-    Args:
-        wanted: The tensor or the part.
-        largest_gap_bytes: Gaps of so many bytes are read, because another request takes longer.
-    """
+    """Divide what is read of a tensor into pieces, if that leaves out bytes that are not wanted."""
     entry, cut = wanted.entry, wanted.cut
     whole = InPieces(wanted, [(entry.begin, entry.end)])
     if cut is None:
@@ -78,20 +73,11 @@ def path_of_new(wanted: ShardTensor, framework: Framework) -> str:
 class Destinations:
     """The destinations of one read; item numbers are positions in `wanted`.
 
-    Args:
-        wanted: The tensors to read, in file order.
-        framework: The library that makes the tensors.
-        targets: The caller's own tensors; None if all tensors are new.
-        largest_gap_bytes: A part of a tensor is read in pieces if the gaps between these are larger; None for never.
-
     Attributes:
         wanted: The tensors, those that are read in pieces as these are joined.
         item_of_row: For each row of the plan, the tensor; None if the numbers are the same.
         in_place: Name to tensor, for the caller's tensors that the engine fills directly.
         device_tensors: The tensors on accelerators; None if all stay in this machine's memory.
-
-    Raises:
-        UnsupportedDtypeError: the framework has no such dtype.
     """
 
     def __init__(

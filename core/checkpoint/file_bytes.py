@@ -27,10 +27,6 @@ OWN = "crc32c"  # the algorithm of the record; processors have an instruction fo
 class FileDigests:
     """The digests of one file.
 
-    Args:
-        source_object: The file that is read.
-        expected: The digest that its storage keeps.
-
     Attributes:
         verified_by: The algorithm of the storage's digest, or None.
     """
@@ -55,11 +51,7 @@ class FileDigests:
         return self._position
 
     def update(self, data: memoryview) -> None:
-        """Add the next bytes.
-
-        Raises:
-            ChecksumError: a part is complete, and its digest differs from the storage's.
-        """
+        """Add the next bytes."""
         self._own = _native.crc(OWN, data, self._own)
         if self._hash is not None:
             self._hash.update(data)
@@ -141,16 +133,7 @@ class FileBytes:
         return FileDigests(source_object(self.store, self.info), expected)
 
     def pieces(self, digests: FileDigests) -> Iterator[memoryview]:
-        """Read the file in order.
-
-        Args:
-            digests: Updated with each piece.
-
-        Raises:
-            ChangedError: the file was replaced or changed meanwhile.
-            ChecksumError: the bytes mismatch the expected digest.
-            StorageError: and its kinds, from the storage.
-        """
+        """Read the file in order."""
         read = source_object(self.store, self.info)
         most = max(1, min(MOST_PIECES, self.settings.memory_limit_bytes // (4 * PIECE_BYTES)))
         for begin in range(0, self.size_bytes, most * PIECE_BYTES):
@@ -170,11 +153,7 @@ class FileBytes:
 
 
 def are_equal(one: FileBytes, other: FileBytes) -> bool:
-    """Say whether two files have the same content; compare the digests that their storages keep, if there are any.
-
-    Raises:
-        StorageError: and its kinds, from either storage.
-    """
+    """Say whether two files have the same content; compare the digests that their storages keep, if there are any."""
     if one.size_bytes != other.size_bytes:
         return False
     of_one = one.digest()
@@ -184,15 +163,7 @@ def are_equal(one: FileBytes, other: FileBytes) -> bool:
 
 
 def has_content(file: FileBytes, pieces: Callable[[FileDigests], Iterator[memoryview]]) -> bool:
-    """Say whether a file has this content of equal size; use the digest that its storage keeps, if there is one.
-
-    Args:
-        file: The file; its bytes are read only if its storage keeps no digest.
-        pieces: Yields the content in order, and updates the digests with it.
-
-    Raises:
-        StorageError: and its kinds, from the storage.
-    """
+    """Say whether a file has this content of equal size; use the digest that its storage keeps, if there is one."""
     digest = file.digest()
     if isinstance(digest, ObjectDigest):
         return _matches(pieces, file, digest)

@@ -30,11 +30,6 @@ LARGEST_GROWTH = 4  # the most that a cast enlarges a tensor: from F16 to F64
 class KeptMemory:
     """The host memory that all new tensors of one load need together.
 
-    Args:
-        wanted: The tensors of the load.
-        framework: The library that makes them; tensors on a device need no host memory.
-        targets: The caller's own tensors; None if all tensors are new.
-
     Attributes:
         unread_share: Returns the share of the bytes (from 1 to 0) that was not read yet, and has no memory yet.
     """
@@ -57,14 +52,7 @@ class KeptMemory:
         return sum(_kept_bytes(each, framework) for each in here)
 
     def check_fit(self, uri: str) -> None:
-        """Check that the memory is free, beside what other loads of this process still need; count it until `end`.
-
-        Args:
-            uri: The checkpoint, for the message.
-
-        Raises:
-            OutOfMemoryError: there is too little memory.
-        """
+        """Check that the memory is free, beside what other loads of this process still need; count it until `end`."""
         with _checking:
             others = list(_running)
             free_now = free_bytes()

@@ -61,14 +61,6 @@ def read_format_catalog(
         settings: How to read.
         choice: Which file counts for a tensor that several files hold; also says which files are one checkpoint.
         key: The key if the files are encrypted, else None.
-
-    Raises:
-        EncryptionKeyError: the files are encrypted, and there is no key, or none that can be used.
-        TamperedError: there is a key, and a file is not encrypted, or not as it was saved.
-        FormatError: a file is malformed, or two tensors have one name.
-        PluginError: the format of another distribution broke its contract.
-        TruncatedError: a file is too short.
-        StorageError: and its kinds, from the storage.
     """
     files = [EngineFile(name, each, settings) for name, each in zip(names, objects, strict=True)]
     placing = _Placing(files, settings, choice)

@@ -67,12 +67,7 @@ class Formats:
         return self.of_name(stem) if stem != name else None
 
     def of_file(self, name: str, head: bytes) -> Format | None:
-        """Return the format of a file by its first bytes; None for an unknown one, and for safetensors.
-
-        Args:
-            name: Its name, which decides if several formats begin alike.
-            head: Its first `HEAD_BYTES`, or all of a shorter file.
-        """
+        """Return the format of a file by its first bytes; None for an unknown one, and for safetensors."""
         usual = self.of_name(name)
         # A file of items of DCP begins as a file of torch.save() does, which would be read as one tensor.
         is_part = usual is not None and name.endswith(getattr(usual, "part_suffixes", ()))
@@ -85,21 +80,13 @@ class Formats:
 
         A format of another distribution is asked only if none of ours takes a file, so that its installation changes
         no load.
-
-        Raises:
-            FormatError: the folder holds several checkpoints.
         """
         formats = self.load()
         ours = [each for each in formats if type(each).__module__.startswith(OUR_MODULES)]
         return _only(ours, names) or _only([each for each in formats if each not in ours], names)
 
     def of_metadata(self, name: str, names: Sequence[str]) -> FolderChoice | None:
-        """Choose the checkpoint of a format whose metadata file has this name (``.metadata``); None for another name.
-
-        Args:
-            name: The name of a file.
-            names: Names of all files in its folder.
-        """
+        """Choose the checkpoint of a format whose metadata file has this name (``.metadata``); else None."""
         format_ = self.of_name(name)
         return _choice(format_, names) if format_ is not None and name in format_.suffixes else None
 
@@ -131,11 +118,7 @@ def _only(formats: Sequence[Format], names: Sequence[str]) -> FolderChoice | Non
 
 
 def _choice(format_: Format, names: Sequence[str]) -> FolderChoice | None:
-    """Return the checkpoint of one format in a folder; None if the folder has no file of it.
-
-    Raises:
-        FormatError: there are several.
-    """
+    """Return the checkpoint of one format in a folder; None if the folder has no file of it."""
     stems = {name: name.removesuffix(INDEX_SUFFIX) for name in names if not name.startswith(".")}
     indexes = [name for name, stem in stems.items() if stem != name and stem.endswith(format_.suffixes)]
     if len(indexes) > 1:

@@ -38,13 +38,7 @@ class HeadersRead(NamedTuple):
 
 
 def read_headers(shards: Sequence[SourceObject], settings: Settings) -> HeadersRead:
-    """Read and check the headers of all shards. Duplicate tensor names are not checked here.
-
-    Raises:
-        HeaderError: a header is malformed.
-        TruncatedError: a shard is shorter than its header says.
-        TransferTimeoutError: the load's own deadline has passed.
-    """
+    """Read and check the headers of all shards. Duplicate tensor names are not checked here."""
     parser = _Parser(shards, settings)
     first = [(i, 0, _first_bytes(each.size_bytes, settings)) for i, each in enumerate(shards)]
     beginnings, pinned = read_ranges(
@@ -89,15 +83,7 @@ class _Parser:
         self._shards, self._settings = shards, settings
 
     def parse(self, indexes: Sequence[int], beginnings: Sequence[memoryview]) -> None:
-        """Parse the headers of some shards, except headers of which only a part was read.
-
-        Args:
-            indexes: Numbers of the shards.
-            beginnings: By shard, the bytes from byte 0 on.
-
-        Raises:
-            TransferTimeoutError: the deadline has passed; checked after each header, as the largest takes seconds.
-        """
+        """Parse the headers of some shards, except headers of which only a part was read."""
         deadline = self._settings.deadline
         with collector_paused():
             for index in indexes:
@@ -110,12 +96,7 @@ class _Parser:
                     raise deadline.error(progress, self._shards[index].uri)
 
     def check(self) -> None:
-        """Raise the error of the first shard that has one.
-
-        Raises:
-            HeaderError: its header is malformed.
-            TruncatedError: it is shorter than its header says.
-        """
+        """Raise the error of the first shard that has one."""
         if self._errors:
             raise self._errors[min(self._errors)]
 

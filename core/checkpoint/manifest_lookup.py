@@ -43,12 +43,7 @@ def name_in_manifest(path: str, manifest_path: str) -> str:
 
 
 class Manifests:
-    """The manifests in one store, each read once.
-
-    Args:
-        store: The store of the manifests.
-        settings: How to read.
-    """
+    """The manifests in one store, each read once."""
 
     def __init__(self, store: Store, settings: Settings) -> None:
         self._store, self._settings = store, settings
@@ -64,11 +59,6 @@ class Manifests:
             infos: The shards.
             index_path: The index that named them, or None.
             is_whole: The shards are the whole checkpoint: the manifest must not name other shards.
-
-        Raises:
-            ObjectNotFoundError: there is no manifest.
-            ManifestError: it is malformed.
-            StorageError: and its kinds, from the storage.
         """
         info = _find(self._store, infos, index_path)
         with self._lock:  # so that several threads read one manifest once
@@ -102,11 +92,7 @@ def _parsed(store: Store, info: ObjectInfo, settings: Settings) -> Manifest:
 
 
 def check_fit(catalog: Catalog, manifests: Sequence[ManifestOfShard]) -> None:
-    """Check that the headers of a checkpoint fit the manifests of its shards.
-
-    Raises:
-        ManifestError: they do not fit.
-    """
+    """Check that the headers of a checkpoint fit the manifests of its shards."""
     entries: dict[int, list[TensorEntry]] = {}
     for shard_tensor in catalog.tensors.values():
         entries.setdefault(shard_tensor.shard, []).append(shard_tensor.entry)

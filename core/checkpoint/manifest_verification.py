@@ -15,13 +15,7 @@ __all__ = ["ManifestVerification", "checks_of_shards"]
 
 
 class ManifestVerification:
-    """Compares tensors with the digests of their manifest; see `streamer.core.checkpoint.verification.Verification`.
-
-    Args:
-        catalog: All tensors of the checkpoint; they fit their manifests.
-        wanted: The items to be read: tensors of the catalog, or rows of tensors. Rows are not compared.
-        manifests: The manifest of each shard.
-    """
+    """Compares tensors with the digests of their manifest; see `streamer.core.checkpoint.verification.Verification`."""
 
     needs_order = False
 
@@ -52,14 +46,7 @@ class ManifestVerification:
 def checks_of_shards(
     catalog: Catalog, awaited: Mapping[int, int], incomplete: Set[int], remark: str
 ) -> tuple[ObjectCheck, ...]:
-    """Return for each shard whether its tensors were compared with the manifest.
-
-    Args:
-        catalog: All tensors.
-        awaited: For each shard with wanted tensors, the number of these that were not read yet.
-        incomplete: Shards with a tensor that could not be compared.
-        remark: Why the tensor could not be compared.
-    """
+    """Return for each shard whether its tensors were compared with the manifest."""
 
     def check(shard: int, uri: str) -> ObjectCheck:
         if shard not in awaited:

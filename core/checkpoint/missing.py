@@ -37,16 +37,8 @@ _log = OwnLogger()
 def check_whole(names: Sequence[str], label: str, *, is_allowed: bool = False) -> tuple[str, ...]:
     """Check that no shard is missing from a folder without an index, by the numbers in the names.
 
-    Args:
-        names: Names of the shards.
-        label: The folder, without secrets.
-        is_allowed: Whether shards may be missing.
-
     Returns:
         A remark for each series that is incomplete.
-
-    Raises:
-        MissingShardError: a shard is missing.
     """
     remarks = tuple(f"the folder holds {each}" for each in incomplete_series(names))
     if remarks and not is_allowed:
@@ -79,14 +71,7 @@ def missing_shard(shard: str, index_uri: str) -> MissingShardError:
 def unnamed(
     names: Sequence[str], shards: Collection[str], suffixes: tuple[str, ...], why: str = "the index does not name"
 ) -> tuple[str, ...]:
-    """Return a remark if weights lie beside those that are loaded: they may be what the user means.
-
-    Args:
-        names: Names of the files in the folder.
-        shards: Names of the shards that are loaded, because the index names them, say.
-        suffixes: Suffixes of such shards.
-        why: The text of the remark before their names.
-    """
+    """Return a remark if weights lie beside those that are loaded: they may be what the user means."""
     others = [name for name in names if name.endswith(suffixes) and name not in shards]
     others = [name for name in others if name not in second_copies([*others, *shards])]
     if not others:
@@ -108,15 +93,7 @@ INCOMPLETE = ".streamer-pull-incomplete"  # a file directly in the folder, so th
 
 
 def refuse_half_pulled(infos: Iterable[ObjectInfo], label: str) -> None:
-    """Check that a folder does not hold the mark of an unfinished pull.
-
-    Args:
-        infos: The files directly in the folder.
-        label: The URI without secrets.
-
-    Raises:
-        ObjectNotFoundError: the folder holds the mark.
-    """
+    """Check that a folder does not hold the mark of an unfinished pull."""
     if any(info.path.rpartition("/")[2] == INCOMPLETE for info in infos):
         raise ObjectNotFoundError(
             "the folder is half pulled: not all of its files are here",
@@ -144,14 +121,7 @@ def is_pattern(text: str) -> bool:
 
 
 def nothing_there(error: ObjectNotFoundError, store: Store, label: str, root: str) -> ObjectNotFoundError:
-    """Return an error that explains why the store has no object of the requested name.
-
-    Args:
-        error: The error of the store.
-        store: The store of the URI.
-        label: The URI, without secrets.
-        root: The path of the URI in the store.
-    """
+    """Return an error that explains why the store has no object of the requested name."""
     folder, _, name = root.rpartition("/")
     if is_pattern(folder):
         error.hint = "Only the last part of a URI may be a pattern: name each folder, in a list of URIs"
@@ -186,15 +156,7 @@ def no_match(store: Store, label: str, root: str, listed: Sequence[ObjectInfo]) 
 def no_shard(
     store: Store, label: str, root: str, listed: Sequence[ObjectInfo], suffixes: Sequence[str] = ()
 ) -> ObjectNotFoundError:
-    """Return the error for a folder without shards; it says what the folder holds.
-
-    Args:
-        store: The store of the folder.
-        label: Its URI, without secrets.
-        root: Its path in the store.
-        listed: Its files.
-        suffixes: Ends of the names of files in other formats that are read.
-    """
+    """Return the error for a folder without shards; it says what the folder holds."""
     return _without_shards(label, _names_in(store, root) or list(map(_name, listed)), suffixes)
 
 

@@ -31,16 +31,6 @@ SHOWN = 5  # names shown in a message
 class Renaming:
     """The arguments ``prefix`` and ``rename`` of `streamer.load_into`.
 
-    Args:
-        prefix: The module of the checkpoint to load: the prefix is removed from its names, and all other tensors are
-            left out. The dot at its end is optional. None: all names stay as they are.
-        rename: Applied after `prefix`: a mapping of names to new names, or a callable that returns the new name. The
-            new name None leaves the tensor out. A key is the name of a tensor, or of a module (all names below it), or
-            ``""`` (all names that no other key matches). The longest matching key is replaced, the rest stays.
-
-    Raises:
-        UsageError: an argument is of another type.
-
     Example:
         >>> renaming = Renaming("model", {"layers": "blocks", "norm": None})
         >>> renaming.name_of("model.layers.0.weight")
@@ -66,11 +56,7 @@ class Renaming:
         return not self._prefix and self._callable is None and not self._new_by_key
 
     def name_of(self, stored: str) -> str | None:
-        """Return the name that a tensor of the checkpoint has in the target; None if it is left out.
-
-        Raises:
-            UsageError: the callable returned something else, or no name is left.
-        """
+        """Return the name that a tensor of the checkpoint has in the target; None if it is left out."""
         if not stored.startswith(self._prefix):
             return None
         name = stored[len(self._prefix) :]
@@ -82,11 +68,7 @@ class Renaming:
         return new
 
     def names_of(self, stored: Iterable[str]) -> dict[str, str]:
-        """Return stored name to new name, without the tensors that are left out.
-
-        Raises:
-            TargetError: two tensors get the same name.
-        """
+        """Return stored name to new name, without the tensors that are left out."""
         renamed: dict[str, str] = {}
         first: dict[str, str] = {}
         for name in stored:
@@ -103,14 +85,7 @@ class Renaming:
         return renamed
 
     def check_fits(self, held: Collection[str]) -> None:
-        """Check that the checkpoint has names for the prefix and for each key.
-
-        Args:
-            held: All names of the checkpoint.
-
-        Raises:
-            UnknownTensorError: the prefix, or a key of the mapping, matches no name.
-        """
+        """Check that the checkpoint has names for the prefix and for each key."""
         inside = [name[len(self._prefix) :] for name in held if name.startswith(self._prefix)]
         if held and not inside:
             roots = list(dict.fromkeys(name.partition(".")[0] for name in held))
@@ -233,19 +208,7 @@ class PairedNames:
 def pair_names(
     chosen: Sequence[str], held: Sequence[str], tensors: Mapping[str, Any], renaming: Renaming, *, strict: bool
 ) -> PairedNames:
-    """Pair the names of a checkpoint's tensors with those of the targets.
-
-    Args:
-        chosen: The names in the checkpoint that the caller wants.
-        held: All names in the checkpoint.
-        tensors: The targets by name.
-        renaming: What the checkpoint's tensors are called among the targets.
-        strict: Refuse a name without a partner.
-
-    Raises:
-        TargetError: names do not match (`strict`), no name matches, or two tensors would go to one target.
-        UnknownTensorError: the renaming has names that the checkpoint does not hold.
-    """
+    """Pair the names of a checkpoint's tensors with those of the targets."""
     renaming.check_fits(held)
     called = dict(zip(chosen, chosen, strict=True)) if renaming.changes_nothing else renaming.names_of(chosen)
     paired = {stored: name for stored, name in called.items() if name in tensors}

@@ -83,10 +83,6 @@ def is_found_by_name(name: str) -> bool:
 def in_the_way(own: Collection[str], there: Iterable[str]) -> list[str]:
     """Return the files of a folder that hide weights, or that a reader would take for a part of the same checkpoint.
 
-    Args:
-        own: Names of the files of the checkpoint.
-        there: Names of all files in its folder.
-
     Example:
         >>> in_the_way(["model.safetensors"], ["model.safetensors.index.json", "pytorch_model.bin", "config.json"])
         ['model.safetensors.index.json']
@@ -105,15 +101,7 @@ def in_the_way(own: Collection[str], there: Iterable[str]) -> list[str]:
 
 
 def weights_in_the_way(store: Store, paths: Iterable[str]) -> list[ObjectInfo]:
-    """List the folders of files that are to be written; return the files that `in_the_way` names.
-
-    Args:
-        store: The store.
-        paths: The store's own paths of all files of the checkpoint.
-
-    Raises:
-        StorageError: a folder cannot be listed.
-    """
+    """List the folders of files that are to be written; return the files that `in_the_way` names."""
     folders: dict[str, list[str]] = {}
     for path in paths:
         folders.setdefault(path.rpartition("/")[0], []).append(name_in(path))
@@ -128,18 +116,7 @@ def weights_in_the_way(store: Store, paths: Iterable[str]) -> list[ObjectInfo]:
 def check_replaceable(
     store: Store, older: Sequence[ObjectInfo], settings: Settings, *, may_replace: bool = False, hint: str = _REPLACE
 ) -> None:
-    """Refuse to write weights beside others that a reader of the folder would take instead, or as a part of them.
-
-    Args:
-        store: The store.
-        older: The result of `weights_in_the_way`; empty if there are none.
-        settings: How to read an index.
-        may_replace: Whether the files of an older checkpoint are removed afterwards.
-        hint: What to do.
-
-    Raises:
-        UsageError: there are others, and may not be replaced, or belong to something else than a checkpoint.
-    """
+    """Refuse to write weights beside others that a reader of the folder would take instead, or as a part of them."""
     infos = {info.path: info for info in older}
     named = set[str]()
     for path, info in infos.items() if may_replace else ():

@@ -239,10 +239,6 @@ FIRST_CUFILE_CODE = 5000  # CUFILEOP_BASE_ERR: smaller codes are values of errno
 def device_path(planned: Iterable[str], stats: Mapping[str, int]) -> str:
     """Join the planned paths of the tensors, corrected by the engine's counters.
 
-    Args:
-        planned: ``"ring"``, ``"torch"``, ``"jax"``, or ``""`` for tensors that stay on this machine.
-        stats: The counters of `ReadSession.stats`.
-
     Example:
         >>> device_path(["ring", ""], {"gpudirect_bytes": 5, "bytes_landed": 5})
         'gpudirect'

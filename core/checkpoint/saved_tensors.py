@@ -29,18 +29,9 @@ MOST_READ_BYTES = 256 << 20  # enough for full speed; smaller tensors are read w
 class SavedTensors:
     """Named tensors, in the order in which they are saved.
 
-    Args:
-        tensors: Tensors of torch or numpy, or instances of `TensorSlice`, by name.
-        replaced: The keys of the metadata that the caller sets.
-
     Attributes:
         layouts: The tensors as a header describes them.
         metadata: The metadata of the checkpoints whose tensors are saved.
-
-    Raises:
-        UsageError: a name is no string, a value is no tensor, tensors share memory, or two checkpoints have different
-            values of one key of their metadata, which `replaced` lacks.
-        UnsupportedDtypeError: the format lacks a dtype.
     """
 
     def __init__(self, tensors: Mapping[str, Any], replaced: Container[str] = ()) -> None:
@@ -51,11 +42,7 @@ class SavedTensors:
         refuse_shared({name: each for name, each in self._tensors.items() if not isinstance(each, TensorSlice)})
 
     def check_unchanged(self) -> None:
-        """Compare torch's counters of changes in place with those of the beginning; NumPy's arrays have none.
-
-        Raises:
-            ChangedError: a tensor was changed meanwhile, so that the bytes that were sent may be of no one moment.
-        """
+        """Compare torch's counters of changes in place with those of the beginning; NumPy's arrays have none."""
         found = self._counted_changes()
         changed = [name for name, count in self._changes.items() if found[name] != count]
         if changed:

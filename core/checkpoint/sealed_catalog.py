@@ -44,20 +44,7 @@ LEAST_ENTRY_BYTES = 16  # of one tensor's entry in a header; its name, dtype and
 
 
 def opened_catalog(catalog: Catalog, key: KeySource | None, settings: Settings, *, is_whole: bool) -> Catalog:
-    """Authenticate the headers of an encrypted checkpoint; return the catalog of its tensors.
-
-    Args:
-        catalog: As `read_catalog` returns it; with its headers, if there is a key.
-        key: The key, or None if the checkpoint is not encrypted.
-        settings: How to read.
-        is_whole: The caller names a whole checkpoint, of which no file may be missing.
-
-    Raises:
-        EncryptionKeyError: there is no key, or another key or a context is needed.
-        TamperedError: a file is not as it was saved, or belongs to another checkpoint.
-        FormatError: the parameters in a header are malformed.
-        StorageError: and its kinds, if the tags cannot be read.
-    """
+    """Authenticate the headers of an encrypted checkpoint; return the catalog of its tensors."""
     if key is None:
         _refuse_encrypted(catalog)
         return catalog
@@ -225,11 +212,7 @@ def _with_whole_pieces(file: SealedFile, wanted: ShardTensor) -> ShardTensor:
 
 
 def seal_plan(catalog: Catalog, plan: ReadPlan) -> _native.SealPlan | None:
-    """Return what the engine needs to decrypt the items of a plan; None if nothing is encrypted.
-
-    Raises:
-        UsageError: an item is a part of a tensor that was not widened by `with_whole_pieces`.
-    """
+    """Return what the engine needs to decrypt the items of a plan; None if nothing is encrypted."""
     if not catalog.sealed:
         return None
     seals = _native.SealPlan()

@@ -28,18 +28,8 @@ MAX_COMPARED_CHARACTERS = 300  # difflib is quadratic in the length; longer name
 def select(names: NamesOption, available: Sequence[str], uri: str | None = None) -> set[str] | None:
     """Choose tensors by name.
 
-    Args:
-        names: None for everything; a string or strings, each an exact name or a pattern as in
-            `fnmatch.fnmatchcase`; or a callable that says of each name whether it is wanted.
-        available: All names of the checkpoint.
-        uri: The checkpoint, for messages.
-
     Returns:
         The chosen names, or None for everything.
-
-    Raises:
-        UnknownTensorError: an exact name is absent or a pattern matches nothing; hints at similar names.
-        UsageError: `names` is of another type.
 
     Example:
         >>> sorted(select(["h.*.w", "b"], ["h.0.w", "h.1.w", "b", "c"]))
@@ -61,11 +51,7 @@ def select(names: NamesOption, available: Sequence[str], uri: str | None = None)
 
 
 def checked_names(names: NamesOption) -> NamesOption:
-    """Check the argument `names`; return an iterable as a list.
-
-    Raises:
-        UsageError: `names` is of another type.
-    """
+    """Check the argument `names`; return an iterable as a list."""
     if names is None or isinstance(names, str) or callable(names):
         return names
     if isinstance(names, (bytes, bytearray)) or not isinstance(names, Iterable):
@@ -85,13 +71,7 @@ def _matching(pattern: str, available: Sequence[str]) -> set[str]:
 
 
 def unknown_tensor(wanted: str, available: Sequence[str], uri: str | None = None) -> UnknownTensorError:
-    """Return the error for a name or pattern that matches nothing.
-
-    Args:
-        wanted: The name or pattern.
-        available: All names of the checkpoint.
-        uri: The checkpoint, without secrets.
-    """
+    """Return the error for a name or pattern that matches nothing."""
     what = "no tensor matches pattern" if _PATTERN_CHARACTERS.search(wanted) else "there is no tensor"
     return UnknownTensorError(f"{what} {quoted(wanted)}", uri=uri, hint=hint_at_names(wanted, available))
 

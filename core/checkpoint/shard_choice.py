@@ -33,11 +33,7 @@ class ShardChoice:
         return not self.checkpoint_of or self.checkpoint_of[chosen] == self.checkpoint_of[shard]
 
     def remarks_on(self, tensors: Iterable[tuple[str, int]]) -> tuple[str, ...]:
-        """Return a remark if a checkpoint with an index has tensors that its index does not name.
-
-        Args:
-            tensors: The name of each tensor, and the number of its shard.
-        """
+        """Return a remark if a checkpoint with an index has tensors that its index does not name."""
         if self.shard_of is None:
             return ()
         indexed = {self.checkpoint_of[shard] for shard in self.shard_of.values()} if self.checkpoint_of else {0}

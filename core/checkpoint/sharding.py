@@ -14,11 +14,7 @@ __all__ = ["divided", "index_text", "most_shard_bytes", "shard_names"]
 
 
 def most_shard_bytes(value: int | str) -> int:
-    """Parse the maximum size of a shard: a number of bytes, or a text with a unit such as ``"5GB"`` (5 * 10^9).
-
-    Raises:
-        OptionError: the value is neither, or less than one byte.
-    """
+    """Parse the maximum size of a shard: a number of bytes, or a text with a unit such as ``"5GB"`` (5 * 10^9)."""
     size_bytes = parsed_bytes(value) if isinstance(value, str) else value
     if isinstance(size_bytes, bool) or not isinstance(size_bytes, int) or size_bytes < 1:
         hint = 'Write a number, or one with a unit: "5GB", "512MiB"'
@@ -51,11 +47,6 @@ def divided(tensors: Sequence[TensorLayout], most_bytes: int) -> list[list[Tenso
 
 def shard_names(count: int, *, has_index: bool, save_id: str = "") -> list[str]:
     """Return the file names of the shards of a checkpoint.
-
-    Args:
-        count: Number of shards; several need an index.
-        has_index: Whether an index names them.
-        save_id: Eight hexadecimal digits that distinguish these names from those of an older checkpoint, or "".
 
     Example:
         >>> shard_names(1, has_index=False), shard_names(2, has_index=True)[1]

@@ -87,11 +87,7 @@ class Shards:
 
 
 def info_of(store: Store, label: str, root: str) -> ObjectInfo:
-    """Request the description of one object; if there is no such object, the error says what exists instead.
-
-    Raises:
-        StorageError: and its kinds, from the storage.
-    """
+    """Request the description of one object; if there is no such object, the error says what exists instead."""
     try:
         return store.info(root)
     except ObjectNotFoundError as error:
@@ -104,12 +100,7 @@ def info_of(store: Store, label: str, root: str) -> ObjectInfo:
 def read_index(
     store: Store, index_info: ObjectInfo, settings: Settings, suffixes: tuple[str, ...] = (SHARD_SUFFIX,)
 ) -> ShardIndex:
-    """Read an index of shards whose names end with one of these suffixes.
-
-    Raises:
-        ShardIndexError: it is malformed or leaves its folder.
-        StorageError: and its kinds, from the storage.
-    """
+    """Read an index of shards whose names end with one of these suffixes."""
     index_object = source_object(store, index_info)
     check_index_size(index_object.size_bytes, uri=index_object.uri)
     content, _ = read_ranges([index_object], [(0, 0, index_object.size_bytes)], settings, what="indexes")
@@ -119,19 +110,7 @@ def read_index(
 def infos_of_shards(
     store: Store, folder: str, index: ShardIndex, listed: list[ObjectInfo], uri: str
 ) -> list[ObjectInfo]:
-    """Return the store's description of each shard of an index.
-
-    Args:
-        store: The store, for shards that are not listed or are listed without their size.
-        folder: The folder of the index.
-        index: The index that names the shards.
-        listed: The listed entries of the folder.
-        uri: The URI of the index.
-
-    Raises:
-        ObjectNotFoundError: a shard does not exist.
-        StorageError: and its kinds, from the storage.
-    """
+    """Return the store's description of each shard of an index."""
     listed_by_name = {name_of(info): info for info in listed}
 
     def info_of(shard: str) -> ObjectInfo:
@@ -147,12 +126,7 @@ def infos_of_shards(
 
 
 def shards_of(store: Store, label: str, infos: list[ObjectInfo], kind: Kind = "file") -> Shards:
-    """Return the `Shards` of objects that the store has described.
-
-    Raises:
-        FormatError: there are more shards than a checkpoint may have.
-        StorageError: as `source_object`.
-    """
+    """Return the `Shards` of objects that the store has described."""
     if len(infos) > MOST_SHARDS:
         hint = "Load fewer of them with a pattern, or join them into larger shards"
         raise FormatError(f"these are {len(infos)} shards, more than the {MOST_SHARDS} allowed", uri=label, hint=hint)
@@ -171,10 +145,6 @@ def settled(store: Store, infos: Sequence[ObjectInfo]) -> list[ObjectInfo]:
     """Return the descriptions of objects that are about to be read, each with a version that no other bytes can get.
 
     Versions that are young are looked up, and looked up again once they are two seconds old.
-
-    Raises:
-        ChangedError: an object was replaced meanwhile.
-        StorageError: and its kinds, from the storage.
     """
     if all(info.is_settled or info.is_weak for info in infos):
         return [*infos]
@@ -199,11 +169,7 @@ def settled(store: Store, infos: Sequence[ObjectInfo]) -> list[ObjectInfo]:
 
 
 def check_unchanged(before: ObjectInfo, after: ObjectInfo | None) -> None:
-    """Compare two descriptions of an object; None if there is no such object any more.
-
-    Raises:
-        ChangedError: the object was replaced or removed between the two.
-    """
+    """Compare two descriptions of an object; None if there is no such object any more."""
     if not before.is_same_as(after):
         hint = "Run it again when nobody writes there"
         what = "was removed while it was read"
@@ -215,12 +181,7 @@ def check_unchanged(before: ObjectInfo, after: ObjectInfo | None) -> None:
 
 
 def source_object(store: Store, info: ObjectInfo) -> SourceObject:
-    """Return the source of an object, from which its bytes are read.
-
-    Raises:
-        ChangedError: the object was replaced meanwhile.
-        StorageError: its size is unknown or impossible; and its kinds, from the storage.
-    """
+    """Return the source of an object, from which its bytes are read."""
     (info,) = settled(store, [info])
     if info.size_bytes is None:
         raise StorageError(
@@ -248,11 +209,7 @@ def name_of(info: ObjectInfo) -> str:
 
 
 def joined(parts: list[Shards]) -> Shards:
-    """Join several checkpoints into one, in the order of `parts`.
-
-    Raises:
-        FormatError: the indexes of two of them name the same tensor, or they are of different formats.
-    """
+    """Join several checkpoints into one, in the order of `parts`."""
     if len(parts) == 1:
         return parts[0]
     objects: list[SourceObject] = []

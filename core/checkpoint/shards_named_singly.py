@@ -47,16 +47,7 @@ def is_named_after(store: Store, uri: str) -> bool:
 
 
 def shards_of_files(store: Store, uris: Sequence[str]) -> list[Shards]:
-    """Locate shards in one folder; return one `Shards` for each URI.
-
-    Args:
-        store: The store of the first URI; `is_named_after` holds for both.
-        uris: URIs for which `are_of_one_folder` holds, each with the first.
-
-    Raises:
-        ObjectNotFoundError: a shard does not exist.
-        StorageError: and its kinds, from the storage.
-    """
+    """Locate shards in one folder; return one `Shards` for each URI."""
     folder = store.root[: len(store.root) - len(_name(uris[0]))]
     listed = _listed(store, folder) if len(uris) >= LEAST_TO_LIST else {}
     labels, roots = [redact(uri) for uri in uris], [hidden_part(folder + _name(uri), uri) for uri in uris]

@@ -119,11 +119,7 @@ class Layout(NamedTuple):
     box: tuple[slice, ...]
 
     def check_device(self, name: str, device: Any) -> None:
-        """Check that the part of a tensor will be on a device of the mesh's kind.
-
-        Raises:
-            UsageError: the part will be on a device of another kind, or will not be a tensor of torch.
-        """
+        """Check that the part of a tensor will be on a device of the mesh's kind."""
         kind = getattr(device, "type", None)
         if kind != self.mesh.device_type:
             wanted = f"device={self.mesh.device_type!r}" if kind else 'framework="pt"'
@@ -152,11 +148,7 @@ _Rule: TypeAlias = Callable[[str, tuple[int, ...], str], Any]
 
 
 def checked_slices(slices: SlicesOption) -> SlicesOption:
-    """Check the argument ``slices``; return a mapping as a dict of its own.
-
-    Raises:
-        UsageError: it is of another type.
-    """
+    """Check the argument ``slices``; return a mapping as a dict of its own."""
     if (
         slices is None
         or isinstance(slices, (TensorParallel, Placements))
@@ -177,19 +169,7 @@ def checked_slices(slices: SlicesOption) -> SlicesOption:
 def sliced(
     wanted: Sequence[ShardTensor], slices: SlicesOption, available: Sequence[str], uri: str | None = None
 ) -> list[ShardTensor]:
-    """Narrow tensors to the parts that are asked for.
-
-    Args:
-        wanted: The tensors.
-        slices: As for `streamer.load`.
-        available: The names of all tensors of the checkpoint, which patterns are compared with.
-        uri: The checkpoint, for messages.
-
-    Raises:
-        UnknownTensorError: a pattern matches no tensor; hints at similar names.
-        UsageError: a pattern matches only tensors that earlier ones match, a callable returned something else than a
-            Slice or None, or a Slice does not fit a tensor.
-    """
+    """Narrow tensors to the parts that are asked for."""
     if slices is None:
         return list(wanted)
     try:

@@ -42,12 +42,7 @@ _log = OwnLogger()
 
 
 def folder_files(store: Store, usual: Sequence[str]) -> dict[str, ObjectInfo]:
-    """Return the files directly in the store's root, by name; if listing is forbidden, those of `usual` that exist.
-
-    Raises:
-        AccessDeniedError: listing is forbidden, and no file of a usual name exists.
-        StorageError: and its kinds.
-    """
+    """Return the files directly in the store's root, by name; if listing is forbidden, those of `usual` that exist."""
     try:
         infos = store.find(store.root.rstrip("/") or "/")
     except AccessDeniedError:
@@ -58,11 +53,7 @@ def folder_files(store: Store, usual: Sequence[str]) -> dict[str, ObjectInfo]:
 
 
 def named_files(store: Store, names: Sequence[str]) -> list[ObjectInfo]:
-    """Look up files directly in the store's root; leave out files that do not exist or are forbidden.
-
-    Raises:
-        StorageError: and its kinds.
-    """
+    """Look up files directly in the store's root; leave out files that do not exist or are forbidden."""
     root = store.root.rstrip("/")
 
     def info_of(name: str) -> ObjectInfo | None:
@@ -74,11 +65,7 @@ def named_files(store: Store, names: Sequence[str]) -> list[ObjectInfo]:
 
 
 def sized(store: Store, infos: Sequence[ObjectInfo]) -> list[ObjectInfo]:
-    """Look up the sizes that a listing lacks.
-
-    Raises:
-        StorageError: and its kinds, from the storage.
-    """
+    """Look up the sizes that a listing lacks."""
     return in_parallel(lambda info: store.info(info.path) if info.size_bytes is None else info, infos, role="info")
 
 
@@ -91,16 +78,7 @@ def without_large(infos: Mapping[str, ObjectInfo], most_bytes: int) -> dict[str,
 
 
 def read_files(store: Store, infos: Sequence[ObjectInfo], settings: Settings) -> list[bytes]:
-    """Read whole files, in parallel.
-
-    Args:
-        store: The store of the files.
-        infos: The files to read.
-        settings: How to read.
-
-    Raises:
-        StorageError: they are too large to be small files; and its kinds, from the storage.
-    """
+    """Read whole files, in parallel."""
     objects = in_parallel(lambda info: source_object(store, info), sized(store, infos), role="source")
     total_bytes = sum(each.size_bytes for each in objects)
     if total_bytes > MOST_BYTES:

@@ -31,13 +31,7 @@ __all__ = ["ArchiveVerification", "StoreVerification", "mismatch", "with_checksu
 
 
 class StoreVerification:
-    """Compares objects with the digests of their storage; see `streamer.core.checkpoint.verification.Verification`.
-
-    Args:
-        catalog: All tensors of the checkpoint, with the bytes of its headers.
-        wanted: The items to be read, in file order.
-        digests: The digest of each shard, from its storage.
-    """
+    """Compares objects with the digests of their storage; see `streamer.core.checkpoint.verification.Verification`."""
 
     def __init__(
         self, catalog: Catalog, wanted: Sequence[ShardTensor], digests: Sequence[ObjectDigest | NoDigest]
@@ -65,11 +59,7 @@ class StoreVerification:
         self.digests = self._plan()
 
     def take(self, item: int, data: memoryview | None, pieces: Callable[[int], Pieces]) -> None:
-        """Add an item to its object, and compare the object after its last item.
-
-        Raises:
-            ChecksumError: the object's digest differs from the one that its storage keeps.
-        """
+        """Add an item to its object, and compare the object after its last item."""
         self._left[self._wanted[item].shard] -= 1
         pending = self._objects[self._wanted[item].shard]
         if isinstance(pending, _ChecksummedObject):
@@ -137,15 +127,7 @@ class _PendingObject:
 def mismatch(
     source_object: SourceObject, algorithm: str, byte_range: tuple[int, int], expected: str, found: str
 ) -> ChecksumError:
-    """Return the error for bytes whose digest differs from the one that the storage keeps.
-
-    Args:
-        source_object: The object that was read.
-        algorithm: The algorithm of the digest.
-        byte_range: The bytes that the digest covers.
-        expected: The digest that the storage keeps.
-        found: The digest of the bytes that were read.
-    """
+    """Return the error for bytes whose digest differs from the one that the storage keeps."""
     return ChecksumError(
         f"the {algorithm} mismatches the storage's: {expected} expected, {found} found",
         uri=source_object.uri,
@@ -232,10 +214,6 @@ class ArchiveVerification:
     """Compares each tensor that is read whole with the checksum in its file.
 
     See `streamer.core.checkpoint.verification.Verification`.
-
-    Args:
-        digests: The checksums of the items.
-        verification: What else is compared, and reported; or None.
     """
 
     def __init__(self, digests: _native.DigestPlan, verification: Verification | None) -> None:

@@ -68,9 +68,6 @@ class Strategy(Protocol):
 def strategy_of(option: VerifyOption, environment: Mapping[str, str] | None = None) -> Strategy:
     """Choose the strategy by the argument, else by ``STREAMER_VERIFY``, else ``"off"``.
 
-    Raises:
-        OptionError: the word names no strategy.
-
     Example:
         >>> type(strategy_of(None, {"STREAMER_VERIFY": "manifest"})).__name__
         'ByManifest'
@@ -163,12 +160,7 @@ _STRATEGIES: dict[str, Strategy] = {"auto": ByStore(), "manifest": ByManifest(),
 
 
 def digests_of(store: Store, infos: Sequence[ObjectInfo]) -> list[ObjectDigest | NoDigest]:
-    """Return the digests that a storage keeps of objects; each is valid, and belongs to the described version.
-
-    Raises:
-        PluginError: a plug-in's digest does not fit its object.
-        StorageError: and its kinds, from the storage.
-    """
+    """Return the digests that a storage keeps of objects; each is valid, and belongs to the described version."""
     if not isinstance(store, DigestingStore):
         return [_NOT_OFFERED for _ in infos]
     return in_parallel(lambda info: _digest_of(store, info), infos, role="digest")

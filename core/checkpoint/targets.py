@@ -76,19 +76,8 @@ def match_targets(
 ) -> tuple[list[ShardTensor], Targets]:
     """Assign each tensor to its target.
 
-    Args:
-        wanted: The tensors to read.
-        tensors: A target for each tensor, by its name in the checkpoint.
-        framework: The library of the targets, and the device of each tensor that replaces one of `fresh`.
-        fresh: The targets that have no memory, and are replaced by loaded tensors.
-        takes_stored_dtypes: A tensor that replaces one of `fresh` may keep its stored dtype, if that can be cast to the
-            dtype of the target.
-
     Returns:
         The tensors to read, or parts of them, and their targets.
-
-    Raises:
-        TargetError: a shape or dtype differs, a target cannot be filled, or two targets share a part of their memory.
     """
     here = [_LocalPart.of(each, tensors[each.entry.name], framework) for each in wanted]
     kept = [each for each in here if each.name not in fresh]

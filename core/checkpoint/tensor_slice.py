@@ -70,9 +70,6 @@ def narrow(entry: TensorEntry, key: Any) -> tuple[TensorEntry, Any]:
 
     Returns:
         The entry of the rows to read, and the index (a tuple, or `key` itself) to apply to the tensor of these rows.
-
-    Raises:
-        IndexError: a leading integer is out of range.
     """
     parts = list(key) if isinstance(key, tuple) else [key]
     if not all(_is_basic(part) for part in parts):
@@ -165,20 +162,12 @@ class TensorSlice(Unread, Generic[TensorT]):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of the whole tensor after it is read: torch packs two F4 values into an element.
-
-        Raises:
-            UnsupportedDtypeError: the framework cannot hold it.
-        """
+        """The shape of the whole tensor after it is read: torch packs two F4 values into an element."""
         return self._framework.shape(self._entry)
 
     @property
     def dtype(self) -> Any:
-        """The dtype of the tensor after it is read, a ``torch.dtype`` or ``numpy.dtype``.
-
-        Raises:
-            UnsupportedDtypeError: the framework has no such dtype.
-        """
+        """The dtype of the tensor after it is read, a ``torch.dtype`` or ``numpy.dtype``."""
         return self._framework.final_dtype(self._entry)
 
     @property
@@ -212,12 +201,7 @@ class TensorSlice(Unread, Generic[TensorT]):
         return f"<TensorSlice {what} in {printable(self._uri or 'a checkpoint')}>"
 
     def __getitem__(self, key: Any) -> TensorT:
-        """Read the rows that the index needs, then apply the rest of the index by the framework's own rules.
-
-        Raises:
-            TensorIndexError: there are no such rows, or this is no index; usually raised before anything is read.
-            StorageError: and its kinds.
-        """
+        """Read the rows that the index needs, then apply the rest of the index by the framework's own rules."""
         try:
             for part in key if isinstance(key, tuple) else (key,):
                 _check_kind(part)
@@ -237,11 +221,7 @@ class TensorSlice(Unread, Generic[TensorT]):
             raise self._refused(error) from error
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
-        """Read the whole tensor for ``numpy.asarray``.
-
-        Raises:
-            ValueError: `copy` is False: bytes that are not read yet cannot be shared.
-        """
+        """Read the whole tensor for ``numpy.asarray``."""
         if copy is False:
             raise ValueError("a tensor of a checkpoint is read into new memory, which copy=False does not allow")
         import numpy as np  # noqa: PLC0415  seldom needed

@@ -73,12 +73,7 @@ class Verification(Protocol):
 
 
 def log_unverified(uri: str, checks: Sequence[ObjectCheck]) -> None:
-    """Log which objects were not verified; warn if nothing at all was compared.
-
-    Args:
-        uri: The URI that was loaded.
-        checks: The checks of its objects; empty without ``verify``.
-    """
+    """Log which objects were not verified; warn if nothing at all was compared."""
     unverified = [check for check in checks if check.verified_by is None]
     for check in unverified:
         _log.info("%s: not verified, %s", printable(check.uri), printable(check.remark or ""))

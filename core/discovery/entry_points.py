@@ -34,12 +34,7 @@ _logger = OwnLogger()
 
 
 def entry_points_of(group: str, folders: Iterable[str] = ()) -> list[EntryPoint]:
-    """Return the entry points of a group; if two distributions have one name, the first on the path counts.
-
-    Args:
-        group: Name of the group.
-        folders: Folders of the checkpoints that are being loaded.
-    """
+    """Return the entry points of a group; if two distributions have one name, the first on the path counts."""
     chosen, accidental = split_path(_on_disk(folders))
     installed = list(_with_entry_points(chosen, group))
     if len(installed) == 1 and not accidental:  # its name is not needed, and takes half a millisecond to read
@@ -62,16 +57,7 @@ def entry_points_of(group: str, folders: Iterable[str] = ()) -> list[EntryPoint]
 
 
 def refuse_accidental(group: str, library: str, folders: Iterable[str] = ()) -> None:
-    """Raise if another library would take a distribution in the working directory for an installed one.
-
-    Args:
-        group: The library's group of entry points.
-        library: Name of the library.
-        folders: Folders of the checkpoints that are being loaded; a distribution in one is refused, too.
-
-    Raises:
-        PluginError: such a distribution exists, and ``STREAMER_PLUGINS`` does not name it.
-    """
+    """Raise if another library would take a distribution in the working directory for an installed one."""
     _, accidental = split_path(_on_disk(folders))
     for distribution in _with_entry_points(accidental, group):
         if not is_allowed(distribution.name):
@@ -107,12 +93,7 @@ def normalized(name: str) -> str:
 
 
 class _Distribution:
-    """A distribution with entry points; its name and its entry points are only read when they are needed.
-
-    Args:
-        distribution: The distribution, from Python's `importlib.metadata`.
-        text: The text of its file of entry points.
-    """
+    """A distribution with entry points; its name and its entry points are only read when they are needed."""
 
     def __init__(self, distribution: Distribution, text: str) -> None:
         self._distribution, self._text = distribution, text

@@ -15,11 +15,7 @@ __all__ = ["home", "is_accidental", "split_path"]
 
 
 def split_path(folders: tuple[str, ...] = ()) -> tuple[list[str], list[str]]:
-    """Return the chosen entries of ``sys.path``, and the real paths of the accidental ones, each in its order.
-
-    Args:
-        folders: Folders of checkpoints that count as accidental, besides the working directory.
-    """
+    """Return the chosen entries of ``sys.path``, and the real paths of the accidental ones, each in its order."""
     chosen, accidental = [], []
     here = {_real(folder) for folder in {"", *folders}}
     for entry in sys.path:
@@ -31,12 +27,7 @@ def split_path(folders: tuple[str, ...] = ()) -> tuple[list[str], list[str]]:
 
 
 def is_accidental(entry: str, folders: set[str]) -> bool:
-    """Say whether an entry of ``sys.path`` is there by accident.
-
-    Args:
-        entry: The entry; an entry that is not text is not accidental.
-        folders: Real paths that count as accidental.
-    """
+    """Say whether an entry of ``sys.path`` is there by accident."""
     if not isinstance(entry, str) or (os.path.isabs(entry) and _real(entry) not in folders):
         return False
     real = _real(entry)

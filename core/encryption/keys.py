@@ -84,12 +84,7 @@ class NewKey(NamedTuple):
 
 
 class KeySource:
-    """An argument ``key=``, which no `repr` shows.
-
-    Args:
-        value: The argument.
-        context: The argument ``context=``: the name to which the checkpoint is bound, or None.
-    """
+    """An argument ``key=``, which no `repr` shows."""
 
     def __init__(self, value: Any, context: str | None = None) -> None:
         is_source = isinstance(value, KeySource)
@@ -101,12 +96,7 @@ class KeySource:
         return self._value
 
     def check(self) -> KeySource:
-        """Check the types, and bytes of a key; read nothing.
-
-        Raises:
-            EncryptionKeyError: the argument cannot be a key.
-            UsageError: the context is no name.
-        """
+        """Check the types, and bytes of a key; read nothing."""
         context = self.context
         if context is not None and not (isinstance(context, str) and 0 < len(context) <= MOST_CONTEXT_CHARACTERS):
             hint = "Name the model and the purpose: context='llama-prod-7'"
@@ -118,11 +108,7 @@ class KeySource:
         return self
 
     def new_key(self) -> NewKey:
-        """Return the key of a checkpoint that is saved.
-
-        Raises:
-            EncryptionKeyError: there is no key, or it is of another length.
-        """
+        """Return the key of a checkpoint that is saved."""
         if not isinstance(self._value, KeyProvider):
             key = self._plain_key()
             return NewKey(key, b"", key.key_id)
@@ -134,16 +120,7 @@ class KeySource:
         return NewKey(SecretKey(made.key).checked("the key provider's key"), made.wrapped, made.key_id)
 
     def key_for(self, key_id: str, wrapped: bytes, uri: str) -> SecretKey:
-        """Return the key of a checkpoint that is loaded.
-
-        Args:
-            key_id: The checkpoint's name of its key.
-            wrapped: Its wrapped key, or nothing.
-            uri: The checkpoint, for messages.
-
-        Raises:
-            EncryptionKeyError: there is no key, or another key is needed.
-        """
+        """Return the key of a checkpoint that is loaded."""
         if isinstance(self._value, KeyProvider):
             if not wrapped:
                 hint = "Give the key itself: its bytes, a path, or env:NAME"
@@ -161,12 +138,7 @@ class KeySource:
         return key
 
     def check_context(self, context: str, uri: str) -> None:
-        """Compare the name to which a checkpoint is bound, or an empty one, with the caller's.
-
-        Raises:
-            TamperedError: it is another one, or the checkpoint is bound to none.
-            EncryptionKeyError: the caller named none.
-        """
+        """Compare the name to which a checkpoint is bound, or an empty one, with the caller's."""
         if (self.context or "") == context:
             return
         if self.context is None:
@@ -179,15 +151,7 @@ class KeySource:
         raise TamperedError(what, uri=uri, hint="It was saved as another one: get the right one")
 
     def of_format(self, name: str) -> SecretKey | Passphrase:
-        """Return the key, or the passphrase, of a file that another library encrypted.
-
-        Args:
-            name: The format of the file, for messages.
-
-        Raises:
-            EncryptionKeyError: there is no key, or it is of another length, or of a key service.
-            TamperedError: the caller named a context, to which such a file cannot be bound.
-        """
+        """Return the key, or the passphrase, of a file that another library encrypted."""
         self.check_context("", "")
         if isinstance(self._value, Passphrase):
             return self._value

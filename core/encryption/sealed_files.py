@@ -108,15 +108,7 @@ def reserved_name(name: str) -> UsageError:
 
 
 def refuse_reserved(names: Iterable[str], metadata: Iterable[str]) -> None:
-    """Refuse to save what readers would take for an encrypted file.
-
-    Args:
-        names: The names of the tensors.
-        metadata: The keys of the metadata.
-
-    Raises:
-        UsageError: a name belongs to the format of encrypted files.
-    """
+    """Refuse to save what readers would take for an encrypted file."""
     reserved = [name for name in names if _OWN_TENSOR.fullmatch(name)] + [
         key for key in metadata if key == ENCRYPTION_METADATA
     ]
@@ -125,11 +117,7 @@ def refuse_reserved(names: Iterable[str], metadata: Iterable[str]) -> None:
 
 
 def parsed_parameters(metadata: Mapping[str, str] | None, uri: str) -> SealedParameters | None:
-    """Read the parameters; None if the file is not encrypted.
-
-    Raises:
-        FormatError: they are malformed, or of a later version.
-    """
+    """Read the parameters; None if the file is not encrypted."""
     text = (metadata or {}).get(ENCRYPTION_METADATA)
     if text is None:
         return None
@@ -176,17 +164,7 @@ def _hexadecimal(text: Any, size_bytes: int) -> bytes:
 
 
 def refuse_encrypted(metadata: Mapping[str, str] | None, names: Iterable[str], uri: str) -> None:
-    """Refuse an encrypted file if there is no key.
-
-    Args:
-        metadata: The metadata of its header.
-        names: The names of its tensors.
-        uri: The file, for messages.
-
-    Raises:
-        EncryptionKeyError: the file is encrypted; names the key.
-        TamperedError: it has tensors of an encrypted file, and its metadata was removed.
-    """
+    """Refuse an encrypted file if there is no key."""
     found = parsed_parameters(metadata, uri)
     if found is not None:
         how = "a key provider that unwraps it" if found.wrapped else "its bytes, the path of a file, or env:NAME"
@@ -208,13 +186,7 @@ def tensor_name(kind: str, shard: int, shards: int) -> str:
 
 
 def cipher_of(key: SecretKey, parameters: SealedParameters, header: bytes) -> _native.PieceCipher:
-    """Return the cipher of one file.
-
-    Args:
-        key: The key of the checkpoint.
-        parameters: The parameters of the file.
-        header: The length and the text of the header: all bytes before the first tensor.
-    """
+    """Return the cipher of one file."""
     info = _SHARD_INFO + hashlib.sha256(header).digest()
     return _native.PieceCipher(key.derived(parameters.salt, info), parameters.piece_bytes)
 
@@ -278,11 +250,7 @@ class SealedFile:
         return self._begins[index], self._ends[index]
 
     def decrypted(self, data: bytes | memoryview, begin: int, uri: str) -> bytes:
-        """Decrypt a small tensor.
-
-        Raises:
-            TamperedError: a tag mismatches.
-        """
+        """Decrypt a small tensor."""
         first = self.first_piece(begin, begin + len(data))
         assert first is not None
         count = self.cipher.pieces_in(begin, begin + len(data))
@@ -311,9 +279,6 @@ def sealed_file(
         tags: Content of the tensor of tags.
         entries: The encrypted tensors of the header, in the order of their bytes.
         uri: The file, for messages.
-
-    Raises:
-        TamperedError: the header or the tags are not as they were saved.
     """
     digest = tags_digest(key, parameters, header)
     digest.update(tags[TAG_BYTES:])

@@ -48,11 +48,6 @@ class Passphrase:
 class SecretKey:
     """A key, valid or not, that no `repr` shows: a traceback with locals shows the `repr` of every local.
 
-    Args:
-        key: Bytes of a key; anything else has a `problem`.
-        is_written: Somebody wrote it out as a constant or as digits: 32 zero bytes are then the key of an example, and
-            not memory or a file that was never filled.
-
     Attributes:
         is_example: It is that key of an example.
     """
@@ -94,11 +89,7 @@ class SecretKey:
         return f"is {KEY_BYTES} equal bytes, which anybody can guess" if is_weak else None
 
     def checked(self, what: str) -> SecretKey:
-        """Return the key.
-
-        Raises:
-            EncryptionKeyError: it is not a valid key; the message begins with `what`.
-        """
+        """Return the key."""
         if self.problem is not None:
             raise EncryptionKeyError(f"{what} {self.problem}", hint=KEY_HINT)
         return self

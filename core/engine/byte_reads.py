@@ -36,16 +36,8 @@ def read_bytes(
 ) -> tuple[list[bytes], list[SourceObject]]:
     """Read ``(object index, begin, end)`` ranges, in any order; bytes that several ranges share are read once.
 
-    Args:
-        objects: The objects to read from.
-        ranges: The ranges to read, inside of the objects.
-        settings: How to read.
-
     Returns:
         The bytes of each range, and the objects with the version that their answers had, as `read_ranges` does.
-
-    Raises:
-        StorageError: and its kinds, for the first range that cannot be read.
     """
     joined = list(_without_overlaps(ranges))
     contents = [_new_bytes(None, end - begin) for _, begin, end in joined]
@@ -69,18 +61,7 @@ def read_into(
     settings: Settings,
     on_end: Callable[[Mapping[str, int]], None] | None = None,
 ) -> SourceObject:
-    """Fill the caller's memory from an offset; return the object with the version that its answers had.
-
-    Args:
-        source_object: The object to read from.
-        begin: Offset of the first byte in the object.
-        buffer: Writable and contiguous memory. A view prevents its owner from resizing it while it is filled.
-        settings: How to read.
-        on_end: Called with the engine's counters.
-
-    Raises:
-        StorageError: and its kinds.
-    """
+    """Fill the caller's memory from an offset; return the object with the version that its answers had."""
     item = Item(0, begin, begin + buffer.nbytes, address_of(buffer))
     return _read([source_object], [item], settings, buffer, on_end)[0]
 
@@ -149,9 +130,6 @@ def read_ranges(
     Returns:
         The bytes of each range, and the objects with the version of their answers: later reads are refused if an object
         has changed since. Later reads of an object request checksums only if each of its answers so far had one.
-
-    Raises:
-        StorageError: and its kinds, for the first range that cannot be read.
     """
     findings = settings.findings if _may_be_found(objects) else None
     named = [(what, objects[index].server, objects[index].identity, begin, end) for index, begin, end in ranges]
@@ -207,12 +185,6 @@ AHEAD_BYTES = 128 << 20
 class ByteStream:
     """A stream of the bytes of one object from an offset on.
 
-    Args:
-        source_object: The object to read from.
-        begin: Offset of the first byte.
-        settings: How to read. The deadline is ignored, because the caller may pause between two pieces.
-        in_order: Yield pieces in order; otherwise as they arrive.
-
     Attributes:
         position: Offset of the next byte.
     """
@@ -234,11 +206,7 @@ class ByteStream:
         self._piece = memoryview(b"")
 
     def read_into(self, buffer: memoryview) -> int:
-        """Copy the next bytes into the buffer; only the end of the object leaves the buffer partly empty.
-
-        Raises:
-            StorageError: and its kinds.
-        """
+        """Copy the next bytes into the buffer; only the end of the object leaves the buffer partly empty."""
         copied = 0
         while copied < buffer.nbytes:
             if not self._piece.nbytes and not self._has_next():

@@ -66,13 +66,7 @@ class CachedReads:
 
 
 def with_cache(objects: Sequence[SourceObject], plan: ReadPlan, coalesce_gap_bytes: int) -> CachedReads:
-    """Look up the items of a plan.
-
-    Args:
-        objects: The objects, in the order of their numbers in the plan.
-        plan: The items to read.
-        coalesce_gap_bytes: As for `plan_reads`.
-    """
+    """Look up the items of a plan."""
     trusted = [number for number, each in enumerate(objects) if _is_read_from_cache(each)]
     if not trusted:
         return CachedReads(plan, objects)

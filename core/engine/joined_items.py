@@ -20,13 +20,7 @@ __all__ = ["JoinedItems"]
 
 
 class JoinedItems:
-    """See the module's docstring.
-
-    Args:
-        session: Reads the ranges.
-        plan: What the session reads: a row for each range, those of an item in a row, in their order.
-        item_of_row: For each row, the number of its item.
-    """
+    """See the module's docstring."""
 
     def __init__(self, session: ReadSession, plan: ReadPlan, item_of_row: Sequence[int]) -> None:
         self._session, self._item_of_row = session, item_of_row

@@ -92,14 +92,7 @@ _LOST_DEVICE_HINT = "The device or an earlier kernel of this process failed: sta
 def error_from_native(
     native: ReadError, *, uri: str | None, object_size: int | None, is_http: bool = True
 ) -> errors.StreamerError:
-    """Make the exception for an error of the engine, with all its details.
-
-    Args:
-        native: The engine's error.
-        uri: The object, without secrets; None if the error is not about an object.
-        object_size: Size of the object in bytes, or None.
-        is_http: The object is read over HTTP, perhaps through a proxy.
-    """
+    """Make the exception for an error of the engine, with all its details."""
     if native.code == "out_of_memory":
         return errors.OutOfMemoryError(
             native.detail,

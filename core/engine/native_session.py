@@ -72,11 +72,7 @@ class SourceObject:
 def make_engine(
     objects: Sequence[SourceObject], plan: ReadPlan, settings: Settings, in_item_order: bool
 ) -> _native.Session:
-    """Make the native session, and add every object in the order of the numbers in the plan.
-
-    Raises:
-        ConnectError: a plug-in returned an NFS source with a malformed URL.
-    """
+    """Make the native session, and add every object in the order of the numbers in the plan."""
     kinds = {type(each.source) for each in objects}
     block_bytes = settings.http_first_block_bytes if HttpSource in kinds else settings.file_block_bytes
     # A thread without work is not started: reading one tensor must not start thirty threads.

@@ -25,16 +25,7 @@ class _Named(Protocol):
 
 
 def check_memory(plan: ReadPlan, objects: Sequence[_Named], name_of: Callable[[int], str] | None) -> None:
-    """Check that each item fits in the memory this process may use, swap included.
-
-    Args:
-        plan: The items to read.
-        objects: The objects, in the order of their numbers in the plan.
-        name_of: Returns the name of a tensor, for messages; None if the items are headers, whose size is bounded.
-
-    Raises:
-        OutOfMemoryError: an item does not fit.
-    """
+    """Check that each item fits in the memory this process may use, swap included."""
     usable = memory_bytes() + swap_bytes()
     if name_of is None or plan.item_bytes <= usable:  # the usual case: checking each of a million items takes time
         return

@@ -35,11 +35,7 @@ __all__ = ["LastAttemptError", "PythonReaders", "RunningReads", "owner_of"]
 
 
 class RunningReads:
-    """The calls of one session's threads. Thread-safe.
-
-    Args:
-        objects: The objects of the session.
-    """
+    """The calls of one session's threads. Thread-safe."""
 
     def __init__(self, objects: Sequence[SourceObject]) -> None:
         self._objects = objects
@@ -91,11 +87,7 @@ JOIN_S = 1.0  # a read_into that hangs cannot be stopped: its daemon thread stay
 
 
 class LastAttemptError(Exception):
-    """Raised by one of our own sources for an error that no further attempt can solve; the load fails with that error.
-
-    Args:
-        failure: The error.
-    """
+    """Raised by one of our own sources for an error that no further attempt can solve; it ends the load."""
 
     def __init__(self, failure: StreamerError) -> None:
         super().__init__(str(failure))
@@ -137,11 +129,7 @@ class PythonReaders:
         self._running = RunningReads(objects)
 
     def start(self) -> None:
-        """Start the threads; without a `PythonSource` there are none.
-
-        Raises:
-            OutOfMemoryError: the system cannot start any thread.
-        """
+        """Start the threads; without a `PythonSource` there are none."""
         for index in range(self._count):
             thread = threading.Thread(target=self._run, name=f"streamer-py{index}", daemon=True)
             try:

@@ -25,24 +25,14 @@ LONGEST_PAUSE_S = 5.0
 
 
 class Renewals:
-    """The renewals of one session.
-
-    Args:
-        engine: The engine, which gets the new sources.
-        objects: The objects of the session.
-        deadline_s: How long a renewal is retried.
-    """
+    """The renewals of one session."""
 
     def __init__(self, engine: _native.Session, objects: Sequence[SourceObject], deadline_s: float) -> None:
         self._engine, self._objects, self._deadline_s = engine, objects, deadline_s
         self._waiting: dict[int, _Attempts] = {}  # by object
 
     def renew(self, sources: Iterable[int]) -> None:
-        """Renew these objects, and all objects whose retry is due.
-
-        Raises:
-            StreamerError: the error of `HttpSource.refresh`, if it is not transient or lasts too long.
-        """
+        """Renew these objects, and all objects whose retry is due."""
         for source in sources:
             self._waiting.setdefault(source, _Attempts())
         now = time.monotonic()

@@ -56,9 +56,6 @@ class ReadSession:
         items: The word for the items in messages.
         seals: The items that are encrypted.
         on_end: Called when reading stops, before the threads are joined, so that Python sources return.
-
-    Raises:
-        OutOfMemoryError: an item is larger than all memory.
     """
 
     def __init__(
@@ -115,16 +112,7 @@ class ReadSession:
 
     @of_one_process
     def next_items(self, enough_bytes: int = 0) -> list[int]:
-        """Wait for items whose bytes are all in place; an empty list means that every item was handed out.
-
-        Args:
-            enough_bytes: Wait for this many bytes, so that a consumer that keeps all items wakes less often. Fewer
-                bytes are returned if the engine lacks memory, or after a tenth of a second.
-
-        Raises:
-            StreamerError: reading failed; the class says how. Nothing more is handed out.
-            LoadCancelledError: the session was closed meanwhile.
-        """
+        """Wait for items whose bytes are all in place; an empty list means that every item was handed out."""
         if self._delivered == self._plan.item_count:
             return []
         try:
@@ -139,11 +127,7 @@ class ReadSession:
 
     @of_one_process
     def take(self, item: int) -> _native.Memory | None:
-        """Hand over the memory of a finished item; None if the item is empty or was read into the caller's target.
-
-        Raises:
-            TransferTimeoutError: the load's own deadline is over.
-        """
+        """Hand over the memory of a finished item; None if the item is empty or was read into the caller's target."""
         return self.take_all([item])[0]
 
     @of_one_process

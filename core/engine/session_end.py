@@ -41,15 +41,7 @@ class Targets(NamedTuple):
 
 
 class SessionEnd:
-    """Ends one session; while it runs, its load is announced to others of this machine.
-
-    Args:
-        engine: The engine of the session.
-        readers: The session's threads in Python.
-        targets: The memory to which engine and readers write.
-        span_bytes: Number of bytes that the session reads.
-        on_end: Called before reading stops.
-    """
+    """Ends one session; while it runs, its load is announced to others of this machine."""
 
     def __init__(
         self,

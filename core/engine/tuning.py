@@ -55,9 +55,6 @@ SAMPLES_OF_ALL = 1024
 def cached_fractions(sizes: Mapping[str, int]) -> dict[str, float]:
     """Estimate the cached part of several files. If there are very many, check only some, unless these differ.
 
-    Args:
-        sizes: Sizes in bytes, by path.
-
     Returns:
         The results of `cached_fraction`, by path.
     """
@@ -72,11 +69,6 @@ def cached_fractions(sizes: Mapping[str, int]) -> dict[str, float]:
 
 def cached_fraction(path: str, size_bytes: int, files: int = 1) -> float:
     """Sample a few pages of a file, at other places in each call.
-
-    Args:
-        path: Path of the file.
-        size_bytes: Size of the file.
-        files: Number of files that are checked; if there are very many, each gets fewer samples.
 
     Sampling makes the kernel read the sampled pages, so a second call at the same places would find them cached.
 

@@ -50,11 +50,7 @@ def _stem_of(name: str) -> str:
 
 
 def write_atomically(path: str, data: bytes) -> None:
-    """Write a file beside `path`, flush it to the disk, and rename it to `path`.
-
-    Raises:
-        OSError: the folder may not be written, or the disk is full; no file is left behind.
-    """
+    """Write a file beside `path`, flush it to the disk, and rename it to `path`."""
     with draft_of(path) as draft, open(draft, "xb") as file:
         file.write(data)
     sync_folder(os.path.dirname(path))
@@ -62,15 +58,7 @@ def write_atomically(path: str, data: bytes) -> None:
 
 @contextmanager
 def draft_of(path: str, *, is_flushed: bool = True) -> Iterator[str]:
-    """Yield a new name in the folder of `path`; at the end, the file of that name is flushed and renamed to `path`.
-
-    Args:
-        path: Path of the file.
-        is_flushed: Without it, a crash of the machine may leave a partial file; a crash of this process never does.
-
-    Raises:
-        OSError: the disk is full, or failed. After this and any other exception the draft is removed.
-    """
+    """Yield a new name in the folder of `path`; at the end, the file of that name is flushed and renamed to `path`."""
     folder, name = os.path.split(path)
     draft = os.path.join(folder, new_draft_name(name))
     try:
@@ -109,16 +97,7 @@ class LockedDraft:
 
     @classmethod
     def take(cls, target: str, *, waits: bool = True) -> LockedDraft | None:
-        """Begin a draft beside a file.
-
-        Args:
-            target: Path of the file. Check whether it exists after this call: another process may just have
-                finished it.
-            waits: Wait while another process holds the draft; otherwise return None.
-
-        Raises:
-            OSError: the folder cannot be written.
-        """
+        """Begin a draft beside a file."""
         folder, own_name = os.path.split(target)
         name = os.path.join(folder, f".{_stem_of(own_name)}-draft")
         while True:
@@ -162,11 +141,7 @@ class LockedDraft:
 
 @contextmanager
 def locked_folder(path: str) -> Iterator[None]:
-    """Exclude other processes that lock the same folder while a block runs; no effect if there are no locks.
-
-    Raises:
-        OSError: there is no such folder.
-    """
+    """Exclude other processes that lock the same folder while a block runs; no effect if there are no locks."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         try:
@@ -189,15 +164,8 @@ def is_at(descriptor: int, name: str) -> bool:
 class OwnDraft:
     """A new file that one upload writes; call `close` after the file is renamed or removed.
 
-    Args:
-        folder: The folder of the file.
-        name: The name that the file will have.
-
     Attributes:
         path: The path of the draft.
-
-    Raises:
-        OSError: the folder cannot be written.
     """
 
     def __init__(self, folder: str, name: str) -> None:
@@ -213,12 +181,7 @@ class OwnDraft:
         return f"/proc/self/fd/{self._descriptor}"
 
     def take_permissions(self, path: str, *, and_of_owner: bool = False) -> None:
-        """Give the draft the permissions of another file, if the file system has any.
-
-        Args:
-            path: The path of the file.
-            and_of_owner: The owner may read and write the draft in any case.
-        """
+        """Give the draft the permissions of another file, if the file system has any."""
         with suppress(OSError):
             os.fchmod(self._descriptor, os.stat(path).st_mode & 0o777 | (0o600 if and_of_owner else 0))
 

@@ -24,15 +24,9 @@ MOST_PARENTS = 4096  # a path has 4096 characters at most
 class OpenFolder:
     """An open folder; names in it are text, and errors name files by the folder's path and the name.
 
-    Args:
-        path: Path of the folder; links are followed.
-
     Attributes:
         path: The argument, for messages.
         descriptor: Descriptor of the folder.
-
-    Raises:
-        OSError: there is no such folder, or it may not be read.
     """
 
     def __init__(self, path: str) -> None:
@@ -52,16 +46,7 @@ class OpenFolder:
         self.descriptor = -1
 
     def inner(self, name: str, *, is_made: bool = False) -> OpenFolder:
-        """Open a folder in this one.
-
-        Args:
-            name: Name of the folder, without slashes.
-            is_made: Make the folder if it is missing.
-
-        Raises:
-            NotADirectoryError: the name is a link, which may lead anywhere, or a file.
-            OSError: there is no such folder, or it may not be opened.
-        """
+        """Open a folder in this one."""
         inner = object.__new__(OpenFolder)
         inner.path, inner.descriptor = os.path.join(self.path, name), -1
         if is_made:
@@ -87,13 +72,7 @@ class OpenFolder:
             return file.read()
 
     def write_atomically(self, name: str, data: bytes, *, is_flushed: bool = True) -> None:
-        """Write a file under another name, and rename it; raises as the function `write_atomically`.
-
-        Args:
-            name: Name of the file.
-            data: Content of the file.
-            is_flushed: Without it, a crash of the machine may leave a partial file; a crash of this process never does.
-        """
+        """Write a file under another name, and rename it; raises as the function `write_atomically`."""
         draft = new_draft_name(name)
         try:
             with self._naming(name), open(self.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:

@@ -27,9 +27,6 @@ MOST_LINKS = 40  # the kernel's limit
 def absolute_path(uri: str) -> str:
     """Return the absolute path of a URL or path; ``..`` is left to the kernel, which alone resolves links.
 
-    Raises:
-        UsageError: the path holds a NUL, the URL holds a login, or the working directory does not exist any more.
-
     Example:
         >>> absolute_path("file://localhost/models/llama")
         '/models/llama'

@@ -17,11 +17,7 @@ _HINT = "Set TMPDIR to a folder that can be written and has room"
 
 
 def private_folder() -> tempfile.TemporaryDirectory[str]:
-    """Make a folder that only this user can read; it is removed with the returned object.
-
-    Raises:
-        StorageError: no folder can be made; the error names TMPDIR.
-    """
+    """Make a folder that only this user can read; it is removed with the returned object."""
     try:
         return tempfile.TemporaryDirectory(prefix="streamer-")
     except OSError as error:
@@ -30,11 +26,7 @@ def private_folder() -> tempfile.TemporaryDirectory[str]:
 
 @contextmanager
 def room_in(folder: str) -> Iterator[None]:
-    """Write files into a private folder within a block.
-
-    Raises:
-        StorageError: the folder is full, or cannot be written; the error names TMPDIR.
-    """
+    """Write files into a private folder within a block."""
     try:
         yield
     except OSError as error:
@@ -44,12 +36,7 @@ def room_in(folder: str) -> Iterator[None]:
 
 
 def no_temporary_folder(error: OSError, folder: str | None = None) -> StorageError:
-    """Make the error that says why temporary files cannot be written, and what helps.
-
-    Args:
-        error: The system's error, or Python's if it has no usable folder.
-        folder: The folder that was written to, if there is one.
-    """
+    """Make the error that says why temporary files cannot be written, and what helps."""
     where = f" ({folder})" if folder else ""
     reason = os.strerror(error.errno) if error.errno not in (None, errno.ENOENT) else "no folder can be written"
     code = errno.errorcode.get(error.errno or 0)

@@ -124,16 +124,7 @@ class DcpMetadata:
 
 
 def parse_dcp_metadata(data: bytes | memoryview, *, uri: str) -> DcpMetadata:
-    """Read a ``.metadata``.
-
-    Args:
-        data: The whole file.
-        uri: The file, for messages.
-
-    Raises:
-        FormatError: the file is malformed, holds an object of an unexpected class, or names a file outside of the
-            folder.
-    """
+    """Read a ``.metadata``."""
     try:
         root = _root(read_plain(data, _RECORDS, _BUILTINS, takes_foreign=True))
         entries = _typed(root.get("state_dict_metadata"), dict, "state_dict_metadata")

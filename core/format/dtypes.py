@@ -95,9 +95,6 @@ DTYPES_BY_NUMPY_CODE: Mapping[str, str] = MappingProxyType(
 def bits_of(dtype: str) -> int:
     """Return the bits of one element.
 
-    Raises:
-        FormatError: the format has no such dtype.
-
     Example:
         >>> bits_of("F4")
         4
@@ -113,13 +110,6 @@ def bit_length(shape: Sequence[int], dtype: str) -> int:
 
     The product is taken from left to right and must fit at every step, as in the reference: ``[0, 2**63, 4]``
     is an empty tensor, ``[2**63, 4, 0]`` an overflow.
-
-    Args:
-        shape: Dimensions, none negative.
-        dtype: A key of `DTYPE_BITS`.
-
-    Raises:
-        FormatError: the dtype is unknown, or a product exceeds `MAX_UNSIGNED`.
 
     Example:
         >>> bit_length((2, 3), "BF16")
@@ -138,13 +128,6 @@ def bit_length(shape: Sequence[int], dtype: str) -> int:
 
 def byte_length(shape: Sequence[int], dtype: str) -> int:
     """Return the number of bytes of a tensor.
-
-    Args:
-        shape: Dimensions, none negative.
-        dtype: A key of `DTYPE_BITS`.
-
-    Raises:
-        FormatError: as `bit_length`, or the last byte is only partly filled (dtypes below 8 bits).
 
     Example:
         >>> byte_length((4,), "F6_E2M3")

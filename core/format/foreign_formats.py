@@ -59,9 +59,6 @@ _BEGINNINGS: tuple[tuple[re.Pattern[bytes], Foreign], ...] = tuple(
 def foreign_format(prefix: bytes) -> Foreign | None:
     r"""Recognise another kind of file; None if the beginning matches none.
 
-    Args:
-        prefix: The first eight bytes of a file that has no valid header.
-
     Example:
         >>> foreign_format(b"GGUF\x03\0\0\0").what
         'a GGUF file, as llama.cpp reads it'

@@ -51,17 +51,8 @@ class Header:
 def header_size_bytes(prefix: bytes, object_size: int, *, uri: str) -> int:
     r"""Return how many bytes to read before `parse_header` can be called.
 
-    Args:
-        prefix: At least the first 8 bytes of the object.
-        object_size: Size of the object in bytes.
-        uri: The object, for messages.
-
     Returns:
         8 + N; never more than `object_size`.
-
-    Raises:
-        HeaderError: the object is too short for a header, or the length is out of bounds.
-        TruncatedError: `prefix` is shorter than 8 bytes, but the object is not.
 
     Example:
         >>> header_size_bytes(b"\x02\0\0\0\0\0\0\0", 10, uri="m.safetensors")
@@ -92,18 +83,7 @@ def header_size_bytes(prefix: bytes, object_size: int, *, uri: str) -> int:
 
 
 def parse_header(data: bytes | memoryview, object_size: int, *, uri: str, max_rank: int = 64) -> Header:
-    """Read a header and check that it fits its object.
-
-    Args:
-        data: The object from byte 0 on, at least `header_size_bytes` of it; further bytes are ignored.
-        object_size: Size of the object in bytes.
-        uri: The object, for messages.
-        max_rank: Maximum number of dimensions a tensor may have.
-
-    Raises:
-        HeaderError: the header is malformed, or does not cover the data section exactly.
-        TruncatedError: the tensors need more bytes than the object has, or `data` ends inside the header.
-    """
+    """Read a header and check that it fits its object."""
     view = memoryview(data).cast("B")
     data_begin = header_size_bytes(bytes(view[:LENGTH_BYTES]), object_size, uri=uri)
     _check_read(view, data_begin, object_size, uri)

@@ -44,12 +44,7 @@ LORA_METADATA = "lora_adapter_metadata"  # key of the metadata that diffusers' s
 
 
 def remarks_on_metadata(of_files: Sequence[Mapping[str, str]], but: Container[str] = ()) -> tuple[str, ...]:
-    """Return a remark on the keys for which the files of a checkpoint have different values.
-
-    Args:
-        of_files: The metadata of each file.
-        but: Keys whose values differ by their nature.
-    """
+    """Return a remark on the keys for which the files of a checkpoint have different values."""
     values: dict[str, set[str]] = {}
     for key, value in (item for each in of_files for item in each.items()):
         values.setdefault(key, set()).add(value)
@@ -123,16 +118,7 @@ _CLOSING = re.compile(rf"\}}{strict_json.SPACE}\Z")
 
 
 def read_document(text: str, *, data_begin: int, max_rank: int) -> Document:
-    """Read all members of a header.
-
-    Args:
-        text: The header, decoded.
-        data_begin: Offset of the data section in the object; added to every offset read.
-        max_rank: Maximum number of dimensions a tensor may have.
-
-    Raises:
-        HeaderError: the text is not a JSON object of tensor entries; the message names the tensor.
-    """
+    """Read all members of a header."""
     try:
         return _DocumentReader(text, data_begin, max_rank).read()
     except JSONDecodeError as error:

@@ -55,14 +55,6 @@ def in_file_order(tensors: Iterable[TensorLayout]) -> list[TensorLayout]:
 def render_header(tensors: Iterable[TensorLayout], metadata: Mapping[str, str], *, least_bytes: int = 0) -> bytes:
     """Write the length and the text of a header.
 
-    Args:
-        tensors: Tensors in the order of their bytes, as `in_file_order` returns them.
-        metadata: Content of ``__metadata__``; the member is left out if it is empty.
-        least_bytes: Least size of the result, a multiple of 8; spaces fill it.
-
-    Raises:
-        UsageError: a name or the metadata is no UTF-8, a name is ``__metadata__``, or the header is too long.
-
     Example:
         >>> render_header([TensorLayout("w", "U8", (2,), 2)], {})[8:]
         b'{"w":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}}   '

@@ -46,14 +46,6 @@ class ShardIndex:
 def parse_index(data: bytes | memoryview, *, uri: str, suffixes: tuple[str, ...] = (SHARD_SUFFIX,)) -> ShardIndex:
     """Read an index.
 
-    Args:
-        data: The whole index.
-        uri: The index, for messages.
-        suffixes: Ends of the names of its shards.
-
-    Raises:
-        ShardIndexError: the index is malformed, empty, too large, or names a shard that is not a file of its folder.
-
     Example:
         >>> index = b'{"weight_map": {"a": "m-10.safetensors", "b": "m-9.safetensors"}}'
         >>> parse_index(index, uri="m.index.json").shards
@@ -73,11 +65,7 @@ def parse_index(data: bytes | memoryview, *, uri: str, suffixes: tuple[str, ...]
 
 
 def check_index_size(size_bytes: int, *, uri: str) -> None:
-    """Refuse an index that is too large to be one, before it is read.
-
-    Raises:
-        ShardIndexError: the index is too large.
-    """
+    """Refuse an index that is too large to be one, before it is read."""
     if size_bytes > MAX_INDEX_BYTES:
         raise ShardIndexError(
             f"the index has {size_bytes} bytes, more than the {MAX_INDEX_BYTES} allowed",

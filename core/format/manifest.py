@@ -97,11 +97,7 @@ def _shard_text(name: str, shard: ShardManifest) -> str:
 
 
 def parse_manifest(data: bytes, *, uri: str) -> Manifest:
-    """Read a manifest.
-
-    Raises:
-        ManifestError: the manifest is malformed, or has another format or version.
-    """
+    """Read a manifest."""
     try:
         document = strict_json.loads(strict_json.decode_utf8(data))
     except ValueError as error:
@@ -123,18 +119,7 @@ def parse_manifest(data: bytes, *, uri: str) -> Manifest:
 
 
 def check_shard(name: str, size_bytes: int, entries: Sequence[TensorEntry], manifest: Manifest, *, uri: str) -> None:
-    """Compare a shard's header with the manifest.
-
-    Args:
-        name: The shard's file name.
-        size_bytes: The size of the shard's file.
-        entries: The tensors of the shard.
-        manifest: The manifest to compare with.
-        uri: The manifest, for messages.
-
-    Raises:
-        ManifestError: the shard differs from the manifest; the message names the first difference.
-    """
+    """Compare a shard's header with the manifest."""
     shard = manifest.shards.get(name)
     if shard is None:
         _refuse(f"it has no shard {quoted(name)}", uri)

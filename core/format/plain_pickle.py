@@ -41,9 +41,6 @@ _SETS = (b"\x8f", b"\x90", b"\x91")
 def check_lengths(data: bytes) -> None:
     r"""Check a pickle.
 
-    Raises:
-        FormatError: the pickle holds a length or a position that is larger than the pickle, or a set.
-
     Example:
         >>> check_lengths(b"\x80\x04Nr\xff\xff\xff\xff.")
         Traceback (most recent call last):
@@ -192,16 +189,6 @@ def read_plain(
     takes_foreign: bool = False,
 ) -> Any:
     r"""Read a pickle.
-
-    Args:
-        data: The whole pickle.
-        records: Classes whose objects become a `Record`.
-        builtins: The replacements of other names: texts, `same`, `empty_dict`.
-        persistent: Returns the object for a persistent id; None refuses persistent ids.
-        takes_foreign: What the pickle names beside these becomes `Foreign`; otherwise it is refused.
-
-    Raises:
-        FormatError: the pickle names something else, or is malformed.
 
     Example:
         >>> read_plain(b"cpathlib\nPosixPath\n(S'a'\ntR.", {("pathlib", "PosixPath")}, {}).arguments

@@ -8,11 +8,7 @@ __all__ = ["PositionedFile"]
 
 
 class PositionedFile(io.RawIOBase):
-    """Keeps the position of a file that can be read and sought; a subclass defines ``readinto``.
-
-    Args:
-        size_bytes: Size of the file.
-    """
+    """Keeps the position of a file that can be read and sought; a subclass defines ``readinto``."""
 
     def __init__(self, size_bytes: int) -> None:
         self._file_bytes, self._position = size_bytes, 0
@@ -30,11 +26,7 @@ class PositionedFile(io.RawIOBase):
         return self._position
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Set the position, which may be after the end.
-
-        Raises:
-            ValueError: the position is before the start of the file.
-        """
+        """Set the position, which may be after the end."""
         begin = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._file_bytes}[whence]
         if begin + offset < 0:
             raise ValueError("seek before the start of the file")

@@ -151,9 +151,6 @@ def is_consolidated(name: str) -> bool:
 def incomplete_series(names: Iterable[str]) -> list[IncompleteSeries]:
     """Return the series of numbered shards that are incomplete.
 
-    Args:
-        names: Names of the files in one folder, without the folder. They may count from 0 or from 1.
-
     Example:
         >>> print(*incomplete_series(["model-00001-of-00003.safetensors", "model-00003-of-00003.safetensors"]))
         2 of the 3 shards model-*-of-00003.safetensors (missing: model-00002-of-00003.safetensors)

@@ -49,19 +49,12 @@ _END_OF_WINDOW = 16  # characters: the position of an error about a cut escape o
 
 
 def decode_utf8(data: bytes | memoryview) -> str:
-    """Decode the bytes of a document that was read whole.
-
-    Raises:
-        ValueError: the bytes are not UTF-8; the message names the byte.
-    """
+    """Decode the bytes of a document that was read whole."""
     return str(data, "utf-8")
 
 
 def loads(text: str) -> Any:
     """Read a document that is one JSON value.
-
-    Raises:
-        ValueError: the text is not JSON, or is JSON that two readers would understand differently.
 
     Example:
         >>> loads('{"a": [1, 2]}')
@@ -75,10 +68,6 @@ def loads(text: str) -> Any:
 
 class Reader:
     """Reads single values out of a longer text.
-
-    Args:
-        text: The whole document.
-        window: Maximum number of characters of a value that is no string; None for no limit.
 
     Attributes:
         begin: Position of the first value.
@@ -94,12 +83,7 @@ class Reader:
         self.begin = self._after_space(0)
 
     def read(self, position: int) -> tuple[Any, int]:
-        """Read the value that begins at `position`; return it and the position after it.
-
-        Raises:
-            ValueError: there is no JSON value, or `loads` refuses it, or it is larger than the window.
-                `JSONDecodeError.pos` holds the position.
-        """
+        """Read the value that begins at `position`; return it and the position after it."""
         try:
             if self._window is None or self._text.startswith('"', position):
                 self._refuse_deep_nesting(position)
@@ -115,13 +99,7 @@ class Reader:
         return value, end
 
     def read_members(self, position: int, read_value: Callable[[str, int], int]) -> int:
-        """Read the object that begins at `position`, one member after the other; return the position after it.
-
-        Args:
-            position: Of its brace.
-            read_value: Called with each member's name and the position of its value; returns the position after it.
-                Names may repeat.
-        """
+        """Read the object that begins at `position`, one member after the other; return the position after it."""
         position = self._after(_OPENING, position, "Expecting an object")
         while self._text[position] == '"':
             name, position = self.read(position)
@@ -129,12 +107,7 @@ class Reader:
         return position + 1
 
     def read_texts(self, position: int, add: Callable[[str, Any], None]) -> int:
-        """Read an object of strings as `read_members` does, but faster for strings without escapes.
-
-        Args:
-            position: Of its brace.
-            add: Called with each member's name and value, which may be no string. Names may repeat.
-        """
+        """Read an object of strings as `read_members` does, but faster for strings without escapes."""
         position = self._after(_OPENING, position, "Expecting an object")
         while self._text[position] == '"':
             for match in _PLAIN_MEMBER.finditer(self._text, position):
@@ -241,11 +214,7 @@ def _decoder(*, may_hold_odd_numbers: bool) -> json.JSONDecoder:
 
 
 def refuse_duplicate(members: Mapping[str, object], name: str) -> None:
-    """Refuse a member's name that its object already holds.
-
-    Raises:
-        ValueError: the name occurs twice.
-    """
+    """Refuse a member's name that its object already holds."""
     if name in members:
         raise ValueError(f"key {quoted(name)} occurs twice in one object")
 

@@ -85,16 +85,6 @@ def opened_together(
 
     Each rank opens its stores with its own credentials, which sign its own requests. Files that are mounted or local
     are looked up by each rank, because each machine may have others under the same path.
-
-    Args:
-        member: This rank.
-        request: The request, which is the same on all ranks.
-        settings: How to read.
-        opened: Opens the checkpoint; it may raise.
-
-    Raises:
-        ChangedError: this rank found other objects or headers than rank 0.
-        GroupError: another rank failed.
     """
     member.deadline = settings.deadline
     if request.fs is None and all(scheme_of(each) == "file" for each in request.uris):
@@ -113,13 +103,7 @@ def opened_together(
 
 
 def _agree_on_checkpoint(member: Member, catalog: Catalog) -> None:
-    """Compare the objects that this rank located, and their headers, with those of rank 0.
-
-    Raises:
-        UsageError: as `_compare_identities`.
-        ChangedError: this rank found other objects or headers than rank 0.
-        GroupError: another rank did.
-    """
+    """Compare the objects that this rank located, and their headers, with those of rank 0."""
     digest = hashlib.sha256(repr(catalog.tensors).encode()).hexdigest()
     versions = [[each.size_bytes, _version_for_all(each)] for each in catalog.shards]
     told = member.gather({"versions": versions, "tensors": digest})
@@ -141,11 +125,7 @@ def _agree_on_checkpoint(member: Member, catalog: Catalog) -> None:
 
 
 def _compare_identities(member: Member, catalog: Catalog) -> None:
-    """Check that all ranks read the same objects: other objects may have equal sizes and versions.
-
-    Raises:
-        UsageError: they do not.
-    """
+    """Check that all ranks read the same objects: other objects may have equal sizes and versions."""
     told = member.gather({"identities": [each.identity for each in catalog.shards]})
     for rank, each in enumerate(told):
         if each != told[0]:

@@ -19,14 +19,7 @@ __all__ = ["Destination", "copy_bytes", "packed"]
 
 
 class Destination:
-    """See the module's docstring.
-
-    Args:
-        parts: What this rank keeps, by tensor.
-        plan: Where each tensor goes.
-        device_tensors: The tensors on accelerators.
-        targets: The caller's own targets, by number; the plan has their addresses.
-    """
+    """See the module's docstring."""
 
     def __init__(
         self, parts: Sequence[Part], plan: ReadPlan, device_tensors: DeviceTensors | None, targets: dict[int, Any]

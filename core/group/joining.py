@@ -16,12 +16,7 @@ __all__ = ["joined_group", "reporting_to_group"]
 
 
 def joined_group(request: Request) -> AbstractContextManager[Member | None]:
-    """Join the load of the request's group, if it has one; an error in the block is reported to the other ranks.
-
-    Raises:
-        UsageError: the ranks' requests differ, or have options that loads of a group do not support.
-        GroupError: another rank failed.
-    """
+    """Join the load of the request's group, if it has one; an error in the block is reported to the other ranks."""
     if request.group is None:
         return nullcontext()
     from streamer.core.group.agreement import joined  # noqa: PLC0415 (see the module's docstring)

@@ -43,9 +43,6 @@ class State(IntEnum):
 class Member:
     """See the module's docstring.
 
-    Args:
-        group: A ``torch.distributed.ProcessGroup`` that this process is in.
-
     Attributes:
         rank: Rank of this process in the group.
         size: Number of ranks.
@@ -70,9 +67,6 @@ class Member:
 
         Returns:
             By rank, the state and the number of bytes of the rank's payload.
-
-        Raises:
-            GroupError: another rank failed, left or is silent.
         """
         told = self._finished(*self._begin_round(state, text, payload_bytes))
         rows = [told[rank * ROW_BYTES : (rank + 1) * ROW_BYTES].cpu().numpy().tobytes() for rank in range(self.size)]
@@ -85,19 +79,11 @@ class Member:
         return states
 
     def gather(self, value: Any) -> list[Any]:
-        """Return the values of all ranks, by rank; each value consists of JSON types.
-
-        Raises:
-            GroupError: as `round`.
-        """
+        """Return the values of all ranks, by rank; each value consists of JSON types."""
         return [json.loads(text) for text in self.gather_bytes(json.dumps(value).encode())]
 
     def gather_bytes(self, own: bytes) -> list[bytes]:
-        """Return the bytes of all ranks, by rank.
-
-        Raises:
-            GroupError: as `round`.
-        """
+        """Return the bytes of all ranks, by rank."""
         lengths = [length for _, length in self.round(State.READY, payload_bytes=len(own))]
         sent = self._torch.empty(len(own) * self.size, dtype=self._torch.uint8, device="cpu")
         if own:
@@ -109,17 +95,8 @@ class Member:
     def exchange(self, received: Any, sent: Any, received_sizes: Sequence[int], sent_sizes: Sequence[int]) -> Any:
         """Begin to send bytes to each rank, and to receive some from each.
 
-        Args:
-            received: Room for the bytes to receive, ordered by rank: a flat tensor of bytes.
-            sent: The bytes to send, likewise.
-            received_sizes: Bytes from each rank.
-            sent_sizes: Bytes for each rank.
-
         Returns:
             A function that waits for the end, and returns the received bytes, on `device`.
-
-        Raises:
-            GroupError: as `round`.
         """
         sent, received = sent.to(self.device, non_blocking=True), received.to(self.device)
         sizes = list(received_sizes), list(sent_sizes)

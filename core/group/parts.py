@@ -85,12 +85,7 @@ def clipped(part: Part, begin: int, end: int) -> Iterator[Runs]:
 
 
 def part_of(wanted: ShardTensor, tensor_begin: int) -> Part:
-    """Return the part that is kept of a tensor.
-
-    Args:
-        wanted: The part, as a load without a group would read it.
-        tensor_begin: Offset of the whole tensor's first byte in its shard.
-    """
+    """Return the part that is kept of a tensor."""
     entry, cut = wanted.entry, wanted.cut
     begin, size_bytes = entry.begin - tensor_begin, entry.end - entry.begin
     if not size_bytes:

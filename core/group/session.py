@@ -82,11 +82,7 @@ class GroupSession:
         self._session = session(self._beat)
 
     def next_items(self, enough_bytes: int = 0) -> list[int]:
-        """As `ReadSession.next_items`.
-
-        Raises:
-            GroupError: another rank failed, left, died or is silent.
-        """
+        """As `ReadSession.next_items`."""
         del enough_bytes
         items: list[int] = []
         with self._working:

@@ -44,9 +44,6 @@ class SharedReads:
     Attributes:
         kept: What is handed out: each part as a tensor of its own, which needs no further cutting.
         verification: Compares the tensors with the digests, or None.
-
-    Raises:
-        GroupError: another rank failed.
     """
 
     def __init__(
@@ -79,13 +76,7 @@ class SharedReads:
         return replace(plan, span_bytes=self._reads.plan.span_bytes)
 
     def started(self, plan: ReadPlan, destinations: Destinations, progress: _Progress) -> GroupSession:
-        """Begin to read.
-
-        Args:
-            plan: Where the tensors of this rank go.
-            destinations: The same places, with the tensors of the caller and of accelerators.
-            progress: Progress of this rank's reads.
-        """
+        """Begin to read."""
         names = self._reads.names
         targets = {
             number: destinations.in_place[each.entry.name]

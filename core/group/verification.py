@@ -26,15 +26,7 @@ CHECKSUM_BYTES = 8  # of one read, as it is sent
 
 
 class GroupVerification:
-    """A `Verification`, whose checksums come from all ranks.
-
-    Args:
-        catalog: All tensors; they fit their manifest.
-        tensors: The tensors that any rank wants, as the reads number them.
-        wanted: The tensors of this rank.
-        expected: Digests of the tensors of each shard, by name.
-        distrust: Called with the number of a shard of which a tensor is wrong.
-    """
+    """A `Verification`, whose checksums come from all ranks."""
 
     digests = None  # of whole tensors, which no session of this rank reads
     needs_order = False
@@ -66,11 +58,7 @@ class GroupVerification:
         self._pieces.setdefault(tensor, []).append((begin, end - begin, checksum))
 
     def compare(self, tensors: Sequence[int]) -> None:
-        """Compare tensors, all reads of which were noted.
-
-        Raises:
-            ChecksumError: a tensor mismatches its manifest.
-        """
+        """Compare tensors, all reads of which were noted."""
         for tensor in tensors:
             self._compare(tensor)
 

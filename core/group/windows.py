@@ -65,13 +65,7 @@ class Window(NamedTuple):
 
 
 def windows_of(parts: Sequence[Sequence[Part]], window_bytes: int) -> list[Window]:
-    """Divide what the ranks of a group want into windows.
-
-    Args:
-        parts: What is wanted, by rank and tensor.
-        window_bytes: Maximum number of bytes of a window that are exchanged. Each rank reads up to about as many bytes
-            for itself alone.
-    """
+    """Divide what the ranks of a group want into windows."""
     ranks = len(parts)
     found, window = list[Window](), _OpenWindow()
     for tensor, of_ranks in enumerate(zip(*parts, strict=True)):
@@ -188,14 +182,7 @@ class GroupReads:
 def group_reads(
     rank: int, parts: Sequence[Sequence[Part]], tensors: Sequence[ShardTensor], window_bytes: int
 ) -> GroupReads:
-    """Plan the reads of one rank.
-
-    Args:
-        rank: Rank of this process.
-        parts: By rank and tensor, what is kept.
-        tensors: The whole tensors.
-        window_bytes: Maximum number of bytes of a window.
-    """
+    """Plan the reads of one rank."""
     total_bytes = sum(each.entry.end - each.entry.begin for each in tensors)
     window_bytes = min(window_bytes, max(LEAST_WINDOW_BYTES, total_bytes // TARGET_WINDOWS))
     windows = windows_of(parts, window_bytes)

@@ -64,12 +64,6 @@ Letter: TypeAlias = tuple[int, str, "list[Grant] | list[Ready] | list[int]"]  # 
 class Book:
     """The state of one meeting. Every method returns what the members are to be told, in order.
 
-    Args:
-        slots: Number of slots in the shared memory.
-        batch_blocks: Maximum number of blocks that a reader of a member is lent at a time.
-        expected: Number of members that are expected to join; 1 if unknown.
-        whole: Returns the first byte of a block, and the byte after its last.
-
     Attributes:
         generations: Generation of each slot; it grows whenever the slot is lent.
     """

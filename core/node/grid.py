@@ -14,12 +14,7 @@ Hull: TypeAlias = tuple[int, int]  # wanted range of a block, as offsets in the 
 
 
 class Grid:
-    """Numbers the blocks of all objects, one object after the other.
-
-    Args:
-        sizes: Sizes of the objects, in bytes.
-        block_bytes: Size of a block; the last block of an object may be shorter.
-    """
+    """Numbers the blocks of all objects, one object after the other."""
 
     def __init__(self, sizes: Sequence[int], block_bytes: int) -> None:
         self.sizes, self.block_bytes = sizes, block_bytes
@@ -73,12 +68,7 @@ def without(ranges: Iterable[Range], removed: Iterable[Range]) -> list[Range]:
 
 
 class Wanted:
-    """The bytes of one load.
-
-    Args:
-        ranges: Ranges that the load reads; they do not overlap within an object.
-        takes_parts: Whether the ranges are only some tensors or parts, so that other loads probably want the rest.
-    """
+    """The bytes of one load."""
 
     def __init__(self, ranges: Iterable[Range], takes_parts: bool = False) -> None:
         self.takes_parts = takes_parts

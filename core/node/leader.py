@@ -44,17 +44,7 @@ class Terms:
 
 
 class Leader:
-    """Serves one meeting.
-
-    Args:
-        listener: Socket to which members connect; owned by this object.
-        sizes: Sizes of the checkpoint's objects.
-        terms: Terms of the meeting.
-
-    Raises:
-        OSError: the system gives no shared memory.
-        RuntimeError: the system gives no thread.
-    """
+    """Serves one meeting."""
 
     def __init__(self, listener: socket.socket, sizes: list[int], terms: Terms) -> None:
         self._listener, self._terms = listener, terms

@@ -23,11 +23,6 @@ _MERGED = ("read", "take")  # messages whose lists may be joined
 class Meeting:
     """One meeting, as a member sees it. The member's lock protects all but the channel, which its thread uses.
 
-    Args:
-        channel: Channel to the leader.
-        region: The shared memory.
-        grid: The blocks.
-
     Attributes:
         left: By block, the number of bytes that the member wants of the block and does not have.
         ready: By block, where a ready block lies.
@@ -68,11 +63,7 @@ class Meeting:
         return messages
 
     def note(self, message: Message) -> None:
-        """Process a message of the leader.
-
-        Raises:
-            ValueError: the message is invalid; likewise TypeError and IndexError.
-        """
+        """Process a message of the leader."""
         kind = message[0]
         if kind == "grant":
             self.grants.put([_row(each, 4) for each in message[1]])  # type: ignore[misc]  # `_row` checks the count
@@ -92,13 +83,7 @@ class Meeting:
 
 
 def entered(connected: socket.socket, sizes: list[int], until: float) -> Meeting | None:
-    """Wait for the leader's welcome; None if it does not come in time.
-
-    Args:
-        connected: Socket to the leader; owned by the meeting, or closed.
-        sizes: Sizes of the objects.
-        until: Latest time, by the monotonic clock.
-    """
+    """Wait for the leader's welcome; None if it does not come in time."""
     channel = Channel(connected)
     try:
         readable, _, _ = select([channel], [], [], max(0.0, until - time.monotonic()))

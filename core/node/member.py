@@ -52,15 +52,7 @@ class Found(NamedTuple):
 
 
 class Member:
-    """The member's threads, until `close`.
-
-    Args:
-        place: Where to meet.
-        sizes: Sizes of the checkpoint's objects.
-        wanted: What the load wants.
-        terms: Terms of a meeting that this process leads.
-        reads: Makes the reads into the slots of one meeting.
-    """
+    """The member's threads, until `close`."""
 
     def __init__(
         self, place: Place, sizes: list[int], wanted: Wanted, terms: Terms, reads: Callable[[], StorageReads]
@@ -82,12 +74,7 @@ class Member:
             raise
 
     def find(self, source: int, begin: int, end: int) -> Found:
-        """Wait for the first block of a range, and return where it can be read.
-
-        Raises:
-            StreamerError: this process failed to read a block.
-            LoadCancelledError: the load was closed.
-        """
+        """Wait for the first block of a range, and return where it can be read."""
         with self._changed:
             met, asks_at = self._meeting, time.monotonic() + self._silence_limit_s
             while True:

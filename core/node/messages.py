@@ -33,11 +33,7 @@ class ChannelClosedError(Exception):
 
 
 class Channel:
-    """One side of a connected socket. Not thread-safe.
-
-    Args:
-        connected: The socket, which this object owns.
-    """
+    """One side of a connected socket. Not thread-safe."""
 
     def __init__(self, connected: socket.socket) -> None:
         connected.setblocking(False)
@@ -55,11 +51,7 @@ class Channel:
         return bool(self._unsent)
 
     def send(self, message: Message, descriptors: Sequence[int] = ()) -> None:
-        """Send a message, now or later. Only the first message may have descriptors.
-
-        Raises:
-            ChannelClosedError: nobody receives it.
-        """
+        """Send a message, now or later. Only the first message may have descriptors."""
         data = json.dumps(message, separators=(",", ":")).encode()
         self._unsent += _LENGTH.pack(len(data)) + data
         if descriptors:
@@ -71,11 +63,7 @@ class Channel:
         self.flush()
 
     def flush(self) -> None:
-        """Send what the socket takes.
-
-        Raises:
-            ChannelClosedError: nobody receives it.
-        """
+        """Send what the socket takes."""
         while self._unsent:
             try:
                 sent = self._socket.send(memoryview(self._unsent)[:_PIECE_BYTES])
@@ -86,12 +74,7 @@ class Channel:
             del self._unsent[:sent]
 
     def receive(self) -> list[Message]:
-        """Take the messages that have arrived.
-
-        Raises:
-            ChannelClosedError: the other side is gone.
-            ValueError: the other side sent something that is not a message.
-        """
+        """Take the messages that have arrived."""
         with suppress(BlockingIOError, InterruptedError):
             try:
                 data = self._socket.recv(_PIECE_BYTES)
@@ -103,11 +86,7 @@ class Channel:
         return self._messages()
 
     def receive_memory(self) -> tuple[list[Message], io.FileIO | None]:
-        """Take the messages that have arrived, and the file that came with them; forked children close it.
-
-        Raises:
-            ChannelClosedError: as `receive`.
-        """
+        """Take the messages that have arrived, and the file that came with them; forked children close it."""
         with opening:
             try:
                 data, descriptors, _, _ = socket.recv_fds(self._socket, _PIECE_BYTES, 1, socket.MSG_CMSG_CLOEXEC)
@@ -149,9 +128,6 @@ DECAY = 0.9  # factor of the delay, from one sign of life to the next
 
 class Pulse:
     """The signs of life of one thread.
-
-    Args:
-        now: Time of the monotonic clock.
 
     Example:
         >>> pulse = Pulse(7.0)

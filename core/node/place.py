@@ -31,11 +31,7 @@ class Place(NamedTuple):
     key: str
 
     def listen(self, number: int) -> socket.socket | None:
-        """Bind a name, so that others find this process under it; None if another process has the name.
-
-        Raises:
-            OSError: this system has no such sockets.
-        """
+        """Bind a name, so that others find this process under it; None if another process has the name."""
         listener = _socket()
         try:
             listener.bind(self._address(number))
@@ -48,11 +44,7 @@ class Place(NamedTuple):
         return listener
 
     def connect(self, number: int) -> socket.socket | None:
-        """Connect to the process that has a name; None if no process has it.
-
-        Raises:
-            PermissionError: the process belongs to another user or PID namespace.
-        """
+        """Connect to the process that has a name; None if no process has it."""
         connected = _socket()
         try:
             connected.settimeout(0)

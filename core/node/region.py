@@ -55,16 +55,7 @@ _ALIGNMENT = 4096  # slots begin on a page, so that a block of the storage may b
 
 
 class Region:
-    """The shared memory, in one process.
-
-    Args:
-        memory: The ``memfd``; closed with this object.
-        slots: Number of slots.
-        slot_bytes: Size of each slot.
-
-    Raises:
-        ValueError: the memory is smaller than all slots, or another process could change its size.
-    """
+    """The shared memory, in one process."""
 
     def __init__(self, memory: io.FileIO, slots: int, slot_bytes: int) -> None:
         self.slots, self.slot_bytes = slots, slot_bytes
@@ -89,11 +80,7 @@ class Region:
 
     @classmethod
     def create(cls, slots: int, slot_bytes: int) -> Region:
-        """Make shared memory; its pages are allocated as they are written.
-
-        Raises:
-            OSError: the system gives no memory.
-        """
+        """Make shared memory; its pages are allocated as they are written."""
         with opening:
             descriptor = os.memfd_create("streamer-node", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
             memory = closed_in_children(io.FileIO(descriptor, "r+"))
@@ -119,14 +106,7 @@ class Region:
         _GENERATION.pack_into(self._mapping, slot * _GENERATION.size, generation)
 
     def copy(self, slot: int, skipped_bytes: int, generation: int, put: Callable[[int], None]) -> bool:
-        """Call ``put`` with the address of bytes of a slot; return whether the slot kept its generation meanwhile.
-
-        Args:
-            slot: Number of the slot.
-            skipped_bytes: Bytes of the slot before the address.
-            generation: The expected generation of the slot.
-            put: Copies the bytes from that address. It is not called if this object is closed.
-        """
+        """Call ``put`` with the address of bytes of a slot; return whether the slot kept its generation meanwhile."""
         if not self._begin_use():
             return False
         try:

@@ -56,16 +56,6 @@ _SUMMED = (
 class NodeShare:
     """Takes part in meetings of this node, for one load.
 
-    Args:
-        objects: Objects of the load, as its plan numbers them.
-        plan: Plan of the load.
-        settings: Settings of the load.
-        takes_parts: Whether the load wants only some tensors or parts, so that others probably want the rest.
-
-    Raises:
-        OSError: the system has too few descriptors left, or no shared memory.
-        RuntimeError: the system has too few threads left.
-
     Attributes:
         objects: Objects for the engine, in place of the argument.
         plan: Plan for the engine, without gaps: a copy out of memory costs no request.
@@ -185,12 +175,7 @@ class NodeShare:
 
 
 def _check_room() -> None:
-    """Check that the system has threads and descriptors for a meeting; without, reading alone needs fewer.
-
-    Raises:
-        OSError: it has too few descriptors.
-        RuntimeError: it has too few threads.
-    """
+    """Check that the system has threads and descriptors for a meeting; without, reading alone needs fewer."""
     is_checked = threading.Event()
     threads = [threading.Thread(target=is_checked.wait, name="streamer-member", daemon=True) for _ in range(THREADS)]
     started: list[threading.Thread] = []

@@ -61,14 +61,7 @@ _log = OwnLogger()
 
 
 def node_share(catalog: Catalog, wanted: Sequence[ShardTensor], plan: ReadPlan, settings: Settings) -> NodeShare | None:
-    """Begin to share a load, if its options or the launcher of this process say so, and something can be shared.
-
-    Args:
-        catalog: Catalog of the checkpoint.
-        wanted: The tensors of the load.
-        plan: Plan of the load.
-        settings: Settings of the load.
-    """
+    """Begin to share a load, if its options or the launcher of this process say so, and something can be shared."""
     if settings.share == "off" or not plan.span_bytes or not sys.platform.startswith("linux"):
         return None
     if settings.share is None and (local_ranks() < 2 or plan.span_bytes < LEAST_BYTES):
@@ -89,13 +82,7 @@ def node_share(catalog: Catalog, wanted: Sequence[ShardTensor], plan: ReadPlan, 
 
 
 def read_ahead(catalog: Catalog, plan: ReadPlan, settings: Settings) -> StripesAhead | None:
-    """Return the read-ahead of a load of mounted files that other ranks of this node read, too; None for any other.
-
-    Args:
-        catalog: Catalog of the checkpoint.
-        plan: Plan of the load.
-        settings: Settings of the load.
-    """
+    """Return the read-ahead of a load of mounted files that other ranks of this node read, too; None for any other."""
     if settings.share == "off" or local_ranks() < 2 or plan.span_bytes < LEAST_BYTES:
         return None
     from streamer.core.node.stripes_ahead import stripes_ahead  # noqa: PLC0415 (see the module's docstring)

@@ -21,11 +21,7 @@ __all__ = ["Fetchers", "RenewedObjects", "StorageReads"]
 
 
 class RenewedObjects:
-    """The objects of a load, each with the credentials of its last read. Thread-safe.
-
-    Args:
-        objects: As the plan of the load numbers them.
-    """
+    """The objects of a load, each with the credentials of its last read. Thread-safe."""
 
     def __init__(self, objects: Sequence[SourceObject]) -> None:
         self._objects = [self._noting(number, each) for number, each in enumerate(objects)]
@@ -49,13 +45,7 @@ class RenewedObjects:
 
 
 class StorageReads:
-    """Reads that end together. Thread-safe.
-
-    Args:
-        objects: Objects of the load.
-        settings: How to read.
-        count: Called with the counters of each session, on its thread.
-    """
+    """Reads that end together. Thread-safe."""
 
     def __init__(self, objects: RenewedObjects, settings: Settings, count: Callable[[dict[str, int]], None]) -> None:
         self._objects, self._settings, self._count = objects, settings, count
@@ -64,17 +54,7 @@ class StorageReads:
         self._is_closed = False
 
     def read(self, items: Sequence[Item], keep_alive: object, on_read: Callable[[list[int]], None]) -> None:
-        """Read items to their targets; call `on_read` with the numbers of those that have arrived.
-
-        Args:
-            items: Sorted by object and offset, each with a target.
-            keep_alive: Owner of the targets.
-            on_read: Called on this thread.
-
-        Raises:
-            StorageError: and its kinds.
-            LoadCancelledError: the reads were closed.
-        """
+        """Read items to their targets; call `on_read` with the numbers of those that have arrived."""
         used = sorted({each.source for each in items})
         renumbered = [each._replace(source=used.index(each.source)) for each in items]
         session = ReadSession(
@@ -112,14 +92,7 @@ class StorageReads:
 
 
 class Fetchers:
-    """Reads for one meeting, until `close`.
-
-    Args:
-        meeting: Lends the slots.
-        reads: Reads into them.
-        send: Sends a message to the leader; called on the threads of this object.
-        fail: Called with the exception of a failed read, also on these threads.
-    """
+    """Reads for one meeting, until `close`."""
 
     def __init__(
         self,

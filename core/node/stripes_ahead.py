@@ -35,11 +35,6 @@ def stripes_ahead(objects: Sequence[SourceObject], plan: ReadPlan, settings: Set
     """Return the read-ahead of one rank; None if other ranks do not read the same files through the page cache.
 
     `streamer.core.node.should_share.read_ahead` calls this if several ranks may share.
-
-    Args:
-        objects: Objects of the load, as its plan numbers them.
-        plan: Plan of the load.
-        settings: Settings of the load.
     """
     rank, ranks = local_rank(), local_ranks()
     if settings.direct_io or rank is None or not rank < ranks:
@@ -58,14 +53,7 @@ def stripes_ahead(objects: Sequence[SourceObject], plan: ReadPlan, settings: Set
 
 
 class StripesAhead:
-    """Advises the stripes of one rank, on a thread of its own.
-
-    Args:
-        ranges: What the load reads, in order.
-        rank: Number of this rank on its node.
-        ranks: Number of ranks on the node.
-        most_bytes: Bytes that are advised ahead of what this rank has read.
-    """
+    """Advises the stripes of one rank, on a thread of its own."""
 
     def __init__(self, ranges: Sequence[Range], rank: int, ranks: int, most_bytes: int) -> None:
         self._ranges, self._rank, self._ranks, self._most_bytes = ranges, rank, ranks, most_bytes

@@ -31,11 +31,7 @@ __all__ = [
 
 
 def check_uris(uris: Any) -> None:
-    """Check one URI, or an iterable of them.
-
-    Raises:
-        UsageError: it is neither.
-    """
+    """Check one URI, or an iterable of them."""
     is_one = isinstance(uris, (str, bytes, os.PathLike)) or not isinstance(uris, Iterable) or is_path_object(uris)
     try:
         listed = [uris] if is_one else list(uris)
@@ -48,11 +44,7 @@ def check_uris(uris: Any) -> None:
 
 
 def check_uri(uri: Any) -> None:
-    """Check one URI.
-
-    Raises:
-        UsageError: it is neither text nor a path, or it is empty, or has characters that no name has.
-    """
+    """Check one URI."""
     text = text_of(uri)
     if not isinstance(text, str) or not text:
         kind = "bytes" if isinstance(text, bytes) else "an empty one" if text == "" else type_name(uri)
@@ -67,15 +59,7 @@ def check_uri(uri: Any) -> None:
 
 
 def check_letters(uri: str, *, may_be_bytes: bool) -> None:
-    r"""Refuse half a character (a lone surrogate), which no request to a storage can hold.
-
-    Args:
-        uri: A URI, or a part of one.
-        may_be_bytes: Allow Python's characters for bytes of a file's name that are not UTF-8 (``\udcff``).
-
-    Raises:
-        UsageError: the text holds such a character.
-    """
+    r"""Refuse half a character (a lone surrogate), which no request to a storage can hold."""
     try:
         uri.encode(errors="surrogateescape" if may_be_bytes else "strict")
     except UnicodeEncodeError:
@@ -87,11 +71,7 @@ def check_letters(uri: str, *, may_be_bytes: bool) -> None:
 
 
 def check_options(options: Any, kind: type) -> None:
-    """Check for None or an instance of `kind`.
-
-    Raises:
-        OptionError: it is neither.
-    """
+    """Check for None or an instance of `kind`."""
     if options is not None and not isinstance(options, kind):
         raise OptionError(
             f"options is streamer.Options(…) or None, not {type(options).__name__}",
@@ -100,11 +80,7 @@ def check_options(options: Any, kind: type) -> None:
 
 
 def check_storage_options(storage_options: Any) -> None:
-    """Check for None, a mapping of names to values, or a sequence of these.
-
-    Raises:
-        OptionError: it is none of them.
-    """
+    """Check for None, a mapping of names to values, or a sequence of these."""
     is_several = isinstance(storage_options, Sequence) and not isinstance(storage_options, (str, bytes, bytearray))
     for each in storage_options if is_several else [storage_options]:
         if each is not None and not isinstance(each, Mapping):
@@ -118,11 +94,7 @@ def check_storage_options(storage_options: Any) -> None:
 
 
 def check_file_system(fs: Any) -> None:
-    """Check for None or a file system of fsspec; a caller that has one has already imported fsspec.
-
-    Raises:
-        OptionError: it is neither.
-    """
+    """Check for None or a file system of fsspec; a caller that has one has already imported fsspec."""
     fsspec = sys.modules.get("fsspec")
     if fs is not None and not (fsspec and isinstance(fs, fsspec.AbstractFileSystem)):
         raise OptionError(
@@ -131,22 +103,14 @@ def check_file_system(fs: Any) -> None:
 
 
 def check_progress(progress: Any) -> None:
-    """Check for None, True, False or a callable.
-
-    Raises:
-        OptionError: it is none of them.
-    """
+    """Check for None, True, False or a callable."""
     if progress is not None and not isinstance(progress, bool) and not callable(progress):
         kind = type(progress).__name__
         raise OptionError(f"progress is True, False, None or a function of (bytes done, bytes in all), not {kind}")
 
 
 def check_group(group: Any) -> None:
-    """Check for None or a process group of torch that this process is in.
-
-    Raises:
-        OptionError: it is neither.
-    """
+    """Check for None or a process group of torch that this process is in."""
     if group is None or is_group(group):
         return
     members = getattr(_distributed(), "GroupMember", None)
@@ -163,21 +127,13 @@ def is_group(group: Any) -> bool:
 
 
 def check_switch(name: str, value: Any) -> None:
-    """Check for True or False.
-
-    Raises:
-        OptionError: it is neither.
-    """
+    """Check for True or False."""
     if not isinstance(value, bool):
         raise OptionError(f"{name} is True or False, not {type(value).__name__}")
 
 
 def check_name(name: Any, what: str) -> None:
-    """Check for text.
-
-    Raises:
-        UsageError: it is not text.
-    """
+    """Check for text."""
     if not isinstance(name, str):
         raise UsageError(f"{what} is text, not {type(name).__name__}")
 

@@ -110,12 +110,7 @@ class Deadline:
         return self.limit_s is not None and self.elapsed_s > self.limit_s
 
     def error(self, message: str, uri: str) -> TransferTimeoutError:
-        """Make the error for a load whose time is up.
-
-        Args:
-            message: The step that was not done in time.
-            uri: The object that was being read, without secrets.
-        """
+        """Make the error for a load whose time is up."""
         assert self.limit_s is not None
         hint = f"Raise deadline_s in Options ({self.limit_s:g} s)"
         return TransferTimeoutError(message, uri=uri, elapsed_s=self.elapsed_s, hint=hint)

@@ -140,29 +140,17 @@ def _text(path: Path) -> str:
 
 
 def sharers(environment: Mapping[str, str] | None = None) -> int:
-    """Count the loads that share this machine: the calling load, which is not announced yet, and its neighbours.
-
-    Args:
-        environment: Variables; None for those of this process.
-    """
+    """Count the loads that share this machine: the calling load, which is not announced yet, and its neighbours."""
     return max(local_ranks(environment), _running_loads())
 
 
 def local_ranks(environment: Mapping[str, str] | None = None) -> int:
-    """Count the processes on this machine that were started together; 1 if neither launcher nor torch reports a number.
-
-    Args:
-        environment: Variables; None for those of this process.
-    """
+    """Count the processes that were started together here; 1 if neither launcher nor torch reports a number."""
     return max(_launched_ranks(environment), _process_group_ranks())
 
 
 def local_rank(environment: Mapping[str, str] | None = None) -> int | None:
-    """Return the number of this process among those that were started together on this machine; None if none says so.
-
-    Args:
-        environment: None for this process's.
-    """
+    """Return the number of this process among those that were started together here; None if unknown."""
     texts = [variable(name, environment) or "" for name in LOCAL_NUMBERS]
     return next((int(text) for text in texts if text.isdecimal()), None)
 

@@ -72,11 +72,7 @@ class Settings(Options):
 
 
 def resolve(options: Options | None) -> Settings:
-    """Complete the options: from the environment first, then for this machine.
-
-    Raises:
-        OptionError: a ``STREAMER_*`` variable is not a number or out of its bounds.
-    """
+    """Complete the options: from the environment first, then for this machine."""
     user = (options or Options()).filled_from_environment()
     warn_of_typos(each.name for each in fields(Options))
     chosen = {

@@ -43,11 +43,6 @@ _OF_KUBERNETES = re.compile(
 def is_on(name: str, environment: Mapping[str, str] | None = None, *, default: bool = False) -> bool:
     """Say whether a variable switches a feature on; an unknown word counts as on, with a warning.
 
-    Args:
-        name: Name of the variable.
-        environment: Variables; None for those of this process.
-        default: Result if the variable is not set.
-
     Example:
         >>> [is_on("A", {"A": text}) for text in ("1", "True", "yes", "0", "off", "")]
         [True, True, True, False, False, False]
@@ -82,12 +77,7 @@ def parsed_bytes(text: str) -> int | None:
 
 
 def warn_of_typos(options: Iterable[str], environment: Mapping[str, str] | None = None) -> None:
-    """Log a warning for each variable that has our prefix but is not one of our variables.
-
-    Args:
-        options: Names of the options.
-        environment: Variables; None for those of this process.
-    """
+    """Log a warning for each variable that has our prefix but is not one of our variables."""
     names = os.environ if environment is None else environment
     supported = frozenset({*(name.upper() for name in options), *OTHERS})
     for name in [each for each in names if each.startswith(PREFIX)]:

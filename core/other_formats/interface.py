@@ -259,15 +259,7 @@ class FormatHooks:
 
 
 def only_file(names: Sequence[str], what: str) -> Sequence[str]:
-    """Return the names if there is at most one: the `Format.files_of` of a format whose checkpoints are one file.
-
-    Args:
-        names: As for `Format.files_of`.
-        what: The plural noun for such files in messages.
-
-    Raises:
-        FormatError: there are several.
-    """
+    """Return the names if there is at most one: the `Format.files_of` of a format whose checkpoints are one file."""
     if len(names) > 1:
         hint = "Name the one to load"
         raise FormatError(f"the folder holds {len(names)} {what}: {names_text(names)}", hint=hint)
@@ -275,13 +267,7 @@ def only_file(names: Sequence[str], what: str) -> Sequence[str]:
 
 
 def not_of(what: str, head: bytes, hint: str) -> FormatError:
-    """Return the error for a file that is of another format than its name says: a web page, a pointer of Git LFS, ….
-
-    Args:
-        what: What the file should be.
-        head: At least its first eight bytes, or all of a shorter file.
-        hint: What to do if the format of the file is unknown.
-    """
+    """Return the error for a file that is of another format than its name says: a web page, a pointer of Git LFS, …."""
     foreign = foreign_format(head[:8])
     if foreign is None:
         return FormatError(f"this is no {what}", hint=hint)

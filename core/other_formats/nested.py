@@ -26,16 +26,8 @@ MOST_NAME = 4096  # characters
 def flattened(root: Any, is_tensor: Callable[[Any], bool]) -> tuple[list[tuple[str, Any]], dict[str, str]]:
     """Find the tensors in a value, and describe the rest of it.
 
-    Args:
-        root: A dict, list or tuple of these, of tensors and of plain values; or one tensor, which has the name "".
-        is_tensor: Whether a value is a tensor.
-
     Returns:
         The tensors by name, in their order, and the other values as JSON by name.
-
-    Raises:
-        FormatError: the containers are nested too deep, hold too much or themselves, have a strange key, or give two
-            tensors, or two other values that differ, one path.
 
     Example:
         >>> flattened({"epoch": 3, "model": {"w": b"", "b": b""}}, lambda value: isinstance(value, bytes))

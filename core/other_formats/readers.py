@@ -31,12 +31,7 @@ _AGAIN = "Upload or download it again"
 
 
 def is_contiguous(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """Say whether the elements lie one after the other, row by row; the strides of dimensions of size 1 do not matter.
-
-    Args:
-        shape: Dimensions.
-        strides: In elements, one for each dimension.
-    """
+    """Say whether the elements lie one after the other, row by row; strides of dimensions of size 1 do not matter."""
     step = 1
     for size, stride in zip(reversed(shape), reversed(strides), strict=True):
         if size == 0:
@@ -129,14 +124,7 @@ class Strided:
 
 
 class Swapped:
-    """Reads big-endian elements in little-endian order.
-
-    Args:
-        reader: The bytes.
-        begin: Offset of the first element in these bytes.
-        size_bytes: Size of all elements.
-        item_bytes: Size of an element, or of each half of a complex one.
-    """
+    """Reads big-endian elements in little-endian order."""
 
     def __init__(self, reader: Reader, begin: int, size_bytes: int, item_bytes: int) -> None:
         self._reader, self._begin, self._item_bytes = reader, begin, item_bytes
@@ -153,15 +141,7 @@ class Swapped:
 
 
 class Checked:
-    """Bytes that an archive stores as they are. Their CRC-32 is compared once reads have covered all of them.
-
-    Args:
-        reader: The archive.
-        begin: Offset of the bytes in the archive.
-        size_bytes: Their number.
-        crc: Their CRC-32, as the archive says.
-        name: Name of the member, for messages.
-    """
+    """Bytes that an archive stores as they are. Their CRC-32 is compared once reads have covered all of them."""
 
     def __init__(self, reader: Reader, begin: int, size_bytes: int, *, crc: int, name: str) -> None:
         self._reader, self._begin, self._crc, self._name = reader, begin, crc, name
@@ -170,11 +150,7 @@ class Checked:
         self._lock = threading.Lock()
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
-        """Fill the buffer; see `Reader.read_into`.
-
-        Raises:
-            FormatError: all bytes were read, and they have another CRC-32.
-        """
+        """Fill the buffer; see `Reader.read_into`."""
         self._reader.read_into(buffer, self._begin + offset)
         piece = buffer.nbytes, _native.crc("crc32", buffer.cast("B"))
         with self._lock:
@@ -240,11 +216,7 @@ class Inflated:
         self._lock = threading.Lock()
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
-        """Fill the buffer; see `Reader.read_into`.
-
-        Raises:
-            FormatError: the bytes are no deflated member of this size and CRC-32.
-        """
+        """Fill the buffer; see `Reader.read_into`."""
         target, end = buffer.cast("B"), offset + buffer.nbytes
         with self._lock:
             index = bisect_right(self._points, offset, key=lambda point: point.position) - 1

@@ -38,13 +38,7 @@ _HINT = (
 
 
 def derived_key(passphrase: Passphrase, derivation: Derivation) -> SecretKey:
-    """Derive the key of a file from its passphrase with Argon2id.
-
-    Raises:
-        FormatError: the costs are out of bounds.
-        OutOfMemoryError: this machine does not have the memory that the file demands.
-        UsageError: PyNaCl is not installed.
-    """
+    """Derive the key of a file from its passphrase with Argon2id."""
     bindings = _bindings()
     passes, memory_bytes, salt = derivation
     try:
@@ -67,15 +61,7 @@ def _bindings() -> Any:
 
 
 class DecryptedTensor:
-    """The bytes of an encrypted tensor, decrypted; a `Reader`.
-
-    Args:
-        file: The file.
-        begin: Offset of the encrypted data.
-        header: The header of the tensor.
-        chunks: Its encryption.
-        key: The key of the file.
-    """
+    """The bytes of an encrypted tensor, decrypted; a `Reader`."""
 
     def __init__(
         self, file: CheckpointFile, begin: int, header: TensorHeader, chunks: SealedChunks, key: SecretKey
@@ -86,11 +72,7 @@ class DecryptedTensor:
         self._hashes = _HashesInOrder(header, self._error)
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
-        """Fill the buffer; see `Reader.read_into`.
-
-        Raises:
-            TamperedError: the bytes are not as they were saved, or the key is another one.
-        """
+        """Fill the buffer; see `Reader.read_into`."""
         target, end = buffer.cast("B"), offset + buffer.nbytes
         with self._hashes.reading(offset, end):
             self._decrypt_into(target, offset)
@@ -190,9 +172,6 @@ class _HashesInOrder:
 
         Returns:
             The offset from which on the hashes lack bytes, if all of the tensor was read; else None.
-
-        Raises:
-            TamperedError: all bytes were added, now or before, and a hash mismatches.
         """
         end = begin + len(data)
         with self._changed:

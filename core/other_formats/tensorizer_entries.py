@@ -55,14 +55,7 @@ class Entry(NamedTuple):
 
 
 def encrypted_places(file: CheckpointFile, entries: Sequence[Entry], key: KeySource) -> list[TensorPlace]:
-    """Read the headers of the tensors of an encrypted file.
-
-    Raises:
-        EncryptionKeyError: there is no key, or a passphrase where the file was encrypted with a key.
-        FormatError: a header is malformed.
-        TamperedError: a header is of another tensor, or the key is another one, or nothing is encrypted.
-        UsageError: PyNaCl is not installed.
-    """
+    """Read the headers of the tensors of an encrypted file."""
     found = list(zip(entries, _headers(file, entries), strict=True))
     secret = _secret(key.of_format("Tensorizer"), [header for _, header in found], file)
     places = []

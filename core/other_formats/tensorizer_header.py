@@ -93,15 +93,7 @@ class TensorHeader(NamedTuple):
 
 
 def parsed_header(data: bytes, *, is_long: bool) -> TensorHeader:
-    """Parse the header of a tensor in an encrypted file.
-
-    Args:
-        data: All bytes from its beginning to the data of the tensor.
-        is_long: Whether dimensions have eight bytes, as the index says.
-
-    Raises:
-        FormatError: it is malformed.
-    """
+    """Parse the header of a tensor in an encrypted file."""
     try:
         return _parsed(_Fields(data), is_long=is_long)
     except (error, IndexError) as cause:

@@ -263,12 +263,7 @@ class _Archive:
         return [f"{self._file.name}: attributes of tensors are not read: {names_text([*self._attributes])}"]
 
     def place(self, name: str, rebuilt: Record | _Storage) -> TensorPlace:
-        """Return the place of a tensor.
-
-        Args:
-            name: Its name.
-            rebuilt: The call that makes it.
-        """
+        """Return the place of a tensor."""
         rebuilt = self._without_attributes(name, rebuilt)
         if rebuilt.kind in _PARAMETER:
             rebuilt = self._without_attributes(name, rebuilt.arguments[0] if rebuilt.arguments else rebuilt)

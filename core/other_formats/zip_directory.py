@@ -75,13 +75,7 @@ def reader_of(file: CheckpointFile, member: ZipMember) -> Reader | None:
 
 
 def read_members(file: CheckpointFile) -> dict[str, ZipMember]:
-    """Read the directory and the local headers of an archive; return the members by name, folders left out.
-
-    Raises:
-        FormatError: the archive is malformed, or of a kind that is not read.
-        TruncatedError: it is shorter than it says.
-        StorageError: and its kinds, from the storage.
-    """
+    """Read the directory and the local headers of an archive; return the members by name, folders left out."""
     with about(file, _HINT):
         directory, begin = _directory(file)
         entries = sorted(_entries(directory), key=lambda each: each.header)

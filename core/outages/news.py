@@ -74,13 +74,7 @@ os.register_at_fork(after_in_child=OUTAGE_LOG.forget)
 
 
 class OutageNews:
-    """Watches the servers of one session; see the module's docstring.
-
-    Args:
-        engine: Reports the servers that its requests wait for.
-        on_wait: Called with one line while the session waits for servers, and with "" when it waits for none.
-        outage_log: The log to write to; by default the log of the process.
-    """
+    """Watches the servers of one session; see the module's docstring."""
 
     def __init__(
         self, engine: _native.Session, on_wait: Callable[[str], None] | None, outage_log: OutageLog | None = None

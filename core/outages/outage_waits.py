@@ -101,9 +101,6 @@ class _Wait:
 class OutageWaits:
     """How long the requests of one load wait for their servers. Thread-safe.
 
-    Args:
-        limit_s: Longest time for one request, from its first attempt.
-
     Attributes:
         waited_s: Seconds during which at least one request waited for its server.
         probes: Number of requests that this load sent to servers that were away.
@@ -146,17 +143,7 @@ class OutageWaits:
         self._is_over.set()
 
     def ask(self, server: str, request: Callable[[], Answer], lookup: _native.Lookup) -> Answer:
-        """Send a request until it is answered, even if the server is away for a while.
-
-        Args:
-            server: ``scheme://host:port``, or another name of the server for messages; without secrets.
-            request: Called for each attempt; returns the answer. All attempts share `answered_so_far`.
-            lookup: The engine's record of this request. It includes the proxy: an answer by one proxy says nothing
-                about another.
-
-        Raises:
-            BaseException: the exception of `request`, if it is not transient, or still occurs after the limit.
-        """
+        """Send a request until it is answered, even if the server is away for a while."""
         wait = _Wait(server, lookup)
         with self._guard:
             self._open.add(wait)
@@ -306,11 +293,7 @@ def _with_outage(error: BaseException, wait: _Wait) -> BaseException:
 
 @contextmanager
 def limited(first_byte_s: float) -> Iterator[None]:
-    """Limit the requests inside the block.
-
-    Args:
-        first_byte_s: Seconds until the answer begins; infinite for a request that is no probe.
-    """
+    """Limit the requests inside the block."""
     token = _limit_s.set(first_byte_s)
     try:
         yield

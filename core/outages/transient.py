@@ -40,12 +40,7 @@ ERROR_NUMBERS = frozenset(
 
 
 def is_transient(error: BaseException) -> bool:
-    """Decide whether another attempt may succeed.
-
-    Args:
-        error: An error of this package, or of a plug-in's library; the latter is judged by its class
-            (`ConnectionError`, `TimeoutError`), its ``errno`` or its HTTP status (``status``, ``status_code``).
-    """
+    """Decide whether another attempt may succeed."""
     if isinstance(error, CredentialsError):  # the file of a token, for example, may be missing while it is rotated
         return error.may_come
     if isinstance(error, TlsError):  # a certificate stays wrong at the next attempt

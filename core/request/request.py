@@ -50,9 +50,6 @@ class Request:
     """The arguments of a call, by the same names as in `streamer.load`, whose docstring describes them.
 
     A pickle of it holds the caller's credentials.
-
-    Raises:
-        UsageError: an argument has a wrong type, or two arguments exclude each other; also a subclass of this error.
     """
 
     uri: UriOption = field(repr=False)
@@ -104,11 +101,7 @@ class Request:
         return [uris] if isinstance(uris, str) else [*uris]
 
     def check_pickled(self) -> None:
-        """Check that all arguments can be sent to another process.
-
-        Raises:
-            UsageError: an argument cannot be pickled, and cloudpickle, which may be able to, is not imported.
-        """
+        """Check that all arguments can be sent to another process."""
         if any(name.rpartition(".")[2] == "cloudpickle" for name in list(sys.modules)):
             return
         for each in fields(self):

@@ -40,11 +40,7 @@ _MANGLED = re.compile(
 
 
 class WrongType:
-    """An argument that will be refused.
-
-    Args:
-        value: The argument; it is not kept.
-    """
+    """An argument that will be refused."""
 
     def __init__(self, value: Any) -> None:
         self.type_name = type(value).__name__
@@ -115,10 +111,6 @@ def _hidden(value: Any) -> Any:
 
 class SecretText(str):
     """A URL with a secret, or a part of one. It equals the same plain text and has its hash; a pickle of it is plain.
-
-    Args:
-        text: The text.
-        shown: The text of the URL that may be shown.
 
     Example:
         >>> hidden_uri("s3://KEY:S3CR3T@bucket/model")

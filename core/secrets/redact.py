@@ -29,9 +29,6 @@ _CONTAINER = re.compile(r"[A-Za-z0-9$-]{1,63}")
 def redact(uri: str) -> str:
     """Return `uri` without its secrets, for messages.
 
-    Args:
-        uri: A URL, a chained URL, or a path.
-
     Example:
         >>> redact("simplecache::s3://AKID:SECRET@bucket/key?versionId=7&X-Amz-Signature=abc")
         'simplecache::s3://bucket/key?versionId=7'

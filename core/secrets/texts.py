@@ -69,23 +69,14 @@ _current: ContextVar[SecretTexts | None] = ContextVar("current", default=None)
 
 
 def note_credential(text: str | None) -> None:
-    """Mask a credential that a client uses in the errors of the current call.
-
-    Args:
-        text: A token, key or header; None and empty text are ignored.
-    """
+    """Mask a credential that a client uses in the errors of the current call."""
     texts = _current.get()
     if texts is not None and text:
         texts.add(text)
 
 
 class SecretTexts:
-    """The secrets of one URL, of its options, and of the environment for clients of storages.
-
-    Args:
-        uri: The URL, chained or not.
-        options: Its storage options.
-    """
+    """The secrets of one URL, of its options, and of the environment for clients of storages."""
 
     def __init__(self, uri: str, options: Mapping[str, Any] | None = None) -> None:
         texts = [*_texts_in(options or {}), *map(_sendable, secrets_of_environment())]
@@ -113,9 +104,6 @@ class SecretTexts:
         """Mask the secrets in an error that leaves the block, and drop its causes if they show a secret.
 
         The local variables of the error's frames are dropped, too, because they may hold answers of servers.
-
-        Raises:
-            StorageError: replaces an error of another library that shows a secret; `ConnectError` if it is transient.
         """
         token = _current.set(self)
         try:

@@ -127,9 +127,6 @@ def trust_in(ca_file: str = "") -> ssl.SSLContext:
     """Return the TLS context that trusts the authorities of a PEM bundle; without a name, of `default_ca_file`.
 
     The context is shared and must not be changed: making one takes 20 ms, and a load of many URIs opens many stores.
-
-    Raises:
-        OptionError: the file cannot be read, or is no PEM file.
     """
     path = ca_file or default_ca_file()
     try:
@@ -145,11 +142,7 @@ def trust_in(ca_file: str = "") -> ssl.SSLContext:
 
 
 def check_client_certificate(certificate: str, key: str | None = None) -> None:
-    """Check the PEM files of a client certificate and of its key; None stands for a key in the same file.
-
-    Raises:
-        OptionError: the files cannot be read, hold no certificate with its key, or the key has a passphrase.
-    """
+    """Check the PEM files of a client certificate and of its key; None stands for a key in the same file."""
     try:
         # Without this password OpenSSL would prompt for one on the terminal.
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(certificate, key, password="")

@@ -138,10 +138,6 @@ def parts_in_etag(etag: str | None) -> int | None:
 def doubt_of(digest: ObjectDigest, version: str | None) -> str | None:
     """Say why a digest of one value is not of the whole object; None if it may be.
 
-    Args:
-        digest: The digest that a store returned.
-        version: The version of the object, which may be its ETag.
-
     Example:
         >>> from streamer.core.store.digests import PartDigest
         >>> doubt_of(ObjectDigest("md5", (PartDigest(9, "9b2cf535f27731c974343645a3985328-6"),)), None)

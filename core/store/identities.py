@@ -82,11 +82,6 @@ def identity_of(store: Store, info: ObjectInfo, source: Source | None = None) ->
 
     A store that does not name identities is taken at its word: the URL and options that it was opened with, its path of
     the object, and the address of the source.
-
-    Args:
-        store: The store.
-        info: Its description of the object.
-        source: The source of the object's bytes, if the store has returned it.
     """
     if isinstance(store, IdentifyingStore):
         return store.identity(info)

@@ -17,16 +17,7 @@ _KEYS_ARE_TEXT = frozenset({"s3", "s3a", *_REFUSED})
 
 
 def check_can_hold(scheme: str, name: str, uri: str) -> None:
-    """Check that a storage can hold an object of this name, before anything is sent.
-
-    Args:
-        scheme: The scheme of its URLs.
-        name: The name of the object, or its path.
-        uri: The URI of the folder, without secrets.
-
-    Raises:
-        UsageError: the name has a character that the storage refuses or changes, or is not UTF-8.
-    """
+    """Check that a storage can hold an object of this name, before anything is sent."""
     wrong = next((each for each in name if each in _REFUSED.get(scheme, "")), None)
     if wrong is None and scheme in _KEYS_ARE_TEXT:
         wrong = next((each for each in name if "\ud800" <= each <= "\udfff"), None)
@@ -71,10 +62,6 @@ def unquoted(text: str) -> str:
 
 def path_in(folder: str, name: str) -> str:
     """Return the path of an object.
-
-    Args:
-        folder: Path of a folder, without a slash at its end.
-        name: Name relative to the folder.
 
     Example:
         >>> path_in("https://host/m", "%2e%2e/a#b"), path_in("bucket/m", "a#b")

@@ -74,10 +74,6 @@ class FoundObject:
 class ProvenUpload(ABC):
     """An `OwningUpload`. A subclass sends the requests.
 
-    Args:
-        uri: The URL of the object, without secrets.
-        replaced: The object to replace, or None.
-
     Attributes:
         has_mark: Whether the object gets the mark as its metadata.
         mark: The mark of this upload.
@@ -98,20 +94,11 @@ class ProvenUpload(ABC):
 
     @abstractmethod
     def _commit(self) -> str | None:
-        """Send the last request; return the version of the object, if the answer names one.
-
-        Raises:
-            ChangedError: the storage refuses: the object is not as expected, or the upload does not exist any more.
-            StorageError: any other failure.
-        """
+        """Send the last request; return the version of the object, if the answer names one."""
 
     @abstractmethod
     def _check_parts(self) -> None:
-        """Look at the parts before they replace an object, because half an object must not replace a whole one.
-
-        Raises:
-            StorageError: the storage has not the whole part.
-        """
+        """Look at the parts before they replace an object, because half an object must not replace a whole one."""
 
     @abstractmethod
     def _look(self) -> FoundObject | None:
@@ -194,11 +181,7 @@ class ProvenUpload(ABC):
         return not self._is_own(found) and self._replaced is not None and found.version == self._replaced.version
 
     def _check(self, failure: StorageError | None) -> None:
-        """Look at the object, several times if it is not there yet, and raise what is wrong with it.
-
-        Args:
-            failure: What the answer to the last request says, or None if it was successful.
-        """
+        """Look at the object, several times if it is not there yet, and raise what is wrong with it."""
         is_of_status = failure is not None and failure.status is not None
         pauses_s = PAUSES_S[:FEW_LOOKS] if is_of_status else PAUSES_S
         try:
@@ -219,11 +202,7 @@ class ProvenUpload(ABC):
         self._is_seen, self.version = True, found.version if found else None
 
     def _look_again(self, pauses_s: Sequence[float]) -> FoundObject | None:
-        """Look at the object until it is there, whole and ours: a proxy may have given the answer to one look.
-
-        Raises:
-            StorageError: the storage refuses, is down, or has failed at each look.
-        """
+        """Look at the object until it is there, whole and ours: a proxy may have given the answer to one look."""
         for number, pause_s in enumerate((*pauses_s, 0.0)):
             is_last = number >= min(FEW_LOOKS, len(pauses_s))
             try:

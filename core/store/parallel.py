@@ -55,16 +55,6 @@ def in_parallel(
 ) -> list[Result]:
     """Call a function with each of the arguments, at the same time.
 
-    Args:
-        request: Called from several threads.
-        arguments: One for each call.
-        role: Role of the threads, for their names.
-        most: Maximum number of calls at a time; `MOST_LARGE` if each call reads a whole file.
-        give_up_at: Monotonic time at which the caller returns, as if it were interrupted.
-
-    Raises:
-        AnswerTimeoutError: not all calls have returned by `give_up_at`.
-
     Example:
         >>> in_parallel(len, ["a", "bb", "ccc"], role="example")
         [1, 2, 3]
@@ -187,14 +177,6 @@ async def in_thread(
     """Await a call in a daemon thread, for which the exit of the program does not wait.
 
     Exceptions of the call pass through.
-
-    Raises:
-        OutOfMemoryError: the system gives no thread.
-
-    Args:
-        call: The call; it runs in the context of the caller.
-        role: Role of the thread, for its name.
-        discard: Called with the result, in a thread, if the caller no longer waits for it.
     """
     import asyncio  # noqa: PLC0415 (takes 20 ms, and its callers have it)
 

@@ -23,11 +23,7 @@ class SenderClosedError(Exception):
 
 
 class PartSender:
-    """A context manager around threads that send parts; they start when they are needed.
-
-    Args:
-        most_parallel: Maximum number of parts that are sent at a time, of all objects together.
-    """
+    """A context manager around threads that send parts; they start when they are needed."""
 
     def __init__(self, most_parallel: int) -> None:
         self.workers = max(1, most_parallel)
@@ -45,16 +41,7 @@ class PartSender:
         self.close()
 
     def send(self, upload: Upload, parts: Iterable[memoryview], on_sent: Noted) -> None:
-        """Send the parts of one object, and wait until all are sent. Several threads may call this at a time.
-
-        Args:
-            upload: The upload of the object.
-            parts: The parts in their order; they are made on this thread.
-            on_sent: Called on this thread with the number of bytes of each part that has been sent.
-
-        Raises:
-            BaseException: the exception of the first part that could not be made or sent, or of `on_sent`.
-        """
+        """Send the parts of one object, and wait until all are sent. Several threads may call this at a time."""
         stream = PartStream(self, upload, on_sent)
         made = iter(parts)
         while True:
@@ -158,13 +145,7 @@ class PartSender:
 
 
 class PartStream:
-    """The parts of one object, in their order; the methods belong to one thread.
-
-    Args:
-        sender: Its threads send the parts.
-        upload: The upload of the object.
-        on_sent: As for `PartSender.send`.
-    """
+    """The parts of one object, in their order; the methods belong to one thread."""
 
     def __init__(self, sender: PartSender, upload: Upload, on_sent: Noted) -> None:
         self._sender, self.upload, self.on_sent = sender, upload, on_sent

@@ -31,15 +31,7 @@ SHARD_SUFFIX = ".safetensors"
 
 
 def info_if_present(store: Store, path: str) -> ObjectInfo | None:
-    """Describe one object; None if there is no such object.
-
-    Args:
-        store: The store to ask.
-        path: The store's own path of the object.
-
-    Raises:
-        StorageError: as for `Store.info`, except for an absent object.
-    """
+    """Describe one object; None if there is no such object."""
     try:
         return store.info(path)
     except ObjectNotFoundError:

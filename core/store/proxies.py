@@ -38,12 +38,7 @@ def advice_about(status: int | None) -> str:
 
 
 def suspect_proxy(error: StorageError, place_on_way: Callable[[], str]) -> None:
-    """Add to a refusal over plain HTTP that a proxy may have sent it, unless the storage certainly sent it.
-
-    Args:
-        error: The error of an answer.
-        place_on_way: Returns host and port of the proxy, or "" for none; called only if the proxy may have sent it.
-    """
+    """Add to a refusal over plain HTTP that a proxy may have sent it, unless the storage certainly sent it."""
     is_of_storage = bool(error.request_id) or (error.code or "").isalpha()  # a code such as SlowDown
     is_of_gateway = isinstance(error, HttpStatusError) and error.status in _STATUSES
     is_denial = isinstance(error, AccessDeniedError) and error.status == 403

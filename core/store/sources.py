@@ -319,12 +319,6 @@ class StoreHooks:
     ) -> Store | None:
         """Open the store that holds `uri`. An implementation only declares the arguments that it uses.
 
-        Args:
-            scheme: Lower-case scheme of the URL: ``"s3"``, or ``"file"`` for a plain path.
-            uri: The user's whole URL; it may be chained (``simplecache::s3://…``).
-            storage_options: The user's options, to be passed to fsspec unchanged.
-            limits: Bounds of a server's answers.
-
         Returns:
             The store, or None if this plug-in does not serve the URL.
         """
@@ -332,9 +326,6 @@ class StoreHooks:
     @hookspec(firstresult=True)
     def streamer_source_kind(self, scheme: str) -> type[Source] | None:
         """Return the kind of source that the stores of `scheme` return, for ``python -m streamer plugins``. Optional.
-
-        Args:
-            scheme: One of the entry points' names of this plug-in.
 
         Returns:
             `FileSource`, `HttpSource` or `NfsSource` (read natively), or `PythonSource`.

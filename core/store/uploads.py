@@ -99,13 +99,7 @@ class ResumingStore(Protocol):
 
 
 def changed_meanwhile(uri: str, replaced: ObjectInfo | None, *, status: int | None = None) -> ChangedError:
-    """Make the error for an object that another program changed while this one uploaded it.
-
-    Args:
-        uri: The URL of the object, without secrets.
-        replaced: As for `UploadingStore.begin_upload`.
-        status: HTTP status of the refusal.
-    """
+    """Make the error for an object that another program changed while this one uploaded it."""
     what = "written it" if replaced is None else "replaced or removed it"
     hint = "Wait until the other program ends; then use what it saved, or save again with overwrite=True, or elsewhere"
     return ChangedError(f"another program has {what} meanwhile", uri=uri, hint=hint, status=status)

@@ -28,16 +28,7 @@ class ReadableUpload(Upload, Protocol):
 
 
 def write_whole(store: Store, path: str, data: bytes) -> None:
-    """Write one small object, and look at it.
-
-    Args:
-        store: The store, which is an `UploadingStore`, or at least a `WritableStore`.
-        path: The store's own path of the object; an existing object is replaced.
-        data: Its bytes.
-
-    Raises:
-        StorageError: the object could not be written, or is not there.
-    """
+    """Write one small object, and look at it."""
     if not isinstance(store, UploadingStore):
         store.write(path, data)  # type: ignore[attr-defined]  # see above
         return
@@ -54,14 +45,7 @@ def write_whole(store: Store, path: str, data: bytes) -> None:
 
 
 def owning(upload: Upload, store: Store, path: str, replaced: ObjectInfo | None) -> OwningUpload:
-    """Return an upload that recognises its object: the upload itself if it can, otherwise by the object's version.
-
-    Args:
-        upload: The upload, not finished yet.
-        store: The `UploadingStore` that began the upload.
-        path: The store's own path of the object.
-        replaced: The object to replace, or None.
-    """
+    """Return an upload that recognises its object: the upload itself if it can, otherwise by the object's version."""
     return upload if isinstance(upload, OwningUpload) else _VersionedUpload(upload, store, path, replaced)
 
 

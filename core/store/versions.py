@@ -32,11 +32,6 @@ def settled_at(version: str | None, *, changed_at_s: float | None = None, now_s:
 
     It is 0 if the version does so now, and infinite if it never does: a weak ETag (RFC 9110, 8.8.1) of unknown age.
 
-    Args:
-        version: The version, just looked up.
-        changed_at_s: Unix time in whole seconds of the object's last change. Without it, a time in the version counts.
-        now_s: Unix time by the clock that made `changed_at_s`; None if the storage does not show its clock.
-
     Example:
         >>> settled_at('"9b2cf535f27731c974343645a3985328"'), settled_at('W/"1"'), settled_at('"1"', changed_at_s=5)
         (0.0, inf, 0.0)

@@ -44,13 +44,7 @@ class _Allocated(NamedTuple):
 
 
 class DeviceTensors:
-    """The tensors of one load on accelerators.
-
-    Args:
-        entries: The entries of all items of the plan.
-        devices: The device of each item, as `streamer.core.engine.plan.Item.device`.
-        framework: Determines shapes, dtypes and devices.
-    """
+    """The tensors of one load on accelerators."""
 
     def __init__(self, entries: Sequence[TensorEntry], devices: Sequence[int], framework: Framework) -> None:
         self._entries = entries
@@ -67,11 +61,7 @@ class DeviceTensors:
 
     @outside_captures
     def allocate(self, items: Iterable[int]) -> list[Provision]:
-        """Allocate the tensors of these items.
-
-        Raises:
-            DeviceError: a device has no room.
-        """
+        """Allocate the tensors of these items."""
         provisions: dict[int, Provision] = {}
         for item in items:
             device = self._engine_devices[item]
@@ -91,22 +81,13 @@ class DeviceTensors:
 
     @outside_captures
     def start_copies(self, items: Iterable[int]) -> None:
-        """Start torch's copies of these finished items, so that they run while the caller consumes other items.
-
-        Raises:
-            DeviceError: a device has no room, or the copy failed.
-        """
+        """Start torch's copies of these finished items, so that they run while the caller consumes other items."""
         for item in items:
             if self._engine_devices[item] == _native.CONSUMERS_HOST and item in self._allocated:
                 self._copies[item] = self._start_copy(item, self._allocated.pop(item).tensor)
 
     def take(self, item: int) -> Any:
-        """Hand over the tensor of a finished item, after `start_copies`.
-
-        Raises:
-            DeviceError: the device has no room, or the copy failed.
-            LoadCancelledError: the tensor was freed meanwhile.
-        """
+        """Hand over the tensor of a finished item, after `start_copies`."""
         if self._engine_devices[item] == _native.CONSUMERS_HOST:
             copy = self._copies.pop(item, None)
             if copy is None:

@@ -31,14 +31,7 @@ _ACCELERATE_WORDS = ("auto", "balanced", "balanced_low_0", "sequential")
 
 
 def refused_device(torch: Any, device: Any, error: Exception, refusal: _native.ReadError | None) -> UnknownDeviceError:
-    """Return the error for a device that torch cannot use.
-
-    Args:
-        torch: The module.
-        device: The device as the caller wrote it.
-        error: The exception of torch.
-        refusal: The error of NVIDIA's driver, for a CUDA device.
-    """
+    """Return the error for a device that torch cannot use."""
     shown = shown_device(device)
     if isinstance(device, bool) or not isinstance(device, (str, int, torch.device)):
         return UnknownDeviceError(f"device cannot be {shown}", hint=_KINDS)
@@ -87,11 +80,6 @@ LONGEST_COMPARED = 300  # characters: difflib is quadratic in the length
 class Placement:
     """The ``device`` argument of a load.
 
-    Args:
-        device: Any device of the framework, or a mapping. A key is the whole name of a tensor, the name of a module
-            (``model.layers.0``: all names below it), or ``""`` for all names that no other key matches. The longest
-            matching key counts.
-
     Example:
         >>> Placement({"": "cpu", "model.layers.0": "cuda:1"}).of("model.layers.0.mlp.weight")
         'cuda:1'
@@ -115,11 +103,7 @@ class Placement:
         return "" in self._by_key
 
     def of(self, name: str) -> Any:
-        """Return the device of a tensor.
-
-        Raises:
-            OptionError: no key matches its name.
-        """
+        """Return the device of a tensor."""
         key = name
         while key and key not in self._by_key:
             key = key.rpartition(".")[0]

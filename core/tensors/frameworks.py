@@ -153,10 +153,6 @@ def framework_of(
         cast_to: A dtype, a `DtypesByName`, or None; ``"auto"`` (the checkpoint's own dtypes) means the same as None.
         folders: Folders of the checkpoints to load: importing the library must not run code from them.
         fills_targets: Whether the caller's own tensors shall be filled.
-
-    Raises:
-        OptionError: the framework or dtype is unknown or not installed, or it supports no cast or no targets.
-        UnknownDeviceError: the library does not know the device, or the device is not available.
     """
     kind = _ALIASES.get(name) if isinstance(name, str) else None
     if kind is None:

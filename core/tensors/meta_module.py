@@ -30,11 +30,7 @@ class _Place(NamedTuple):
 
 
 class MetaModule:
-    """The meta tensors of one target.
-
-    Args:
-        target: An ``nn.Module``; any other target has no tensors that can be replaced.
-    """
+    """The meta tensors of one target."""
 
     def __init__(self, target: Any) -> None:
         self._places = list(_places_in(target)) if callable(getattr(target, "named_modules", None)) else []
@@ -42,14 +38,7 @@ class MetaModule:
         self._assigned: set[int] = set()
 
     def replaceable(self, tensors: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the named tensors that are on the meta device and can be replaced.
-
-        Args:
-            tensors: The tensors, by their names in the module's ``state_dict``.
-
-        Raises:
-            TargetError: a tensor is of another class than torch's own, and cannot be created here.
-        """
+        """Return the named tensors that are on the meta device and can be replaced."""
         replaceable = {id(place.tensor) for place in self._places}
         self._saved = {name: tensor for name, tensor in tensors.items() if id(tensor) in replaceable}
         for name, tensor in self._saved.items():
@@ -57,11 +46,7 @@ class MetaModule:
         return dict(self._saved)
 
     def assign(self, loaded: Mapping[str, Any]) -> None:
-        """Replace tensors on the meta device by loaded ones, under all of their names.
-
-        Args:
-            loaded: Loaded tensors by names that `replaceable` returned; for a DTensor, its local part.
-        """
+        """Replace tensors on the meta device by loaded ones, under all of their names."""
         new_tensors: dict[int, Any] = {}
         for name, tensor in loaded.items():
             old = self._saved[name]

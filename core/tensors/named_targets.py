@@ -30,11 +30,7 @@ def is_extra_state(name: str) -> bool:
 
 
 def tensors_of(target: Any) -> Mapping[str, Any]:
-    """Return the named tensors of an ``nn.Module`` (parameters and buffers, tied ones included) or of a mapping.
-
-    Raises:
-        TargetError: `target` is neither, or has no tensors of its own to fill; see the docstring of this file.
-    """
+    """Return the named tensors of an ``nn.Module`` (parameters and buffers, tied ones included) or of a mapping."""
     if isinstance(target, Mapping):
         return target
     torch = sys.modules.get("torch")
@@ -106,13 +102,7 @@ class _IncompatibleKeys(NamedTuple):
 
 
 def run_post_hooks(module: Any, missing: Sequence[str], unexpected: Sequence[str]) -> None:
-    """Run hooks of ``register_load_state_dict_post_hook``, those of inner modules first, as torch does.
-
-    Args:
-        module: Any target; a target that is no module has no hooks.
-        missing: Names of targets that were not filled.
-        unexpected: Names of tensors without a target.
-    """
+    """Run hooks of ``register_load_state_dict_post_hook``, those of inner modules first, as torch does."""
     keys = _IncompatibleKeys(list(missing), list(unexpected))
     for each in _inner_modules_first(module) if hasattr(module, "named_modules") else ():
         for hook in torch_private_names.load_post_hooks(each):

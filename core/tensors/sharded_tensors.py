@@ -34,11 +34,7 @@ def is_sharded(tensor: Any) -> bool:
 
 
 def part_of(name: str, tensor: Any) -> Part:
-    """Return the local part of a DTensor.
-
-    Raises:
-        TargetError: the part is not one block of the whole tensor, or this process is not in the tensor's mesh.
-    """
+    """Return the local part of a DTensor."""
     if tensor.device_mesh.get_coordinate() is None:
         raise _refused(name, "is shared by other processes than this one", "Leave it out with names=")
     for dimension, placement in enumerate(tensor.placements):

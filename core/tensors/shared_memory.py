@@ -31,14 +31,7 @@ class SharedGroup(NamedTuple):
 
 
 def shared_groups(tensors: Mapping[str, Any]) -> list[SharedGroup]:
-    """Return the groups of tensors that share memory.
-
-    Args:
-        tensors: Tensors of torch that have memory, and numpy arrays.
-
-    Raises:
-        UsageError: a tensor that may share memory is in too many pieces to compare.
-    """
+    """Return the groups of tensors that share memory."""
     spans = sorted((*Elements.of(tensor).span(), name) for name, tensor in tensors.items())
     groups: list[SharedGroup] = []
     run: list[str] = []
@@ -56,12 +49,7 @@ def shared_groups(tensors: Mapping[str, Any]) -> list[SharedGroup]:
 
 
 def names_to_drop(tensors: Mapping[str, Any]) -> dict[str, str]:
-    """Choose the tensors to leave out because another one holds their memory; return dropped name to kept name.
-
-    Raises:
-        UsageError: no tensor of a group covers all the memory that they share; or a tensor that is kept shows elements
-            of its memory several times, so that it could not be filled again.
-    """
+    """Choose the tensors to leave out because another one holds their memory; return dropped name to kept name."""
     dropped: dict[str, str] = {}
     for names, complete in shared_groups(tensors):
         if not complete:
@@ -80,11 +68,7 @@ def names_to_drop(tensors: Mapping[str, Any]) -> dict[str, str]:
 
 
 def refuse_shared(tensors: Mapping[str, Any]) -> None:
-    """Refuse tensors that share memory: each would be written in full, and would be separate when loaded again.
-
-    Raises:
-        UsageError: two or more share memory; the message names them.
-    """
+    """Refuse tensors that share memory: each would be written in full, and would be separate when loaded again."""
     groups = shared_groups(tensors)
     if groups:
         shared = [tensors[name] for group in groups for name in group.names]

@@ -55,11 +55,7 @@ def _lines() -> list[bytes]:
 
 
 def check_kind(name: str, tensor: Any) -> None:
-    """Check that a target is a plain tensor or a plain array.
-
-    Raises:
-        TargetError: it is neither.
-    """
+    """Check that a target is a plain tensor or a plain array."""
     try:
         reason = _reason_against(tensor) if hasattr(tensor, "data_ptr") else _reason_against_array(tensor)
     except Exception as error:
@@ -141,9 +137,6 @@ def check_all_apart(names: Sequence[str], tensors: Sequence[Any]) -> dict[str, s
 
     Returns:
         Name to name of an earlier tensor, for each tensor that has the same memory.
-
-    Raises:
-        TargetError: as `extent_of` and `check_apart`.
     """
     spans = [span for index, tensor in enumerate(tensors) if (span := _span_of(names[index], tensor, index))]
     _check_writable(names, spans)
@@ -152,11 +145,7 @@ def check_all_apart(names: Sequence[str], tensors: Sequence[Any]) -> dict[str, s
 
 
 def extent_of(name: str, tensor: Any) -> Extent | None:
-    """Return the extent of a torch tensor or a numpy array; None if it is empty or has no address.
-
-    Raises:
-        TargetError: the tensor cannot be filled.
-    """
+    """Return the extent of a torch tensor or a numpy array; None if it is empty or has no address."""
     if not hasattr(tensor, "data_ptr"):
         return _extent_of_array(name, tensor)
     if reason := _refusal(tensor):
@@ -184,9 +173,6 @@ def check_apart(extents: Iterable[Extent]) -> dict[str, str]:
 
     Returns:
         Name to name of an earlier tensor, for each tensor that has the same bytes in the same order.
-
-    Raises:
-        TargetError: two share some bytes, and are not the same.
     """
     ties: dict[str, str] = {}
     reaching: list[Extent] = []

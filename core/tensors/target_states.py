@@ -42,13 +42,7 @@ class TargetStates:
         self._addresses: list[int] = []
 
     def add(self, name: str, tensor: Any, filled: Any) -> None:
-        """Keep the state of one target.
-
-        Args:
-            name: The name of the tensor.
-            tensor: The caller's own tensor.
-            filled: The same array, or torch's ``tensor.data``, which keeps its shape, dtype and device.
-        """
+        """Keep the state of one target."""
         self._names.append(name)
         self._tensors.append(tensor)
         is_torch = hasattr(tensor, "data_ptr")
@@ -56,11 +50,7 @@ class TargetStates:
         self._addresses.append(_address(tensor))
 
     def check_unchanged(self) -> None:
-        """Check that every target still has its memory, shape and dtype.
-
-        Raises:
-            TargetError: a target got other memory, another shape or another dtype during the load.
-        """
+        """Check that every target still has its memory, shape and dtype."""
         for name, tensor, state, address in zip(self._names, self._tensors, self._states, self._addresses, strict=True):
             if _address(tensor) != address or not _is_alike(tensor, state):
                 raise TargetError(f"the memory of the target {name[:80]!r} was replaced while it was filled")

@@ -36,12 +36,7 @@ def is_array(value: Any) -> bool:
 
 
 def layout_of(name: str, tensor: Any) -> TensorLayout:
-    """Describe a torch tensor or a numpy array as a header does.
-
-    Raises:
-        UnsupportedDtypeError: the format has no such dtype.
-        UsageError: the tensor has no memory of its own, has a mask, or its 4-bit values do not fill whole bytes.
-    """
+    """Describe a torch tensor or a numpy array as a header does."""
     if is_torch_tensor(tensor):
         _check_memory(name, tensor)
         dtype = dtype_name(name, tensor.dtype)
@@ -54,26 +49,14 @@ def layout_of(name: str, tensor: Any) -> TensorLayout:
 
 
 def check_no_mask(name: str, array: Any) -> None:
-    """Refuse an array with a mask; does not import numpy.
-
-    Raises:
-        UsageError: the array is one of ``numpy.ma``.
-    """
+    """Refuse an array with a mask; does not import numpy."""
     if is_array(array) and isinstance(array, sys.modules["numpy"].ma.MaskedArray):
         hint = "Save its filled(value); or its .data, and its .mask under another name"
         raise UsageError(f"array {quoted(name)} has a mask, which the format cannot hold", hint=hint)
 
 
 def dtype_name(name: str, dtype: Any) -> str:
-    """Return the format's name of a dtype of torch or numpy.
-
-    Args:
-        name: The name of the tensor, for a message.
-        dtype: The dtype of the library.
-
-    Raises:
-        UnsupportedDtypeError: the format has no such dtype.
-    """
+    """Return the format's name of a dtype of torch or numpy."""
     is_of_torch = str(dtype).startswith("torch.")
     found = _OF_TORCH.get(str(dtype).removeprefix("torch.")) if is_of_torch else _dtype_of_array(dtype)
     if found is None:

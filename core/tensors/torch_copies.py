@@ -24,11 +24,7 @@ def probe(torch: Any, device: Any) -> None:
 
 
 class TorchCuda:
-    """CUDA devices by number, as torch counts them.
-
-    Args:
-        torch: The module.
-    """
+    """CUDA devices by number, as torch counts them."""
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
@@ -83,11 +79,7 @@ class StagedCopy(NamedTuple):
 
 
 class TorchStaging:
-    """The copies of one load.
-
-    Args:
-        torch: The module.
-    """
+    """The copies of one load."""
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch

@@ -14,11 +14,7 @@ LARGEST_STRIDE = 2**63 - 1
 
 
 def check_addressable(entry: TensorEntry) -> None:
-    """Check that strides fit 64 signed bits: in an empty tensor, one dimension is zero and the others may be huge.
-
-    Raises:
-        UnsupportedDtypeError: the strides do not fit.
-    """
+    """Check that strides fit 64 signed bits: in an empty tensor, one dimension is zero and the others may be huge."""
     if 0 not in entry.shape:
         return  # the file bounds the size of a tensor that is not empty
     strides = prod(max(1, size) for size in entry.shape)

@@ -22,16 +22,7 @@ MOST_OBJECT_BYTES = 1 << 30  # the limit of a value that is no tensor: the metad
 
 
 def check_transforms(name: str, transforms: tuple[str, ...], uri: str) -> None:
-    """Check that the transformations of an item can be undone.
-
-    Args:
-        name: The name of the item.
-        transforms: The transformations that its metadata name.
-        uri: The URI of its file.
-
-    Raises:
-        FormatError: a transformation cannot be undone.
-    """
+    """Check that the transformations of an item can be undone."""
     others = [each for each in transforms if not each.startswith(f"{ZSTD}/1")]
     if others:
         raise FormatError(
@@ -48,18 +39,7 @@ def check_transforms(name: str, transforms: tuple[str, ...], uri: str) -> None:
 
 
 def decompressed(data: bytes, name: str, transforms: tuple[str, ...], most_bytes: int, label: str) -> bytes:
-    """Undo the transformations that `check_transforms` has accepted.
-
-    Args:
-        data: The bytes of the item.
-        name: The name of the item.
-        transforms: Its transformations; if there are none, the bytes are returned as they are.
-        most_bytes: The maximum size after decompression.
-        label: The checkpoint, for messages.
-
-    Raises:
-        FormatError: the item is damaged, or larger than `most_bytes`.
-    """
+    """Undo the transformations that `check_transforms` has accepted."""
     for _ in transforms:
         try:
             data = _reader(data).read(most_bytes + 1)

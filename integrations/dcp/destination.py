@@ -22,12 +22,7 @@ _LOOKUPS = ("resolve_tensor", "lookup_tensor", "transform_tensor")
 
 
 class Destination:
-    """The planner of one load.
-
-    Args:
-        planner: The planner of torch.
-        label: The checkpoint, for messages.
-    """
+    """The planner of one load."""
 
     def __init__(self, planner: LoadPlanner, label: str) -> None:
         self._planner, self._label = planner, label
@@ -50,11 +45,7 @@ class Destination:
         return target if is_as_stored and target.device.type in ("cpu", "cuda") else None
 
     def fill(self, request: ReadItem, tensor: torch.Tensor) -> None:
-        """Copy a tensor into the target of its request.
-
-        Raises:
-            TargetError: the planner's tensor has another shape, or a dtype in which the values would be others.
-        """
+        """Copy a tensor into the target of its request."""
         target = self._target(request)
         if target.size() != tensor.size():
             raise TargetError(
@@ -88,9 +79,6 @@ class Destination:
 
         torch's own planner unpickles it without restrictions; so it gets only values that ``torch.load`` accepts under
         ``weights_only=True``.
-
-        Raises:
-            FormatError: the value needs code to load, or is malformed.
         """
         if isinstance(self._planner, DefaultLoadPlanner):
             loaded(data, request.storage_index.fqn, self._label)
@@ -101,11 +89,7 @@ class Destination:
 
 
 def loaded(data: Any, name: str, label: str) -> Any:
-    """Load what ``torch.save`` wrote, without running any code in it.
-
-    Raises:
-        FormatError: the value needs code to load, or is malformed.
-    """
+    """Load what ``torch.save`` wrote, without running any code in it."""
     try:
         with torch.serialization.safe_globals([io.BytesIO]):  # bytes and a position: states of trainers are kept in it
             return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)

@@ -42,20 +42,7 @@ class Found(Protocol):
 
 
 def checkpoint_in(store: Store, location: Location, settings: Settings, rank: int | None = None) -> Found:
-    """Find the checkpoint.
-
-    Args:
-        store: The store of the location.
-        location: The location of the checkpoint.
-        settings: How to read.
-        rank: The rank whose own metadata are read; None for the metadata of all ranks. torch passes a rank after an
-            error in the metadata of all ranks: if these exist, they are read again, and raise the same error.
-
-    Raises:
-        ObjectNotFoundError: there is no checkpoint.
-        FormatError: its metadata are malformed.
-        StorageError: or a subclass.
-    """
+    """Find the checkpoint."""
     root = store.root.rstrip("/")
     names = [METADATA] if rank is None else [f"__{rank}{METADATA}", METADATA]
     if is_of_checkpoint(root):

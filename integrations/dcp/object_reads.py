@@ -76,12 +76,7 @@ class Job(Protocol):
 
 
 def read_jobs(jobs: Iterable[Job], where: Objects) -> LoadReport:
-    """Read and finish all jobs.
-
-    Raises:
-        TargetError: a target cannot be filled.
-        StorageError: or a subclass.
-    """
+    """Read and finish all jobs."""
     ordered = sorted(jobs, key=_position)
     parts = [part for job in ordered for part in job.parts]
     _keep_apart(parts)

@@ -37,13 +37,7 @@ E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)  # the 4-bit values; the highest
 
 
 class QuantizedTensorFiles:
-    """A checkpoint whose weights are dequantised.
-
-    Args:
-        files: The stored checkpoint.
-        dtype: The dtype of dequantised weights.
-        block_size: Rows and columns of a square.
-    """
+    """A checkpoint whose weights are dequantised."""
 
     def __init__(self, files: TensorFiles, dtype: torch.dtype, block_size: int) -> None:
         self._files, self._dtype, self._block_size = files, dtype, block_size
@@ -65,11 +59,7 @@ class QuantizedTensorFiles:
         return self._files.read_jobs(jobs, settings)
 
     def _shape(self, name: str) -> tuple[int, ...]:
-        """Return the shape of a weight after dequantisation.
-
-        Raises:
-            FormatError: the shapes or the dtypes of the weight and its scales do not fit.
-        """
+        """Return the shape of a weight after dequantisation."""
         self._check_dtypes(name)
         weight, scale = self._whole(name).shape, self._whole(self._scales[name]).shape
         if name.endswith("_blocks"):

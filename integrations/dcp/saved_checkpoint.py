@@ -27,13 +27,7 @@ __all__ = ["SavedCheckpoint"]
 
 
 class SavedCheckpoint:
-    """The checkpoint.
-
-    Args:
-        saved: The metadata of the checkpoint.
-        listed: The listed files of its folder, by name; may be incomplete.
-        label: The URL of the checkpoint, without secrets.
-    """
+    """The checkpoint."""
 
     def __init__(self, saved: DcpMetadata, listed: Mapping[str, ObjectInfo], label: str) -> None:
         self._saved, self._listed, self._label = saved, listed, label

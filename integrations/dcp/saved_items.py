@@ -36,11 +36,7 @@ HEAD_BYTES = 4096  # the tensor begins within these bytes; torch pads to 64 byte
 
 
 def grouped(requests: Iterable[ReadItem], metadata: DcpMetadata, label: str) -> dict[SavedItem, list[ReadItem]]:
-    """Group requests by the item that they need.
-
-    Raises:
-        FormatError: the metadata have no item for a request.
-    """
+    """Group requests by the item that they need."""
     wanted: dict[SavedItem, list[ReadItem]] = {}
     for request in requests:
         index = request.storage_index
@@ -60,21 +56,7 @@ def read_items(
     where: Objects,
     to: Destination,
 ) -> LoadReport:
-    """Read items, and deliver their values.
-
-    Args:
-        wanted: The items, and the requests for each.
-        metadata: The metadata of the checkpoint.
-        shards: Path of each file to its number in `where`.
-        where: The files.
-        to: The destination of the values.
-
-    Raises:
-        FormatError: an item is damaged, or has an unsupported form.
-        TruncatedError: an item ends after the end of its file.
-        TargetError: a tensor of the caller does not fit.
-        StorageError: or a subclass.
-    """
+    """Read items, and deliver their values."""
     sizes = _Sizes(metadata)
     items = [_Item.of(shards[saved.path], saved, requests, sizes) for saved, requests in wanted.items()]
     for item in items:

@@ -41,12 +41,7 @@ __all__ = ["TensorFiles", "tensor_files_in"]
 
 
 def tensor_files_in(store: Store, location: Location, settings: Settings) -> TensorFiles:
-    """Open a checkpoint of safetensors.
-
-    Raises:
-        EncryptionKeyError: it is encrypted.
-        StreamerError: as `streamer.load`.
-    """
+    """Open a checkpoint of safetensors."""
     shards = shards_in(store, location.uri, settings)
     headers, _, objects = read_headers(shards.objects, settings)
     for header, each in zip(headers, objects, strict=True):
@@ -56,11 +51,6 @@ def tensor_files_in(store: Store, location: Location, settings: Settings) -> Ten
 
 class TensorFiles:
     """A checkpoint of safetensors.
-
-    Args:
-        chunks: The chunks of each tensor, by name and offsets.
-        objects: The files.
-        label: The URL of the checkpoint, without secrets.
 
     Attributes:
         chunks: The argument `chunks`.
@@ -73,11 +63,7 @@ class TensorFiles:
         self.chunks, self._objects, self.label = chunks, objects, label
 
     def tensors(self) -> dict[str, TensorStorageMetadata]:
-        """Return torch's metadata of each tensor.
-
-        Raises:
-            FormatError: the parts of a tensor do not fill it.
-        """
+        """Return torch's metadata of each tensor."""
         return {name: self._tensor(name, stored) for name, stored in self.chunks.items()}
 
     def metadata(self, load_id: str) -> Metadata:
@@ -102,11 +88,7 @@ class TensorFiles:
         return jobs
 
     def stored(self, name: str, offset: tuple[int, ...]) -> Stored:
-        """Return a chunk.
-
-        Raises:
-            FormatError: there is no such chunk.
-        """
+        """Return a chunk."""
         chunk = self.chunks.get(name, {}).get(offset)
         if chunk is None:
             raise FormatError(

@@ -73,11 +73,7 @@ class TensorJob:
 
 
 def rows_of(stored: Stored, requests: Sequence[ReadItem], destination: Destination) -> list[Rows]:
-    """Return the rows that requests need of one stored tensor.
-
-    Raises:
-        FormatError: a request exceeds the tensor.
-    """
+    """Return the rows that requests need of one stored tensor."""
     groups: list[tuple[int, int, list[ReadItem]]] = []
     for request in sorted(requests, key=_first_row):
         _check_inside(request, stored.shape)

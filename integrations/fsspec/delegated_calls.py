@@ -28,12 +28,7 @@ class ListedInside(WholeFiles, ChainedFileSystem):  # type: ignore[misc]  # fssp
         return self._inner.fs
 
     def info(self, path: str, **named: Any) -> dict[str, Any]:
-        """Describe a file or folder as the wrapped file system does.
-
-        Raises:
-            ObjectNotFoundError: it does not exist.
-            StorageError: or a subclass.
-        """
+        """Describe a file or folder as the wrapped file system does."""
         path = self._path_of(path)
         with self._inner.with_own_errors(path) as fs:
             origin = origin_of(fs)

@@ -27,13 +27,7 @@ SMALL_BYTES = 4 << 20  # larger objects get a session of their own
 
 
 def download(pinned: PinnedObject, path: str, callback: Callback) -> None:
-    """Write an object to a file; create its folder if it is missing.
-
-    Raises:
-        ChangedError: the object was replaced meanwhile.
-        StorageError: or a subclass, from the storage.
-        OSError: the file cannot be written.
-    """
+    """Write an object to a file; create its folder if it is missing."""
     callback.set_size(pinned.size_bytes)
     with _destination(path) as name, open(name, "wb", buffering=0) as file:
         is_seekable = file.seekable()
@@ -51,15 +45,7 @@ def is_small(pinned: PinnedObject) -> bool:
 
 
 def download_small(objects: Mapping[str, PinnedObject]) -> Iterator[str]:
-    """Write small objects to files, several in each session of the engine; yield each path when it is written.
-
-    Args:
-        objects: Path of a file to its object.
-
-    Raises:
-        StorageError: or a subclass, from the storage.
-        OSError: a file cannot be written.
-    """
+    """Write small objects to files, several in each session of the engine; yield each path when it is written."""
     for first in range(0, len(objects), AT_A_TIME):
         some = dict(list(objects.items())[first : first + AT_A_TIME])
         for path, content in zip(some, read_ranges(some, [(path, None, None) for path in some], None), strict=True):

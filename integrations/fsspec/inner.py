@@ -59,13 +59,7 @@ class ReadOnly(WholeFiles):
 
 
 class StoreFileSystem(ReadOnly, AbstractFileSystem):  # type: ignore[misc]  # fsspec has no types
-    """Lists the files and folders of a store; paths are URLs without their scheme.
-
-    Args:
-        scheme: The scheme of the URLs.
-        options: The storage options.
-        settings: How requests are made.
-    """
+    """Lists the files and folders of a store; paths are URLs without their scheme."""
 
     cachable = False
 
@@ -121,18 +115,7 @@ def _folder(path: str) -> dict[str, Any]:
 
 
 class Inner:
-    """Finds and lists objects.
-
-    Args:
-        protocol: The protocol of the file system; None with `fs`.
-        options: The arguments of the file system, or None.
-        fs: The caller's own file system, or None.
-        settings: How requests are made; an attribute, too.
-
-    Raises:
-        OptionError: neither `protocol` nor `fs` is passed, or both are.
-        StreamerError: the file system cannot be created.
-    """
+    """Finds and lists objects."""
 
     def __init__(
         self,
@@ -165,12 +148,7 @@ class Inner:
         return self._fs
 
     def opened(self, path: str) -> Opened:
-        """Look up an object.
-
-        Raises:
-            ObjectNotFoundError: there is no such object; a folder is not an object.
-            StorageError: or a subclass.
-        """
+        """Look up an object."""
         uri, options, fs = (self._uri(path), self._options, None) if self._has_backend else (path, None, self.fs)
         with opened_store(hidden_uri(uri), options, fs, self.settings, self._backends) as store:
             (info,) = settled(store, [store.info(store.root)])
@@ -178,23 +156,14 @@ class Inner:
 
     @contextmanager
     def written(self, path: str) -> Iterator[tuple[Store, str]]:
-        """Open the store of an object that is written; yield the store, and the URL of the object for messages.
-
-        Raises:
-            StorageError: or a subclass.
-        """
+        """Open the store of an object that is written; yield the store, and the URL of the object for messages."""
         uri, options, fs = (self._uri(path), self._options, None) if self._has_backend else (path, None, self.fs)
         with opened_store(hidden_uri(uri), options, fs, self.settings, self._backends) as store:
             yield store, uri
 
     @contextmanager
     def with_own_errors(self, path: str) -> Iterator[AbstractFileSystem]:
-        """Yield the file system; exceptions in the block become errors of this package, without secrets.
-
-        Raises:
-            OptionError: the path is a URL of another storage than the caller's file system.
-            StorageError: or a subclass.
-        """
+        """Yield the file system; exceptions in the block become errors of this package, without secrets."""
         if self._callers is not None:
             check_scheme(self._callers, path, BUILTIN_SCHEMES)
         uri = hidden_uri(str(self.fs.unstrip_protocol(path)))

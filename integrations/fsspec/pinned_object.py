@@ -35,21 +35,11 @@ LookUp = Callable[[str], Opened]  # takes a path
 class PinnedObject:
     """Reads one object.
 
-    Args:
-        look_up: Looks up the object, in this or another process.
-        path: The path of the object in the file system.
-        settings: How to read.
-        expected: Version and size that the object had in another process, or None.
-
     Attributes:
         uri: The URI of the object, without secrets.
         settings: How to read.
         size_bytes: Its size.
         version: Its version as the storage reports it, or None.
-
-    Raises:
-        ChangedError: version or size differ from `expected`.
-        StorageError: or a subclass.
     """
 
     def __init__(
@@ -64,12 +54,7 @@ class PinnedObject:
         self._is_confirmed = isinstance(opened.source_object.source, HttpSource)
 
     def read(self, begin: int, end: int) -> bytes:
-        """Read a range of the object.
-
-        Raises:
-            ChangedError: the object was replaced.
-            StorageError: or a subclass.
-        """
+        """Read a range of the object."""
         (content,), (pinned,) = read_bytes([self.source_object()], [(0, begin, end)], self.fresh_settings())
         self.pin(pinned)
         return content

@@ -56,11 +56,6 @@ def read_ranges(
 ) -> list[bytes | StreamerError]:
     """Read ranges of objects, all in one session of the engine.
 
-    Args:
-        objects: The result of `opened_objects`.
-        wanted: Path, start and end of each range, as in a slice.
-        max_gap: The largest gap between two ranges that is read and dropped, in bytes; None uses the option.
-
     Returns:
         The bytes of each range, or the error of its object. An error that does not concern a single object is returned
         for all ranges that are not read yet.

@@ -117,14 +117,7 @@ class _RawFile(PositionedFile):
 
 
 class RemoteFile(io.BufferedReader):
-    """An object, open for reading, with the attributes of files of fsspec.
-
-    Args:
-        fs: The file system of the object.
-        path: The path of the object in the file system.
-        pinned: The version of the object.
-        block_size: The least bytes that a read fetches; None for as many as a request is worth.
-    """
+    """An object, open for reading, with the attributes of files of fsspec."""
 
     def __init__(self, fs: StreamerFileSystem, path: str, pinned: PinnedObject, block_size: int | None) -> None:
         self.fs, self.path = fs, path

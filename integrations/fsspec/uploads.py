@@ -32,11 +32,6 @@ class WholeFileWrites(ListedInside):
 
         Modes are ``"rb"``, ``"wb"`` and ``"xb"``, and these without ``b`` for text. A file that is written shows up
         when it is closed; see `WrittenFile`.
-
-        Raises:
-            io.UnsupportedOperation: another mode.
-            OptionError: an argument is unknown, or cannot be combined.
-            StorageError: or a subclass.
         """
         if compression is not None and "r" not in mode:  # fsspec would not close the file inside
             hint = "Use fsspec.open(url, mode, compression=…), or compress what you write"
@@ -51,12 +46,6 @@ class WholeFileWrites(ListedInside):
             value: The bytes.
             mode: ``"create"``: there must be no such file.
             named: Must be empty.
-
-        Raises:
-            FileExistsError: the file exists, with ``mode="create"``.
-            OptionError: there is no such mode.
-            ChangedError: another program has written the file meanwhile.
-            StorageError: or a subclass.
         """
         check_names("pipe_file", named, frozenset())
         content = memoryview(value).cast("B")
@@ -66,19 +55,7 @@ class WholeFileWrites(ListedInside):
     def put_file(
         self, lpath: Any, rpath: str, callback: Callback | None = None, mode: str = "overwrite", **named: Any
     ) -> None:
-        """Copy a local file; for a folder, create the folder.
-
-        Args:
-            lpath: The local file.
-            rpath: The path to write to.
-            callback: Called with the number of bytes.
-            mode: As for `pipe_file`.
-            named: Must be empty.
-
-        Raises:
-            ChangedError: the local file changes, or another program has written the file, meanwhile.
-            StorageError: as for `pipe_file`, and if the local file cannot be read.
-        """
+        """Copy a local file; for a folder, create the folder."""
         check_names("put_file", named, {"maxdepth", "recursive"})
         if os.path.isdir(lpath):
             self.makedirs(rpath, exist_ok=True)
@@ -98,11 +75,7 @@ class WholeFileWrites(ListedInside):
 
 
 def check_names(method: str, named: Mapping[str, Any], known: frozenset[str] | set[str]) -> None:
-    """Refuse unknown arguments of a call.
-
-    Raises:
-        OptionError: an argument is unknown.
-    """
+    """Refuse unknown arguments of a call."""
     if unknown := sorted(named.keys() - known):
         raise OptionError(
             f"{method} of streamer:: has no argument {unknown[0][:80]!r}", hint="Leave it out, or use the attribute fs"
@@ -111,13 +84,7 @@ def check_names(method: str, named: Mapping[str, Any], known: frozenset[str] | s
 
 @contextmanager
 def _local_bytes(path: str, settings: Settings, callback: Callback) -> Iterator[tuple[int, Iterator[memoryview]]]:
-    """Yield the size of a local file, and its bytes in order.
-
-    Raises:
-        UsageError: it is a pipe, a device or a socket.
-        ChangedError: the file changes while it is read.
-        StorageError: or a subclass.
-    """
+    """Yield the size of a local file, and its bytes in order."""
 
     def pieces() -> Iterator[memoryview]:
         for piece in file.pieces(file.digests()):

@@ -51,11 +51,6 @@ class WrittenFile(io.RawIOBase):
         part_bytes: Size of a part; None for the usual one.
         size_bytes: Size of the object, if it is known.
         autocommit: Whether the object shows up when the file is closed, or in `commit`.
-
-    Raises:
-        FileExistsError: the object exists, with ``"xb"``.
-        OptionError: the parts are too small.
-        StorageError: or a subclass. For a file that is smaller than a part, only `close` raises it.
     """
 
     def __init__(
@@ -125,13 +120,7 @@ class WrittenFile(io.RawIOBase):
         return view.nbytes
 
     def close(self) -> None:
-        """Send the remaining bytes and show the object, unless `commit` is to do this or an exception is handled.
-
-        Raises:
-            ChangedError: another program has written the object meanwhile.
-            UsageError: another number of bytes was written than `size_bytes`.
-            StorageError: or a subclass.
-        """
+        """Send the remaining bytes and show the object, unless `commit` is to do this or an exception is handled."""
         if self.closed:
             return
         try:

@@ -44,13 +44,7 @@ class SmallModel(torch.nn.Module):
 def is_filled_alike(
     ours: Callable[[SmallModel], object], theirs: Callable[[SmallModel], object], expected: Mapping[str, torch.Tensor]
 ) -> bool:
-    """Whether our loader and the engine's own loader both fill a model with the written tensors.
-
-    Args:
-        ours: Fills the model; its exceptions pass.
-        theirs: Fills the model from the files, without this package.
-        expected: The written tensors.
-    """
+    """Whether our loader and the engine's own loader both fill a model with the written tensors."""
     own, other = SmallModel(), SmallModel()
     try:
         theirs(other)
@@ -62,14 +56,7 @@ def is_filled_alike(
 
 
 def both_loaders(loader: Any, base: type, base_format: str, **fields: Any) -> tuple[Any, Any]:
-    """Return a loader that uses this package's engine and a loader of the serving engine, with equal configurations.
-
-    Args:
-        loader: Our loader, as the serving engine created it; it is not changed.
-        base: The serving engine's class from which our loader derives.
-        base_format: The ``load_format`` of this class.
-        fields: Fields of the configuration, for both.
-    """
+    """Return a loader that uses this package's engine and a loader of the serving engine, with equal configurations."""
     plain = changed(loader.load_config, ignore_patterns=[], **fields)
     ours = type(loader)(changed(plain, model_loader_extra_config=_READ_BY_ENGINE))
     return ours, base(changed(plain, load_format=base_format, model_loader_extra_config={}))

@@ -11,31 +11,18 @@ __all__ = ["all_fit", "first_misfit", "refusal", "without_url"]
 
 
 def without_url(engine: str, format_name: str) -> str:
-    """Return the text for a hook that does not fit: the consequence, and the commands that work with any version.
-
-    Args:
-        engine: The beginning of its command: ``"vllm serve"``.
-        format_name: The load format.
-    """
+    """Return the text for a hook that does not fit: the consequence, and the commands that work with any version."""
     return f"the load format {format_name!r} cannot be used. Use: python -m streamer pull URI DIR, then {engine} DIR"
 
 
 def all_fit(hooks: Iterable[Hook]) -> bool:
-    """Whether all hooks fit; each hook that does not is logged, once per process.
-
-    Raises:
-        UsageError: the import of the engine fails.
-    """
+    """Whether all hooks fit; each hook that does not is logged, once per process."""
     fitting = [hook.fits() for hook in hooks]  # a list, so that each misfit is logged
     return all(fitting)
 
 
 def first_misfit(hooks: Iterable[Hook]) -> str | None:
-    """Return the first hook that does not fit, with the reason; None if all fit.
-
-    Raises:
-        UsageError: as for `all_fit`.
-    """
+    """Return the first hook that does not fit, with the reason; None if all fit."""
     reasons = ((hook.label, hook.misfit()) for hook in hooks)
     return next((f"{label}: {reason}" for label, reason in reasons if reason is not None), None)
 

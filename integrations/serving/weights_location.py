@@ -32,15 +32,6 @@ def weights_of(name: str, subfolder: str | None, revision: str | None, download_
     """Return the path or URL of a model's folder.
 
     A repository of the Hub is read from the Hub, without a copy on the disk, unless all of it was downloaded before.
-
-    Args:
-        name: The engine's name of the model.
-        subfolder: A sub-folder of the model, or None.
-        revision: The revision of a repository, or None.
-        download_dir: The engine's folder of repositories; None for the folder of the Hub's library.
-
-    Raises:
-        UsageError: a revision is set for a URL, whose storage would ignore it.
     """
     if is_url(name) and revision:
         scheme = name.partition("://")[0].lower()
@@ -57,14 +48,7 @@ def weights_of(name: str, subfolder: str | None, revision: str | None, download_
 def without_ignored(
     folder: str, patterns: Sequence[str] | str | None, storage_options: Any, options: Options | None
 ) -> str | list[str]:
-    """Return the shards of a folder without those that match ``ignore_patterns``, or the folder if none match.
-
-    Args:
-        folder: The result of `weights_of`.
-        patterns: The engine's patterns; its default matches only files in a sub-folder, which are never read.
-        storage_options: As for `streamer.load`.
-        options: As for `streamer.load`.
-    """
+    """Return the shards of a folder without those that match ``ignore_patterns``, or the folder if none match."""
     wanted = [each for each in ([patterns] if isinstance(patterns, str) else patterns or ()) if "/" not in each]
     if not wanted:
         return folder
@@ -92,18 +76,7 @@ def _inside(folder: str, subfolder: str | None) -> str:
 
 
 def pull_small_files(url: str, folder: str, log: logging.Logger, *, takes_code: bool) -> None:
-    """Pull the small files of a model into a folder, once per node.
-
-    Args:
-        url: The URL of the model.
-        folder: The folder to fill.
-        log: The logger for a line on the pulled files.
-        takes_code: Whether the user trusts the code in the model's folder.
-
-    Raises:
-        StreamerError: as for ``python -m streamer pull``.
-        OSError: the folder cannot be written, or has no room.
-    """
+    """Pull the small files of a model into a folder, once per node."""
     wanted = Wanted(exclude=left_behind(takes_code=takes_code), largest_bytes=LARGEST_BYTES)
     report = pull(url, folder, wanted, progress=False, on_wait=log.info)
     log.info("Pulled %d files of %s into %s", report.files, report.uri, folder)

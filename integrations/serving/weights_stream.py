@@ -60,15 +60,7 @@ class ExtraConfig:
 
 
 def parsed(given: Any, of_engine: tuple[str, ...]) -> ExtraConfig:
-    """Check and divide the dictionary of the user.
-
-    Args:
-        given: The dictionary.
-        of_engine: The keys of the engine's own loader.
-
-    Raises:
-        OptionError: `given` is no dictionary, has an unknown key, or a value that `streamer.Options` does not accept.
-    """
+    """Check and divide the dictionary of the user."""
     if not isinstance(given or {}, dict):
         raise OptionError(f"model_loader_extra_config must be a dict, not {type(given).__name__}")
     left = dict(given or {})
@@ -93,16 +85,7 @@ def for_place(options: Options | None, place: str) -> Options | None:
 def mapped_weights(
     place: str | list[str], names: Callable[[str], bool], progress: ProgressOption
 ) -> Generator[tuple[str, torch.Tensor], None, None] | None:
-    """Map the shards of a checkpoint; return None if a part of it is not in the page cache.
-
-    Args:
-        place: A folder or shards, as paths or URLs.
-        names: Returns whether a tensor of this name is needed.
-        progress: As for `streamer.load`.
-
-    Raises:
-        StreamerError: as for `streamer.load`, before the first tensor.
-    """
+    """Map the shards of a checkpoint; return None if a part of it is not in the page cache."""
     if any(scheme_of(each) != "file" for each in ([place] if isinstance(place, str) else place)):
         return None
     whole = WholeCheckpoint(Request(uri=place))
@@ -155,9 +138,6 @@ def stream_weights(
         patterns: Patterns of files in the folder; the first one that matches any file counts. None: the checkpoint.
         ignored: Patterns of files that are not read.
         progress: As for `streamer.load`.
-
-    Raises:
-        StreamerError: as for `streamer.stream`.
     """
     places: list[Any] = [f"{folder.rstrip('/')}/{each}" for each in patterns or ()]
     if not places:

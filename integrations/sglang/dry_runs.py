@@ -19,12 +19,7 @@ __all__ = ["TENSORS"]
 
 
 def _is_filled_alike(loader: Any, model_config: Any) -> bool:
-    """Whether our loader and SGLang's loader from which it derives fill a small model equally.
-
-    Args:
-        loader: Our loader, as SGLang created it; it is not changed.
-        model_config: The configuration of the model that is loaded.
-    """
+    """Whether our loader and SGLang's loader from which it derives fill a small model equally."""
     with small_checkpoint() as (location, expected), without_lines(DefaultModelLoader.__module__):
         small = changed(model_config, model_path=location.uri, model_weights="", revision=None)
         ours, theirs = both_loaders(loader, DefaultModelLoader, "safetensors", draft_model_idx=None)

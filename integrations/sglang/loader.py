@@ -31,16 +31,7 @@ __all__ = ["StreamerModelLoader"]
 
 
 class StreamerModelLoader(DefaultModelLoader):  # type: ignore[misc]
-    """Loads safetensors from any path or URL, or from the Hub; also for ``update_weights_from_disk``.
-
-    Args:
-        load_config: Its ``model_loader_extra_config`` holds fields of `streamer.Options`, ``storage_options`` and
-            ``verify``. If it is empty, as for a reload, the configuration of the command line counts.
-
-    Raises:
-        OptionError: there is an unknown key, or a wrong value.
-        UsageError: ModelOpt is to quantize the model, which needs another loader.
-    """
+    """Loads safetensors from any path or URL, or from the Hub; also for ``update_weights_from_disk``."""
 
     def __init__(self, load_config: Any) -> None:
         modelopt = load_config.modelopt_config
@@ -57,12 +48,7 @@ class StreamerModelLoader(DefaultModelLoader):  # type: ignore[misc]
         """Download nothing: the weights are read where they are."""
 
     def load_model(self, **named: Any) -> Any:
-        """Create and fill a model: SGLang's own loader does it, with the tensors of `_get_weights_iterator`.
-
-        Raises:
-            UsageError: SGLang takes tensors in another way, or requested none, and the model is not filled.
-            StreamerError: as for `streamer.load`.
-        """
+        """Create and fill a model: SGLang's own loader does it, with the tensors of `_get_weights_iterator`."""
         reason = TENSORS.misfit(self, named.get("model_config"))
         if reason is not None:
             raise refusal(f"{TENSORS.label}: {reason}", COMMAND, "streamer")

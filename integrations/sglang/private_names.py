@@ -16,12 +16,7 @@ def all_weights(loader: Any, model_config: Any, model: Any) -> Iterator[tuple[st
 
 
 def is_of_another_draft(name: str, draft: int | None) -> bool:
-    """Whether a tensor belongs to another draft than the one that is loaded.
-
-    Args:
-        name: The name of the tensor.
-        draft: The number of the draft; None if the model is not one of several drafts.
-    """
+    """Whether a tensor belongs to another draft than the one that is loaded."""
     match = None if draft is None else DefaultModelLoader._MTP_PATTERN.match(name)
     return match is not None and int(match.group(1)) != draft
 

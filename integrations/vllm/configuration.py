@@ -105,15 +105,7 @@ def _untying(theirs: Callable[..., None], config: Any) -> None:
 
 
 def pulled(url: str, *, takes_code: bool) -> str:
-    """Pull the small files of a model, once per node; return their folder.
-
-    Args:
-        url: The URL of the model.
-        takes_code: Whether the user trusts the code in the model's folder.
-
-    Raises:
-        StreamerError: as for ``python -m streamer pull``.
-    """
+    """Pull the small files of a model, once per node; return their folder."""
     forward_log()
     name = hashlib.sha256(redact(url).encode()).hexdigest()[:16]
     folder = os.path.join(get_cache_dir(), "streamer", name)

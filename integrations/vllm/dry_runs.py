@@ -21,12 +21,7 @@ __all__ = ["SHARDED_TENSORS", "TENSORS"]
 
 
 def _is_filled_alike(loader: Any, model_config: Any) -> bool:
-    """Whether our loader and vLLM's loader from which it derives fill a small model equally.
-
-    Args:
-        loader: Our loader, as vLLM created it; it is not changed.
-        model_config: The configuration of the model that is loaded.
-    """
+    """Whether our loader and vLLM's loader from which it derives fill a small model equally."""
     base, theirs_format = DefaultModelLoader, "safetensors"
     if isinstance(loader, ShardedStateLoader):
         base, theirs_format = ShardedStateLoader, "sharded_state"

@@ -30,15 +30,7 @@ __all__ = ["StreamerModelLoader"]
 
 
 class StreamerModelLoader(DefaultModelLoader):  # type: ignore[misc]
-    """Loads safetensors from any path or URL, or from the Hub.
-
-    Args:
-        load_config: Its ``model_loader_extra_config`` holds fields of `streamer.Options`, ``storage_options`` and
-            ``verify``, beside vLLM's ``enable_weights_track``.
-
-    Raises:
-        OptionError: there is an unknown key, or a wrong value.
-    """
+    """Loads safetensors from any path or URL, or from the Hub."""
 
     def __init__(self, load_config: Any) -> None:
         forward_log()
@@ -53,12 +45,7 @@ class StreamerModelLoader(DefaultModelLoader):  # type: ignore[misc]
         """Download nothing: the weights are read where they are."""
 
     def load_weights(self, model: Any, model_config: Any) -> None:
-        """Fill a model: vLLM's own loader does it, with the tensors of `get_all_weights`.
-
-        Raises:
-            UsageError: vLLM takes tensors in another way, or requested none, and the model is not filled.
-            StreamerError: as for `streamer.load`.
-        """
+        """Fill a model: vLLM's own loader does it, with the tensors of `get_all_weights`."""
         reason = TENSORS.misfit(self, model_config)
         if reason is not None:
             raise refusal(f"{TENSORS.label}: {reason}", COMMAND, "streamer")
@@ -72,12 +59,7 @@ class StreamerModelLoader(DefaultModelLoader):  # type: ignore[misc]
             raise refusal("DefaultModelLoader.load_weights requested no tensor", COMMAND, "streamer")
 
     def get_all_weights(self, model_config: Any, model: Any) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yield the tensors of a model, and those of its other checkpoints.
-
-        Args:
-            model_config: Its ``model_weights`` names the weights, or its ``model`` if that is empty.
-            model: The model; it knows which tensors it does not use, and its other checkpoints.
-        """
+        """Yield the tensors of a model, and those of its other checkpoints."""
         _advise_huge_pages(model)
         primary = DefaultModelLoader.Source(
             model_config.model_weights or model_config.model,

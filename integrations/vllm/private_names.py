@@ -30,11 +30,7 @@ def is_left_out(loader: Any) -> Callable[[str], bool]:
 
 
 def files_of_rank(pattern: str | None) -> str:
-    """Return the pattern of the files that this rank saved.
-
-    Args:
-        pattern: The user's pattern, with the name of the rank in braces; None for the default.
-    """
+    """Return the pattern of the files that this rank saved."""
     return str(ShardedStateLoader._render_default_pattern(pattern, part="*"))
 
 

@@ -13,12 +13,7 @@ __all__ = ["refusing_loader"]
 
 
 def refusing_loader(name: str, reason: str) -> type:
-    """Return a loader class whose construction raises.
-
-    Args:
-        name: The name of the load format.
-        reason: The name of vLLM that does not fit, and why.
-    """
+    """Return a loader class whose construction raises."""
 
     def refuse(cls: type, *_: Any, **__: Any) -> NoReturn:  # noqa: ARG001 (vLLM chooses the arguments)
         raise refusal(reason, COMMAND, name)

@@ -24,14 +24,7 @@ _HINT = "Save the state again, with the same version of vLLM and as many ranks"
 
 
 class StreamerShardedLoader(ShardedStateLoader):  # type: ignore[misc]
-    """Loads files of ``ShardedStateLoader.save_model``; each rank reads its own files.
-
-    Args:
-        load_config: Its ``model_loader_extra_config`` holds keys of `StreamerModelLoader`, and vLLM's ``pattern``.
-
-    Raises:
-        OptionError: there is an unknown key, or a wrong value.
-    """
+    """Loads files of ``ShardedStateLoader.save_model``; each rank reads its own files."""
 
     def __init__(self, load_config: Any) -> None:
         forward_log()
@@ -45,13 +38,7 @@ class StreamerShardedLoader(ShardedStateLoader):  # type: ignore[misc]
         """Download nothing: the weights are read where they are."""
 
     def load_weights(self, model: Any, model_config: Any) -> None:
-        """Fill a model.
-
-        Raises:
-            FormatError: the files lack a tensor of the model, or have a tensor that the model lacks.
-            UsageError: vLLM takes tensors in another way.
-            StreamerError: as for `streamer.load`.
-        """
+        """Fill a model."""
         reason = SHARDED_TENSORS.misfit(self, model_config)
         if reason is not None:
             raise refusal(f"{SHARDED_TENSORS.label}: {reason}", COMMAND, "streamer_sharded")

@@ -27,11 +27,7 @@ def is_taken_over() -> bool:
 
 
 def translated(load_config: Any) -> Any:
-    """Return ``model_loader_extra_config``, with Run:ai's keys translated if the load format is one of Run:ai's.
-
-    Args:
-        load_config: The configuration of vLLM.
-    """
+    """Return ``model_loader_extra_config``, with Run:ai's keys translated if the load format is one of Run:ai's."""
     given = load_config.model_loader_extra_config
     if not str(load_config.load_format).startswith("runai_streamer") or not isinstance(given, dict):
         return given

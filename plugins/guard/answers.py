@@ -43,22 +43,14 @@ MOST_CHECKSUMMED_BYTES = 1 << 40  # more than any range; Azure's servers send ch
 
 
 def text_in(value: Any, what: str, *, may_be_none: bool = False) -> Any:
-    """Return a value if it is text.
-
-    Raises:
-        BrokenContractError: it is not text.
-    """
+    """Return a value if it is text."""
     if isinstance(value, str) or (value is None and may_be_none):
         return value
     raise BrokenContractError(f"gave {kind_of(value)} as {what}, which must be text{' or None' if may_be_none else ''}")
 
 
 def number_in(value: Any, what: str, low: int, high: int) -> int:
-    """Return a value if it is a whole number, of Python or of numpy.
-
-    Raises:
-        BrokenContractError: it is not, or is out of its bounds.
-    """
+    """Return a value if it is a whole number, of Python or of numpy."""
     try:
         number = operator.index(value)
     except TypeError:
@@ -71,15 +63,7 @@ def number_in(value: Any, what: str, low: int, high: int) -> int:
 
 
 def info_in(answer: Any, path: str | None = None) -> ObjectInfo:
-    """Return the description of one object.
-
-    Args:
-        answer: The store's return value.
-        path: The requested object; None for an entry of a listing.
-
-    Raises:
-        BrokenContractError: it is no description, or describes another object.
-    """
+    """Return the description of one object."""
     if not isinstance(answer, ObjectInfo):
         raise BrokenContractError(f"returned {kind_of(answer)}, not an ObjectInfo")
     if not text_in(answer.path, "path"):
@@ -95,18 +79,7 @@ def info_in(answer: Any, path: str | None = None) -> ObjectInfo:
 
 
 def listing_in(answer: Any, folder: str, limits: Limits, uri: str) -> list[ObjectInfo]:
-    """Return the objects directly in a folder, sorted.
-
-    Args:
-        answer: The return value of the store's `find`.
-        folder: The prefix with which `find` was called.
-        limits: Bounds of the number of entries.
-        uri: The folder, without secrets.
-
-    Raises:
-        BrokenContractError: it is no listing, or the listing of another folder.
-        StorageError: there are too many entries.
-    """
+    """Return the objects directly in a folder, sorted."""
     if isinstance(answer, (str, bytes)) or not isinstance(answer, Iterable):
         raise BrokenContractError(f"returned {kind_of(answer)}, not a list of ObjectInfo")
     count = ListingCount(limits, uri)
@@ -125,17 +98,7 @@ def listing_in(answer: Any, folder: str, limits: Limits, uri: str) -> list[Objec
 
 
 def names_in(answer: Any, limits: Limits, uri: str | None) -> list[str]:
-    """Return the names of the folders in a folder, sorted.
-
-    Args:
-        answer: The return value of the store's `folders`.
-        limits: Bounds of the number of entries.
-        uri: The folder, without secrets.
-
-    Raises:
-        BrokenContractError: the value is no list of names.
-        StorageError: there are too many names.
-    """
+    """Return the names of the folders in a folder, sorted."""
     if isinstance(answer, (str, bytes)) or not isinstance(answer, Iterable):
         raise BrokenContractError(f"returned {kind_of(answer)}, not a list of names")
     count, names = ListingCount(limits, uri or ""), set()
@@ -147,9 +110,6 @@ def names_in(answer: Any, limits: Limits, uri: str | None) -> list[str]:
 
 def is_directly_in(folder: str, path: str) -> bool:
     """Return whether a listed path is an object directly in a folder, not the folder itself or in a sub-folder.
-
-    Raises:
-        BrokenContractError: the path is outside of the folder.
 
     Example:
         >>> [is_directly_in("models/llama", f"models/llama{rest}") for rest in ("/a.safetensors", "/old/b", "/", "")]
@@ -168,11 +128,7 @@ def is_directly_in(folder: str, path: str) -> bool:
 
 
 def digest_in(answer: Any) -> ObjectDigest | NoDigest:
-    """Return the digest of an object; the caller checks whether it fits the object's size.
-
-    Raises:
-        BrokenContractError: it is no digest.
-    """
+    """Return the digest of an object; the caller checks whether it fits the object's size."""
     if isinstance(answer, NoDigest):
         text_in(answer.reason, "reason of NoDigest")
         return answer
@@ -188,11 +144,7 @@ def digest_in(answer: Any) -> ObjectDigest | NoDigest:
 
 
 def checked_http(source: HttpSource) -> HttpSource:
-    """Return the source as a plain value of checked parts; `refresh` stays unchanged.
-
-    Raises:
-        BrokenContractError: a part has another type than documented, or cannot be sent.
-    """
+    """Return the source as a plain value of checked parts; `refresh` stays unchanged."""
     if not _URL.match(line_in(source.url, "url")) or any(letter.isspace() for letter in source.url):
         raise BrokenContractError("gave a url that is not http:// or https://, or has spaces that are not quoted")
     if source.refresh is not None and not callable(source.refresh):
@@ -214,11 +166,7 @@ def checked_http(source: HttpSource) -> HttpSource:
 
 
 def path_in(value: Any, what: str, *, may_be_none: bool = False) -> Any:
-    """Return a path as text.
-
-    Raises:
-        BrokenContractError: it is no path.
-    """
+    """Return a path as text."""
     if value is None and may_be_none:
         return None
     path = os.fspath(value) if isinstance(value, os.PathLike) else value
@@ -244,11 +192,7 @@ def _headers(headers: Any) -> dict[str, str]:
 
 
 def line_in(value: Any, what: str, *, may_be_none: bool = False) -> Any:
-    """Return a text if it fits into one line of a request.
-
-    Raises:
-        BrokenContractError: it does not.
-    """
+    """Return a text if it fits into one line of a request."""
     text = text_in(value, what, may_be_none=may_be_none)
     if text is None:
         return None

@@ -87,13 +87,7 @@ class Plugin:
         return f"{self.distribution} {self.version}".rstrip()
 
     def error(self, what: str, *, method: str | None = None, uri: str | None = None) -> PluginError:
-        """Make the error for a fault of the plug-in.
-
-        Args:
-            what: The fault, beginning with a verb.
-            method: The method that was called, or None before the first call.
-            uri: The object or folder of the call, without secrets.
-        """
+        """Make the error for a fault of the plug-in."""
         return PluginError(
             f"The backend {self.entry_point} of {self.label} {what}",
             uri=uri,
@@ -106,11 +100,7 @@ class Plugin:
 
 
 class BrokenContractError(Exception):
-    """An answer of a plug-in is not allowed by docs/write-a-plugin.md.
-
-    Args:
-        what: The fault, beginning with a verb.
-    """
+    """An answer of a plug-in is not allowed by docs/write-a-plugin.md."""
 
     def __init__(self, what: str) -> None:
         super().__init__(what)
@@ -213,12 +203,6 @@ def _text_of(error: BaseException) -> str:
 class Calls:
     """Calls functions of one plug-in, for one URL.
 
-    Args:
-        plugin: The plug-in.
-        uri: The URL.
-        options: Its storage options.
-        limits: Bounds of the load.
-
     Attributes:
         plugin: The plug-in.
         limits: Bounds of the load.
@@ -233,18 +217,7 @@ class Calls:
     def ask(
         self, method: str, function: Callable[[], Answer], uri: str | None = None, *, limit_s: float | None = None
     ) -> Answer:
-        """Call a function on a separate thread, with the caller's context variables.
-
-        Args:
-            method: Name of the method in errors.
-            function: Called once. Its checks of the plug-in's answer are timed, too.
-            uri: The object or folder of the call, without secrets; None for the URL.
-            limit_s: How long the call may take; None for `Limits.block_deadline_s`.
-
-        Raises:
-            TransferTimeoutError: the call did not return in time; its thread is abandoned.
-            StreamerError: as `call`.
-        """
+        """Call a function on a separate thread, with the caller's context variables."""
         limit_s = self.limits.block_deadline_s if limit_s is None else limit_s
         uri = self.uri if uri is None else uri
         with self._secrets.masking_errors():
@@ -267,18 +240,7 @@ class Calls:
         uri: str,
         byte_range: tuple[int, int] | None = None,
     ) -> Answer:
-        """Call a function on this thread, which is one of the engine's.
-
-        Args:
-            method: Name of the method in errors.
-            function: Called once, with `arguments`.
-            arguments: Arguments of the function.
-            uri: The object of the call, without secrets.
-            byte_range: Half-open range that it reads, or None.
-
-        Raises:
-            StreamerError: raised by the function itself, or translated from its exception (`error_of`).
-        """
+        """Call a function on this thread, which is one of the engine's."""
         with self._secrets.masking_errors():
             return self._call(method, partial(function, *arguments), uri, byte_range)
 

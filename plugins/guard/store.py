@@ -43,13 +43,7 @@ CLOSE_TIMEOUT_S = 10.0  # a load that has all its tensors should not wait longer
 
 
 class GuardedUpload:
-    """See `streamer.core.store.uploads.Upload`.
-
-    Args:
-        upload: The plug-in's upload.
-        calls: Calls the methods of the upload.
-        uri: URL of the object, without secrets, or None.
-    """
+    """See `streamer.core.store.uploads.Upload`."""
 
     def __init__(self, upload: Upload, calls: Calls, uri: str | None) -> None:
         self._upload, self._calls, self.uri = upload, calls, uri
@@ -70,11 +64,7 @@ class GuardedUpload:
 
 
 def upload_in(answer: Any) -> Upload:
-    """Return an answer if it is an upload.
-
-    Raises:
-        BrokenContractError: it is no upload; the message names the missing attributes.
-    """
+    """Return an answer if it is an upload."""
     lacking = [name for name in METHODS_OF_UPLOADS if not callable(getattr(answer, name, None))]
     parallel_parts = getattr(answer, "parallel_parts", None)
     if not isinstance(parallel_parts, int) or parallel_parts < 1:
@@ -86,17 +76,7 @@ def upload_in(answer: Any) -> Upload:
 
 
 def guarded_source(source: Any, calls: Calls, uri: str, store: object) -> Source:
-    """Return a checked source with wrapped functions.
-
-    Args:
-        source: The return value of the plug-in's store.
-        calls: Calls the functions of the plug-in.
-        uri: URL of the object, without secrets.
-        store: The plug-in's store, which is kept alive as long as the source.
-
-    Raises:
-        BrokenContractError: it is no source, or a part of it has another type than documented.
-    """
+    """Return a checked source with wrapped functions."""
     if isinstance(source, HttpSource):
         checked = checked_http(source)
         return replace(checked, refresh=source.refresh and _refresh(source, calls, uri, store), holder=store)
@@ -163,10 +143,6 @@ def _read(source: PythonSource, buffer: memoryview, offset: int) -> int:
 class GuardedStore:
     """A wrapped store. An attribute that is not in the contract is read from the plug-in's store.
 
-    Args:
-        store: The plug-in's store.
-        calls: Calls the methods of the store.
-
     Attributes:
         root: The root of the plug-in's store, as it was when it was opened.
     """
@@ -205,11 +181,7 @@ class GuardedStore:
         return calls.ask("source", lambda: guarded_source(store.source(info), calls, info.uri, store), info.uri)
 
     def close(self) -> None:
-        """Close the plug-in's store.
-
-        Raises:
-            StreamerError: closing failed; the sources stay valid.
-        """
+        """Close the plug-in's store."""
         limit_s = min(CLOSE_TIMEOUT_S, self._calls.limits.block_deadline_s)
         self._calls.ask("close", self._store.close, limit_s=limit_s)
 
@@ -245,11 +217,7 @@ class GuardedStore:
 
 
 def guarded(store: Any, calls: Calls) -> GuardedStore:
-    """Wrap the return value of a plug-in's hook.
-
-    Raises:
-        PluginError: it is no store; the message names the missing methods.
-    """
+    """Wrap the return value of a plug-in's hook."""
     return GuardedStore(store, calls)
 
 

@@ -70,21 +70,12 @@ class RequestArguments(LoadArguments, total=False):
 
 
 def takes_request(**defaults: Any) -> Callable[[Function], Function]:
-    """Replace ``**how`` in the signature of a function by the fields of a `Request`.
-
-    Args:
-        defaults: The defaults that differ from those of `Request`.
-    """
+    """Replace ``**how`` in the signature of a function by the fields of a `Request`."""
     return takes_fields(Request, **defaults)
 
 
 def takes_fields(of: type, **defaults: Any) -> Callable[[Function], Function]:
-    """Write the fields of a dataclass into the signature of a function, in place of its ``**how``.
-
-    Args:
-        of: The dataclass; fields without a default are left out.
-        defaults: The defaults that differ from those of the class.
-    """
+    """Write the fields of a dataclass into the signature of a function, in place of its ``**how``."""
 
     def signed(function: Function) -> Function:
         own = [*inspect.signature(function).parameters.values()][:-1]
@@ -116,12 +107,7 @@ def hidden_arguments(uri: Any, how: Mapping[str, Any]) -> tuple[Any, Any]:
 
 
 def request_of(function: Callable[..., Any], uri: Any, how: Mapping[str, Any]) -> Request:
-    """Return the checked request of a function with `takes_request`, from its hidden arguments.
-
-    Raises:
-        TypeError: there is no argument of this name.
-        UsageError: as `Request`.
-    """
+    """Return the checked request of a function with `takes_request`, from its hidden arguments."""
     parameters = _parameters_with(function, how)
     own = {each.name: parameters[each.name].default for each in fields(Request) if each.name in parameters}
     with reporting_to_group(how.get("group")):
@@ -129,12 +115,7 @@ def request_of(function: Callable[..., Any], uri: Any, how: Mapping[str, Any]) -
 
 
 def checked(function: Callable[..., Any], of: Callable[..., Fields], how: Mapping[str, Any]) -> Fields:
-    """Make the value of a class whose fields a function takes, from its hidden arguments.
-
-    Raises:
-        TypeError: there is no argument of this name.
-        Exception: what the class raises.
-    """
+    """Make the value of a class whose fields a function takes, from its hidden arguments."""
     _parameters_with(function, how)
     return of(**how)
 

@@ -29,13 +29,7 @@ __all__ = ["CheckReport", "check", "read_in_full"]
 
 
 def read_in_full(checkpoint: OpenedCheckpoint, progress: ProgressOption = None) -> Sequence[ObjectCheck]:
-    """Read all tensors of a checkpoint; return what was compared, object by object.
-
-    Raises:
-        ChecksumError: the bytes mismatch a digest.
-        TamperedError: a piece of an encrypted file is not as it was saved.
-        StorageError: and its kinds, as a load.
-    """
+    """Read all tensors of a checkpoint; return what was compared, object by object."""
     catalog, settings = checkpoint.catalog, checkpoint.settings
     wanted = list(catalog.in_file_order())
     verification = checkpoint.verification(wanted)

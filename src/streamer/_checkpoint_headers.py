@@ -210,12 +210,7 @@ def _read_catalog(cache: Cache, settings: Settings, read: Callable[[], Catalog])
 
 
 def framework_for(request: Request, device: Any = None, dtype: Any = None, *, fills_targets: bool = False) -> Framework:
-    """Return the framework of a request; `device` and `dtype` replace those of the request unless they are None.
-
-    Raises:
-        OptionError: unknown framework or dtype; and as `framework_of`.
-        UnknownDeviceError: the library does not have the device.
-    """
+    """Return the framework of a request; `device` and `dtype` replace those of the request unless they are None."""
     return framework_of(
         request.framework,
         request.device if device is None else device,
@@ -226,17 +221,7 @@ def framework_for(request: Request, device: Any = None, dtype: Any = None, *, fi
 
 
 def wanted_tensors(checkpoint: OpenedCheckpoint, request: Request, *, is_lazy: bool = False) -> list[ShardTensor]:
-    """Return the requested tensors, or the requested parts of them, in file order.
-
-    Args:
-        checkpoint: The checkpoint.
-        request: Which tensors are wanted.
-        is_lazy: The caller narrows the tensors before it reads them, and then calls `with_whole_pieces` itself.
-
-    Raises:
-        UnknownTensorError: a name or pattern matches nothing.
-        UsageError: a Slice does not fit its tensor.
-    """
+    """Return the requested tensors, or the requested parts of them, in file order."""
     available = list(checkpoint.catalog.tensors)
     chosen = select(request.names, available, checkpoint.label)
     wanted = list(checkpoint.catalog.in_file_order(chosen))

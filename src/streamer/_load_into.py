@@ -156,11 +156,7 @@ def _is_by_name(request: Request, new: Mapping[str, Any]) -> bool:
 
 
 def _devices(device: Any, targets: Mapping[str, str], new: Mapping[str, Any]) -> Any:
-    """Return the devices of new tensors, by names in the checkpoint; the caller's mapping has names in the target.
-
-    Raises:
-        OptionError: the caller's mapping has no device for a tensor.
-    """
+    """Return the devices of new tensors, by names in the checkpoint; the caller's mapping has names in the target."""
     if device is None:
         return {"": "cpu"} | {stored: device_type_of(each) for stored, each in new.items() if is_sharded(each)}
     if isinstance(device, Mapping) and new:

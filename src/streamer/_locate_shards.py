@@ -50,24 +50,7 @@ def locate(
     *,
     formats: Formats = NO_FORMATS,
 ) -> Shards:
-    """Find the shards, and their expected digests if they are verified; wait while a server is unavailable.
-
-    Args:
-        request: The request with the URIs.
-        settings: How to read.
-        strategy: How the bytes are verified.
-        listed: As for `shards_in`, if there is one URI.
-        formats: As for `shards_in`.
-
-    Raises:
-        OptionError: `storage_options` is a list of another length than the URIs.
-        UnknownSchemeError: no backend for the URL.
-        ObjectNotFoundError: a URI names nothing, or a shard that the index names is missing.
-        ShardIndexError: the index is malformed or leaves its folder.
-        FormatError: a folder holds several indexes.
-        TransferTimeoutError: the load's own deadline has passed.
-        StorageError: or a subclass, from the storage.
-    """
+    """Find the shards, and their expected digests if they are verified; wait while a server is unavailable."""
     uris = request.uris
     options = _options_by_uri(request.storage_options, uris)
     refuse_accidental_file_systems(uris)
@@ -164,15 +147,7 @@ def opened_store(
     settings: Settings,
     backends: list[EntryPoint] | None = None,
 ) -> Iterator[Store]:
-    """Open the store of one URI for a ``with`` block; its requests wait while the server is unavailable.
-
-    Args:
-        uri: As for `streamer.load`.
-        storage_options: As for `streamer.load`.
-        fs: As for `streamer.load`.
-        settings: Timeouts and limits.
-        backends: The result of `enabled`, if the caller has it; finding them takes milliseconds.
-    """
+    """Open the store of one URI for a ``with`` block; its requests wait while the server is unavailable."""
     request = Request(uri=uri, storage_options=storage_options, fs=fs)
     (uri,), options = request.uris, request.storage_options
     if backends is None:

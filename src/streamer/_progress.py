@@ -46,13 +46,7 @@ class _View(Protocol):
 
 
 class Progress:
-    """Shows one load.
-
-    Args:
-        option: The argument ``progress`` of the caller.
-        total_bytes: All bytes of the load.
-        label: The URI, without secrets.
-    """
+    """Shows one load."""
 
     def __init__(self, option: ProgressOption, total_bytes: int, label: str) -> None:
         self._total_bytes, self._shown_bytes = total_bytes, 0

@@ -23,12 +23,7 @@ _OF_PLAIN_HTTP = re.compile(r"proxy|(http|all)(://.*)?")
 
 
 class Route:
-    """Identifies the route to a server, for all requests with the same options.
-
-    Args:
-        server: ``scheme://host:port``.
-        options: The storage options, which may name proxies.
-    """
+    """Identifies the route to a server, for all requests with the same options."""
 
     def __init__(self, server: str, options: Mapping[str, Any] | None) -> None:
         self._server, self._options = server, SecretOptions(options)

@@ -19,13 +19,7 @@ _REFUSALS: dict[str, type[StorageError]] = {each.__name__: each for each in (Obj
 
 
 class StoreFindings:
-    """See the module's docstring.
-
-    Args:
-        findings: The findings of all stores; None to ask always and note nothing.
-        server: Name of the store's server.
-        origin: Digest of the URL and the options that the store was opened with; empty to ask always and note nothing.
-    """
+    """See the module's docstring."""
 
     def __init__(self, findings: Findings | None, server: str, origin: str) -> None:
         self._findings, self._server, self._origin = findings if origin else None, server, origin

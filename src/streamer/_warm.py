@@ -48,16 +48,7 @@ class WarmReport:
 
 
 def warm(request: Request) -> WarmReport:
-    """Read the parts of a checkpoint that the cache lacks.
-
-    Args:
-        request: Names the checkpoint; its options name the cache.
-
-    Raises:
-        UsageError: this kind of checkpoint is not cached.
-        StorageError: the cache cannot be written, or is full; or a subclass, from the storage.
-        StreamerError: as for `streamer.load`.
-    """
+    """Read the parts of a checkpoint that the cache lacks."""
     started = time.perf_counter()
     checkpoint = open_checkpoint(request, is_raw=True, any_format=True)
     _check_format(checkpoint)

@@ -29,15 +29,7 @@ def copy_options(command: Command) -> Command:
 
 
 def parsed_options(text: str | None, hint: str = "--storage-options") -> dict[str, Any] | None:
-    """Parse storage options that are written as JSON.
-
-    Args:
-        text: The value, or None.
-        hint: Name of the option, for the message.
-
-    Raises:
-        click.BadParameter: the value is not a JSON object.
-    """
+    """Parse storage options that are written as JSON."""
     try:
         options = json.loads(text) if text is not None else None
     except ValueError:

@@ -97,15 +97,7 @@ def exit_code_of(error: BaseException) -> int:
 
 
 def report_failure(message: str, code: int, kind: str | None, *, as_json: bool, reason: str | None = None) -> int:
-    """Print why a command failed: a line on standard error, and for programs one JSON object on standard output.
-
-    Args:
-        message: One line.
-        code: The exit code, which is returned.
-        kind: The class of the error; None if there is none.
-        as_json: Whether to print the JSON object.
-        reason: The name of the system's or the storage's error: ``ENOSPC``; None if there is none.
-    """
+    """Print why a command failed: a line on standard error, and for programs one JSON object on standard output."""
     if as_json:
         failure: dict[str, Any] = {"error": kind, "message": printable(message), "exit_code": code}
         failure |= {"code": printable(reason)} if reason else {}
@@ -132,12 +124,7 @@ class _OutputError(click.ClickException):
 
 
 def print_line(text: str) -> None:
-    """Write a line to standard output; characters that its encoding lacks are escaped.
-
-    Raises:
-        click.ClickException: standard output cannot be written, for instance because its disk is full.
-        BrokenPipeError: the reader of the pipe has ended; `click` then ends the command silently, as shells expect.
-    """
+    """Write a line to standard output; characters that its encoding lacks are escaped."""
     try:
         click.echo(_escaped(text))
     except OSError as error:

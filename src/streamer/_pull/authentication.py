@@ -37,21 +37,7 @@ _VOCABULARY_NAME = re.compile(r".*(\.spm|\.model(\.v[0-9]+)?)")
 
 
 def authenticate(copied: Copied, wanted: Wanted, settings: Settings, *, is_whole: bool) -> int:
-    """Read all files that may hold tensors; return their number.
-
-    Args:
-        copied: The files.
-        wanted: The key, its context, and the options for reading.
-        settings: Limits for headers.
-        is_whole: No file was left out by the user.
-
-    Raises:
-        TamperedError: a file is not as it was saved, or not encrypted, or one of its checkpoint is missing, or there is
-            no encrypted file.
-        EncryptionKeyError: the key is another one, or cannot be used.
-        FormatError: a header is malformed.
-        OSError: a file cannot be read.
-    """
+    """Read all files that may hold tensors; return their number."""
     with ExitStack() as opened:
         uri_of: dict[str, str] = {}  # paths on this disk, and where the files came from
         groups: dict[str, list[str]] = {}

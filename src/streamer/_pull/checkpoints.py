@@ -43,16 +43,7 @@ class Copied:
 
 
 def check_series(listed: Collection[str], chosen: Collection[str], label: str) -> None:
-    """Check that no numbered shard is missing in the storage, for folders without an index among the chosen files.
-
-    Args:
-        listed: Names of all files, relative to the folder that is pulled.
-        chosen: The files to pull; a series without any of them may have gaps.
-        label: The URL of the folder, without secrets.
-
-    Raises:
-        ObjectNotFoundError: a shard is missing.
-    """
+    """Check that no numbered shard is missing in the storage, for folders without an index among the chosen files."""
     indexed = {_folder_of(name) for name in chosen if is_of(name, WEIGHTS_INDEX_SUFFIX)}
     for folder in sorted({_folder_of(name) for name in chosen} - indexed):
         names = {name: name[len(folder) :] for name in listed if _folder_of(name) == folder}
@@ -61,19 +52,7 @@ def check_series(listed: Collection[str], chosen: Collection[str], label: str) -
 
 
 def check_checkpoints(copied: Copied, settings: Settings) -> None:
-    """Check all headers, and all indexes against their shards.
-
-    Args:
-        copied: The files.
-        settings: Limits for headers.
-
-    Raises:
-        HeaderError: a header is malformed.
-        TruncatedError: a shard is shorter than its header says.
-        ObjectNotFoundError: an index names a shard that does not exist.
-        ShardIndexError: an index is malformed, or names a tensor that its shard does not hold.
-        OSError: a file cannot be read.
-    """
+    """Check all headers, and all indexes against their shards."""
     tensors = {
         name: {entry.name for entry in header_of(copied.opened(name), info.uri, settings).entries}
         for name, info in copied.infos.items()

@@ -38,15 +38,9 @@ FOUND_BY = ("config.json", "model_index.json", ".index.json")  # suffixes of the
 class Folder:
     """An open folder on a disk, with its sub-folders for the pull's state and for parts; names are relative to it.
 
-    Args:
-        path: The path of the folder; links are followed.
-
     Attributes:
         path: The path that the caller passed.
         parts: The sub-folder of parts.
-
-    Raises:
-        OSError: the folder cannot be opened, or written.
     """
 
     def __init__(self, path: str) -> None:
@@ -96,16 +90,7 @@ class Folder:
 
     @contextmanager
     def folder_of(self, name: str, *, is_made: bool = False) -> Iterator[tuple[OpenFolder, str]]:
-        """Open the folder of a file; yield it with the file's own name.
-
-        Args:
-            name: The name of the file, relative to this folder.
-            is_made: Whether missing folders on the path are created.
-
-        Raises:
-            NotADirectoryError: a folder on the path is a link, which may lead anywhere, or a file.
-            OSError: the folder does not exist, or cannot be opened.
-        """
+        """Open the folder of a file; yield it with the file's own name."""
         *folders, own_name = name.split("/")
         with ExitStack() as opened:
             folder = self._root
@@ -139,11 +124,7 @@ class Folder:
         return status.st_mtime_ns if status is not None and is_file else None
 
     def check_space(self, needed_bytes: int) -> None:
-        """Check that the file system has room for this many more bytes.
-
-        Raises:
-            OSError: it has too little room.
-        """
+        """Check that the file system has room for this many more bytes."""
         status = os.statvfs(self._root.descriptor)
         free_bytes = status.f_bavail * status.f_frsize
         if status.f_blocks and needed_bytes > free_bytes:  # without blocks, the file system reports no sizes
@@ -153,15 +134,7 @@ class Folder:
 
 @contextmanager
 def open_folder(path: str, on_wait: Callable[[str], None]) -> Iterator[Folder]:
-    """Create a folder if it is missing, and lock it against other pulls for a ``with`` block.
-
-    Args:
-        path: The path of the folder; links are followed.
-        on_wait: Called with a message before waiting for another pull.
-
-    Raises:
-        OSError: the folder cannot be written.
-    """
+    """Create a folder if it is missing, and lock it against other pulls for a ``with`` block."""
     os.makedirs(path, exist_ok=True)
     with closing(Folder(path)) as folder:
         descriptor = folder.lock_file()
@@ -181,17 +154,7 @@ def open_folder(path: str, on_wait: Callable[[str], None]) -> Iterator[Folder]:
 
 
 def place(folder: Folder, record: PulledFolder, gone: Iterable[str], parts: Iterable[Part]) -> None:
-    """Move complete parts to their final names, and remove files that an older pull left.
-
-    Args:
-        folder: The folder that is filled.
-        record: All files that the folder holds afterwards.
-        gone: Files to remove.
-        parts: The complete parts.
-
-    Raises:
-        OSError: the folder cannot be written.
-    """
+    """Move complete parts to their final names, and remove files that an older pull left."""
     folder.mark()
     whole = {part.name for part in parts}
     for name in set(folder.parts.names()) - whole:  # a part of another version must not replace a file

@@ -73,15 +73,7 @@ def is_safe(name: str) -> bool:
 
 
 def check_names(names: Iterable[str], uri: str) -> None:
-    """Check names before anything is written.
-
-    Args:
-        names: Names relative to the folder.
-        uri: The URI of the folder, without secrets.
-
-    Raises:
-        FormatError: a name cannot be the name of a file in the folder.
-    """
+    """Check names before anything is written."""
     files = set(names)
     for name in sorted(files):
         if not is_safe(name):
@@ -121,18 +113,7 @@ class Listing:
 
 
 def files_below(store: Store, uri: str, settings: Settings) -> Listing:
-    """Return the files below a URL.
-
-    Args:
-        store: The store of the URL.
-        uri: The URL.
-        settings: How to read an index, if it is needed to find the files.
-
-    Raises:
-        ObjectNotFoundError: there are no files, the folder is itself half pulled, or a shard of the index is missing.
-        AccessDeniedError: listing is forbidden, and there is neither an index nor a shard of the usual name.
-        StorageError: or a subclass, from the storage.
-    """
+    """Return the files below a URL."""
     label, root = redact(uri), store.root.rstrip("/")
     try:
         found = _Walk(store, label).files(root)
@@ -149,18 +130,7 @@ def files_below(store: Store, uri: str, settings: Settings) -> Listing:
 
 
 def check_source(store: Store, uri: str, settings: Settings, read: Mapping[str, ObjectInfo]) -> None:
-    """List the files again, after they were read, and compare their versions: together they must be of one moment.
-
-    Args:
-        store: The store of the URL.
-        uri: The URL.
-        settings: As for `files_below`.
-        read: The files that were read, or compared with a copy, by name.
-
-    Raises:
-        ChangedError: one of them was replaced or removed meanwhile.
-        StorageError: or a subclass, from the storage.
-    """
+    """List the files again, after they were read, and compare their versions: together they must be of one moment."""
     listed = files_below(store, uri, settings).files
     names = [name for name in read if name in listed]
     now = dict(zip(names, sized(store, [listed[name] for name in names]), strict=True))

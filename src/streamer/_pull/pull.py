@@ -58,25 +58,7 @@ _log = OwnLogger()
 def pull(
     uri: str, path: str, wanted: Wanted, *, progress: ProgressOption, on_wait: Callable[[str], None]
 ) -> PullReport:
-    """Pull the wanted files; wait while another process pulls into the same folder.
-
-    Args:
-        uri: The URI of a folder, or of one file.
-        path: The folder to fill; it is created if it is missing.
-        wanted: Which files to pull, and how.
-        progress: As for `streamer.load`.
-        on_wait: Called with a message before waiting for another pull.
-
-    Raises:
-        UsageError: the folder holds another pull; and as `streamer.load`.
-        ObjectNotFoundError: there are no files, or none is wanted.
-        FormatError: a name leaves the folder.
-        TamperedError: there is a key, and an encrypted file is not as it was saved.
-        ChangedError: a file was replaced meanwhile.
-        ChecksumError: the bytes mismatch the storage's digest.
-        StorageError: or a subclass, from the storage.
-        OSError: the folder cannot be written, or has no room.
-    """
+    """Pull the wanted files; wait while another process pulls into the same folder."""
     check_uri(uri)
     check_storage_options(wanted.storage_options)
     _check_path(path)
@@ -149,9 +131,6 @@ class _Pull:
 
         Returns:
             The number of files that were authenticated.
-
-        Raises:
-            StreamerError: as `check_checkpoints` and `authenticate`.
         """
         folder = self._folder
 

@@ -31,19 +31,10 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 class Part:
     """Holds a file until all files are complete.
 
-    Args:
-        folder: The open folder of all parts.
-        name: The name of the file.
-        info: The storage's description of the file.
-        place: The identity of the place from which all files are pulled.
-
     Attributes:
         name: The name of the part in the folder of parts.
         offset: Number of bytes on the disk.
         crc32c: The CRC-32C of the whole file, once it is verified.
-
-    Raises:
-        OSError: the folder cannot be read.
     """
 
     def __init__(self, folder: OpenFolder, name: str, info: ObjectInfo, place: str) -> None:
@@ -64,12 +55,7 @@ class Part:
         return self.crc32c is not None and self.offset == self._info.size_bytes and is_compared
 
     def write(self, data: memoryview, digests: FileDigests) -> None:
-        """Write the next bytes; the first call also reads the bytes of an earlier run, for the digests.
-
-        Raises:
-            ChecksumError: the bytes do not match the storage's digest; they are removed.
-            OSError: the file cannot be written.
-        """
+        """Write the next bytes; the first call also reads the bytes of an earlier run, for the digests."""
         self._open(digests)
         self._added(digests, data)
         with self._naming():

@@ -43,10 +43,6 @@ AHEAD_BYTES = 256 << 20  # in flight in the engine; pieces that wait for a write
 class Ahead:
     """Measures how fast bytes arrive.
 
-    Args:
-        most_bytes: The maximum in flight.
-        now: Time in seconds at which reading begins.
-
     Attributes:
         bytes: How many bytes may be in flight now.
     """
@@ -76,9 +72,6 @@ class Ahead:
 
 def cut(missing: Iterable[tuple[int, int]]) -> list[Item]:
     """Cut files into pieces; sizes are powers of two, and a piece ends at a multiple of its size, as blocks do.
-
-    Args:
-        missing: First byte and size of each file.
 
     Example:
         >>> [(each.begin, each.end) for each in cut([(1000, 100_000), (0, 10)])]
@@ -141,20 +134,7 @@ def transfer(
     on_progress: Callable[[Callable[[], int]], None],
     on_wait: Callable[[str], None],
 ) -> None:
-    """Read all missing bytes, and finish all files.
-
-    Args:
-        files: The files to read.
-        settings: How to read.
-        on_progress: As for `ReadSession`; kept bytes are counted once they are read again.
-        on_wait: As for `ReadSession`.
-
-    Raises:
-        ChangedError: a file was replaced meanwhile.
-        ChecksumError: the bytes mismatch the storage's digest.
-        StorageError: or a subclass, from the storage.
-        OSError: a file cannot be written.
-    """
+    """Read all missing bytes, and finish all files."""
     items = cut([(each.part.offset, each.source_object.size_bytes) for each in files])
     objects = [each.source_object for each in files]
     most_bytes = min(settings.memory_limit_bytes, AHEAD_BYTES)

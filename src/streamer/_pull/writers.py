@@ -40,12 +40,7 @@ _Task: TypeAlias = tuple[Destination, memoryview | None] | None  # None ends the
 
 
 class Writers:
-    """Writes pieces in the order of `put`; one thread writes all pieces of a file.
-
-    Args:
-        files: The files; closed at the end, unless a hanging thread may still write to one.
-        on_wait: Called at intervals while `put` or `finish` waits for a thread.
-    """
+    """Writes pieces in the order of `put`; one thread writes all pieces of a file."""
 
     def __init__(self, files: Sequence[Destination], on_wait: Callable[[], None]) -> None:
         self._files, self._on_wait = files, on_wait
@@ -71,16 +66,7 @@ class Writers:
         self.close()
 
     def put(self, number: int, data: memoryview | None) -> None:
-        """Queue a piece for writing, or with None the end of the file.
-
-        Args:
-            number: The number of the file.
-            data: The bytes that follow the bytes of the previous call.
-
-        Raises:
-            OSError: a file cannot be written.
-            ChecksumError: a file has wrong bytes.
-        """
+        """Queue a piece for writing, or with None the end of the file."""
         self._check()
         self._put(self._queues[number % THREADS], (self._files[number], data))
 

@@ -18,10 +18,6 @@ def turn(names: Collection[str], name: str) -> tuple[int, str]:
     The index comes last. If there is no index, the weights come after all other files, those of safetensors last: a
     folder that has them is loaded from them, and its ``.bin`` files may be anything (accelerate's ``scheduler.bin``).
 
-    Args:
-        names: Names of all files, relative to the folder.
-        name: One of them.
-
     Example:
         >>> names = ["config.json", "model.safetensors.index.json", "model-00001-of-00002.safetensors", "z.txt"]
         >>> sorted(names, key=lambda name: turn(names, name))[-1]

@@ -71,22 +71,7 @@ class Target:
 
 
 def push(source: str, target: Target, wanted: Wanted, *, progress: ProgressOption) -> PushReport:
-    """Copy the wanted files of a folder, or one file, into a folder of another storage.
-
-    Args:
-        source: URI of a folder, or of one file.
-        target: Where to copy the files to.
-        wanted: Which files of the source to copy; ``largest_bytes`` and ``is_checked`` have no meaning here.
-        progress: As for `streamer.load`.
-
-    Raises:
-        UsageError: the target cannot be written, or holds a file of the same name with other content.
-        ObjectNotFoundError: the source has no files, none of them is wanted, or a shard is missing.
-        ChangedError: a file was replaced meanwhile, in the source or in the target.
-        ChecksumError: the bytes mismatch the digest that the source's storage keeps.
-        TamperedError: there is a key, and a file is not as it was saved, or may hold tensors and is not encrypted.
-        StorageError: or a subclass, from either storage.
-    """
+    """Copy the wanted files of a folder, or one file, into a folder of another storage."""
     for uri, options in ((source, wanted.storage_options), (target.uri, target.storage_options)):
         check_uri(uri)
         check_storage_options(options)

@@ -46,13 +46,7 @@ class SaveArguments(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class SaveOptions:
-    """The keyword arguments of `streamer.save` with their defaults, checked.
-
-    Raises:
-        UsageError: the metadata is not a mapping of texts to texts.
-        OptionError: the storage options are not a mapping.
-        EncryptionKeyError: the value of ``key`` cannot be a key.
-    """
+    """The keyword arguments of `streamer.save` with their defaults, checked."""
 
     max_shard_bytes: int | str = "5GB"
     metadata: Mapping[str, str] | None = None
@@ -96,11 +90,7 @@ class SaveOptions:
 
 
 def place_request(uri: Any, how: SaveOptions) -> Request:
-    """Check the URI to which a checkpoint is saved.
-
-    Raises:
-        UsageError: the URI does not name a single folder or file that can be written.
-    """
+    """Check the URI to which a checkpoint is saved."""
     if isinstance(uri, list):  # of any iterable
         raise UsageError("a checkpoint is saved to one place: one folder or file")
     request = Request(

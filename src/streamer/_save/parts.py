@@ -59,12 +59,6 @@ def part_bytes_for(size_bytes: int) -> int:
 def cut(pieces: Iterable[memoryview], part_bytes: int, *, is_equal: bool = True) -> Iterator[memoryview]:
     """Cut pieces of any size into parts.
 
-    Args:
-        pieces: The pieces of one object, in their order.
-        part_bytes: Size of a part.
-        is_equal: Every part but the last has this size. Otherwise a large piece begins a part of its own, so that
-            the piece is not copied.
-
     Example:
         >>> [bytes(part) for part in cut([memoryview(b"abcdefg"), memoryview(b"hi")], 4)]
         [b'abcd', b'efgh', b'i']
@@ -94,12 +88,6 @@ def _joined(pieces: list[memoryview]) -> memoryview:
 class ShardBytes:
     """The bytes of one shard.
 
-    Args:
-        header: The header of the file.
-        tensors: What is saved.
-        layouts: The tensors of this shard, in file order.
-        has_digests: Whether digests are computed.
-
     Attributes:
         header: As the argument.
         layouts: As the argument.
@@ -126,11 +114,7 @@ class ShardBytes:
         digests.finish()
 
     def pieces(self) -> Iterator[memoryview]:
-        """Yield the header, and then tensor after tensor.
-
-        Raises:
-            ChangedError: a tensor has another size than before.
-        """
+        """Yield the header, and then tensor after tensor."""
         yield memoryview(self.header)
         for layout, pieces in self.contents():
             digest = read_bytes = 0

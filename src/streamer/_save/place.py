@@ -105,10 +105,6 @@ def place_of(
         is_file: Whether the URI names one file, not a folder.
         overwrite: Whether an existing checkpoint may be replaced.
         resumed: The shards, if an earlier save that ended early may have written some of them.
-
-    Raises:
-        UsageError: a checkpoint exists and may not be replaced, or existing files belong to something else.
-        StorageError: the storage cannot be listed.
     """
     if is_file:
         name = store.root.rpartition("/")[2]
@@ -127,14 +123,7 @@ def place_of(
 
 @contextmanager
 def writers_errors(kinds: tuple[type[StorageError], ...] = (ChangedError, ObjectNotFoundError)) -> Iterator[None]:
-    """Give an error about a file that changes while a save reads it the advice for a writer.
-
-    Args:
-        kinds: The errors.
-
-    Raises:
-        ChangedError: a file of the place was replaced or removed meanwhile.
-    """
+    """Give an error about a file that changes while a save reads it the advice for a writer."""
     try:
         yield
     except kinds as error:

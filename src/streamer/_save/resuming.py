@@ -38,10 +38,6 @@ class Resumed:
     def names(self, existing: Mapping[str, ObjectInfo], in_use: Collection[str]) -> list[str] | None:
         """Name the shards as the save that ended early did.
 
-        Args:
-            existing: Existing files, by name.
-            in_use: Names of shards of the older checkpoint.
-
         Returns:
             Names of all shards; the files that exist under these names have the content to be saved. None if the save
             that ended early left no such files.

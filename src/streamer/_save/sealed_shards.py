@@ -59,10 +59,6 @@ def sealed_shards(
         key: The key.
         hides_names: Whether names, dtypes, shapes and metadata are encrypted, too.
         has_digests: Whether digests of the encrypted tensors are computed.
-
-    Raises:
-        EncryptionKeyError: there is no key.
-        UsageError: a name cannot be saved.
     """
     reserved = [each.name for group in groups for each in group if each.name.startswith("streamer.")]
     if reserved:
@@ -112,11 +108,7 @@ class SealedShard(ShardBytes):
         return runs_bytes + max((self._tensors.held_bytes(each) for each in self._inner), default=0)
 
     def contents(self) -> Iterator[tuple[TensorLayout, Iterable[memoryview]]]:
-        """Yield each tensor of the file with its encrypted pieces, and last the tags.
-
-        Raises:
-            ChangedError: a tensor has another size than before.
-        """
+        """Yield each tensor of the file with its encrypted pieces, and last the tags."""
         if self._is_begun:
             raise EngineError("an encrypted shard is written once: its pieces would be encrypted twice")
         self._is_begun = True

@@ -17,14 +17,7 @@ WORTH_A_THREAD_BYTES = 1 << 20  # to hand over less takes longer than to encrypt
 
 
 class SealedRun:
-    """A run of whole pieces that is encrypted once.
-
-    Args:
-        cipher: Of the file.
-        plain: The bytes; dropped when they are encrypted.
-        position: Their offset in the file.
-        first: Number of their first piece.
-    """
+    """A run of whole pieces that is encrypted once."""
 
     def __init__(self, cipher: _native.PieceCipher, plain: memoryview, position: int, first: int) -> None:
         self._cipher, self._position, self._first = cipher, position, first
@@ -49,11 +42,7 @@ class SealedRun:
         self._done.wait()
 
     def take(self) -> tuple[memoryview, bytes]:
-        """Wait for the run; return its encrypted bytes, and the tags of its pieces.
-
-        Raises:
-            BaseException: what encryption raised.
-        """
+        """Wait for the run; return its encrypted bytes, and the tags of its pieces."""
         self._done.wait()
         if self._failure is not None:
             raise self._failure
@@ -63,11 +52,7 @@ class SealedRun:
 
 
 class SealingThreads:
-    """Threads that encrypt the runs of one file; they start when they are needed.
-
-    Args:
-        count: Maximum number of threads. If it is 0, the thread of the caller encrypts.
-    """
+    """Threads that encrypt the runs of one file; they start when they are needed."""
 
     def __init__(self, count: int) -> None:
         self._count, self._threads = count, list[threading.Thread]()

@@ -44,11 +44,7 @@ COPIES_OF_PART = 3
 
 
 def uploading_store(store: Store, uri: str) -> UploadingStore:
-    """Return the store, typed as a store that can be written.
-
-    Raises:
-        UsageError: the store cannot be written.
-    """
+    """Return the store, typed as a store that can be written."""
     if isinstance(store, UploadingStore):
         return store
     hint = "Save to a disk or an object store, and publish it from there"
@@ -57,11 +53,7 @@ def uploading_store(store: Store, uri: str) -> UploadingStore:
 
 @contextmanager
 def quiet_writing(store: Store, uri: str, settings: Settings) -> Iterator[Writing]:
-    """Write files for another library. No progress is shown, as the library shows its own, and no save is cancelled.
-
-    Raises:
-        UsageError: the store cannot be written.
-    """
+    """Write files for another library. No progress is shown, as the library shows its own, and no save is cancelled."""
     with (
         Progress(False, 0, "") as progress,
         Writing(uploading_store(store, uri), settings.memory_limit_bytes, progress, Event()) as writing,
@@ -112,25 +104,12 @@ class Writing:
     def send(
         self, path: str, size_bytes: int, pieces: Iterable[memoryview], replaced: ObjectInfo | None
     ) -> OwningUpload:
-        """Send all bytes of one file, which shows up when `show` is called.
-
-        Raises:
-            LoadCancelledError: the save was cancelled.
-            StreamerError: the file cannot be written.
-        """
+        """Send all bytes of one file, which shows up when `show` is called."""
         with PartSender(self.most_parallel) as sender:
             return self._sent(SentFile(path, size_bytes, pieces, replaced), sender, self._note_sent)
 
     def send_all(self, files: Sequence[SentFile], on_sent: Callable[[int, OwningUpload], None]) -> None:
-        """Send the bytes of several files, at the same time if the memory allows it.
-
-        Args:
-            files: What is sent.
-            on_sent: Called on this thread with the number of each file that is sent, and with its upload.
-
-        Raises:
-            BaseException: as `send` raises for the first file that fails, or as `on_sent` raises.
-        """
+        """Send the bytes of several files, at the same time if the memory allows it."""
         news: SimpleQueue[Callable[[], None]] = SimpleQueue()
 
         def note(size_bytes: int) -> None:
@@ -155,14 +134,7 @@ class Writing:
         return upload
 
     def show(self, path: str, upload: OwningUpload, replaced: ObjectInfo | None, *, names_others: bool = False) -> None:
-        """Let one file show up under its name, and look at it; raises as `send` and `confirm`.
-
-        Args:
-            path: As in `SentFile`.
-            upload: The upload.
-            replaced: As in `SentFile`.
-            names_others: Readers follow this file to the others, which stay after an error if this file may be there.
-        """
+        """Let one file show up under its name, and look at it; raises as `send` and `confirm`."""
         self._check_wanted()
         if names_others:
             self._naming = path, upload
@@ -186,10 +158,6 @@ class Writing:
         """Look at the files that have shown up since the last call, also at those that `show` has looked at before.
 
         It costs a request for each file, eight at a time.
-
-        Raises:
-            ChangedError: another program has replaced or removed one of them.
-            StorageError: one of them is not there, or not whole; or the storage does not answer.
         """
 
         def job(upload: OwningUpload) -> Callable[[], None]:
@@ -200,13 +168,7 @@ class Writing:
         _in_threads([(0, partial(job, each)) for each in uploads], SimpleQueue(), stop=_nothing)
 
     def keep_shown(self, *, failure: str | None = None, stale: ObjectInfo | None = None) -> None:
-        """Keep the files that have shown up, even if an error follows.
-
-        Args:
-            failure: How the message of an error begins from now on.
-            stale: A file that does not match the files that have shown up. If an error comes before the file is
-                replaced, the file is removed, unless another program has replaced it.
-        """
+        """Keep the files that have shown up, even if an error follows."""
         self._naming, self._shown, self._stale = None, [], [stale] if stale is not None else []
         self._failure = failure or self._failure
 
@@ -293,17 +255,7 @@ def _in_threads(
     *,
     stop: Callable[[], None],
 ) -> None:
-    """Run jobs at the same time, and wait for all of them, also after a failure.
-
-    Args:
-        jobs: The bytes that a job holds in memory, and a function for a thread of its own. The function returns
-            another function, which is called on this thread.
-        news: Further calls for this thread.
-        stop: Makes the jobs that are running end early, after a failure.
-
-    Raises:
-        BaseException: of the first job, or of the first call on this thread, that failed.
-    """
+    """Run jobs at the same time, and wait for all of them, also after a failure."""
     threads: list[threading.Thread] = []
     held: dict[int, int] = {}
     began = 0
