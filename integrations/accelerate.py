@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from streamer._pull.record import Wanted
 from streamer._push.push import Target, push
-from streamer._save.report import SaveReport
+from streamer._save.saving import SaveReport
 from streamer.compat.hooks import Hook, imported, is_equal
 from streamer.core.checkpoint.small_files import folder_files
 from streamer.core.collector import past_frozen

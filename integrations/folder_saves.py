@@ -20,7 +20,7 @@ from streamer._locate_shards import opened_store
 from streamer._push.order import turn
 from streamer._save.arguments import SaveOptions
 from streamer._save.parts import ShardBytes
-from streamer._save.report import SaveReport
+from streamer._save.saving import SaveReport
 from streamer._save.writing import Writing, quiet_writing
 from streamer.core.checkpoint.other_weights import check_replaceable, weights_in_the_way
 from streamer.core.checkpoint.saved_tensors import SavedTensors

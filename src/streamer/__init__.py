@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from streamer._load_into import load_into
     from streamer._manifest import ManifestReport, write_manifest
     from streamer._release import release, release_pinned_memory
-    from streamer._save.report import SaveReport
     from streamer._save.save import asave, save, save_model
+    from streamer._save.saving import SaveReport
     from streamer._stream import Stream, stream
     from streamer.compat.patches import patch, patched, unpatch
     from streamer.core.checkpoint.report import LoadReport
@@ -167,7 +167,7 @@ _DEFINED_IN = {
     "release": "streamer._release",
     "release_pinned_memory": "streamer._release",
     "safe_open": "streamer._lazy_checkpoint",
-    "SaveReport": "streamer._save.report",
+    "SaveReport": "streamer._save.saving",
     "asave": "streamer._save.save",
     "save": "streamer._save.save",
     "save_model": "streamer._save.save",

@@ -13,8 +13,7 @@ from streamer._arguments import checked, hidden_arguments, takes_fields
 from streamer._lazy_checkpoint import Checkpoint
 from streamer._locate_shards import opened_store
 from streamer._save.arguments import SaveOptions, place_request
-from streamer._save.report import SaveReport
-from streamer._save.saving import Saving
+from streamer._save.saving import SaveReport, Saving
 from streamer.backends.private_names.diffusers import LoraTensors
 from streamer.core.checkpoint.saved_tensors import SavedTensors
 from streamer.core.checkpoint.sharding import most_shard_bytes

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from threading import Event
+from typing import Any
 
 from streamer._checkpoint_headers import open_checkpoint
 from streamer._progress import Progress
 from streamer._save.parts import SentFile, ShardBytes
-from streamer._save.place import Place, old_manifest, place_of, writers_errors
-from streamer._save.report import SaveReport
-from streamer._save.resuming import Resumed
+from streamer._save.place import Place, Resumed, old_manifest, place_of, writers_errors
 from streamer._save.sealed_shards import sealed_shards
 from streamer._save.writing import Writing, uploading_store
 from streamer.core.checkpoint.saved_tensors import SavedTensors
@@ -24,6 +23,7 @@ from streamer.core.format.manifest import Manifest, ShardManifest, render_manife
 from streamer.core.format.shard_names import SHARD_SUFFIX
 from streamer.core.log import OwnLogger
 from streamer.core.options.settings import Settings
+from streamer.core.quoting import counted, printable, size_text
 from streamer.core.request.request import Request
 from streamer.core.secrets.redact import redact
 from streamer.core.store.names import name_in
@@ -32,7 +32,45 @@ from streamer.core.store.presence import info_if_present
 from streamer.core.store.sources import Store
 from streamer.core.store.uploads import UploadingStore
 
-__all__ = ["Saving"]
+__all__ = ["SaveReport", "Saving"]
+
+
+@dataclass(frozen=True)
+class SaveReport:
+    """The result of `streamer.save`.
+
+    Attributes:
+        uri: Where the checkpoint is, without secrets.
+        files: Names of the written files; the last file makes the checkpoint complete.
+        tensors: Number of tensors.
+        bytes: Bytes of these files.
+        seconds: Duration of the call.
+        not_removed: Files of an older checkpoint that could not be removed; the new checkpoint does not name them.
+        kept_bytes: The part of `bytes` that an earlier save, which ended early, had sent; with ``resume=True``.
+        remarks: What the tensors had beside their values, and the checkpoint has not.
+    """
+
+    uri: str
+    files: tuple[str, ...]
+    tensors: int
+    bytes: int
+    seconds: float
+    not_removed: tuple[str, ...] = ()
+    kept_bytes: int = 0
+    remarks: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        kept = f", {size_text(self.kept_bytes)} of it was there" if self.kept_bytes else ""
+        speed = size_text(round(self.bytes / max(self.seconds, 1e-9)))
+        rate = f"{size_text(self.bytes)} in {self.seconds:.2f} s, {speed}/s"
+        left = f"; note: could not remove {', '.join(map(printable, self.not_removed))}" if self.not_removed else ""
+        notes = "".join(f"; note: {printable(each)}" for each in self.remarks)
+        return f"{printable(self.uri)}: {counted(self.tensors, 'tensor')}, {rate}{kept}{left}{notes}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all fields as plain values for JSON."""
+        return asdict(self)
+
 
 _log = OwnLogger()
 # If an error occurs after the checkpoint is complete, its message begins with one of these texts.

@@ -2,16 +2,21 @@
 
 Guarantees: every piece is encrypted once, with a key of its file alone, so no nonce occurs twice: a shard yields its
 bytes only once, and no more of them than its header says. Memory holds the encrypted bytes of the parts in flight, and
-a run for each thread that encrypts. The threads read one piece of a tensor at a time, as the parts of a plain file do.
+a run for each thread that encrypts. The threads read one piece of a tensor at a time, as the parts of a plain file do,
+while the thread that makes the parts hands on the runs before. After `SealingThreads.close`, no thread reads the memory
+of a tensor. A run whose thread failed raises the failure where it is taken. Without a free processor, or if the system
+gives no thread, the caller encrypts.
 """
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
+from queue import SimpleQueue
 
+from streamer import _native
 from streamer._save.parts import ShardBytes, tensor_changed
-from streamer._save.sealing_threads import SealedRun, SealingThreads
 from streamer.core.checkpoint.saved_tensors import SavedTensors
 from streamer.core.encryption.keys import KeySource
 from streamer.core.encryption.sealed_files import (
@@ -32,7 +37,85 @@ from streamer.core.format.header_entries import ENCRYPTION_METADATA
 from streamer.core.format.header_writer import TensorLayout, render_header
 from streamer.core.options.machine import processors
 
-__all__ = ["SealedShard", "sealed_shards"]
+__all__ = ["SealedRun", "SealedShard", "SealingThreads", "sealed_shards"]
+
+WORTH_A_THREAD_BYTES = 1 << 20  # to hand over less takes longer than to encrypt it
+
+
+class SealedRun:
+    """A run of whole pieces that is encrypted once."""
+
+    def __init__(self, cipher: _native.PieceCipher, plain: memoryview, position: int, first: int) -> None:
+        self._cipher, self._position, self._first = cipher, position, first
+        self._plain: memoryview | None = plain
+        self._sealed: tuple[_native.Memory, bytes] | None = None
+        self._failure: BaseException | None = None
+        self._done = threading.Event()
+
+    def encrypt(self) -> None:
+        """Encrypt the run; called once."""
+        assert self._plain is not None
+        try:
+            self._sealed = self._cipher.encrypt(self._plain, self._position, self._first)
+        except BaseException as error:
+            self._failure = error
+        finally:
+            self._plain = None
+            self._done.set()
+
+    def wait(self) -> None:
+        """Wait until the bytes of the tensor are not needed any more; encryption waits for nothing."""
+        self._done.wait()
+
+    def take(self) -> tuple[memoryview, bytes]:
+        """Wait for the run; return its encrypted bytes, and the tags of its pieces."""
+        self._done.wait()
+        if self._failure is not None:
+            raise self._failure
+        assert self._sealed is not None
+        data, tags = self._sealed
+        return memoryview(data), tags
+
+
+class SealingThreads:
+    """Threads that encrypt the runs of one file; they start when they are needed."""
+
+    def __init__(self, count: int) -> None:
+        self._count, self._threads = count, list[threading.Thread]()
+        self._waiting: SimpleQueue[SealedRun | None] = SimpleQueue()
+
+    def put(self, run: SealedRun, size_bytes: int) -> None:
+        """Encrypt a run on a thread, or here if it is small."""
+        if size_bytes < WORTH_A_THREAD_BYTES or not self._started():
+            run.encrypt()
+        else:
+            self._waiting.put(run)
+
+    def close(self) -> None:
+        """Join the threads; runs that were put are encrypted before."""
+        for _ in self._threads:
+            self._waiting.put(None)
+        for thread in self._threads:
+            thread.join()
+        self._threads.clear()
+
+    def _started(self) -> bool:
+        """Start another thread, as long as there may be more; say whether there is any."""
+        if len(self._threads) < self._count:
+            thread = threading.Thread(target=self._work, name=f"streamer-seal{len(self._threads)}", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # the system has no thread left: those that run encrypt this run, too
+                self._count = len(self._threads)
+            else:
+                self._threads.append(thread)
+        return bool(self._threads)
+
+    def _work(self) -> None:
+        while (run := self._waiting.get()) is not None:
+            run.encrypt()
+            del run  # which may hold memory, while this thread waits
+
 
 # Most bytes that are encrypted at a time: a part of an upload, so that a part is one run and is not copied.
 RUN_BYTES = 16 << 20
