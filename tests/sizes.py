@@ -20,7 +20,8 @@ MOST_LINES_OF_A_MODULE = 350  # of Python: with 300, several modules were halves
 MOST_LINES_OF_A_FUNCTION = 40
 MOST_PUBLIC_METHODS = 15
 
-PYTHON_FOLDERS = ("core", "src", "plugins", "backends", "compat", "integrations", "tests", "benchmarks", "examples")
+PRODUCT_FOLDERS = ("core", "src", "plugins", "backends", "compat", "integrations")
+PYTHON_FOLDERS = (*PRODUCT_FOLDERS, "tests", "benchmarks", "examples")
 _TESTS = re.compile(r"test_\w+\.py|\w+_test\.cc")
 
 
@@ -37,6 +38,19 @@ def exceptions() -> set[str]:
     """Read the names in CONTRIBUTING.md's table of exceptions."""
     section = PAGE.read_text().partition("\n## Sizes\n")[2].partition("\n## ")[0]
     return set(re.findall(r"^\| `([^`]+)` \| .+ \|$", section, re.MULTILINE))
+
+
+def totals() -> tuple[int, int]:
+    """Count the Python modules of the product, and their lines."""
+    files = [path for folder in PRODUCT_FOLDERS for path in (ROOT / folder).rglob("*.py") if "example" not in path.parts]
+    return len(files), sum(path.read_text().count("\n") for path in files)
+
+
+def allowed_totals() -> tuple[int, int]:
+    """Read what CONTRIBUTING.md allows the product: modules, and lines."""
+    found = re.search(r"at most \*\*(\d+) modules\*\* and \*\*([\d ]+) lines\*\*", PAGE.read_text())
+    assert found is not None
+    return int(found[1]), int(found[2].replace(" ", ""))
 
 
 def _files() -> Iterator[Path]:
