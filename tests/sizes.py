@@ -42,7 +42,9 @@ def exceptions() -> set[str]:
 
 def totals() -> tuple[int, int]:
     """Count the Python modules of the product, and their lines."""
-    files = [path for folder in PRODUCT_FOLDERS for path in (ROOT / folder).rglob("*.py") if "example" not in path.parts]
+    files = [
+        path for folder in PRODUCT_FOLDERS for path in (ROOT / folder).rglob("*.py") if "example" not in path.parts
+    ]
     return len(files), sum(path.read_text().count("\n") for path in files)
 
 

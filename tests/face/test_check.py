@@ -102,7 +102,7 @@ def test_ctrl_c_ends_a_check_with_one_line_regression(
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("streamer._cli.check", interrupted)
+    monkeypatch.setattr("streamer._check.check", interrupted)
     result = CliRunner().invoke(main, ["check", str(model), *more])
     assert (result.exit_code, result.stderr.strip()) == (130, "Error: interrupted")
     assert json.loads(result.stdout or "{}").get("exit_code", 130) == 130

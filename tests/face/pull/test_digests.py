@@ -15,7 +15,7 @@ from pulls import pull, visible
 from servers.hub import LARGE_BYTES, HubServer
 from servers.seaweedfs import SeaweedServer
 
-from streamer._pull import command
+from streamer._commands import copies
 
 
 @pytest.fixture
@@ -83,6 +83,6 @@ def test_a_part_that_nobody_compared_is_compared_before_it_counts_as_verified(
 def test_lines_say_how_far_it_is_where_nobody_sees_a_bar(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(command, "SHOWN_EVERY_S", 0.0)
+    monkeypatch.setattr(copies, "SHOWN_EVERY_S", 0.0)
     told = pull(model, tmp_path / "copy")
     assert " MB of 6.3" in told["stderr"] or " of 6.2" in told["stderr"], told["stderr"]
