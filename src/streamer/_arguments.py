@@ -17,7 +17,7 @@ from streamer.core.secrets.hidden_arguments import hidden, hidden_uris
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
-    from streamer._stream import Order
+    from streamer._reads import Order
     from streamer.core.checkpoint.selection import NamesOption
     from streamer.core.checkpoint.slicing import SlicesOption
     from streamer.core.checkpoint.strategies import VerifyOption

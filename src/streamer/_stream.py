@@ -10,24 +10,20 @@ import threading
 import time
 from collections import deque
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Literal, overload
+from typing import TYPE_CHECKING, Any, Generic, overload
 
 from streamer import _native
 from streamer._arguments import hidden_arguments, request_of, takes_request
 from streamer._checkpoint_headers import OpenedCheckpoint, framework_for, open_checkpoint, wanted_tensors
 from streamer._progress import Progress
+from streamer._reads import Order, reads_of
 from streamer.core.checkpoint.catalog import ShardTensor
-from streamer.core.checkpoint.destinations import Destinations
 from streamer.core.checkpoint.report import LoadReport, device_path, gpudirect_remarks, load_report
 from streamer.core.checkpoint.verification import Verification, log_unverified
 from streamer.core.collector import collector_paused
-from streamer.core.engine.joined_items import JoinedItems
-from streamer.core.engine.plan import plan_reads
-from streamer.core.engine.session import ReadSession
-from streamer.core.errors import EngineError, LoadCancelledError, OptionError, OutOfMemoryError, UsageError
+from streamer.core.errors import EngineError, LoadCancelledError, OptionError, UsageError
 from streamer.core.group.joining import joined_group
 from streamer.core.log import OwnLogger
-from streamer.core.node.should_share import node_share, read_ahead
 from streamer.core.request.request import ProgressOption, Request, UriOption
 from streamer.core.tensors.frameworks import Framework, TensorT
 
@@ -38,16 +34,12 @@ if TYPE_CHECKING:
 
     from streamer._arguments import RequestArguments, StreamArguments
     from streamer.core.checkpoint.targets import Targets
-    from streamer.core.group.session import GroupSession
-    from streamer.core.group.start import SharedReads
-    from streamer.core.node.share import NodeShare
     from streamer.core.tensors.frameworks import NumpyName, TorchName
 
 __all__ = ["Stream", "begun", "stream"]
 
 _log = OwnLogger()
 
-Order = Literal["completion", "file"]
 BATCH_BYTES = 32 << 20  # tensors of a batch no longer count against the memory limit, and may be cast or moved
 ENOUGH_BYTES = 64 << 20  # a consumer that keeps all tensors waits for as many, so that readers use its processor
 
@@ -70,18 +62,10 @@ class Stream(Generic[TensorT]):
         order: Order = "completion",
         progress: ProgressOption = None,
     ) -> None:
-        self._group = _reads_of_group(checkpoint, wanted, is_verified=verification is not None)
-        if self._group is not None:
-            wanted, verification = self._group.kept, self._group.verification
-        self._checkpoint, self._wanted, self._verification = checkpoint, wanted, verification
-        with collector_paused():
-            self._destinations = Destinations(wanted, framework, targets, self._largest_gap_bytes())
-            self._wanted = wanted = self._destinations.wanted
-            self._plan = plan_reads(self._destinations.items(), checkpoint.settings.coalesce_gap_bytes)
-            if self._group is not None:
-                self._plan = self._group.counted(self._plan)
-        self._share = None if self._group else node_share(checkpoint.catalog, wanted, self._plan, checkpoint.settings)
-        self._plan = self._share.plan if self._share else self._plan
+        self._checkpoint = checkpoint
+        self._reads = reads_of(checkpoint, wanted, framework, verification, targets)
+        self._wanted, self._verification = self._reads.wanted, self._reads.verification
+        self._destinations, self._plan = self._reads.destinations, self._reads.plan
         self._started = time.perf_counter()
         self._ended: float | None = None
         self._yielded = 0
@@ -89,12 +73,7 @@ class Stream(Generic[TensorT]):
         self._is_closing = False
         self._reading = threading.Lock()
         self._progress = Progress(progress, self._plan.span_bytes, checkpoint.label)
-        try:
-            self._session = self._start_session(order)
-        except BaseException:
-            if self._share:
-                self._share.close()
-            raise
+        self._session = self._reads.started(order, self._progress)
 
     @property
     def names(self) -> list[str]:
@@ -113,14 +92,10 @@ class Stream(Generic[TensorT]):
     @property
     def report(self) -> LoadReport:
         """The report of the load so far; complete once the loop has ended."""
-        stats, settings, verification = self._session.stats(), self._checkpoint.settings, self._verification
-        share, packed = self._share, settings.earlier.packed
-        stats = share.added_to(stats) if share else stats
-        paths = self._destinations.device_paths()
-        if self._group is not None:  # the group fills tensors on devices itself
-            paths = {"torch" if each == "ring" else each for each in paths}
-        path = device_path(paths, stats)
-        read_bytes = (share.read_bytes if share else self._plan.span_bytes) - stats["cached_bytes"]
+        settings, verification = self._checkpoint.settings, self._verification
+        stats, packed = self._reads.added_to(self._session.stats()), settings.earlier.packed
+        path = device_path(self._reads.device_paths(), stats)
+        read_bytes = self._reads.read_bytes - stats["cached_bytes"]
         shards = {each.shard: self._checkpoint.catalog.shards[each.shard].source for each in self._wanted}
         return load_report(
             self._checkpoint.label,
@@ -128,7 +103,7 @@ class Stream(Generic[TensorT]):
             settings.earlier,
             stages={**self._checkpoint.stages, "read": (self._ended or time.perf_counter()) - self._started},
             bytes_read=max(0, read_bytes + packed.packed_bytes - packed.cached_bytes - packed.unpacked_bytes),
-            shared_bytes=share.copied_bytes if share else 0,
+            shared_bytes=self._reads.copied_bytes,
             sources=list(shards.values()),
             remarks=[
                 *self._checkpoint.remarks,
@@ -187,54 +162,6 @@ class Stream(Generic[TensorT]):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
-
-    def _largest_gap_bytes(self) -> int | None:
-        """Return the largest gap that is read between parts of a tensor; None if a tensor is read as one range.
-
-        A tensor is read as one range if a group divides its tensors itself, if a digest covers a whole tensor, or if an
-        encrypted file is divided into its own pieces.
-        """
-        is_whole = self._group is not None or self._verification is not None or self._checkpoint.is_sealed
-        return None if is_whole else self._checkpoint.settings.coalesce_gap_bytes
-
-    def _start_session(self, order: Order) -> ReadSession | GroupSession | JoinedItems:
-        if self._group is not None:
-            return self._group.started(self._plan, self._destinations, self._progress)
-        session, rows = self._started_session(order), self._destinations.item_of_row
-        return session if rows is None else JoinedItems(session, self._plan, rows)
-
-    def _started_session(self, order: Order) -> ReadSession:
-        if self._share:
-            try:
-                return self._session_of(order, self._share)
-            except OutOfMemoryError:  # reading alone takes fewer threads, and less memory
-                self._share.close()
-                self._share = None
-        return self._session_of(order, None)
-
-    def _session_of(self, order: Order, share: NodeShare | None) -> ReadSession:
-        wanted, verification, catalog = self._wanted, self._verification, self._checkpoint.catalog
-        rows = self._destinations.item_of_row
-        ahead = read_ahead(catalog, self._plan, self._checkpoint.settings)
-        session = ReadSession(
-            share.objects if share else catalog.shards,
-            self._plan,
-            share.settings if share else self._checkpoint.settings,
-            in_item_order=order == "file" or (verification is not None and verification.needs_order),
-            keep_alive=self._destinations.in_place,
-            lock=self._destinations.share_lock(),
-            on_progress=self._progress.update if self._progress.is_shown else None,
-            on_wait=self._progress.note,
-            digests=verification.digests if verification else None,
-            # It refers to no stream, so that garbage collection closes one.
-            name_of=lambda row: wanted[row if rows is None else rows[row]].entry.name,
-            device_tensors=self._destinations.device_tensors,
-            seals=self._checkpoint.seal_plan(self._plan),
-            on_end=lambda: [each.close() for each in (share, ahead) if each],
-        )
-        if ahead:
-            ahead.begin(session)
-        return session
 
     def _begin_reading(self) -> None:
         if not self._reading.acquire(blocking=False):
@@ -322,18 +249,6 @@ def stream(uri: UriOption, *, order: Order = "completion", **how: Unpack[Request
     """
     uri, how = hidden_arguments(uri, how)
     return begun(request_of(stream, uri, how), order)
-
-
-def _reads_of_group(
-    checkpoint: OpenedCheckpoint, wanted: list[ShardTensor], *, is_verified: bool
-) -> SharedReads | None:
-    if checkpoint.member is None:
-        return None
-    from streamer.core.group.start import SharedReads  # noqa: PLC0415 (takes 15 ms, and few loads have a group)
-
-    digests = checkpoint.tensor_digests() if is_verified else ()
-    catalog, settings, distrust = checkpoint.catalog, checkpoint.settings, checkpoint.cache.distrust
-    return SharedReads(checkpoint.member, catalog, wanted, settings, digests=digests, distrust=distrust)
 
 
 def begun(request: Request, order: Order) -> Stream[Any]:

@@ -19,7 +19,7 @@ from safetensors.numpy import load_file, save_file
 from servers.tcp_proxy import TcpProxy, http_requests
 
 import streamer
-from streamer import _stream
+from streamer import _reads
 from streamer.core.errors import OutOfMemoryError
 
 pytestmark = pytest.mark.server
@@ -308,7 +308,7 @@ def test_a_meeting_that_loses_a_descriptor_lets_others_meet_without_it_regressio
 def test_a_load_without_memory_for_a_shared_session_leaves_its_meeting_regression(
     monkeypatch, s3_server, uri, expected
 ):
-    begin = _stream.ReadSession
+    begin = _reads.ReadSession
     refusals = [OutOfMemoryError("there is no memory for this session")]
 
     def scarce(*arguments: Any, **how: Any) -> Any:
@@ -316,7 +316,7 @@ def test_a_load_without_memory_for_a_shared_session_leaves_its_meeting_regressio
             raise refusals.pop()
         return begin(*arguments, **how)
 
-    monkeypatch.setattr(_stream, "ReadSession", scarce)
+    monkeypatch.setattr(_reads, "ReadSession", scarce)
     options = streamer.Options(share="node")
     kept = {"framework": "np", "storage_options": s3_server.storage_options(), "options": options}
     with streamer.stream(uri, **kept) as stream:
