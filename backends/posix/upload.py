@@ -158,10 +158,10 @@ def _check_free(path: str) -> None:
     """Refuse a folder, and a link that leads nowhere, in place of a file: no file of another program is there."""
     uri = redact(text_of(path))
     if os.path.isdir(path):
-        raise UsageError("this is a folder, not a file", uri=uri, hint="Name a file in it, or move the folder away")
+        raise StorageError("this is a folder, not a file", uri=uri, hint="Name a file in it, or move the folder away")
     if os.path.islink(path) and not os.path.exists(path):
         hint = "Remove the link, or make the folder or file to which it leads"
-        raise UsageError("this is a link that leads nowhere", uri=uri, hint=hint)
+        raise StorageError("this is a link that leads nowhere", uri=uri, hint=hint)
 
 
 def _make_folder(folder: str) -> None:

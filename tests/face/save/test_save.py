@@ -699,11 +699,11 @@ def test_a_folder_or_a_broken_link_is_no_other_program_regression(write: str, tm
     folder, link = tmp_path / "a.safetensors", tmp_path / "b.safetensors"
     folder.mkdir()
     link.symlink_to("nowhere")
-    with pytest.raises(streamer.UsageError, match="this is a folder, not a file"):
+    with pytest.raises(streamer.StorageError, match="this is a folder, not a file"):
         WRITES[write](folder)
-    with pytest.raises(streamer.UsageError, match="this is a link that leads nowhere"):
+    with pytest.raises(streamer.StorageError, match="this is a link that leads nowhere"):
         WRITES[write](link)
-    with pytest.raises(streamer.UsageError, match="this is a link that leads nowhere"):
+    with pytest.raises(streamer.StorageError, match="this is a link that leads nowhere"):
         WRITES[write](link / "model.safetensors")
     assert files_in(tmp_path) == ["a.safetensors", "b.safetensors"]
 
