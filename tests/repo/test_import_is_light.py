@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import save_file
 
 
 def test_importing_streamer_imports_neither_torch_nor_numpy_nor_fsspec_and_starts_nothing() -> None:
@@ -13,3 +18,27 @@ def test_importing_streamer_imports_neither_torch_nor_numpy_nor_fsspec_and_start
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[] 1"
+
+
+def test_a_plain_load_imports_nothing_of_what_it_does_not_use(tmp_path: Path) -> None:
+    save_file({"a": np.zeros(3)}, tmp_path / "a.safetensors")
+    code = (
+        "import sys, streamer; streamer.load(sys.argv[1], framework='np', progress=False);"
+        "print(*(name for name in sys.modules if name.startswith('streamer.')))"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "a.safetensors")]
+    imported = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    others = re.compile(
+        r"streamer\.(?:_save|_pull|_push|core\.encryption|core\.group\.start|core\.node\.share|backends\.(?!posix|builtin|opt)"
+        r"|core\.checkpoint\.(?:slicing|sealed_catalog|format_catalog|manifest_\w+|store_verification|targets))(?:\.|$)"
+    )
+    assert [name for name in imported if others.match(name)] == []
+
+
+def test_the_help_of_the_command_imports_neither_numpy_nor_the_engine() -> None:
+    code = (
+        "import sys; from streamer._cli import main; main(['--help'], standalone_mode=False);"
+        "print(sorted({'numpy', 'streamer._native'} & {*sys.modules}), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr.strip() == "[]"
