@@ -67,6 +67,15 @@ def _refuse_encrypted(catalog: Catalog) -> None:
         refuse_encrypted(plain, own, shard.uri)
 
 
+def _refuse_plain(catalog: Catalog, number: int) -> None:
+    """Refuse a file without parameters of an encryption, which may have been removed."""
+    uri = catalog.shards[number].uri
+    refuse_encrypted(None, (name for name, each in catalog.tensors.items() if each.shard == number), uri)
+    is_alone = not any(ENCRYPTION_METADATA in (each or {}) for each in catalog.header_metadata)
+    what = "a key is given, but the file is not encrypted" + ("" if is_alone else ", and others beside it are")
+    raise TamperedError(what, uri=uri, hint=LEAVE_OUT if is_alone else _HINT)
+
+
 def _opened(catalog: Catalog, files: Sequence[_OuterFile], key: SecretKey, settings: Settings) -> Catalog:
     """Read the tags of all files, and authenticate their headers and tags."""
     ranges = [(number, each.begin, each.end) for number, file in enumerate(files) for each in file.to_read()]
@@ -89,11 +98,10 @@ def _opened(catalog: Catalog, files: Sequence[_OuterFile], key: SecretKey, setti
 
 def _checked_parameters(catalog: Catalog, *, is_whole: bool) -> list[SealedParameters]:
     found: list[SealedParameters] = []
-    for metadata, shard in zip(catalog.header_metadata, catalog.shards, strict=True):
+    for number, (metadata, shard) in enumerate(zip(catalog.header_metadata, catalog.shards, strict=True)):
         parameters = parsed_parameters(metadata, shard.uri)
         if parameters is None:
-            _refuse_encrypted(catalog)  # its metadata may have been removed
-            raise TamperedError("a key is given, but the file is not encrypted", uri=shard.uri, hint=LEAVE_OUT)
+            _refuse_plain(catalog, number)
         first = found[0] if found else parameters
         if _of_checkpoint(parameters) != _of_checkpoint(first):
             raise TamperedError("the file belongs to another encrypted checkpoint", uri=shard.uri, hint=_HINT)

@@ -19,7 +19,16 @@ from streamer.core.errors import EncryptionKeyError, StreamerError, TamperedErro
 from streamer.core.log import OwnLogger
 from streamer.core.quoting import printable, quoted
 
-__all__ = ["LEAVE_OUT", "DataKey", "KeyOption", "KeyProvider", "KeySource", "NewKey", "hidden_key"]
+__all__ = [
+    "LEAVE_OUT",
+    "DataKey",
+    "KeyOption",
+    "KeyProvider",
+    "KeySource",
+    "NewKey",
+    "check_lone_context",
+    "hidden_key",
+]
 
 MOST_CONTEXT_CHARACTERS = 256
 MOST_KEY_ID_CHARACTERS = 2048  # the name of a key in Google's service has up to 250, an ARN up to 2048
@@ -117,7 +126,11 @@ class KeySource:
             raise EncryptionKeyError("new_key of the key provider returned no streamer.DataKey")
         if not made.wrapped or len(made.wrapped) > MOST_WRAPPED_BYTES or len(made.key_id) > MOST_KEY_ID_CHARACTERS:
             raise EncryptionKeyError("the key provider returned no wrapped key, or one that is too long")
-        return NewKey(SecretKey(made.key).checked("the key provider's key"), made.wrapped, made.key_id)
+        key = SecretKey(made.key).checked("the key provider's key")
+        if key.is_shown_in(made.wrapped) or key.is_shown_in(made.key_id.encode(errors="replace")):
+            hint = "Both are stored in the file, where everybody can read them: let the service encrypt the key"
+            raise EncryptionKeyError("the key provider's wrapped key, or its name, holds the key itself", hint=hint)
+        return NewKey(key, made.wrapped, made.key_id)
 
     def key_for(self, key_id: str, wrapped: bytes, uri: str) -> SecretKey:
         """Return the key of a checkpoint that is loaded."""
@@ -213,6 +226,13 @@ def _is_surely_path(value: str | os.PathLike[str]) -> bool:
     except ValueError:  # a zero byte
         return False
     return has_folder and not _LIKE_A_KEY.fullmatch(text)
+
+
+def check_lone_context(key: Any, context: str | None) -> None:
+    """Refuse a context without a key: nothing would be compared with it."""
+    if context is not None and key is None:
+        hint = "Give key= too (on the command line --key-file), or leave the context out"
+        raise UsageError("context= names what a key was used for, and so needs key=", hint=hint)
 
 
 def hidden_key(value: Any) -> KeySource | None:

@@ -94,6 +94,12 @@ class SecretKey:
             raise EncryptionKeyError(f"{what} {self.problem}", hint=KEY_HINT)
         return self
 
+    def is_shown_in(self, content: bytes) -> bool:
+        """Say whether anybody finds the key in these bytes: as it is, or as hexadecimal digits or base64."""
+        texts = (base64.b64encode(self._key).rstrip(b"="), base64.urlsafe_b64encode(self._key).rstrip(b"="))
+        is_plain = self._key in content or self._key.hex().encode() in content.lower()
+        return is_plain or any(text in content for text in texts)
+
     @property
     def key_id(self) -> str:
         """The name of the key without a key service: 16 hexadecimal digits that reveal nothing of it.

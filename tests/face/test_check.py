@@ -149,6 +149,24 @@ def test_in_full_one_wrong_bit_of_an_encrypted_tensor_is_told(tmp_path: Path) ->
     assert (code, json.loads(told)["error"]) == (65, "TamperedError")
 
 
+def test_an_empty_name_of_a_key_file_is_no_check_without_a_key_regression(model: Path) -> None:
+    """``--key-file "$UNSET"`` was as none, so a plain checkpoint in place of an encrypted one passed."""
+    assert checked(model)[0] == 0
+    code, told = checked(model, None, "--json", "--key-file", "")
+    assert (code, json.loads(told)["error"]) == (65, "TamperedError")
+
+
+@pytest.mark.parametrize("name", ["a.safetensors", "z.safetensors"])
+def test_a_plain_file_beside_an_encrypted_one_is_told_as_such_regression(tmp_path: Path, name: str) -> None:
+    """The error said that no key was given, and the exit code was that of a wrong command."""
+    streamer.save({"w": torch.ones(9)}, tmp_path / "model", key=KEY)
+    save_file({"added": torch.ones(3)}, tmp_path / "model" / name)
+    with pytest.raises(streamer.TamperedError, match="is not encrypted, and others beside it are"):
+        streamer.load(tmp_path / "model", key=KEY)
+    code, told = checked(tmp_path / "model", None, "--json", "--key-file", key_file(tmp_path))
+    assert (code, json.loads(told)["error"]) == (65, "TamperedError")
+
+
 def test_in_full_an_encrypted_file_of_tensorizer_is_authenticated(tmp_path: Path) -> None:
     path, tensor = tmp_path / "x.tensors", sealed("w", np.arange(9999, dtype="f4"))
     path.write_bytes(file_of([tensor, sealed("small", np.ones(2, "f4"))]))

@@ -82,7 +82,7 @@ def check_checkpoint(
     """
     from streamer._check import check  # noqa: PLC0415 (as needed)
 
-    key = key_file or (f"env:{KEY_VARIABLE}" if os.environ.get(KEY_VARIABLE) else None)
+    key = f"env:{KEY_VARIABLE}" if key_file is None and os.environ.get(KEY_VARIABLE) else key_file
     try:
         options = parsed_options(storage_options)
         report = check(uri, storage_options=options, key=key, context=key_context, in_full=in_full)

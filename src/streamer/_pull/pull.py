@@ -35,6 +35,7 @@ from streamer.core.checkpoint.shards import settled, source_object
 from streamer.core.checkpoint.small_files import sized, without_large
 from streamer.core.checkpoint.strategies import digests_of
 from streamer.core.disk_names import disk_name
+from streamer.core.encryption.keys import check_lone_context
 from streamer.core.errors import ChecksumError, FormatError, ObjectNotFoundError, TruncatedError, UsageError
 from streamer.core.folders.open_folder import are_in_one_another
 from streamer.core.log import OwnLogger
@@ -61,6 +62,7 @@ def pull(
     """Pull the wanted files; wait while another process pulls into the same folder."""
     check_uri(uri)
     check_storage_options(wanted.storage_options)
+    check_lone_context(wanted.key, wanted.context)
     _check_path(path)
     uri, storage_options = hidden_uri(uri), hidden(wanted.storage_options)
     settings = resolve(wanted.options)

@@ -39,6 +39,7 @@ from streamer.core.checkpoint.other_weights import (
 from streamer.core.checkpoint.shards import settled
 from streamer.core.checkpoint.small_files import sized
 from streamer.core.disk_names import disk_name
+from streamer.core.encryption.keys import check_lone_context
 from streamer.core.errors import AccessDeniedError, ChangedError, ObjectNotFoundError, StorageError, UsageError
 from streamer.core.folders.open_folder import are_in_one_another
 from streamer.core.format.shard_names import series_of
@@ -75,6 +76,7 @@ def push(source: str, target: Target, wanted: Wanted, *, progress: ProgressOptio
     for uri, options in ((source, wanted.storage_options), (target.uri, target.storage_options)):
         check_uri(uri)
         check_storage_options(options)
+    check_lone_context(wanted.key, wanted.context)
     source, uri = hidden_uri(source), hidden_uri(target.uri)
     settings = resolve(wanted.options)
     with (

@@ -58,6 +58,33 @@ def test_a_key_service_wraps_a_key_for_each_checkpoint(tmp_path: Path) -> None:
         streamer.load(tmp_path / "three", key=kms)
 
 
+@pytest.mark.parametrize(
+    ("wrapped", "key_id"),
+    [
+        (KEY, "id"),
+        (b"plain:" + KEY, "id"),
+        (KEY.hex().upper().encode(), "id"),
+        (base64.b64encode(KEY), "id"),
+        (base64.urlsafe_b64encode(OTHER).rstrip(b"="), "id"),
+        (b"wrapped", KEY.hex()),
+    ],
+)
+def test_a_key_service_that_does_not_wrap_is_refused_regression(tmp_path: Path, wrapped: bytes, key_id: str) -> None:
+    """The key was written into the header of the file that it encrypts."""
+
+    class Service:
+        def new_key(self) -> streamer.DataKey:
+            key = OTHER if wrapped == base64.urlsafe_b64encode(OTHER).rstrip(b"=") else KEY
+            return streamer.DataKey(key, wrapped, key_id)
+
+        def unwrap(self, key_id: str, wrapped: bytes) -> bytes:
+            raise AssertionError((key_id, wrapped))
+
+    with pytest.raises(streamer.EncryptionKeyError, match="holds the key itself"):
+        streamer.save(TENSORS, tmp_path / "model", key=Service())
+    assert not (tmp_path / "model").exists()
+
+
 @pytest.mark.parametrize("content", [KEY, KEY.hex().encode() + b"\n", base64.b64encode(KEY)])
 def test_a_key_is_bytes_a_file_a_variable_or_a_function(
     tmp_path: Path, content: bytes, monkeypatch: pytest.MonkeyPatch

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 from pulls import pull, visible
 from safetensors.torch import save_file
 from servers.seaweedfs import SeaweedServer
 from tensorizer_files import KEY, file_of, sealed
 
 import streamer
+from streamer._cli import main
 
 SECOND = "model-00002-of-00002.safetensors"
 
@@ -140,3 +143,12 @@ def test_a_text_that_only_begins_as_a_pickle_is_copied(content: str, model: Path
     (model / "vocab.txt").write_text(content)
     told = pull(model, tmp_path / "here", "--key-file", key)
     assert told["exit_code"] == 0, told
+
+
+@pytest.mark.parametrize("verb", ["pull", "push"])
+def test_a_context_without_a_key_is_refused_regression(model: Path, tmp_path: Path, verb: str) -> None:
+    """It was ignored: the files were copied without a comparison, and the exit code was 0."""
+    arguments = [verb, str(model), str(tmp_path / "here"), "--json", "--key-context", "prod"]
+    result = CliRunner().invoke(main, arguments)
+    assert (result.exit_code, json.loads(result.stdout)["error"]) == (2, "UsageError"), result.output
+    assert not (tmp_path / "here").exists()
