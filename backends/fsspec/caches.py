@@ -50,6 +50,7 @@ __all__ = ["is_decompressing", "local_size_bytes", "open_for_reading", "with_who
 
 T = TypeVar("T")
 
+ATTRIBUTE = "user.streamer.source"
 COPIED_BYTES = 5 << 20  # copied at a time from a decompressed file
 
 _warned: weakref.WeakSet[AbstractFileSystem] = weakref.WeakSet()
@@ -131,7 +132,7 @@ def _downloaded(fs: Any, path: str, target: str, opened: Callable[[], Any]) -> A
         info, is_settled = _settled_info(fs, path)
         _download(fs, path, draft.name, info)
         file = open(draft.name, "rb")  # noqa: SIM115 (the caller closes it)
-        _note(fs, path, target, info if is_settled else None)
+        _note(fs, path, draft.name, target, info if is_settled else None)
         draft.finish()
     except BaseException:
         draft.discard()
@@ -151,11 +152,18 @@ def _settled_info(fs: Any, path: str) -> tuple[Mapping[str, Any], bool]:
     return again, version_of(again) == version_of(info)
 
 
-def _note(fs: Any, path: str, target: str, info: Mapping[str, Any] | None) -> None:
+def _note(fs: Any, path: str, draft: str, target: str, info: Mapping[str, Any] | None) -> None:
     """Write down what a copy is of, before it gets its name: a process that waits for the draft reads this next."""
+    note = seal_of("" if info is None else _identity(fs, path, info))
     with suppress(FileNotFoundError):
         os.unlink(target)
-    Path(_name_of_note(target)).write_text(seal_of("" if info is None else _identity(fs, path, info)))
+    try:
+        os.setxattr(draft, ATTRIBUTE, note.encode())
+    except (AttributeError, OSError):  # this system, or the file system of the folder, keeps no attributes
+        Path(_name_of_note(target)).write_text(note)
+    else:
+        with suppress(FileNotFoundError):
+            os.unlink(_name_of_note(target))
     if not isinstance(fs, SimpleCacheFileSystem):
         _record(fs, path, target)
 
@@ -177,11 +185,15 @@ def _name_of_note(copy: str) -> str:
 def _is_of(fs: Any, path: str, copy: str, info: Mapping[str, Any]) -> bool:
     """Say whether a copy was made of this file; of a copy that another program has made, nothing more is known."""
     try:
-        return is_sealed(_identity(fs, path, info), Path(_name_of_note(copy)).read_text(errors="replace"))
-    except FileNotFoundError:
-        return True
-    except OSError:
-        return False
+        note = os.getxattr(copy, ATTRIBUTE).decode(errors="replace")
+    except (AttributeError, OSError):
+        try:
+            note = Path(_name_of_note(copy)).read_text(errors="replace")
+        except FileNotFoundError:
+            return True
+        except OSError:
+            return False
+    return is_sealed(_identity(fs, path, info), note)
 
 
 def _record(fs: Any, path: str, copy: str) -> None:
@@ -261,11 +273,12 @@ def _file_of_blocks(fs: Any, path: str) -> Any:
     def is_unchanged() -> bool:
         return version_of(fresh_info(fs, path)) == version_of(info)
 
+    draft = LockedDraft.take(name, waits=False)
     blocks = Blocks(size_bytes, lambda begin, end: fs.fs.cat_file(path, start=begin, end=end), is_unchanged)
     return BlockFile(
         blocks,
-        LockedDraft.take(name, waits=False),
-        on_kept=lambda: _note(fs, path, name, info if is_settled else None),
+        draft,
+        on_kept=lambda: _note(fs, path, draft.name if draft else name, name, info if is_settled else None),
         on_no_room=lambda error: _warn_once(fs, error),
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -352,8 +353,16 @@ def test_a_copy_is_of_one_version_and_one_login_regression(cache: str, what: str
     assert seen[2] == seen[1]  # the copy was read the second time
 
 
+@pytest.mark.parametrize("keeps_attributes", [True, False])
 @pytest.mark.parametrize("cache", CACHES)
-def test_a_copy_is_of_one_endpoint_regression(cache: str, tmp_path: Path) -> None:
+def test_a_copy_is_of_one_endpoint_regression(
+    cache: str, keeps_attributes: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOTSUP, "Operation not supported")
+
+    if not keeps_attributes:
+        monkeypatch.setattr(os, "setxattr", refuse)
     with one_file(data=of_number(0)) as first, one_file(data=of_number(1)) as second:
         for number, server in enumerate((first, second, second)):
             server.answers_head = True
