@@ -45,6 +45,8 @@ _INSTEAD = {
     "progress": "Leave it out: the library shows its own",
 }
 
+_NOTHING_WRITTEN = "the library wrote no file: of the processes of a group, only one writes"
+
 _Save = Callable[[str], object]
 # The names by which the libraries write a file; the arguments are tensors, a path and metadata.
 WRITERS: Mapping[str, RoutedName] = {
@@ -93,7 +95,8 @@ def saved_folder(
             save(folder)
         sending.send_files()
         files = sending.show()
-    return SaveReport(redact(uri), tuple(files), sending.tensors, writing.sent_bytes, time.perf_counter() - began)
+    seconds, remarks = time.perf_counter() - began, () if files else (_NOTHING_WRITTEN,)
+    return SaveReport(redact(uri), tuple(files), sending.tensors, writing.sent_bytes, seconds, remarks=remarks)
 
 
 def refuse_hub(named: Mapping[str, Any]) -> None:

@@ -47,7 +47,7 @@ class SaveReport:
         seconds: Duration of the call.
         not_removed: Files of an older checkpoint that could not be removed; the new checkpoint does not name them.
         kept_bytes: The part of `bytes` that an earlier save, which ended early, had sent; with ``resume=True``.
-        remarks: What the tensors had beside their values, and the checkpoint has not.
+        remarks: What the tensors had beside their values, and the checkpoint has not; and whether nothing was written.
     """
 
     uri: str
