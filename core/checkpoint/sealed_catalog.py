@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from streamer import _native
 from streamer.core.checkpoint.catalog import Catalog, ShardTensor
@@ -67,7 +67,7 @@ def _refuse_encrypted(catalog: Catalog) -> None:
         refuse_encrypted(plain, own, shard.uri)
 
 
-def _refuse_plain(catalog: Catalog, number: int) -> None:
+def _refuse_plain(catalog: Catalog, number: int) -> NoReturn:
     """Refuse a file without parameters of an encryption, which may have been removed."""
     uri = catalog.shards[number].uri
     refuse_encrypted(None, (name for name, each in catalog.tensors.items() if each.shard == number), uri)
