@@ -58,6 +58,12 @@ def test_transformers_saves_to_s3_what_it_saves_to_a_folder(
     assert report.bytes == sum(map(len, expected.values()))
 
 
+def test_a_process_that_writes_nothing_says_so_regression(tmp_path: Path) -> None:
+    report = streamer.transformers.save_pretrained(llama(), str(tmp_path), is_main_process=False)
+    assert not list(tmp_path.iterdir())
+    assert "the library wrote no file" in str(report)
+
+
 def test_no_weight_is_written_to_a_disk(place: tuple[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
     walk = streamer.integrations.folder_saves.os.walk
