@@ -96,8 +96,9 @@ class CheckReport:
     read: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all fields as plain values for JSON."""
-        return asdict(self)
+        """Return all fields as plain values for JSON; the remarks say if nothing was compared, as the text does."""
+        remarks = (*self.remarks, READ["nothing"]) if self.read == "nothing" else self.remarks
+        return {**asdict(self), "remarks": remarks}
 
     def __str__(self) -> str:
         index = "the index names them" if self.has_index else "no index"

@@ -194,6 +194,7 @@ def test_in_full_without_a_manifest_the_storage_is_asked(
     told = json.loads(checked(uri, options, "--json", "--full")[1])
     assert told["read"] in ("storage", "nothing")
     assert (told["read"] == "nothing") is (storage not in KEEPS_DIGESTS)
+    assert any("no digests" in each for each in told["remarks"]) is (told["read"] == "nothing")
 
 
 def test_without_full_nothing_is_read(model: Path) -> None:
