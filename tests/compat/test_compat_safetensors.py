@@ -231,6 +231,28 @@ def test_arrays_are_saved_to_any_url_regression(url: str, tmp_path: Path) -> Non
             our_numpy.save_file({"a": np.ones(1)}, place.removesuffix(".safetensors"))
 
 
+@pytest.mark.parametrize("place", ["memory://numpy-face/views.safetensors", "{folder}/views.safetensors", None])
+def test_views_of_arrays_are_saved_as_they_show_regression(place: str | None, tmp_path: Path) -> None:
+    rows = np.arange(24, dtype=">i4").reshape(4, 6)
+    views = {"columns": np.asfortranarray(rows), "turned": rows.T, "steps": rows.copy()[:, ::2]}
+    views |= {"backwards": rows.copy()[::-1], "repeated": np.broadcast_to(rows[0].copy(), (3, 6))}
+    views |= {"cube": rows.copy().reshape(2, 3, 4).transpose(2, 0, 1), "one": np.array(3.5), "empty": rows[:0].T}
+    if place is None:
+        got = our_numpy.load(our_numpy.save(views))
+    else:
+        our_numpy.save_file(views, url := place.format(folder=tmp_path))
+        got = our_numpy.load_file(url)
+    assert {name: array.tolist() for name, array in got.items()} == {
+        name: array.tolist() for name, array in views.items()
+    }
+    assert all(got[name].shape == array.shape for name, array in views.items())
+
+
+def test_bytes_of_an_array_with_a_mask_are_refused_regression() -> None:
+    with pytest.raises(streamer.UsageError, match="'a' has a mask"):
+        our_numpy.save({"a": np.ma.masked_array(np.zeros(2), mask=[0, 1])})
+
+
 @pytest.mark.parametrize("url", ["memory://numpy-face/masked.safetensors", "{folder}/masked.safetensors"])
 def test_an_array_with_a_mask_is_refused_at_a_path_too_regression(url: str, tmp_path: Path) -> None:
     place = url.format(folder=tmp_path)
