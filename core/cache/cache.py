@@ -1,26 +1,17 @@
 """The cache of one load: which of its objects have a place in the folder that the settings name.
 
-A load without such a folder imports nothing of it: that takes 10 ms. A mismatch of a verification ends the trust in the
-cached bytes.
+A load without such a folder imports nothing of it: that takes 10 ms.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
-from streamer.core.checkpoint.catalog import ShardTensor
-from streamer.core.checkpoint.report import ObjectCheck
-from streamer.core.checkpoint.verification import Pieces, Verification
 from streamer.core.engine.session import SourceObject
-from streamer.core.errors import ChecksumError
 from streamer.core.options.settings import Settings
 
-if TYPE_CHECKING:
-    from streamer import _native
-
-__all__ = ["Cache", "Distrusting", "open_cache"]
+__all__ = ["Cache", "open_cache"]
 
 
 class Cache:
@@ -60,32 +51,3 @@ def open_cache(objects: Sequence[SourceObject], settings: Settings) -> Cache:
     from streamer.core.cache.opening import placed_objects  # noqa: PLC0415 (see the module's docstring)
 
     return Cache(*placed_objects(objects, os.fspath(settings.cache_dir), settings.cache_bytes))
-
-
-class Distrusting:
-    """A `Verification` that tells the cache of a mismatch."""
-
-    def __init__(self, verification: Verification, wanted: Sequence[ShardTensor], cache: Cache) -> None:
-        self._verification, self._wanted, self._cache = verification, wanted, cache
-
-    @property
-    def digests(self) -> _native.DigestPlan | None:
-        """As of `Verification`."""
-        return self._verification.digests
-
-    @property
-    def needs_order(self) -> bool:
-        """As of `Verification`."""
-        return self._verification.needs_order
-
-    def take(self, item: int, data: memoryview | None, pieces: Callable[[int], Pieces]) -> None:
-        """Compare a tensor; a mismatch ends the trust in the cache."""
-        try:
-            self._verification.take(item, data, pieces)
-        except ChecksumError:
-            self._cache.distrust(self._wanted[item].shard)
-            raise
-
-    def checks(self, compares_answers: Callable[[int], bool]) -> tuple[ObjectCheck, ...]:
-        """As of `Verification`."""
-        return self._verification.checks(compares_answers)

@@ -12,15 +12,17 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from streamer.core.checkpoint.report import ObjectCheck
+from streamer.core.errors import ChecksumError
 from streamer.core.log import OwnLogger
 from streamer.core.quoting import printable
 from streamer.core.store.digests import NoDigest, ObjectDigest
 
 if TYPE_CHECKING:
     from streamer import _native
+    from streamer.core.checkpoint.catalog import ShardTensor
     from streamer.core.format.manifest import Manifest
 
-__all__ = ["Expected", "ManifestOfShard", "Pieces", "Verification", "log_unverified"]
+__all__ = ["Expected", "ManifestOfShard", "Pieces", "Verification", "Watched", "log_unverified"]
 
 _log = OwnLogger()
 
@@ -70,6 +72,45 @@ class Verification(Protocol):
         Args:
             compares_answers: Whether every answer for a shard so far was compared with its checksum.
         """
+
+
+class Watched:
+    """A `Verification` that hands each mismatch to a function, which raises the error or lets the read go on.
+
+    Args:
+        verification: What compares.
+        wanted: The tensors of the read.
+        on_mismatch: Called with the number of the shard, and the error.
+    """
+
+    def __init__(
+        self,
+        verification: Verification,
+        wanted: Sequence[ShardTensor],
+        on_mismatch: Callable[[int, ChecksumError], None],
+    ) -> None:
+        self._verification, self._wanted, self._on_mismatch = verification, wanted, on_mismatch
+
+    @property
+    def digests(self) -> _native.DigestPlan | None:
+        """As of `Verification`."""
+        return self._verification.digests
+
+    @property
+    def needs_order(self) -> bool:
+        """As of `Verification`."""
+        return self._verification.needs_order
+
+    def take(self, item: int, data: memoryview | None, pieces: Callable[[int], Pieces]) -> None:
+        """As of `Verification`, but for mismatches."""
+        try:
+            self._verification.take(item, data, pieces)
+        except ChecksumError as error:
+            self._on_mismatch(self._wanted[item].shard, error)
+
+    def checks(self, compares_answers: Callable[[int], bool]) -> tuple[ObjectCheck, ...]:
+        """As of `Verification`."""
+        return self._verification.checks(compares_answers)
 
 
 def log_unverified(uri: str, checks: Sequence[ObjectCheck]) -> None:

@@ -8,17 +8,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from streamer._locate_shards import locate
-from streamer.core.cache.cache import Cache, Distrusting, open_cache
+from streamer.core.cache.cache import Cache, open_cache
 from streamer.core.checkpoint.catalog import Catalog, ShardTensor, read_catalog, remarks_on_parts
 from streamer.core.checkpoint.format_choice import NO_FORMATS, Formats
 from streamer.core.checkpoint.selection import select
 from streamer.core.checkpoint.shards import Shards, name_of
 from streamer.core.checkpoint.strategies import Strategy, Unverified, strategy_of
-from streamer.core.checkpoint.verification import ManifestOfShard, Verification
-from streamer.core.errors import FormatError, TruncatedError
+from streamer.core.checkpoint.verification import ManifestOfShard, Verification, Watched
+from streamer.core.errors import ChecksumError, FormatError, TruncatedError
 from streamer.core.log import OwnLogger
 from streamer.core.options.settings import Settings, resolve
 from streamer.core.quoting import printable
@@ -85,7 +85,11 @@ class OpenedCheckpoint:
             from streamer.core.checkpoint.store_verification import with_checksums  # noqa: PLC0415 (as needed)
 
             verification = with_checksums(self.catalog, wanted, verification)
-        return Distrusting(verification, wanted, self.cache) if verification else None
+        return Watched(verification, wanted, self._refuse_mismatch) if verification else None
+
+    def _refuse_mismatch(self, shard: int, error: ChecksumError) -> NoReturn:
+        self.cache.distrust(shard)
+        raise error
 
     def seal_plan(self, plan: ReadPlan) -> _native.SealPlan | None:
         """Return what the engine needs to decrypt the items of a plan; None if nothing is encrypted."""

@@ -6,18 +6,16 @@ here, the second read hands them out again. If the digest mismatches again, an e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from streamer import _native
 from streamer._checkpoint_headers import OpenedCheckpoint
 from streamer._stream import Stream
 from streamer.core.checkpoint.catalog import ShardTensor
 from streamer.core.checkpoint.fitting import KeptMemory
-from streamer.core.checkpoint.report import LoadReport, ObjectCheck, joined_reports
-from streamer.core.checkpoint.verification import Pieces, Verification
-from streamer.core.errors import ChecksumError
+from streamer.core.checkpoint.report import LoadReport, joined_reports
+from streamer.core.checkpoint.verification import Watched
 from streamer.core.request.request import ProgressOption
 from streamer.core.tensors.frameworks import Framework
 
@@ -44,12 +42,13 @@ class WholeRead:
         if checkpoint.settings.check_memory is not False:
             self._kept.check_fit(checkpoint.label)
         self._first_stream: Stream | None = None
+        self._wrong_shards = set[int]()
         try:
             verification = checkpoint.verification(wanted)
-            self._first_verification = _RecordingVerification(verification, wanted) if verification else None
-            self._stream = Stream(
-                checkpoint, wanted, framework, self._first_verification, targets=targets, progress=progress
-            )
+            if verification is not None:
+                wrong = self._wrong_shards  # what is called must not refer to this object, or nobody would close it
+                verification = Watched(verification, wanted, lambda shard, _: wrong.add(shard))
+            self._stream = Stream(checkpoint, wanted, framework, verification, targets=targets, progress=progress)
         except BaseException:
             self._kept.end()
             raise
@@ -98,10 +97,6 @@ class WholeRead:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
-    @property
-    def _wrong_shards(self) -> set[int]:
-        return self._first_verification.wrong_shards if self._first_verification else set()
-
     def _begin_again(self) -> bool:
         """Start the second read if the first read is complete and found mismatches; return whether it was started."""
         if self._first_stream is not None or not self._wrong_shards:
@@ -113,32 +108,3 @@ class WholeRead:
             self._checkpoint, again, self._framework, verification, targets=self._targets, progress=False
         )
         return True
-
-
-class _RecordingVerification:
-    """A `Verification` that records objects with a wrong digest, and raises no error.
-
-    Attributes:
-        wrong_shards: Numbers of the shards with a wrong digest.
-    """
-
-    def __init__(self, verification: Verification, wanted: Sequence[ShardTensor]) -> None:
-        self._verification, self._wanted = verification, wanted
-        self.wrong_shards: set[int] = set()
-
-    @property
-    def digests(self) -> _native.DigestPlan | None:
-        return self._verification.digests
-
-    @property
-    def needs_order(self) -> bool:
-        return self._verification.needs_order
-
-    def take(self, item: int, data: memoryview | None, pieces: Callable[[int], Pieces]) -> None:
-        try:
-            self._verification.take(item, data, pieces)
-        except ChecksumError:
-            self.wrong_shards.add(self._wanted[item].shard)
-
-    def checks(self, compares_answers: Callable[[int], bool]) -> tuple[ObjectCheck, ...]:
-        return self._verification.checks(compares_answers)
