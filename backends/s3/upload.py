@@ -108,7 +108,7 @@ class S3Upload(ProvenUpload):
             if error.code in UNKNOWN:  # a server without conditional writes, which S3 has since 2024
                 self._check_unchanged()
                 return self._complete({})
-            # S3 may answer 409 although nobody else writes. It then asks for another attempt.
+            # S3 may answer 409 although nobody else writes: the caller then sends the request again.
             if is_transient(error) or error.code == "NoSuchBucket":
                 raise
             if error.code in CONDITION_FAILED or error.status in (404, 409, 412):

@@ -83,7 +83,7 @@ class _Parser:
         self._shards, self._settings = shards, settings
 
     def parse(self, indexes: Sequence[int], beginnings: Sequence[memoryview]) -> None:
-        """Parse the headers of some shards, except headers of which only a part was read."""
+        """Parse the headers of some shards; those of which only a part was read are left out."""
         deadline = self._settings.deadline
         with collector_paused():
             for index in indexes:

@@ -126,7 +126,7 @@ def _types_by_name(slices: Mapping[str, TensorSlice[Any]], sources: Mapping[int,
             for name, each in slices.items()
             if each.stored_name in found.get(id(each.metadata), ())
         }
-    except (ValueError, TypeError, RecursionError):  # a value of that name that is not ours
+    except (ValueError, TypeError, RecursionError):  # another program wrote a value under this name
         return None
     return json.dumps(types) if found else None
 

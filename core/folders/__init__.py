@@ -1,1 +1,1 @@
-"""Folders of a disk: paths, drafts that become files at once, folders that stay where they were opened."""
+"""Files and folders on a disk: their paths, drafts that are renamed when they are whole, folders that are kept open."""

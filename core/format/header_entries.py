@@ -39,7 +39,7 @@ __all__ = [
 
 METADATA_KEY = "__metadata__"
 ENCRYPTION_METADATA = "streamer.encryption"  # key of the metadata of an encrypted file
-OWN_PREFIX = "streamer."  # of that key, and of the tensors that only encrypted files have
+OWN_PREFIX = "streamer."  # that key begins with it, and so do the tensors that only encrypted files have
 LORA_METADATA = "lora_adapter_metadata"  # key of the metadata that diffusers' save_lora_weights writes
 
 

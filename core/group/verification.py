@@ -58,7 +58,7 @@ class GroupVerification:
         self._pieces.setdefault(tensor, []).append((begin, end - begin, checksum))
 
     def compare(self, tensors: Sequence[int]) -> None:
-        """Compare tensors, all reads of which were noted."""
+        """Compare the tensors of which all reads were noted."""
         for tensor in tensors:
             self._compare(tensor)
 

@@ -54,7 +54,7 @@ class StorageReads:
         self._is_closed = False
 
     def read(self, items: Sequence[Item], keep_alive: object, on_read: Callable[[list[int]], None]) -> None:
-        """Read items to their targets; call `on_read` with the numbers of those that have arrived."""
+        """Read items to their targets; call `on_read` with the numbers of the items that have arrived."""
         used = sorted({each.source for each in items})
         renumbered = [each._replace(source=used.index(each.source)) for each in items]
         session = ReadSession(
