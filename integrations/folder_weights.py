@@ -32,8 +32,8 @@ from streamer.core.quoting import size_text
 from streamer.core.store.sources import ObjectInfo
 from streamer.core.tensors.devices import Placement
 from streamer.core.tensors.frameworks import framework_of
-from streamer.integrations.device_maps import is_accelerator
 from streamer.integrations.library_calls import Location
+from streamer.integrations.naming import is_accelerator
 from streamer.integrations.read_ahead import ReadAhead
 from streamer.integrations.shard_handles import WholeCheckpoint
 

@@ -1,17 +1,35 @@
-"""How libraries name the files of a model: its weights, and the index of its weights."""
+"""How libraries name what belongs to a model: its weights, their index, and its devices.
+
+A ``device_map`` of transformers, accelerate or diffusers is read before the library resolves it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
+
+import torch
 
 from streamer.core.checkpoint.small_files import OF_TOKENIZERS, USUAL_FILES
 from streamer.core.errors import ObjectNotFoundError
 from streamer.core.store.presence import enumerated
 from streamer.integrations.library_calls import Location
 
-__all__ = ["COMPONENT", "CONFIG", "DIFFUSERS", "PIPELINE", "TRANSFORMERS", "ChosenWeights", "Naming", "without"]
+__all__ = [
+    "COMPONENT",
+    "CONFIG",
+    "ChosenWeights",
+    "DIFFUSERS",
+    "Naming",
+    "PIPELINE",
+    "TRANSFORMERS",
+    "explicit_devices",
+    "goes_to_devices",
+    "is_accelerator",
+    "without",
+]
 
 CONFIG, PIPELINE = "config.json", "model_index.json"
 SHARD_SUFFIX = ".safetensors"
@@ -104,3 +122,32 @@ _USUAL_OF_DIFFUSERS = (
 )
 DIFFUSERS = Naming(_of_diffusers, _USUAL_OF_DIFFUSERS)
 COMPONENT = Naming(partial(_of_diffusers, may_lack_variant=True), _USUAL_OF_DIFFUSERS)  # some components lack it
+
+
+_NO_ACCELERATORS = ("cpu", "disk", "meta")
+_STRATEGIES = ("auto", "balanced", "sequential")  # also prefixes of names: "balanced_low_0"
+
+
+def is_accelerator(device: Any) -> bool:
+    """Whether a device is an accelerator: neither host memory, nor a disk, nor the meta device."""
+    return device is not None and str(device).partition(":")[0] not in _NO_ACCELERATORS
+
+
+def goes_to_devices(device_map: Any) -> bool:
+    """Whether a ``device_map`` may send tensors to accelerators."""
+    if device_map is None:
+        return torch.empty(0).device.type not in _NO_ACCELERATORS  # the default is torch's default device
+    if isinstance(device_map, Mapping):
+        return any(is_accelerator(device) for device in device_map.values())
+    return torch.cuda.is_available() if _is_strategy(device_map) else is_accelerator(device_map)
+
+
+def explicit_devices(device_map: Any) -> dict[str, Any]:
+    """Return the devices that a ``device_map`` names, by module; none if it names a strategy."""
+    if isinstance(device_map, Mapping):
+        return dict(device_map)
+    return {} if device_map is None or _is_strategy(device_map) else {"": device_map}
+
+
+def _is_strategy(device_map: Any) -> bool:
+    return isinstance(device_map, str) and device_map.split("_")[0] in _STRATEGIES

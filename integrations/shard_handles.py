@@ -20,8 +20,7 @@ from streamer.core.engine.tuning import cached_fraction
 from streamer.core.request.request import Request
 from streamer.core.store.sources import FileSource, ObjectInfo
 from streamer.core.tensors.frameworks import Framework
-from streamer.integrations.parts_ahead import PartsAhead
-from streamer.integrations.read_ahead import ReadAhead
+from streamer.integrations.read_ahead import PartsAhead, ReadAhead
 
 __all__ = ["PlannedSlice", "WholeCheckpoint"]
 

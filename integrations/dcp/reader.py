@@ -2,6 +2,9 @@
 
 The engine reads, in one session, only the items in the load plan of this process. Only the caller's thread calls the
 planner. No code in a checkpoint is run: the ``.metadata`` of DCP and its items are read as data.
+
+Refuses a folder without a checkpoint, and files of DCP without ``.metadata``: this file is written last, so their save
+was not finished.
 """
 
 from __future__ import annotations
@@ -9,8 +12,9 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner
@@ -18,22 +22,124 @@ from torch.distributed.checkpoint.storage import StorageReader as TorchStorageRe
 from torch.futures import Future
 
 from streamer.core.checkpoint.report import LoadReport
-from streamer.core.errors import ObjectNotFoundError, StreamerError, UsageError
+from streamer.core.checkpoint.shards import source_object
+from streamer.core.checkpoint.small_files import read_files
+from streamer.core.engine.session import SourceObject
+from streamer.core.errors import AccessDeniedError, ObjectNotFoundError, StreamerError, UsageError
+from streamer.core.format.dcp_metadata import DcpMetadata, parse_dcp_metadata
+from streamer.core.format.shard_names import is_of_checkpoint
 from streamer.core.options.arguments import check_uri
 from streamer.core.options.options import Options
 from streamer.core.options.settings import Settings, resolve
 from streamer.core.path_objects import is_path_object
-from streamer.core.quoting import printable
+from streamer.core.quoting import printable, quoted
 from streamer.core.secrets.hidden_arguments import hidden, hidden_uri
-from streamer.core.store.sources import Store
+from streamer.core.store.names import path_in
+from streamer.core.store.parallel import in_parallel
+from streamer.core.store.presence import enumerated
+from streamer.core.store.sources import ObjectInfo, Store
 from streamer.integrations.dcp.destination import Destination
-from streamer.integrations.dcp.format_detection import Found, checkpoint_in
+from streamer.integrations.dcp.object_reads import Objects
+from streamer.integrations.dcp.saved_items import grouped, read_items
+from streamer.integrations.dcp.tensor_files import tensor_files_in
+from streamer.integrations.dcp.torch_metadata import metadata_of_dcp
 from streamer.integrations.library_calls import Location
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
-__all__ = ["StorageReader"]
+__all__ = ["Found", "SavedCheckpoint", "StorageReader", "checkpoint_in"]
+
+
+class SavedCheckpoint:
+    """The checkpoint."""
+
+    def __init__(self, saved: DcpMetadata, listed: Mapping[str, ObjectInfo], label: str) -> None:
+        self._saved, self._listed, self._label = saved, listed, label
+
+    def metadata(self, load_id: str) -> Metadata:
+        """Return the metadata in torch's classes."""
+        return metadata_of_dcp(self._saved, load_id, self._label)
+
+    def read(self, plan: LoadPlan, destination: Destination, location: Location, settings: Settings) -> LoadReport:
+        """Read the items of a plan."""
+        wanted = grouped(plan.items, self._saved, self._label)
+        paths = sorted({saved.path for saved in wanted})
+        with location.store(settings) as store:
+            objects = in_parallel(lambda path: self._object(store, path), paths, role="source")
+        where = Objects(self._label, objects, settings)
+        return read_items(wanted, self._saved, {path: number for number, path in enumerate(paths)}, where, destination)
+
+    def _object(self, store: Store, path: str) -> SourceObject:
+        info = self._listed.get(path)
+        root = store.root.rstrip("/")
+        try:
+            if info is None or info.size_bytes is None:
+                info = store.info(path_in(root, path))
+            return source_object(store, info)
+        except ObjectNotFoundError as error:
+            raise ObjectNotFoundError(
+                f"the metadata name the file {quoted(path)}, which does not exist",
+                uri=self._label,
+                hint="Upload the whole folder, or save the checkpoint again",
+            ) from error
+
+
+METADATA = ".metadata"
+DATA_SUFFIX = ".distcp"
+
+
+class Found(Protocol):
+    """A checkpoint whose metadata were read."""
+
+    def metadata(self, load_id: str) -> Metadata:
+        """Return the metadata in torch's classes."""
+
+    def read(self, plan: LoadPlan, destination: Destination, location: Location, settings: Settings) -> LoadReport:
+        """Read the items of a plan."""
+
+
+def checkpoint_in(store: Store, location: Location, settings: Settings, rank: int | None = None) -> Found:
+    """Find the checkpoint."""
+    root = store.root.rstrip("/")
+    names = [METADATA] if rank is None else [f"__{rank}{METADATA}", METADATA]
+    if is_of_checkpoint(root):
+        return tensor_files_in(store, location, settings)
+    listed = _listed(store, root, names)
+    for name in names:
+        if name in listed:
+            info = listed[name]
+            (content,) = read_files(store, [info], settings)
+            return SavedCheckpoint(parse_dcp_metadata(content, uri=info.uri), listed, location.label)
+    _check_finished(listed, names[0], location)
+    return tensor_files_in(store, location, settings)
+
+
+def _listed(store: Store, root: str, names: list[str]) -> dict[str, ObjectInfo]:
+    """List the folder; if listing is forbidden, look up only the metadata."""
+    try:
+        return {info.path.rpartition("/")[2]: info for info in store.find(root or "/")}
+    except AccessDeniedError:
+        listed = {}
+        for name in names:
+            with suppress(AccessDeniedError, ObjectNotFoundError):
+                listed[name] = store.info(f"{root}/{name}" if root else name)
+        return listed
+
+
+def _check_finished(listed: dict[str, ObjectInfo], name: str, location: Location) -> None:
+    names = sorted(listed)
+    if any(map(is_of_checkpoint, names)):
+        return
+    by_rank = [each for each in names if each.endswith(METADATA)]
+    if any(each.endswith(DATA_SUFFIX) for each in names) and not by_rank:
+        hint = "Its save was not finished, or its upload lacks hidden files, which belong to it, too"
+    elif by_rank:
+        hint = f"Each process saved its own part: there is {enumerated(by_rank)}"
+    else:
+        hint = "Check the URL; a checkpoint is a folder with .metadata, or with *.safetensors"
+    if names:
+        raise ObjectNotFoundError(f"the folder holds no {name}, but {enumerated(names)}", uri=location.label, hint=hint)
 
 
 class StorageReader(TorchStorageReader):

@@ -3,12 +3,19 @@
 Large tensors are read directly into their targets. The offset of a tensor in its item is taken from the beginning of
 one item of each kind. When an item has arrived, the bytes around the tensor are checked; if they differ from what was
 expected, the whole item is read again and passed to ``torch.load``. Small items are read as a whole, and checked alike.
+
+An item may be packed with zstd, which torch offers as an extension of ``FileSystemWriter``; the library is one that
+torch itself uses, or Python's own from 3.14 on. Refuses any other transformation, and an item that unpacks to more
+bytes than its tensor needs.
 """
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib import import_module
+from importlib.util import find_spec
 from math import prod
 from typing import Any, NamedTuple
 
@@ -22,13 +29,71 @@ from streamer.core.format.dcp_metadata import DcpMetadata, SavedItem
 from streamer.core.format.dtypes import DTYPES_BY_TORCH_NAME, TORCH_DTYPES, bits_of
 from streamer.core.format.header import TensorEntry
 from streamer.core.format.torch_archive import Archives, SavedArchive, StoredTensor, begin_of_data
-from streamer.core.quoting import quoted
-from streamer.integrations.dcp.compression import MOST_OBJECT_BYTES, check_transforms, decompressed
+from streamer.core.quoting import quoted, size_text
 from streamer.integrations.dcp.destination import Destination, loaded
-from streamer.integrations.dcp.object_reads import Job, Objects, Part, read_jobs
-from streamer.integrations.dcp.tensor_rows import Stored, block_of, rows_of
+from streamer.integrations.dcp.object_reads import Job, Objects, Part, Stored, block_of, read_jobs, rows_of
 
-__all__ = ["grouped", "read_items"]
+__all__ = ["MOST_OBJECT_BYTES", "check_transforms", "decompressed", "grouped", "read_items"]
+
+ZSTD = "stream.zstd"
+LIBRARIES = ("zstandard", "pyzstd", "compression.zstd")
+MOST_OBJECT_BYTES = 1 << 30  # the limit of a value that is no tensor: the metadata do not contain its size
+
+
+def check_transforms(name: str, transforms: tuple[str, ...], uri: str) -> None:
+    """Check that the transformations of an item can be undone."""
+    others = [each for each in transforms if not each.startswith(f"{ZSTD}/1")]
+    if others:
+        raise FormatError(
+            f"item {quoted(name)} was saved with {quoted(', '.join(others))}, which this reader cannot undo",
+            uri=uri,
+            hint="Load it with torch's own FsspecReader, or save the checkpoint without extensions",
+        )
+    if transforms and _library() is None:
+        raise FormatError(
+            f"item {quoted(name)} is compressed with zstd, and no library for that is installed",
+            uri=uri,
+            hint="pip install zstandard",
+        )
+
+
+def decompressed(data: bytes, name: str, transforms: tuple[str, ...], most_bytes: int, label: str) -> bytes:
+    """Undo the transformations that `check_transforms` has accepted."""
+    for _ in transforms:
+        try:
+            data = _reader(data).read(most_bytes + 1)
+        except Exception as error:  # each library has its own exception classes
+            raise FormatError(
+                f"item {quoted(name)} cannot be decompressed: {error}",
+                uri=label,
+                hint="Save or upload the checkpoint again",
+            ) from error
+        if len(data) > most_bytes:
+            raise FormatError(
+                f"item {quoted(name)} unpacks to more than {size_text(most_bytes)}",
+                uri=label,
+                hint="It is damaged: save or upload the checkpoint again",
+            )
+    return data
+
+
+def _library() -> str | None:
+    return next((name for name in LIBRARIES if _is_installed(name)), None)
+
+
+def _is_installed(name: str) -> bool:
+    package = name.partition(".")[0]
+    return find_spec(package) is not None and (package == name or find_spec(name) is not None)
+
+
+def _reader(data: bytes) -> Any:
+    name = _library()
+    assert name is not None  # `check_transforms` has checked it
+    module, file = import_module(name), io.BytesIO(data)
+    if name == "zstandard":
+        return module.ZstdDecompressor().stream_reader(file, read_across_frames=True)
+    return module.ZstdFile(file)
+
 
 SMALL_BYTES = 256 << 10  # for smaller tensors, three ranges and the check cost more than one copy
 MOST_AROUND_BYTES = 64 << 10  # the limit of an archive without its tensor; torch writes 1.6 KB

@@ -32,8 +32,7 @@ from streamer.core.quoting import names_text, quoted
 from streamer.core.store.sources import Store
 from streamer.core.tensors.frameworks import framework_of
 from streamer.integrations.dcp.destination import Destination
-from streamer.integrations.dcp.object_reads import Job, Objects, read_jobs
-from streamer.integrations.dcp.tensor_rows import Stored, TensorJob, rows_of
+from streamer.integrations.dcp.object_reads import Job, Objects, Stored, TensorJob, read_jobs, rows_of
 from streamer.integrations.dcp.torch_metadata import metadata_of_tensor, metadata_of_tensors
 from streamer.integrations.library_calls import Location
 

@@ -21,9 +21,8 @@ from typing import Any
 import torch
 
 from streamer.compat.hooks import Hook, imported, is_equal, package_with
-from streamer.integrations.device_maps import explicit_devices, goes_to_devices
 from streamer.integrations.model_folder import ModelFolder
-from streamer.integrations.naming import CONFIG, DIFFUSERS
+from streamer.integrations.naming import CONFIG, DIFFUSERS, explicit_devices, goes_to_devices
 from streamer.integrations.routed_call import Route, RoutedName, routed
 from streamer.integrations.single_file import SingleFile
 from streamer.integrations.small_checkpoint import small_checkpoint, without_progress_bars

@@ -26,12 +26,19 @@ from streamer.core.options.options import Options
 from streamer.core.options.settings import resolve
 from streamer.core.quoting import quoted
 from streamer.core.secrets.hidden_arguments import hidden
-from streamer.integrations.fsspec.downloads import download, download_small, is_small, write_to
 from streamer.integrations.fsspec.inner import Inner, refusal
-from streamer.integrations.fsspec.pinned_object import PinnedObject
-from streamer.integrations.fsspec.ranges import bounds, opened_objects, read_ranges
-from streamer.integrations.fsspec.remote_file import CachedFile, RemoteFile
-from streamer.integrations.fsspec.uploads import WholeFileWrites, check_names
+from streamer.integrations.fsspec.remote_file import CachedFile, PinnedObject, RemoteFile
+from streamer.integrations.fsspec.transfers import (
+    WholeFileWrites,
+    bounds,
+    check_names,
+    download,
+    download_small,
+    is_small,
+    opened_objects,
+    read_ranges,
+    write_to,
+)
 from streamer.integrations.fsspec.written_file import WrittenFile
 
 __all__ = ["StreamerFileSystem"]

@@ -28,7 +28,7 @@ from streamer.core.secrets.redact import redact
 from streamer.core.secrets.texts import SecretTexts
 from streamer.core.store.presence import PeekingStore
 from streamer.core.store.sources import ObjectInfo, Store
-from streamer.integrations.fsspec.pinned_object import Opened
+from streamer.integrations.fsspec.remote_file import Opened
 from streamer.plugins.registry import choose, enabled, refuse_accidental_file_systems
 
 __all__ = ["Inner", "ReadOnly", "StoreFileSystem", "WholeFiles", "refusal"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import cache
 
 from streamer.integrations.serving.engine_hooks import all_fit
-from streamer.integrations.sglang.names import NAMES
+from streamer.integrations.sglang.hooks import NAMES
 
 __all__ = ["register"]
 

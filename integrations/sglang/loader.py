@@ -2,6 +2,8 @@
 
 Each process reads the tensors that it needs, and does not wait for others. `LoadConfig.load_group` names processes that
 may wait for each other; none does, neither at the first start nor when the stages of a pipeline reload one by one.
+
+The first model's configuration is used for a dry run of our loader and of SGLang's, from which it derives.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 import copy
 import json
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -19,15 +21,50 @@ from sglang.srt.runtime_context import get_model, get_server_args
 from sglang.srt.utils.model_file_verifier import verify
 from sglang.srt.utils.runai_utils import ObjectStorageModel
 
+from streamer.compat.hooks import Hook
 from streamer.core.errors import UsageError
-from streamer.integrations.serving.engine_hooks import refusal
+from streamer.integrations.serving.engine_hooks import (
+    SmallModel,
+    both_loaders,
+    changed,
+    is_filled_alike,
+    refusal,
+    without_lines,
+    without_url,
+)
 from streamer.integrations.serving.weights_location import is_url, weights_of
 from streamer.integrations.serving.weights_stream import parsed, stream_weights
-from streamer.integrations.sglang.dry_runs import TENSORS
-from streamer.integrations.sglang.names import COMMAND
-from streamer.integrations.sglang.private_names import is_of_another_draft, named_for_draft
+from streamer.integrations.sglang.hooks import COMMAND
+from streamer.integrations.sglang.private_names import all_weights, is_of_another_draft, named_for_draft
+from streamer.integrations.small_checkpoint import small_checkpoint
 
-__all__ = ["StreamerModelLoader"]
+__all__ = ["StreamerModelLoader", "TENSORS"]
+
+
+def _is_filled_alike(loader: Any, model_config: Any) -> bool:
+    """Whether our loader and SGLang's loader from which it derives fill a small model equally."""
+    with small_checkpoint() as (location, expected), without_lines(DefaultModelLoader.__module__):
+        small = changed(model_config, model_path=location.uri, model_weights="", revision=None)
+        ours, theirs = both_loaders(loader, DefaultModelLoader, "safetensors", draft_model_idx=None)
+        return is_filled_alike(_filling(ours, small), _filling(theirs, small), expected)
+
+
+def _filling(loader: Any, model_config: Any) -> Callable[[SmallModel], None]:
+    """Return a function that fills a model as ``DefaultModelLoader.load_model`` does."""
+
+    def fill(model: SmallModel) -> None:
+        loader.load_weights_and_postprocess(model, all_weights(loader, model_config, model), torch.device("cpu"))
+
+    return fill
+
+
+TENSORS = Hook(
+    DefaultModelLoader.__module__,
+    "DefaultModelLoader._get_all_weights",
+    without_url(COMMAND, "streamer"),
+    positional=3,
+    dry_run=_is_filled_alike,
+)
 
 
 class StreamerModelLoader(DefaultModelLoader):  # type: ignore[misc]

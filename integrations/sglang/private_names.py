@@ -1,4 +1,4 @@
-"""The private names of SGLang that the loader needs, all of its base class. `names.py` and `dry_runs.py` test them."""
+"""The private names of SGLang that the loader needs, all of its base class: `hooks.py` and a dry run test them."""
 
 from __future__ import annotations
 

@@ -18,12 +18,11 @@ from streamer.compat.hooks import imported
 from streamer.core.errors import OptionError
 from streamer.core.options.options import Options
 from streamer.core.secrets.hidden_arguments import hidden, hidden_uri
-from streamer.integrations.device_maps import goes_to_devices
 from streamer.integrations.folder_saves import check_saves, refuse_arguments_of_save, refuse_hub, saved_folder
 from streamer.integrations.kept_folders import keep, name_after
 from streamer.integrations.library_calls import Location, check_class, library_call, refuse_arguments_of_load
 from streamer.integrations.model_folder import ModelFolder
-from streamer.integrations.naming import CONFIG
+from streamer.integrations.naming import CONFIG, goes_to_devices
 from streamer.integrations.routed_call import Route, call_routed
 from streamer.integrations.transformers.hooks import late_readers, package_of, readers, weights_hook
 from streamer.integrations.transformers.placement import placed_tensors, placement_hook

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from streamer.compat.hooks import Hook, imported, is_equal
-from streamer.integrations.device_maps import is_accelerator
+from streamer.integrations.naming import is_accelerator
 from streamer.integrations.shard_handles import PlannedSlice
 from streamer.integrations.small_checkpoint import small_checkpoint
 

@@ -7,8 +7,9 @@ loaders and wraps methods: it starts no thread and uses no device.
 from __future__ import annotations
 
 from functools import cache
+from typing import Any, NoReturn
 
-from streamer.integrations.serving.engine_hooks import all_fit, first_misfit
+from streamer.integrations.serving.engine_hooks import all_fit, first_misfit, refusal
 from streamer.integrations.vllm import hooks
 
 __all__ = ["register"]
@@ -39,18 +40,19 @@ def _register(name: str, prefix: str) -> None:
     from vllm.model_executor.model_loader import register_model_loader  # noqa: PLC0415 (takes seconds)
 
     if all_fit(hooks.LOADERS[name]):
-        register_model_loader(prefix + name)(_loader(name))
+        from streamer.integrations.vllm import loader  # noqa: PLC0415 (it imports vLLM)
+
+        classes = {"streamer": loader.StreamerModelLoader, "streamer_sharded": loader.StreamerShardedLoader}
+        register_model_loader(prefix + name)(classes[name])
     elif not prefix and (reason := first_misfit(hooks.LOADERS[name])) is not None:
-        from streamer.integrations.vllm.refusing_loader import refusing_loader  # noqa: PLC0415 (it imports vLLM)
-
-        register_model_loader(name)(refusing_loader(name, reason))
+        register_model_loader(name)(_refusing_loader(name, reason))
 
 
-def _loader(name: str) -> type:
-    if name == "streamer_sharded":
-        from streamer.integrations.vllm.sharded_loader import StreamerShardedLoader  # noqa: PLC0415 (it imports vLLM)
+def _refusing_loader(name: str, reason: str) -> type:
+    """Return a loader class whose construction raises our error: the load format does not fit this version of vLLM."""
+    from vllm.model_executor.model_loader.base_loader import BaseModelLoader  # noqa: PLC0415 (takes seconds)
 
-        return StreamerShardedLoader
-    from streamer.integrations.vllm.loader import StreamerModelLoader  # noqa: PLC0415 (it imports vLLM)
+    def refuse(cls: type, *_: Any, **__: Any) -> NoReturn:  # noqa: ARG001 (vLLM chooses the arguments)
+        raise refusal(reason, hooks.COMMAND, name)
 
-    return StreamerModelLoader
+    return type("RefusingLoader", (BaseModelLoader,), {"__new__": refuse})

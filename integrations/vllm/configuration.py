@@ -28,7 +28,7 @@ from streamer.core.errors import UsageError
 from streamer.core.log import OwnLogger
 from streamer.core.secrets.redact import redact
 from streamer.integrations.serving.weights_location import is_url, pull_small_files
-from streamer.integrations.vllm.log import LOGGER, forward_log
+from streamer.integrations.vllm.hooks import LOGGER, forward_log
 
 __all__ = ["FORMATS", "wrap"]
 

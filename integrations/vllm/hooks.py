@@ -1,15 +1,19 @@
 """The names of vLLM that the plug-in needs; each is tested on its own, whatever the version.
 
 They are tested without tensors, as vLLM registers its plug-ins before it has a model; the first load does the dry run
-of `dry_runs.py`. Each load checks that vLLM requests tensors, see `StreamerModelLoader.load_weights`.
+of `loader.py`. Each load checks that vLLM requests tensors, see `StreamerModelLoader.load_weights`.
+
+Log lines of this package are forwarded to vLLM's log, which contains only lines of vLLM's own loggers.
 """
 
 from __future__ import annotations
 
+import logging
+
 from streamer.compat.hooks import Hook
 from streamer.integrations.serving.engine_hooks import without_url
 
-__all__ = ["COMMAND", "CONFIGURATION", "LOADERS", "REGISTRATION"]
+__all__ = ["COMMAND", "CONFIGURATION", "LOADERS", "LOGGER", "REGISTRATION", "forward_log"]
 
 COMMAND = "vllm serve"
 
@@ -53,3 +57,22 @@ CONFIGURATION = (
     Hook("vllm.config.model", "ModelConfig.maybe_untie_word_embeddings", _NO_URL, positional=1),
     Hook("vllm.config.vllm", "VllmConfig.try_verify_and_update_config", _NO_URL, positional=1),
 )
+
+
+LOGGER = "vllm.streamer"
+
+
+class _Forwarding(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        theirs = logging.getLogger(LOGGER)
+        if theirs.isEnabledFor(record.levelno):
+            theirs.handle(record)
+
+
+def forward_log() -> None:
+    """Forward log lines of this package to vLLM's log; further calls do nothing."""
+    own = logging.getLogger("streamer")
+    if not any(isinstance(each, _Forwarding) for each in own.handlers):
+        own.addHandler(_Forwarding())
+        if own.level == logging.NOTSET:
+            own.setLevel(logging.INFO)

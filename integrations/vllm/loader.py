@@ -1,7 +1,9 @@
-"""The load format ``streamer``: vLLM's own loader, with weights that this package reads.
+"""The load formats ``streamer`` and ``streamer_sharded``: vLLM's own loaders, with weights that this package reads.
 
 Each process reads only the tensors that it needs. It does not read tensors of experts on other ranks, or of the main
-model while it loads a draft. No process waits for another.
+model while it loads a draft. No process waits for another. ``streamer_sharded`` reads the state that each rank saved.
+
+The first model's configuration is used for a dry run of our loaders and of vLLM's, from which they derive.
 """
 
 from __future__ import annotations
@@ -9,24 +11,74 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
+import safetensors.torch
 import torch
+from vllm.model_executor.model_loader import weight_utils
 from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 from vllm.model_executor.model_loader.ep_weight_filter import should_skip_weight
+from vllm.model_executor.model_loader.sharded_state_loader import ShardedStateLoader
 from vllm.model_executor.model_loader.weight_utils import enable_tqdm
 
 from streamer import _native
-from streamer.integrations.serving.engine_hooks import refusal
+from streamer._stream import stream
+from streamer.compat.hooks import Hook
+from streamer.core.errors import FormatError
+from streamer.integrations.serving.engine_hooks import (
+    both_loaders,
+    changed,
+    is_filled_alike,
+    refusal,
+    without_lines,
+    without_url,
+)
 from streamer.integrations.serving.weights_location import weights_of
 from streamer.integrations.serving.weights_stream import parsed, stream_weights
-from streamer.integrations.vllm.dry_runs import TENSORS
-from streamer.integrations.vllm.hooks import COMMAND
-from streamer.integrations.vllm.log import forward_log
-from streamer.integrations.vllm.private_names import is_left_out
+from streamer.integrations.small_checkpoint import small_checkpoint
+from streamer.integrations.vllm.hooks import COMMAND, forward_log
+from streamer.integrations.vllm.private_names import files_of_rank, is_left_out, own_tensors
 from streamer.integrations.vllm.takeover import translated
 
-__all__ = ["StreamerModelLoader"]
+__all__ = [
+    "SHARDED_TENSORS",
+    "StreamerModelLoader",
+    "StreamerShardedLoader",
+    "TENSORS",
+]
+
+
+def _is_filled_alike(loader: Any, model_config: Any) -> bool:
+    """Whether our loader and vLLM's loader from which it derives fill a small model equally."""
+    base, theirs_format = DefaultModelLoader, "safetensors"
+    if isinstance(loader, ShardedStateLoader):
+        base, theirs_format = ShardedStateLoader, "sharded_state"
+    with small_checkpoint() as (location, expected), without_lines(base.__module__, weight_utils.__name__):
+        if base is ShardedStateLoader:
+            file = Path(location.uri, files_of_rank(None).replace("*", "0"))
+            safetensors.torch.save_file(expected, file)
+        small = changed(model_config, model=location.uri, model_weights="", revision=None)
+        ours, theirs = both_loaders(loader, base, theirs_format, use_tqdm_on_load=False)
+        return is_filled_alike(
+            lambda model: ours.fill(model, small), lambda model: theirs.load_weights(model, small), expected
+        )
+
+
+TENSORS = Hook(
+    DefaultModelLoader.__module__,
+    "DefaultModelLoader.load_weights",
+    without_url(COMMAND, "streamer"),
+    positional=3,
+    dry_run=_is_filled_alike,
+)
+SHARDED_TENSORS = Hook(
+    ShardedStateLoader.__module__,
+    "ShardedStateLoader.load_weights",
+    without_url(COMMAND, "streamer_sharded"),
+    positional=3,
+    dry_run=_is_filled_alike,
+)
 
 
 class StreamerModelLoader(DefaultModelLoader):  # type: ignore[misc]
@@ -101,3 +153,47 @@ def _advise_huge_pages(model: Any) -> None:
     if isinstance(model, torch.nn.Module):
         on_host = [each for each in model.parameters() if each.device.type == "cpu" and each.layout is torch.strided]
         _native.advise_huge_pages([(each.data_ptr(), each.nbytes) for each in on_host])
+
+
+_HINT = "Save the state again, with the same version of vLLM and as many ranks"
+
+
+class StreamerShardedLoader(ShardedStateLoader):  # type: ignore[misc]
+    """Loads files of ``ShardedStateLoader.save_model``; each rank reads its own files."""
+
+    def __init__(self, load_config: Any) -> None:
+        forward_log()
+        self._how = parsed(translated(load_config), ("pattern",))
+        theirs = copy.copy(load_config)
+        theirs.model_loader_extra_config = self._how.of_engine
+        super().__init__(theirs)
+        self.load_config = load_config
+
+    def download_model(self, model_config: Any) -> None:
+        """Download nothing: the weights are read where they are."""
+
+    def load_weights(self, model: Any, model_config: Any) -> None:
+        """Fill a model."""
+        reason = SHARDED_TENSORS.misfit(self, model_config)
+        if reason is not None:
+            raise refusal(f"{SHARDED_TENSORS.label}: {reason}", COMMAND, "streamer_sharded")
+        self.fill(model, model_config)
+
+    def fill(self, model: Any, model_config: Any) -> None:
+        """Fill a model, without a dry run before it; arguments and errors as for `load_weights`."""
+        name = model_config.model_weights or model_config.model
+        folder = weights_of(name, None, model_config.revision, self.load_config.download_dir)
+        files = f"{folder.rstrip('/')}/{files_of_rank(self.pattern)}"
+        missing = own_tensors(model)
+        with stream(
+            files, storage_options=self._how.storage_options, options=self._how.options, verify=self._how.verify
+        ) as tensors:
+            for name, tensor in tensors:
+                target = missing.pop(name, None)
+                if target is None:
+                    raise FormatError(f"the model has no tensor {name!r}", uri=tensors.report.uri, hint=_HINT)
+                for dimension, size in enumerate(tensor.shape):  # tensors of a model with LoRA are padded
+                    target = target.narrow(dimension, 0, size)
+                target.copy_(tensor)
+        if missing:
+            raise FormatError(f"the files lack the tensor {min(missing)!r}", uri=tensors.report.uri, hint=_HINT)

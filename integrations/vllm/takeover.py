@@ -10,7 +10,7 @@ from typing import Any
 
 from streamer.core.log import OwnLogger
 from streamer.core.options.switches_and_sizes import is_on
-from streamer.integrations.vllm.log import LOGGER
+from streamer.integrations.vllm.hooks import LOGGER
 
 __all__ = ["is_taken_over", "translated"]
 

@@ -38,6 +38,7 @@ def normalized(message: str, folder: Path) -> str:
     if "has been failing" in message:  # which block is given up first, after how many attempts of its own
         message = re.sub(r"for [\d.]+ s and \d+ requests?", "for 120.2 s and 46 requests", message)
         message = re.sub(r", \d+ attempts in [\d.]+ s", "", message)
+    message = re.sub(r"\d+ attempts", "3 attempts", message)  # a busy machine may look at the object once more
     return re.sub(r"in \d+\.\d s", "in 0.1 s", message)
 
 
@@ -232,7 +233,7 @@ def test_the_message_of_a_class_is_on_the_page(name: str, tmp_path: Path) -> Non
     with pytest.raises(getattr(streamer, name)) as caught:
         provoke()
     assert type(caught.value).__name__ == name
-    assert normalized(str(caught.value), tmp_path) in sections()[name]
+    assert normalized(str(caught.value), tmp_path) in normalized(sections()[name], tmp_path)
 
 
 def test_every_class_is_provoked_or_said_not_to_be_raised() -> None:

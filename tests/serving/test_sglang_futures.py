@@ -14,7 +14,7 @@ from sglang_engine import assert_equal, loaded
 
 import streamer
 from streamer.compat import hooks
-from streamer.integrations.serving import dry_run
+from streamer.integrations.serving import engine_hooks
 
 pytestmark = [pytest.mark.server, pytest.mark.filterwarnings("ignore")]
 
@@ -57,7 +57,7 @@ def test_an_sglang_that_takes_tensors_in_another_way_is_an_error(url, monkeypatc
 
 def test_two_tensors_go_through_both_loaders_once(url, expected, monkeypatch, capsys):
     filled = []
-    monkeypatch.setattr(dry_run, "is_equal", lambda *given: filled.append(given) or True)
+    monkeypatch.setattr(engine_hooks, "is_equal", lambda *given: filled.append(given) or True)
     for _ in range(2):
         assert_equal(loaded(url), expected)
     assert len(filled) == 2  # by ours and by theirs
@@ -65,5 +65,5 @@ def test_two_tensors_go_through_both_loaders_once(url, expected, monkeypatch, ca
 
 
 def test_a_loader_of_sglang_that_fills_no_small_model_refuses_nothing(url, expected, monkeypatch):
-    monkeypatch.setattr(dry_run.SmallModel, "load_weights", None)
+    monkeypatch.setattr(engine_hooks.SmallModel, "load_weights", None)
     assert_equal(loaded(url), expected)

@@ -15,9 +15,9 @@ from vllm_engine import assert_equal, config_of, created, fill, loaded, save_sta
 
 import streamer
 from streamer.compat import hooks
-from streamer.integrations.serving import dry_run
+from streamer.integrations.serving import engine_hooks
 from streamer.integrations.vllm import configuration
-from streamer.integrations.vllm.dry_runs import SHARDED_TENSORS, TENSORS
+from streamer.integrations.vllm.loader import SHARDED_TENSORS, TENSORS
 
 pytestmark = [pytest.mark.server, pytest.mark.filterwarnings("ignore")]
 
@@ -98,7 +98,7 @@ class Lines(logging.Handler):
 
 def test_two_tensors_go_through_both_loaders_once_and_no_line_tells_it(url, expected, monkeypatch):
     filled, lines = [], Lines()
-    monkeypatch.setattr(dry_run, "is_equal", lambda *given: filled.append(given) or True)
+    monkeypatch.setattr(engine_hooks, "is_equal", lambda *given: filled.append(given) or True)
     monkeypatch.setattr(logging.getLogger("vllm"), "handlers", [lines])
     for _ in range(2):
         assert_equal(loaded(url), expected)
@@ -109,7 +109,7 @@ def test_two_tensors_go_through_both_loaders_once_and_no_line_tells_it(url, expe
 
 
 def test_a_loader_of_vllm_that_fills_no_small_model_refuses_nothing(url, expected, monkeypatch):
-    monkeypatch.setattr(dry_run.SmallModel, "load_weights", None)
+    monkeypatch.setattr(engine_hooks.SmallModel, "load_weights", None)
     assert_equal(loaded(url), expected)
 
 

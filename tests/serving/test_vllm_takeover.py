@@ -15,7 +15,7 @@ import streamer
 from streamer.compat.runai import entry_point as door
 from streamer.integrations import vllm as plugin
 from streamer.integrations.vllm import configuration
-from streamer.integrations.vllm.log import LOGGER
+from streamer.integrations.vllm.hooks import LOGGER
 
 pytestmark = [pytest.mark.server, pytest.mark.filterwarnings("ignore")]
 

@@ -11,7 +11,7 @@ from torch.distributed.checkpoint._extension import ZStandard
 from torch.distributed.checkpoint.api import CheckpointException
 
 import streamer
-from streamer.integrations.dcp import compression
+from streamer.integrations.dcp import saved_items
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 
@@ -59,7 +59,7 @@ def assert_same(found):
 @pytest.mark.parametrize("library", ["zstandard", "pyzstd", "compression.zstd"])
 def test_it_is_read_with_each_library_that_is_installed_regression(folder, library, monkeypatch):
     pytest.importorskip(library)
-    monkeypatch.setattr(compression, "LIBRARIES", (library,))
+    monkeypatch.setattr(saved_items, "LIBRARIES", (library,))
     assert_same(load(folder))
 
 
@@ -70,7 +70,7 @@ def test_it_is_read_from_s3_regression(folder, s3_server):
 
 
 def test_without_a_library_the_error_says_which_one(folder, monkeypatch):
-    monkeypatch.setattr(compression, "LIBRARIES", ("no_such_library",))
+    monkeypatch.setattr(saved_items, "LIBRARIES", ("no_such_library",))
     error = error_of(folder)
     assert isinstance(error, streamer.FormatError)
     assert "is compressed with zstd, and no library for that is installed. pip install zstandard" in str(error)

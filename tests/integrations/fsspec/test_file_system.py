@@ -24,11 +24,12 @@ from servers.scripted_http import ScriptedServer
 import streamer
 from streamer.core.engine import byte_reads
 from streamer.core.options.settings import resolve
-from streamer.integrations.fsspec import StreamerFileSystem, downloads, ranges, remote_file
+from streamer.integrations.fsspec import StreamerFileSystem, remote_file, transfers
+from streamer.integrations.fsspec import transfers as ranges
 from streamer.integrations.fsspec.delegated_calls import ListedInside
 from streamer.integrations.fsspec.inner import ReadOnly, WholeFiles
-from streamer.integrations.fsspec.pinned_object import PinnedObject
-from streamer.integrations.fsspec.uploads import WholeFileWrites
+from streamer.integrations.fsspec.remote_file import PinnedObject
+from streamer.integrations.fsspec.transfers import WholeFileWrites
 
 CONTENT = random.Random(0).randbytes(3_000_000)
 
@@ -423,7 +424,7 @@ def test_a_download_goes_to_where_a_link_leads_and_replaces_no_device(over_memor
 
 @pytest.mark.server
 def test_a_folder_is_copied_and_the_callback_counts_its_files(fs, key, tmp_path, monkeypatch):
-    monkeypatch.setattr(downloads, "SMALL_BYTES", 1000)
+    monkeypatch.setattr(transfers, "SMALL_BYTES", 1000)
     callback = Callback()
     branches = []
     monkeypatch.setattr(Callback, "branched", lambda *each, **named: branches.append(each[1:]) or NoOpCallback())
@@ -436,7 +437,7 @@ def test_a_folder_is_copied_and_the_callback_counts_its_files(fs, key, tmp_path,
 
 @pytest.mark.server
 def test_many_small_files_are_read_together(s3_server, tmp_path, monkeypatch):
-    monkeypatch.setattr(downloads, "AT_A_TIME", 3)
+    monkeypatch.setattr(transfers, "AT_A_TIME", 3)
     folder = secrets.token_hex(4)
     for number in range(8):
         s3_server.put("private", f"{folder}/{number}", str(number).encode())
