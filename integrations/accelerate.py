@@ -22,7 +22,7 @@ from streamer._pull.record import Wanted
 from streamer._push.push import Target, push
 from streamer._save.saving import SaveReport
 from streamer.compat.hooks import Hook, imported, is_equal
-from streamer.core.checkpoint.small_files import folder_files
+from streamer.core.checkpoint.file_bytes import folder_files
 from streamer.core.collector import past_frozen
 from streamer.core.errors import OptionError, UsageError
 from streamer.core.folders.private_folders import private_folder

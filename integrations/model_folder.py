@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from streamer.core.checkpoint.small_files import folder_files
+from streamer.core.checkpoint.file_bytes import folder_files
 from streamer.core.errors import FormatError, UsageError
 from streamer.core.folders.private_folders import private_folder
 from streamer.core.options.settings import resolve

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from streamer.core.checkpoint.small_files import OF_TOKENIZERS, USUAL_FILES
+from streamer.core.checkpoint.file_bytes import OF_TOKENIZERS, USUAL_FILES
 from streamer.core.errors import ObjectNotFoundError
 from streamer.core.store.presence import enumerated
 from streamer.integrations.library_calls import Location

@@ -17,7 +17,7 @@ from typing import Any
 from streamer import _native
 from streamer.backends.option_names import check_option_names
 from streamer.backends.posix.errors import storage_error
-from streamer.core.disk_names import disk_name, text_of
+from streamer.core.disk import disk_name, text_of
 from streamer.core.errors import ObjectNotFoundError, OptionError, StorageError
 from streamer.core.folders.paths import absolute_path, followed
 from streamer.core.format.shard_names import is_of_checkpoint

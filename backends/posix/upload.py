@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 
 from streamer import _native
 from streamer.backends.posix.errors import storage_error
-from streamer.core.disk_names import disk_name
+from streamer.core.disk import disk_name
 from streamer.core.errors import ObjectNotFoundError, StorageError, UsageError
 from streamer.core.folders.drafts import OwnDraft, locked_folder, sync_folder
 from streamer.core.path_objects import text_of

@@ -3,11 +3,17 @@
 Guarantees: only this user can read or write it; a folder that is another user's, or that others may write, is refused.
 An object that is in use, by any process, is never removed. What a killed process leaves behind is removed by the next
 one that makes room.
+
+Two objects have one name only if what decides their bytes is the same: URL with its query, endpoint, login and headers,
+version and size. So what the cache holds is not stale. Refused are objects whose version does not name their bytes:
+without one, or with one that is weak (`core/store/versions.py`).
 """
 
 from __future__ import annotations
 
 import fcntl
+import hashlib
+import hmac
 import json
 import os
 import re
@@ -17,12 +23,76 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from urllib.parse import urlsplit
 
-from streamer.core.cache.identity import Identity
+from streamer.core.engine.session import SourceObject
 from streamer.core.errors import StorageError
 from streamer.core.folders.drafts import NO_LOCKS, draft_of, locked_folder
+from streamer.core.store.sources import FileSource, HttpSource, PythonSource
 
-__all__ = ["CacheFolder", "Held", "Lock", "absolute_path"]
+__all__ = ["CacheFolder", "Held", "Identity", "Lock", "absolute_path", "identity_of", "why_not_cached"]
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What is cached.
+
+    Attributes:
+        uri: The URI, without secrets, to be shown.
+        server: The server, as the store names it.
+        version: The object's version, as the store describes it.
+        size_bytes: Size of the object.
+        object: The object's `SourceObject.identity`, salted with a secret of the cache, so that nobody can guess logins
+            and queries by the name of a folder.
+    """
+
+    uri: str
+    server: str
+    version: str
+    size_bytes: int
+    object: str = ""
+
+    @property
+    def key(self) -> str:
+        """The name of its folder.
+
+        Example:
+            >>> Identity("s3://b/k", "https://s3.example.com", '"1"', 4, "0a").key[:8]
+            '24915fac'
+        """
+        text = json.dumps([self.server, self.version, self.size_bytes, self.object])
+        return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:40]
+
+
+def identity_of(source_object: SourceObject, salt: bytes) -> Identity:
+    """Return the identity of an object that is cached."""
+    source = source_object.source
+    host = urlsplit(source.url).netloc.rpartition("@")[2] if isinstance(source, HttpSource) else ""
+    server = source_object.server or host
+    version = source_object.stored_version or ""
+    salted = hmac.new(salt, source_object.identity.encode(), "sha256").hexdigest()
+    return Identity(source_object.uri, server, version, source_object.size_bytes, salted)
+
+
+def why_not_cached(source_object: SourceObject) -> str | None:
+    """Say why an object is not cached; "" if the reason need not be reported, None if the object is cached."""
+    source, version = source_object.source, source_object.stored_version
+    if isinstance(source, FileSource) or source_object.size_bytes == 0:
+        return ""
+    if isinstance(source, PythonSource):
+        return "it is read through Python"
+    if version is None:
+        return "its storage gives no version"
+    if not source_object.identity:
+        return "its login is an object of this process, so another process cannot tell whether it is the same"
+    # Under any other header, or none, the URL itself names the version, or holds a condition.
+    headers = ("ETag", "Last-Modified")
+    if isinstance(source, HttpSource) and source.version is None and source.version_header in headers:
+        return "its storage gives no version with its address"
+    if not source_object.is_settled:
+        return "its server gives only a weak ETag, which other bytes may have, too"
+    return None
+
 
 FORMAT = "v1"  # version of the journals and of this layout; each version has a folder of its own
 PRIVATE = 0o700

@@ -16,9 +16,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from streamer import _native
-from streamer.core.cache.folder import CacheFolder, Held
-from streamer.core.cache.identity import Identity, identity_of, why_not_cached
-from streamer.core.engine.cached_reads import CachedObject
+from streamer.core.cache.folder import CacheFolder, Held, Identity, identity_of, why_not_cached
+from streamer.core.engine.plan import CachedObject
 from streamer.core.engine.session import SourceObject
 from streamer.core.errors import StreamerError
 from streamer.core.quoting import counted

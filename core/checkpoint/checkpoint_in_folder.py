@@ -2,11 +2,13 @@
 
 One listing gives all sizes and versions of a folder. If listing is denied, an index or a file can still be loaded.
 No name in a checkpoint can lead out of its folder. If a folder holds safetensors and another format, safetensors is
-used.
+used. Shards of one folder that the caller names one by one, as Run:ai's interface does, share a store and a listing:
+otherwise each would take some milliseconds.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -33,7 +35,15 @@ from streamer.core.checkpoint.shards import (
     shards_of,
 )
 from streamer.core.engine.byte_reads import read_ranges
-from streamer.core.errors import AccessDeniedError, FormatError, ObjectNotFoundError
+from streamer.core.errors import (
+    AccessDeniedError,
+    ConnectError,
+    FormatError,
+    ObjectNotFoundError,
+    StorageError,
+    TlsError,
+    TransferTimeoutError,
+)
 from streamer.core.format.shard_names import INDEX_SUFFIX, SHARD_SUFFIX, USUAL_INDEX, USUAL_SHARD
 from streamer.core.options.settings import Settings
 from streamer.core.other_formats.interface import HEAD_BYTES, Format
@@ -41,9 +51,10 @@ from streamer.core.quoting import names_text
 from streamer.core.secrets.hidden_arguments import hidden_part
 from streamer.core.secrets.redact import redact
 from streamer.core.store.names import name_in
+from streamer.core.store.parallel import in_parallel
 from streamer.core.store.sources import ObjectInfo, Store
 
-__all__ = ["shards_in"]
+__all__ = ["LISTED_PER_FILE", "are_of_one_folder", "is_named_after", "shards_in", "shards_of_files"]
 
 
 def shards_in(
@@ -214,3 +225,58 @@ class _Search:
 def _is_meant(info: ObjectInfo, pattern: str = "") -> bool:
     """Say whether the user means this file: hidden files, such as unfinished downloads (``._a``), do not count."""
     return not name_of(info).startswith(".") or pattern.startswith(".")
+
+
+LEAST_TO_LIST = 16  # fewer files are looked up by parallel requests: 16 run at the same time
+# Listing stops if a folder has more entries: one page of 1000 entries costs as much as some 30 requests.
+LISTED_PER_FILE = 32
+
+# Schemes whose stores name an object by the path in its URL; and file names without special characters.
+_OF_PATH = re.compile(r"[^:]*/|/.*/|(?:file|s3a?|gs|gcs|az|abfss?)://.+/")
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\.safetensors", re.ASCII)
+
+
+def are_of_one_folder(uri: str, other: str) -> bool:
+    """Say whether both URIs name shards in the same folder, so that one store serves both.
+
+    Example:
+        >>> are_of_one_folder("s3://bucket/a.safetensors", "s3://bucket/b.safetensors")
+        True
+        >>> are_of_one_folder("s3://bucket/a.safetensors", "s3://bucket/b.safetensors?versionId=1")
+        False
+    """
+    (folder, _, name), (other_folder, _, other_name) = uri.rpartition("/"), other.rpartition("/")
+    is_same = folder == other_folder and _OF_PATH.fullmatch(f"{folder}/") is not None
+    return is_same and all(_PLAIN_NAME.fullmatch(each) for each in (name, other_name))
+
+
+def is_named_after(store: Store, uri: str) -> bool:
+    """Say whether the store's root ends with the file name of the URI; a plug-in's store may use any other name."""
+    return store.root.endswith(f"/{_name(uri)}")
+
+
+def shards_of_files(store: Store, uris: Sequence[str]) -> list[Shards]:
+    """Locate shards in one folder; return one `Shards` for each URI."""
+    folder = store.root[: len(store.root) - len(_name(uris[0]))]
+    listed = _listed(store, folder) if len(uris) >= LEAST_TO_LIST else {}
+    labels, roots = [redact(uri) for uri in uris], [hidden_part(folder + _name(uri), uri) for uri in uris]
+    unlisted = [(label, root) for label, root in zip(labels, roots, strict=True) if root not in listed]
+    asked_for = in_parallel(lambda each: info_of(store, *each), unlisted, role="info")
+    listed.update(zip((root for _, root in unlisted), asked_for, strict=True))
+    infos = [listed[root] for root in roots]
+    objects = objects_of(store, infos)
+    return [Shards(label, [each], None, [info]) for label, each, info in zip(labels, objects, infos, strict=True)]
+
+
+def _listed(store: Store, folder: str) -> dict[str, ObjectInfo]:
+    """List the folder; return nothing if listing is forbidden or has too many entries."""
+    try:
+        return {info.path: info for info in store.find(folder.rstrip("/") or "/") if info.size_bytes is not None}
+    except (ConnectError, TlsError, TransferTimeoutError):  # other requests would fail the same way
+        raise
+    except StorageError:  # listing is forbidden, too long, or not supported by the server
+        return {}
+
+
+def _name(uri: str) -> str:
+    return uri.rpartition("/")[2]

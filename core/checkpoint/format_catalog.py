@@ -13,7 +13,7 @@ from functools import partial
 from typing import NamedTuple
 
 from streamer.core.checkpoint.catalog import Catalog, ShardTensor, check_index
-from streamer.core.checkpoint.shard_choice import ShardChoice, duplicate_tensor
+from streamer.core.checkpoint.shards import ShardChoice, duplicate_tensor
 from streamer.core.encryption.keys import LEAVE_OUT, KeySource
 from streamer.core.engine.python_readers import LastAttemptError
 from streamer.core.engine.session import SourceObject

@@ -18,8 +18,8 @@ from typing import Any, TypeAlias
 
 from streamer.core.errors import TargetError, UnknownTensorError, UsageError
 from streamer.core.quoting import quoted
-from streamer.core.tensors.memory_ranges import covered_names
 from streamer.core.tensors.named_targets import is_extra_state
+from streamer.core.tensors.shared_memory import covered_names
 
 __all__ = ["PairedNames", "RenameOption", "Renaming", "pair_names", "prefix_hint"]
 

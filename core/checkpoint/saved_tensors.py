@@ -1,27 +1,30 @@
-"""The tensors to save: tensors in memory, and tensors of other checkpoints, which are read while they are saved.
+"""The tensors to save, and their shards: tensors in memory, or of other checkpoints and read while they are saved.
 
 Guarantees: names, kinds, dtypes and shared memory are checked before a byte is written. A tensor of another checkpoint
 is in memory only while its bytes are sent, and beside it what a cast makes of it. If both are larger than
-`MOST_READ_BYTES`, it is read by rows. Its checkpoint's metadata are kept.
+`MOST_READ_BYTES`, it is read by rows. Its checkpoint's metadata are kept. Names and contents of shards and of their
+index are those of transformers.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any
 
 from streamer.core.checkpoint.tensor_slice import TensorSlice
-from streamer.core.errors import ChangedError, UsageError
+from streamer.core.errors import ChangedError, OptionError, UsageError
 from streamer.core.format.dtypes import byte_length
 from streamer.core.format.header_writer import TensorLayout
+from streamer.core.format.shard_names import USUAL_SHARD
+from streamer.core.options.switches_and_sizes import parsed_bytes
 from streamer.core.other_formats.gguf import TYPES_KEY
 from streamer.core.quoting import names_text, quoted
 from streamer.core.tensors.shared_memory import refuse_shared
 from streamer.core.tensors.tensor_bytes import bytes_of, dtype_name, is_array, is_torch_tensor, layout_of
 from streamer.core.tensors.torch_private_names import changes_in_place
 
-__all__ = ["MOST_READ_BYTES", "SavedTensors"]
+__all__ = ["MOST_READ_BYTES", "SavedTensors", "divided", "index_text", "most_shard_bytes", "shard_names"]
 
 MOST_READ_BYTES = 256 << 20  # enough for full speed; smaller tensors are read whole, as rows have no digest
 
@@ -151,3 +154,61 @@ def _layout_of_slice(name: str, tensor: TensorSlice[Any]) -> TensorLayout:
     dtype = dtype_name(name, tensor.dtype)
     shape = tuple(tensor.get_shape())
     return TensorLayout(name, dtype, shape, byte_length(shape, dtype))
+
+
+def most_shard_bytes(value: int | str) -> int:
+    """Parse the maximum size of a shard: a number of bytes, or a text with a unit such as ``"5GB"`` (5 * 10^9)."""
+    size_bytes = parsed_bytes(value) if isinstance(value, str) else value
+    if isinstance(size_bytes, bool) or not isinstance(size_bytes, int) or size_bytes < 1:
+        hint = 'Write a number, or one with a unit: "5GB", "512MiB"'
+        raise OptionError(f"max_shard_bytes is not a number of bytes: {str(value)[:80]!r}", hint=hint)
+    return size_bytes
+
+
+def divided(tensors: Sequence[TensorLayout], most_bytes: int) -> list[list[TensorLayout]]:
+    """Divide tensors into shards, in order; a tensor that is larger than `most_bytes` gets a shard of its own.
+
+    Example:
+        >>> tensors = [TensorLayout(str(size), "U8", (size,), size) for size in (2, 2, 9, 1)]
+        >>> [[each.size_bytes for each in shard] for shard in divided(tensors, 4)]
+        [[9], [2, 2], [1]]
+    """
+    shards: list[list[TensorLayout]] = []
+    current: list[TensorLayout] = []
+    current_bytes = 0
+    for each in tensors:
+        if each.size_bytes > most_bytes:
+            shards.append([each])
+            continue
+        if current and current_bytes + each.size_bytes > most_bytes:
+            shards.append(current)
+            current, current_bytes = [], 0
+        current.append(each)
+        current_bytes += each.size_bytes
+    return [*shards, current] if current or not shards else shards
+
+
+def shard_names(count: int, *, has_index: bool, save_id: str = "") -> list[str]:
+    """Return the file names of the shards of a checkpoint.
+
+    Example:
+        >>> shard_names(1, has_index=False), shard_names(2, has_index=True)[1]
+        (['model.safetensors'], 'model-00002-of-00002.safetensors')
+    """
+    if not has_index:
+        return [USUAL_SHARD]
+    stem = f"model-{save_id}" if save_id else "model"
+    return [f"{stem}-{number:05d}-of-{count:05d}.safetensors" for number in range(1, count + 1)]
+
+
+def index_text(shards: Mapping[str, Sequence[TensorLayout]]) -> bytes:
+    """Return the text of the index.
+
+    Example:
+        >>> index_text({"a.safetensors": [TensorLayout("w", "U8", (2,), 2)]}).splitlines()[2]
+        b'    "total_size": 2'
+    """
+    weight_map = {each.name: shard for shard, tensors in shards.items() for each in tensors}
+    total_size = sum(each.size_bytes for tensors in shards.values() for each in tensors)
+    document = {"metadata": {"total_size": total_size}, "weight_map": weight_map}
+    return (json.dumps(document, indent=2, sort_keys=True) + "\n").encode()

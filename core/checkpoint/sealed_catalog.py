@@ -14,7 +14,7 @@ from typing import NamedTuple, NoReturn
 from streamer import _native
 from streamer.core.checkpoint.catalog import Catalog, ShardTensor
 from streamer.core.checkpoint.cuts import Cut
-from streamer.core.checkpoint.shard_choice import duplicate_tensor
+from streamer.core.checkpoint.shards import duplicate_tensor
 from streamer.core.encryption.keys import LEAVE_OUT, KeySource
 from streamer.core.encryption.sealed_files import (
     HEADER_TENSOR,

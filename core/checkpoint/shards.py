@@ -1,7 +1,8 @@
 """The shards of a checkpoint, as a store describes them: objects with sizes, versions and sources.
 
 Guarantees: no byte is read under a young version (`core/store/versions.py`), which other bytes may have, too: reading
-waits until the versions of all objects are two seconds old.
+waits until the versions of all objects are two seconds old. If several shards hold a tensor, the one that the index of
+their checkpoint names counts.
 
 Refuses objects without a size, and checkpoints of more than `MOST_SHARDS` shards.
 """
@@ -10,12 +11,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from streamer.core.checkpoint.missing import missing_shard, nothing_there
-from streamer.core.checkpoint.shard_choice import ShardChoice, duplicate_tensor
 from streamer.core.checkpoint.verification import Expected
 from streamer.core.engine.byte_reads import read_ranges
 from streamer.core.engine.session import SourceObject
@@ -25,7 +25,7 @@ from streamer.core.format.shard_names import MOST_SHARDS, SHARD_SUFFIX
 from streamer.core.log import OwnLogger
 from streamer.core.options.settings import Settings
 from streamer.core.other_formats.interface import Format
-from streamer.core.quoting import counted
+from streamer.core.quoting import counted, names_text
 from streamer.core.store.identities import identity_of
 from streamer.core.store.names import name_in, path_in
 from streamer.core.store.parallel import in_parallel
@@ -34,8 +34,11 @@ from streamer.core.store.versions import YOUNG_S, is_same_version
 
 __all__ = [
     "Kind",
+    "NO_INDEX",
+    "ShardChoice",
     "Shards",
     "check_unchanged",
+    "duplicate_tensor",
     "info_of",
     "infos_of_shards",
     "joined",
@@ -46,6 +49,54 @@ __all__ = [
     "shards_of",
     "source_object",
 ]
+
+
+@dataclass(frozen=True)
+class ShardChoice:
+    """The indexes of one checkpoint, or of several that are loaded together.
+
+    An index does not decide about shards of another checkpoint: a tensor in both checkpoints is refused.
+
+    Attributes:
+        shard_of: Tensor name to the number of its shard; None without an index.
+        checkpoint_of: For each shard, the number of its checkpoint; empty if there is only one.
+    """
+
+    shard_of: Mapping[str, int] | None = None
+    checkpoint_of: Sequence[int] = ()
+
+    def overrules(self, name: str, shard: int) -> bool:
+        """Say whether the index takes this tensor from another shard of the same checkpoint."""
+        chosen = (self.shard_of or {}).get(name, shard)
+        if chosen == shard:
+            return False
+        return not self.checkpoint_of or self.checkpoint_of[chosen] == self.checkpoint_of[shard]
+
+    def remarks_on(self, tensors: Iterable[tuple[str, int]]) -> tuple[str, ...]:
+        """Return a remark if a checkpoint with an index has tensors that its index does not name."""
+        if self.shard_of is None:
+            return ()
+        indexed = {self.checkpoint_of[shard] for shard in self.shard_of.values()} if self.checkpoint_of else {0}
+        more = [
+            name
+            for name, shard in tensors
+            if name not in self.shard_of and (not self.checkpoint_of or self.checkpoint_of[shard] in indexed)
+        ]
+        return (f"the index does not name {names_text(more, 3)}, which its shards hold",) if more else ()
+
+
+NO_INDEX = ShardChoice()
+
+
+def duplicate_tensor(name: str, first: str, second: str) -> FormatError:
+    """Return the error for a tensor that two shards hold; `first` and `second` are their URLs."""
+    if first == second:
+        return FormatError("the same shard is named twice", uri=first, hint="Name each file once")
+    return FormatError(
+        f"tensor {name[:80]!r} is in two shards: {first} and {second}",
+        hint="Name one file, or the *.index.json that says which shard counts",
+    )
+
 
 _log = OwnLogger()
 

@@ -18,8 +18,7 @@ from typing import Any, NamedTuple, TypeAlias
 from streamer.core.checkpoint.catalog import ShardTensor
 from streamer.core.checkpoint.cuts import cut_out
 from streamer.core.checkpoint.selection import select
-from streamer.core.checkpoint.slices import Slice
-from streamer.core.checkpoint.tensor_parallel import TensorParallel
+from streamer.core.checkpoint.slices import Slice, TensorParallel
 from streamer.core.errors import StreamerError, UsageError
 from streamer.core.quoting import quoted
 

@@ -122,7 +122,7 @@ class ByManifest:
     compares_objects = False
 
     def expected_of(self, store: Store, found: Sequence[Shards], settings: Settings) -> list[list[Expected]]:
-        from streamer.core.checkpoint.manifest_lookup import Manifests  # noqa: PLC0415 (as needed)
+        from streamer.core.checkpoint.manifest_verification import Manifests  # noqa: PLC0415 (as needed)
 
         manifests = Manifests(store, settings)  # reads each manifest once, also if many URIs share it
 
@@ -142,7 +142,7 @@ class ByManifest:
         return ManifestVerification(catalog, wanted, manifests)
 
     def check_headers(self, catalog: Catalog, expected: Sequence[Expected]) -> None:
-        from streamer.core.checkpoint.manifest_lookup import check_fit  # noqa: PLC0415 (as needed)
+        from streamer.core.checkpoint.manifest_verification import check_fit  # noqa: PLC0415 (as needed)
 
         check_fit(catalog, _manifests(expected))
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import TracebackType
 
-from streamer.core.disk_names import disk_name, text_of
+from streamer.core.disk import disk_name, text_of
 from streamer.core.folders.drafts import new_draft_name
 
 __all__ = ["OpenFolder", "are_in_one_another"]

@@ -8,8 +8,8 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from streamer.core.disk import NO_ROOM
 from streamer.core.errors import StorageError
-from streamer.core.no_room import NO_ROOM
 
 __all__ = ["no_temporary_folder", "private_folder", "room_in"]
 

@@ -14,14 +14,14 @@ from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
 from streamer.core.checkpoint.catalog import Catalog, ShardTensor
+from streamer.core.checkpoint.slices import TensorParallel
 from streamer.core.checkpoint.slicing import Placements
 from streamer.core.checkpoint.strategies import ByManifest, ByStore, strategy_of
-from streamer.core.checkpoint.tensor_parallel import TensorParallel
 from streamer.core.engine.session import SourceObject
 from streamer.core.errors import ChangedError, GroupError, UsageError
 from streamer.core.findings import Findings
+from streamer.core.group.destination import Part, Runs, part_of
 from streamer.core.group.member import SILENCE_S, Member
-from streamer.core.group.parts import Part, Runs, part_of
 from streamer.core.options.arguments import is_group
 from streamer.core.options.options import Options
 from streamer.core.options.settings import Settings

@@ -18,9 +18,8 @@ from streamer import _native
 from streamer.core.engine.plan import ReadPlan
 from streamer.core.engine.session import ReadSession
 from streamer.core.errors import LoadCancelledError
-from streamer.core.group.destination import Destination, copy_bytes, packed
+from streamer.core.group.destination import Destination, bytes_between, clipped, copy_bytes, packed
 from streamer.core.group.member import Member, State
-from streamer.core.group.parts import bytes_between, clipped
 from streamer.core.group.verification import CHECKSUM_BYTES, GroupVerification
 from streamer.core.group.windows import GroupReads, OwnRead, Window
 

@@ -12,9 +12,8 @@ from streamer.core.engine.plan import ReadPlan
 from streamer.core.engine.session import ReadSession
 from streamer.core.format.manifest import TensorDigest
 from streamer.core.group.agreement import agree_on_parts
-from streamer.core.group.destination import Destination
+from streamer.core.group.destination import Destination, size_of
 from streamer.core.group.member import Member
-from streamer.core.group.parts import size_of
 from streamer.core.group.session import GroupSession
 from streamer.core.group.verification import GroupVerification
 from streamer.core.group.windows import group_reads

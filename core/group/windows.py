@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from streamer.core.checkpoint.catalog import ShardTensor
 from streamer.core.engine.plan import Item, ReadPlan, plan_reads
-from streamer.core.group.parts import Part, bytes_between
+from streamer.core.group.destination import Part, bytes_between
 
 __all__ = ["GroupReads", "OwnRead", "Piece", "Window", "group_reads", "windows_of"]
 

@@ -16,8 +16,7 @@ from typing import Any
 
 from streamer.core.node.assignment import Book, Letter
 from streamer.core.node.grid import Grid, Hull
-from streamer.core.node.messages import Channel, ChannelClosedError, Message, Pulse
-from streamer.core.node.place import is_of_this_user
+from streamer.core.node.messages import Channel, ChannelClosedError, Message, Pulse, is_of_this_user
 from streamer.core.node.region import Region, closed_in_children, opening
 
 __all__ = ["Leader", "Terms"]

@@ -22,11 +22,9 @@ from streamer.core.errors import LoadCancelledError, OutOfMemoryError, StreamerE
 from streamer.core.node.assignment import Ready
 from streamer.core.node.grid import Wanted
 from streamer.core.node.leader import Leader, Terms
-from streamer.core.node.meeting import Meeting, entered
-from streamer.core.node.messages import Channel, ChannelClosedError, Message, Pulse
-from streamer.core.node.place import NAMES, Place
+from streamer.core.node.meeting import Fetchers, Meeting, StorageReads, entered
+from streamer.core.node.messages import NAMES, Channel, ChannelClosedError, Message, Place, Pulse
 from streamer.core.node.region import closed_in_children, opening
-from streamer.core.node.storage_reads import Fetchers, StorageReads
 
 __all__ = ["Found", "Member", "is_shortage"]
 

@@ -24,11 +24,11 @@ from streamer.core.errors import StreamerError
 from streamer.core.node.assignment import READERS
 from streamer.core.node.grid import Grid, Wanted
 from streamer.core.node.leader import Terms
+from streamer.core.node.meeting import RenewedObjects, StorageReads
 from streamer.core.node.member import Found, Member, is_shortage
-from streamer.core.node.place import Place
+from streamer.core.node.messages import Place
 from streamer.core.node.region import opening
 from streamer.core.node.should_share import is_shareable, key_of
-from streamer.core.node.storage_reads import RenewedObjects, StorageReads
 from streamer.core.options.machine import local_ranks, sharers
 from streamer.core.options.options import KIB, MIB
 from streamer.core.options.settings import Settings

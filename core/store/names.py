@@ -56,7 +56,7 @@ def name_in(path: str) -> str:
 
 
 def unquoted(text: str) -> str:
-    """Decode percent codes; a byte that is not UTF-8 becomes a lone surrogate, as in `streamer.core.disk_names`."""
+    """Decode percent codes; a byte that is not UTF-8 becomes a lone surrogate, as in `streamer.core.disk`."""
     return unquote(text, errors="surrogateescape")
 
 

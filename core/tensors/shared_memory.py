@@ -1,5 +1,7 @@
-"""Finds tensors that share memory, and chooses which of them a file keeps.
+"""The bytes of memory that tensors lie in, exactly; which tensors share memory; and which of them a file keeps.
 
+A tensor that repeats a row (``expand``) has as many elements as a matrix, but covers only the bytes of one row. So
+which of several tensors holds the values of the others is decided by these bytes, and never by counts or by shapes.
 Guarantees: tensors share memory if they have a byte in common; a tensor is left out only if the one that is kept covers
 all of its bytes. What ``safetensors.torch.save_model`` accepts is written as it writes it.
 https://huggingface.co/docs/safetensors/torch_shared_tensors
@@ -7,15 +9,150 @@ https://huggingface.co/docs/safetensors/torch_shared_tensors
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import reduce
+from math import prod
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from streamer.core.errors import UsageError
 from streamer.core.quoting import quoted
-from streamer.core.tensors.memory_ranges import Elements, MemoryRanges
 
-__all__ = ["SharedGroup", "names_to_drop", "refuse_shared", "shared_groups"]
+__all__ = [
+    "Elements",
+    "MemoryRanges",
+    "SharedGroup",
+    "covered_names",
+    "names_to_drop",
+    "refuse_shared",
+    "shared_groups",
+]
+
+MOST_RANGES = 1 << 22  # 64 MiB while they are compared; a slice of columns has one range for each row
+
+
+class MemoryRanges(NamedTuple):
+    """Ranges of bytes in ascending order, which neither overlap nor touch.
+
+    Attributes:
+        device: The device whose addresses these are.
+        begins: Addresses of the first bytes.
+        ends: Addresses behind the last bytes.
+    """
+
+    device: str
+    begins: Any
+    ends: Any
+
+    @property
+    def size_bytes(self) -> int:
+        """How many bytes there are."""
+        return int((self.ends - self.begins).sum())
+
+    def covers(self, other: MemoryRanges) -> bool:
+        """Say whether every byte of the other ranges is one of these."""
+        if self.device != other.device or not len(self.begins):
+            return not len(other.begins)
+        at = np.searchsorted(self.begins, other.begins, side="right") - 1
+        return bool(((at >= 0) & (self.ends[at] >= other.ends)).all())
+
+    def meets(self, other: MemoryRanges) -> bool:
+        """Say whether a byte of the other ranges is one of these."""
+        if self.device != other.device or not len(self.begins):
+            return False
+        at = np.searchsorted(self.ends, other.begins, side="right")
+        is_before_end = at < len(self.begins)
+        return bool((self.begins[at[is_before_end]] < other.ends[is_before_end]).any())
+
+    def joined(self, other: MemoryRanges) -> MemoryRanges:
+        """Return the ranges of the bytes of both, which are on the same device."""
+        begins, ends = (np.concatenate(pair) for pair in ((self.begins, other.begins), (self.ends, other.ends)))
+        return _merged(self.device, begins, ends)
+
+
+class Elements(NamedTuple):
+    """Where the elements of a strided tensor lie.
+
+    Attributes:
+        device: The device whose addresses these are.
+        first: Address of the first element, which is not the lowest if a stride is negative; 0 without memory.
+        item_bytes: Bytes of one element.
+        shape: The shape.
+        strides: The strides, in bytes.
+    """
+
+    device: str
+    first: int
+    item_bytes: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    @classmethod
+    def of(cls, tensor: Any) -> Elements:
+        """Return those of a tensor of torch or of an array."""
+        if hasattr(tensor, "data_ptr"):
+            item_bytes = tensor.element_size()
+            strides = tuple(each * item_bytes for each in tensor.stride())
+            return cls(str(tensor.device), tensor.data_ptr(), item_bytes, tuple(tensor.shape), strides)
+        return cls("cpu", tensor.__array_interface__["data"][0], tensor.itemsize, tensor.shape, tensor.strides)
+
+    def span(self) -> tuple[str, int, int]:
+        """Return the device, the lowest byte, and the byte behind the highest one; equal ones if there are none."""
+        if 0 in self.shape:
+            return self.device, 0, 0
+        reaches = [(size - 1) * stride for size, stride in zip(self.shape, self.strides, strict=True)]
+        lowest, highest = sum(each for each in reaches if each < 0), sum(each for each in reaches if each > 0)
+        return self.device, self.first + lowest, self.first + highest + self.item_bytes
+
+    def ranges(self) -> MemoryRanges | None:
+        """Return their bytes; None if these are more than `MOST_RANGES` pieces."""
+        device, begin, end = self.span()
+        if not self.first or begin == end:
+            return MemoryRanges(device, np.empty(0, np.int64), np.empty(0, np.int64))
+        begins, length = np.array([begin], np.int64), self.item_bytes
+        for stride, size in self._steps():
+            if len(begins) == 1 and stride <= length:
+                length += (size - 1) * stride
+            elif len(begins) * size > MOST_RANGES:
+                return None
+            else:
+                begins = (begins[:, None] + np.arange(size, dtype=np.int64) * stride).reshape(-1)
+        return _merged(device, begins, begins + length)
+
+    def meet(self) -> bool:
+        """Say whether two elements have a byte in common, as those of an expanded tensor have."""
+        if 0 in self.shape:
+            return False
+        reach_bytes = self.item_bytes
+        for stride, size in self._steps():
+            if stride < reach_bytes:
+                ranges = self.ranges()
+                return ranges is None or ranges.size_bytes < prod(self.shape) * self.item_bytes
+            reach_bytes += (size - 1) * stride
+        return False  # each dimension steps over all smaller ones
+
+    def _steps(self) -> list[tuple[int, int]]:
+        """Return the distance and the number of the steps of each dimension, the smallest first."""
+        steps = zip(self.strides, self.shape, strict=True)
+        return sorted((abs(stride), size) for stride, size in steps if size > 1)
+
+
+def covered_names(names: Iterable[str], filled: Iterable[Any], tensors: Mapping[str, Any]) -> set[str]:
+    """Return the names of tensors all of whose bytes lie in tensors that are filled; empty tensors are none of them."""
+    wanted = {name: ranges for name in names if (ranges := Elements.of(tensors[name]).ranges()) and len(ranges.begins)}
+    there: dict[str, MemoryRanges] = {}
+    for ranges in filter(None, (Elements.of(each).ranges() for each in filled if wanted)):
+        there[ranges.device] = there[ranges.device].joined(ranges) if ranges.device in there else ranges
+    return {name for name, ranges in wanted.items() if ranges.device in there and there[ranges.device].covers(ranges)}
+
+
+def _merged(device: str, begins: Any, ends: Any) -> MemoryRanges:
+    order = np.argsort(begins, kind="stable")
+    begins, ends = begins[order], np.maximum.accumulate(ends[order])
+    is_first, is_last = np.ones((2, len(begins)), bool)
+    is_first[1:] = is_last[:-1] = begins[1:] > ends[:-1]
+    return MemoryRanges(device, begins[is_first], ends[is_last])
 
 
 class SharedGroup(NamedTuple):

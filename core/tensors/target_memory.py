@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from streamer.core.errors import TargetError
 from streamer.core.tensors import torch_private_names
-from streamer.core.tensors.memory_ranges import Elements
+from streamer.core.tensors.shared_memory import Elements
 
 __all__ = ["Extent", "ReadOnlyMemory", "check_all_apart", "check_apart", "check_kind", "extent_of", "opaque"]
 

@@ -21,9 +21,9 @@ from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner
 from torch.distributed.checkpoint.storage import StorageReader as TorchStorageReader
 from torch.futures import Future
 
+from streamer.core.checkpoint.file_bytes import read_files
 from streamer.core.checkpoint.report import LoadReport
 from streamer.core.checkpoint.shards import source_object
-from streamer.core.checkpoint.small_files import read_files
 from streamer.core.engine.session import SourceObject
 from streamer.core.errors import AccessDeniedError, ObjectNotFoundError, StreamerError, UsageError
 from streamer.core.format.dcp_metadata import DcpMetadata, parse_dcp_metadata

@@ -15,12 +15,10 @@ from typing import Any, NamedTuple
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 from torch.distributed.checkpoint.planner import LoadPlan, ReadItem
 
-from streamer.core.checkpoint.catalog import SAVED_OFFSETS, SHARDING_INFO, check_index
+from streamer.core.checkpoint.catalog import SAVED_OFFSETS, SHARDING_INFO, check_index, read_headers
 from streamer.core.checkpoint.checkpoint_in_folder import shards_in
-from streamer.core.checkpoint.header_reads import read_headers
 from streamer.core.checkpoint.report import LoadReport
-from streamer.core.checkpoint.shard_choice import duplicate_tensor
-from streamer.core.checkpoint.shards import Shards
+from streamer.core.checkpoint.shards import Shards, duplicate_tensor
 from streamer.core.encryption.sealed_files import refuse_encrypted
 from streamer.core.engine.session import SourceObject
 from streamer.core.errors import FormatError

@@ -11,7 +11,7 @@ import os
 from collections.abc import Collection
 from typing import Any
 
-from streamer.core.checkpoint.small_files import folder_files, read_files
+from streamer.core.checkpoint.file_bytes import folder_files, read_files
 from streamer.core.errors import FormatError, ObjectNotFoundError
 from streamer.core.folders.private_folders import private_folder
 from streamer.core.format import strict_json

@@ -11,7 +11,7 @@ from typing import Any
 
 from streamer._checkpoint_headers import open_checkpoint
 from streamer._pull.pull import Wanted, pull
-from streamer.core.checkpoint.small_files import folder_files
+from streamer.core.checkpoint.file_bytes import folder_files
 from streamer.core.errors import StreamerError, UsageError
 from streamer.core.options.options import Options
 from streamer.core.options.settings import resolve

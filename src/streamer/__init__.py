@@ -30,9 +30,8 @@ if TYPE_CHECKING:
     from streamer._stream import Stream, stream
     from streamer.compat.patches import patch, patched, unpatch
     from streamer.core.checkpoint.report import LoadReport
-    from streamer.core.checkpoint.slices import Slice
+    from streamer.core.checkpoint.slices import Slice, TensorParallel
     from streamer.core.checkpoint.slicing import Placements
-    from streamer.core.checkpoint.tensor_parallel import TensorParallel
     from streamer.core.encryption.keys import DataKey, KeyProvider
     from streamer.core.encryption.secret_keys import Passphrase
     from streamer.core.errors import (
@@ -183,7 +182,7 @@ _DEFINED_IN = {
     "LoadReport": "streamer.core.checkpoint.report",
     "Placements": "streamer.core.checkpoint.slicing",
     "Slice": "streamer.core.checkpoint.slices",
-    "TensorParallel": "streamer.core.checkpoint.tensor_parallel",
+    "TensorParallel": "streamer.core.checkpoint.slices",
     "hookimpl": "streamer.core.store.sources",
     **dict.fromkeys((name for name in __all__ if name.endswith("Error")), "streamer.core.errors"),
 }

@@ -24,8 +24,7 @@ from streamer.core.quoting import printable
 from streamer.core.request.request import Request, UriOption
 from streamer.core.tensors.devices import Placement
 from streamer.core.tensors.frameworks import AUTO, DtypesByName, Framework
-from streamer.core.tensors.meta_module import MetaModule
-from streamer.core.tensors.named_targets import run_post_hooks, skipped_code, tensors_of
+from streamer.core.tensors.named_targets import MetaModule, run_post_hooks, skipped_code, tensors_of
 from streamer.core.tensors.sharded_tensors import device_type_of, is_sharded
 from streamer.core.tensors.target_states import count_changes
 from streamer.core.tensors.tensor_bytes import flat_bytes

@@ -9,15 +9,15 @@ from importlib.metadata import EntryPoint
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from streamer._waiting_store import waiting
-from streamer.core.checkpoint.checkpoint_in_folder import shards_in
-from streamer.core.checkpoint.format_choice import NO_FORMATS, Formats
-from streamer.core.checkpoint.shards import Shards, joined
-from streamer.core.checkpoint.shards_named_singly import (
+from streamer.core.checkpoint.checkpoint_in_folder import (
     LISTED_PER_FILE,
     are_of_one_folder,
     is_named_after,
+    shards_in,
     shards_of_files,
 )
+from streamer.core.checkpoint.format_choice import NO_FORMATS, Formats
+from streamer.core.checkpoint.shards import Shards, joined
 from streamer.core.checkpoint.strategies import Strategy, Unverified
 from streamer.core.errors import OptionError, StreamerError
 from streamer.core.log import OwnLogger

@@ -17,7 +17,7 @@ from streamer import _native, plugins
 from streamer._checkpoint_headers import OpenedCheckpoint, open_checkpoint
 from streamer._locate_shards import close_store
 from streamer._progress import Progress
-from streamer.core.checkpoint.manifest_lookup import manifest_paths, name_in_manifest
+from streamer.core.checkpoint.manifest_verification import manifest_paths, name_in_manifest
 from streamer.core.engine.plan import Item, plan_reads
 from streamer.core.engine.session import ReadSession
 from streamer.core.errors import AccessDeniedError, UsageError

@@ -14,7 +14,7 @@ from streamer.core.checkpoint.catalog import ShardTensor
 from streamer.core.checkpoint.destinations import Destinations
 from streamer.core.checkpoint.verification import Verification
 from streamer.core.collector import collector_paused
-from streamer.core.engine.joined_items import JoinedItems
+from streamer.core.engine.byte_reads import JoinedItems
 from streamer.core.engine.plan import ReadPlan, plan_reads
 from streamer.core.engine.session import ReadSession
 from streamer.core.errors import OutOfMemoryError

@@ -79,7 +79,7 @@ def test_the_examples_run_one_after_another(names: dict[str, Any]) -> None:
 
 
 def test_each_way_on_the_page_is_known_and_each_known_way_is_there() -> None:
-    from streamer.core.checkpoint import tensor_parallel
+    from streamer.core.checkpoint import slices as tensor_parallel
 
     rows = [line for line in PAGE.splitlines() if line.startswith("| `")]
     assert {way for row in rows for way in re.findall(r"`([a-z_]+)`", row.split("|")[1])} == {

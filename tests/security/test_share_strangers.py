@@ -20,7 +20,7 @@ from safetensors.numpy import save_file
 from servers.scripted_http import ScriptedServer
 from servers.tcp_proxy import TcpProxy, http_requests
 
-from streamer.core.node.place import Place, is_of_this_user
+from streamer.core.node.messages import Place, is_of_this_user
 
 pytestmark = pytest.mark.server
 only_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user for a moment")

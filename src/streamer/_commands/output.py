@@ -17,6 +17,7 @@ from typing import Any
 
 import click
 
+from streamer.core.disk import NO_ROOM_NAMES
 from streamer.core.errors import (
     AccessDeniedError,
     ChangedError,
@@ -33,7 +34,6 @@ from streamer.core.errors import (
     TruncatedError,
     UsageError,
 )
-from streamer.core.no_room import NO_ROOM_NAMES
 from streamer.core.quoting import printable
 
 __all__ = [

@@ -25,16 +25,15 @@ from streamer._pull.record import PulledFile, PulledFolder, PullReport, Wanted
 from streamer._pull.resumed_file import READ_BYTES, Part, name_of_part
 from streamer._pull.transfer import Incoming, transfer
 from streamer.backends.posix.store import PosixStore
-from streamer.core.checkpoint.file_bytes import OWN, FileDigests, hash_of
+from streamer.core.checkpoint.file_bytes import OWN, FileDigests, hash_of, sized, without_large
 from streamer.core.checkpoint.other_weights import (
     check_replaceable,
     is_manifest,
     weights_in_the_way,
 )
 from streamer.core.checkpoint.shards import settled, source_object
-from streamer.core.checkpoint.small_files import sized, without_large
 from streamer.core.checkpoint.strategies import digests_of
-from streamer.core.disk_names import disk_name
+from streamer.core.disk import disk_name
 from streamer.core.encryption.keys import check_lone_context
 from streamer.core.errors import ChecksumError, FormatError, ObjectNotFoundError, TruncatedError, UsageError
 from streamer.core.folders.open_folder import are_in_one_another

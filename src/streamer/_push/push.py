@@ -29,7 +29,7 @@ from streamer._pull.record import Wanted
 from streamer._push.order import turn
 from streamer._push.report import PushReport
 from streamer._save.writing import Writing, uploading_store
-from streamer.core.checkpoint.file_bytes import FileBytes, are_equal
+from streamer.core.checkpoint.file_bytes import FileBytes, are_equal, sized
 from streamer.core.checkpoint.other_weights import (
     check_replaceable,
     is_index,
@@ -37,8 +37,7 @@ from streamer.core.checkpoint.other_weights import (
     weights_in_the_way,
 )
 from streamer.core.checkpoint.shards import settled
-from streamer.core.checkpoint.small_files import sized
-from streamer.core.disk_names import disk_name
+from streamer.core.disk import disk_name
 from streamer.core.encryption.keys import check_lone_context
 from streamer.core.errors import AccessDeniedError, ChangedError, ObjectNotFoundError, StorageError, UsageError
 from streamer.core.folders.open_folder import are_in_one_another

@@ -20,7 +20,7 @@ from streamer import _native
 from streamer._save.parts import ShardBytes
 from streamer.core.checkpoint.file_bytes import FileBytes, has_content
 from streamer.core.checkpoint.other_weights import check_replaceable, is_found_by_name, weights_in_the_way
-from streamer.core.checkpoint.sharding import shard_names
+from streamer.core.checkpoint.saved_tensors import shard_names
 from streamer.core.engine.byte_reads import read_ranges
 from streamer.core.engine.session import SourceObject
 from streamer.core.errors import (

@@ -14,8 +14,7 @@ from streamer._save.parts import SentFile, ShardBytes
 from streamer._save.place import Place, Resumed, old_manifest, place_of, writers_errors
 from streamer._save.sealed_shards import sealed_shards
 from streamer._save.writing import Writing, uploading_store
-from streamer.core.checkpoint.saved_tensors import SavedTensors
-from streamer.core.checkpoint.sharding import divided, index_text
+from streamer.core.checkpoint.saved_tensors import SavedTensors, divided, index_text
 from streamer.core.encryption.keys import KeySource
 from streamer.core.errors import ChangedError, FormatError, ObjectNotFoundError, StreamerError
 from streamer.core.format.header_writer import TensorLayout, in_file_order, render_header

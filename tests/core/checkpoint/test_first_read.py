@@ -2,7 +2,7 @@
 
 import pytest
 
-from streamer.core.checkpoint.header_reads import LEAST_FIRST_BYTES, _first_bytes
+from streamer.core.checkpoint.catalog import LEAST_FIRST_BYTES, _first_bytes
 from streamer.core.options.options import Options
 from streamer.core.options.settings import resolve
 

@@ -3,7 +3,7 @@
 import pytest
 
 import streamer
-from streamer.core.checkpoint.header_reads import _Parser
+from streamer.core.checkpoint.catalog import _Parser
 from streamer.core.engine.session import SourceObject
 from streamer.core.options.settings import resolve
 from streamer.core.store.sources import FileSource

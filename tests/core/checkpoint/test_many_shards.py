@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 
 import streamer
 from streamer.backends.s3.client import S3Client
-from streamer.core.checkpoint import manifest_lookup
+from streamer.core.checkpoint import manifest_verification
 
 SHARDS = 40
 
@@ -66,8 +66,8 @@ def test_a_manifest_of_many_files_is_read_once(shards, monkeypatch, tmp_path):
     shutil.copytree(folder, copy)
     streamer.write_manifest(copy)
     parsed = []
-    parse = manifest_lookup.parse_manifest
-    monkeypatch.setattr(manifest_lookup, "parse_manifest", lambda *a, **b: parsed.append(1) or parse(*a, **b))
+    parse = manifest_verification.parse_manifest
+    monkeypatch.setattr(manifest_verification, "parse_manifest", lambda *a, **b: parsed.append(1) or parse(*a, **b))
     loaded = streamer.load([copy / name for name in contents], verify="manifest")
     assert_same(loaded, all_of(contents))
     assert len(parsed) == 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from streamer.core.checkpoint.shards_named_singly import are_of_one_folder
+from streamer.core.checkpoint.checkpoint_in_folder import are_of_one_folder
 
 
 @pytest.mark.parametrize("folder", ["/models/llama", "s3://bucket", "s3a://bucket/a/b", "gs://b/x y", "az://c", ""])

@@ -15,7 +15,7 @@ from servers.scripted_http import ScriptedServer
 import streamer
 from streamer import Options
 from streamer.core import errors
-from streamer.core.checkpoint import header_reads
+from streamer.core.checkpoint import catalog
 from streamer.core.engine.plan import Item, plan_reads
 from streamer.core.engine.session import ReadSession, SourceObject
 from streamer.core.format.header import parse_header
@@ -152,7 +152,7 @@ def test_headers_that_take_long_to_parse_keep_the_deadline_regression(tmp_path, 
             time.sleep(0.05)
         return parse_header(*arguments, **options)
 
-    monkeypatch.setattr(header_reads, "parse_header", slow)
+    monkeypatch.setattr(catalog, "parse_header", slow)
     with pytest.raises(errors.TransferTimeoutError, match=r"1 of 2 headers.*deadline_s"):
         streamer.load(str(tmp_path), options=Options(deadline_s=0.5))
     assert len(parsed) == 1

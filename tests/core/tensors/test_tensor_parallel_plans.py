@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor
 from transformers.integrations.tensor_parallel import ALL_PARALLEL_STYLES
 
 from streamer import TensorParallel
-from streamer.core.checkpoint.tensor_parallel import KNOWN_WAYS
+from streamer.core.checkpoint.slices import KNOWN_WAYS
 
 
 @pytest.fixture(scope="module")

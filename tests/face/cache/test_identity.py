@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from streamer.core.cache.identity import identity_of, why_not_cached
+from streamer.core.cache.folder import identity_of, why_not_cached
 from streamer.core.engine.session import SourceObject
 from streamer.core.store.sources import FileSource, HttpSource, NfsSource, PythonSource
 

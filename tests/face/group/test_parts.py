@@ -15,7 +15,7 @@ from streamer.core.checkpoint.catalog import ShardTensor
 from streamer.core.checkpoint.cuts import cut_out
 from streamer.core.checkpoint.slices import Slice
 from streamer.core.format.header import TensorEntry
-from streamer.core.group.parts import Part, Runs, bytes_before, clipped, part_of, size_of
+from streamer.core.group.destination import Part, Runs, bytes_before, clipped, part_of, size_of
 from streamer.core.group.windows import LEAST_OWN_BYTES, STRIPE_STEP_BYTES, group_reads, windows_of
 
 

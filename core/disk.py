@@ -1,15 +1,12 @@
-"""Converts names of files between text and the strings that Python's file functions use, in both directions.
-
-Text of a document, a URL or a listing means UTF-8 bytes on a disk, whatever the locale is. Python decodes names on a
-disk by the locale; under UTF-8 both are the same.
-"""
+"""What a disk says: names of files as text, and the error numbers of a file that cannot grow."""
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 
-__all__ = ["disk_name", "text_of"]
+__all__ = ["NO_ROOM", "NO_ROOM_NAMES", "disk_name", "text_of"]
 
 _IS_UTF8 = sys.getfilesystemencoding() == "utf-8"
 
@@ -35,3 +32,7 @@ def text_of(name: str) -> str:
         return os.fsencode(name).decode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
         return name
+
+
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS})
+NO_ROOM_NAMES = frozenset(errno.errorcode[number] for number in NO_ROOM)
