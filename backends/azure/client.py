@@ -143,7 +143,7 @@ class AzureClient:
         try:
             return send(self._service, {"call": call, **self._of_requests})
         except Exception as error:
-            raise_storage_error(error, self._request(uri, container), call.attempts)
+            raise_storage_error(error, self._request(uri, container), call.attempts, call.answer)
 
     def grant(self, container: str, name: str, uri: str) -> Grant:
         """Return a URL that reads one blob: signed by the account key, with the user's SAS, or with a token header."""

@@ -16,7 +16,7 @@ from typing import NoReturn, TypeAlias
 
 from azure.core.exceptions import AzureError, HttpResponseError, ServiceRequestError, ServiceResponseError
 
-from streamer.backends.client.answer_values import clock_offset_s, parse_word
+from streamer.backends.client.answer_values import FOREIGN, clock_offset_s, parse_word
 from streamer.backends.client.error_rows import ARCHIVED_ROWS, ErrorRow, row_of_status
 from streamer.backends.client.retry import Attempts, demanded_pause_s
 from streamer.core.errors import (
@@ -134,7 +134,9 @@ class Request:
     sas_expires_at_s: float | None = None
 
 
-def raise_storage_error(error: Exception, request: Request, attempts: Attempts | None = None) -> NoReturn:
+def raise_storage_error(
+    error: Exception, request: Request, attempts: Attempts | None = None, answer: str = ""
+) -> NoReturn:
     """Raise an exception of azure-storage-blob, or an error of its transport, as one of this package."""
     if isinstance(error, StreamerError):
         _name_account(error, request)
@@ -142,8 +144,8 @@ def raise_storage_error(error: Exception, request: Request, attempts: Attempts |
     if isinstance(error, HttpResponseError) and error.response is not None and (error.status_code or 0) >= 300:
         raise _from_answer(error, request, attempts) from None
     if attempts is not None:
-        hint = "Check account_host, and the proxy on the way to it"
-        raise StorageError("Azure's answer is malformed", uri=request.uri, hint=hint) from None
+        what = f"Azure's answer is malformed: {answer}"
+        raise StorageError(what, uri=request.uri, hint=f"{FOREIGN}: check account_host") from None
     if isinstance(error, (AzureError, ValueError)):  # signing with a key that is not base64
         hint = "Copy it again; an account key is base64"
         raise CredentialsError(

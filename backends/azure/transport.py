@@ -9,13 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 from azure.core.pipeline.transport import HttpRequest, HttpResponse, HttpTransport
 from azure.core.utils import CaseInsensitiveDict
 
 from streamer.backends.client.answer_times import AnswerTimes
+from streamer.backends.client.answer_values import described, refuse_cut
 from streamer.backends.client.exchange import Response, send
 from streamer.backends.client.retry import Attempts, answered
+from streamer.core.errors import TruncatedError
 from streamer.core.secrets.hidden_arguments import hidden_uri
 from streamer.core.store.sources import HttpSource
 
@@ -33,11 +36,13 @@ class Call:
         uri: The URL for messages, without secrets.
         headers: The headers of a login with a token.
         attempts: The attempts until the answer; None as long as there is no answer.
+        answer: The answer, as `described`.
     """
 
     uri: str
     headers: Mapping[str, str] = field(repr=False)
     attempts: Attempts | None = None
+    answer: str = ""
 
 
 @dataclass(frozen=True)
@@ -60,6 +65,7 @@ class EngineTransport(HttpTransport[HttpRequest, HttpResponse]):
         response, call.attempts = answered(
             lambda attempts: self._exchange(answer, attempts), times, call.uri, self.most_attempts
         )
+        call.answer = f"HTTP {response.status}, {described(response.headers)}"
         answer.take(response)
         return answer
 
@@ -89,6 +95,8 @@ class EngineTransport(HttpTransport[HttpRequest, HttpResponse]):
         )
         if method != "HEAD":
             response.read(self.most_bytes)
+        if method == "GET" and response.status == 200:
+            _refuse_cut(answer.request.url, response.body)
         return response
 
     # A separate function that returns at once, because a traceback would show the values of its local names.
@@ -100,6 +108,17 @@ class EngineTransport(HttpTransport[HttpRequest, HttpResponse]):
             ca_file=self.ca_file,
             proxy=self.proxy(answer.request.url),
         )
+
+
+def _refuse_cut(url: str, body: bytes) -> None:
+    """Refuse a document without its end; a page of a listing always names the next page, or none (``NextMarker``)."""
+    query = parse_qs(urlsplit(url).query)
+    if "comp" not in query:  # the answer is a blob
+        return
+    refuse_cut(body)
+    if query["comp"] == ["list"] and b"</EnumerationResults>" in body and b"<NextMarker" not in body:
+        hint = "Load again; if that fails, check account_host and the proxy on the way to it"
+        raise TruncatedError("Azure's listing does not say whether more follows (NextMarker)", hint=hint)
 
 
 class _Answer(HttpResponse):

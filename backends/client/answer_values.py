@@ -17,26 +17,31 @@ from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
 from typing import Any, NoReturn
 
-from streamer.core.errors import StorageError
+from streamer.core.errors import StorageError, TruncatedError
 from streamer.core.quoting import quoted
 from streamer.core.store.sources import MAX_SIZE_BYTES
 
 __all__ = [
     "TOLERANCE_S",
     "clock_offset_s",
+    "FOREIGN",
     "code_in",
+    "described",
     "is_directly_in",
     "is_plain",
+    "is_text",
     "parse_document",
     "parse_name",
     "parse_size",
     "parse_word",
     "quoted_start",
+    "refuse_cut",
     "folder_in_bucket",
 ]
 
 MOST_CHARACTERS = 4096  # S3, Google and Azure allow 1024; the Hub's limit is that of Git
 CHECK_SERVER = "Check the endpoint, and the proxy on the way to it"
+FOREIGN = "A proxy or a login page may have answered in the server's place"
 
 _NUMBER = re.compile(r"[0-9]{1,19}")  # Python itself may refuse to parse longer numbers
 _CODE = re.compile(rb'(?:<Code>\s*|"reason"\s*:\s*")([A-Za-z0-9.]{1,64})\s*[<"]')
@@ -46,6 +51,7 @@ _WORD = re.compile(r"[\w.:;=/-]{1,128}", re.ASCII)  # "Root=1-68a;2f4" is an id 
 _PLAIN = frozenset({"", "aws-chunked", "identity"})
 
 LOOKED_AT_BYTES = 4096
+TAIL_BYTES = 4096  # the end of a document's root, perhaps before a comment
 SHOWN_CHARACTERS = 60
 SHORTEST_SECRET = 16  # as in native/http/secrets.h
 
@@ -58,6 +64,7 @@ MOST_S = 100 * 365.25 * 86400
 
 _MAY_BE_SECRET = re.compile(rf"[\w+/=.~%:-]{{{SHORTEST_SECRET},}}", re.ASCII)
 _BLANKS = re.compile(r"\s+")
+_ROOT = re.compile(rb"(?:<\?xml[^>]*\?>)?\s*<([A-Za-z][\w.:-]*)[^>]*?(/?)>")
 
 
 def parse_document(body: bytes) -> Any | None:
@@ -156,6 +163,47 @@ def is_plain(headers: Mapping[str, str]) -> bool:
     """
     values = ",".join(value for name, value in headers.items() if name.lower() == "content-encoding")
     return all(token.strip().lower() in _PLAIN for token in values.split(","))
+
+
+def described(headers: Mapping[str, str]) -> str:
+    """Describe an answer by its type, length and version, for the error that it is not what was asked for.
+
+    Example:
+        >>> described({"content-type": "text/html; charset=utf-8", "content-length": "87"})
+        'text/html of 87 bytes, without a version'
+    """
+    kind, length = headers.get("content-type", "").partition(";")[0].strip(), headers.get("content-length", "")
+    size = f"of {length} bytes" if length.isascii() and length.isdigit() else "without a length"
+    version = "with" if headers.get("etag") or headers.get("last-modified") else "without"
+    return f"{parse_word(kind) or 'something without a type'} {size}, {version} a version"
+
+
+def is_text(kind: str) -> bool:
+    """Say whether a Content-Type is that of a page or a document, and not of weights.
+
+    Example:
+        >>> [is_text(kind) for kind in ("text/html; charset=utf-8", "application/json", "application/octet-stream")]
+        [True, True, False]
+    """
+    stated = kind.partition(";")[0].strip().lower()
+    return stated.startswith("text/") or stated.endswith(("html", "json", "xml"))
+
+
+def refuse_cut(body: bytes) -> None:
+    """Refuse a document of JSON or XML that ends before its end: a listing would lack names without a remark."""
+    text = body.lstrip(b"\xef\xbb\xbf \t\r\n")
+    if text[:1] in (b"{", b"["):
+        is_whole = parse_document(body) is not None
+    elif text[:1] == b"<" and text[:2] != b"<!" and text[:5].lower() != b"<html":
+        root = _ROOT.match(text)
+        is_whole = root is not None and bool(
+            root[2] or re.search(rb"</%b\s*>" % re.escape(root[1]), text[-TAIL_BYTES:])
+        )
+    else:
+        return
+    if not is_whole:
+        hint = "Load again; if that fails, check the server and the proxy on the way to it"
+        raise TruncatedError("The server's answer to a request about objects breaks off before its end", hint=hint)
 
 
 def quoted_start(body: bytes) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from streamer.backends.client.answer_times import AnswerTimes
-from streamer.backends.client.answer_values import parse_size
+from streamer.backends.client.answer_values import FOREIGN, described, is_text, parse_size
 from streamer.backends.client.error_rows import row_of_status
 from streamer.backends.client.exchange import send
 from streamer.backends.client.retry import answered
@@ -44,9 +44,10 @@ def size_of(status: int, headers: Mapping[str, str], uri: str) -> tuple[int | No
     length = content_range[1] if content_range and has_total else headers.get("content-length", "")
     if not length:
         raise StorageError(
-            "The server sends neither the size of the file nor ranges of it",
+            f"The server sends neither the size of the file nor ranges of it, but {described(headers)}",
             uri=uri,
-            hint=DOWNLOAD_IT,
+            status=status,
+            hint=FOREIGN if is_text(headers.get("content-type", "")) else DOWNLOAD_IT,
         )
     size_bytes = parse_size(length, uri)
     return size_bytes, size_bytes <= 1 and content_range is None

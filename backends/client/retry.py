@@ -18,7 +18,7 @@ from time import monotonic, sleep
 from streamer import _native
 from streamer.backends.client.answer_times import ATTEMPTS, AnswerTimes
 from streamer.backends.client.exchange import Response
-from streamer.core.errors import StorageError, StreamerError, TransferTimeoutError
+from streamer.core.errors import StorageError, StreamerError, TransferTimeoutError, TruncatedError
 from streamer.core.outages.outage_waits import first_byte_limit_s
 from streamer.core.outages.transient import asks_for_another_attempt, is_transient
 
@@ -106,7 +106,7 @@ def answered(
 def may_pass(error: StreamerError) -> bool:
     """Say whether the same request may succeed a moment later."""
     has_no_descriptor = isinstance(error, StorageError) and error.code in _NO_DESCRIPTOR
-    return is_transient(error) or has_no_descriptor
+    return is_transient(error) or has_no_descriptor or isinstance(error, TruncatedError)  # a document that breaks off
 
 
 def _completed(error: StreamerError, uri: str | None, attempts: Attempts) -> StreamerError:

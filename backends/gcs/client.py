@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
 from streamer.backends.client.answer_times import named_times
-from streamer.backends.client.answer_values import parse_name, parse_size, parse_word
+from streamer.backends.client.answer_values import FOREIGN, parse_name, parse_size, parse_word, refuse_cut
 from streamer.backends.client.exchange import Response, send
 from streamer.backends.client.option_checks import timeout_of
 from streamer.backends.client.proxy import named_proxy
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 __all__ = ["DescribedObject", "GcsClient", "names_in", "object_in", "page_in"]
 
 DEFAULT_LIMITS = Limits()
+_OF_PAGES = {"items", "kind", "nextPageToken", "prefixes"}  # an empty listing may have none of them
 CERTIFICATE = "the client certificate of google-auth's configuration"
 
 A = TypeVar("A", Answer, Response)
@@ -55,6 +56,9 @@ class DescribedObject(NamedTuple):
 
 def page_in(document: Mapping[str, Any], uri: str) -> tuple[list[Any], str | None]:
     """Return the entries of a page, and the token of the next page."""
+    if document and not document.keys() & _OF_PAGES:
+        message = "The answer to a request for a listing is JSON that is no listing of Google Cloud Storage"
+        raise StorageError(message, uri=uri, hint=f"{FOREIGN}: check endpoint_url")
     entries, token = document.get("items", []), document.get("nextPageToken")
     if not isinstance(entries, list) or not isinstance(document.get("prefixes", []), list):
         raise _malformed(uri)
@@ -81,7 +85,7 @@ def object_in(entry: object, uri: str) -> DescribedObject:
 
 def _malformed(uri: str) -> StorageError:
     message = "The answer describes no object of Google Cloud Storage"
-    return StorageError(message, uri=uri, hint="Check endpoint_url")
+    return StorageError(message, uri=uri, hint=f"{FOREIGN}: check endpoint_url")
 
 
 if find_spec("gcsfs") is None:  # raise now, rather than when the first option needs gcsfs
@@ -222,7 +226,7 @@ class GcsClient:
 
     def _answer_to(self, source: HttpSource, method: str = "GET", data: bytes | memoryview = b"") -> Answer:
         def received(attempts: Attempts) -> Response:
-            return self._received(
+            response = self._received(
                 source,
                 self._limits.answer_bytes,
                 method=method,
@@ -230,6 +234,9 @@ class GcsClient:
                 head_timeout_s=attempts.head_timeout_s,
                 is_repeated=attempts.is_repeated,
             )
+            if method == "GET" and response.status == 200:
+                refuse_cut(response.body)
+            return response
 
         return Answer.of(*answered(received, self._times.with_upload(len(data)), None))
 

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from google.auth import exceptions as google
 
-from streamer.backends.client.answer_values import parse_document, parse_word
+from streamer.backends.client.answer_values import FOREIGN, described, parse_document, parse_word
 from streamer.backends.client.error_rows import ErrorRow, ExceptionTable, row_for, row_of_status
 from streamer.backends.client.exchange import Response
 from streamer.backends.client.retry import Attempts, demanded_pause_s
@@ -203,7 +203,8 @@ def _meaning(answer: Answer, caller: Caller) -> ErrorRow[StorageError]:
             "Check endpoint_url",
         )
     if 200 <= answer.status < 300:
-        return ErrorRow(StorageError, "The answer is not from Google Cloud Storage's JSON API", "Check endpoint_url")
+        message = f"The answer is not from Google Cloud Storage's JSON API: {described(answer.headers)}"
+        return ErrorRow(StorageError, message, f"{FOREIGN}: check endpoint_url")
     return row_of_status(answer.status, "Google Cloud Storage could not answer")
 
 

@@ -16,7 +16,7 @@ from urllib.parse import unquote, urljoin, urlsplit
 
 from httplink import parse_link_header
 
-from streamer.backends.client.answer_values import parse_document, parse_name, parse_size
+from streamer.backends.client.answer_values import FOREIGN, parse_document, parse_name, parse_size
 from streamer.backends.client.redirects import origin_of
 from streamer.backends.hf.paths import COMMIT
 from streamer.core.errors import StorageError
@@ -77,7 +77,7 @@ def _document(body: bytes, uri: str) -> Any:
 
 
 def _no_listing(uri: str) -> StorageError:
-    return StorageError("The answer lists no files", uri=uri, hint="Check the endpoint")
+    return StorageError("The answer lists no files", uri=uri, hint=f"{FOREIGN}: check the endpoint")
 
 
 def _sha256(entry: dict[str, Any]) -> str | None:

@@ -14,6 +14,8 @@ from urllib.parse import quote
 
 from huggingface_hub import constants
 
+from streamer.backends.client.answer_values import FOREIGN, described, parse_document, refuse_cut
+from streamer.backends.client.exchange import Response
 from streamer.backends.client.option_checks import TEXT, check_types, is_sendable
 from streamer.backends.client.redirects import Hop, origin_of
 from streamer.backends.hf.answers import HubFile, commit_in, entries_in, files_in, names_in, next_page
@@ -123,15 +125,15 @@ class HubClient:
             raise
 
     def _body(self, url: str, uri: str) -> tuple[bytes, list[str]]:
-        response = self.client.open(Hop(url, self.access.headers), uri, {}).response
-        try:
-            links = response.headers.get("link")
-            return response.read(self._limits.answer_bytes), [links] if links else []
-        except StorageError as error:
-            error.uri = uri
-            raise
-        finally:
-            response.close()
+        def receive(response: Response) -> None:
+            refuse_cut(response.read(self._limits.answer_bytes))
+
+        response = self.client.open(Hop(url, self.access.headers), uri, {}, receive).response
+        if parse_document(response.body) is None:
+            what = f"The answer is not one of the Hub's: {described(response.headers)}"
+            raise StorageError(what, uri=uri, status=response.status, hint=f"{FOREIGN}: check the endpoint")
+        links = response.headers.get("link")
+        return response.body, [links] if links else []
 
     def _tree(self, commit: str, folder: str) -> str:
         return self._api(f"tree/{commit}" + (f"/{quote(folder, safe='')}" if folder else ""))

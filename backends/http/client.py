@@ -74,10 +74,29 @@ class HttpClient:
         self.limits = limits
         self._times = named_times(limits, access.timeout)
 
-    def open(self, start: Hop, uri: str, extra: Mapping[str, str]) -> OpenResponse:
-        """Send a GET, follow its redirects and return a successful response."""
+    def open(
+        self, start: Hop, uri: str, extra: Mapping[str, str], receive: Callable[[Response], None] | None = None
+    ) -> OpenResponse:
+        """Send a GET, follow its redirects and return a successful response.
+
+        Args:
+            start: URL and headers of the first request.
+            uri: The URL for messages.
+            extra: More headers.
+            receive: Receives the body of a successful response, which is closed then; if it may pass, it is retried.
+        """
         route = _Route(start)
-        response, attempts = answered(lambda each: self._follow(route, start, uri, extra, each), self._times, uri)
+
+        def request(attempts: Attempts) -> Response:
+            response = self._follow(route, start, uri, extra, attempts)
+            if receive is not None and response.status < 300:
+                try:
+                    receive(response)
+                finally:
+                    response.close()
+            return response
+
+        response, attempts = answered(request, self._times, uri)
         if response.status < 300:
             return OpenResponse(response, route.hop)
         facts = {"attempts": attempts.number, "elapsed_s": attempts.elapsed_s}

@@ -8,6 +8,7 @@ refuses a page that Python's parser does not accept as HTML.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from html.parser import HTMLParser
 from urllib.parse import unquote, urljoin, urlsplit
@@ -21,6 +22,7 @@ __all__ = ["MAX_PAGE_BYTES", "NAME_THE_INDEX", "PAGES", "is_page", "is_whole", "
 
 MAX_PAGE_BYTES = 16 << 20  # a hundred thousand links
 NAME_THE_INDEX = "Name the file, or the index …/model.safetensors.index.json"
+_HOLDERS = (b"body", b"pre", b"table", b"ul")  # of all links, in the pages of common servers
 PAGES = ("text/html", "application/xhtml+xml", "")  # some servers send no type
 
 
@@ -69,9 +71,21 @@ def is_page(headers: Mapping[str, str], body: bytes) -> bool:
 
 
 def is_whole(headers: Mapping[str, str], page: bytes) -> bool:
-    """Say whether a page is complete: if only the end of the connection ends it, it must hold ``</html>``."""
+    """Say whether a page is complete: what holds its links must be closed, and without a length also ``<html>``."""
     is_framed = "content-length" in headers or "chunked" in headers.get("transfer-encoding", "").lower()
-    return is_framed or not page or b"</html>" in page.lower()
+    lower = page.lower()
+    if any(b"<" + name in lower and b"</" + name not in lower for name in _HOLDERS):
+        return False
+    return is_framed or not page or b"</html>" in lower
+
+
+def is_listing(page: str, url: str, limits: Limits) -> bool:
+    """Say whether a page without names may be that of an empty folder: its title says so, or it links to the parent."""
+    links = _Links(limits)
+    links.feed(page)
+    parent = urlsplit(url).path.rstrip("/").rpartition("/")[0] + "/"
+    titled = re.search(r"<(?:title|h1)[^>]*>\s*(?:index|listing|directory|files|contents)\b", page, re.IGNORECASE)
+    return titled is not None or any(urlsplit(urljoin(url, quoted(each))).path == parent for each in links.targets)
 
 
 class _Links(HTMLParser):

@@ -12,16 +12,31 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from urllib.parse import parse_qs, urlsplit
 
-from streamer.backends.client.answer_values import clock_offset_s, is_plain, parse_size
+from streamer.backends.client.answer_values import (
+    FOREIGN,
+    clock_offset_s,
+    described,
+    is_plain,
+    parse_size,
+    quoted_start,
+)
+from streamer.backends.client.exchange import Response
 from streamer.backends.client.first_byte import DOWNLOAD_IT, FIRST_BYTE, MEND_RANGES, size_of
 from streamer.backends.client.redirects import Hop
 from streamer.backends.http.client import HttpClient
-from streamer.backends.http.index_page import MAX_PAGE_BYTES, NAME_THE_INDEX, PAGES, is_page, is_whole, media_type
-from streamer.core.errors import CredentialsError, ObjectNotFoundError, RangeResponseError, StorageError
+from streamer.backends.http.index_page import MAX_PAGE_BYTES, NAME_THE_INDEX, is_page, is_whole, media_type
+from streamer.core.errors import (
+    ChangedError,
+    CredentialsError,
+    ObjectNotFoundError,
+    RangeResponseError,
+    StorageError,
+    TruncatedError,
+)
 from streamer.core.store.versions import seconds_of, settled_at
 
 __all__ = [
@@ -30,14 +45,17 @@ __all__ = [
     "covers_all",
     "expiry_of",
     "index_page",
+    "no_listing",
     "probe_object",
     "probe_of",
+    "replaced",
     "version_in",
     "whole_version_in",
 ]
 
 _WHOLE = re.compile(r"bytes\s+0-([0-9]{1,18})/([0-9]{1,18})", re.IGNORECASE)
-_WEIGHTS = (".safetensors", ".json")
+_SHARD = ".safetensors"
+_WEIGHTS = (_SHARD, ".json")
 _PAGES = (".html", ".htm", ".xhtml")
 _OTHER_PAGE = "It may want a login (storage_options headers or auth), or a proxy puts its own page in the way"
 _BLOB_PAGE = "A /blob/ page describes a file: give hf://owner/name/file, or the URL of its download (/resolve/, /raw/)"
@@ -58,6 +76,7 @@ class Probe:
         expires_at_s: Unix time at which the URL expires, or None if it names none.
         whole_version: As `whole_version_in` returns it.
         settled_at: As of `ObjectInfo`.
+        answer: The answer, for the error that a later answer is another one.
     """
 
     hop: Hop
@@ -68,6 +87,7 @@ class Probe:
     expires_at_s: float | None
     whole_version: str | None
     settled_at: float
+    answer: str = field(default="", compare=False)
 
 
 def version_in(headers: Mapping[str, str]) -> tuple[str | None, str]:
@@ -123,7 +143,8 @@ def probe_of(hop: Hop, headers: Mapping[str, str], size_bytes: int, *, has_range
     expires_at_s = expiry_of(hop.url, headers, time.time())
     if whole_version != version and changed is not None:  # each answer must have the time that is beside a weak ETag
         version, version_header = changed, "Last-Modified"
-    return Probe(hop, size_bytes, version, version_header, has_ranges, expires_at_s, whole_version, at)
+    answer = described(headers)
+    return Probe(hop, size_bytes, version, version_header, has_ranges, expires_at_s, whole_version, at, answer)
 
 
 def check_kind(headers: Mapping[str, str], path: str, uri: str) -> None:
@@ -149,6 +170,31 @@ def check_kind(headers: Mapping[str, str], path: str, uri: str) -> None:
         )
 
 
+def _check_whole_answer(headers: Mapping[str, str], size_bytes: int, path: str, uri: str) -> None:
+    """Refuse an answer without a version that cannot be the weights, though it may be of a status 200."""
+    is_text = media_type(headers) in ("application/json", "application/xml", "text/xml") and path.endswith(_SHARD)
+    if version_in(headers)[0] is None and path.lower().endswith(_WEIGHTS) and (is_text or not size_bytes):
+        what = f"The server answers with {described(headers)}, instead of the file"
+        raise CredentialsError(what, uri=uri, status=200, hint=_OTHER_PAGE)
+
+
+def replaced(uri: str, what: str, expected: tuple[str | None, str], found: tuple[str | None, str]) -> StorageError:
+    """Make the error for another version than the expected one.
+
+    If only one of two answers has a version, they may be of two servers.
+
+    Args:
+        uri: The file.
+        what: What happened if the version is another one.
+        expected: Version and description of the earlier answer.
+        found: The same of the later answer.
+    """
+    if (expected[0] is None) == (found[0] is None):
+        return ChangedError(what, uri=uri, hint="Load again, and do not overwrite a checkpoint while it is read")
+    what = f"The server answers two requests for the file in different ways: with {expected[1]}, and with {found[1]}"
+    return RangeResponseError(what, uri=uri, hint=f"{FOREIGN}: load again")
+
+
 def covers_all(headers: Mapping[str, str]) -> bool:
     """Say whether the ``Content-Range`` of an answer covers the whole object.
 
@@ -171,7 +217,9 @@ def probe_object(client: HttpClient, start: Hop, uri: str) -> Probe:
     try:
         check_kind(answer.headers, urlsplit(start.url).path, uri)
         size_bytes, has_ranges = size_of(answer.response.status, answer.headers, uri)
-        if answer.response.status == 206:
+        if answer.response.status != PARTIAL and size_bytes is not None:
+            _check_whole_answer(answer.headers, size_bytes, urlsplit(start.url).path, uri)
+        if answer.response.status == PARTIAL:
             answer.response.finish()  # so that the connection is kept
     finally:
         answer.response.close()
@@ -181,27 +229,34 @@ def probe_object(client: HttpClient, start: Hop, uri: str) -> Probe:
 
 
 def index_page(client: HttpClient, folder: Hop, uri: str) -> tuple[bytes, str]:
-    """Request the index page of a folder; return the page and its URL. The page is empty if the answer is no page."""
-    answer = client.open(folder, uri, {})
-    stated = media_type(answer.headers)
-    try:
-        page = answer.response.read_up_to(MAX_PAGE_BYTES + 1) if stated in PAGES else b""
-    except StorageError as error:
-        error.uri = uri
-        raise
-    finally:
-        answer.response.close()
+    """Request the index page of a folder; return the page and its URL. A page that breaks off is requested again."""
+
+    def receive(response: Response) -> None:
+        page = response.read_up_to(MAX_PAGE_BYTES + 1)
+        if is_page(response.headers, page) and len(page) <= MAX_PAGE_BYTES and not is_whole(response.headers, page):
+            what = "The index page of the folder may be truncated: it lacks </html>, or a length"
+            raise TruncatedError(what, hint=NAME_THE_INDEX)
+
+    answer = client.open(folder, uri, {}, receive)
+    page = answer.response.body
     if not is_page(answer.headers, page):
-        return b"", answer.hop.url
+        raise no_listing(uri, described(answer.headers), page)
     if answer.response.status == PARTIAL and not covers_all(answer.headers):
         what = "The server sends a part of the folder's index page, though all of it was asked for"
         raise StorageError(what, uri=uri, status=PARTIAL, hint=NAME_THE_INDEX)
     if len(page) > MAX_PAGE_BYTES:
         raise StorageError("The index page of the folder has no end", uri=uri, hint=NAME_THE_INDEX)
-    if not is_whole(answer.headers, page):
-        what = "The index page of the folder may be truncated: it has neither a length nor </html>"
-        raise StorageError(what, uri=uri, hint=NAME_THE_INDEX)
     return page, answer.hop.url
+
+
+def no_listing(uri: str, what: str, body: bytes) -> CredentialsError:
+    """Make the error for an answer that lists no folder; like a refusal, it says nothing about the files there."""
+    quote = f" that begins {quoted_start(body)}" if body.strip() else ""
+    return CredentialsError(
+        f"The answer to the request for the folder is no listing, but {what}{quote}",
+        uri=uri,
+        hint=f"{FOREIGN} (a login: storage_options headers or auth), or the server lists no folders. {NAME_THE_INDEX}",
+    )
 
 
 def _probe_whole(client: HttpClient, start: Hop, uri: str) -> Probe:

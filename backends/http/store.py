@@ -21,10 +21,10 @@ from streamer.backends.fsspec_settings import are_configured
 from streamer.backends.http.access import access_of
 from streamer.backends.http.azure import is_for_azure, open_azure
 from streamer.backends.http.client import HttpClient
-from streamer.backends.http.index_page import may_be_shard, names_in
-from streamer.backends.http.probe import Probe, index_page, probe_object
+from streamer.backends.http.index_page import is_listing, may_be_shard, names_in
+from streamer.backends.http.probe import Probe, index_page, no_listing, probe_object, replaced
 from streamer.backends.http.stream import OneStream
-from streamer.core.errors import ChangedError, ObjectNotFoundError, RangeResponseError, StorageError, UsageError
+from streamer.core.errors import ObjectNotFoundError, RangeResponseError, StorageError, UsageError
 from streamer.core.options.limits import Limits
 from streamer.core.outages.outage_waits import answered_so_far
 from streamer.core.outages.transient import is_transient
@@ -181,8 +181,14 @@ class HttpStore:
         if folder == self.root and self._is_file():
             raise ObjectNotFoundError("This is a file, not a folder", uri=uri, hint="Name a folder")
         page, url = index_page(self._client, self._start(f"{folder}/"), uri)
+        text = page.decode(errors="replace")
         try:
-            return names_in(page.decode(errors="replace"), url, self._limits, has_folders=has_folders)
+            names = names_in(text, url, self._limits, has_folders=has_folders)
+            if not (
+                names or names_in(text, url, self._limits, has_folders=True) or is_listing(text, url, self._limits)
+            ):
+                raise no_listing(uri, "a page that links to nothing there", page)
+            return names
         except StorageError as error:
             error.uri = uri
             raise
@@ -220,7 +226,8 @@ class HttpStore:
     def _probe_again(self, info: ObjectInfo) -> Probe:
         probe = self._probe(info.path)
         if not _is_same(probe, info):
-            raise ChangedError("The file was replaced since it was found", uri=info.uri, hint="Load again")
+            expected, found = (info.version, "a file with a version"), (probe.whole_version, probe.answer)
+            raise replaced(info.uri, "The file was replaced since it was found", expected, found)
         return probe
 
     def _refreshed(self, info: ObjectInfo) -> HttpSource:

@@ -15,13 +15,12 @@ import weakref
 from math import inf
 from time import monotonic
 
-from streamer.backends.client.answer_values import is_plain
+from streamer.backends.client.answer_values import described, is_plain
 from streamer.backends.client.exchange import Response
 from streamer.backends.client.redirects import Hop
 from streamer.backends.http.client import HttpClient, OpenResponse
-from streamer.backends.http.probe import Probe, whole_version_in
+from streamer.backends.http.probe import Probe, replaced, whole_version_in
 from streamer.core.errors import (
-    ChangedError,
     ConnectError,
     RangeResponseError,
     StorageError,
@@ -202,11 +201,10 @@ class OneStream:
         length = headers.get("content-length")
         is_same = is_same_version(whole_version_in(headers), self._expected.whole_version)
         if not is_same or length not in (None, str(self._expected.size_bytes)):
-            raise ChangedError(
-                "The file was replaced while it was read",
-                uri=uri,
-                hint="Load again, and do not overwrite a checkpoint while it is read",
-            )
+            expected = self._expected
+            found = whole_version_in(headers), described(headers)
+            what = "The file was replaced while it was read"
+            raise replaced(uri, what, (expected.whole_version, expected.answer), found)
         if length is None:
             raise StorageError("The server no longer sends the size of the file", uri=uri, hint="Load again")
 

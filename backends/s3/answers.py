@@ -102,7 +102,7 @@ def parse_page(document: bytes) -> dict[str, Any] | None:
 
     Example:
         >>> parse_page(b"<ListBucketResult><Contents><Key>a</Key><Size>1</Size></Contents></ListBucketResult>")
-        {'Contents': [{'Key': 'a', 'Size': 1}], 'CommonPrefixes': [], 'IsTruncated': False}
+        {'Contents': [{'Key': 'a', 'Size': 1}], 'CommonPrefixes': []}
     """
     root = _root(document, "ListBucketResult")
     if root is None:
@@ -114,7 +114,9 @@ def parse_page(document: bytes) -> dict[str, Any] | None:
     except ValueError:
         return None
     folders = [_entry(each, is_encoded=is_encoded) for each in _children(root, "CommonPrefixes")]
-    page = {"Contents": entries, "CommonPrefixes": folders, "IsTruncated": texts.get("IsTruncated") == "true"}
+    page: dict[str, Any] = {"Contents": entries, "CommonPrefixes": folders}
+    if "IsTruncated" in texts:
+        page["IsTruncated"] = texts["IsTruncated"] == "true"
     return page | {name: texts[name] for name in ("NextContinuationToken",) if name in texts}
 
 

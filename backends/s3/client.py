@@ -54,6 +54,7 @@ _PARAMETERS = {
 }
 _OF_HEAD = {
     "ContentEncoding": "content-encoding",
+    "ContentType": "content-type",
     "ETag": "etag",
     "ChecksumType": "x-amz-checksum-type",
     "VersionId": "x-amz-version-id",
@@ -82,7 +83,7 @@ class PlainRequests:
         is_listing = method == "list_objects_v2"
         url = self._url(bucket, parameters, {"list-type": "2", "encoding-type": "url"} if is_listing else {})
         headers = {_HEADERS[name]: value for name, value in parameters.items() if name in _HEADERS}
-        answer = self._answer_to("HEAD" if method == "head_object" else "GET", url, headers)
+        answer = self._answer_to("HEAD" if method == "head_object" else "GET", url, headers, is_document=is_listing)
         if answer is None:
             return None
         if is_listing:
@@ -134,8 +135,9 @@ class PlainRequests:
         named = {**query, **{_QUERY[name]: value for name, value in parameters.items() if name in _QUERY}}
         return f"{self.login.url_of(bucket)}{path}" + (f"?{_encoded(named)}" if named else "")
 
-    def _answer_to(self, method: str, url: str, headers: Mapping[str, str]) -> Response | None:
-        response, attempts = self._sender.answer(self.source_for(url, self._signed(method, url, headers)), method)
+    def _answer_to(self, method: str, url: str, headers: Mapping[str, str], *, is_document: bool) -> Response | None:
+        source = self.source_for(url, self._signed(method, url, headers))
+        response, attempts = self._sender.answer(source, method, is_document=is_document)
         status, offset_s = response.status, clock_offset_s(response.headers.get("date"), time.time())
         if status in STATUSES or (status > 400 and not offset_s):
             raise RefusedError(response, attempts)

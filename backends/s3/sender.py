@@ -14,6 +14,7 @@ from time import monotonic
 from typing import Any
 
 from streamer.backends.client.answer_times import AnswerTimes
+from streamer.backends.client.answer_values import refuse_cut
 from streamer.backends.client.exchange import Response, send
 from streamer.backends.client.request_headers import fault_of
 from streamer.backends.client.retry import Attempts, answered
@@ -78,9 +79,15 @@ class Sender:
     most_attempts: int
 
     def answer(
-        self, source: HttpSource, method: str, body: bytes | memoryview = b"", *, began_s: float | None = None
+        self,
+        source: HttpSource,
+        method: str,
+        body: bytes | memoryview = b"",
+        *,
+        began_s: float | None = None,
+        is_document: bool = False,
     ) -> tuple[Response, Attempts]:
-        """Return the whole answer, of any status, and the attempts that it took."""
+        """Return the whole answer, of any status, and the attempts that it took; a document that is cut is retried."""
         times = self.times.with_upload(len(body))
 
         def once(attempts: Attempts) -> Response:
@@ -95,6 +102,8 @@ class Sender:
                 ca_option=_CA_OPTION,
             )
             response.read(self.most_bytes)
+            if is_document and response.status == 200:
+                refuse_cut(response.body)
             return response
 
         return answered(once, times, None, self.most_attempts)

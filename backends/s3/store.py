@@ -15,7 +15,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from streamer.backends.client.answer_times import answer_times
-from streamer.backends.client.answer_values import folder_in_bucket, is_directly_in, is_plain, parse_size
+from streamer.backends.client.answer_values import (
+    FOREIGN,
+    described,
+    folder_in_bucket,
+    is_directly_in,
+    is_plain,
+    is_text,
+    parse_size,
+)
 from streamer.backends.client.first_byte import size_by_first_byte
 from streamer.backends.client.option_checks import refuse_version_of_folder
 from streamer.backends.s3.answers import (
@@ -58,6 +66,7 @@ SIGNATURE_LIFETIME_S = 600
 MAX_PARTS = 10_000  # S3's own limit of a multipart upload
 DEFAULT_LIMITS = Limits()
 NULL_VERSION = "null"
+PAGE_ENTRIES = 1000  # of a full page: without a mark of the end, more may follow
 UNPIN = "Leave ?versionId= out, or name an object"
 
 
@@ -230,6 +239,10 @@ class S3Store:
     def _described(self, path: str, uri: str, answer: Mapping[str, Any]) -> ObjectInfo:
         """Describe an object by the answer to a HEAD; request the first byte, too, unless the answer has its length."""
         length, unsized = answer.get("ContentLength"), ObjectInfo(path, uri, None, answer.get("ETag") or None)
+        if unsized.version is None and _is_foreign(answer):
+            stated = {"content-type": answer.get("ContentType") or "", "content-length": str(length)}
+            what = f"The answer does not describe an object of S3: {described(stated)}"
+            raise StorageError(what, uri=uri, status=200, hint=f"{FOREIGN}: check endpoint_url")
         if length is None or not is_plain({"Content-Encoding": answer.get("ContentEncoding") or ""}):
             length = size_by_first_byte(self.source(unsized), answer_times(self._limits), uri)
         return replace(unsized, size_bytes=parse_size(length, uri))
@@ -247,7 +260,8 @@ class S3Store:
             count.add(count_of_entries(page))
             yield page
             following = page.get("NextContinuationToken")
-            if not page.get("IsTruncated") and not following:  # some servers omit or misspell IsTruncated
+            has_end = "IsTruncated" in page or count_of_entries(page) < PAGE_ENTRIES  # some servers omit or misspell it
+            if has_end and not page.get("IsTruncated") and not following:
                 return
             if not following or following in seen:
                 raise StorageError("S3 broke off its listing", uri=uri, hint="Check endpoint_url")
@@ -285,6 +299,11 @@ class S3Store:
         except Exception as reason:
             return error if _error_code(reason) in (None, "InvalidRange") else reason
         return error
+
+
+def _is_foreign(answer: Mapping[str, Any]) -> bool:
+    """Say whether an answer without an ETag is that of a proxy: S3 has one for every object, some servers have none."""
+    return answer.get("ContentLength") == 0 or is_text(answer.get("ContentType") or "")
 
 
 def _check_version(pinned: str | None, answered: str | None, uri: str) -> None:

@@ -30,6 +30,7 @@ __all__ = ["Call", "calling", "send_natively"]
 _NOT_SENT = frozenset({"content-length", "expect", "user-agent"})  # libcurl writes them itself
 _SECRET = {"X-Amz-Security-Token", "x-amz-server-side-encryption-customer-key"}
 _LISTING = "before-send.s3.ListObjectsV2"
+_OBJECT = "before-send.s3.GetObject"
 
 
 class Unsent(NamedTuple):
@@ -83,12 +84,14 @@ class Call:
     attempts: int = 1
     began_s: float = field(default_factory=monotonic)
 
-    def send(self, request: Any) -> Response:
-        """Send a request of botocore until it is answered."""
+    def send(self, request: Any, *, is_document: bool = False) -> Response:
+        """Send a request of botocore until it is answered, by a whole document if it is to be one."""
         headers = _headers_of(request)
         source = self.source_for(request.url)
         source = replace(source, headers={**headers, **source.headers})
-        response, attempts = self.sender.answer(source, request.method, _body_of(request), began_s=self.began_s)
+        response, attempts = self.sender.answer(
+            source, request.method, _body_of(request), began_s=self.began_s, is_document=is_document
+        )
         self.has_answer, self.attempts = True, attempts.number
         return response
 
@@ -123,8 +126,11 @@ def _send(request: Any, event_name: str = "", **_: Any) -> AWSResponse | None:
     call = _call.get()
     if call is None:  # the request belongs to a signature, not to a call
         return None
-    response = call.send(request)
-    if event_name == _LISTING and isinstance(response, Response) and response.status == 200:
+    if isinstance(call, Signing):
+        unsent = call.send(request)
+        return AWSResponse(request.url, unsent.status, unsent.headers, _Raw(unsent.body))
+    response = call.send(request, is_document=request.method == "GET" and event_name != _OBJECT)
+    if event_name == _LISTING and response.status == 200:
         refuse_foreign_listing(request.url, response)
     return AWSResponse(request.url, response.status, response.headers, _Raw(response.body))
 

@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 from streamer import _native
 from streamer._route import Route
 from streamer._store_findings import StoreFindings
-from streamer.core.errors import AccessDeniedError, CredentialsError, StorageError
+from streamer.core.errors import AccessDeniedError, ChangedError, CredentialsError, StorageError
 from streamer.core.findings import Findings
-from streamer.core.outages.outage_waits import OutageWaits
+from streamer.core.outages.outage_waits import OutageWaits, answered_so_far
 from streamer.core.secrets.texts import SecretTexts
 from streamer.core.store.digests import NoDigest, ObjectDigest
 from streamer.core.store.identities import digest_of, stable_url
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = ["waiting"]
 
+LISTINGS = 3  # a folder is rarely written during each of them
 UNLISTED = "Listing was refused: without that permission, name a file or an index"
 
 Arguments = ParamSpec("Arguments")
@@ -93,7 +94,7 @@ class _WaitingStore:
         return self._found.info(path, lambda: self._ask(lambda: self._store.info(path)))
 
     def find(self, prefix: str) -> list[ObjectInfo]:
-        return self._found.find(prefix, lambda: self._ask_to_list(lambda: self._store.find(prefix)))
+        return self._found.find(prefix, lambda: self._ask_to_list(lambda: _each_once(self._store, prefix)))
 
     def peek(self, prefix: str) -> list[str]:
         if not hasattr(self._store, "peek"):
@@ -124,6 +125,21 @@ class _WaitingStore:
         except AccessDeniedError as error:
             error.hint = f"{UNLISTED}. {error.hint}" if error.hint else UNLISTED
             raise
+
+
+def _each_once(store: Store, prefix: str) -> list[ObjectInfo]:
+    """List a folder, each object once; if an object has two descriptions, it was replaced meanwhile: list again."""
+    for _ in range(LISTINGS):
+        infos: dict[str, ObjectInfo] = {}
+        twice = [info for info in store.find(prefix) if infos.setdefault(info.path, info) != info]
+        if not twice:
+            return list(infos.values())
+        answered_so_far().forget()
+    raise ChangedError(
+        "the listing names the object twice, with different sizes or versions",
+        uri=twice[0].uri,
+        hint="It is being replaced: try again when nobody writes there",
+    )
 
 
 class _WaitingUpload:

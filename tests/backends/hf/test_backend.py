@@ -350,7 +350,7 @@ def test_a_silent_hub_is_given_up():
 def test_a_server_that_is_no_hub_is_told_from_one():
     with ScriptedServer(b"<html>") as other:
         endpoint = other.url.removesuffix("/object")
-        with pytest.raises(streamer.StorageError, match="Check the endpoint"):
+        with pytest.raises(streamer.StorageError, match="heck the endpoint"):
             streamer.load("hf://ada/open", storage_options={"endpoint": endpoint, "token": False})
 
 
