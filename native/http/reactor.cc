@@ -141,6 +141,10 @@ void HttpReactor::enforce_deadlines() {
   next_deadline_check_ = after(now, kDeadlineCheckS);
   for (HttpTransfer* transfer : requests_.transfers()) {
     if (!requests_.has(*transfer)) continue;  // cancelled with its partner
+    if (transfer->lacks_only_its_end(now)) {
+      settle(*transfer, transfer->conclude(CURLE_OK, now));
+      continue;
+    }
     auto error = transfer->check_deadlines(now, requests_.size(), block_deadline_s_);
     if (error) settle(*transfer, std::move(error));
   }

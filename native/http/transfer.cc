@@ -14,6 +14,7 @@
 namespace streamer {
 namespace {
 
+constexpr double kEndOfBodyS = 1;  // the last chunk of a body follows its last byte at once
 constexpr std::size_t kErrorBodyBytes = 8 << 10;  // an <Error> document is a few hundred bytes
 
 }  // namespace
@@ -42,6 +43,7 @@ void HttpTransfer::prepare(Block block, HttpObject& object,
                        asks_for_checksum_ ? object.answer_checksum()->answer_header : "");
   cursor_.emplace(block_);
   is_head_checked_ = has_thrown_ = false;
+  complete_at_.reset();
   refusal_.reset();
   error_body_.clear();
   message_[0] = '\0';
@@ -117,6 +119,7 @@ bool HttpTransfer::take_body(std::string_view data) {
   const std::uint64_t copied =
       cursor_->copy(reinterpret_cast<const std::byte*>(data.data()), data.size());
   block_.received += copied;
+  if (block_.received == block_.size()) complete_at_ = Clock::now();
   received_bytes_ += copied;
   if (block_.answer) {
     block_.answer->received = compute(object_->answer_checksum()->code,
@@ -175,7 +178,7 @@ std::optional<ReadError> HttpTransfer::conclude(CURLcode result, TimePoint now) 
   if (!error && is_answered && (result == CURLE_OK || !error_body_.empty())) {
     error = check_range_response(range_, head_, error_body_);
   }
-  if (!error && result != CURLE_OK) {
+  if (!error && result != CURLE_OK && !complete_at_) {  // else only the end of the framing is lost
     const ReadError failure =
         error_of_curl(result, message_.data(), is_head_checked_, target_->endpoint->has_answered());
     error = error_of(failure.code, failure.detail);
@@ -199,6 +202,10 @@ std::optional<ReadError> HttpTransfer::conclude(CURLcode result, TimePoint now) 
     complete_error(*error, now);
   }
   return error;
+}
+
+bool HttpTransfer::lacks_only_its_end(TimePoint now) const {
+  return complete_at_ && seconds_between(*complete_at_, now) > kEndOfBodyS;
 }
 
 std::optional<ReadError> HttpTransfer::check_deadlines(TimePoint now, std::size_t active,

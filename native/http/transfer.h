@@ -45,6 +45,10 @@ class HttpTransfer {
   // Returns the error of the ended request, or nothing if every byte is in place.
   std::optional<ReadError> conclude(CURLcode result, TimePoint now);
 
+  // Whether all bytes of the range arrived some time ago, and the server does not end its response:
+  // a last chunk is missing, or the response has neither a length nor chunks.
+  bool lacks_only_its_end(TimePoint now) const;
+
   // Returns the time-out that this transfer has exceeded, if any. `active`: the number of transfers
   // under way in its reactor. `block_deadline_s` counts from the block's first attempt.
   std::optional<ReadError> check_deadlines(TimePoint now, std::size_t active,
@@ -68,7 +72,6 @@ class HttpTransfer {
 
   const std::shared_ptr<const HttpTarget>& target() const { return target_; }
   HttpObject& object() const { return *object_; }
-  std::uint32_t source() const { return block_.source; }
 
  private:
   // libcurl is written in C, so nothing may be thrown through it.
@@ -102,8 +105,9 @@ class HttpTransfer {
   std::optional<ReadError> refusal_;
   std::string error_body_;
   TimePoint started_{};
-  double first_byte_s_ = 0;            // limit for this request, at most the option
-  std::uint64_t received_before_ = 0;  // bytes that earlier attempts at the block received
+  std::optional<TimePoint> complete_at_;  // when the last byte of the range arrived
+  double first_byte_s_ = 0;               // limit for this request, at most the option
+  std::uint64_t received_before_ = 0;     // bytes that earlier attempts at the block received
   StallWatch stall_watch_{timeouts_};
 };
 

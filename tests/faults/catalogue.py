@@ -91,6 +91,18 @@ def cut_without_length(answer: Answer) -> bool:
     return answer.send(body_bytes=len(answer.body) // 2)
 
 
+@fault(None)
+def cut_before_last_chunk(answer: Answer) -> bool:
+    """Send the whole body in chunks and close the connection before the chunk that ends it."""
+    return _without_last_chunk(answer, then_close=True)
+
+
+@fault(None)
+def no_last_chunk(answer: Answer) -> bool:
+    """Send the whole body in chunks and leave the connection open without the chunk that ends it."""
+    return _without_last_chunk(answer, then_close=False)
+
+
 @fault("ConnectError")
 def reset(answer: Answer) -> bool:
     """Reset the connection (RST) in the middle of the body."""
@@ -238,6 +250,16 @@ def flipped_byte(answer: Answer) -> bool:
     middle = len(answer.body) // 2
     answer.body = answer.body[:middle] + bytes([answer.body[middle] ^ 1]) + answer.body[middle + 1 :]
     return False
+
+
+def _without_last_chunk(answer: Answer, *, then_close: bool) -> bool:
+    del answer.headers["Content-Length"]
+    answer.headers["Transfer-Encoding"] = "chunked"
+    answer.body = b"%x\r\n%b\r\n" % (len(answer.body), answer.body)
+    answer.send(body_bytes=len(answer.body), then_close=then_close)
+    if not then_close:
+        answer.wait_for_end()
+    return True
 
 
 def _reset(answer: Answer) -> bool:

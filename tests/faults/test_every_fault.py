@@ -82,3 +82,20 @@ def test_no_weights_are_asked_for_where_the_header_of_one_shard_is_damaged(damag
 def test_every_fault_is_in_one_of_these_tests() -> None:
     assert all(not fault.is_lasting or fault.ends for fault in AUDIBLE)
     assert [fault.name for fault in FAULTS.values() if fault.is_silent] == ["flipped_byte"]
+
+
+@pytest.mark.parametrize("name", ["cut_before_last_chunk", "no_last_chunk"])
+def test_a_range_is_complete_without_the_chunk_that_ends_it_regression(
+    name: str, model: Path, expected: dict[str, torch.Tensor]
+) -> None:
+    """The rest was asked for: no byte, or what lies behind the end of the object (416)."""
+    asked_for: list[tuple[str, int, int]] = []
+
+    def script(asked: Asked) -> Fault | None:
+        asked_for.append((asked.path, asked.begin, asked.end))
+        return FAULTS[name] if asked.number >= 3 else None
+
+    loaded = load(model, script, PASSING)
+    assert all(torch.equal(loaded[key], expected[key]) for key in expected)
+    assert len(asked_for) == len(set(asked_for))
+    assert all(begin < end for _, begin, end in asked_for)

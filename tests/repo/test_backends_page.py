@@ -447,7 +447,7 @@ HUB = [
         ("no saved login", "tmp_path", lambda _: load("hf://page/open", {"token": True})),
         ("No connection", "tmp_path", lambda _: load("hf://page/open", {"endpoint": "http://127.0.0.1:9"})),
         (
-            "one of the Hub's. Check",
+            "one of the Hub's: text",
             "http_server",
             lambda web: load("hf://page/open", {"endpoint": f"{web.http_url}/login"}),
         ),
