@@ -2,8 +2,8 @@
 
 Guarantees: a read fills its whole buffer or raises, and keeps no reference to the buffer. Only file systems with their
 own event loop, and the memory file system, are called from several threads at once. All others are read by one thread,
-through one open file, under a lock that all files of the file system share. For example, the files of an archive share
-one file object, connections of sftp or libhdfs share one socket, and readers of a cache share one download.
+through one open file, under a lock that all calls of the file system share, writes included. For example, the files of
+an archive share one file object, calls of sftp or libhdfs share one socket, and readers of a cache share one download.
 """
 
 from __future__ import annotations
@@ -12,10 +12,15 @@ import io
 import os
 import threading
 import weakref
-from contextlib import AbstractContextManager, nullcontext
+from collections import deque
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any
 
 from fsspec import AbstractFileSystem
+from fsspec.archive import AbstractArchiveFileSystem
+from fsspec.implementations.cached import CachingFileSystem
+from fsspec.implementations.dirfs import DirFileSystem
+from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
 from streamer.backends.fsspec.caches import open_for_reading
@@ -25,9 +30,41 @@ from streamer.backends.private_names.fsspec import vars_of
 from streamer.core.errors import ChangedError, RangeResponseError, StreamerError, TruncatedError
 from streamer.core.store.sources import ObjectInfo, PythonSource
 
-__all__ = ["exclusive", "source_of"]
+__all__ = ["connection_of", "exclusive", "source_of"]
 
-_locks: weakref.WeakKeyDictionary[AbstractFileSystem, threading.Lock] = weakref.WeakKeyDictionary()
+
+class _OneCall:
+    """Context manager for one thread at a time. Files that nothing reads any more are closed between two calls.
+
+    The garbage collector calls `close`, maybe in the middle of a call of the same thread. So `close` waits for no lock.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._unused: deque[Any] = deque()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+        self._close_unused()
+
+    def close(self, file: Any) -> None:
+        """Close a file; if a call is under way, after that call."""
+        self._unused.append(file)
+        self._close_unused()
+
+    def _close_unused(self) -> None:
+        while self._unused and self._lock.acquire(blocking=False):
+            try:
+                with suppress(Exception):  # whatever this file met, the call of another file did not fail
+                    self._unused.popleft().close()
+            finally:
+                self._lock.release()
+
+
+_locks: weakref.WeakKeyDictionary[AbstractFileSystem, _OneCall] = weakref.WeakKeyDictionary()
 _locks_guard = threading.Lock()
 
 
@@ -49,6 +86,17 @@ def exclusive(fs: AbstractFileSystem) -> AbstractContextManager[object]:
     Two threads that call paramiko's connection at once may each wait for ever for an answer that the other has dropped.
     """
     return nullcontext() if _takes_ranges_from_threads(fs) else _lock_of(fs)
+
+
+def connection_of(fs: AbstractFileSystem) -> AbstractFileSystem:
+    """Return the file system whose connection a chain of caches, folders and archives uses; often `fs` itself."""
+    inner = fs
+    while inner is not None and not _takes_ranges_from_threads(inner) and type(inner) is not LocalFileSystem:
+        fs = inner
+        is_chained = isinstance(fs, (CachingFileSystem, DirFileSystem))
+        archive = vars_of(fs).get("of") if isinstance(fs, AbstractArchiveFileSystem) else None
+        inner = vars_of(fs).get("fs") if is_chained else getattr(archive, "fs", None)
+    return fs
 
 
 def _takes_ranges_from_threads(fs: AbstractFileSystem) -> bool:
@@ -95,14 +143,14 @@ class _FileReader:
     ) -> None:
         self._fs, self._path, self._info, self._hides_causes = fs, path, info, hides_causes
         self._version = version
-        self._lock = _lock_of(fs)
+        self._exclusive = _lock_of(fs)
         self._file: Any = None
         self._state: tuple[int, int] | None = None
 
     def read_into(self, buffer: memoryview, offset: int) -> int:
         wanted = buffer.nbytes
         try:
-            with self._lock:
+            with self._exclusive:
                 self._version.note()
                 got = _fill(self._opened(), buffer.cast("B"), offset)
         except StreamerError as error:
@@ -115,7 +163,7 @@ class _FileReader:
         return got
 
     def confirm(self) -> None:
-        with self._lock:
+        with self._exclusive:
             self._version.confirm()
             if self._file is not None and _state_of(self._file) != self._state:
                 raise ChangedError(
@@ -128,7 +176,7 @@ class _FileReader:
         if self._file is None:
             self._file = open_for_reading(self._fs, self._path)
             self._state = _state_of(self._file)
-            weakref.finalize(self, self._file.close)
+            weakref.finalize(self, self._exclusive.close, self._file)
         return self._file
 
 
@@ -140,10 +188,10 @@ def _state_of(file: Any) -> tuple[int, int] | None:
     return status.st_size, status.st_mtime_ns
 
 
-def _lock_of(fs: AbstractFileSystem) -> threading.Lock:
+def _lock_of(fs: AbstractFileSystem) -> _OneCall:
     """Return the lock of a file system, which fsspec shares between equal URLs and options."""
     with _locks_guard:
-        return _locks.setdefault(fs, threading.Lock())
+        return _locks.setdefault(connection_of(fs), _OneCall())
 
 
 def _start_anew_in_child() -> None:

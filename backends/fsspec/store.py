@@ -20,9 +20,9 @@ from streamer.backends.fsspec.errors import raise_opening_error, raise_storage_e
 from streamer.backends.fsspec.foreign_file_systems import check_instance, reason_for_missing, with_guarded_links
 from streamer.backends.fsspec.info import fresh_info, size_of, version_of
 from streamer.backends.fsspec.instances import InstanceSnapshot
-from streamer.backends.fsspec.reads import exclusive, source_of
+from streamer.backends.fsspec.reads import connection_of, exclusive, source_of
 from streamer.backends.fsspec.upload import FsspecUpload
-from streamer.backends.private_names.fsspec import path_of
+from streamer.backends.private_names.fsspec import path_of, send_at_once
 from streamer.core.discovery.entry_points import refuse_accidental
 from streamer.core.errors import ObjectNotFoundError, OptionError, StreamerError, UsageError
 from streamer.core.secrets.hidden_arguments import SecretOptions, hidden_part, plain
@@ -75,6 +75,7 @@ class FsspecStore:
 
     def __init__(self, fs: AbstractFileSystem, path: str, uri: str) -> None:
         self._fs = fs
+        send_at_once(connection_of(fs))
         self._shown_uri = redact(uri)
         protocol, _, rest = self._shown_uri.rpartition("::")[2].partition("://")
         self.server = f"{protocol}://{rest.partition('/')[0].rpartition('@')[2]}"
@@ -135,7 +136,9 @@ class FsspecStore:
     def peek(self, prefix: str) -> list[str]:
         """Return the names of the files and folders directly in a folder."""
         names = []
-        for entry in self._fs.ls(str(self._own_path(prefix)), detail=True):
+        with exclusive(self._fs):
+            entries = self._fs.ls(str(self._own_path(prefix)), detail=True)
+        for entry in entries:
             path = str(entry["name"]).partition("?" if "://" in entry["name"] else "\0")[0]  # a query may be a secret
             # One slash at most is a mark of a folder: `m//` is a folder without a name in `m`.
             names.append(path.removesuffix("/").rpartition("/")[2] + "/" * (entry["type"] == "directory"))
@@ -159,7 +162,8 @@ class FsspecStore:
 
     def _size_in_cache(self, own_path: str, uri: str) -> int | None:
         try:
-            return local_size_bytes(self._fs, str(own_path))
+            with exclusive(self._fs):
+                return local_size_bytes(self._fs, str(own_path))
         except StreamerError as error:
             error.uri = error.uri or uri
             raise
@@ -194,7 +198,8 @@ class WritableFsspecStore(FsspecStore):
     def write(self, path: str, data: bytes) -> None:
         """Write one small file with ``pipe_file``."""
         try:
-            self._fs.pipe_file(str(self._own_path(path)), data)
+            with exclusive(self._fs):
+                self._fs.pipe_file(str(self._own_path(path)), data)
         except NotImplementedError:
             raise UsageError("this storage cannot be written", uri=self._uri(path)) from None
         except Exception as error:
@@ -215,7 +220,8 @@ class WritableFsspecStore(FsspecStore):
     def remove(self, path: str) -> None:
         """Remove one file; raises as `UploadingStore.remove`."""
         try:
-            self._fs.rm_file(str(self._own_path(path)))
+            with exclusive(self._fs):
+                self._fs.rm_file(str(self._own_path(path)))
         except FileNotFoundError:
             pass
         except Exception as error:

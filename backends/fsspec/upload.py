@@ -16,6 +16,7 @@ from fsspec.spec import AbstractBufferedFile
 
 from streamer import _native
 from streamer.backends.fsspec.info import make_folders
+from streamer.backends.fsspec.reads import exclusive
 from streamer.backends.private_names.fsspec import parent_of
 from streamer.core.errors import ChangedError, UsageError
 from streamer.core.store.uploads import changed_meanwhile
@@ -68,10 +69,11 @@ class FsspecUpload:
         if offset_bytes < self._written_bytes:  # this part was written; only closing the file failed, and is retried
             part = part[self._written_bytes - offset_bytes :]
         try:
-            self._file.write(part)
-            self._written_bytes += part.nbytes
-            if self._written_bytes == self._size_bytes and not self._replaces:
-                self._file.close()
+            with exclusive(self._fs):
+                self._file.write(part)
+                self._written_bytes += part.nbytes
+                if self._written_bytes == self._size_bytes and not self._replaces:
+                    self._file.close()
         except Exception as error:
             self._fail(error)
 
@@ -82,9 +84,10 @@ class FsspecUpload:
         if self._file is None:
             self._open()
         try:
-            if self._small:
-                self._file.write(bytes(self._small))
-            self._file.close()
+            with exclusive(self._fs):
+                if self._small:
+                    self._file.write(bytes(self._small))
+                self._file.close()
         except Exception as error:
             self._fail(error)
         self._is_finished = True
@@ -92,7 +95,7 @@ class FsspecUpload:
     def holds(self, crc32c: int) -> bool:
         """Read the file back, as some file systems have times in seconds and no other version."""
         try:
-            with self._fs.open(self._path, "rb") as file:
+            with exclusive(self._fs), self._fs.open(self._path, "rb") as file:
                 value = 0
                 while piece := file.read(SMALL_BYTES):
                     value = _native.crc("crc32c", piece, value)
@@ -109,8 +112,9 @@ class FsspecUpload:
                 self._file.discard()
                 self._file.closed = True  # otherwise its finalizer would write the rest
                 return
-            self._file.close()
-            self._fs.rm_file(self._path)
+            with exclusive(self._fs):
+                self._file.close()
+                self._fs.rm_file(self._path)
         except FileNotFoundError:
             pass
         except Exception as error:
@@ -119,12 +123,13 @@ class FsspecUpload:
     def _open(self) -> None:
         fs, folder = self._fs, parent_of(self._fs, self._path)
         try:
-            fs.invalidate_cache(folder)
-            if not self._replaces and fs.exists(self._path):
-                raise changed_meanwhile(self.uri, None)
-            with suppress(NotImplementedError):
-                make_folders(fs, folder)
-            self._file = fs.open(self._path, "wb")
+            with exclusive(fs):
+                fs.invalidate_cache(folder)
+                if not self._replaces and fs.exists(self._path):
+                    raise changed_meanwhile(self.uri, None)
+                with suppress(NotImplementedError):
+                    make_folders(fs, folder)
+                self._file = fs.open(self._path, "wb")
         except _READ_ONLY:
             raise UsageError("this storage cannot be written", uri=self.uri) from None
         except ChangedError:

@@ -8,8 +8,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import socket
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,7 @@ __all__ = [
     "record_whole_file",
     "reload_record",
     "remove_malformed_record",
+    "send_at_once",
     "vars_of",
     "whole_file_name",
 ]
@@ -63,6 +66,17 @@ def vars_of(fs: AbstractFileSystem) -> dict[str, Any]:
     """Return the attributes of a file system itself: for a cache, ``vars`` returns those of its target."""
     attributes: dict[str, Any] = object.__getattribute__(fs, "__dict__")
     return attributes
+
+
+def send_at_once(fs: AbstractFileSystem) -> None:
+    """Make the connection of an SFTP file system send each request at once; does nothing for other file systems.
+
+    Each request ends in a packet that is not full. The kernel holds it back until the server has confirmed the packets
+    before it, and the server delays that by 40 ms: writing took 100 times as long.
+    """
+    client = vars_of(fs).get("client")
+    with suppress(AttributeError, OSError):
+        client.get_transport().sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # type: ignore[union-attr]
 
 
 def cached_copy(fs: Any, path: str) -> str | None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import socket
 import tarfile
 import threading
 import time
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +17,15 @@ import fsspec
 import pytest
 import torch
 from fsspec.asyn import AsyncFileSystem
+from fsspec.implementations.cached import SimpleCacheFileSystem
+from fsspec.implementations.dirfs import DirFileSystem
 from fsspec.implementations.local import LocalFileSystem
 from servers.nginx import NginxServer
 from servers.seaweedfs import SeaweedServer
 from servers.sftp import PASSWORD, SftpServer
 
 import streamer
+from streamer.backends.fsspec.reads import exclusive
 from streamer.backends.fsspec.store import FsspecStore
 from streamer.core.store.parallel import in_parallel
 
@@ -76,6 +82,14 @@ def test_sftp(checkpoint: Path) -> None:
         check_equal(streamer.load(server.url(checkpoint.name)), checkpoint)
 
 
+def test_a_sharded_save_to_sftp_ends(tmp_path: Path) -> None:
+    tensors = {f"t{i}": torch.full((1 << 18,), float(i)) for i in range(8)}
+    with SftpServer(tmp_path) as server:
+        streamer.save(tensors, server.url("m"), max_shard_bytes=1 << 20)
+        loaded = streamer.load(server.url("m"))
+    assert all(torch.equal(loaded[name], tensors[name]) for name in tensors)
+
+
 def test_sftp_with_a_wrong_password_says_so_without_it(checkpoint: Path) -> None:
     with SftpServer(checkpoint.parent) as server:
         url = server.url(checkpoint.name).replace(PASSWORD, "WRONG-CANARY")
@@ -129,18 +143,70 @@ def test_a_registered_third_party_file_system_is_found_by_its_scheme(
     check_equal(streamer.load(f"slowly://{checkpoint}"), checkpoint)
 
 
+class Alone:
+    """Notes each call that comes while another thread calls."""
+
+    def __init__(self, target: Any, calls: CallsAtOnce) -> None:
+        self._target, self._calls = target, calls
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._target, name)
+        return self._calls.guarded(value) if callable(value) else value
+
+    def __enter__(self) -> Alone:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class CallsAtOnce:
+    """The calls that came while another thread called."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+        self._lock = threading.RLock()  # one call makes others
+
+    def guarded(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def guard(*arguments: Any, **named: Any) -> Any:
+            if not self._lock.acquire(blocking=False):
+                self.seen.append(call.__name__)
+                return call(*arguments, **named)
+            try:
+                time.sleep(0.002)
+                return call(*arguments, **named)
+            finally:
+                self._lock.release()
+
+        return guard
+
+
 class OneCallAtATime(LocalFileSystem):
     """A file system whose connection serves one call at a time, as paramiko's."""
 
     protocol = "onecall"
     cachable = False
-    is_busy = False
+    calls = CallsAtOnce()
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.calls.seen.clear()
+        for name in ("info", "ls", "exists", "makedirs", "rm_file", "pipe_file", "open", "cat_file", "get_file"):
+            setattr(self, name, self.calls.guarded(getattr(self, name)))
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return str(super()._strip_protocol(path.removeprefix("onecall://")))
+
+    def _open(self, path: str, mode: str = "rb", block_size: int | None = None, **how: Any) -> Any:
+        self.opened = Alone(super()._open(path, mode, block_size, **how), self.calls)
+        return self.opened
+
+
+class TimesInSeconds(OneCallAtATime):
+    """Its files may be looked up a second time."""
 
     def info(self, path: str, **how: Any) -> dict[str, Any]:
-        assert not type(self).is_busy
-        type(self).is_busy = True
-        time.sleep(0.01)
-        type(self).is_busy = False
         return {**super().info(path, **how), "mtime": float(int(time.time()))}
 
 
@@ -148,6 +214,54 @@ def test_young_files_are_looked_up_one_at_a_time_if_the_file_system_demands_it_r
     paths = [str(tmp_path / name) for name in "abcdef"]
     for path in paths:
         Path(path).write_bytes(b"1")
-    store = FsspecStore.of_instance(OneCallAtATime(), str(tmp_path))
-    infos = in_parallel(store.info, paths, role="look")
+    fs = TimesInSeconds()
+    infos = in_parallel(FsspecStore.of_instance(fs, str(tmp_path)).info, paths, role="look")
     assert [info.path for info in infos] == paths
+    assert fs.calls.seen == []
+
+
+@pytest.mark.parametrize("chain", ["itself", "a folder", "a cache"])
+def test_a_sharded_save_and_its_load_call_such_a_file_system_one_at_a_time_regression(
+    chain: str, tmp_path: Path
+) -> None:
+    """Two threads that called paramiko's connection at once waited for ever, each for an answer to the other."""
+    tensors = {f"t{i}": torch.full((1 << 18,), float(i)) for i in range(8)}
+    fsspec.register_implementation("onecall", OneCallAtATime, clobber=True)
+    streamer.save(tensors, f"onecall://{tmp_path}/m", max_shard_bytes=2 << 20)
+    streamer.save(tensors, f"onecall://{tmp_path}/m", max_shard_bytes=1 << 20, overwrite=True)
+    assert OneCallAtATime.calls.seen == []
+    fs = OneCallAtATime()
+    chains = {
+        "itself": lambda: fs,
+        "a folder": lambda: DirFileSystem(path="/", fs=fs),
+        "a cache": lambda: SimpleCacheFileSystem(fs=fs, cache_storage=str(tmp_path / "cache")),
+    }
+    inside = FsspecStore.of_instance(chains[chain](), str(tmp_path / "m"))
+    directly = FsspecStore.of_instance(fs, str(tmp_path / "m"))
+    shards = [info.path for info in directly.find(directly.root) if info.path.endswith(".safetensors")]
+    in_parallel(lambda at: [inside.info, directly.info][at % 2](shards[at // 2]), range(len(shards) * 2), role="look")
+    loaded = streamer.load(str(tmp_path / "m"), fs=fs)
+    assert all(torch.equal(loaded[name], tensors[name]) for name in tensors)
+    assert fs.calls.seen == []
+
+
+def test_a_file_that_is_collected_during_a_call_is_closed_after_it(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"12")
+    fs = OneCallAtATime()
+    store = FsspecStore.of_instance(fs, str(tmp_path))
+    source = store.source(store.info(str(tmp_path / "a")))
+    source.read_into(memoryview(bytearray(2)), 0)
+    with exclusive(fs):
+        del source
+        gc.collect()
+        assert not fs.opened.closed
+    assert fs.opened.closed
+
+
+def test_sftp_sends_each_request_at_once(tmp_path: Path) -> None:
+    """The kernel held back the end of each request for 40 ms: 16 MB took 20 s."""
+    with SftpServer(tmp_path) as server:
+        streamer.save({"x": torch.ones(1)}, server.url("m"))
+        fs, _ = fsspec.url_to_fs(server.url("m"))
+        FsspecStore.of_instance(fs, server.url("m"))
+        assert fs.client.get_transport().sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
