@@ -13,56 +13,55 @@ module with a `hookimpl` called ``streamer_format``, which returns a `Format`.
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from streamer.backends.option_names import check_option_names
-from streamer.core.errors import (
-    AccessDeniedError,
-    ChangedError,
-    ChecksumError,
-    ConnectError,
-    CredentialsError,
-    FormatError,
-    HttpStatusError,
-    ObjectNotFoundError,
-    OptionError,
-    PluginError,
-    RangeResponseError,
-    RedirectError,
-    StorageError,
-    StreamerError,
-    TlsError,
-    TransferTimeoutError,
-    TruncatedError,
-    UsageError,
-)
-from streamer.core.options.limits import Limits, ListingCount
-from streamer.core.other_formats.interface import (
-    BytesFile,
-    CheckpointFile,
-    CheckpointIndex,
-    Format,
-    Reader,
-    TensorPlace,
-)
-from streamer.core.store.digests import NoDigest, ObjectDigest, PartDigest
-from streamer.core.store.sources import (
-    AnswerChecksum,
-    DigestingStore,
-    FileSource,
-    HttpSource,
-    NfsSource,
-    ObjectInfo,
-    PythonSource,
-    RemoteStore,
-    Source,
-    Store,
-    WritableStore,
-    hookimpl,
-)
-from streamer.core.store.uploads import Upload, UploadingStore
-from streamer.plugins.registry import open_store
-
 if TYPE_CHECKING:
+    from streamer.backends.option_names import check_option_names
+    from streamer.core.errors import (
+        AccessDeniedError,
+        ChangedError,
+        ChecksumError,
+        ConnectError,
+        CredentialsError,
+        FormatError,
+        HttpStatusError,
+        ObjectNotFoundError,
+        OptionError,
+        PluginError,
+        RangeResponseError,
+        RedirectError,
+        StorageError,
+        StreamerError,
+        TlsError,
+        TransferTimeoutError,
+        TruncatedError,
+        UsageError,
+    )
+    from streamer.core.options.limits import Limits, ListingCount
+    from streamer.core.other_formats.interface import (
+        BytesFile,
+        CheckpointFile,
+        CheckpointIndex,
+        Format,
+        Reader,
+        TensorPlace,
+    )
+    from streamer.core.store.digests import NoDigest, ObjectDigest, PartDigest
+    from streamer.core.store.sources import (
+        AnswerChecksum,
+        DigestingStore,
+        FileSource,
+        HttpSource,
+        NfsSource,
+        ObjectInfo,
+        PythonSource,
+        RemoteStore,
+        Source,
+        Store,
+        WritableStore,
+        hookimpl,
+    )
+    from streamer.core.store.uploads import Upload, UploadingStore
     from streamer.plugins.inventory import Backend, Examined, ExaminedFormat, examine, examine_formats, installed
+    from streamer.plugins.registry import open_store
 
 __all__ = [
     "AccessDeniedError",
@@ -118,14 +117,51 @@ __all__ = [
     "open_store",
 ]
 
-_OF_INVENTORY = ("Backend", "Examined", "ExaminedFormat", "examine", "examine_formats", "installed")
+_DEFINED_IN = {
+    "AnswerChecksum": "streamer.core.store.sources",
+    "Backend": "streamer.plugins.inventory",
+    "BytesFile": "streamer.core.other_formats.interface",
+    "CheckpointFile": "streamer.core.other_formats.interface",
+    "CheckpointIndex": "streamer.core.other_formats.interface",
+    "DigestingStore": "streamer.core.store.sources",
+    "Examined": "streamer.plugins.inventory",
+    "ExaminedFormat": "streamer.plugins.inventory",
+    "FileSource": "streamer.core.store.sources",
+    "Format": "streamer.core.other_formats.interface",
+    "HttpSource": "streamer.core.store.sources",
+    "Limits": "streamer.core.options.limits",
+    "ListingCount": "streamer.core.options.limits",
+    "NfsSource": "streamer.core.store.sources",
+    "NoDigest": "streamer.core.store.digests",
+    "ObjectDigest": "streamer.core.store.digests",
+    "ObjectInfo": "streamer.core.store.sources",
+    "PartDigest": "streamer.core.store.digests",
+    "PythonSource": "streamer.core.store.sources",
+    "Reader": "streamer.core.other_formats.interface",
+    "RemoteStore": "streamer.core.store.sources",
+    "Source": "streamer.core.store.sources",
+    "Store": "streamer.core.store.sources",
+    "TensorPlace": "streamer.core.other_formats.interface",
+    "Upload": "streamer.core.store.uploads",
+    "UploadingStore": "streamer.core.store.uploads",
+    "WritableStore": "streamer.core.store.sources",
+    "check_option_names": "streamer.backends.option_names",
+    "examine": "streamer.plugins.inventory",
+    "examine_formats": "streamer.plugins.inventory",
+    "hookimpl": "streamer.core.store.sources",
+    "installed": "streamer.plugins.inventory",
+    "open_store": "streamer.plugins.registry",
+    **dict.fromkeys((name for name in __all__ if name.endswith("Error")), "streamer.core.errors"),
+}
 
 
 def __getattr__(name: str) -> Any:
-    """Import what lists plug-ins when it is first used (PEP 562): no load needs it."""
-    if name not in _OF_INVENTORY:
+    """Import a name when it is first used (PEP 562): a load needs few of them."""
+    home = _DEFINED_IN.get(name)
+    if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module("streamer.plugins.inventory"), name)
+    value = globals()[name] = getattr(importlib.import_module(home), name)
+    return value
 
 
 def __dir__() -> list[str]:

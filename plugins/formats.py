@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pluggy
 
-from streamer.core.checkpoint.format_choice import OUR_MODULES, Formats
-from streamer.core.discovery.entry_points import normalized
+from streamer.core.checkpoint.format_choice import OUR_MODULES
+from streamer.core.discovery.entry_points import DISABLED, normalized
 from streamer.core.errors import PluginError
 from streamer.core.log import OwnLogger
 from streamer.core.other_formats.interface import CheckpointFile, CheckpointIndex, Format, FormatHooks, TensorPlace
 from streamer.core.secrets.environment import variable
 from streamer.core.store.sources import PROJECT_NAME
-from streamer.plugins.guard.calls import DISABLED, description_of, is_own, kind_of
+from streamer.plugins.guard.calls import description_of, is_own, kind_of
 from streamer.plugins.loading import distribution_of, points_of, version_of
 
 if TYPE_CHECKING:
@@ -39,16 +39,9 @@ _logger = OwnLogger()
 _Answer = TypeVar("_Answer")
 
 
-def formats_for(folders: Iterable[str] = ()) -> Formats:
-    """Return the formats for checkpoints in some folders; distributions that lie in these folders are not used."""
-    loaded: list[list[Format]] = []
-
-    def load() -> Sequence[Format]:
-        if not loaded:
-            loaded.append(installed_formats(points_of(FORMATS, OUR_FORMATS, folders)))
-        return loaded[0]
-
-    return Formats(load)
+def formats_for(folders: Iterable[str] = ()) -> list[Format]:
+    """Load the formats for checkpoints in some folders; distributions that lie in these folders are not used."""
+    return installed_formats(points_of(FORMATS, OUR_FORMATS, folders))
 
 
 def installed_formats(entry_points: Iterable[EntryPoint]) -> list[Format]:

@@ -31,18 +31,18 @@ from streamer.core.store.sources import (
     Store,
     StoreHooks,
 )
-from streamer.plugins.guard.calls import DISABLED, HOOK, BrokenContractError, Calls, Plugin, description_of, kind_of
-from streamer.plugins.guard.store import guarded
 
 if TYPE_CHECKING:  # the import takes 15 ms, a quarter of the time that `import streamer` may take
     from importlib.metadata import EntryPoint
 
+    from streamer.plugins.guard.calls import Plugin
+
 __all__ = [
-    "DISABLED",
     "FALLBACK",
     "distribution_of",
     "is_builtin",
     "open_with",
+    "our_points",
     "points_of",
     "source_kind",
     "version_of",
@@ -71,6 +71,9 @@ def open_with(point: EntryPoint, scheme: str, uri: str, options: Mapping[str, An
     if _is_ours(point):
         return _opened_by_us(point, hook, scheme=scheme, uri=uri, storage_options=options, limits=limits)
     _refuse_unasked_options(hook, scheme, options)
+    from streamer.plugins.guard.calls import HOOK, Calls  # noqa: PLC0415 (as needed)
+    from streamer.plugins.guard.store import guarded  # noqa: PLC0415 (as needed)
+
     calls = Calls(_plugin(point, scheme), uri, options, limits)
 
     def opened() -> Any:  # plug-ins pass the options to fsspec unchanged
@@ -82,6 +85,8 @@ def open_with(point: EntryPoint, scheme: str, uri: str, options: Mapping[str, An
 
 def source_kind(point: EntryPoint, scheme: str) -> type[Source] | None:
     """Return the kind of source that a backend's stores return; None if the backend does not say."""
+    from streamer.plugins.guard.calls import BrokenContractError, Calls, kind_of  # noqa: PLC0415 (as needed)
+
     hook = _hooks(point, scheme).streamer_source_kind
 
     def asked() -> type[Source] | None:
@@ -109,11 +114,16 @@ def version_of(point: EntryPoint) -> str:
 
 def points_of(group: str, modules: Mapping[str, str], folders: Iterable[str] = ()) -> list[EntryPoint]:
     """Return the entry points of a group: of this package, which no metadata needs to announce, and of others."""
-    from importlib.metadata import EntryPoint  # noqa: PLC0415 (takes 15 ms)
-
-    own = [EntryPoint(name, module, group) for name, module in modules.items()]
+    own = our_points(group, modules)
     announced = entry_points_of(group, folders)
     return [*own, *(point for point in announced if modules.get(point.name) != point.value)]
+
+
+def our_points(group: str, modules: Mapping[str, str]) -> list[EntryPoint]:
+    """Return the entry points of this package for a group."""
+    from importlib.metadata import EntryPoint  # noqa: PLC0415 (takes 15 ms)
+
+    return [EntryPoint(name, module, group) for name, module in modules.items()]
 
 
 def is_builtin(point: EntryPoint) -> bool:
@@ -140,6 +150,8 @@ def _hooks(point: EntryPoint, scheme: str) -> Any:
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # a script ends with SystemExit when it is imported
+        from streamer.plugins.guard.calls import description_of  # noqa: PLC0415 (as needed)
+
         if is_builtin(point) and isinstance(error, ImportError):
             raise _lacking(point, scheme, error) from error
         blank = blank_variables(OF_LIBRARIES) if is_builtin(point) else []
@@ -151,6 +163,8 @@ def _hooks(point: EntryPoint, scheme: str) -> Any:
     except KeyboardInterrupt:
         raise
     except BaseException as error:
+        from streamer.plugins.guard.calls import description_of  # noqa: PLC0415 (as needed)
+
         is_of_pluggy = isinstance(error, pluggy.PluginValidationError)
         raise _plugin(point, scheme).error(
             _wrong_hook(error) if is_of_pluggy else f"cannot be used ({description_of(error)})"
@@ -188,4 +202,6 @@ def _lacking(point: EntryPoint, scheme: str, error: ImportError) -> UnknownSchem
 
 
 def _plugin(point: EntryPoint, scheme: str) -> Plugin:
+    from streamer.plugins.guard.calls import Plugin  # noqa: PLC0415 (as needed)
+
     return Plugin(scheme, f"{point.name!r} = {point.value!r}", distribution_of(point), version_of(point))

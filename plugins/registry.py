@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from streamer.backends.builtin_storages import BUILTIN_MODULES, BUILTIN_SCHEMES
 from streamer.backends.option_names import near_name
-from streamer.core.discovery.entry_points import ALLOWED, is_allowed, normalized, refuse_accidental
+from streamer.core.discovery.entry_points import ALLOWED, DISABLED, is_allowed, normalized, refuse_accidental
 from streamer.core.errors import OptionError, PluginError, UnknownSchemeError, UsageError
 from streamer.core.folders.paths import absolute_path
 from streamer.core.log import OwnLogger
@@ -32,7 +32,7 @@ from streamer.core.secrets.hidden_arguments import SecretOptions, hidden, hidden
 from streamer.core.secrets.redact import redact
 from streamer.core.store.names import scheme_of
 from streamer.core.store.sources import PROJECT_NAME, Store
-from streamer.plugins.loading import DISABLED, FALLBACK, distribution_of, is_builtin, open_with, points_of, version_of
+from streamer.plugins.loading import FALLBACK, distribution_of, is_builtin, open_with, our_points, points_of, version_of
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -172,6 +172,10 @@ def _check_fragment(uri: str) -> None:
 def enabled(entry_points: Iterable[EntryPoint] | None = None, uris: Iterable[str] = ()) -> list[EntryPoint]:
     """Return the entry points of all backends that are installed and not disabled."""
     disabled = {normalized(name) for name in (variable(DISABLED) or "").split(",")} - {""}
+    uris = list(uris)
+    are_ours = bool(uris) and BUILTIN_SCHEMES.issuperset(map(scheme_of, uris))
+    if entry_points is None and are_ours and not os.environ.get(ALLOWED):
+        entry_points = our_points(GROUP, BUILTIN_MODULES)  # nobody else may serve them, and reading others takes 10 ms
     points = points_of(GROUP, BUILTIN_MODULES, map(folder_of, uris)) if entry_points is None else entry_points
     # Reading the name of a distribution from its metadata takes half a millisecond, so it is only read if needed.
     return [point for point in points if not disabled or normalized(distribution_of(point)) not in disabled]

@@ -11,8 +11,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, NamedTuple
 
 from streamer.core.checkpoint.format_choice import NO_FORMATS, Formats, is_beside_a_model
 from streamer.core.checkpoint.missing import (
@@ -46,13 +47,15 @@ from streamer.core.errors import (
 )
 from streamer.core.format.shard_names import INDEX_SUFFIX, SHARD_SUFFIX, USUAL_INDEX, USUAL_SHARD
 from streamer.core.options.settings import Settings
-from streamer.core.other_formats.interface import HEAD_BYTES, Format
 from streamer.core.quoting import names_text
 from streamer.core.secrets.hidden_arguments import hidden_part
 from streamer.core.secrets.redact import redact
 from streamer.core.store.names import name_in
 from streamer.core.store.parallel import in_parallel
 from streamer.core.store.sources import ObjectInfo, Store
+
+if TYPE_CHECKING:
+    from streamer.core.other_formats.interface import Format
 
 __all__ = ["LISTED_PER_FILE", "are_of_one_folder", "is_named_after", "shards_in", "shards_of_files"]
 
@@ -72,8 +75,7 @@ def shards_in(
     return search.from_name(root, listed)
 
 
-@dataclass(frozen=True)
-class _Search:
+class _Search(NamedTuple):
     """The search for the checkpoint of one URI.
 
     Attributes:
@@ -193,6 +195,8 @@ class _Search:
         if not numbers or not any(self.formats.load()):
             return shards
         objects = [shards.objects[i] for i in numbers]
+        from streamer.core.other_formats.interface import HEAD_BYTES  # noqa: PLC0415 (as needed)
+
         ends = [(i, 0, min(each.size_bytes, HEAD_BYTES)) for i, each in enumerate(objects)]
         heads, _ = read_ranges(objects, ends, self.settings, what="beginnings")
         names = [name_of(shards.infos[i]) for i in numbers]

@@ -21,12 +21,12 @@ from streamer.core.checkpoint.cuts import runs_of, starts_of
 from streamer.core.engine.plan import Row
 from streamer.core.format.dtypes import bits_of
 from streamer.core.format.header import TensorEntry
-from streamer.core.tensors.device_tensors import DeviceTensors
 from streamer.core.tensors.frameworks import Framework
 from streamer.core.tensors.torch_modes import normal_tensors, outside_captures
 
 if TYPE_CHECKING:
     from streamer.core.checkpoint.targets import Targets
+    from streamer.core.tensors.device_tensors import DeviceTensors
     from streamer.core.tensors.target_states import ResizeLock
 
 __all__ = ["Destinations", "InPieces", "in_pieces", "path_of_new"]
@@ -116,6 +116,8 @@ class Destinations:
             self.item_of_row = [item for item in range(len(wanted)) for _ in self._pieces.get(item, (None,))]
         self.device_tensors: DeviceTensors | None = None
         if any(device != _native.HOST for device in self._devices):
+            from streamer.core.tensors.device_tensors import DeviceTensors  # noqa: PLC0415 (as needed)
+
             self.device_tensors = DeviceTensors(*self._by_row(), framework)
 
     def _by_row(self) -> tuple[list[TensorEntry], list[int]]:

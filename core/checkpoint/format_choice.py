@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
 from streamer.core.errors import FormatError
 from streamer.core.format.shard_names import INDEX_SUFFIX, is_of_training
-from streamer.core.other_formats.interface import Format
 from streamer.core.quoting import names_text
+
+if TYPE_CHECKING:
+    from streamer.core.other_formats.interface import Format
 
 OUR_MODULES = "streamer.core.other_formats."
 _HAS_SUFFIX = re.compile(r"\.[A-Za-z][^./]*\Z")
@@ -45,15 +48,14 @@ class FolderChoice:
     index: str | None = None
 
 
-@dataclass(frozen=True)
-class Formats:
+class Formats(NamedTuple):
     """The installed formats.
 
     Attributes:
         load: Returns the formats, our own first.
     """
 
-    load: Callable[[], Sequence[Format]] = field(default=tuple)
+    load: Callable[[], Sequence[Format]] = tuple
 
     def of_name(self, name: str) -> Format | None:
         """Return the format that files of this name usually have; None for another name, and for safetensors."""

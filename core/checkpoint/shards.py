@@ -13,24 +13,26 @@ import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from streamer.core.checkpoint.missing import missing_shard, nothing_there
 from streamer.core.checkpoint.verification import Expected
 from streamer.core.engine.byte_reads import read_ranges
 from streamer.core.engine.session import SourceObject
 from streamer.core.errors import ChangedError, FormatError, ObjectNotFoundError, StorageError
-from streamer.core.format.index import ShardIndex, check_index_size, parse_index
 from streamer.core.format.shard_names import MOST_SHARDS, SHARD_SUFFIX
 from streamer.core.log import OwnLogger
 from streamer.core.options.settings import Settings
-from streamer.core.other_formats.interface import Format
 from streamer.core.quoting import counted, names_text
 from streamer.core.store.identities import identity_of
 from streamer.core.store.names import name_in, path_in
 from streamer.core.store.parallel import in_parallel
 from streamer.core.store.sources import MAX_SIZE_BYTES, ObjectInfo, Store
 from streamer.core.store.versions import YOUNG_S, is_same_version
+
+if TYPE_CHECKING:
+    from streamer.core.format.index import ShardIndex
+    from streamer.core.other_formats.interface import Format
 
 __all__ = [
     "Kind",
@@ -51,8 +53,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True)
-class ShardChoice:
+class ShardChoice(NamedTuple):
     """The indexes of one checkpoint, or of several that are loaded together.
 
     An index does not decide about shards of another checkpoint: a tensor in both checkpoints is refused.
@@ -153,6 +154,8 @@ def read_index(
 ) -> ShardIndex:
     """Read an index of shards whose names end with one of these suffixes."""
     index_object = source_object(store, index_info)
+    from streamer.core.format.index import check_index_size, parse_index  # noqa: PLC0415 (as needed)
+
     check_index_size(index_object.size_bytes, uri=index_object.uri)
     content, _ = read_ranges([index_object], [(0, 0, index_object.size_bytes)], settings, what="indexes")
     return parse_index(content.pop(), uri=index_object.uri, suffixes=suffixes)  # pop: the bytes are freed after parsing

@@ -7,9 +7,8 @@ compared and equal. An object that was not compared is reported with the reason.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from streamer.core.checkpoint.report import ObjectCheck
 from streamer.core.errors import ChecksumError
@@ -27,8 +26,7 @@ __all__ = ["Expected", "ManifestOfShard", "Pieces", "Verification", "Watched", "
 _log = OwnLogger()
 
 
-@dataclass(frozen=True)
-class ManifestOfShard:
+class ManifestOfShard(NamedTuple):
     """A manifest, and the name of one shard in it."""
 
     manifest: Manifest

@@ -13,7 +13,7 @@ import os
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -53,8 +53,7 @@ SPAN_COLUMNS = 5
 NO_SPAN = -(2**31)  # neither an object's number nor a device's
 
 
-@dataclass(frozen=True)
-class ReadPlan:
+class ReadPlan(NamedTuple):
     """The tables that the engine reads: rows of 64-bit numbers.
 
     Attributes:
@@ -158,8 +157,7 @@ class CachedObject:
         self.entry.forget(0, end_bytes)
 
 
-@dataclass(frozen=True)
-class CachedReads:
+class CachedReads(NamedTuple):
     """The result of `with_cache`.
 
     Attributes:

@@ -25,9 +25,9 @@ from streamer.core.options.settings import Settings
 from streamer.core.outages.news import OutageNews
 from streamer.core.quoting import printable
 from streamer.core.store.sources import HttpSource, PythonSource
-from streamer.core.tensors.device_tensors import DeviceTensors
 
 if TYPE_CHECKING:
+    from streamer.core.tensors.device_tensors import DeviceTensors
     from streamer.core.tensors.target_states import ResizeLock
 
 __all__ = ["ReadSession", "SourceObject"]

@@ -24,8 +24,8 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from random import random, sample
+from typing import NamedTuple
 
 from streamer import _native
 from streamer.core.options.machine import memory_bytes, processors
@@ -115,8 +115,7 @@ REMOTE_FILE_THREADS = 32
 LEAST_COLD_PART = 1 / 4  # of all bytes; if more are on the disk, COLD_FILE_THREADS are used
 
 
-@dataclass(frozen=True)
-class FileReading:
+class FileReading(NamedTuple):
     """The result of `choose_file_reading`.
 
     Attributes:
@@ -212,8 +211,7 @@ MOST_IN_FLIGHT = 64
 MOST_REQUESTS = 1024
 
 
-@dataclass(frozen=True)
-class HttpReading:
+class HttpReading(NamedTuple):
     """The result of `choose_http_reading`.
 
     Attributes:

@@ -16,8 +16,8 @@ Format: https://huggingface.co/docs/safetensors/index#format
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from operator import itemgetter
+from typing import NamedTuple
 
 from streamer.core.errors import HeaderError, TruncatedError
 from streamer.core.format.foreign_formats import foreign_format
@@ -33,8 +33,7 @@ MAX_JSON_BYTES = 100_000_000  # the reference's own limit
 _HINT = "It is damaged, or no safetensors file: download it, or save it, again"
 
 
-@dataclass(frozen=True)
-class Header:
+class Header(NamedTuple):
     """The content of a header.
 
     Attributes:

@@ -10,9 +10,8 @@ from __future__ import annotations
 import codecs
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from json import JSONDecodeError
-from typing import Any
+from typing import Any, NamedTuple
 
 from streamer.core.errors import ShardIndexError
 from streamer.core.format import strict_json
@@ -28,8 +27,7 @@ MOST_CHARACTERS = 1 << 16  # of each member except weight_map; `metadata` usuall
 _HINT = "It is damaged, or no index: download it, or save the checkpoint, again"
 
 
-@dataclass(frozen=True)
-class ShardIndex:
+class ShardIndex(NamedTuple):
     """The content of an index.
 
     Attributes:

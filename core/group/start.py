@@ -72,7 +72,7 @@ class SharedReads:
 
     def counted(self, plan: ReadPlan) -> ReadPlan:
         """Return a plan of the tensors that counts only the bytes that this rank reads."""
-        return replace(plan, span_bytes=self._reads.plan.span_bytes)
+        return plan._replace(span_bytes=self._reads.plan.span_bytes)
 
     def started(self, plan: ReadPlan, destinations: Destinations, progress: _Progress) -> GroupSession:
         """Begin to read."""

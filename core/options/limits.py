@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from streamer.core.errors import LoadCancelledError, StorageError, TransferTimeoutError
 from streamer.core.options.options import Options
@@ -82,8 +83,7 @@ class ListingCount:
             )
 
 
-@dataclass(frozen=True)
-class Deadline:
+class Deadline(NamedTuple):
     """The time at which a load must have ended.
 
     Attributes:

@@ -14,10 +14,10 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextvars import copy_context
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
+from streamer.core.discovery.entry_points import DISABLED
 from streamer.core.errors import (
     AccessDeniedError,
     ConnectError,
@@ -36,7 +36,6 @@ from streamer.core.secrets.texts import SecretTexts
 from streamer.core.store.parallel import AnswerTimeoutError, in_parallel
 
 __all__ = [
-    "DISABLED",
     "HOOK",
     "BrokenContractError",
     "Calls",
@@ -49,7 +48,6 @@ __all__ = [
 ]
 
 _NAME_OF_TYPE: Any = vars(type)["__name__"]
-DISABLED = "STREAMER_DISABLED_PLUGINS"
 
 SHOWN_CHARACTERS = 300  # of an exception's text: enough for a sentence, not for a page of HTML
 HOOK = "streamer_open_store"
@@ -65,8 +63,7 @@ _BUILTIN_ERRORS: tuple[tuple[tuple[type[BaseException], ...], type[StorageError]
 Answer = TypeVar("Answer")
 
 
-@dataclass(frozen=True)
-class Plugin:
+class Plugin(NamedTuple):
     """One entry point of a distribution.
 
     Attributes:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from streamer._locate_shards import locate
@@ -26,7 +27,6 @@ from streamer.core.request.request import Request
 from streamer.core.store.digests import NoDigest
 from streamer.core.store.sources import ObjectInfo
 from streamer.core.tensors.frameworks import Framework, framework_of
-from streamer.plugins.formats import formats_for
 from streamer.plugins.registry import folder_of
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def open_checkpoint(
     settings, strategy = resolve(request.options), strategy_of(request.verify)
     if not uses_cache:
         settings = replace(settings, cache_dir=None)
-    formats = formats_for(map(folder_of, request.uris)) if any_format else NO_FORMATS
+    formats = Formats(cache(partial(_formats_for, request.uris))) if any_format else NO_FORMATS
     if member is None:
         return _opened(request, settings, strategy, listed, formats, is_raw=is_raw)
     from streamer.core.group.agreement import opened_together  # noqa: PLC0415 (as its caller has)
@@ -138,6 +138,12 @@ def open_checkpoint(
     checkpoint = opened_together(member, request, settings, opened)
     checkpoint.member = member
     return checkpoint
+
+
+def _formats_for(uris: Sequence[str]) -> Sequence[Format]:
+    from streamer.plugins.formats import formats_for  # noqa: PLC0415 (as needed)
+
+    return formats_for(map(folder_of, uris))
 
 
 def _opened(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.metadata import EntryPoint
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from streamer._waiting_store import waiting
 from streamer.core.checkpoint.checkpoint_in_folder import (
@@ -59,8 +59,7 @@ def locate(
     return joined(lookup.find_all(list(zip(uris, options, strict=True))))
 
 
-@dataclass(frozen=True)
-class _Lookup:
+class _Lookup(NamedTuple):
     """How one call locates its URIs.
 
     Attributes:

@@ -30,7 +30,7 @@ def test_the_examples_run(tmp_path: Path) -> None:
 
 
 def test_the_table_lists_every_format() -> None:
-    formats = formats_for().load()
+    formats = formats_for()
     for each in formats:
         row = next(line for line in PAGE.splitlines() if line.startswith(f"| {each.name} |"))
         assert all(f"`*{suffix}`" in row or f"`{suffix}`" in row for suffix in each.suffixes), row
