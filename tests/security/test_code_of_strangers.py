@@ -86,7 +86,7 @@ def test_neither_does_a_checkpoint_on_the_path(folder: Path, tmp_path: Path, for
 
 def test_what_is_ignored_is_told_in_the_log_with_the_way_to_allow_it(folder: Path) -> None:
     announce(folder, "[streamer.backends]\nacme = evil\n", "x\x1b[31m")
-    done = run(folder, "-c", "import logging; logging.basicConfig(); " + LOAD.format(uri="."))
+    done = run(folder, "-c", "import logging; logging.basicConfig(); " + ACME)
     assert "working directory" in done.stderr
     assert "name it in STREAMER_PLUGINS" in done.stderr
     assert "\x1b" not in done.stderr
