@@ -165,8 +165,8 @@ def send(
         is_repeated: The same request failed before, so it opens a new connection.
         ca_option: The storage option that names the certificates to trust, for an error message.
     """
-    if not source.proxy:
-        environment_proxy(source.url)  # refuses a proxy that cannot be used; libcurl reads the variables itself
+    # Also refuses a proxy that cannot be used; libcurl reads the variables itself.
+    proxy = source.proxy or environment_proxy(source.url) or ""
     exchange = _native.Exchange(
         _native.HttpTarget(
             url=source.url,
@@ -188,7 +188,7 @@ def send(
     if failure is not None:
         if failure.code == "tls":
             trust_in(source.ca_file or "")  # raises if the file of the certificates cannot be used
-        raise failure_of(failure, source.url, exchange, ca_option)
+        raise failure_of(failure, source.url, exchange, ca_option, proxy)
     response = Response(exchange, source.url, times, has_body=method != "HEAD")
     if "," in response.headers.get("content-length", ""):
         response.close()

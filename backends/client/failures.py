@@ -24,9 +24,9 @@ from streamer.core.errors import (
     TransferTimeoutError,
 )
 from streamer.core.outages.transient import UNKNOWN_HOST
-from streamer.core.quoting import quoted
+from streamer.core.quoting import printable, quoted
 from streamer.core.store.certificates import flaw_in
-from streamer.core.store.proxies import advice_about
+from streamer.core.store.proxies import advice_about, named_by, place_of
 
 __all__ = ["ambiguous", "compressed", "failure_of", "silent", "too_long", "too_slow"]
 
@@ -34,12 +34,17 @@ _TLS_RECORDS = (b"\x15\x03", b"\x16\x03")  # an alert and a handshake begin like
 _CHECK_PLACE = "Check host and port, that the server runs, and the network"
 
 
-def failure_of(native: ReadError, url: str, exchange: Exchange | None = None, ca_option: str = "") -> StreamerError:
-    """Make the error for a failed request."""
+def failure_of(
+    native: ReadError, url: str, exchange: Exchange | None = None, ca_option: str = "", proxy: str = ""
+) -> StreamerError:
+    """Make the error for a failed request, and name the proxy through which it was sent, if any."""
     error = _failure_of(native, url, exchange, ca_option)
     if isinstance(error, StorageError):
         error.elapsed_s = native.elapsed_s
         error.is_of_proxy = native.is_of_proxy
+        if proxy and not (native.is_of_proxy or native.http_status):
+            place = printable(place_of(proxy))
+            error.hint = f"{error.hint}. The request goes through a proxy: {named_by(place)} names {place}"
     return error
 
 
@@ -113,8 +118,8 @@ def too_long(status: int, most_bytes: int) -> StorageError:
 
 def _of_proxy(native: ReadError) -> StorageError:
     if native.http_status:
-        return refusal_of_proxy(native.http_status).error(None, status=native.http_status)
-    return ConnectError(f"No connection to the proxy at {native.proxy}", hint=advice_about(None))
+        return refusal_of_proxy(native.http_status, native.proxy).error(None, status=native.http_status)
+    return ConnectError(f"No connection to the proxy at {native.proxy}", hint=advice_about(None, native.proxy))
 
 
 def _of_tls(detail: str, ca_option: str) -> TlsError:

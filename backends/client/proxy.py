@@ -16,8 +16,9 @@ from urllib.request import getproxies, proxy_bypass, proxy_bypass_environment  #
 from streamer.backends.client.error_rows import ErrorRow
 from streamer.backends.client.request_headers import login_of
 from streamer.core.errors import CredentialsError, HttpStatusError, OptionError, StorageError
+from streamer.core.quoting import printable
 from streamer.core.secrets.environment import blank_variables, is_blank, variable
-from streamer.core.store.proxies import advice_about, place_of
+from streamer.core.store.proxies import advice_about, named_by, place_of
 
 __all__ = [
     "check_proxy",
@@ -100,11 +101,13 @@ class _RowOfProxy(ErrorRow[StorageError]):
         return error
 
 
-def refusal_of_proxy(status: int) -> ErrorRow[StorageError]:
-    """Make the row for an answer of the proxy itself instead of the server."""
+def refusal_of_proxy(status: int, place: str = "") -> ErrorRow[StorageError]:
+    """Make the row for an answer of the proxy itself instead of the server; `place` is its host and port, if known."""
+    named = f"{named_by(place)} names the proxy {printable(place)}. " if place else ""
+    hint = named + advice_about(status)
     if status in (401, 407):
-        return _RowOfProxy(CredentialsError, "The proxy wants credentials, or different ones", advice_about(status))
-    return _RowOfProxy(HttpStatusError, "The proxy could not connect to the server", advice_about(status))
+        return _RowOfProxy(CredentialsError, "The proxy wants credentials, or different ones", hint)
+    return _RowOfProxy(HttpStatusError, "The proxy could not connect to the server", hint)
 
 
 def named_proxy(options: Mapping[str, Any]) -> str | None:

@@ -125,7 +125,7 @@ def _hint_for(native: ReadError, is_http: bool) -> str:
     if native.os_error in _HINTS:
         return _HINTS[native.os_error]
     if native.is_of_proxy:
-        return advice_about(native.http_status or None)
+        return advice_about(native.http_status or None, native.proxy)
     if not is_http and native.code in _WITHOUT_PROXY:
         return _WITHOUT_PROXY[native.code]
     if native.http_status in _BUSY and native.code != "object_failure":

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from streamer.core.secrets.hidden_arguments import SecretOptions
 
-__all__ = ["blank_variables", "is_blank", "secrets_of_environment", "set_variables", "variable"]
+__all__ = ["PROXIES", "blank_variables", "is_blank", "secrets_of_environment", "set_variables", "variable"]
 
 # Credentials that the clients of S3, Azure and the Hub read. Names of accounts and key ids are no secrets.
 CREDENTIALS = (

@@ -12,8 +12,9 @@ from urllib.parse import urlsplit
 
 from streamer.core.errors import AccessDeniedError, HttpStatusError, StorageError
 from streamer.core.quoting import printable
+from streamer.core.secrets.environment import PROXIES, variable
 
-__all__ = ["advice_about", "place_of", "suspect_proxy"]
+__all__ = ["advice_about", "named_by", "place_of", "suspect_proxy"]
 
 _STATUSES = frozenset({502, 503, 504})  # RFC 9110, 15.6: statuses of gateways, and of overloaded proxies
 
@@ -28,8 +29,15 @@ def place_of(proxy: str) -> str:
     return urlsplit(proxy if "://" in proxy else f"http://{proxy}").netloc.rpartition("@")[2]
 
 
-def advice_about(status: int | None) -> str:
+def named_by(place: str) -> str:
+    """Return the variable that names the proxy at this place; otherwise an option does."""
+    return next((name for name in PROXIES if place_of(variable(name) or "") == place), "An option of the storage")
+
+
+def advice_about(status: int | None, place: str = "") -> str:
     """Return the advice about a proxy that sends this status; None stands for no connection to the proxy."""
+    if status is None and place:
+        return f"{named_by(place)} names it: check that it runs, or name the server's host in NO_PROXY"
     if status is None:
         return "Check HTTPS_PROXY, HTTP_PROXY and NO_PROXY"
     if status in (401, 407):

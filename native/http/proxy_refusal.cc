@@ -32,15 +32,29 @@ std::string place_of(const std::string& proxy) {
   return scheme_end == std::string::npos ? server : server.substr(scheme_end + 3);
 }
 
+// Whether libcurl says that it could not connect to this place: "Failed to connect to HOST port N".
+bool names_place(std::string_view message, const std::string& place) {
+  const std::size_t colon = place.rfind(':');
+  const std::string host = place.substr(0, colon);
+  if (message.find(" via " + host) != std::string_view::npos) return true;
+  const std::string named = " to " + host + " port " + place.substr(colon + 1);
+  const std::size_t begin = message.find(named);
+  return begin != std::string_view::npos && message.substr(begin + named.size()).starts_with(' ');
+}
+
 // Returns the proxy that the request used; empty if there was none. libcurl obeys NO_PROXY, but
 // reports its decision only from 8.7 on (CURLINFO_USED_PROXY). So the port decides: a direct
-// connection goes to the port of the URL.
-std::string proxy_asked(CURL* easy, const HttpTarget& target) {
+// connection goes to the port of the URL. Without a connection, libcurl's message decides.
+std::string proxy_asked(const ReadError& error, CURLcode result, CURL* easy,
+                        const HttpTarget& target) {
   std::string proxy = proxy_of(target.url, target.proxy);
   if (proxy.empty() || !has_hosts_without_proxy()) return proxy;
   long port = 0;
   curl_easy_getinfo(easy, CURLINFO_PRIMARY_PORT, &port);
-  return port > 0 && port != port_of(target.url) ? proxy : "";
+  const bool is_connected = port > 0 && port != port_of(target.url);
+  const bool is_refused =
+      result == CURLE_COULDNT_RESOLVE_PROXY || names_place(error.detail, place_of(proxy));
+  return is_connected || is_refused ? proxy : "";
 }
 
 bool is_unreached(CURLcode result, CURL* easy) {
@@ -70,7 +84,7 @@ void blame_for_answer(ReadError& error, const std::string& place) {
 }  // namespace
 
 void blame_proxy(ReadError& error, CURLcode result, CURL* easy, const HttpTarget& target) {
-  const std::string proxy = proxy_asked(easy, target);
+  const std::string proxy = proxy_asked(error, result, easy, target);
   if (proxy.empty()) return;
   const std::string place = place_of(proxy);
   long tunnel_status = 0;

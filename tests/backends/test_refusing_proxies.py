@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 
 import numpy as np
@@ -148,4 +149,49 @@ def test_a_read_that_is_denied_over_plain_http_names_the_proxy_regression(monkey
             monkeypatch.setenv("http_proxy", f"http://user:CANARY@127.0.0.1:{proxy.server_port}")
             with pytest.raises(errors.AccessDeniedError, match=f"the proxy 127.0.0.1:{proxy.server_port} on") as caught:
                 checkpoint.get_tensor("weight")
+    assert "CANARY" not in str(caught.value)
+
+
+@pytest.fixture
+def closed_port():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # nobody listens
+        yield taken.getsockname()[1]
+
+
+@pytest.mark.parametrize("without", ["", "localhost,.internal"])
+@pytest.mark.parametrize("by", ["http_proxy", "ALL_PROXY", "an option"])
+@pytest.mark.parametrize("storage", FILES)
+def test_a_proxy_that_cannot_be_reached_is_named_and_what_names_it_regression(
+    storage, by, without, closed_port, monkeypatch
+):
+    """With NO_PROXY, it was told as the server, "which refuses it"."""
+    monkeypatch.setenv("NO_PROXY", without)
+    uri, options = FILES[storage]("http://storage.invalid:9000")
+    for place in (f"127.0.0.1:{closed_port}", "proxy.invalid:3128"):
+        proxy = f"http://user:CANARY@{place}"
+        if by == "an option":
+            options |= NAMED[storage](proxy)
+        else:
+            monkeypatch.setenv(by, proxy)
+        with pytest.raises(errors.ConnectError) as caught:
+            streamer.load(uri, storage_options=options)
+        assert f"No connection to the proxy at {place}" in str(caught.value)
+        assert f"{by.capitalize() if by == 'an option' else by} names it" in str(caught.value).replace(
+            " of the storage", ""
+        )
+        assert "CANARY" not in str(caught.value)
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+@pytest.mark.parametrize("storage", FILES)
+def test_a_proxy_that_breaks_off_is_named_regression(storage, scheme, monkeypatch):
+    """The server was named alone, which had never been asked."""
+    with refusing_proxy(0) as proxy, served(proxy):
+        proxy.RequestHandlerClass = lambda connection, *_: connection.close()
+        monkeypatch.setenv(f"{scheme.upper()}_PROXY", f"http://user:CANARY@127.0.0.1:{proxy.server_port}")
+        uri, options = FILES[storage](f"{scheme}://storage.invalid")
+        with pytest.raises(errors.ConnectError) as caught:
+            streamer.load(uri, storage_options=options)
+    assert f"{scheme.upper()}_PROXY names 127.0.0.1:{proxy.server_port}" in str(caught.value)
     assert "CANARY" not in str(caught.value)
