@@ -45,7 +45,7 @@ SHARING = --dist loadfile --no-loadscope-reorder
 .DEFAULT_GOAL := help
 .NOTPARALLEL:  # apt and pip lock; cmake and ninja use every processor by themselves
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-lowest test-versions test-serving coverage sanitize fuzz soak lint bench wheel clean \
+.PHONY: help demo test nightly test-lowest test-versions test-serving coverage sanitize fuzz soak lint bench wheel clean \
   build-packages test-packages clang-packages wheel-packages bench-packages wheel-aarch64 test-aarch64 aarch64-packages
 
 help: ## list these targets
@@ -60,6 +60,9 @@ test: $(INSTALL_STAMP) $(AZURITE_STAMP) $(SAFETENSORS_STAMP) $(TRANSFORMERS_STAM
 	$(BIN)/cmake --build build/native-tests
 	$(BIN)/ctest --test-dir build/native-tests --parallel 3 --output-on-failure
 	$(BIN)/pytest $(if $(ARGS),$(ARGS),-n $(WORKERS) $(SHARING))
+
+nightly: ## run the long checks: oldest libraries, vLLM and SGLang, sanitizers, fuzzing; .ci/run does those of changed parts
+	.ci/nightly
 
 # The tests that use libraries of storages: the contract, each backend, and reads through fsspec.
 LOWEST_TESTS = tests/contract tests/backends/fsspec/test_any_fsspec_url.py \
