@@ -24,7 +24,7 @@ from streamer.backends.fsspec.reads import connection_of, exclusive, source_of
 from streamer.backends.fsspec.upload import FsspecUpload
 from streamer.backends.private_names.fsspec import path_of, send_at_once
 from streamer.core.discovery.entry_points import refuse_accidental
-from streamer.core.errors import ObjectNotFoundError, OptionError, StreamerError, UsageError
+from streamer.core.errors import ObjectNotFoundError, OptionError, StorageError, StreamerError, UsageError
 from streamer.core.secrets.hidden_arguments import SecretOptions, hidden_part, plain
 from streamer.core.secrets.redact import redact
 from streamer.core.store.presence import folders_among
@@ -115,6 +115,9 @@ class FsspecStore:
             raise_storage_error(error, uri, hides_cause=self._hides_causes)
         if is_folder:
             raise ObjectNotFoundError("This is a folder, not a file", uri=uri, hint="Name a file in it")
+        if metadata["type"] == "other":
+            hint = "Name a regular file, or leave it out (--exclude)"
+            raise StorageError("This is a FIFO, a socket or a device, not a regular file", uri=uri, hint=hint)
         if size_bytes is None or is_decompressing(self._fs):
             size_bytes = self._size_in_cache(own_path, uri)
         return ObjectInfo(path, uri, size_bytes=size_bytes, version=version)
@@ -178,7 +181,9 @@ class FsspecStore:
     def _listed(self, entry: Mapping[str, Any]) -> ObjectInfo:
         name: str = entry["name"]
         path = self.root + name[len(self._own_prefix) :] if name.startswith(self._own_prefix) else name
-        return ObjectInfo(path, self._uri(path), size_bytes=size_of(entry), version=version_of(entry))
+        is_file = entry["type"] not in ("link", "other")  # the size of a link is the length of its target's name
+        size_bytes = size_of(entry) if is_file else None
+        return ObjectInfo(path, self._uri(path), size_bytes=size_bytes, version=version_of(entry))
 
     def _uri(self, path: str) -> str:
         """Replace the root's path in the user's URL, so that the rest of a chain stays visible."""

@@ -25,6 +25,7 @@ __all__ = ["NfsStore", "streamer_open_store", "streamer_source_kind"]
 
 DEFAULT_LIMITS = Limits()
 _NAME_A_FILE = "Name a regular file"
+_LEAVE_IT_OUT = f"{_NAME_A_FILE}, or leave it out (--exclude)"
 
 
 @hookimpl
@@ -68,14 +69,14 @@ class NfsStore:
         if attributes.is_folder:
             raise ObjectNotFoundError("This is a folder, not a regular file", uri=self._uri(path), hint=_NAME_A_FILE)
         if not attributes.is_file:
-            raise StorageError("This is not a regular file", uri=self._uri(path), hint=_NAME_A_FILE)
+            raise StorageError("This is not a regular file", uri=self._uri(path), hint=_LEAVE_IT_OUT)
         return self._info(path, attributes)
 
     def find(self, prefix: str) -> list[ObjectInfo]:
         """List the regular files directly in a folder, and its links to files.
 
-        Broken links, and other entries with the name of a shard or an index, are listed without a size: `info` raises
-        an error for these.
+        Broken links, FIFOs, sockets and devices, and folders with the name of a shard or an index are listed without a
+        size: `info` raises an error for these.
         """
         try:
             entries = self._request(self._client.list, prefix)
@@ -118,13 +119,13 @@ class NfsStore:
     def _listed(self, path: str, attributes: _native.NfsAttributes) -> ObjectInfo | None:
         if attributes.is_file:
             return self._info(path, attributes)
-        is_listed = is_of_checkpoint(path)
+        is_listed = is_of_checkpoint(path) or not (attributes.is_folder or attributes.is_link)
         if attributes.is_link:
             try:
                 return self.info(path)
             except ObjectNotFoundError as error:
                 is_listed = is_listed or "folder" not in error.message
-        # The entry is listed without a size, so that a load of the folder fails instead of dropping a shard.
+        # The entry is listed without a size, so that a load or a pull of the folder fails instead of dropping it.
         return ObjectInfo(path, self._uri(path), size_bytes=None) if is_listed else None
 
     def _info(self, path: str, attributes: _native.NfsAttributes) -> ObjectInfo:

@@ -106,8 +106,8 @@ class PosixStore:
     def find(self, prefix: str) -> list[ObjectInfo]:
         """List the regular files directly in a folder, and its links to files.
 
-        Broken links, entries that the file system cannot describe, and other entries with the name of a shard or an
-        index are listed without a size: `info` raises an error for these.
+        Broken links, entries that the file system cannot describe, FIFOs, sockets and devices, and folders with the
+        name of a shard or an index are listed without a size: `info` raises an error for these.
         """
         try:
             with os.scandir(disk_name(prefix)) as entries:
@@ -203,8 +203,8 @@ def _info_of_entry(entry: os.DirEntry[str]) -> ObjectInfo | None:
     else:
         if stat.S_ISREG(status.st_mode):
             return _info(text_of(entry.path), status)
-        is_listed = is_of_checkpoint(entry.name)
-    # The entry is listed without a size, so that a load of the folder fails instead of dropping a shard.
+        is_listed = not stat.S_ISDIR(status.st_mode) or is_of_checkpoint(entry.name)
+    # The entry is listed without a size, so that a load or a push of the folder fails instead of dropping it.
     path = text_of(entry.path)
     return ObjectInfo(path, redact(path), size_bytes=None) if is_listed else None
 
@@ -212,7 +212,11 @@ def _info_of_entry(entry: os.DirEntry[str]) -> ObjectInfo | None:
 def _not_a_file(status: os.stat_result, path: str) -> StorageError:
     kind = _KINDS.get(stat.S_IFMT(status.st_mode), "something unknown")
     if not stat.S_ISDIR(status.st_mode):
-        return StorageError(f"This is {kind}, not a regular file", uri=redact(path), hint="Name a regular file")
+        return StorageError(
+            f"This is {kind}, not a regular file",
+            uri=redact(path),
+            hint="Name a regular file, or leave it out (--exclude)",
+        )
     if not is_of_checkpoint(path) and _is_empty(disk_name(path)):
         hint = "Check its name, that its download is complete, and that its disk is mounted"
         return ObjectNotFoundError("The folder is empty", uri=redact(path), hint=hint)
