@@ -1,15 +1,20 @@
 """Reads the key of a checkpoint from bytes, a file, an environment variable, a function, or a key service.
 
 Guarantees: no `repr`, message or log shows a key, or a text that may be one. A key is read when it is used, and not
-kept. A key file that every user of the machine may read is used, with a warning.
+kept; that of a pipe is read once, and kept by its `KeySource`. A key file that every user of the machine may read is
+used, with a warning.
 """
 
 from __future__ import annotations
 
+import errno
 import hmac
+import io
 import os
 import re
+import select
 import stat
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeAlias, cast, runtime_checkable
@@ -34,6 +39,7 @@ MOST_CONTEXT_CHARACTERS = 256
 MOST_KEY_ID_CHARACTERS = 2048  # the name of a key in Google's service has up to 250, an ARN up to 2048
 MOST_WRAPPED_BYTES = 32 << 10  # wrapped keys of the large services have a few hundred
 ENVIRONMENT_PREFIX = "env:"
+PIPE_S = 60.0  # until the writer of a pipe has written the key: it may ask a key service, or a person
 
 _log = OwnLogger()
 _LIKE_A_KEY = re.compile(r"[A-Za-z0-9+/_-]{32,}=*")  # base64, which may hold slashes
@@ -98,6 +104,7 @@ class KeySource:
     def __init__(self, value: Any, context: str | None = None) -> None:
         is_source = isinstance(value, KeySource)
         self._value = value.value() if is_source else value
+        self._of_pipe: list[SecretKey] = value._of_pipe if is_source else []  # a pipe can be read once
         self.context: str | None = value.context if is_source and context is None else context
 
     def value(self) -> Any:
@@ -201,10 +208,14 @@ class KeySource:
 
         If the file does not exist, a message shows its path only if it is clearly a path: a text may be a key.
         """
+        if self._of_pipe:
+            return self._of_pipe[0]
         try:
-            with open(os.path.expanduser(self._value), "rb") as file:
-                key = SecretKey.of_content(file.read(MOST_KEY_FILE_BYTES + 1))
-                mode = os.fstat(file.fileno()).st_mode
+            # A FIFO without a writer is opened at once, too; open() would wait for one.
+            descriptor = os.open(os.path.expanduser(self._value), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            with open(descriptor, "rb", buffering=0) as file:
+                mode = os.fstat(descriptor).st_mode
+                key = SecretKey.of_content(_content(file))
         except (OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or "no path"
             name = f" '{printable(os.fsdecode(self._value))}'" if _is_surely_path(self._value) else ""
@@ -212,10 +223,27 @@ class KeySource:
         where = f"the key file '{printable(os.fsdecode(self._value))}'"
         if stat.S_ISREG(mode) and mode & stat.S_IROTH:
             _log.warning("%s can be read by every user of this machine: chmod 600", where)
-        return _decoded(key, where)
+        key = _decoded(key, where)
+        if not stat.S_ISREG(mode):
+            self._of_pipe.append(key)
+        return key
 
     def __repr__(self) -> str:
         return "KeySource(…)"
+
+
+def _content(file: io.FileIO) -> bytes:
+    """Read a key file, or what is written to a pipe until it is closed, which may take a while, but not for ever."""
+    ready, end_s, content = select.poll(), time.monotonic() + PIPE_S, b""
+    ready.register(file, select.POLLIN)
+    while len(content) <= MOST_KEY_FILE_BYTES:
+        if not ready.poll(max(0.0, end_s - time.monotonic()) * 1000):
+            raise OSError(errno.ETIMEDOUT, f"nobody wrote a key into it, and closed it, for {PIPE_S:g} s")
+        piece = file.read(MOST_KEY_FILE_BYTES + 1 - len(content))
+        if not piece:
+            return content
+        content += piece
+    return content
 
 
 def _is_surely_path(value: str | os.PathLike[str]) -> bool:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -42,9 +42,10 @@ from streamer.core.encryption.keys import check_lone_context
 from streamer.core.errors import AccessDeniedError, ChangedError, ObjectNotFoundError, StorageError, UsageError
 from streamer.core.folders.open_folder import are_in_one_another
 from streamer.core.format.shard_names import series_of
+from streamer.core.log import OwnLogger
 from streamer.core.options.arguments import check_storage_options, check_uri
 from streamer.core.options.settings import Settings, resolve
-from streamer.core.quoting import quoted
+from streamer.core.quoting import printable, quoted
 from streamer.core.request.request import ProgressOption
 from streamer.core.secrets.hidden_arguments import hidden, hidden_uri
 from streamer.core.secrets.redact import redact
@@ -55,6 +56,8 @@ from streamer.core.store.presence import info_if_present
 from streamer.core.store.sources import ObjectInfo, Store
 
 __all__ = ["Target", "push"]
+
+_log = OwnLogger()
 
 
 @dataclass(frozen=True)
@@ -123,7 +126,7 @@ class _Push:
             ) as writing,
         ):
             self._send_all(writing, {name: chosen[name] for name in missing}, replaced, chosen)
-        self._check_listed(missing)
+        self._check_listed(missing, chosen)
         removed = self._removed(older)
         return PushReport(
             self._source.label,
@@ -269,22 +272,37 @@ class _Push:
             with _resumable():
                 writing.show(self._path(name), upload, replaced.get(name))
 
-    def _check_listed(self, names: Iterable[str]) -> None:
-        """Check that the target lists new files by their names: some servers change a name, and find it by both."""
+    def _check_listed(self, names: Iterable[str], chosen: Mapping[str, FileBytes]) -> None:
+        """Look for files that the target lists by another name: some servers change a name, and find it by both.
+
+        Each file was looked up by its name before. A listing may show it later.
+        """
         if is_url(self._target.root):  # pages of web servers need not link to every file
             return
         paths = {self._path(name): name for name in names}
+        unlisted: list[str] = []
         for folder in dict.fromkeys(path.rpartition("/")[0] for path in paths):
             with suppress(AccessDeniedError):
                 listed = {name_in(info.path) for info in self._target.find(folder or "/")}
-                for path, name in paths.items():
-                    if path.rpartition("/")[0] == folder and name_in(path) not in listed:
-                        what = (
-                            f"the storage does not list {quoted(name)} after it was sent: it may have changed the name"
-                        )
-                        raise StorageError(
-                            what, uri=self._to.label, hint="Rename the file, and look for the other name"
-                        )
+                here = {name_in(path): name for path, name in paths.items() if path.rpartition("/")[0] == folder}
+                unlisted += [name for each, name in here.items() if each not in listed]
+        others = self._others_by_size(chosen) if unlisted else {}
+        for name in unlisted:
+            if (other := others.get(chosen[name].size_bytes)) is not None:
+                what = f"{quoted(name)} was sent; the storage lists {quoted(other)}, and not this name"
+                hint = "All files were sent, and stay there. If the storage changed the name, rename the file"
+                raise StorageError(what, uri=self._to.label, hint=hint)
+        if unlisted:
+            more = f" and {len(unlisted) - 1} others" if len(unlisted) > 1 else ""
+            what = "%s%s: the storage finds it by name, but does not list it yet; a load may miss it"
+            _log.warning(what, printable(f"{self._to.label}/{unlisted[0]}"), more)
+
+    def _others_by_size(self, chosen: Collection[str]) -> dict[int | None, str]:
+        """Return the files below the target that are not of this push, by their sizes."""
+        with suppress(AccessDeniedError, ObjectNotFoundError):
+            found = files_below(self._target, self._to.uri, self._settings).files
+            return {info.size_bytes: name for name, info in found.items() if name not in chosen}
+        return {}
 
     def _removed(self, older: Sequence[ObjectInfo]) -> tuple[str, ...]:
         store = uploading_store(self._target, self._to.uri)

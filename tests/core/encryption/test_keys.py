@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import os
 import pickle
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from encryption_reference import key_id
 from frames import shown_by_us
 
 import streamer
+from streamer._check import check
+from streamer.core.encryption import keys
 from streamer.core.encryption.keys import KeySource, hidden_key
 from streamer.core.encryption.secret_keys import SecretKey
 
@@ -264,3 +267,32 @@ def test_a_key_file_that_all_may_read_is_told(
     (tmp_path / "key").chmod(mode)
     streamer.save(TENSORS, tmp_path / "model", key=tmp_path / "key")
     assert ("can be read by every user of this machine: chmod 600" in caplog.text) is is_told
+
+
+@pytest.mark.parametrize("verb", ["load", "open", "load_into", "check", "save"])
+def test_a_key_that_is_read_several_times_comes_from_a_pipe_once_regression(verb: str, tmp_path: Path) -> None:
+    """A pipe gives its bytes once: the second file of a checkpoint found no key."""
+    tensors = {name: torch.ones(1 << 18) for name in "abc"}
+    streamer.save(tensors, tmp_path / "m", key=KEY, max_shard_bytes=1 << 20)
+    os.mkfifo(tmp_path / "pipe")
+    key = tmp_path / "pipe"
+    verbs: dict[str, Callable[[], Any]] = {
+        "load": lambda: streamer.load(tmp_path / "m", key=key),
+        "open": lambda: streamer.open(tmp_path / "m", key=key)["b"],
+        "load_into": lambda: streamer.load_into(tmp_path / "m", {n: torch.zeros(1 << 18) for n in "abc"}, key=key),
+        "check": lambda: check(str(tmp_path / "m"), key=key, in_full=True),
+        "save": lambda: streamer.save(tensors, tmp_path / "new", key=key, max_shard_bytes=1 << 20),
+    }
+    writer = threading.Thread(target=lambda: key.write_bytes(KEY.hex().encode()))
+    writer.start()
+    verbs[verb]()
+    writer.join()
+
+
+def test_a_pipe_without_a_writer_does_not_wait_for_ever_regression(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keys, "PIPE_S", 0.05)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(streamer.EncryptionKeyError, match="cannot be read: nobody wrote a key into it"):
+        KeySource(str(tmp_path / "pipe")).new_key()

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import unicodedata
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import fsspec
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
+from fsspec.implementations.memory import MemoryFileSystem
 from servers.nginx import NginxServer
 
 import streamer
@@ -175,3 +177,70 @@ def test_streamer_of_fsspec_writes_nothing_outside_of_the_target_regression(tmp_
     finally:
         del fs.store["/names-up/../../evil"]
     assert not list(tmp_path.rglob("evil"))
+
+
+@pytest.mark.parametrize("kind", ["FIFO", "socket"])
+@pytest.mark.parametrize(
+    ("verb", "scheme"),
+    [("push", ""), ("copy", ""), ("pull", ""), ("copy", "simplecache::file://"), ("pull", "simplecache::file://")],
+)
+def test_what_is_no_file_is_named_before_anything_is_written_regression(
+    verb: str, scheme: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was left out in silence."""
+    source = tmp_path / "m"
+    (source / "sub").mkdir(parents=True)
+    (source / "config.json").write_text("{}")
+    monkeypatch.chdir(source / "sub")  # the whole path may be longer than a socket's
+    if kind == "FIFO":
+        os.mkfifo("odd")
+    else:
+        with socket.socket(socket.AF_UNIX) as bound:
+            bound.bind("odd")
+    words = [verb, f"{scheme}{source}", str(tmp_path / "new"), "--quiet"]
+    refused = CliRunner().invoke(main, words)
+    assert refused.exit_code not in (0, 1)
+    assert f"{source}/sub/odd: This is a " in refused.output
+    assert kind in refused.output
+    assert "--exclude" in refused.output
+    assert not (tmp_path / "new").exists() or not any((tmp_path / "new").glob("config.json"))
+    done = CliRunner().invoke(main, [*words, "--exclude", "sub/odd"])
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "new/config.json").read_text() == "{}"
+
+
+class ListsOtherwise(MemoryFileSystem):
+    """Lists a file of this name late, or by another name."""
+
+    protocol = "otherwise"
+    store: ClassVar[dict[str, Any]] = {}
+    pseudo_dirs: ClassVar[list[str]] = [""]
+    other_name: str | None = None
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return str(super()._strip_protocol(path.removeprefix("otherwise://")))
+
+    def ls(self, path: str, detail: bool = True, **named: Any) -> list[Any]:
+        entries = [dict(entry) for entry in super().ls(path, detail=True, **named)]
+        if self.other_name is None:
+            return [entry for entry in entries if not entry["name"].endswith("b.json")]
+        return [{**entry, "name": entry["name"].replace("b.json", self.other_name)} for entry in entries]
+
+
+@pytest.mark.parametrize("other_name", [None, "B.json"])
+def test_a_late_listing_is_no_changed_name_regression(
+    other_name: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A push that had sent everything failed, and said that the storage may have changed the name."""
+    monkeypatch.setattr(ListsOtherwise, "other_name", other_name)
+    fsspec.register_implementation("otherwise", ListsOtherwise, clobber=True)
+    source = filled(tmp_path / "source", ("a.json", "b.json"))
+    (source / "b.json").write_text("[1, 2, 3]")
+    done = run("push", str(source), f"otherwise://{tmp_path.name}-{other_name}")
+    if other_name is None:
+        assert done.exit_code == 0, done.output
+        assert "b.json: the storage finds it by name, but does not list it yet" in done.output + caplog.text
+    else:
+        assert done.exit_code != 0
+        assert "'b.json' was sent; the storage lists 'B.json', and not this name. All files were sent" in done.output
