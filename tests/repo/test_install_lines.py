@@ -50,4 +50,4 @@ def test_a_hint_names_the_extra_and_no_command_regression(scheme: str) -> None:
 
 def test_the_first_command_of_the_readme_installs_from_the_repository_regression() -> None:
     first = next(line for line in (ROOT / "README.md").read_text().splitlines() if "install" in line)
-    assert first.startswith('pip install "streamer[s3] @ git+URL"')
+    assert first.startswith('pip install ".[s3]"')
