@@ -29,11 +29,12 @@ class ReadableUpload(Upload, Protocol):
 
 def write_whole(store: Store, path: str, data: bytes) -> None:
     """Write one small object, and look at it."""
-    if not isinstance(store, UploadingStore):
-        store.write(path, data)  # type: ignore[attr-defined]  # see above
-        return
     replaced = info_if_present(store, path)
-    upload = owning(store.begin_upload(path, len(data), max(len(data), 1), replaced), store, path, replaced)
+    if isinstance(store, UploadingStore):
+        begun: Upload = store.begin_upload(path, len(data), max(len(data), 1), replaced)
+    else:
+        begun = _OneWrite(store, path)
+    upload = owning(begun, store, path, replaced)
     try:
         if data:
             upload.send(0, memoryview(data))
@@ -42,6 +43,25 @@ def write_whole(store: Store, path: str, data: bytes) -> None:
     except BaseException:
         upload.abort()
         raise
+
+
+class _OneWrite:
+    """An `Upload` to a store that only writes whole files, and cannot remove one."""
+
+    parallel_parts, needs_equal_parts = 1, False
+
+    def __init__(self, store: Store, path: str) -> None:
+        self._store, self._path, self._data = store, path, b""
+
+    def send(self, offset_bytes: int, part: memoryview) -> None:
+        del offset_bytes  # there is one part
+        self._data = bytes(part)
+
+    def finish(self) -> None:
+        self._store.write(self._path, self._data)  # type: ignore[attr-defined]  # it is a `WritableStore`
+
+    def abort(self) -> None:
+        """Do nothing: nothing is sent before `finish`."""
 
 
 def owning(upload: Upload, store: Store, path: str, replaced: ObjectInfo | None) -> OwningUpload:
@@ -101,7 +121,8 @@ class _VersionedUpload(ProvenUpload):
 
     def _remove(self, found: FoundObject) -> None:
         del found
-        self._store.remove(self._path)  # type: ignore[attr-defined]  # it is an `UploadingStore`, too
+        if isinstance(self._store, UploadingStore):
+            self._store.remove(self._path)
 
     def _discard(self) -> None:
         self._upload.abort()
