@@ -20,7 +20,7 @@ from typing import Any
 
 from streamer.core.options.limits import Limits, ListingCount
 from streamer.core.quoting import printable, quoted
-from streamer.core.store.digests import CHECKSUMS, NoDigest, ObjectDigest, PartDigest
+from streamer.core.store.digests import CHECKSUMS, NoDigest, ObjectDigest, PartDigest, doubt_of, is_sound
 from streamer.core.store.sources import MAX_SIZE_BYTES, AnswerChecksum, HttpSource, ObjectInfo
 from streamer.plugins.guard.calls import BrokenContractError, kind_of
 
@@ -104,7 +104,10 @@ def names_in(answer: Any, limits: Limits, uri: str | None) -> list[str]:
     count, names = ListingCount(limits, uri or ""), set()
     for each in answer:
         count.add(1)
-        names.add(str(text_in(each, "name of a folder")))
+        name = str(text_in(each, "name of a folder"))
+        if "/" in name:
+            raise BrokenContractError(f"listed {quoted(name)}, which is not the name of one folder: it has a slash")
+        names.add(name)
     return sorted(names)
 
 
@@ -127,8 +130,8 @@ def is_directly_in(folder: str, path: str) -> bool:
     return bool(rest) and "/" not in rest
 
 
-def digest_in(answer: Any) -> ObjectDigest | NoDigest:
-    """Return the digest of an object; the caller checks whether it fits the object's size."""
+def digest_in(answer: Any, info: ObjectInfo) -> ObjectDigest | NoDigest:
+    """Return the digest of an object."""
     if isinstance(answer, NoDigest):
         text_in(answer.reason, "reason of NoDigest")
         return answer
@@ -140,6 +143,11 @@ def digest_in(answer: Any) -> ObjectDigest | NoDigest:
             raise BrokenContractError(f"has {kind_of(part)} among its parts, not a PartDigest")
         text_in(part.value, "value of a part")
         number_in(part.end, "end of a part", 0, MAX_SIZE_BYTES)
+    if doubt_of(answer, info.version) is None and not is_sound(answer, info.size_bytes):
+        raise BrokenContractError(
+            f"gave a digest by {quoted(answer.algorithm)} that is not sound: its algorithm is unknown, its parts do "
+            f"not cover the {info.size_bytes} bytes of the object, or a value is not all its digits in lower case"
+        )
     return answer
 
 

@@ -10,6 +10,7 @@ not taken for the user's. No error shows a secret of the URL or its options.
 
 from __future__ import annotations
 
+import errno
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -59,6 +60,7 @@ _BUILTIN_ERRORS: tuple[tuple[tuple[type[BaseException], ...], type[StorageError]
     ((TimeoutError,), TransferTimeoutError, "The storage did not answer in time"),
     ((ConnectionError,), ConnectError, "No connection to the storage"),
 )
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
 
 Answer = TypeVar("Answer")
 
@@ -179,6 +181,8 @@ def _meaning(error: BaseException, method: str) -> tuple[type[StorageError], str
             # Before a store is open no object was requested, so the missing file belongs to the plug-in.
             return None if own is ObjectNotFoundError and method == HOOK else (own, words, None)
     try:
+        if isinstance(error, OSError) and error.errno in _FULL:
+            return StorageError, "The storage is full, or cannot be written", None
         if not is_transient(error):
             return None
         statuses = [getattr(error, name, None) for name in ("status", "status_code")]

@@ -9,6 +9,7 @@ that names the plug-in. Stores of this package are not wrapped.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -47,12 +48,13 @@ class GuardedUpload:
 
     def __init__(self, upload: Upload, calls: Calls, uri: str | None) -> None:
         self._upload, self._calls, self.uri = upload, calls, uri
-        self.parallel_parts = upload.parallel_parts
+        self.parallel_parts = int(upload.parallel_parts)
         self.needs_equal_parts = bool(getattr(upload, "needs_equal_parts", True))
 
     def send(self, offset_bytes: int, part: memoryview) -> None:
         """Send one part; raises as `Upload.send`."""
-        self._calls.ask("send", lambda: self._upload.send(offset_bytes, part), self.uri)
+        readable = part.toreadonly()  # the memory of the user's tensors
+        self._calls.ask("send", lambda: self._upload.send(offset_bytes, readable), self.uri)
 
     def finish(self) -> None:
         """Make the object visible; raises as `Upload.finish`."""
@@ -66,11 +68,11 @@ class GuardedUpload:
 def upload_in(answer: Any) -> Upload:
     """Return an answer if it is an upload."""
     lacking = [name for name in METHODS_OF_UPLOADS if not callable(getattr(answer, name, None))]
-    parallel_parts = getattr(answer, "parallel_parts", None)
-    if not isinstance(parallel_parts, int) or parallel_parts < 1:
+    if not hasattr(answer, "parallel_parts"):
         lacking.append("parallel_parts")
     if lacking:
         raise BrokenContractError(f"returned {kind_of(answer)}, which lacks {', '.join(lacking)}")
+    number_in(answer.parallel_parts, "parallel_parts", 1, sys.maxsize)
     upload: Upload = answer
     return upload
 
@@ -186,7 +188,7 @@ class GuardedStore:
         self._calls.ask("close", self._store.close, limit_s=limit_s)
 
     def _digest(self, info: ObjectInfo) -> ObjectDigest | NoDigest:
-        return self._calls.ask("digest", lambda: digest_in(self._store.digest(info)), info.uri)
+        return self._calls.ask("digest", lambda: digest_in(self._store.digest(info), info), info.uri)
 
     def _folders(self, prefix: str) -> list[str]:
         uri = self._uri(prefix)
