@@ -13,7 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from streamer._pull.listing import is_safe, is_selected
-from streamer.core.checkpoint.file_bytes import MOST_BYTES, read_files, sized, without_large
+from streamer.core.checkpoint.file_bytes import MOST_BYTES, read_files, without_large
+from streamer.core.checkpoint.shards import sized
 from streamer.core.errors import AccessDeniedError
 from streamer.core.folders.private_folders import room_in
 from streamer.core.log import OwnLogger

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from streamer import _native
-from streamer.core.checkpoint.shards import check_unchanged, source_object
+from streamer.core.checkpoint.shards import check_unchanged, size_of, sized, source_object
 from streamer.core.checkpoint.store_verification import mismatch
 from streamer.core.checkpoint.strategies import digests_of
 from streamer.core.engine.byte_reads import read_ranges
@@ -36,7 +36,6 @@ __all__ = [
     "hash_of",
     "named_files",
     "read_files",
-    "sized",
     "without_large",
 ]
 
@@ -130,7 +129,7 @@ class FileBytes:
 
     Attributes:
         store: The store of the file.
-        info: The store's description of the file.
+        info: The store's description of the file, with its size.
         settings: How to read the file.
     """
 
@@ -141,7 +140,7 @@ class FileBytes:
     @property
     def size_bytes(self) -> int:
         """Size of the file in bytes."""
-        return self.info.size_bytes or 0
+        return size_of(self.info)
 
     def digest(self) -> ObjectDigest | NoDigest:
         """Return the digest that the storage keeps of the file's content, or the reason why it has none."""
@@ -239,11 +238,6 @@ def named_files(store: Store, names: Sequence[str]) -> list[ObjectInfo]:
         return None
 
     return [info for info in in_parallel(info_of, names, role="info") if info is not None]
-
-
-def sized(store: Store, infos: Sequence[ObjectInfo]) -> list[ObjectInfo]:
-    """Look up the sizes that a listing lacks."""
-    return in_parallel(lambda info: store.info(info.path) if info.size_bytes is None else info, infos, role="info")
 
 
 def without_large(infos: Mapping[str, ObjectInfo], most_bytes: int) -> dict[str, ObjectInfo]:

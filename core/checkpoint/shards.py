@@ -49,6 +49,8 @@ __all__ = [
     "read_index",
     "settled",
     "shards_of",
+    "size_of",
+    "sized",
     "source_object",
 ]
 
@@ -184,15 +186,18 @@ def shards_of(store: Store, label: str, infos: list[ObjectInfo], kind: Kind = "f
     if len(infos) > MOST_SHARDS:
         hint = "Load fewer of them with a pattern, or join them into larger shards"
         raise FormatError(f"these are {len(infos)} shards, more than the {MOST_SHARDS} allowed", uri=label, hint=hint)
-    # Some listings lack all or some sizes.
-    sized = in_parallel(lambda info: store.info(info.path) if info.size_bytes is None else info, infos, role="info")
-    sized = settled(store, sized)
-    return Shards(label, objects_of(store, sized), None, sized, kind=kind)
+    infos = settled(store, sized(store, infos))
+    return Shards(label, objects_of(store, infos), None, infos, kind=kind)
 
 
 def objects_of(store: Store, infos: list[ObjectInfo]) -> list[SourceObject]:
     """Return the sources of objects; raises as `source_object`."""
     return in_parallel(lambda info: source_object(store, info), infos, role="source")
+
+
+def sized(store: Store, infos: Sequence[ObjectInfo]) -> list[ObjectInfo]:
+    """Look up the sizes that a listing lacks."""
+    return in_parallel(lambda info: store.info(info.path) if info.size_bytes is None else info, infos, role="info")
 
 
 def settled(store: Store, infos: Sequence[ObjectInfo]) -> list[ObjectInfo]:
@@ -236,12 +241,9 @@ def check_unchanged(before: ObjectInfo, after: ObjectInfo | None) -> None:
 
 def source_object(store: Store, info: ObjectInfo) -> SourceObject:
     """Return the source of an object, from which its bytes are read."""
-    (info,) = settled(store, [info])
-    if info.size_bytes is None:
-        raise StorageError(
-            "the storage does not report the size of this object", uri=info.uri, hint="Download it and load the copy"
-        )
-    if not 0 <= info.size_bytes <= MAX_SIZE_BYTES:
+    (info,) = settled(store, sized(store, [info]))
+    size_bytes = size_of(info)
+    if not 0 <= size_bytes <= MAX_SIZE_BYTES:
         raise StorageError(
             "the storage reports a size that no file can have", uri=info.uri, hint="Check the storage's endpoint"
         )
@@ -249,12 +251,21 @@ def source_object(store: Store, info: ObjectInfo) -> SourceObject:
     return SourceObject(
         info.uri,
         source,
-        info.size_bytes,
+        size_bytes,
         server=getattr(store, "server", ""),
         stored_version=info.version,
         is_settled=info.is_settled,
         identity=identity_of(store, info, source),
     )
+
+
+def size_of(info: ObjectInfo) -> int:
+    """Return the size of an object that was looked up."""
+    if info.size_bytes is None:
+        raise StorageError(
+            "the storage does not report the size of this object", uri=info.uri, hint="Download it and load the copy"
+        )
+    return info.size_bytes
 
 
 def name_of(info: ObjectInfo) -> str:

@@ -74,7 +74,7 @@ class SavedCheckpoint:
         info = self._listed.get(path)
         root = store.root.rstrip("/")
         try:
-            if info is None or info.size_bytes is None:
+            if info is None:
                 info = store.info(path_in(root, path))
             return source_object(store, info)
         except ObjectNotFoundError as error:

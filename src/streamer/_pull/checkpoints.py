@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
+from streamer._pull.listing import Listing
 from streamer.core.checkpoint.catalog import not_held
 from streamer.core.checkpoint.missing import check_whole, missing_shard
 from streamer.core.format.header import LENGTH_BYTES, Header, header_size_bytes, parse_header
@@ -42,8 +43,14 @@ class Copied:
     label: str = ""
 
 
-def check_series(listed: Collection[str], chosen: Collection[str], label: str) -> None:
-    """Check that no numbered shard is missing in the storage, for folders without an index among the chosen files."""
+def check_series(listing: Listing, chosen: Collection[str], label: str) -> None:
+    """Check that no numbered shard is missing in the storage, for folders without an index among the chosen files.
+
+    A shard that the URI itself names is copied alone.
+    """
+    if listing.is_file:
+        return
+    listed = listing.files
     indexed = {_folder_of(name) for name in chosen if is_of(name, WEIGHTS_INDEX_SUFFIX)}
     for folder in sorted({_folder_of(name) for name in chosen} - indexed):
         names = {name: name[len(folder) :] for name in listed if _folder_of(name) == folder}

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 
-from streamer.core.checkpoint.file_bytes import USUAL_FILES, named_files, sized
+from streamer.core.checkpoint.file_bytes import USUAL_FILES, named_files
 from streamer.core.checkpoint.missing import INCOMPLETE, nothing_there, refuse_half_pulled
 from streamer.core.checkpoint.other_weights import is_found_by_name
-from streamer.core.checkpoint.shards import check_unchanged, info_of, infos_of_shards, read_index
+from streamer.core.checkpoint.shards import check_unchanged, info_of, infos_of_shards, read_index, sized
 from streamer.core.errors import AccessDeniedError, FormatError, ObjectNotFoundError, StorageError, UsageError
 from streamer.core.format.shard_names import INDEX_SUFFIX, SHARD_SUFFIX, USUAL_INDEX, USUAL_SHARD
 from streamer.core.log import OwnLogger

@@ -25,13 +25,13 @@ from streamer._pull.record import PulledFile, PulledFolder, PullReport, Wanted
 from streamer._pull.resumed_file import READ_BYTES, Part, name_of_part
 from streamer._pull.transfer import Incoming, transfer
 from streamer.backends.posix.store import PosixStore
-from streamer.core.checkpoint.file_bytes import OWN, FileDigests, hash_of, sized, without_large
+from streamer.core.checkpoint.file_bytes import OWN, FileDigests, hash_of, without_large
 from streamer.core.checkpoint.other_weights import (
     check_replaceable,
     is_manifest,
     weights_in_the_way,
 )
-from streamer.core.checkpoint.shards import settled, source_object
+from streamer.core.checkpoint.shards import settled, sized, source_object
 from streamer.core.checkpoint.strategies import digests_of
 from streamer.core.disk import disk_name
 from streamer.core.encryption.keys import check_lone_context
@@ -92,7 +92,7 @@ class _Pull:
         chosen = self._chosen(listing.files)
         self._place = identity_of(self._store, ObjectInfo(self._store.root, self._label, None))
         self._is_same_place = self._record is not None and is_sealed(self._place, self._record.seal)
-        check_series(listing.files, chosen, self._label)
+        check_series(listing, chosen, self._label)
         kept = self._kept(chosen)
         gone, others = self._others(listing, chosen)
         known = self._record.files if self._record else {}

@@ -29,14 +29,14 @@ from streamer._pull.record import Wanted
 from streamer._push.order import turn
 from streamer._push.report import PushReport
 from streamer._save.writing import Writing, uploading_store
-from streamer.core.checkpoint.file_bytes import FileBytes, are_equal, sized
+from streamer.core.checkpoint.file_bytes import FileBytes, are_equal
 from streamer.core.checkpoint.other_weights import (
     check_replaceable,
     is_index,
     is_manifest,
     weights_in_the_way,
 )
-from streamer.core.checkpoint.shards import settled
+from streamer.core.checkpoint.shards import settled, sized
 from streamer.core.disk import disk_name
 from streamer.core.encryption.keys import check_lone_context
 from streamer.core.errors import AccessDeniedError, ChangedError, ObjectNotFoundError, StorageError, UsageError
@@ -168,7 +168,7 @@ class _Push:
         check_names(names, source.label)
         for name in names:
             check_can_hold(scheme_of(self._to.uri), name, self._to.label)
-        check_series(listed, names, source.label)
+        check_series(listing, names, source.label)
         infos = settled(source.store, sized(source.store, [listed[name] for name in names]))
         return {name: FileBytes(source.store, info, self._settings) for name, info in zip(names, infos, strict=True)}
 
@@ -221,8 +221,9 @@ class _Push:
         if name is None:
             return False
         (own,) = sized(self._source.store, [listing.files[name]])
+        (there,) = sized(self._target, [info])
         return are_equal(
-            FileBytes(self._source.store, own, self._settings), FileBytes(self._target, info, self._settings)
+            FileBytes(self._source.store, own, self._settings), FileBytes(self._target, there, self._settings)
         )
 
     def _send_all(

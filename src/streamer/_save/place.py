@@ -21,6 +21,7 @@ from streamer._save.parts import ShardBytes
 from streamer.core.checkpoint.file_bytes import FileBytes, has_content
 from streamer.core.checkpoint.other_weights import check_replaceable, is_found_by_name, weights_in_the_way
 from streamer.core.checkpoint.saved_tensors import shard_names
+from streamer.core.checkpoint.shards import size_of, sized
 from streamer.core.engine.byte_reads import read_ranges
 from streamer.core.engine.session import SourceObject
 from streamer.core.errors import (
@@ -168,7 +169,9 @@ def place_of(
             check_replaceable(store, others, settings, hint=_SAVE_TO_FOLDER)
     else:
         place = _folder(store, shards, settings, overwrite=overwrite, resumed=resumed)
-    if place.existing and not overwrite:
+    # A save that ended early may have written the manifest, too: without an index it belongs to the shards.
+    older = {name: info for name, info in place.existing.items() if not place.left or name != place.manifest}
+    if older and not overwrite:
         raise _refusal(place.existing)
     return place
 
@@ -201,9 +204,7 @@ def _refusal(existing: Mapping[str, ObjectInfo]) -> UsageError:
 def old_manifest(store: Store, place: Place, settings: Settings) -> Manifest | None:
     """Read the manifest of the older checkpoint; None if there is none, or if it cannot be read."""
     info = place.existing.get(place.manifest)
-    if info is not None and info.size_bytes is None:  # the listing of a web server has only sizes of shards
-        info = info_if_present(store, info.path)
-    if info is None or not 0 < (info.size_bytes or 0) <= MAX_MANIFEST_BYTES:
+    if info is None or not 0 < size_of(info) <= MAX_MANIFEST_BYTES:
         return None
     try:
         return parse_manifest(_content(store, info, settings), uri=info.uri)
@@ -219,7 +220,9 @@ def _present(store: Store, paths: Sequence[str]) -> dict[str, ObjectInfo]:
 def _folder(store: Store, shards: int, settings: Settings, *, overwrite: bool, resumed: Resumed | None) -> Place:
     folder = f"{store.root.rstrip('/')}/"
     listed = {info.path.rpartition("/")[2]: info for info in store.find(store.root)}
-    existing = {name: info for name, info in listed.items() if is_of_checkpoint(name) or name == USUAL_MANIFEST}
+    names_there = [name for name in listed if is_of_checkpoint(name) or name == USUAL_MANIFEST]
+    with writers_errors():
+        existing = dict(zip(names_there, sized(store, [listed[name] for name in names_there]), strict=True))
     if overwrite:
         _check_belongs(store, existing, settings)
     # A single file replaces a single file without an index. In all other cases, readers need an index to know which of
@@ -255,7 +258,7 @@ def _check_belongs(store: Store, existing: dict[str, ObjectInfo], settings: Sett
 
 
 def _named_in(store: Store, info: ObjectInfo, settings: Settings) -> frozenset[str]:
-    check_index_size(info.size_bytes or 0, uri=info.uri)
+    check_index_size(size_of(info), uri=info.uri)
     content = _content(store, info, settings)
     try:
         return frozenset(parse_index(content, uri=info.uri).shards)
@@ -265,7 +268,7 @@ def _named_in(store: Store, info: ObjectInfo, settings: Settings) -> frozenset[s
 
 
 def _content(store: Store, info: ObjectInfo, settings: Settings) -> bytes:
-    size_bytes = info.size_bytes or 0
+    size_bytes = size_of(info)
     source = SourceObject(info.uri, store.source(info), size_bytes)
     with writers_errors():
         content, _ = read_ranges([source], [(0, 0, size_bytes)], settings, what="indexes")

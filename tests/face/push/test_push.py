@@ -144,6 +144,16 @@ def test_a_folder_on_a_disk_with_the_files_suffix_stays_a_folder(tmp_path: Path)
     assert (tmp_path / "there.json/a.json").read_text() == "{}"
 
 
+@pytest.mark.parametrize("verb", ["pull", "push", "copy"])
+def test_one_shard_that_is_named_is_copied_alone_regression(verb: str, tmp_path: Path) -> None:
+    checkpoint(tmp_path / "model")
+    shard = min((tmp_path / "model").rglob("*-of-*.safetensors"))
+    done = invoke(verb, str(shard), f"{tmp_path}/copy/", "--quiet")
+    assert (done.exit_code, done.output) == (0, "")
+    copied = {name: content for name, content in content_of(tmp_path / "copy").items() if not name.startswith(".")}
+    assert copied == {shard.name: shard.read_bytes()}
+
+
 def test_an_index_is_copied_with_its_shards_regression(s3_server: SeaweedServer, tmp_path: Path) -> None:
     checkpoint(tmp_path / "model")
     target = Target(f"s3://private/of-index-{tmp_path.name}", s3_server.storage_options())
