@@ -11,14 +11,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from streamer.backends.client.answer_times import AnswerTimes
-from streamer.backends.client.answer_values import FOREIGN, described, is_text, parse_size
+from streamer.backends.client.answer_values import FOREIGN, described, is_plain, is_text, parse_size
 from streamer.backends.client.error_rows import row_of_status
 from streamer.backends.client.exchange import send
 from streamer.backends.client.retry import answered
+from streamer.core.engine.native_errors import HOW_TO_STORE
 from streamer.core.errors import RangeResponseError, StorageError
 from streamer.core.store.sources import HttpSource
 
-__all__ = ["DOWNLOAD_IT", "FIRST_BYTE", "MEND_RANGES", "size_by_first_byte", "size_of"]
+__all__ = ["DOWNLOAD_IT", "FIRST_BYTE", "HOW_TO_STORE", "MEND_RANGES", "size_by_first_byte", "size_of"]
 
 FIRST_BYTE = {"Range": "bytes=0-0"}
 _RANGE = re.compile(r"bytes\s+0-0/([0-9]+|\*)", re.IGNORECASE)
@@ -63,6 +64,9 @@ def size_by_first_byte(source: HttpSource, times: AnswerTimes, uri: str) -> int:
     response.finish() if status == 206 else response.close()  # a short body is read so that the connection is kept
     if status == 416 and _EMPTY.fullmatch(headers.get("content-range", "").strip()):
         return 0
+    if status < 300 and not is_plain(headers):
+        what = f"The object is compressed ({headers['content-encoding'][:40]})"
+        raise RangeResponseError(what, uri=uri, status=status, hint=HOW_TO_STORE)
     if status >= 300:
         raise row_of_status(status, _NO_SIZE).error(uri, status=status, attempts=attempts.number)
     size_bytes, _ = size_of(status, headers, uri)

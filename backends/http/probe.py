@@ -22,10 +22,11 @@ from streamer.backends.client.answer_values import (
     described,
     is_plain,
     parse_size,
+    parse_word,
     quoted_start,
 )
 from streamer.backends.client.exchange import Response
-from streamer.backends.client.first_byte import DOWNLOAD_IT, FIRST_BYTE, MEND_RANGES, size_of
+from streamer.backends.client.first_byte import DOWNLOAD_IT, FIRST_BYTE, HOW_TO_STORE, MEND_RANGES, size_of
 from streamer.backends.client.redirects import Hop
 from streamer.backends.http.client import HttpClient
 from streamer.backends.http.index_page import MAX_PAGE_BYTES, NAME_THE_INDEX, is_page, is_whole, media_type
@@ -150,10 +151,11 @@ def probe_of(hop: Hop, headers: Mapping[str, str], size_bytes: int, *, has_range
 def check_kind(headers: Mapping[str, str], path: str, uri: str) -> None:
     """Refuse an answer that is compressed, or a web page in place of a file."""
     if not is_plain(headers):
+        encoding = parse_word(headers.get("content-encoding", "")) or "in several ways"
         raise RangeResponseError(
-            "The server compresses the file, though it was asked not to",
+            f"The server sends the file compressed ({encoding}), though it was asked not to",
             uri=uri,
-            hint="Turn compression off for these files, in the server or in the proxy before it",
+            hint=HOW_TO_STORE,
         )
     is_page = media_type(headers) == "text/html"
     if is_page and path.lower().endswith(_WEIGHTS):

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from streamer import _native
 from streamer.core.cache.folder import CacheFolder, Held
-from streamer.core.secrets.redact import redact
+from streamer.core.secrets.redact import KEY_SCHEMES, redact
 
 __all__ = ["Content", "check", "contents", "is_named"]
+
+_SIGNED = re.compile(r"[?&](?:sig|[\w-]*Signature)=|://[^/]*:[^/]*@")
 
 
 @dataclass(frozen=True)
@@ -43,13 +46,15 @@ def contents(folder: CacheFolder) -> list[Content]:
 
 
 def is_named(content: Content, uri: str) -> bool:
-    """Whether a URI names an object or a folder above it.
+    """Whether a URI names an object or a folder above it; a ``?`` is part of a key, unless a signature follows.
 
     Example:
-        >>> is_named(Content("s3://b/m/a.safetensors", "1", 0, 0, 0, 0.0, ""), "s3://b/m")
-        True
+        >>> cached = Content("s3://b/m/a.safetensors", "1", 0, 0, 0, 0.0, "")
+        >>> [is_named(cached, f"s3://b/m{rest}") for rest in ("", "/a.safetensors", "/a.safetensors?x")]
+        [True, True, False]
     """
-    plain = redact(uri).rstrip("/")
+    is_name = uri.partition("://")[0].lower() in KEY_SCHEMES and not _SIGNED.search(uri)
+    plain = (uri.replace("?generation=", "#") if is_name else redact(uri)).rstrip("/")
     return bool(plain) and (content.uri == plain or content.uri.startswith(f"{plain}/"))
 
 

@@ -38,7 +38,7 @@ class Identity:
     """What is cached.
 
     Attributes:
-        uri: The URI, without secrets, to be shown.
+        uri: The URI, without secrets, to be shown; with the whole name of the object.
         server: The server, as the store names it.
         version: The object's version, as the store describes it.
         size_bytes: Size of the object.
@@ -71,7 +71,7 @@ def identity_of(source_object: SourceObject, salt: bytes) -> Identity:
     server = source_object.server or host
     version = source_object.stored_version or ""
     salted = hmac.new(salt, source_object.identity.encode(), "sha256").hexdigest()
-    return Identity(source_object.uri, server, version, source_object.size_bytes, salted)
+    return Identity(source_object.name or source_object.uri, server, version, source_object.size_bytes, salted)
 
 
 def why_not_cached(source_object: SourceObject) -> str | None:

@@ -25,7 +25,7 @@ from streamer.core.log import OwnLogger
 from streamer.core.options.settings import Settings
 from streamer.core.quoting import counted, names_text
 from streamer.core.store.identities import identity_of
-from streamer.core.store.names import name_in, path_in
+from streamer.core.store.names import name_in, path_in, whole_name
 from streamer.core.store.parallel import in_parallel
 from streamer.core.store.sources import MAX_SIZE_BYTES, ObjectInfo, Store
 from streamer.core.store.versions import YOUNG_S, is_same_version
@@ -256,6 +256,7 @@ def source_object(store: Store, info: ObjectInfo) -> SourceObject:
         stored_version=info.version,
         is_settled=info.is_settled,
         identity=identity_of(store, info, source),
+        name=whole_name(info.uri, info.path),
     )
 
 

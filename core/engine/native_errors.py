@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from streamer.core import errors
@@ -17,11 +18,19 @@ if TYPE_CHECKING:
 __all__ = [
     "ARCHIVED",
     "HOW_TO_RESTORE",
+    "HOW_TO_STORE",
     "IS_ARCHIVED",
     "checksum_error",
     "error_from_native",
     "tampered_error",
 ]
+
+
+HOW_TO_STORE = (
+    "If the object is stored so (its Content-Encoding), ranges of it cannot be read: upload it without compression, or "
+    "download and decompress it; otherwise turn compression off, in the server or in the proxy before it"
+)
+_OF_COMPRESSION = re.compile("encoded the range|stored compressed")  # in native/http/range_response.cc
 
 
 class _Row(NamedTuple):
@@ -130,6 +139,8 @@ def _hint_for(native: ReadError, is_http: bool) -> str:
         return _WITHOUT_PROXY[native.code]
     if native.http_status in _BUSY and native.code != "object_failure":
         return _BUSY_HINT
+    if native.code == "range_response" and _OF_COMPRESSION.search(native.detail):
+        return HOW_TO_STORE
     flaw = flaw_in(native.detail) if native.code == "tls" else None
     return flaw.hint if flaw else _TABLE[native.code].hint
 

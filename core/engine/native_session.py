@@ -60,6 +60,7 @@ class SourceObject:
         stored_version: The version in the store's description before anything was read, or None.
         cache: The object's place in a cache of this machine, or None.
         is_of_cache: The object is a file of that cache, to which other processes may be writing.
+        name: The URI with the object's whole name, if `uri` lacks a part of it (`whole_name`).
         is_settled: Whether the version tells these bytes from any others, so that they may be kept under it.
     """
 
@@ -74,6 +75,7 @@ class SourceObject:
     is_of_cache: bool = False
     identity: str = field(default="", repr=False)
     is_settled: bool = True
+    name: str = field(default="", repr=False)
 
 
 def make_engine(

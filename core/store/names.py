@@ -7,8 +7,9 @@ from urllib.parse import quote, unquote
 
 from streamer.core.errors import UsageError
 from streamer.core.quoting import quoted
+from streamer.core.secrets.redact import KEY_SCHEMES
 
-__all__ = ["check_can_hold", "is_url", "name_in", "path_in", "scheme_of", "unquoted"]
+__all__ = ["check_can_hold", "is_url", "name_in", "path_in", "scheme_of", "unquoted", "whole_name"]
 
 # Google refuses line ends; Azure and its clients take a backslash for a slash.
 _REFUSED = {**dict.fromkeys(("gs", "gcs"), "\r\n"), **dict.fromkeys(("az", "abfs", "abfss", "wasb", "wasbs"), "\\")}
@@ -41,6 +42,18 @@ def scheme_of(uri: str) -> str:
 def is_url(path: str) -> bool:
     """Say whether a store's own path is a URL, as those of web servers are."""
     return "://" in path
+
+
+def whole_name(uri: str, path: str) -> str:
+    """Return the URI of an object that exists with its whole name: for messages, it ends where a query may begin.
+
+    Example:
+        >>> whole_name("s3://bucket/what", "bucket/what?.json"), whole_name("https://host/get", "https://host/get")
+        ('s3://bucket/what?.json', 'https://host/get')
+    """
+    _, mark, rest = path.partition("?")
+    has_more = mark and scheme_of(uri) in KEY_SCHEMES
+    return uri.partition("?")[0] + mark + rest if has_more else uri
 
 
 def name_in(path: str) -> str:

@@ -11,8 +11,7 @@
 namespace streamer {
 namespace {
 
-// Maximum length of a list header, such as Content-Encoding. Normal lists are a few words.
-constexpr std::size_t kLongestList = 4096;
+constexpr std::size_t kLongestList = 4096;  // of a header; normal lists are a few words
 
 std::string_view trim(std::string_view text) {
   const auto is_space = [](char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; };
@@ -51,9 +50,8 @@ bool all_of_list(std::string_view list, Predicate&& is_fine) {
   }
 }
 
-// Some servers remove the framing of an upload ("aws-chunked") but keep its name as the encoding of
-// the object. A body that really has the framing differs in size from the object, or lacks this
-// name.
+// Some servers remove the framing of an upload ("aws-chunked") but keep its name as the encoding.
+// A body that really has the framing differs in size from the object, or lacks this name.
 bool is_plain(std::string_view content_encoding) {
   return all_of_list(content_encoding, [](std::string_view token) {
     return token.empty() || equals_ignoring_case(token, "identity") ||
@@ -92,8 +90,7 @@ ErrorCode code_of_denial(int status, std::string_view storage_code, std::string_
       is_one_of(storage_code, {"ExpiredToken", "RequestExpired", "TokenRefreshRequired"})) {
     return ErrorCode::kCredentialsExpired;
   }
-  // S3 compares the time of a signature with its own clock. For a signed URL, only the message says
-  // that this comparison failed.
+  // S3 compares the time of a signature with its own clock; for a signed URL only the message says.
   if (storage_code == "RequestTimeTooSkewed" ||
       message.find("not valid yet") != std::string_view::npos ||
       message.find("not yet valid") != std::string_view::npos) {
@@ -168,8 +165,7 @@ std::string sentence_for(ErrorCode code, int status, std::string_view message) {
     default:
       text = status == 429 ? "the server wants fewer requests" : "the server failed";
   }
-  const std::string_view line =
-      message.substr(0, message.find('\n'));  // Azure appends the request id and the time
+  const std::string_view line = message.substr(0, message.find('\n'));  // Azure adds an id
   if (!line.empty()) text.append(": ").append(line.substr(0, 200));
   return text;
 }
@@ -186,11 +182,15 @@ std::optional<ReadError> check_status(const RangeRequest& request, const Respons
     error.storage_code = storage_code.substr(0, 100);
     return error;
   }
-  const bool is_whole = request.begin == 0 && request.end == request.size;
+  const bool is_stored_so = is_plain(head.stored_encoding);
+  const bool is_whole = request.begin == 0 && request.end == request.size && is_stored_so;
   if (head.status == 200 && is_whole) return std::nullopt;
   if (head.status >= 200 && head.status < 300) {
     return error_of(ErrorCode::kRangeResponse,
-                    "the server ignored the range and sent something else", request, head);
+                    is_stored_so
+                        ? "the server ignored the range and sent something else"
+                        : "the object is stored compressed, and the server decompresses it",
+                    request, head);
   }
   const ErrorCode code = code_of_status(head.status, body);
   ReadError error = error_of(code, sentence_for(code, head.status, message), request, head);
@@ -199,8 +199,7 @@ std::optional<ReadError> check_status(const RangeRequest& request, const Respons
 }
 
 // RFC 9110 allows a server to leave the total size open ("*"). Then a version must prove that the
-// object is still the same. The version is either in the URL or in the response; a version in the
-// response is compared with earlier ones.
+// object is still the same: in the URL, or in the response, where it is compared with earlier ones.
 std::optional<std::string> fault_of_range(const RangeRequest& request, const ResponseHead& head) {
   if (head.status != 206) return std::nullopt;
   const auto total = total_of(head.content_range, request);
@@ -231,6 +230,7 @@ void ResponseHead::take_line(std::string_view line) {
   if (is("content-range")) content_range = value;
   if (is("content-length")) content_length = parse_number(value);
   if (is("content-encoding")) add_to_list(content_encoding, value);
+  if (is("x-goog-stored-content-encoding")) add_to_list(stored_encoding, value);
   if (is("content-type")) content_type = value.substr(0, 128);
   if (!version_header.empty() && is(version_header)) version = value;
   if (!checksum_header.empty() && is(checksum_header)) checksum = value.substr(0, 128);

@@ -41,6 +41,7 @@ struct ResponseHead {
   std::optional<std::uint64_t> content_length;
   std::string content_encoding;
   std::string content_type;
+  std::string stored_encoding;  // of the object, if Google Cloud Storage decodes it
   std::string version;
   std::string checksum;
   std::string request_id;

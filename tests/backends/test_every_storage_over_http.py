@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -275,6 +276,24 @@ def test_an_encoding_is_refused_also_beside_that_name(storage: str, coding: str)
 
     with one_file(script) as server, pytest.raises(streamer.RangeResponseError, match="encoded the range"):
         loaded(storage, server)
+
+
+@pytest.mark.parametrize("is_decoded", [False, True])
+@pytest.mark.parametrize("storage", FILES)
+def test_an_object_that_is_stored_compressed_is_named_as_such_regression(storage: str, is_decoded: bool) -> None:
+    """It was "does not honour byte ranges". Google Cloud Storage may decode it, and then ignores the range."""
+    stored = gzip.compress(DATA)
+
+    def script(request: Request, answer: Answer) -> None:
+        if is_decoded and is_block(request):
+            answer.become(200, DATA, x_goog_generation="7", x_goog_stored_content_encoding="gzip", ETag='"v1"')
+        elif "/storage/v1/b/" not in request.path or "/download/" in request.path:
+            answer.headers["Content-Encoding"] = "identity" if is_decoded else "gzip"
+
+    with one_file(script, stored) as server, pytest.raises(streamer.RangeResponseError) as caught:
+        loaded(storage, server)
+    assert "upload it without compression" in str(caught.value)
+    assert ("stored compressed" if is_decoded else "gzip") in str(caught.value)
 
 
 @pytest.mark.parametrize("is_cut", [True, False])

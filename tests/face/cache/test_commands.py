@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from urllib.parse import parse_qs, unquote, urlsplit
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
 from safetensors.numpy import save
-from servers.one_file import is_block, one_file, place_of
+from servers.listed_folder import LISTINGS, is_listing, shard
+from servers.one_file import FILES, is_block, one_file, place_of
 
 import streamer
 from streamer import _native
@@ -163,3 +165,30 @@ def test_no_secret_of_a_url_is_printed(folder):
     folder.mkdir(mode=0o700)
     result = run("rm", "https://host/a.safetensors?sig=CANARY")
     assert "CANARY" not in result.output
+
+
+@pytest.mark.parametrize("storage", LISTINGS)
+def test_a_question_mark_in_a_name_is_no_query_regression(storage, folder):
+    """``cache rm …/0?x.safetensors`` removed …/0, and the list showed both alike."""
+
+    def script(request, answer):
+        if is_listing(request):
+            query = {name: values[0] for name, values in parse_qs(urlsplit(request.path).query).items()}
+            LISTINGS[storage](query, answer, server.url.removesuffix("/object"))
+            answer.body = answer.body.replace(b"m/1.safetensors", b"m/0?x.safetensors")
+            answer.headers["Content-Length"] = str(len(answer.body))
+        elif request.begin < request.end and answer.status == 206:
+            name = unquote(urlsplit(request.path).path).rpartition("/")[2]
+            answer.body = shard(1 if "?" in name else int(name[0]))[request.begin : request.end]
+
+    with one_file(script) as server:
+        uri, storage_options = FILES[storage](server.url.removesuffix("/object"))
+        place = uri.removesuffix("a.safetensors") + "m"
+        assert len(streamer.load(place, framework="np", storage_options=storage_options)) == 6
+    names = ["0.safetensors", "0?x.safetensors", "2.safetensors"]
+    assert sorted(each["uri"] for each in run_json("ls")[0]) == [f"{place}/{name}" for name in names]
+    assert run("rm", f"{place}/0").exit_code == 66
+    assert run_json("rm", f"{place}/0.safetensors?y")[1] == 66
+    assert run_json("rm", f"{place}/0?x.safetensors")[0]["removed"] == [f"{place}/0?x.safetensors"]
+    assert run_json("rm", f"{place}/0.safetensors")[0]["removed"] == [f"{place}/0.safetensors"]
+    assert len(run_json("rm", place)[0]["removed"]) == 1
