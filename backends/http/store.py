@@ -24,7 +24,8 @@ from streamer.backends.http.client import HttpClient
 from streamer.backends.http.index_page import is_listing, may_be_shard, names_in
 from streamer.backends.http.probe import Probe, index_page, no_listing, probe_object, replaced
 from streamer.backends.http.stream import OneStream
-from streamer.core.errors import ObjectNotFoundError, RangeResponseError, StorageError, UsageError
+from streamer.core.errors import AccessDeniedError, ObjectNotFoundError, RangeResponseError, StorageError, UsageError
+from streamer.core.format.shard_names import hidden_beside
 from streamer.core.options.limits import Limits
 from streamer.core.outages.outage_waits import answered_so_far
 from streamer.core.outages.transient import is_transient
@@ -112,16 +113,18 @@ class HttpStore:
             raise
 
     def find(self, prefix: str) -> list[ObjectInfo]:
-        """List the files that the folder's index page links to, and probe the files that may be shards.
+        """List the files that the folder's index page links to, and probe the files that may be shards or are hidden.
 
         Any other file is listed without a size; a shard that cannot be read is listed without a size, too.
         """
         folder, answered = prefix.rstrip("/"), answered_so_far()
         try:
-            paths = [f"{folder}/{name}" for name in answered.once(self._names, folder)]
+            names = answered.once(self._names, folder)
         except ObjectNotFoundError:
             return []
+        paths = [f"{folder}/{name}" for name in names]
         others = [ObjectInfo(path, self._uri(path), size_bytes=None) for path in paths if not may_be_shard(path)]
+        others += [each for name in hidden_beside(names) for each in self._if_present(f"{folder}/{name}")]
         shards = [path for path in paths if may_be_shard(path)]
         infos = in_parallel(partial(answered.once, self._listed), shards, role="info", most=PROBES_AT_A_TIME)
         return sorted([*others, *chain.from_iterable(infos)], key=lambda info: info.path)
@@ -217,6 +220,13 @@ class HttpStore:
             if is_transient(error):
                 raise  # the caller retries: the file exists, but its size is unknown
             return [ObjectInfo(path, self._uri(path), size_bytes=None)]
+
+    def _if_present(self, path: str) -> list[ObjectInfo]:
+        """Describe a file that the folder's page may hide."""
+        try:
+            return [self.info(path)]
+        except (AccessDeniedError, ObjectNotFoundError):
+            return []
 
     def _info_of(self, path: str, probe: Probe) -> ObjectInfo:
         with self._guard:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from itertools import islice
 from typing import NamedTuple
 
@@ -23,6 +23,7 @@ __all__ = [
     "SHARD_SUFFIX",
     "USUAL_INDEX",
     "USUAL_MANIFEST",
+    "hidden_beside",
     "USUAL_SHARD",
     "incomplete_series",
     "is_consolidated",
@@ -101,6 +102,16 @@ def is_of_checkpoint(name: str) -> bool:
         [True, False]
     """
     return name.endswith(_OF_CHECKPOINTS)
+
+
+def hidden_beside(names: Collection[str]) -> list[str]:
+    """Return names of files of a checkpoint that a web server may hide, because a dot begins them: torch's metadata.
+
+    Example:
+        >>> hidden_beside(["a.distcp"]), hidden_beside([".metadata", "a.distcp"]), hidden_beside(["config.json"])
+        (['.metadata'], [], [])
+    """
+    return [".metadata"] if ".metadata" not in names and any(name.endswith(".distcp") for name in names) else []
 
 
 def series_of(name: str) -> tuple[str, str, str] | None:

@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 from servers.forwarding import Fault, ForwardingProxy
+from servers.nginx import NginxServer
 from servers.seaweedfs import SeaweedServer
 
 import streamer
@@ -152,3 +153,13 @@ def test_bytes_in_memory_and_the_id_of_a_load_are_as_in_torch_regression(tmp_pat
     assert reader.load_id
     reader.reset()
     assert reader.load_id != before
+
+
+def test_what_a_web_server_hides_is_asked_for_by_name_regression(http_server: NginxServer, tmp_path: Path) -> None:
+    """nginx lists no file whose name begins with a dot, so that the saved checkpoint had no metadata."""
+    url = f"http://127.0.0.1:{http_server.http_port}/dav/saved/{tmp_path.name}"
+    dcp.save(state(3.0), storage_writer=streamer.dcp.StorageWriter(url))
+    loaded = empty_like(state())
+    dcp.load(loaded, storage_reader=streamer.dcp.StorageReader(url))
+    check_equal(loaded, state(3.0))
+    assert torch.equal(streamer.load(url)["weight"], state(3.0)["weight"])
