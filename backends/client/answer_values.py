@@ -64,6 +64,7 @@ MOST_S = 100 * 365.25 * 86400
 
 _MAY_BE_SECRET = re.compile(rf"[\w+/=.~%:-]{{{SHORTEST_SECRET},}}", re.ASCII)
 _BLANKS = re.compile(r"\s+")
+_PAGE = re.compile(rb"(?:<\?xml[^>]*>)?\s*<(?:!|html)", re.IGNORECASE)
 _ROOT = re.compile(rb"(?:<\?xml[^>]*\?>)?\s*<([A-Za-z][\w.:-]*)[^>]*?(/?)>")
 
 
@@ -194,7 +195,7 @@ def refuse_cut(body: bytes) -> None:
     text = body.lstrip(b"\xef\xbb\xbf \t\r\n")
     if text[:1] in (b"{", b"["):
         is_whole = parse_document(body) is not None
-    elif text[:1] == b"<" and text[:2] != b"<!" and text[:5].lower() != b"<html":
+    elif text[:1] == b"<" and not _PAGE.match(text):
         root = _ROOT.match(text)
         is_whole = root is not None and bool(
             root[2] or re.search(rb"</%b\s*>" % re.escape(root[1]), text[-TAIL_BYTES:])

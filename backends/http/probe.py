@@ -153,7 +153,7 @@ def check_kind(headers: Mapping[str, str], path: str, uri: str) -> None:
     if not is_plain(headers):
         encoding = parse_word(headers.get("content-encoding", "")) or "in several ways"
         raise RangeResponseError(
-            f"The server sends the file compressed ({encoding}), though it was asked not to",
+            f"The server compresses the file ({encoding}), though it was asked not to",
             uri=uri,
             hint=HOW_TO_STORE,
         )
