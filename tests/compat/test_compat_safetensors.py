@@ -19,6 +19,7 @@ import streamer
 from streamer.compat import safetensors as ours
 from streamer.compat.safetensors import numpy as our_numpy
 from streamer.compat.safetensors import torch as our_torch
+from streamer.compat.safetensors._errors import raised_as_safetensors
 
 TENSORS = {"a": torch.arange(12.0).reshape(3, 4), "b": torch.ones(5, dtype=torch.bfloat16), "c": torch.tensor(2.5)}
 URL = "memory://compat/model.safetensors"
@@ -131,6 +132,35 @@ def test_what_is_not_there_or_closed_is_told_in_their_words() -> None:
         with pytest.raises(ours.SafetensorError, match=r"^File is closed$") as caught:
             call()
         assert isinstance(caught.value, streamer.UsageError)
+
+
+@pytest.mark.parametrize("name", [each for each in streamer.__all__ if each.endswith("Error")])
+def test_an_error_passes_from_process_to_process_regression(name: str) -> None:
+    kind = getattr(streamer, name)
+    with pytest.raises(ours.SafetensorError) as caught, raised_as_safetensors():
+        raise kind("changed", hint="Open it again")
+    assert isinstance(caught.value, kind)
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert (type(again), str(again)) == (type(caught.value), str(caught.value))
+    assert pickle.loads(pickle.dumps(type(again))) is type(again)  # as the workers of torch's DataLoader send it
+
+
+class Rows(torch.utils.data.Dataset[torch.Tensor]):
+    def __init__(self, handle: Any) -> None:
+        self.handle = handle
+
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return self.handle.get_slice("a")[99]
+
+
+def test_an_error_in_a_worker_of_a_loader_reaches_its_parent_regression(file: Path) -> None:
+    rows = Rows(ours.safe_open(file, "pt", options=streamer.Options()))
+    loader = torch.utils.data.DataLoader(rows, None, num_workers=1, multiprocessing_context="fork", timeout=20)
+    with pytest.raises(streamer.TensorIndexError, match="cannot be indexed"):
+        list(loader)
 
 
 def test_a_handle_can_be_pickled() -> None:
