@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 from streamer._checkpoint_headers import OpenedCheckpoint
 from streamer._stream import Stream
 from streamer.core.checkpoint.catalog import ShardTensor
+from streamer.core.conditions import Condition
 from streamer.core.errors import LoadCancelledError
 from streamer.core.tensors.frameworks import Framework, framework_of
 
@@ -39,7 +40,7 @@ class ReadAhead:
         self, checkpoint: OpenedCheckpoint, library: Framework, in_this_order: Iterable[ShardTensor] | None = None
     ) -> None:
         self._checkpoint, self._library = checkpoint, library
-        self._changed = threading.Condition()
+        self._changed = Condition()
         self._has_order = in_this_order is not None
         self._devices: dict[str, Any] = {}
         self._expected = {each.entry.name: each for each in in_this_order or ()}

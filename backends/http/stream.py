@@ -20,6 +20,7 @@ from streamer.backends.client.exchange import Response
 from streamer.backends.client.redirects import Hop
 from streamer.backends.http.client import HttpClient, OpenResponse
 from streamer.backends.http.probe import Probe, replaced, whole_version_in
+from streamer.core.conditions import Condition
 from streamer.core.errors import (
     ConnectError,
     RangeResponseError,
@@ -83,7 +84,7 @@ class OneStream:
 
     def __init__(self, client: HttpClient, start: Hop, info: ObjectInfo, expected: Probe) -> None:
         self._client, self._start, self._info, self._expected = client, start, info, expected
-        self._turn = threading.Condition()
+        self._turn = Condition()
         self._waiting: list[int] = []
         self._is_busy = False
         self._position = 0

@@ -18,6 +18,7 @@ import numpy as np
 from streamer import _native
 from streamer.compat.runai.submissions import Code, Objects, Range, code_of
 from streamer.compat.runai.variables import options_from_environment
+from streamer.core.conditions import Condition
 from streamer.core.engine.plan import Item, ReadPlan, plan_reads
 from streamer.core.engine.session import ReadSession, SourceObject
 from streamer.core.errors import (
@@ -170,7 +171,7 @@ class Reader:
     def __init__(self, answer: AnswerRange, answer_rest: AnswerRest) -> None:
         self._answer, self._answer_rest = answer, answer_rest
         self._objects = Objects()
-        self._changed = threading.Condition()
+        self._changed = Condition()
         self._waiting: dict[int, list[Range]] = {}  # by request; `_changed` guards this and all below
         self._threads: list[threading.Thread] = []
         self._sessions: set[ReadSession] = set()

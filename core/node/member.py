@@ -18,6 +18,7 @@ from select import select
 from typing import NamedTuple
 
 from streamer.core.causes import forget_locals
+from streamer.core.conditions import Condition
 from streamer.core.errors import LoadCancelledError, OutOfMemoryError, StreamerError
 from streamer.core.node.assignment import Ready
 from streamer.core.node.grid import Wanted
@@ -56,7 +57,7 @@ class Member:
         self, place: Place, sizes: list[int], wanted: Wanted, terms: Terms, reads: Callable[[], StorageReads]
     ) -> None:
         self._place, self._sizes, self._wanted, self._terms, self._reads = place, sizes, wanted, terms, reads
-        self._changed = threading.Condition()
+        self._changed = Condition()
         self._meeting: Meeting | None = None
         self._failure: StreamerError | None = None
         self._is_over = self._is_alone = False

@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Callable
 from typing import Any
 
+from streamer.core.conditions import Condition
 from streamer.core.encryption.secret_keys import KEY_BYTES, Passphrase, SecretKey
 from streamer.core.errors import FormatError, OutOfMemoryError, TamperedError, UsageError
 from streamer.core.other_formats.interface import CheckpointFile
@@ -161,7 +162,7 @@ class _HashesInOrder:
         self._fits: bool | None = None  # whether the hashes are those in the header; None until all bytes were added
         self._seen: list[tuple[int, int]] = []  # ranges that were read, sorted and joined
         self._running: list[tuple[int, int]] = []
-        self._changed = threading.Condition()
+        self._changed = Condition()
 
     def reading(self, begin: int, end: int) -> _Reading:
         """Return a context within which a thread reads a range, and calls `add`."""

@@ -15,6 +15,7 @@ from contextlib import suppress
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from streamer.core.conditions import Condition
 from streamer.core.errors import OutOfMemoryError
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ class _Requests(Generic[Argument, Result]):
         self._request = request
         self._arguments = arguments
         self._most = most
-        self._has_news = threading.Condition()  # guards the next two attributes
+        self._has_news = Condition()  # guards the next two attributes
         self._next = 0
         self._threads_with_answer = 0
         self._results: dict[int, Result] = {}

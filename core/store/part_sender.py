@@ -11,6 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 
+from streamer.core.conditions import Condition
 from streamer.core.store.uploads import Upload
 
 __all__ = ["PartSender", "PartStream"]
@@ -27,7 +28,7 @@ class PartSender:
 
     def __init__(self, most_parallel: int) -> None:
         self.workers = max(1, most_parallel)
-        self.has_news = threading.Condition()  # guards the next four attributes, and those of the streams
+        self.has_news = Condition()  # guards the next four attributes, and those of the streams
         self._waiting: deque[tuple[PartStream, int, memoryview]] = deque()
         self._places = self.workers + 1  # for parts that may be made
         self._is_closed = False
@@ -62,12 +63,19 @@ class PartSender:
         """Send nothing more, and wait for the calls that are running; in a forked process, none is."""
         if os.getpid() != self._process:  # a thread that is not there may hold the lock
             return
+        try:
+            self._stop()
+        except BaseException:  # an interrupt, which must leave no thread waiting
+            self._stop()
+            raise
+        for thread in self._threads:
+            thread.join()
+
+    def _stop(self) -> None:
         with self.has_news:
             self._is_closed = True
             self._waiting.clear()
             self.has_news.notify_all()
-        for thread in self._threads:
-            thread.join()
 
     def wait(self, stream: PartStream, is_reached: Callable[[], bool]) -> None:
         """Wait on behalf of a stream, and report parts that have been sent to its caller."""

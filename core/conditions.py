@@ -1,0 +1,35 @@
+"""A condition that Ctrl-C leaves as it should be: its lock is free afterwards, whatever the main thread was doing.
+
+Python raises `KeyboardInterrupt` between two steps of the main thread. `threading.Condition` takes and gives its lock
+in methods of several steps: an interrupt between them leaves the lock taken, and every other thread waits for ever.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+__all__ = ["Condition"]
+
+
+class Condition(threading.Condition):
+    """A `threading.Condition` whose ``with`` statement calls the lock itself, which is one step."""
+
+    def __init__(self) -> None:
+        self._own_lock = threading.RLock()
+        super().__init__(self._own_lock)
+
+    if not TYPE_CHECKING:  # for a type checker, these are the methods of `threading.Condition`
+        __enter__ = property(lambda self: self._own_lock.__enter__)
+        __exit__ = property(lambda self: self._own_lock.__exit__)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait as `threading.Condition` does; the lock is taken again also if an interrupt ends the wait early."""
+        try:
+            return super().wait(timeout)
+        except BaseException:
+            try:
+                self.notify(0)
+            except RuntimeError:  # the lock was given back, and the wait had not begun
+                self.acquire()
+            raise
