@@ -25,7 +25,7 @@ import safetensors.torch
 from streamer.compat.hooks import SWITCH
 from streamer.core.checkpoint.catalog import ShardTensor
 from streamer.core.errors import ObjectNotFoundError, UsageError
-from streamer.core.folders.private_folders import room_in
+from streamer.core.folders.private_folders import make_folders_above, room_in
 from streamer.core.format.index import parse_index
 from streamer.core.options.switches_and_sizes import is_on
 from streamer.core.quoting import size_text
@@ -45,7 +45,7 @@ def write_weight_files(checkpoint: WholeCheckpoint, folder: str, shards: Collect
     copied: dict[str, dict[str, ShardTensor]] = {}
     for name in shards:
         path, local = os.path.join(folder, name), checkpoint.local_file(name)
-        os.makedirs(os.path.dirname(path), exist_ok=True)
+        make_folders_above(Path(path), folder)
         if os.path.lexists(path):
             os.unlink(path)
         if local is None:
@@ -131,7 +131,7 @@ class FolderWeights:
         path: The path of the private folder.
         shards: The names of the files, sorted.
         shard_of_tensor: The file of each tensor.
-        is_read: Whether one of the files was opened through this object.
+        is_read: Whether one of the files was opened through this object, or there is none.
 
     Raises:
         StreamerError: as `streamer.load`.
@@ -151,7 +151,7 @@ class FolderWeights:
         self._checkpoint = location.checkpoint(listed)
         self.shard_of_tensor = self._checkpoint.shard_of_tensor()
         self.shards = sorted(set(self.shard_of_tensor.values()))
-        self.is_read = False
+        self.is_read = not self.shards
         self._plan = self._checkpoint.read_ahead(takes_parts=takes_parts)
         self._plans_of_shards: dict[str, ReadAhead] = {}  # by device
         self._devices: dict[str, Any] = {}
@@ -191,7 +191,7 @@ class FolderWeights:
         with room_in(self.path):
             for shard in self.shards:
                 path = Path(self.path, shard)
-                path.parent.mkdir(parents=True, exist_ok=True)
+                make_folders_above(path, self.path)
                 path.touch()
 
     def write_weights(self) -> None:

@@ -16,7 +16,7 @@ from streamer._pull.listing import is_safe, is_selected
 from streamer.core.checkpoint.file_bytes import MOST_BYTES, read_files, without_large
 from streamer.core.checkpoint.shards import sized
 from streamer.core.errors import AccessDeniedError
-from streamer.core.folders.private_folders import room_in
+from streamer.core.folders.private_folders import make_folders_above, room_in
 from streamer.core.log import OwnLogger
 from streamer.core.options.settings import Settings
 from streamer.core.quoting import printable
@@ -85,7 +85,7 @@ def write_small_files(
     with room_in(path):
         for name, content in contents.items():
             file = Path(path, name)
-            file.parent.mkdir(exist_ok=True)
+            make_folders_above(file, path)
             file.write_bytes(content)
 
 

@@ -4,24 +4,49 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 from streamer.core.disk import NO_ROOM
 from streamer.core.errors import StorageError
 
-__all__ = ["no_temporary_folder", "private_folder", "room_in"]
+__all__ = ["make_folders_above", "no_temporary_folder", "private_folder", "room_in"]
 
 _HINT = "Set TMPDIR to a folder that can be written and has room"
+
+
+class _PrivateFolder(tempfile.TemporaryDirectory[str]):
+    def cleanup(self) -> None:
+        """Remove the folder, also while a thread that an interrupted caller left behind writes into it."""
+        try:
+            self._remove()
+        except BaseException:  # Ctrl-C, perhaps the second one
+            self._remove()
+            raise
+
+    def _remove(self) -> None:
+        moved = f"{self.name}-removed"
+        with suppress(OSError):
+            os.rename(self.name, moved)  # the thread finds no folder from now on
+        super().cleanup()
+        shutil.rmtree(moved, ignore_errors=True)
 
 
 def private_folder() -> tempfile.TemporaryDirectory[str]:
     """Make a folder that only this user can read; it is removed with the returned object."""
     try:
-        return tempfile.TemporaryDirectory(prefix="streamer-")
+        return _PrivateFolder(prefix="streamer-")
     except OSError as error:
         raise no_temporary_folder(error) from error
+
+
+def make_folders_above(file: Path, folder: str) -> None:
+    """Make the folders between a private folder and a file below it; a private folder that was removed stays so."""
+    for above in reversed(file.relative_to(folder).parents[:-1]):
+        Path(folder, above).mkdir(exist_ok=True)
 
 
 @contextmanager

@@ -80,7 +80,7 @@ class PipelineFolder:
 
     def close(self) -> None:
         """Remove the folder, and end the reads of threads that still request weights."""
-        for each in self.components.values():
+        for each in list(self.components.values()):  # threads that an interrupted caller left behind may add some
             each.close()
         self._folder.cleanup()
 
