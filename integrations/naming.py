@@ -5,6 +5,7 @@ A ``device_map`` of transformers, accelerate or diffusers is read before the lib
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -100,8 +101,13 @@ def _of_diffusers(
                 return ChosenWeights(location.inside(file), None, has_files=True)
     if any(name.endswith(SHARD_SUFFIX) for name in listed):
         hint = "Save the model with save_pretrained; for a file of another kind, use from_single_file"
+        if others := {found[1] for name in listed for stem in _STEMS if (found := re.match(_VARIANT_OF % stem, name))}:
+            hint = f"Pass variant={min(others)!r} for the weights that are there"
         raise without(_with_variant(f"{_STEMS[0]}.safetensors", variant), listed, location, hint)
     return ChosenWeights(location, None, has_files=True)  # opening this location raises the error
+
+
+_VARIANT_OF = r"%s\.([^.]+?)(?:-\d+-of-\d+)?\.safetensors$"
 
 
 def _with_variant(name: str, variant: str | None) -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copyreg
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from safetensors import SafetensorError
 
@@ -28,7 +29,11 @@ class _Both(type):
     """The class of the classes below: pickle calls `both` again for each, as it cannot find them by their names."""
 
 
-copyreg.pickle(_Both, lambda made: (both, made.__bases__[:1]))
+def _made_again(made: type) -> tuple[Callable[..., Any], tuple[type, ...]]:
+    return both, made.__bases__[:1]
+
+
+copyreg.pickle(_Both, _made_again)
 
 _BOTH: dict[type[StreamerError], type[StreamerError]] = {}
 
@@ -36,5 +41,6 @@ _BOTH: dict[type[StreamerError], type[StreamerError]] = {}
 def both(kind: type[StreamerError]) -> type[StreamerError]:
     """Return a class of the same name that also derives from `SafetensorError`."""
     if kind not in _BOTH:
-        _BOTH[kind] = _Both(kind.__name__, (kind, SafetensorError), {"__module__": kind.__module__})
+        made: Any = _Both(kind.__name__, (kind, SafetensorError), {"__module__": kind.__module__})
+        _BOTH[kind] = made
     return _BOTH[kind]

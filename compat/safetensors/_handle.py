@@ -45,7 +45,7 @@ def check_numpy_index(key: Any, shape: Sequence[int]) -> None:
     parts = key if isinstance(key, tuple) else (key,)
     if any(isinstance(part, list) and part for part in parts):
         raise SafetensorError("Non empty lists are not implemented")
-    if Ellipsis in parts or any(isinstance(part, list) or part is None for part in parts):
+    if any(part is Ellipsis or isinstance(part, list) or part is None for part in parts):
         return
     for dimension, (part, size) in enumerate(zip(parts, shape, strict=False)):
         if isinstance(part, Integral) and part < -size:

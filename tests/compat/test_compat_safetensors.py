@@ -163,6 +163,12 @@ def test_an_error_in_a_worker_of_a_loader_reaches_its_parent_regression(file: Pa
         list(loader)
 
 
+@pytest.mark.parametrize("index", [np.array([0, 2]), (slice(None), np.array([1])), (np.array([0]), ...)])
+def test_an_array_as_an_index_is_read_as_by_numpy_regression(index: Any) -> None:
+    part = ours.safe_open(URL, "np").get_slice("a")[index]
+    assert part.tolist() == TENSORS["a"].numpy()[index].tolist()
+
+
 def test_a_handle_can_be_pickled() -> None:
     again = pickle.loads(pickle.dumps(ours.safe_open(URL, "pt")))
     assert again.get_tensor("c").item() == 2.5

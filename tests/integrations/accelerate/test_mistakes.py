@@ -57,6 +57,12 @@ def test_a_pickle(tmp_path):
         load(tmp_path / "pytorch_model.bin")
 
 
+def test_a_checkpoint_without_tensors_is_no_fault_of_accelerate_regression(tmp_path, caplog):
+    safetensors.torch.save_file({}, tmp_path / "model.safetensors", {"format": "pt"})
+    load(tmp_path, options=streamer.Options())
+    assert "does not fit" not in caplog.text
+
+
 def test_an_index_that_names_an_absent_shard(folder):
     (folder / "m-00002-of-00002.safetensors").unlink()
     for uri in (folder, folder / "model.safetensors.index.json"):

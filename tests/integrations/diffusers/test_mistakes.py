@@ -116,6 +116,16 @@ def test_the_index_of_a_variant_that_names_an_absent_shard(folder):
         load(folder, variant="fp16")
 
 
+@pytest.mark.parametrize("size", ["1MB", "1GB"])
+def test_weights_of_a_variant_alone_are_named_regression(folder, size):
+    shutil.rmtree(folder / "unet")
+    unet = make_pipeline(folder.parent).unet
+    unet.save_pretrained(folder / "unet", variant="fp16", max_shard_size=size)
+    with pytest.raises(streamer.ObjectNotFoundError, match=r"Pass variant='fp16' for the weights that are there"):
+        load(folder, UNet2DConditionModel, subfolder="unet")
+    load(folder, UNet2DConditionModel, subfolder="unet", variant="fp16")
+
+
 def test_a_variant_that_is_not_there(folder):
     with pytest.raises(streamer.ObjectNotFoundError, match=r"no diffusion_pytorch_model\.fp16\.safetensors, but"):
         load(folder, UNet2DConditionModel, subfolder="unet", variant="fp16")
