@@ -79,7 +79,7 @@ def test_a_folder_is_removed_while_a_thread_fills_it_regression(private):
                 try:
                     make_folders_above(file, path)
                     file.write_bytes(b"1")
-                except FileNotFoundError:
+                except OSError:
                     is_full.set()
                     return
                 if number == 50:
