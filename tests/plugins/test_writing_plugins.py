@@ -156,6 +156,21 @@ def test_a_save_goes_on_wherever_it_was_killed_regression(
 
 
 @pytest.mark.parametrize("kind", [UploadingDepot, SizelessDepot])
+@pytest.mark.parametrize("uri", ["acme://m", "acme://m/model.safetensors", "acme://m/lora.safetensors"])
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_manifest_alone_is_no_checkpoint_regression(
+    opens: Callable[[Any], Any], kind: type[Depot], uri: str, *, resume: bool
+) -> None:
+    """A save of one file that is killed before its last step leaves only the manifest."""
+    depot = opens(kind())
+    save(OLD, uri)
+    for path in [path for path in depot.objects if not path.endswith("manifest.json")]:
+        del depot.objects[path]
+    save(NEW, uri, resume=resume)
+    assert has(uri, NEW)
+
+
+@pytest.mark.parametrize("kind", [UploadingDepot, SizelessDepot])
 def test_other_tensors_do_not_go_on_with_a_save_regression(opens: Callable[[Any], Any], kind: type[Depot]) -> None:
     depot = opens(kind())
     save(OLD, "acme://m", max_shard_bytes=SHARDS)

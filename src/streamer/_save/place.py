@@ -169,9 +169,8 @@ def place_of(
             check_replaceable(store, others, settings, hint=_SAVE_TO_FOLDER)
     else:
         place = _folder(store, shards, settings, overwrite=overwrite, resumed=resumed)
-    # A save that ended early may have written the manifest, too: without an index it belongs to the shards.
-    older = {name: info for name, info in place.existing.items() if not place.left or name != place.manifest}
-    if older and not overwrite:
+    # A manifest alone is no checkpoint: a save that ended early may have written it before the file that comes last.
+    if not overwrite and any(name != place.manifest for name in place.existing):
         raise _refusal(place.existing)
     return place
 
