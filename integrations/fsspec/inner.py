@@ -20,14 +20,14 @@ from streamer.backends.builtin_storages import BUILTIN_SCHEMES
 from streamer.backends.fsspec.caches import with_whole_records
 from streamer.backends.fsspec.errors import raise_storage_error
 from streamer.backends.fsspec.foreign_file_systems import check_scheme, with_guarded_links
-from streamer.core.checkpoint.shards import settled, source_object
+from streamer.core.checkpoint.shards import settled, sized, source_object
 from streamer.core.errors import ObjectNotFoundError, OptionError, StreamerError
 from streamer.core.options.settings import Settings
 from streamer.core.secrets.hidden_arguments import SecretOptions, hidden, hidden_uri, plain
 from streamer.core.secrets.redact import redact
 from streamer.core.secrets.texts import SecretTexts
 from streamer.core.store.presence import PeekingStore
-from streamer.core.store.sources import ObjectInfo, Store
+from streamer.core.store.sources import FolderStore, ObjectInfo, Store
 from streamer.integrations.fsspec.remote_file import Opened
 from streamer.plugins.registry import choose, enabled, refuse_accidental_file_systems
 
@@ -55,7 +55,15 @@ class ReadOnly(WholeFiles):
     """All methods that change something; some of fsspec's defaults would silently do nothing."""
 
     put = put_file = upload = pipe = pipe_file = touch = write_text = write_bytes = WholeFiles._refuse
-    mkdir = makedir = makedirs = mkdirs = WholeFiles._refuse
+    mkdir = makedir = WholeFiles._refuse
+
+    def makedirs(self, path: str, exist_ok: bool = False) -> None:
+        """Create no folder: a store creates those of a file that is written. `fsspec.open` calls this before it."""
+        del path
+        if not exist_ok:
+            raise refusal()
+
+    mkdirs = makedirs
 
 
 class StoreFileSystem(ReadOnly, AbstractFileSystem):  # type: ignore[misc]  # fsspec has no types
@@ -83,7 +91,8 @@ class StoreFileSystem(ReadOnly, AbstractFileSystem):  # type: ignore[misc]  # fs
         """List the entries directly in a folder; a file lists itself."""
         path = self._strip_protocol(path)
         with self._store(path) as store:
-            files = [_entry(f"{path}/{each.path.rpartition('/')[2]}", each) for each in store.find(store.root)]
+            found = sized(store, store.find(store.root))
+            files = [_entry(f"{path}/{each.path.rpartition('/')[2]}", each) for each in found]
             entries = files + [_folder(f"{path}/{name}") for name in _folders(store)]
             if not entries:
                 entries = [_entry(path, store.info(store.root))]
@@ -100,8 +109,10 @@ class StoreFileSystem(ReadOnly, AbstractFileSystem):  # type: ignore[misc]  # fs
 
 def _folders(store: Store) -> list[str]:
     try:
+        if isinstance(store, FolderStore):
+            return store.folders(store.root or "/")
         names = store.peek(store.root) if isinstance(store, PeekingStore) else []
-    except NotImplementedError:  # the plug-in cannot list folders
+    except (NotImplementedError, ObjectNotFoundError):  # the plug-in cannot list folders, or this is none
         names = []
     return [name.rstrip("/") for name in names if name.endswith("/")]
 

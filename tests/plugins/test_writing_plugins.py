@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import errno
+import itertools
 import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -35,11 +38,13 @@ class Depot:
 
     def __init__(self) -> None:
         self.objects: dict[str, tuple[bytes, str]] = {}
-        self.writes = 0
+        self.root = ""
+        self.versions = itertools.count()
 
     def opened(self, uri: str) -> Any:
-        self.root = uri.removeprefix("acme://").rstrip("/")
-        return self
+        store = copy.copy(self)
+        store.root = uri.removeprefix("acme://").rstrip("/")
+        return store
 
     def info(self, path: str) -> ObjectInfo:
         if path not in self.objects:
@@ -51,8 +56,8 @@ class Depot:
         return [self.info(path) for path in self.objects if path.rpartition("/")[0] == prefix.rstrip("/")]
 
     def folders(self, prefix: str) -> list[str]:
-        del prefix
-        return []
+        below = (path.removeprefix(f"{prefix}/") for path in self.objects if path.startswith(f"{prefix}/"))
+        return sorted({path.partition("/")[0] for path in below if "/" in path})
 
     def source(self, info: ObjectInfo) -> PythonSource:
         def read_into(buffer: memoryview, offset: int) -> int:
@@ -63,8 +68,7 @@ class Depot:
         return PythonSource(read_into)
 
     def write(self, path: str, data: bytes) -> None:
-        self.writes += 1
-        self.objects[path] = bytes(data), str(self.writes)
+        self.objects[path] = bytes(data), str(next(self.versions))
 
     def close(self) -> None: ...
 
@@ -89,10 +93,11 @@ class Upload:
     parallel_parts = 2
     needs_equal_parts = False
 
-    def __init__(self, depot: Depot, path: str, size_bytes: int) -> None:
-        self.depot, self.path, self.data = depot, path, bytearray(size_bytes)
+    def __init__(self, depot: Depot, path: str, size_bytes: int | None) -> None:
+        self.depot, self.path, self.data = depot, path, bytearray(size_bytes or 0)
 
     def send(self, offset_bytes: int, part: memoryview) -> None:
+        self.data.extend(bytes(max(0, offset_bytes - len(self.data))))
         self.data[offset_bytes : offset_bytes + len(part)] = part
 
     def finish(self) -> None:
@@ -257,6 +262,23 @@ def test_half_a_manifest_is_no_success_regression(opens: Callable[[Any], Any], *
     written.write = lambda path, data: write(path, data[: len(data) // 2])  # type: ignore[method-assign]
     with pytest.raises(streamer.StorageError, match="bytes that were sent"):
         streamer.write_manifest("acme://m", progress=False)
+
+
+# --- fsspec -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [UploadingDepot, SizelessDepot])
+def test_fsspec_writes_and_lists_through_a_plugin_regression(opens: Callable[[Any], Any], kind: type[Depot]) -> None:
+    opens(kind())
+    url, fs = "streamer://acme://m", fsspec.url_to_fs("streamer://acme://m")[0]
+    with fsspec.open(f"{url}/a/b/c.bin", "wb") as file:
+        file.write(b"first")
+    fs.pipe(f"{url}/d.bin", b"second")
+    assert fs.cat(f"{url}/**/*.bin") == {"m/a/b/c.bin": b"first", "m/d.bin": b"second"}
+    assert fs.du(url) == len(b"firstsecond")
+    assert fs.ls(f"{url}/a", detail=False) == ["m/a/b"]
+    with pytest.raises(OSError, match="UnsupportedOperation"):
+        fs.makedirs(f"{url}/new")
 
 
 # --- other answers ----------------------------------------------------------------------------------------------------
