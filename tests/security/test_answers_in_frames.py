@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from frames import shown_by_us
+from latin_rows import latin_rows
 from servers.places import base
 from servers.scripted_http import Answer, Request, ScriptedServer
 
@@ -84,9 +85,8 @@ ANSWERS: dict[str, Callable[[Request, Answer], None]] = {
 }
 
 
-@pytest.mark.parametrize("answer", ANSWERS)
-@pytest.mark.parametrize("place", PLACES)
-def test_no_frame_of_ours_shows_what_a_server_repeats_regression(place: str, answer: str) -> None:
+@pytest.mark.parametrize(("answer", "_turn", "place"), latin_rows(ANSWERS, range(3), PLACES))
+def test_no_frame_of_ours_shows_what_a_server_repeats_regression(answer: str, _turn: int, place: str) -> None:
     """Bodies, documents and headers lay about in frames of every client."""
     with ScriptedServer(SENT.encode() * 3, ANSWERS[answer]) as server:
         server.answers_head = True

@@ -16,6 +16,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from latin_rows import latin_rows
 from safetensors.torch import save
 from servers.scripted_http import Answer, Request, ScriptedServer
 
@@ -56,9 +57,7 @@ PLACES: dict[str, Callable[[Answer, str], None]] = {
 }
 
 
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("asked", ASKED)
+@pytest.mark.parametrize(("asked", "place", "shape"), latin_rows(ASKED, PLACES, SHAPES))
 def test_what_a_server_repeats_is_not_shown(caplog, asked, shape, place):
     look_for_secret(caplog, asked, shape, place, status=403)
 

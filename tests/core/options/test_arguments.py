@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import inspect
 import pickle
+import re
 import socket
 from pathlib import Path
 from typing import Any
@@ -71,15 +72,7 @@ TAKES = {
     "open_store": ["uri", "storage_options", "fs"],
     **{name: ["uri", "storage_options", "options", "progress"] for name in ("save", "save_model", "asave")},
 }
-CASES = [
-    (call, argument, number)
-    for call, names in TAKES.items()
-    for argument in names
-    if argument in WRONG
-    for number, value in enumerate(WRONG[argument])
-    # two mappings are wrong for one URI alone, and a store has one at a time
-    if not (call == "open_store" and argument == "storage_options" and value == [{}, {}])
-]
+CASES = [(call, argument) for call, names in TAKES.items() for argument in names if argument in WRONG]
 
 
 @pytest.fixture
@@ -94,14 +87,20 @@ def connections(monkeypatch) -> list[object]:
     return made
 
 
-@pytest.mark.parametrize(("call", "argument", "number"), CASES)
-def test_a_wrong_argument_is_refused_before_anything_is_asked(call, argument, number, connections):
-    value = WRONG[argument][number]
-    given = {"uri": URL, argument: value}
-    with pytest.raises(streamer.UsageError) as caught:
-        CALLS[call](**given)
+@pytest.mark.parametrize(("call", "argument"), CASES)
+def test_a_wrong_argument_is_refused_before_anything_is_asked(call, argument, connections):
+    for value in WRONG[argument]:
+        # two mappings are wrong for one URI alone, and a store has one at a time
+        if call == "open_store" and argument == "storage_options" and value == [{}, {}]:
+            continue
+        message = ""
+        try:
+            CALLS[call](**{"uri": URL, argument: value})
+        except streamer.UsageError as error:
+            message = str(error)
+        assert message, f"{value!r} was taken"
+        assert "S3CR3T" not in message
     assert connections == []
-    assert "S3CR3T" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -153,14 +152,18 @@ OPTIONS = [*dataclasses.fields(streamer.Options)]
 
 
 @pytest.mark.parametrize("knob", OPTIONS, ids=lambda knob: knob.name)
-@pytest.mark.parametrize("value", ["three", float("nan"), float("inf"), [], {}, b"3", 3 + 0j, -1, 10**30, OTHER, True])
-def test_no_option_takes_another_type_or_no_number(knob, value):
-    if value is True and "low" not in knob.metadata:
-        return
-    if isinstance(value, str) and "folder" in knob.metadata:
-        return
-    with pytest.raises(streamer.OptionError, match=rf"^{knob.name} (must be|is not)"):
-        streamer.Options(**{knob.name: value})
+def test_no_option_takes_another_type_or_no_number(knob):
+    for value in ("three", float("nan"), float("inf"), [], {}, b"3", 3 + 0j, -1, 10**30, OTHER, True):
+        if value is True and "low" not in knob.metadata:
+            continue
+        if isinstance(value, str) and "folder" in knob.metadata:
+            continue
+        message = ""
+        try:
+            streamer.Options(**{knob.name: value})
+        except streamer.OptionError as error:
+            message = str(error)
+        assert re.match(rf"{knob.name} (must be|is not)", message), (value, message)
 
 
 @pytest.mark.parametrize(

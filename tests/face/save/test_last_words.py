@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from latin_rows import latin_rows
 from servers.last_word_answers import Stored, Upload, Word
 from servers.last_words import KINDS, LastWords
 
@@ -247,9 +248,14 @@ def test_odd_answers_to_looks_leave_the_older_or_the_newer_checkpoint_regression
         assert not is_new or "not saved" not in text, text
 
 
-@pytest.mark.parametrize("answer", ["empty", "braces", "page", "error", 204, 400, 404, 412])
-@pytest.mark.parametrize("seen", ["shard", "manifest", "index", "shard again", "manifest again"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("answer", "seen", "kind"),
+    latin_rows(
+        ["empty", "braces", "page", "error", 204, 400, 404, 412],
+        ["shard", "manifest", "index", "shard again", "manifest again"],
+        KINDS,
+    ),
+)
 def test_one_odd_answer_to_a_look_does_no_harm_regression(
     kind: str, seen: str, answer: str | int, fresh: LastWords
 ) -> None:
