@@ -80,9 +80,11 @@ def is_whole(headers: Mapping[str, str], page: bytes) -> bool:
 
 
 def is_listing(page: str, url: str, limits: Limits) -> bool:
-    """Say whether a page without names may be that of an empty folder: its title says so, or it links to the parent."""
+    """Say whether a page without names may be that of an empty folder: its title or a link to its parent says so."""
     links = _Links(limits)
     links.feed(page)
+    if page and not re.sub(r"<[^>]*>", "", page).strip():  # nothing to read, as a login page has
+        return True
     parent = urlsplit(url).path.rstrip("/").rpartition("/")[0] + "/"
     titled = re.search(r"<(?:title|h1)[^>]*>\s*(?:index|listing|directory|files|contents)\b", page, re.IGNORECASE)
     return titled is not None or any(urlsplit(urljoin(url, quoted(each))).path == parent for each in links.targets)

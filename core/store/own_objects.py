@@ -208,7 +208,7 @@ class ProvenUpload(ABC):
             try:
                 found = self._look()
             except StorageError as error:
-                is_refused = isinstance(error, AccessDeniedError) and error.status is not None
+                is_refused = isinstance(error, AccessDeniedError) and (error.status or 0) >= 400
                 if is_last or is_refused or is_transient(error):
                     raise
             else:
