@@ -14,7 +14,7 @@ import errno
 import fcntl
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 
 from streamer._pull.listing import STATE
@@ -24,13 +24,15 @@ from streamer.core.checkpoint.missing import INCOMPLETE
 from streamer.core.folders.drafts import NO_LOCKS
 from streamer.core.folders.open_folder import OpenFolder
 from streamer.core.log import OwnLogger
-from streamer.core.quoting import printable, size_text
+from streamer.core.quoting import printable, quoted, size_text
 
 __all__ = ["Folder", "finish_placing", "open_folder", "place"]
 
 NOTE = b"python -m streamer pull has not finished here: files may be missing. Run it again with the same URI.\n"
 
 _log = OwnLogger()
+
+READ_ONLY = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 
 FOUND_BY = ("config.json", "model_index.json", ".index.json")  # suffixes of the files by which models are found
 
@@ -41,7 +43,10 @@ class Folder:
     Attributes:
         path: The path that the caller passed.
         parts: The sub-folder of parts.
+        is_read_only: Whether the lock file could be read, but not written.
     """
+
+    is_read_only = False
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -57,7 +62,19 @@ class Folder:
 
     def lock_file(self) -> int:
         """Open the lock file; return its descriptor."""
-        return self._state.open("lock", os.O_RDWR | os.O_CREAT)
+        try:
+            return self._state.open("lock", os.O_RDWR | os.O_CREAT)
+        except OSError as error:
+            if error.errno not in READ_ONLY:
+                raise
+            self.is_read_only = True  # enough for a pull that finds every file here
+            return self._state.open("lock", os.O_RDONLY)
+
+    def check_writable(self, names: Collection[str]) -> None:
+        """Check that the folder is not known as read-only, before these files are written or removed."""
+        if names and self.is_read_only:
+            what = f"Read-only; files to write or remove: {len(names)}, such as {quoted(min(names))}"
+            raise OSError(errno.EROFS, what, self.path)
 
     def record(self, name: str = "complete") -> PulledFolder | None:
         """Read the record of a complete pull, or another record; return None if there is none."""
@@ -138,12 +155,13 @@ def open_folder(path: str, on_wait: Callable[[str], None]) -> Iterator[Folder]:
     os.makedirs(path, exist_ok=True)
     with closing(Folder(path)) as folder:
         descriptor = folder.lock_file()
+        kind = fcntl.LOCK_SH if folder.is_read_only else fcntl.LOCK_EX
         try:
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
             except BlockingIOError:
                 on_wait(f"another process pulls into {path}: waiting until it has finished")
-                fcntl.flock(descriptor, fcntl.LOCK_EX)  # Ctrl-C and SIGTERM end the wait
+                fcntl.flock(descriptor, kind)  # Ctrl-C and SIGTERM end the wait
             except OSError as error:
                 if error.errno not in NO_LOCKS:
                     raise

@@ -98,11 +98,13 @@ class _Pull:
         known = self._record.files if self._record else {}
         missing = {name: info for name, info in chosen.items() if name not in kept}
         older = self._older(listing, {*chosen, *others}, gone, has_new=bool(missing))
+        self._folder.check_writable({*missing, *gone, *older})
         pulled, parts, read_bytes = self._pull(missing, progress)
         check_source(self._store, self._uri, self._settings, chosen)
         record = PulledFolder(self._label, {**others, **kept, **pulled}, seal_of(self._place))
         authenticated = self._check(chosen, {*record.files, *listing.files}, pulled, others)
-        if pulled or gone or known != record.files or not self._is_same_place or self._folder.is_marked:
+        has_new_record = known != record.files or not self._is_same_place
+        if pulled or gone or self._folder.is_marked or (has_new_record and not self._folder.is_read_only):
             place(self._folder, record, gone, parts)
         for name in older:
             self._folder.remove(name)

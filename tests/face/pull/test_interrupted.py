@@ -8,11 +8,13 @@ import resource
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 
 import pytest
 import torch
+from nobody import as_nobody
 from pulls import arguments, parts, pull, started, visible, wait_for
 from safetensors.torch import save_file
 from servers.scripted_http import Answer, Request, ScriptedServer
@@ -290,3 +292,24 @@ def test_bytes_are_kept_after_a_crash_of_the_machine_only_if_they_were_flushed(
         monkeypatch.setattr("streamer._pull.resumed_file._boot", lambda: "another boot")
         assert pull(server.url, tmp_path / "copy")["read_bytes"] == len(DATA)
     assert (tmp_path / "copy" / "object").read_bytes() == DATA
+
+
+def test_a_complete_folder_that_cannot_be_written_is_complete_regression() -> None:
+    """It failed although nothing had to be written: the lock was opened for writing."""
+    with tempfile.TemporaryDirectory() as name:
+        source, folder = Path(name, "source"), Path(name, "here")
+        source.mkdir()
+        (source / "config.json").write_text("{}")
+        (source / "b.txt").write_text("b")
+        assert pull(source, folder)["exit_code"] == 0
+        for path, mode in ((Path(name), 0o755), (folder / ".streamer-pull/lock", 0o444), (folder, 0o555)):
+            path.chmod(mode)
+        with as_nobody():
+            found = pull(source, folder)
+        assert (found["exit_code"], found["kept_files"], found["read_bytes"]) == (0, 2, 0), found
+        (source / "c.txt").write_text("c")
+        with as_nobody():
+            missing = pull(source, folder)
+        folder.chmod(0o755)
+    assert missing["exit_code"] == 73
+    assert "Read-only; files to write or remove: 1, such as 'c.txt'" in missing["stderr"] + str(missing)
