@@ -176,14 +176,14 @@ def _prefix(longer: Iterable[str], shorter: Collection[str]) -> str | None:
         prefix, _, rest = name.partition(".")
         while rest:
             if rest in short_names:
-                counts[prefix] += 1
+                counts[prefix] += bool(prefix)  # a name may begin with the dot
                 break
             head, _, rest = rest.partition(".")
             prefix = f"{prefix}.{head}"
     if not counts:
         return None
     prefix, count = counts.most_common(1)[0]
-    return prefix if 2 * count > len(compared) else None
+    return prefix if 2 * count > len(compared) and prefix else None
 
 
 MOST_SHOWN = 5  # names shown in a message

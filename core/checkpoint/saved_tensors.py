@@ -13,6 +13,7 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any
 
 from streamer.core.checkpoint.tensor_slice import TensorSlice
+from streamer.core.encryption.keys import KeySource
 from streamer.core.errors import ChangedError, OptionError, UsageError
 from streamer.core.format.dtypes import byte_length
 from streamer.core.format.header_writer import TensorLayout
@@ -66,6 +67,21 @@ class SavedTensors:
         copied = [each.remarks for each in self._tensors.values() if isinstance(each, TensorSlice)]
         of_copied = tuple(dict.fromkeys(remark for remarks in copied for remark in remarks))
         return (*of_copied, f"attributes of tensors are not saved: {names_text(names)}") if names else of_copied
+
+    def lost_protection(self, key: KeySource | None, *, hides_names: bool) -> tuple[str, ...]:
+        """Return remarks on what protects the encrypted checkpoints that are copied, and not the one that is saved."""
+        copied = [each.sealed for each in self._tensors.values() if isinstance(each, TensorSlice)]
+        sealed = [each for each in copied if each is not None]
+        if sealed and key is None:
+            return ("the copied checkpoint is encrypted, and this one is not: pass key= to encrypt it",)
+        lost = ["the copied checkpoint hides its names, and this one shows them: pass hide_names=True"]
+        if hides_names or not any(each.hides_names for each in sealed):
+            lost.clear()
+        for context in sorted({each.context for each in sealed} - {"", (key and key.context) or ""}):
+            lost.append(
+                f"the copied checkpoint is bound to the context {quoted(context)}, this one is not: pass context="
+            )
+        return tuple(lost)
 
     def held_bytes(self, layout: TensorLayout) -> int:
         """Return the bytes that `pieces` allocates beside the tensors' own memory; 0 if it yields only views."""

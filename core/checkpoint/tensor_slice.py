@@ -11,6 +11,7 @@ from numbers import Integral
 from typing import Any, Generic, NoReturn
 
 from streamer.core.checkpoint.cuts import Cut
+from streamer.core.encryption.sealed_files import SealedParameters
 from streamer.core.errors import TensorIndexError
 from streamer.core.format.dtypes import bits_of, byte_length
 from streamer.core.format.header import TensorEntry
@@ -129,10 +130,12 @@ class TensorSlice(Unread, Generic[TensorT]):
         cut: How `read` cuts a part out of `entry`. With a cut, every index reads all bytes of `entry`.
         metadata: The metadata of the checkpoint.
         remarks: What the checkpoint's report says of its files.
+        sealed: The parameters of the encryption of its file, if it is encrypted.
 
     Attributes:
         metadata: As the argument.
         remarks: As the argument.
+        sealed: As the argument.
     """
 
     def __init__(
@@ -145,6 +148,7 @@ class TensorSlice(Unread, Generic[TensorT]):
         cut: Cut | None = None,
         metadata: Mapping[str, str] | None = None,
         remarks: tuple[str, ...] = (),
+        sealed: SealedParameters | None = None,
     ) -> None:
         self._read_entry = entry
         self._entry = entry if cut is None else entry._replace(shape=cut.kept)
@@ -153,7 +157,7 @@ class TensorSlice(Unread, Generic[TensorT]):
         self._framework = framework
         self._uri = uri
         self.metadata: Mapping[str, str] = metadata or {}
-        self.remarks = remarks
+        self.remarks, self.sealed = remarks, sealed
 
     @property
     def stored_name(self) -> str:

@@ -145,6 +145,7 @@ class Checkpoint(Mapping[str, TensorSlice[TensorT]]):
         if shard_tensor is None:
             raise unknown_tensor(name, list(self._shard_tensors), self._checkpoint.label)
         library = self._library(device, dtype)
+        sealed = self._checkpoint.catalog.sealed.get(shard_tensor.shard)
         return TensorSlice(
             shard_tensor.entry,
             lambda entry: self._read(shard_tensor._replace(entry=entry), library),
@@ -153,6 +154,7 @@ class Checkpoint(Mapping[str, TensorSlice[TensorT]]):
             cut=shard_tensor.cut,
             metadata=self._checkpoint.catalog.metadata,
             remarks=tuple(self._checkpoint.catalog.remarks),
+            sealed=None if sealed is None else sealed.parameters,
         )
 
     def close(self) -> None:

@@ -130,6 +130,7 @@ class Saving:
         seconds = time.perf_counter() - began
         tensors, sent_bytes = len(self.tensors.layouts), writing.sent_bytes
         size_bytes, remarks = sent_bytes + kept_bytes, self.tensors.remarks()
+        remarks += self.tensors.lost_protection(self.key, hides_names=self.hides_names)
         return SaveReport(redact(uri), tuple(files), tensors, size_bytes, seconds, not_removed, kept_bytes, remarks)
 
     def _shards(self, *, is_file: bool) -> list[ShardBytes]:

@@ -252,3 +252,21 @@ def test_metadata_that_differ_between_shards_of_the_source_are_remarked_regressi
     with streamer.open(source) as checkpoint:
         report = VERBS[verb](taken(checkpoint), tmp_path / "saved", {})
     assert report.remarks == ("the shards differ in their metadata 'lora_alpha': the last shard's count",)
+
+
+@pytest.mark.parametrize("hides", [False, True])
+@pytest.mark.parametrize("context", [None, "one", "two"])
+@pytest.mark.parametrize("old", [{"hide_names": True}, {"context": "one"}, {"hide_names": True, "context": "one"}, {}])
+@pytest.mark.parametrize("is_sealed", [False, True])
+def test_what_protects_the_copied_checkpoint_alone_is_named_regression(
+    old: dict[str, Any], context: str | None, hides: bool, is_sealed: bool, tmp_path: Path
+) -> None:
+    """A save with another key dropped both in silence."""
+    key, new_key = bytes(range(32)), bytes(range(1, 33))
+    streamer.save({"a": torch.ones(3)}, tmp_path / "old", key=key, **old)
+    opened = streamer.open(tmp_path / "old", key=key, context=old.get("context"))
+    how: dict[str, Any] = {"key": new_key, "hide_names": hides, "context": context} if is_sealed else {}
+    remarks = " ".join(streamer.save(opened, tmp_path / "new", **how).remarks)
+    assert ("and this one is not: pass key=" in remarks) is not is_sealed
+    assert ("hides its names" in remarks) is (is_sealed and "hide_names" in old and not hides)
+    assert ("bound to the context 'one'" in remarks) is (is_sealed and "context" in old and context != "one")
