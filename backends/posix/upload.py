@@ -23,14 +23,17 @@ from streamer.core.secrets.redact import redact
 from streamer.core.store.sources import ObjectInfo
 from streamer.core.store.uploads import changed_meanwhile
 
-__all__ = ["PosixUpload"]
+__all__ = ["PosixUpload", "remove_made_folders"]
 
 PARALLEL_PARTS = 4  # more do not write faster: one copies while another waits for the disk
+MOST_TRIES = 3  # to make a draft in a folder that others remove
 SMALL_BYTES = 1 << 20  # a smaller file stays in the page cache, from which it is probably read next
 # The types (statfs(2)) of file systems on local disks: ext2 to ext4, xfs, and a container's overlay of these.
 _LOCAL_DISKS = frozenset({0xEF53, 0x58465342, 0x794C7630})
 # Errors of file systems without hard links (FAT, some FUSE file systems): the first from Linux, the rest from others.
 _NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
+
+_made: set[str] = set()  # folders that uploads of this process have made
 
 
 class PosixUpload:
@@ -54,9 +57,7 @@ class PosixUpload:
         with self._translated():
             if replaced is None:
                 _check_free(disk_name(path))
-            _make_folder(folder)
-            OwnDraft.remove_left(folder, name)
-            self._draft = OwnDraft(folder, name)
+            self._draft = _draft_in(folder, name)
             if replaced is not None:
                 self._draft.take_permissions(disk_name(path), and_of_owner=True)
             if size_bytes:
@@ -109,6 +110,7 @@ class PosixUpload:
                 os.unlink(self._draft.path)
         finally:
             self._draft.close()
+        remove_made_folders(os.path.dirname(self._draft.path))
 
     def _create(self) -> None:
         """Rename the draft, unless a file with the final name exists."""
@@ -164,8 +166,37 @@ def _check_free(path: str) -> None:
         raise StorageError("this is a link that leads nowhere", uri=uri, hint=hint)
 
 
+def remove_made_folders(folder: str) -> None:
+    """Remove a folder, and those above it, that this process made, and in which nothing is left."""
+    with suppress(OSError):  # it is not empty, or somebody removed it
+        while folder in _made:
+            with suppress(FileNotFoundError):
+                os.rmdir(folder)
+            _made.discard(folder)
+            folder = os.path.dirname(folder)
+
+
+def _draft_in(folder: str, name: str) -> OwnDraft:
+    """Make a draft, and the folder if it is missing."""
+    for _ in range(MOST_TRIES):
+        _make_folder(folder)
+        with suppress(FileNotFoundError):  # another save that failed has just removed the folder that it had made
+            OwnDraft.remove_left(folder, name)
+            try:
+                return OwnDraft(folder, name)
+            except OSError:
+                remove_made_folders(folder)
+                raise
+    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), folder)
+
+
 def _make_folder(folder: str) -> None:
     """Make a folder, and those above it."""
+    missing, above = [], folder
+    while above and not os.path.lexists(above):
+        missing.append(above)
+        above = os.path.dirname(above)
+    _made.update(missing)
     try:
         os.makedirs(folder, exist_ok=True)
     except (FileExistsError, NotADirectoryError):

@@ -151,13 +151,19 @@ class Checked:
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
         """Fill the buffer; see `Reader.read_into`."""
-        self._reader.read_into(buffer, self._begin + offset)
-        piece = buffer.nbytes, _native.crc("crc32", buffer.cast("B"))
+        piece = self._read(buffer, offset)
+        if buffer.nbytes == self.size_bytes and piece[1] != self._crc:
+            piece = self._read(buffer, offset)  # it may have been damaged on the way
         with self._lock:
             self._pieces[offset] = piece
             found = self._joined()
         if found is not None and found != self._crc:
             raise wrong_crc(self._name, found, self._crc)
+
+    def _read(self, buffer: memoryview, offset: int) -> tuple[int, int]:
+        """Fill the buffer; return the size and CRC-32 of its bytes."""
+        self._reader.read_into(buffer, self._begin + offset)
+        return buffer.nbytes, _native.crc("crc32", buffer.cast("B"))
 
     def _joined(self) -> int | None:
         """Return the CRC-32 of all bytes, and forget the pieces; None while a piece is missing."""

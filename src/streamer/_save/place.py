@@ -47,6 +47,7 @@ from streamer.core.format.shard_names import (
 )
 from streamer.core.options.settings import Settings
 from streamer.core.quoting import quoted
+from streamer.core.store.names import name_in
 from streamer.core.store.presence import info_if_present
 from streamer.core.store.sources import ObjectInfo, Store
 from streamer.core.store.uploads import changed_meanwhile
@@ -100,6 +101,7 @@ class Resumed:
 
 
 _SAVE_TO_FOLDER = "Save to the folder with overwrite=True, which replaces a checkpoint, or save elsewhere"
+_MOVE_AWAY = "Save elsewhere, or move them away first: a load of the folder could read them as part of the new one"
 
 
 @dataclass(frozen=True)
@@ -166,9 +168,10 @@ def place_of(
         place = Place(prefix, [name], None, manifest, _present(store, [prefix + name, prefix + manifest]))
         if is_found_by_name(name):
             others = [info for info in weights_in_the_way(store, [store.root]) if info.path != prefix + manifest]
-            check_replaceable(store, others, settings, hint=_SAVE_TO_FOLDER)
+            has_foreign = bool(_foreign(store, {name_in(info.path): info for info in others}, settings))
+            check_replaceable(store, others, settings, hint=_MOVE_AWAY if has_foreign else _SAVE_TO_FOLDER)
     else:
-        place = _folder(store, shards, settings, overwrite=overwrite, resumed=resumed)
+        place = _folder(store, shards, settings, resumed)
     # A manifest alone is no checkpoint: a save that ended early may have written it before the file that comes last.
     if not overwrite and any(name != place.manifest for name in place.existing):
         raise _refusal(place.existing)
@@ -216,14 +219,13 @@ def _present(store: Store, paths: Sequence[str]) -> dict[str, ObjectInfo]:
     return {name: info for name, info in infos.items() if info is not None}
 
 
-def _folder(store: Store, shards: int, settings: Settings, *, overwrite: bool, resumed: Resumed | None) -> Place:
+def _folder(store: Store, shards: int, settings: Settings, resumed: Resumed | None) -> Place:
     folder = f"{store.root.rstrip('/')}/"
     listed = {info.path.rpartition("/")[2]: info for info in store.find(store.root)}
     names_there = [name for name in listed if is_of_checkpoint(name) or name == USUAL_MANIFEST]
     with writers_errors():
         existing = dict(zip(names_there, sized(store, [listed[name] for name in names_there]), strict=True))
-    if overwrite:
-        _check_belongs(store, existing, settings)
+    _check_belongs(store, existing, settings)  # also before a refusal that advises overwrite=True
     # A single file replaces a single file without an index. In all other cases, readers need an index to know which of
     # the files in the folder belong together.
     has_index = shards > 1 or not existing.keys() <= {USUAL_SHARD, USUAL_MANIFEST}
@@ -243,17 +245,17 @@ def _folder(store: Store, shards: int, settings: Settings, *, overwrite: bool, r
 
 def _check_belongs(store: Store, existing: dict[str, ObjectInfo], settings: Settings) -> None:
     """Refuse tensors and indexes that belong to something else, as a load of the folder may read them, too."""
+    if foreign := _foreign(store, existing, settings):
+        what = f"the folder holds files of another checkpoint: {quoted(foreign[0])}"
+        raise UsageError(what, uri=existing[foreign[0]].uri, hint=_MOVE_AWAY)
+
+
+def _foreign(store: Store, existing: Mapping[str, ObjectInfo], settings: Settings) -> list[str]:
+    """Return the tensors and indexes that overwrite=True does not replace."""
     index = existing.get(USUAL_INDEX)
     named = _named_in(store, index, settings) if index else frozenset[str]()
     others = [name for name in existing if name not in named and not is_usual_shard(name)]
-    foreign = [name for name in others if name not in (USUAL_INDEX, USUAL_MANIFEST)]
-    if foreign:
-        hint = "Save elsewhere, or move them away first: a load of the folder could read them as part of the new one"
-        raise UsageError(
-            f"the folder holds files of another checkpoint: {quoted(foreign[0])}",
-            uri=existing[foreign[0]].uri,
-            hint=hint,
-        )
+    return [name for name in others if name not in (USUAL_INDEX, USUAL_MANIFEST)]
 
 
 def _named_in(store: Store, info: ObjectInfo, settings: Settings) -> frozenset[str]:

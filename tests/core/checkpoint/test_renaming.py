@@ -90,6 +90,7 @@ def test_what_the_checkpoint_does_not_have_is_said() -> None:
         ({"a.0.w", "b"}, {"a.0._orig_mod.w", "b"}, "inside of the target are compiled"),
         ({"a.0.w", "b"}, {"a.0.module.w", "b"}, "inside of the target are wrapped"),
         ({"a.w"}, {"b.w"}, None),
+        ({"a", "b"}, {".a", ".b"}, None),  # the hint was rename={'': ''}
     ],
 )
 def test_a_near_miss_is_said(stored: set[str], targets: set[str], words: str | None) -> None:

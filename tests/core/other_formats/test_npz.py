@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import warnings
 import zipfile
+import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 import streamer
 from streamer.core.errors import FormatError, TruncatedError
 from streamer.core.other_formats.npz import Npz
+from streamer.core.other_formats.readers import Checked
 from streamer.plugins.contract import FormatContract, Sample
 
 
@@ -164,3 +166,18 @@ def test_a_hostile_archive_is_refused(tmp_path: Path, what: str) -> None:
 def test_the_archive_of_these_tests_is_read(tmp_path: Path) -> None:
     (tmp_path / "x.npz").write_bytes(archive(described()))
     assert np.array_equal(streamer.load(tmp_path, framework="np")["a"], np.zeros(4, "f4"))
+
+
+def test_an_array_in_fortran_order_that_is_damaged_on_the_way_is_read_again() -> None:
+    """It is promised for all bytes that are compared; here, the first mismatch was an error."""
+    damaged = [b"abd", b"abc"]
+
+    class Once:
+        size_bytes = 3
+
+        def read_into(self, buffer: memoryview, offset: int) -> None:
+            buffer[:] = damaged.pop(0)
+
+    buffer = bytearray(3)
+    Checked(Once(), 0, 3, crc=zlib.crc32(b"abc"), name="a").read_into(memoryview(buffer), 0)
+    assert (bytes(buffer), damaged) == (b"abc", [])

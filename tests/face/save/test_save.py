@@ -256,10 +256,17 @@ def test_a_glob_or_an_index_is_no_place_to_save_to(uri: str, tmp_path: Path) -> 
         streamer.save({"a": torch.zeros(3)}, [tmp_path])  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("there", ["model.safetensors", "other.safetensors", "model.safetensors.index.json"])
-def test_what_is_there_is_not_overwritten_without_being_asked(there: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("there", "advice"),
+    [
+        ("model.safetensors", r"already.*overwrite=True"),
+        ("other.safetensors", r"another checkpoint.*move them away"),
+        ("model.safetensors.index.json", r"remove it and them"),
+    ],
+)
+def test_what_is_there_is_not_overwritten_without_being_asked(there: str, advice: str, tmp_path: Path) -> None:
     (tmp_path / there).write_bytes(b"precious")
-    with pytest.raises(streamer.UsageError, match=r"already.*overwrite=True"):
+    with pytest.raises(streamer.StreamerError, match=advice):
         streamer.save({"a": torch.zeros(3)}, tmp_path)
     assert files_in(tmp_path) == [there]
     assert (tmp_path / there).read_bytes() == b"precious"
