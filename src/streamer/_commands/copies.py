@@ -247,9 +247,10 @@ def _progress(tell: Callable[[str], None], *, is_quiet: bool) -> ProgressOption:
 def _summary_of_pull(report: PullReport) -> str:
     told = "which {} has in another version and the patterns leave out", "which is not in {}"
     lines = [f"removed {each}, {told[each not in report.replaced].format(report.uri)}" for each in report.removed]
-    there = f"{counted(report.files, 'file')}, {size_text(report.bytes)}, all there"
+    there = f"{counted(report.files, 'file')}, {size_text(report.bytes)}, all there{_kept(report.kept_files)}"
     read = f"{size_text(report.read_bytes)} read in {report.seconds:.1f} s"
-    verified = f"{counted(report.verified_files, 'file')} compared with a digest of the storage when pulled"
+    number = {0: "none", report.files: "each"}.get(report.verified_files, f"{report.verified_files} of them")
+    verified = f"{number} compared with a digest of the storage"
     authenticated = (
         f", {counted(report.authenticated_files, 'file')} authenticated" if report.authenticated_files else ""
     )
@@ -258,13 +259,16 @@ def _summary_of_pull(report: PullReport) -> str:
 
 
 def _summary_of_push(report: PushReport) -> str:
-    there = f"{counted(report.files, 'file')}, {size_text(report.bytes)}, all there"
-    kept = f", {report.kept_files} of them from before" if report.kept_files else ""
+    there = f"{counted(report.files, 'file')}, {size_text(report.bytes)}, all there{_kept(report.kept_files)}"
     sent = f"{size_text(report.sent_bytes)} sent in {report.seconds:.1f} s"
     keyed = f", {counted(report.authenticated_files, 'file')} authenticated" if report.authenticated_files else ""
     lines = [f"removed {each} of an older checkpoint" for each in report.removed]
-    lines.append(f"{report.uri}: {there}{kept}; {sent}{keyed}")
+    lines.append(f"{report.uri}: {there}; {sent}{keyed}")
     return "\n".join(map(printable, lines))
+
+
+def _kept(files: int) -> str:
+    return f", {files} of them from before" if files else ""
 
 
 def _text_of(error: BaseException) -> str:

@@ -19,6 +19,8 @@ from servers.scripted_http import Answer, Request, ScriptedServer
 from servers.seaweedfs import SeaweedServer
 
 import streamer
+from streamer._commands.copies import _summary_of_pull
+from streamer._pull.record import PullReport
 
 
 @pytest.fixture
@@ -336,8 +338,14 @@ def test_a_quiet_pull_prints_nothing(model: Path, tmp_path: Path) -> None:
     assert (result.exit_code, result.output) == (0, "")
     result = CliRunner().invoke(main, ["pull", str(model), str(tmp_path / "copy")])
     assert "6 files" in result.output
-    assert "all there; 0.00 B read" in result.output
-    assert "compared with a digest of the storage when pulled" in result.output
+    assert "all there, 6 of them from before; 0.00 B read" in result.output
+    assert "none compared with a digest of the storage" in result.output  # a disk keeps none
+
+
+@pytest.mark.parametrize(("verified", "words"), [(0, "none"), (1, "1 of them"), (2, "each")])
+def test_the_sentence_says_how_many_files_were_compared(verified: int, words: str) -> None:
+    report = PullReport("s3://b/m", "m", 2, 9, 9, 0, verified, (), 1.0)
+    assert _summary_of_pull(report).endswith(f"9.00 B read in 1.0 s, {words} compared with a digest of the storage")
 
 
 def test_arrays_are_equal_without_torch(model: Path, tmp_path: Path) -> None:
