@@ -95,7 +95,6 @@ class _Pull:
         check_series(listing, chosen, self._label)
         kept = self._kept(chosen)
         gone, others = self._others(listing, chosen)
-        known = self._record.files if self._record else {}
         missing = {name: info for name, info in chosen.items() if name not in kept}
         older = self._older(listing, {*chosen, *others}, gone, has_new=bool(missing))
         self._folder.check_writable({*missing, *gone, *older})
@@ -103,8 +102,7 @@ class _Pull:
         check_source(self._store, self._uri, self._settings, chosen)
         record = PulledFolder(self._label, {**others, **kept, **pulled}, seal_of(self._place))
         authenticated = self._check(chosen, {*record.files, *listing.files}, pulled, others)
-        has_new_record = known != record.files or not self._is_same_place
-        if pulled or gone or self._folder.is_marked or (has_new_record and not self._folder.is_read_only):
+        if pulled or gone or self._folder.is_marked or self._is_new(record):
             place(self._folder, record, gone, parts)
         for name in older:
             self._folder.remove(name)
@@ -122,6 +120,11 @@ class _Pull:
             authenticated,
             tuple(name for name in gone if name in listing.files),
         )
+
+    def _is_new(self, record: PulledFolder) -> bool:
+        """Say whether a record differs from the one that is there, and can replace it."""
+        is_same = self._is_same_place and self._record is not None and self._record.files == record.files
+        return not (is_same or self._folder.is_read_only)
 
     def _check(
         self,
