@@ -1,4 +1,4 @@
-"""A condition that Ctrl-C leaves as it should be: its lock is free afterwards, whatever the main thread was doing.
+"""Conditions and events that Ctrl-C leaves as they should be: with a free lock, whatever the main thread was doing.
 
 Python raises `KeyboardInterrupt` between two steps of the main thread. `threading.Condition` takes and gives its lock
 in methods of several steps: an interrupt between them leaves the lock taken, and every other thread waits for ever.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-__all__ = ["Condition"]
+__all__ = ["Condition", "Event"]
 
 
 class Condition(threading.Condition):
@@ -33,3 +33,25 @@ class Condition(threading.Condition):
             except RuntimeError:  # the lock was given back, and the wait had not begun
                 self.acquire()
             raise
+
+
+class Event:
+    """A `threading.Event` with such a lock, which is never cleared."""
+
+    def __init__(self) -> None:
+        self._changed, self._is_set = Condition(), False
+
+    def is_set(self) -> bool:
+        """Whether `set` was called."""
+        return self._is_set
+
+    def set(self) -> None:
+        """Wake all threads that wait."""
+        with self._changed:
+            self._is_set = True
+            self._changed.notify_all()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until `set` is called; return whether it was."""
+        with self._changed:
+            return self._changed.wait_for(self.is_set, timeout)

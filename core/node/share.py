@@ -16,6 +16,7 @@ from dataclasses import replace
 from functools import partial
 
 from streamer import _native
+from streamer.core.conditions import Event
 from streamer.core.engine.byte_reads import address_of
 from streamer.core.engine.plan import Item, ReadPlan, plan_reads
 from streamer.core.engine.python_readers import LastAttemptError
@@ -176,7 +177,7 @@ class NodeShare:
 
 def _check_room() -> None:
     """Check that the system has threads and descriptors for a meeting; without, reading alone needs fewer."""
-    is_checked = threading.Event()
+    is_checked = Event()
     threads = [threading.Thread(target=is_checked.wait, name="streamer-member", daemon=True) for _ in range(THREADS)]
     started: list[threading.Thread] = []
     try:

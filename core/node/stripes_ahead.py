@@ -13,6 +13,7 @@ import threading
 import weakref
 from collections.abc import Iterator, Sequence
 
+from streamer.core.conditions import Event
 from streamer.core.engine.plan import ReadPlan
 from streamer.core.engine.session import ReadSession, SourceObject
 from streamer.core.options.machine import local_rank, local_ranks
@@ -57,7 +58,7 @@ class StripesAhead:
 
     def __init__(self, ranges: Sequence[Range], rank: int, ranks: int, most_bytes: int) -> None:
         self._ranges, self._rank, self._ranks, self._most_bytes = ranges, rank, ranks, most_bytes
-        self._is_over = threading.Event()
+        self._is_over = Event()
 
     def begin(self, session: ReadSession) -> None:
         """Follow a session until `close`; without a thread for it, nothing is advised."""

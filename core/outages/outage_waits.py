@@ -23,6 +23,7 @@ from math import inf
 from typing import Any, TypeVar
 
 from streamer import _native
+from streamer.core.conditions import Event
 from streamer.core.errors import ConnectError, CredentialsError, StorageError, StreamerError
 from streamer.core.outages.counters import ReceivedBytes, counting
 from streamer.core.outages.news import OUTAGE_LOG
@@ -108,7 +109,7 @@ class OutageWaits:
 
     def __init__(self, limit_s: float) -> None:
         self._limit_s = limit_s
-        self._is_over = threading.Event()
+        self._is_over = Event()
         self._guard = threading.Lock()
         self._met: set[tuple[str, float]] = set()  # outages: the server and the begin
         self._lookups: dict[str, _native.Lookup] = {}  # keeps the engine's state of each server alive

@@ -17,7 +17,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import PurePosixPath
-from threading import Event
 from typing import Any
 
 from streamer._locate_shards import opened_store
@@ -37,6 +36,7 @@ from streamer.core.checkpoint.other_weights import (
     weights_in_the_way,
 )
 from streamer.core.checkpoint.shards import settled, sized
+from streamer.core.conditions import Event
 from streamer.core.disk import disk_name
 from streamer.core.encryption.keys import check_lone_context
 from streamer.core.errors import AccessDeniedError, ChangedError, ObjectNotFoundError, StorageError, UsageError

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from threading import Event
 from typing import Any
 
 from streamer._checkpoint_headers import open_checkpoint
@@ -15,6 +14,7 @@ from streamer._save.place import Place, Resumed, old_manifest, place_of, writers
 from streamer._save.sealed_shards import sealed_shards
 from streamer._save.writing import Writing, uploading_store
 from streamer.core.checkpoint.saved_tensors import SavedTensors, divided, index_text
+from streamer.core.conditions import Event
 from streamer.core.encryption.keys import KeySource
 from streamer.core.errors import ChangedError, FormatError, ObjectNotFoundError, StreamerError
 from streamer.core.format.header_writer import TensorLayout, in_file_order, render_header

@@ -18,6 +18,7 @@ from queue import SimpleQueue
 from streamer import _native
 from streamer._save.parts import ShardBytes, tensor_changed
 from streamer.core.checkpoint.saved_tensors import SavedTensors
+from streamer.core.conditions import Event
 from streamer.core.encryption.keys import KeySource
 from streamer.core.encryption.sealed_files import (
     HEADER_TENSOR,
@@ -50,7 +51,7 @@ class SealedRun:
         self._plain: memoryview | None = plain
         self._sealed: tuple[_native.Memory, bytes] | None = None
         self._failure: BaseException | None = None
-        self._done = threading.Event()
+        self._done = Event()
 
     def encrypt(self) -> None:
         """Encrypt the run; called once."""

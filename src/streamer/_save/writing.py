@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from queue import SimpleQueue
-from threading import Event
 from typing import Any
 
 from streamer._progress import Progress
 from streamer._save.parts import PART_BYTES, SentFile, cut, part_bytes_for
 from streamer.core.checkpoint.saved_tensors import MOST_READ_BYTES
+from streamer.core.conditions import Event
 from streamer.core.errors import LoadCancelledError, StorageError, StreamerError, UsageError
 from streamer.core.log import OwnLogger
 from streamer.core.options.settings import Settings
