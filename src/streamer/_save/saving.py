@@ -215,22 +215,24 @@ class Saving:
         """Send the missing shards; return the shards that have not shown up yet, in their order."""
         missing = [each for each in zip(place.shards, shards, strict=True) if each[0] not in place.left]
         is_kept = self.resume and place.index is not None
-        sent: dict[int, tuple[str, OwningUpload]] = {}
+        sent: dict[int, OwningUpload] = {}
+        shown: list[int] = []
 
         def note(number: int, upload: OwningUpload) -> None:
-            name = missing[number][0]
-            if is_kept:
-                writing.show(place.folder + name, upload, place.existing.get(name))
+            sent[number] = upload
+            # Of two saves to one place, only the one whose first shard shows up may leave others: no reader sees both.
+            while is_kept and sent and (shown or 0 in sent):
+                shown.append(min(sent))
+                name = missing[shown[-1]][0]
+                writing.show(place.folder + name, sent.pop(shown[-1]), place.existing.get(name))
                 writing.keep_shown()
-            else:
-                sent[number] = name, upload
 
         files = [
             SentFile(place.folder + name, each.size_bytes, each.pieces(), place.existing.get(name), each.held_bytes)
             for name, each in missing
         ]
         writing.send_all(files, note)
-        return [sent[number] for number in sorted(sent)]
+        return [(missing[number][0], sent[number]) for number in sorted(sent)]
 
     def _small_files(self, place: Place, shards: list[ShardBytes]) -> list[tuple[str, bytes]]:
         named = dict(zip(place.shards, shards, strict=True))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -201,6 +202,32 @@ def test_what_an_other_save_has_left_is_not_taken(there: There) -> None:
     assert report.kept_bytes == 0
     assert is_equal(load(there), tensors(2.0, MANY))
     assert there.names() == sorted(report.files)
+
+
+def test_two_saves_that_could_be_resumed_leave_no_mixture_regression(there: There) -> None:
+    have_looked = threading.Barrier(2, timeout=30)
+    outcomes: dict[float, Any] = {}
+
+    def saves(value: float) -> None:
+        def wait(done: int, total: int) -> None:
+            if done and not have_looked.broken:
+                have_looked.wait()  # both have seen an empty place, and no shard shows up yet
+                have_looked.abort()
+
+        try:
+            outcomes[value] = save(there, tensors(value, MANY), max_shard_bytes=400, resume=True, progress=wait)
+        except (streamer.StreamerError, threading.BrokenBarrierError) as error:
+            outcomes[value] = error
+
+    threads = [threading.Thread(target=saves, args=(value,)) for value in (1.0, 2.0)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    (failed,) = [value for value, outcome in outcomes.items() if isinstance(outcome, Exception)]
+    assert isinstance(outcomes[failed], streamer.ChangedError), outcomes
+    assert is_equal(load(there), tensors(3.0 - failed, MANY))
+    assert there.names() == sorted(outcomes[3.0 - failed].files)
 
 
 def test_the_same_tensors_can_be_saved_over_themselves_again_and_again(there: There) -> None:
