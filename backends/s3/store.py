@@ -106,11 +106,7 @@ class S3Store:
         if not key:
             raise ObjectNotFoundError("This is a bucket, not an object", uri=uri, hint="Name an object in it")
         target = {"Key": key, **self._version_of(path)}
-        try:
-            answer = self._client.call("head_object", bucket, **target)
-        except Exception as error:
-            reason = self._reason(error, bucket, target)
-            raise self._storage_error(reason, uri, bucket) from reason
+        answer = self._head(bucket, target, uri)
         _check_version(target.get("VersionId"), answer.get("VersionId"), uri)
         return self._described(path, uri, answer)
 
@@ -161,11 +157,7 @@ class S3Store:
         """Request the object's checksum by one HEAD; if only its parts have checksums, request the parts' checksums."""
         bucket, key = split_path(info.path)
         target = {"Key": key, **self._version_of(info.path)}
-        try:
-            answer = self._client.call("head_object", bucket, ChecksumMode="ENABLED", **target)
-        except Exception as error:
-            reason = self._reason(error, bucket, target)
-            raise self._storage_error(reason, info.uri, bucket) from reason
+        answer = self._head(bucket, target, info.uri, ChecksumMode="ENABLED")
         found, size_bytes = self._described(info.path, info.uri, answer), info.size_bytes
         if size_bytes is None or (found.version, found.size_bytes) != (info.version, size_bytes):
             return NoDigest("it was replaced meanwhile")  # reading this object fails, too
@@ -289,8 +281,21 @@ class S3Store:
                 return
             marker = following
 
-    def _reason(self, error: Exception, bucket: str, target: Mapping[str, str]) -> Exception:
-        """Request the reason for a refused HEAD: only the answer to a GET has a body that names the reason."""
+    def _head(self, bucket: str, target: Mapping[str, str], uri: str, **more: str) -> Mapping[str, Any]:
+        """Send a HEAD; after a refusal, request the reason, and send it again if there is none any more."""
+        try:
+            return self._client.call("head_object", bucket, **target, **more)
+        except Exception as error:
+            reason = self._reason(error, bucket, target)
+            if reason is None:  # a refusal of the GET may have named the region of the bucket, which no HEAD does
+                try:
+                    return self._client.call("head_object", bucket, **target, **more)
+                except Exception as again:
+                    reason = again
+            raise self._storage_error(reason, uri, bucket) from reason
+
+    def _reason(self, error: Exception, bucket: str, target: Mapping[str, str]) -> Exception | None:
+        """Request the reason for a refused HEAD by a GET, whose answer has a body; None if the GET is not refused."""
         status = (getattr(error, "response", None) or {}).get("ResponseMetadata", {}).get("HTTPStatusCode")
         if status is None or status in STATUSES or _error_code(error) is not None:
             return error
@@ -298,7 +303,7 @@ class S3Store:
             self._client.call("get_object", bucket, Range="bytes=0-0", **target)
         except Exception as reason:
             return error if _error_code(reason) in (None, "InvalidRange") else reason
-        return error
+        return None
 
 
 def _is_foreign(answer: Mapping[str, Any]) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import pytest
 import torch
@@ -205,3 +205,19 @@ def test_an_answer_that_needs_more_is_left_to_botocore(status, headers, body):
         requests = PlainRequests(plain_login(options_of(server), {}), Limits())
         assert requests.call("list_objects_v2", "bucket", {"Prefix": ""}) is None
         assert len(server.requests) == 1
+
+
+def test_a_region_that_only_the_answer_to_a_get_names_is_taken_for_one_object_regression():
+    """MinIO with another region refuses a HEAD without a word, and a GET with the region in its body."""
+    refusal = b"<Error><Code>AuthorizationHeaderMalformed</Code><Region>eu-west-1</Region></Error>"
+
+    def script(request, answer):
+        if "/eu-west-1/" not in unquote(request.path + request.headers.get("authorization", "")):
+            answer.become(400, refusal, Content_Type="application/xml")
+
+    with ScriptedServer(b"content", script) as server:
+        server.answers_head = True
+        store = S3Store("s3://bucket/a", {**options_of(server), "client_kwargs": {"region_name": "us-east-1"}})
+        info = store.info("bucket/a")
+        assert (info.size_bytes, info.version) == (7, server.etag)
+        assert "eu-west-1" in store.source(info).url
