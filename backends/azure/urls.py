@@ -30,6 +30,7 @@ _EXPECTED = (
     "or https://account.blob.core.windows.net/container/path"
 )
 
+_VERSION = re.compile(r"(?:^|&)(?:snapshot|versionid)=", re.IGNORECASE)
 _SETTING = re.compile(r"\s*([A-Za-z]+)\s*=(.*)", re.DOTALL)
 
 
@@ -72,7 +73,7 @@ def parse_url(uri: str) -> AzureUrl:
             raise UsageError("A blob's URL has no fragment", uri=redact(uri), hint="Write a # of a name as %23")
         authority, _, path = path.partition("/")
         return _of_host("https", authority, unquote(path), _sas(query, uri), uri)
-    path, sas = _split_sas(rest)
+    path, sas = _split_sas(rest, uri)
     authority, _, name = path.partition("/")
     container, has_host, host = authority.partition("@")
     if not has_host and is_azure_host(authority):
@@ -89,24 +90,29 @@ def _of_host(scheme: str, host: str, path: str, sas: str | None, uri: str) -> Az
     return AzureUrl(container, name.rstrip("/"), account, blob_host, sas, f"{scheme}://{host}/{container}/")
 
 
-def _split_sas(rest: str) -> tuple[str, str | None]:
+def _split_sas(rest: str, uri: str) -> tuple[str, str | None]:
     """Split a SAS off; any other ``?`` is part of the name or a wildcard, as in fsspec."""
-    path, _, query = rest.rpartition("?")
-    if has_sas(query) and path:
-        return path, query
-    if query.startswith("versionid="):
-        raise UsageError("Versions of blobs cannot be named in the URL", uri=redact(rest.partition("?")[0]))
-    return rest, None
+    path, mark, query = rest.rpartition("?")
+    if mark:
+        _refuse_version(query, uri)
+    return (path, query) if has_sas(query) and path else (rest, None)
 
 
 def _sas(query: str, uri: str) -> str | None:
+    _refuse_version(query, uri)
     if query and not has_sas(query):
-        raise UsageError(
-            "The URL's query is not a SAS",
-            uri=redact(uri),
-            hint="Versions and snapshots cannot be named; write a ? of a name as %3F",
-        )
+        raise UsageError("The URL's query is not a SAS", uri=redact(uri), hint="Write a ? of a name as %3F")
     return query or None
+
+
+def _refuse_version(query: str, uri: str) -> None:
+    """Refuse a version or a snapshot, also beside a SAS: the requests for the blob would not name it."""
+    if _VERSION.search(query):
+        raise UsageError(
+            "The URL names a version or a snapshot of a blob",
+            uri=redact(uri.partition("?")[0]),
+            hint="Leave it out, or give the https:// URL of the one file with a SAS, which is read as it stands",
+        )
 
 
 def _account_of(host: str, uri: str) -> tuple[str, str | None]:

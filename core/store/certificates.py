@@ -148,9 +148,7 @@ def check_client_certificate(certificate: str, key: str | None = None) -> None:
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(certificate, key, password="")
     except OSError as error:
         is_read = isinstance(error, ssl.SSLError)
-        what = (
-            "is no certificate with its key, without a passphrase," if is_read else f"cannot be read: {error.strerror}"
-        )
+        what = "has no certificate with a key without a passphrase" if is_read else f"cannot be read: {error.strerror}"
         raise OptionError(
             f"The client certificate {what}: {printable(certificate)}",
             hint="Name PEM files: one with both, or one of the certificate and one of its key",

@@ -107,6 +107,22 @@ def test_a_url_without_a_container_or_with_more_than_a_sas_is_refused(uri: str) 
     assert "CANARY" not in str(caught.value)
 
 
+@pytest.mark.parametrize("scheme", ["az", "abfs", "https"])
+@pytest.mark.parametrize("sas", ["", "&sv=2024-11-04&sig=CANARY"])
+@pytest.mark.parametrize("version", ["snapshot=2024-01-01T00:00:00Z", "versionid=2024", "versionId=2024"])
+@pytest.mark.parametrize("is_last", [False, True])
+def test_a_version_or_a_snapshot_of_a_blob_is_refused_by_name_regression(
+    scheme: str, sas: str, version: str, is_last: bool
+) -> None:
+    blob = {"az": "az://container/a", "abfs": f"abfs://container@{DFS}/a", "https": f"https://{BLOB}/container/a"}[
+        scheme
+    ]
+    query = f"{sas[1:]}&{version}" if is_last and sas else f"{version}{sas}"
+    with pytest.raises(UsageError, match="names a version or a snapshot of a blob") as caught:
+        parse_url(f"{blob}?{query}")
+    assert "CANARY" not in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("uri", "shown"),
     [
