@@ -64,6 +64,12 @@ _EXCEPTIONS: ExceptionTable[StreamerError] = {
     ),
 }
 
+_REFUSED: ErrorRow[StreamerError] = ErrorRow(
+    CredentialsError,
+    "Google gives no access token for these credentials",
+    "Check that the key or login is still valid, and this machine's clock",
+)
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -150,10 +156,11 @@ def _translated(error: Exception, uri: str | None) -> StreamerError:
         return TlsError("The TLS handshake with the server that gives access tokens failed", uri=uri, hint=HOW_TO_TRUST)
     if isinstance(error, google.RefreshError) and (failed := _failed_source(error, uri)) is not None:
         return failed
-    row = row_for(error, _EXCEPTIONS)
+    code = _code_of_token_server(error)
+    row = row_for(error, _EXCEPTIONS) if code is None else _REFUSED
     if row is None:
         return StorageError(f"The GCS client failed with {type(error).__name__}", uri=uri, hint="Its cause says more")
-    return row.error(uri, code=_code_of_token_server(error))
+    return row.error(uri, code=code)
 
 
 def _failed_source(error: google.RefreshError, uri: str | None) -> CredentialsError | None:

@@ -87,6 +87,8 @@ def test_what_a_token_server_said_gives_its_code_only() -> None:
     with pytest.raises(CredentialsError) as caught:
         raise_storage_error(google.RefreshError("CANARY", {"error": "invalid_grant", "error_description": "CANARY"}))
     assert caught.value.code == "invalid_grant"
+    assert "renew" not in str(caught.value)
+    assert "this machine's clock" in str(caught.value)
     assert caught.value.__cause__ is None
 
 
