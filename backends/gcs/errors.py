@@ -156,8 +156,7 @@ def _translated(error: Exception, uri: str | None) -> StreamerError:
         return TlsError("The TLS handshake with the server that gives access tokens failed", uri=uri, hint=HOW_TO_TRUST)
     if isinstance(error, google.RefreshError) and (failed := _failed_source(error, uri)) is not None:
         return failed
-    code = _code_of_token_server(error)
-    row = row_for(error, _EXCEPTIONS) if code is None else _REFUSED
+    row = row_for(error, _EXCEPTIONS) if (code := _code_of_token_server(error)) is None else _REFUSED
     if row is None:
         return StorageError(f"The GCS client failed with {type(error).__name__}", uri=uri, hint="Its cause says more")
     return row.error(uri, code=code)

@@ -70,9 +70,8 @@ def save(
             ``digests`` (default True): write a manifest with the CRC32C of each tensor, computed on the way, for loads
             with ``verify="manifest"``.
 
-            ``resume`` (default False): keep each shard as soon as it and the first missing one are whole, also if the
-            save fails or is killed. The next call with the same tensors sends the others. Readers refuse these shards
-            as long as one is missing.
+            ``resume`` (default False): keep each shard once it and the first missing one are whole, also if the save
+            fails. The next call with the same tensors sends the others. Readers refuse a series with a gap.
 
             ``key`` (default None): encrypt the tensors. 32 bytes, the path of a file with them, ``"env:NAME"``, a
             function that returns them, or a `KeyProvider`. See docs/encryption.md.
