@@ -11,6 +11,7 @@ without one, or with one that is weak (`core/store/versions.py`).
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import hmac
@@ -295,7 +296,7 @@ def _privately(path: str, flags: int) -> int:
 def _check_private(path: str) -> None:
     status = os.stat(path)
     if not stat.S_ISDIR(status.st_mode):
-        raise NotADirectoryError(20, "it is not a folder", path)
+        raise NotADirectoryError(errno.ENOTDIR, "not a folder", path)
     if status.st_uid != os.geteuid():
         raise StorageError("the folder of the cache belongs to another user", uri=path, hint="Name one of your own")
     if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):

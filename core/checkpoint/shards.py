@@ -95,6 +95,9 @@ def duplicate_tensor(name: str, first: str, second: str) -> FormatError:
     """Return the error for a tensor that two shards hold; `first` and `second` are their URLs."""
     if first == second:
         return FormatError("the same shard is named twice", uri=first, hint="Name each file once")
+    if name.startswith("streamer.tags-"):  # `TAGS_TENSOR` of encryption, which this import would load
+        hint = "Load each of them with a call of its own"
+        return FormatError(f"{first} and {second} are of two encrypted checkpoints", hint=hint)
     return FormatError(
         f"tensor {name[:80]!r} is in two shards: {first} and {second}",
         hint="Name one file, or the *.index.json that says which shard counts",

@@ -110,12 +110,11 @@ ErrorCode code_of_status(int status, std::string_view body) {
   const std::string_view storage_code = xml_text(body, "Code");
   if (status == 404) return ErrorCode::kNotFound;
   if (status == 412) return ErrorCode::kChanged;
-  if (status == 401 || status == 403) {
+  const bool is_of_token =
+      is_one_of(storage_code, {"ExpiredToken", "InvalidToken", "TokenRefreshRequired"});
+  if (status == 401 || status == 403 || (status == 400 && is_of_token)) {
     return code_of_denial(status, storage_code, xml_text(body, "Message"),
                           xml_text(body, "AuthenticationErrorDetail"));
-  }
-  if (status == 400 && is_one_of(storage_code, {"ExpiredToken", "TokenRefreshRequired"})) {
-    return ErrorCode::kCredentialsExpired;
   }
   if (status >= 300 && status < 400) return ErrorCode::kRedirect;
   if (status == 416) return ErrorCode::kTruncated;

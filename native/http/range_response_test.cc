@@ -143,6 +143,7 @@ TEST_CASE("each status has its meaning") {
                "yet</Message></Error>") == ErrorCode::kClockSkew);
   CHECK(status(403, error("ExpiredToken")) == ErrorCode::kCredentialsExpired);
   CHECK(status(400, error("ExpiredToken")) == ErrorCode::kCredentialsExpired);
+  CHECK(status(400, error("InvalidToken")) == ErrorCode::kCredentials);
   CHECK(status(403,
                "<Error><Code>AccessDenied</Code><Message>Request has "
                "expired</Message></Error>") == ErrorCode::kCredentialsExpired);

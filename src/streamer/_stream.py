@@ -10,7 +10,7 @@ import threading
 import time
 from collections import deque
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, overload
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, overload
 
 from streamer import _native
 from streamer._arguments import hidden_arguments, request_of, takes_request
@@ -194,6 +194,10 @@ class Stream(Generic[TensorT]):
         except BaseException:
             self.close()  # nothing more may be handed out
             raise
+
+    def __reduce__(self) -> NoReturn:
+        hint = "Give the other process the URI, and stream there"
+        raise UsageError("a stream belongs to the process that began it", uri=self._checkpoint.label, hint=hint)
 
     def _check_delivered(self, items: list[int], memories: list[_native.Memory | None]) -> None:
         """Check that each tensor has memory of the engine, unless it is empty or was read into other memory."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -112,6 +114,14 @@ def test_no_other_condition_is_used() -> None:
     files = (path for folder in sizes.PRODUCT_FOLDERS for path in (root / folder).rglob("*.py"))
     kinds = re.compile(r"threading\.(Condition|Event)\(|from threading import .*(Condition|Event)")
     assert not [str(path) for path in files if path.name != "conditions.py" and kinds.search(path.read_text())]
+
+
+@pytest.fixture(autouse=True)
+def _no_collector() -> Iterator[None]:
+    """Let no other library's callback of the garbage collector take the interrupt, and lose it."""
+    gc.disable()
+    yield
+    gc.enable()
 
 
 @pytest.mark.parametrize("event", STEPS)

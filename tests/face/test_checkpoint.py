@@ -174,6 +174,14 @@ def test_the_pickle_of_a_slice_is_one_clear_sentence_regression(checkpoint: stre
         do(checkpoint["a"])
 
 
+def test_a_stream_says_that_it_cannot_be_pickled_regression(file: Path) -> None:
+    with (
+        streamer.stream(file) as stream,
+        pytest.raises(streamer.UsageError, match="belongs to the process that began it"),
+    ):
+        pickle.dumps(stream)
+
+
 def test_what_of_a_checkpoint_cannot_be_pickled_is_named_regression(file: Path, monkeypatch) -> None:
     for name in [each for each in sys.modules if each.endswith("cloudpickle")]:
         monkeypatch.delitem(sys.modules, name)

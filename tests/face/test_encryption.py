@@ -247,6 +247,14 @@ def test_rows_of_a_huge_lazy_tensor_are_joined_to_pieces(tmp_path: Path, monkeyp
     assert are_equal(streamer.load(tmp_path / "two", key=KEY), tensors)
 
 
+def test_two_encrypted_checkpoints_at_once_are_named_regression(tmp_path: Path) -> None:
+    """The error named a tensor of the format, which nobody has saved."""
+    for name in ("base", "adapter"):
+        streamer.save({name: torch.ones(3)}, tmp_path / name, key=KEY, progress=False)
+    with pytest.raises(streamer.FormatError, match=r"are of two encrypted checkpoints\. Load each"):
+        streamer.load([tmp_path / "base", tmp_path / "adapter"], key=KEY)
+
+
 def test_digests_are_of_the_encrypted_bytes(tmp_path: Path) -> None:
     streamer.save(large_tensors(), tmp_path, key=KEY, max_shard_bytes="1MB")
     manifest = tmp_path / "model.safetensors.index.manifest.json"

@@ -56,7 +56,9 @@ def _reports_errors(command: _Command) -> _Command:
         except KeyboardInterrupt:
             code = report_failure("interrupted; run the command again to continue", INTERRUPTED, None, as_json=as_json)
         except (StreamerError, OSError) as error:
-            text = str(error) if isinstance(error, StreamerError) or not error.strerror else error.strerror
+            text = str(error)
+            if isinstance(error, OSError) and error.strerror:  # without its number
+                text = ": ".join(filter(None, (error.filename, error.strerror)))
             code = report_failure(text, exit_code_of(error), type(error).__name__, as_json=as_json)
         click.get_current_context().exit(code or 0)
 

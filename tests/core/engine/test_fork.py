@@ -116,7 +116,7 @@ def test_no_child_inherits_a_lock_of_the_process_that_another_thread_holds_regre
 def test_no_child_waits_for_a_file_system_that_a_thread_of_its_parent_reads_regression():
     fs = MemoryFileSystem()
     with held_by_another_thread(fsspec_reads._lock_of(fs), until=threading.Event()):
-        assert ends_in_child(lambda: fsspec_reads._lock_of(fs).acquire()) == 0
+        assert ends_in_child(lambda: fsspec_reads._lock_of(fs).__enter__()) == 0
 
 
 def test_a_child_reads_from_a_checkpoint_of_its_parent(tmp_path):

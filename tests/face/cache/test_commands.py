@@ -192,3 +192,10 @@ def test_a_question_mark_in_a_name_is_no_query_regression(storage, folder):
     assert run_json("rm", f"{place}/0?x.safetensors")[0]["removed"] == [f"{place}/0?x.safetensors"]
     assert run_json("rm", f"{place}/0.safetensors")[0]["removed"] == [f"{place}/0.safetensors"]
     assert len(run_json("rm", place)[0]["removed"]) == 1
+
+
+def test_a_file_in_place_of_the_folder_is_named_regression(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    shown = run("ls", "--cache-dir", str(tmp_path / "file"))
+    assert shown.exit_code != 0
+    assert f"{tmp_path / 'file'}: not a folder" in shown.output
