@@ -15,7 +15,7 @@ from fsspec.implementations.http import HTTPFileSystem
 from streamer.backends.fsspec.http_sessions import with_guarded_sessions
 from streamer.backends.fsspec.instances import InstanceSnapshot
 from streamer.backends.fsspec.store import FsspecStore
-from streamer.backends.http.access import access_of
+from streamer.backends.http.client import access_of
 from streamer.backends.http.index_page import may_be_shard
 from streamer.core.errors import OptionError
 from streamer.core.secrets.hidden_arguments import plain

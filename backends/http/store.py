@@ -18,9 +18,8 @@ from urllib.parse import unquote, urlsplit
 
 from streamer.backends.client.redirects import Hop, origin_of, quoted
 from streamer.backends.fsspec_settings import are_configured
-from streamer.backends.http.access import access_of
 from streamer.backends.http.azure import is_for_azure, open_azure
-from streamer.backends.http.client import HttpClient
+from streamer.backends.http.client import HttpClient, access_of
 from streamer.backends.http.index_page import is_listing, may_be_shard, names_in
 from streamer.backends.http.probe import Probe, index_page, no_listing, probe_object, replaced
 from streamer.backends.http.stream import OneStream

@@ -11,9 +11,8 @@ import ctypes
 from collections.abc import Callable
 from functools import partial, wraps
 
-from streamer.compat.runai.folder_files import listed_files
 from streamer.compat.runai.reader import Reader
-from streamer.compat.runai.submissions import Code, code_of, ranges_at, texts_at
+from streamer.compat.runai.submissions import Code, code_of, listed_files, ranges_at, texts_at
 from streamer.compat.runai.variables import storage_options_for
 from streamer.core.errors import StreamerError
 from streamer.core.log import OwnLogger

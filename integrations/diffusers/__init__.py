@@ -23,10 +23,9 @@ from streamer.integrations.diffusers.pipeline_folder import PipelineFolder
 from streamer.integrations.folder_saves import check_saves, refuse_arguments_of_save, refuse_hub, saved_folder
 from streamer.integrations.kept_folders import keep, name_after
 from streamer.integrations.library_calls import Location, check_class, library_call, refuse_arguments_of_load
-from streamer.integrations.model_folder import ModelFolder
+from streamer.integrations.model_folder import ModelFolder, SingleFile
 from streamer.integrations.naming import CONFIG, DIFFUSERS, PIPELINE
 from streamer.integrations.routed_call import call_routed
-from streamer.integrations.single_file import SingleFile
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem

@@ -21,14 +21,12 @@ from typing import Any
 import torch
 
 from streamer.compat.hooks import Hook, imported, is_equal, package_with
-from streamer.integrations.model_folder import ModelFolder
+from streamer.integrations.model_folder import ModelFolder, SingleFile
 from streamer.integrations.naming import CONFIG, DIFFUSERS, explicit_devices, goes_to_devices
 from streamer.integrations.routed_call import Route, RoutedName, routed
-from streamer.integrations.single_file import SingleFile
 from streamer.integrations.small_checkpoint import small_checkpoint, without_progress_bars
 from streamer.integrations.transformers import hooks as transformers_hooks
-from streamer.integrations.transformers.hooks import LIBRARY
-from streamer.integrations.transformers.placement import placed_tensors, placement_hook
+from streamer.integrations.transformers.hooks import LIBRARY, placed_tensors, placement_hook
 
 __all__ = ["file_hook", "is_of_transformers", "is_placed_by", "package_of", "placed_models", "route_of", "weights_hook"]
 

@@ -36,7 +36,7 @@ from streamer.core.options.settings import Settings
 from streamer.core.quoting import quoted
 from streamer.core.secrets.redact import redact
 from streamer.core.store.parallel import in_parallel
-from streamer.integrations.fsspec.delegated_calls import ListedInside
+from streamer.integrations.fsspec.inner import ListedInside
 from streamer.integrations.fsspec.remote_file import PinnedObject
 
 if TYPE_CHECKING:

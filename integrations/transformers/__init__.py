@@ -24,8 +24,14 @@ from streamer.integrations.library_calls import Location, check_class, library_c
 from streamer.integrations.model_folder import ModelFolder
 from streamer.integrations.naming import CONFIG, goes_to_devices
 from streamer.integrations.routed_call import Route, call_routed
-from streamer.integrations.transformers.hooks import late_readers, package_of, readers, weights_hook
-from streamer.integrations.transformers.placement import placed_tensors, placement_hook
+from streamer.integrations.transformers.hooks import (
+    late_readers,
+    package_of,
+    placed_tensors,
+    placement_hook,
+    readers,
+    weights_hook,
+)
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem

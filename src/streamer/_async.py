@@ -14,9 +14,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from streamer._arguments import hidden_arguments, request_of, takes_request
-from streamer._load import collected, whole_read
+from streamer._load import WholeRead, collected, whole_read
 from streamer._reads import Order
-from streamer._reread_on_mismatch import WholeRead
 from streamer._stream import Stream, begun
 from streamer.core.checkpoint.report import LoadReport
 from streamer.core.errors import UsageError

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from streamer._arguments import hidden_arguments, request_of, takes_request
 from streamer._checkpoint_headers import framework_for, open_checkpoint, wanted_tensors
-from streamer._load import collected
-from streamer._reread_on_mismatch import WholeRead
+from streamer._load import WholeRead, collected
 from streamer._stream import Stream
 from streamer.core.checkpoint.catalog import ShardTensor
 from streamer.core.checkpoint.fitting import KeptMemory

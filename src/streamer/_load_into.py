@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from streamer._arguments import hidden_arguments, request_of, takes_request
 from streamer._checkpoint_headers import OpenedCheckpoint, framework_for, open_checkpoint, wanted_tensors
-from streamer._reread_on_mismatch import WholeRead
+from streamer._load import WholeRead
 from streamer.core.checkpoint.catalog import ShardTensor
 from streamer.core.checkpoint.names import RenameOption, Renaming, pair_names
 from streamer.core.checkpoint.report import LoadReport

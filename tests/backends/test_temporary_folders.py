@@ -16,8 +16,7 @@ import streamer
 from streamer.core.folders import private_folders
 from streamer.core.folders.private_folders import private_folder, room_in
 from streamer.integrations.library_calls import Location
-from streamer.integrations.model_folder import ModelFolder
-from streamer.integrations.single_file import SingleFile
+from streamer.integrations.model_folder import ModelFolder, SingleFile
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from streamer.backends.client.redirects import Hop, next_hop, origin_of
 from streamer.backends.gcs.client import object_in, page_in
 from streamer.backends.gcs.errors import Answer, Caller
 from streamer.backends.gcs.errors import refusal as gcs_refusal
-from streamer.backends.hf import errors as hf_errors
+from streamer.backends.hf import client as hf_errors
 from streamer.backends.hf.answers import commit_in, entries_in, files_in, next_page
 from streamer.backends.http import errors as http_errors
 from streamer.backends.http.index_page import may_be_shard, names_in

@@ -21,8 +21,8 @@ import streamer
 from gpu.fake_devices import FakeGpu, FakeTorchCuda
 from gpu.fake_moves import counted_moves, noted_streams
 from streamer.integrations.diffusers.hooks import weights_hook
+from streamer.integrations.transformers.hooks import placement_hook
 from streamer.integrations.transformers.hooks import weights_hook as hook_of_transformers
-from streamer.integrations.transformers.placement import placement_hook
 
 SMALL = streamer.Options(block_bytes=64 << 10, pinned_bytes=1 << 20)
 

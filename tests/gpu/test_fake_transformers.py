@@ -14,8 +14,7 @@ from transformers import AutoModelForCausalLM
 import streamer
 from gpu.fake_devices import FakeGpu, FakeTorchCuda
 from gpu.fake_moves import counted_moves, noted_streams
-from streamer.integrations.transformers.hooks import weights_hook
-from streamer.integrations.transformers.placement import placement_hook
+from streamer.integrations.transformers.hooks import placement_hook, weights_hook
 
 SMALL = streamer.Options(block_bytes=64 << 10, pinned_bytes=1 << 20)
 ON_CPU = dict.fromkeys(("model.embed_tokens", "model.rotary_emb", "model.norm", "lm_head"), "cpu")

@@ -42,7 +42,7 @@ from streamer.backends.fsspec.instances import close_idle
 from streamer.backends.gcs.credentials import LOGINS
 from streamer.backends.hf import client as hf_client
 from streamer.backends.http import options as http_options
-from streamer.backends.nfs.url import BOUNDS
+from streamer.backends.nfs.store import BOUNDS
 from streamer.plugins.loading import is_builtin
 from streamer.plugins.registry import enabled
 

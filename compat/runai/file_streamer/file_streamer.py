@@ -8,9 +8,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from streamer.compat.runai.file_streamer.requests_iterator import FileChunks
-from streamer.compat.runai.folder_files import listed_files
 from streamer.compat.runai.s3_utils.s3_utils import S3Credentials, hidden_credentials
-from streamer.compat.runai.submissions import Objects
+from streamer.compat.runai.submissions import Objects, listed_files
 from streamer.compat.runai.variables import options_from_environment, storage_options_for
 from streamer.core.engine.plan import Item, plan_reads
 from streamer.core.engine.session import ReadSession, SourceObject

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from fnmatch import fnmatch
 
-from streamer.compat.runai.folder_files import listed_files
-from streamer.compat.runai.submissions import Objects
+from streamer.compat.runai.submissions import Objects, listed_files
 from streamer.compat.runai.variables import options_from_environment, storage_options_for
 from streamer.core.engine.byte_reads import ByteStream
 from streamer.core.errors import FormatError, StreamerError

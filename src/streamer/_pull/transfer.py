@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 
+from streamer._pull.folder import Writers
 from streamer._pull.resumed_file import Part
-from streamer._pull.writers import Writers
 from streamer.core.checkpoint.file_bytes import FileDigests
 from streamer.core.engine.plan import Item, plan_reads
 from streamer.core.engine.session import ReadSession, SourceObject

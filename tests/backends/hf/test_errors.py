@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from streamer.backends.hf.errors import refusal
+from streamer.backends.hf.client import refusal
 from streamer.core import errors
 
 

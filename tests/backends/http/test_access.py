@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from streamer.backends.client.proxy import environment_proxy
-from streamer.backends.http.access import access_of
+from streamer.backends.http.client import access_of
 from streamer.backends.http.options import fsspec_option, merged_options
 from streamer.core.errors import OptionError
 

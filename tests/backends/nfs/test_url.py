@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from streamer import _native
-from streamer.backends.nfs.store import NfsStore, streamer_open_store, streamer_source_kind
-from streamer.backends.nfs.url import NfsUrl
+from streamer.backends.nfs.store import NfsStore, NfsUrl, streamer_open_store, streamer_source_kind
 from streamer.core.errors import OptionError, UnknownSchemeError, UsageError
 from streamer.core.options.limits import Limits
 from streamer.core.store.sources import NfsSource, ObjectInfo

@@ -14,7 +14,7 @@ import torch
 from tests.control_groups import group_with
 
 import streamer
-from streamer import _reread_on_mismatch
+from streamer import _load
 from streamer.core.checkpoint import fitting
 from streamer.core.checkpoint.catalog import ShardTensor
 from streamer.core.checkpoint.targets import Targets
@@ -156,7 +156,7 @@ def test_a_load_that_could_not_begin_is_no_longer_counted(file: Path, monkeypatc
         raise OSError("no thread")
 
     with monkeypatch.context() as patch:
-        patch.setattr(_reread_on_mismatch, "Stream", refuse)
+        patch.setattr(_load, "Stream", refuse)
         with pytest.raises(OSError, match="no thread") as caught:
             streamer.load(file, names="t[0-5]")
     assert len(streamer.load(file, names="t[0-5]")) == 6

@@ -26,8 +26,7 @@ from streamer.core.engine import byte_reads
 from streamer.core.options.settings import resolve
 from streamer.integrations.fsspec import StreamerFileSystem, remote_file, transfers
 from streamer.integrations.fsspec import transfers as ranges
-from streamer.integrations.fsspec.delegated_calls import ListedInside
-from streamer.integrations.fsspec.inner import ReadOnly, WholeFiles
+from streamer.integrations.fsspec.inner import ListedInside, ReadOnly, WholeFiles
 from streamer.integrations.fsspec.remote_file import PinnedObject
 from streamer.integrations.fsspec.transfers import WholeFileWrites
 
