@@ -45,7 +45,7 @@ SHARING = --dist loadfile --no-loadscope-reorder
 .DEFAULT_GOAL := help
 .NOTPARALLEL:  # apt and pip lock; cmake and ninja use every processor by themselves
 .DELETE_ON_ERROR:
-.PHONY: help demo test nightly test-lowest test-versions test-serving coverage sanitize fuzz soak lint bench wheel clean \
+.PHONY: help demo test nightly test-long test-lowest test-versions test-serving coverage sanitize fuzz soak lint bench wheel clean \
   build-packages test-packages clang-packages wheel-packages bench-packages wheel-aarch64 test-aarch64 aarch64-packages
 
 help: ## list these targets
@@ -54,7 +54,7 @@ help: ## list these targets
 demo: $(INSTALL_STAMP) ## load 1 GiB from disk and from a real S3 server, compare every tensor, show time and memory
 	$(BIN)/python examples/demo.py $(ARGS)
 
-test: $(INSTALL_STAMP) $(AZURITE_STAMP) $(SAFETENSORS_STAMP) $(TRANSFORMERS_STAMP) $(RUNAI_STAMP) test-packages ## build the engine, run its native tests, then all Python tests against real servers
+test: $(INSTALL_STAMP) $(AZURITE_STAMP) $(SAFETENSORS_STAMP) $(RUNAI_STAMP) test-packages ## build the engine, run its native tests, then all Python tests against real servers
 	$(BIN)/cmake -S native -B build/native-tests -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja \
 	  -DSTREAMER_BUILD_TESTS=ON -DSTREAMER_BUILD_PYTHON=OFF -DCMAKE_CXX_COMPILER=$(CXX)
 	$(BIN)/cmake --build build/native-tests
@@ -72,6 +72,9 @@ test-lowest: $(INSTALL_STAMP) $(LOWEST_STAMP) $(AZURITE_STAMP) test-packages ## 
 
 test-versions: $(INSTALL_STAMP) $(AZURITE_STAMP) test-packages ## load from every storage, and by every host, with each Python, oldest and newest libraries (many gigabytes, an hour)
 	$(UV_SETTINGS) env -C tests PYTHONPATH=../examples ../$(BIN)/python -m versions $(ARGS)
+
+test-long: $(INSTALL_STAMP) $(AZURITE_STAMP) $(TRANSFORMERS_STAMP) test-packages ## run the tests that take a minute or more: the oldest transformers, the script for a machine with a GPU
+	$(BIN)/pytest -m nightly $(if $(ARGS),$(ARGS),tests/conformance tests/gpu)
 
 test-serving: $(INSTALL_STAMP) $(SERVING_STAMP) $(SGLANG_STAMP) test-packages ## run the tests of --load-format streamer in the real vLLM and SGLang, on the CPU
 	PYTHONPATH=.venv/serving $(BIN)/pytest -W ignore tests/serving $(ARGS)
@@ -105,7 +108,7 @@ fuzz: $(INSTALL_STAMP) clang-packages ## fuzz every parser for SECONDS each, fro
 	  env build/fuzzers/%_fuzz $(FUZZING) build/fuzz/% native/fuzz/corpus/%
 	cd tests && printf '%s\n' $(PYTHON_FUZZERS) | xargs -P 2 -I % ../$(BIN)/python -m fuzzing % $(FUZZING)
 
-coverage: $(INSTALL_STAMP) $(AZURITE_STAMP) $(SAFETENSORS_STAMP) $(TRANSFORMERS_STAMP) $(RUNAI_STAMP) test-packages ## run all Python tests and record which test ran which line, for tests/mutation
+coverage: $(INSTALL_STAMP) $(AZURITE_STAMP) $(SAFETENSORS_STAMP) $(RUNAI_STAMP) test-packages ## run all Python tests and record which test ran which line, for tests/mutation
 	$(UV) 'pytest-cov>=5'
 	$(BIN)/pytest -n $(WORKERS) $(SHARING) --cov=core --cov=backends --cov=compat --cov=integrations --cov=src --cov=plugins --cov-context=test --cov-report= $(ARGS)
 

@@ -230,10 +230,7 @@ class Inflated:
         walk = _Walk(point, self._chunk)
         while walk.position < end:
             begin = walk.position
-            try:
-                piece = walk.step(min(self._distance, self.size_bytes - begin))
-            except zlib.error as error:
-                raise self._error(f"cannot be inflated ({error})") from error
+            piece = self._step(walk, min(self._distance, self.size_bytes - begin))
             if not piece:
                 raise self._error(f"ends after {begin} of {self.size_bytes} bytes")
             first, last = max(offset, begin), min(end, walk.position)
@@ -242,6 +239,12 @@ class Inflated:
             self._keep(walk)
         if walk.position == self.size_bytes:
             self._check_end(walk)
+
+    def _step(self, walk: _Walk, most_bytes: int) -> bytes:
+        try:
+            return walk.step(most_bytes)
+        except zlib.error as error:
+            raise self._error(f"cannot be inflated ({error})") from error
 
     def _chunk(self, source: int) -> bytes:
         data = bytearray(min(FETCHED_BYTES, self._stored_bytes - source))
@@ -254,7 +257,7 @@ class Inflated:
                 self._points.append(walk.point())
 
     def _check_end(self, walk: _Walk) -> None:
-        if walk.step(1):
+        if self._step(walk, 1):
             raise self._error(f"inflates to more than the {self.size_bytes} bytes that the archive says")
         if walk.crc != self._crc:
             raise wrong_crc(self._name, walk.crc, self._crc)

@@ -20,7 +20,7 @@ TESTS = [
 NAME_IT = "import transformers; print(transformers.__version__)"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_oldest_transformers_passes_the_same_tests() -> None:
     assert OLDEST.exists(), "make .venv/.transformers-oldest"
     environment = {**os.environ, "PYTHONPATH": str(OLDEST)}

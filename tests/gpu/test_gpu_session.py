@@ -8,9 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "gpu_session.sh"
 
 
+@pytest.mark.nightly
 def test_every_step_runs_and_leaves_its_figures(tmp_path: Path) -> None:
     command = ["bash", SCRIPT, tmp_path / "out", "0.02", "fake"]
     environment = os.environ | {"PYTHON": sys.executable, "TMPDIR": str(tmp_path), "STEP_S": "400"}

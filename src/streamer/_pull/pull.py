@@ -37,6 +37,7 @@ from streamer.core.disk import disk_name
 from streamer.core.encryption.keys import check_lone_context
 from streamer.core.errors import ChecksumError, FormatError, ObjectNotFoundError, TruncatedError, UsageError
 from streamer.core.folders.open_folder import are_in_one_another
+from streamer.core.folders.paths import absolute_path
 from streamer.core.log import OwnLogger
 from streamer.core.options.arguments import check_storage_options, check_uri
 from streamer.core.options.settings import Settings, resolve
@@ -76,7 +77,9 @@ def pull(
 
 class _Pull:
     def __init__(self, uri: str, folder: Folder, store: Store, settings: Settings, wanted: Wanted) -> None:
-        self._uri, self._label, self._folder, self._store = uri, redact(uri).rstrip("/"), folder, store
+        self._uri, self._folder, self._store = uri, folder, store
+        # Absolute, as the next pull may start in another folder.
+        self._label = (absolute_path(uri) if scheme_of(uri) == "file" else redact(uri)).rstrip("/")
         self._settings, self._wanted = settings, wanted
         self._record = folder.record()
         self._place, self._is_same_place = "", False

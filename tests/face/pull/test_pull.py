@@ -351,3 +351,19 @@ def test_the_sentence_says_how_many_files_were_compared(verified: int, words: st
 def test_arrays_are_equal_without_torch(model: Path, tmp_path: Path) -> None:
     pull(model, tmp_path / "copy", "--no-verify")
     assert np.array_equal(streamer.load(tmp_path / "copy", framework="np")["w"], np.arange(1000.0, dtype=np.float32))
+
+
+def test_a_relative_source_is_another_one_from_another_folder_regression(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pull of `source` from another working directory replaced the files of the first without a word."""
+    for name, value in (("one", 1.0), ("two", 2.0)):
+        (tmp_path / name / "source").mkdir(parents=True)
+        save_file({"w": torch.full((3,), value)}, tmp_path / name / "source" / "model.safetensors")
+    monkeypatch.chdir(tmp_path / "one")
+    assert pull("source", tmp_path / "to")["exit_code"] == 0
+    monkeypatch.chdir(tmp_path / "two")
+    told = pull("source", tmp_path / "to")
+    assert told["exit_code"] == 2
+    assert f"holds a pull of {tmp_path / 'one' / 'source'}" in told["message"]
+    assert streamer.load(tmp_path / "to")["w"][0] == 1.0
