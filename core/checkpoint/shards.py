@@ -95,7 +95,9 @@ def duplicate_tensor(name: str, first: str, second: str) -> FormatError:
     """Return the error for a tensor that two shards hold; `first` and `second` are their URLs."""
     if first == second:
         return FormatError("the same shard is named twice", uri=first, hint="Name each file once")
-    if name.startswith("streamer.tags-"):  # `TAGS_TENSOR` of encryption, which this import would load
+    from streamer.core.encryption.sealed_files import TAGS_TENSOR  # noqa: PLC0415 (as needed)
+
+    if name.startswith(f"{TAGS_TENSOR}-"):
         hint = "Load each of them with a call of its own"
         return FormatError(f"{first} and {second} are of two encrypted checkpoints", hint=hint)
     return FormatError(
@@ -200,7 +202,9 @@ def objects_of(store: Store, infos: list[ObjectInfo]) -> list[SourceObject]:
 
 def sized(store: Store, infos: Sequence[ObjectInfo]) -> list[ObjectInfo]:
     """Look up the sizes that a listing lacks."""
-    return in_parallel(lambda info: store.info(info.path) if info.size_bytes is None else info, infos, role="info")
+    lacking = [info.path for info in infos if info.size_bytes is None]
+    found = iter(in_parallel(store.info, lacking, role="info"))
+    return [next(found) if info.size_bytes is None else info for info in infos]
 
 
 def settled(store: Store, infos: Sequence[ObjectInfo]) -> list[ObjectInfo]:
