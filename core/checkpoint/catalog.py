@@ -106,7 +106,7 @@ class _Parser:
         self._shards, self._settings = shards, settings
 
     def parse(self, indexes: Sequence[int], beginnings: Sequence[memoryview]) -> None:
-        """Parse the headers of some shards; those of which only a part was read are left out."""
+        """Parse the headers of some shards; leave out a header of which only a part was read."""
         deadline = self._settings.deadline
         with collector_paused():
             for index in indexes:

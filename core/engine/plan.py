@@ -1,4 +1,4 @@
-"""Plans which byte ranges to read, and which items lie in them. Pure: makes flat tables for the engine from values.
+"""Plans which byte ranges to read, and which items lie in them, as flat tables for the engine.
 
 Wanted ranges of one object that lie close together become one span; the engine cuts spans into equal blocks.
 

@@ -1,7 +1,7 @@
 """The bytes of the tensors that one rank keeps, and the memory that they are put into.
 
-What one rank reads is cut for each other rank as runs of bytes. The kept bytes of a part, one after the other, are in
-the order of the tensor's own bytes, as every part is a box in a tensor whose last dimension varies fastest.
+For each other rank, a rank cuts the bytes that it has read into runs. The kept bytes of a part, one after the other,
+are in the order of the tensor's own bytes, as every part is a box in a tensor whose last dimension varies fastest.
 
 Memory is allocated when the first bytes of a tensor arrive. A target of the caller's own is filled in place.
 """

@@ -58,7 +58,7 @@ class GroupVerification:
         self._pieces.setdefault(tensor, []).append((begin, end - begin, checksum))
 
     def compare(self, tensors: Sequence[int]) -> None:
-        """Compare the tensors of which all reads were noted."""
+        """Compare some tensors with the manifest; all of their reads must have been noted."""
         for tensor in tensors:
             self._compare(tensor)
 

@@ -45,7 +45,7 @@ def is_url(path: str) -> bool:
 
 
 def whole_name(uri: str, path: str) -> str:
-    """Return the URI of an object that exists with its whole name: for messages, it ends where a query may begin.
+    """Return the URI of an object with its whole name; in messages, a URI ends where a query may begin.
 
     Example:
         >>> whole_name("s3://bucket/what", "bucket/what?.json"), whole_name("https://host/get", "https://host/get")

@@ -58,7 +58,7 @@ class WholeRead:
         try:
             verification = checkpoint.verification(wanted)
             if verification is not None:
-                wrong = self._wrong_shards  # what is called must not refer to this object, or nobody would close it
+                wrong = self._wrong_shards  # a function that refers to this object would keep it open
                 verification = Watched(verification, wanted, lambda shard, _: wrong.add(shard))
             self._stream = Stream(checkpoint, wanted, framework, verification, targets=targets, progress=progress)
         except BaseException:

@@ -41,7 +41,7 @@ class Route:
             suspect_proxy(error, self._place)
 
     def answering_proxy(self) -> str:
-        """Return the proxy that decides which server answers; "" over TLS, where a certificate names the server."""
+        """Return the proxy, which decides what server answers; "" over TLS, where a certificate names the server."""
         return self._place() if self._is_plain else ""
 
     @property

@@ -248,7 +248,7 @@ def test_rows_of_a_huge_lazy_tensor_are_joined_to_pieces(tmp_path: Path, monkeyp
 
 
 def test_two_encrypted_checkpoints_at_once_are_named_regression(tmp_path: Path) -> None:
-    """The error named a tensor of the format, which nobody has saved."""
+    """The error named a tensor that belongs to the format, and that no user has saved."""
     for name in ("base", "adapter"):
         streamer.save({name: torch.ones(3)}, tmp_path / name, key=KEY, progress=False)
     with pytest.raises(streamer.FormatError, match=r"are of two encrypted checkpoints\. Load each"):

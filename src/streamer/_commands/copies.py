@@ -67,10 +67,10 @@ def pull_folder(
 ) -> None:
     """Copy the file at URI, or all files below URI, into the folder DIR.
 
-    They appear there when all of them are whole. If the command is run again, it continues where it stopped, and reads
-    nothing if everything is there. A pattern is of the name relative to URI; its * matches slashes, too. Encrypted
-    files are copied as they are. With their key, every byte of them is authenticated before they appear, and a file
-    that may hold tensors and is not encrypted is refused: leave it out with --exclude.
+    The files appear in DIR when all of them are complete. If the command is run again, it continues where it
+    stopped, and reads nothing if everything is there. A pattern is of the name relative to URI; its * matches slashes,
+    too. Encrypted files are copied as they are. With their key, every byte of them is authenticated before they appear,
+    and a file that may hold tensors and is not encrypted is refused: leave it out with --exclude.
 
     Exit codes: 0 all there, 2 usage, 65 wrong data, 66 not found, 69 storage unavailable, 73 disk full or not
     writable, 75 changed meanwhile (try again), 76 TLS or protocol, 77 access denied, 130 and 143 interrupted.
