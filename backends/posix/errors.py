@@ -22,12 +22,12 @@ LOOKED_AT = 5000  # names of one folder
 
 _USUAL = "Check the path, and that its disk is mounted"
 # The form of a repository on the Hub; a path of a file has more parts, or a suffix.
-_REPOSITORY = re.compile(r"(?!.*(?:--|\.\.))\w[\w.-]{0,95}/\w[\w.-]{0,95}(@[\w./-]+)?", re.ASCII)
-_SUFFIX = re.compile(r"\.(safetensors|json|bin|pt|pth|gguf)\Z", re.IGNORECASE)
+_REPOSITORY = r"(?!.*(?:--|\.\.))\w[\w.-]{0,95}/\w[\w.-]{0,95}(@[\w./-]+)?"
+_SUFFIX = r"\.(safetensors|json|bin|pt|pth|gguf)\Z"
 _AROUND = " \t\r\n'\""
-_VARIABLE = re.compile(r"\$\w+|\$\{\w+\}")
-_BRACES = re.compile(r"\{[^{}/]*,[^{}/]*\}")
-_ONE_COLON = re.compile(r"(abfss?|az|gc?s|hf|https?|nfs|s3a?):(?![/:])", re.IGNORECASE)
+_VARIABLE = r"\$\w+|\$\{\w+\}"
+_BRACES = r"\{[^{}/]*,[^{}/]*\}"
+_ONE_COLON = r"(abfss?|az|gc?s|hf|https?|nfs|s3a?):(?![/:])"
 
 
 def storage_error(error: OSError, path: str) -> StorageError:
@@ -62,7 +62,7 @@ def hint_for_missing(path: str, text: str) -> str:
         return f"{quoted(os.path.basename(parent))} is a file, not a folder"
     nearby = near_names(name, _names_in(parent))
     is_near = nearby.startswith("Near")
-    if _REPOSITORY.fullmatch(text) and not _SUFFIX.search(text):
+    if re.fullmatch(_REPOSITORY, text, re.ASCII) and not re.search(_SUFFIX, text, re.IGNORECASE):
         near = f". {nearby}" if is_near else ""
         return f"A model of the Hugging Face Hub is hf://{text}; otherwise check the path{near}"
     if is_near:
@@ -72,13 +72,13 @@ def hint_for_missing(path: str, text: str) -> str:
 
 def _mistake_in(text: str) -> str | None:
     """Say what is wrong with the text of a path; None if nothing is."""
-    if scheme := _ONE_COLON.match(text):
+    if scheme := re.match(_ONE_COLON, text, re.IGNORECASE):
         return f"A URL has two slashes after its scheme: {scheme[0]}//…"
     if text != text.strip(_AROUND):
         return "There is a space, a quote or a line end around it: strip that"
-    if variable := _VARIABLE.search(text):
+    if variable := re.search(_VARIABLE, text):
         return f"{variable[0]} is not replaced by its value here: os.path.expandvars does that"
-    if _BRACES.search(text):
+    if re.search(_BRACES, text):
         return "Braces are no pattern here: use *, ? or [...] in the last part, or give a list of the files"
     if text.startswith("file://") and not text.startswith("file:///"):
         return "A file:// URL has an absolute path: file:///folder/file"

@@ -12,7 +12,7 @@ import stat
 from collections.abc import Mapping
 from contextlib import suppress
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from streamer import _native
 from streamer.backends.option_names import check_option_names
@@ -23,7 +23,9 @@ from streamer.core.folders.paths import absolute_path, followed
 from streamer.core.format.shard_names import is_of_checkpoint
 from streamer.core.secrets.redact import redact
 from streamer.core.store.sources import FileSource, ObjectInfo, Store, hookimpl
-from streamer.core.store.uploads import Upload
+
+if TYPE_CHECKING:
+    from streamer.core.store.uploads import Upload
 
 __all__ = ["PosixStore", "streamer_open_store", "streamer_source_kind"]
 

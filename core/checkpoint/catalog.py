@@ -12,10 +12,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Container, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from streamer.core.checkpoint.cuts import Cut
 from streamer.core.checkpoint.shards import NO_INDEX, ShardChoice, duplicate_tensor
 from streamer.core.collector import collector_paused
 from streamer.core.engine.byte_reads import read_ranges
@@ -27,6 +26,7 @@ from streamer.core.options.settings import Settings
 from streamer.core.quoting import quoted
 
 if TYPE_CHECKING:
+    from streamer.core.checkpoint.cuts import Cut
     from streamer.core.encryption.sealed_files import SealedFile
 
 __all__ = [
@@ -163,8 +163,7 @@ class ShardTensor(NamedTuple):
         return self.entry.shape if self.cut is None else self.cut.whole
 
 
-@dataclass(frozen=True)
-class Catalog:
+class Catalog(NamedTuple):
     """Every tensor of a checkpoint.
 
     Attributes:
@@ -186,8 +185,8 @@ class Catalog:
     headers: Sequence[bytes] = ()
     overruled: Set[int] = frozenset()
     header_metadata: Sequence[Mapping[str, str]] = ()
-    sealed: Mapping[int, SealedFile] = field(default_factory=dict)
-    checksums: Mapping[str, int] = field(default_factory=dict)
+    sealed: Mapping[int, SealedFile] = MappingProxyType({})
+    checksums: Mapping[str, int] = MappingProxyType({})
     remarks: tuple[str, ...] = ()
 
     @property

@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -162,18 +161,18 @@ class _Search(NamedTuple):
             suffixes = [suffix for each in self.formats.load() for suffix in each.suffixes]
             raise no_shard(self.store, self.label, root, infos, suffixes)
         by_name = {name_of(info): info for info in infos}
-        if choice.index is not None:
-            return self._from_index(by_name[choice.index], infos, choice.format)
+        if choice.index_name is not None:
+            return self._from_index(by_name[choice.index_name], infos, choice.format)
         meant = [name_of(info) for info in infos if _is_meant(info) and not is_beside_a_model(name_of(info))]
         remarks = unnamed(meant, choice.names, choice.format.suffixes, "the usual name of a model is not that of")
-        return replace(self._whole([by_name[name] for name in choice.names], infos, remarks), format=choice.format)
+        return self._whole([by_name[name] for name in choice.names], infos, remarks)._replace(format=choice.format)
 
     def _whole(self, shards: list[ObjectInfo], infos: list[ObjectInfo], remarks: tuple[str, ...] = ()) -> Shards:
         """Return the shards of a folder without an index, if no shard of a numbered series is missing."""
         names = [name_of(info) for info in shards]
         remarks += check_whole(names, self.label, is_allowed=bool(self.settings.allow_missing_shards))
         remarks += unfinished([name_of(info) for info in infos], self.label)
-        return replace(shards_of(self.store, self.label, shards, "folder"), remarks=remarks)
+        return shards_of(self.store, self.label, shards, "folder")._replace(remarks=remarks)
 
     def _from_index(self, index_info: ObjectInfo, listed: list[ObjectInfo], format_: Format | None = None) -> Shards:
         refuse_half_pulled(listed, self.label)
@@ -206,7 +205,7 @@ class _Search(NamedTuple):
             what = ", ".join(sorted(each or "safetensors or an unknown format" for each in kinds))
             hint = "Load the files of each format separately"
             raise FormatError(f"these are files of several formats: {what}", uri=self.label, hint=hint)
-        return replace(shards, format=found[0])
+        return shards._replace(format=found[0])
 
     def _listed(self, root: str) -> list[ObjectInfo]:
         """List a folder; if listing is forbidden, look up the usual names of a checkpoint."""
@@ -236,8 +235,8 @@ LEAST_TO_LIST = 16  # fewer files are looked up by parallel requests: 16 run at 
 LISTED_PER_FILE = 32
 
 # Schemes whose stores name an object by the path in its URL; and file names without special characters.
-_OF_PATH = re.compile(r"[^:]*/|/.*/|(?:file|s3a?|gs|gcs|az|abfss?)://.+/")
-_PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\.safetensors", re.ASCII)
+_OF_PATH = r"[^:]*/|/.*/|(?:file|s3a?|gs|gcs|az|abfss?)://.+/"
+_PLAIN_NAME = r"[A-Za-z0-9_][A-Za-z0-9_.-]*\.safetensors"
 
 
 def are_of_one_folder(uri: str, other: str) -> bool:
@@ -250,8 +249,8 @@ def are_of_one_folder(uri: str, other: str) -> bool:
         False
     """
     (folder, _, name), (other_folder, _, other_name) = uri.rpartition("/"), other.rpartition("/")
-    is_same = folder == other_folder and _OF_PATH.fullmatch(f"{folder}/") is not None
-    return is_same and all(_PLAIN_NAME.fullmatch(each) for each in (name, other_name))
+    is_same = folder == other_folder and re.fullmatch(_OF_PATH, f"{folder}/") is not None
+    return is_same and all(re.fullmatch(_PLAIN_NAME, each, re.ASCII) for each in (name, other_name))
 
 
 def is_named_after(store: Store, uri: str) -> bool:

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from streamer import _native
 from streamer.core.checkpoint.catalog import ShardTensor
-from streamer.core.checkpoint.cuts import runs_of, starts_of
 from streamer.core.engine.plan import Row
 from streamer.core.format.dtypes import bits_of
 from streamer.core.format.header import TensorEntry
@@ -54,6 +53,8 @@ def in_pieces(wanted: ShardTensor, largest_gap_bytes: int) -> InPieces:
     whole = InPieces(wanted, [(entry.begin, entry.end)])
     if cut is None:
         return whole
+    from streamer.core.checkpoint.cuts import runs_of, starts_of  # noqa: PLC0415 (as needed)
+
     run, levels = runs_of(cut)
     bits = bits_of(entry.dtype)
     run_bytes = run * bits // 8

@@ -79,7 +79,7 @@ def read_format_catalog(
     metadata = {key: value for each in of_checkpoints for key, value in each.items()}
     catalog = placing.catalog(metadata, format_.name)
     remarks += [*remarks_on_metadata(of_checkpoints), *choice.remarks_on(placing.files_of_tensors())]
-    return replace(catalog, remarks=tuple(remarks))
+    return catalog._replace(remarks=tuple(remarks))
 
 
 def _index_reader(

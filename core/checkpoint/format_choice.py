@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from streamer.core.errors import FormatError
@@ -33,19 +32,18 @@ def is_beside_a_model(name: str) -> bool:
     return is_of_training(name) or _BESIDE_A_MODEL.fullmatch(name) is not None
 
 
-@dataclass(frozen=True)
-class FolderChoice:
+class FolderChoice(NamedTuple):
     """The files of a folder that are one checkpoint.
 
     Attributes:
         format: Their format.
         names: Names of the files; empty if `index` names them.
-        index: Name of their index, or None.
+        index_name: Name of their index, or None.
     """
 
     format: Format
     names: Sequence[str]
-    index: str | None = None
+    index_name: str | None = None
 
 
 class Formats(NamedTuple):
@@ -104,7 +102,7 @@ def _only(formats: Sequence[Format], names: Sequence[str]) -> FolderChoice | Non
             found[each.name], files[each.name] = error, _files_of(each, names)
             continue
         if choice is not None:
-            found[each.name], files[each.name] = choice, choice.names or [choice.index or ""]
+            found[each.name], files[each.name] = choice, choice.names or [choice.index_name or ""]
     if len(found) > 1:
         models = [each for each in found if not all(map(_BESIDE_A_MODEL.fullmatch, files[each]))]
         found = {each: found[each] for each in models or found}

@@ -29,7 +29,7 @@ __all__ = [
     "without_second_copies",
 ]
 
-_UNFINISHED = re.compile(r"\.safetensors\.(aria2|crdownload|download|incomplete|part|partial|tmp)\Z")
+_UNFINISHED = r"\.safetensors\.(aria2|crdownload|download|incomplete|part|partial|tmp)\Z"
 
 _log = OwnLogger()
 
@@ -81,7 +81,7 @@ def unnamed(
 
 def unfinished(names: Sequence[str], label: str) -> tuple[str, ...]:
     """Return a remark if unfinished downloads lie beside the shards: a shard may be missing."""
-    begun = sorted(name for name in names if _UNFINISHED.search(name))
+    begun = sorted(name for name in names if re.search(_UNFINISHED, name))
     if not begun:
         return ()
     remark = f"a download left {begun[0]} unfinished" + (f", and {len(begun) - 1} more" if begun[1:] else "")

@@ -93,7 +93,7 @@ def _opened(catalog: Catalog, files: Sequence[_OuterFile], key: SecretKey, setti
             if entry.name in tensors:
                 raise duplicate_tensor(entry.name, catalog.shards[tensors[entry.name].shard].uri, file.uri)
             tensors[entry.name] = ShardTensor(number, entry)
-    return replace(catalog, shards=pinned, tensors=tensors, metadata=metadata, sealed=sealed)
+    return catalog._replace(shards=pinned, tensors=tensors, metadata=metadata, sealed=sealed)
 
 
 def _checked_parameters(catalog: Catalog, *, is_whole: bool) -> list[SealedParameters]:

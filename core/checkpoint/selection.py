@@ -20,7 +20,7 @@ __all__ = ["NamesOption", "checked_names", "hint_at_names", "select", "unknown_t
 
 NamesOption: TypeAlias = str | Iterable[str] | Callable[[str], bool] | None
 
-_PATTERN_CHARACTERS = re.compile(r"[*?\[]")
+_PATTERN_CHARACTERS = r"[*?\[]"
 MAX_COMPARED_NAMES = 500  # difflib takes about 0.1 ms for each, and an error must not take minutes
 MAX_COMPARED_CHARACTERS = 300  # difflib is quadratic in the length; longer names get no hint
 
@@ -64,7 +64,7 @@ def checked_names(names: NamesOption) -> NamesOption:
 
 
 def _matching(pattern: str, available: Sequence[str]) -> set[str]:
-    if not _PATTERN_CHARACTERS.search(pattern):
+    if not re.search(_PATTERN_CHARACTERS, pattern):
         return set()
     matches = re.compile(fnmatch.translate(pattern)).match
     return {name for name in available if matches(name)}
@@ -72,7 +72,7 @@ def _matching(pattern: str, available: Sequence[str]) -> set[str]:
 
 def unknown_tensor(wanted: str, available: Sequence[str], uri: str | None = None) -> UnknownTensorError:
     """Return the error for a name or pattern that matches nothing."""
-    what = "no tensor matches pattern" if _PATTERN_CHARACTERS.search(wanted) else "there is no tensor"
+    what = "no tensor matches pattern" if re.search(_PATTERN_CHARACTERS, wanted) else "there is no tensor"
     return UnknownTensorError(f"{what} {quoted(wanted)}", uri=uri, hint=hint_at_names(wanted, available))
 
 

@@ -12,11 +12,10 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from streamer.core.checkpoint.missing import missing_shard, nothing_there
-from streamer.core.checkpoint.verification import Expected
 from streamer.core.engine.byte_reads import read_ranges
 from streamer.core.engine.session import SourceObject
 from streamer.core.errors import ChangedError, FormatError, ObjectNotFoundError, StorageError
@@ -31,6 +30,7 @@ from streamer.core.store.sources import MAX_SIZE_BYTES, ObjectInfo, Store
 from streamer.core.store.versions import YOUNG_S, is_same_version
 
 if TYPE_CHECKING:
+    from streamer.core.checkpoint.verification import Expected
     from streamer.core.format.index import ShardIndex
     from streamer.core.other_formats.interface import Format
 
@@ -111,8 +111,7 @@ _log = OwnLogger()
 Kind: TypeAlias = Literal["file", "folder", "index", "glob", "list"]
 
 
-@dataclass(frozen=True)
-class Shards:
+class Shards(NamedTuple):
     """The shards of a checkpoint, and where they are.
 
     Attributes:
@@ -134,7 +133,7 @@ class Shards:
     infos: list[ObjectInfo]
     index_path: str | None = None
     kind: Kind = "file"
-    expected: list[Expected] = field(default_factory=list)
+    expected: Sequence[Expected] = ()
     remarks: tuple[str, ...] = ()
     checkpoint_of: Sequence[int] = ()
     format: Format | None = None

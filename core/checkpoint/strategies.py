@@ -20,7 +20,7 @@ from streamer.core.store.digests import NoDigest, ObjectDigest, doubt_of, is_sou
 from streamer.core.store.parallel import in_parallel
 from streamer.core.store.sources import DigestingStore, ObjectInfo, Store
 
-__all__ = ["ByManifest", "ByStore", "Strategy", "Unverified", "VerifyOption", "digests_of", "strategy_of"]
+__all__ = ["ByManifest", "ByStore", "Strategy", "VerifyOption", "digests_of", "strategy_of"]
 
 VerifyOption: TypeAlias = Literal["auto", "manifest", "off"] | None
 
@@ -65,34 +65,18 @@ class Strategy(Protocol):
         """
 
 
-def strategy_of(option: VerifyOption, environment: Mapping[str, str] | None = None) -> Strategy:
-    """Choose the strategy by the argument, else by ``STREAMER_VERIFY``, else ``"off"``.
+def strategy_of(option: VerifyOption, environment: Mapping[str, str] | None = None) -> Strategy | None:
+    """Choose the strategy by the argument, else by ``STREAMER_VERIFY``, else ``"off"``, which is None.
 
     Example:
         >>> type(strategy_of(None, {"STREAMER_VERIFY": "manifest"})).__name__
         'ByManifest'
     """
     word = option if option is not None else variable(ENVIRONMENT, environment) or "off"
-    strategy = _STRATEGIES.get(word) if isinstance(word, str) else None
-    if strategy is None:
+    if not isinstance(word, str) or word not in _STRATEGIES:
         name = "verify" if option is not None else ENVIRONMENT
         raise OptionError(f'{name} is "auto", "manifest" or "off", not {word!r}')
-    return strategy
-
-
-class Unverified:
-    """``"off"``: nothing is requested, kept or compared."""
-
-    compares_objects = False
-
-    def expected_of(self, store: Store, found: Sequence[Shards], settings: Settings) -> list[list[Expected]]:
-        return [[] for _ in found]
-
-    def verification(self, catalog: Catalog, expected: Sequence[Expected], wanted: Sequence[ShardTensor]) -> None:
-        return None
-
-    def check_headers(self, catalog: Catalog, expected: Sequence[Expected]) -> None:
-        pass
+    return _STRATEGIES[word]
 
 
 class ByStore:
@@ -156,7 +140,7 @@ def _no_manifests(name: str, uri: str) -> FormatError:
     )
 
 
-_STRATEGIES: dict[str, Strategy] = {"auto": ByStore(), "manifest": ByManifest(), "off": Unverified()}
+_STRATEGIES: dict[str, Strategy | None] = {"auto": ByStore(), "manifest": ByManifest(), "off": None}
 
 
 def digests_of(store: Store, infos: Sequence[ObjectInfo]) -> list[ObjectDigest | NoDigest]:

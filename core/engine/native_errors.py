@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from streamer.core import errors
 from streamer.core.quoting import quoted
-from streamer.core.store.certificates import flaw_in
 from streamer.core.store.parallel import NO_THREAD_HINT
-from streamer.core.store.proxies import advice_about, suspect_proxy
 
 if TYPE_CHECKING:
     from streamer._native import ReadError
@@ -30,7 +28,7 @@ HOW_TO_STORE = (
     "If the object is stored so (its Content-Encoding), ranges of it cannot be read: upload it without compression, or "
     "download and decompress it; otherwise turn compression off, in the server or in the proxy before it"
 )
-_OF_COMPRESSION = re.compile("encoded the range|stored compressed")  # in native/http/range_response.cc
+_OF_COMPRESSION = "encoded the range|stored compressed"  # in native/http/range_response.cc
 
 
 class _Row(NamedTuple):
@@ -126,7 +124,10 @@ def error_from_native(
         elapsed_s=native.elapsed_s,
     )
     error.is_of_proxy = native.is_of_proxy
-    suspect_proxy(error, lambda: native.proxy)
+    if native.proxy:
+        from streamer.core.store.proxies import suspect_proxy  # noqa: PLC0415 (a load over HTTP has imported it)
+
+        suspect_proxy(error, lambda: native.proxy)
     return error
 
 
@@ -134,15 +135,21 @@ def _hint_for(native: ReadError, is_http: bool) -> str:
     if native.os_error in _HINTS:
         return _HINTS[native.os_error]
     if native.is_of_proxy:
+        from streamer.core.store.proxies import advice_about  # noqa: PLC0415 (as above)
+
         return advice_about(native.http_status or None, native.proxy)
     if not is_http and native.code in _WITHOUT_PROXY:
         return _WITHOUT_PROXY[native.code]
     if native.http_status in _BUSY and native.code != "object_failure":
         return _BUSY_HINT
-    if native.code == "range_response" and _OF_COMPRESSION.search(native.detail):
+    if native.code == "range_response" and re.search(_OF_COMPRESSION, native.detail):
         return HOW_TO_STORE
-    flaw = flaw_in(native.detail) if native.code == "tls" else None
-    return flaw.hint if flaw else _TABLE[native.code].hint
+    if native.code != "tls":
+        return _TABLE[native.code].hint
+    from streamer.core.store.certificates import flaw_in  # noqa: PLC0415 (as above)
+
+    flaw = flaw_in(native.detail)
+    return flaw.hint if flaw else _TABLE["tls"].hint
 
 
 def checksum_error(native: ReadError, tensor: str | None, *, uri: str, object_size: int | None) -> errors.ChecksumError:

@@ -25,10 +25,7 @@ from streamer.core.engine.tuning import (
 from streamer.core.errors import ConnectError, CredentialsError, StreamerError
 from streamer.core.options.machine import sharers
 from streamer.core.options.settings import Settings
-from streamer.core.outages.outage_waits import LIMIT_OF_LOGIN_S
-from streamer.core.outages.transient import is_transient
 from streamer.core.quoting import printable
-from streamer.core.store.certificates import default_ca_file
 from streamer.core.store.sources import AnswerChecksum, FileSource, HttpSource, NfsSource, PythonSource, Source
 
 if TYPE_CHECKING:
@@ -158,6 +155,8 @@ def _compare_answers(engine: _native.Session, number: int, checksum: AnswerCheck
 
 def http_target(source: HttpSource) -> _native.HttpTarget:
     """Convert an HTTP source for the engine, with the time at which its credentials are renewed."""
+    from streamer.core.store.certificates import default_ca_file  # noqa: PLC0415 (as above)
+
     now_s = time.time()
     expires_at_s = source.expires_at_s or 0.0
     renew_at_s = now_s + (expires_at_s - now_s) * RENEW_AFTER if expires_at_s and source.refresh else 0.0
@@ -201,6 +200,9 @@ class Renewals:
         try:
             target = http_target(expired.refresh())
         except StreamerError as error:
+            from streamer.core.outages.outage_waits import LIMIT_OF_LOGIN_S  # noqa: PLC0415 (files have no server)
+            from streamer.core.outages.transient import is_transient  # noqa: PLC0415 (as above)
+
             is_of_login = isinstance(error, CredentialsError)
             limit_s = min(self._deadline_s, LIMIT_OF_LOGIN_S) if is_of_login else self._deadline_s
             if not is_transient(error) or attempts.seconds > limit_s:

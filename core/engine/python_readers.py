@@ -16,7 +16,6 @@ import gc
 import sys
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -95,7 +94,7 @@ class LastAttemptError(Exception):
 
 
 class PythonReaders:
-    """The Python threads of one session.
+    """The threads of one session that call a `PythonSource`.
 
     Attributes:
         failure: The first exception of a source that is not transient, as a `StreamerError`; None if there is none.
@@ -122,14 +121,13 @@ class PythonReaders:
             for index, each in enumerate(objects)
             if isinstance(each.source, PythonSource) and each.source.max_threads
         }
-        has_work = any(isinstance(each.source, PythonSource) for each in objects)
-        self._count = max_threads if has_work else 0
-        self._missing_bytes = plan.bytes_by_source() if has_work else Counter()
+        self._count = max_threads
+        self._missing_bytes = plan.bytes_by_source()
         self._counting = threading.Lock()
         self._running = RunningReads(objects)
 
     def start(self) -> None:
-        """Start the threads; without a `PythonSource` there are none."""
+        """Start the threads."""
         for index in range(self._count):
             thread = threading.Thread(target=self._run, name=f"streamer-py{index}", daemon=True)
             try:

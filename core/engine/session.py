@@ -17,16 +17,16 @@ from streamer.core.engine.native_errors import checksum_error, error_from_native
 from streamer.core.engine.native_session import Renewals, SourceObject, make_engine
 from streamer.core.engine.needed_memory import check_memory
 from streamer.core.engine.plan import ReadPlan, with_cache
-from streamer.core.engine.python_readers import PythonReaders
 from streamer.core.engine.session_end import SessionEnd, Targets, of_one_process
 from streamer.core.engine.tuning import choose_python_threads
 from streamer.core.errors import LoadCancelledError, StorageError, StreamerError
 from streamer.core.options.settings import Settings
-from streamer.core.outages.news import OutageNews
 from streamer.core.quoting import printable
-from streamer.core.store.sources import HttpSource, PythonSource
+from streamer.core.store.sources import FileSource, HttpSource, PythonSource
 
 if TYPE_CHECKING:
+    from streamer.core.engine.python_readers import PythonReaders
+    from streamer.core.outages.news import OutageNews
     from streamer.core.tensors.device_tensors import DeviceTensors
     from streamer.core.tensors.target_states import ResizeLock
 
@@ -82,17 +82,17 @@ class ReadSession:
         self._device_tensors = device_tensors
         self._delivered, self._taken, self._settings = 0, 0, settings
         self._engine = make_engine(objects, plan, settings, in_item_order)
-        self._news = OutageNews(self._engine, on_wait)
+        self._news = self._outage_news(on_wait)
         self._renewals = Renewals(self._engine, objects, settings.block_deadline_s)
         targets = Targets(keep_alive, lock, device_tensors)
-        threads = choose_python_threads(settings, plan.span_bytes)
-        self._readers = PythonReaders(self._engine, objects, threads, targets, plan)
+        self._readers = self._python_readers(targets)
         self._end = SessionEnd(self._engine, self._readers, targets, plan.span_bytes, on_end)
         self._finalizer = weakref.finalize(self, self._end)
         try:
             streams = device_tensors.streams() if device_tensors else {}
             self._engine.start(plan.items, plan.spans, streams, digests, cached.table, seals)
-            self._readers.start()
+            if self._readers is not None:
+                self._readers.start()
         except BaseException:
             self.close()
             raise
@@ -105,7 +105,7 @@ class ReadSession:
         """
         self._end()
         self._finalizer.detach()
-        if not self._engine.is_forked():
+        if self._news is not None and not self._engine.is_forked():
             self._news.end()
 
     @of_one_process
@@ -179,15 +179,33 @@ class ReadSession:
         """Count the bytes that were read so far, dropped gaps included."""
         return int(self._engine.stats()["bytes_landed"])
 
+    def _outage_news(self, on_wait: Callable[[str], None] | None) -> OutageNews | None:
+        """Watch the servers of the objects; files have none."""
+        if all(isinstance(each.source, FileSource) for each in self._objects):
+            return None
+        from streamer.core.outages.news import OutageNews  # noqa: PLC0415 (a load of files starts without it)
+
+        return OutageNews(self._engine, on_wait)
+
+    def _python_readers(self, targets: Targets) -> PythonReaders | None:
+        """Make the threads that call sources in Python, if there are such sources."""
+        if not any(isinstance(each.source, PythonSource) for each in self._objects):
+            return None
+        from streamer.core.engine.python_readers import PythonReaders  # noqa: PLC0415 (as above)
+
+        threads = choose_python_threads(self._settings, self._plan.span_bytes)
+        return PythonReaders(self._engine, self._objects, threads, targets, self._plan)
+
     def _wait(self, enough_bytes: int) -> _native.Delivery:
         while True:
             delivery = self._engine.wait(WAIT_S, enough_bytes)
             if self._on_progress:
                 self._on_progress(self.landed_bytes)
-            self._news.look()
+            if self._news is not None:
+                self._news.look()
             if delivery.error is not None:
                 raise self._error(delivery.error)
-            if (overdue := self._readers.overdue()) is not None:
+            if self._readers is not None and (overdue := self._readers.overdue()) is not None:
                 raise overdue
             self._provide(delivery.to_allocate)
             self._renewals.renew(delivery.to_refresh)
@@ -225,12 +243,11 @@ class ReadSession:
         )
 
     def _error(self, native: _native.ReadError) -> StreamerError:
-        raised = self._readers.failure
-        if native.code == "source" and raised is not None:
-            return raised
-        failed = self._objects[native.source]
-        if isinstance(failed.source, PythonSource) and native.source in self._readers.transient:
-            return _with_attempts(self._readers.transient[native.source], native)
+        readers, failed = self._readers, self._objects[native.source]
+        if readers is not None and native.code == "source" and readers.failure is not None:
+            return readers.failure
+        if readers is not None and native.source in readers.transient:
+            return _with_attempts(readers.transient[native.source], native)
         if native.code == "checksum":
             is_of_item = native.item < self._plan.item_count  # else of an answer, which may hold several items
             name = self._name_of(native.item) if self._name_of and is_of_item else None

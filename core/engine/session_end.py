@@ -46,7 +46,7 @@ class SessionEnd:
     def __init__(
         self,
         engine: _native.Session,
-        readers: PythonReaders,
+        readers: PythonReaders | None,
         targets: Targets,
         span_bytes: int,
         on_end: Callable[[], object],
@@ -60,7 +60,7 @@ class SessionEnd:
         self._engine.close()
         if self._announced is not None:
             self._announced.end()
-        is_joined = self._readers.join()
+        is_joined = self._readers is None or self._readers.join()
         if self._engine.is_forked():
             return
         if self._engine.has_abandoned_copies():

@@ -20,7 +20,6 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from streamer.core.errors import HeaderError, TruncatedError
-from streamer.core.format.foreign_formats import foreign_format
 from streamer.core.format.header_entries import Entries, Row, TensorEntry, read_document
 from streamer.core.format.strict_json import decode_utf8
 from streamer.core.quoting import quoted
@@ -118,6 +117,8 @@ def _check_read(data: bytes | memoryview, needed_bytes: int, object_size: int, u
 
 
 def _refuse_foreign(data: bytes | memoryview, uri: str) -> None:
+    from streamer.core.format.foreign_formats import foreign_format  # noqa: PLC0415 (an error)
+
     foreign = foreign_format(bytes(data[:LENGTH_BYTES]))
     if foreign is not None:
         raise HeaderError(f"this is no safetensors file, but {foreign.what}", uri=uri, hint=foreign.hint)

@@ -15,7 +15,6 @@ from streamer.core.checkpoint.catalog import Catalog, ShardTensor
 from streamer.core.engine.plan import ReadPlan
 from streamer.core.engine.session import SourceObject
 from streamer.core.log import OwnLogger
-from streamer.core.options.machine import local_ranks
 from streamer.core.options.options import MIB
 from streamer.core.options.settings import Settings
 from streamer.core.quoting import printable
@@ -64,7 +63,7 @@ def node_share(catalog: Catalog, wanted: Sequence[ShardTensor], plan: ReadPlan, 
     """Begin to share a load, if its options or the launcher of this process say so, and something can be shared."""
     if settings.share == "off" or not plan.span_bytes or not sys.platform.startswith("linux"):
         return None
-    if settings.share is None and (local_ranks() < 2 or plan.span_bytes < LEAST_BYTES):
+    if settings.share is None and plan.span_bytes < LEAST_BYTES:
         return None
     if settings.node_limit_bytes // 2 < min(plan.span_bytes, LEAST_MEMORY_BYTES):
         return None
@@ -83,7 +82,7 @@ def node_share(catalog: Catalog, wanted: Sequence[ShardTensor], plan: ReadPlan, 
 
 def read_ahead(catalog: Catalog, plan: ReadPlan, settings: Settings) -> StripesAhead | None:
     """Return the read-ahead of a load of mounted files that other ranks of this node read, too; None for any other."""
-    if settings.share == "off" or local_ranks() < 2 or plan.span_bytes < LEAST_BYTES:
+    if settings.share == "off" or plan.span_bytes < LEAST_BYTES:
         return None
     from streamer.core.node.stripes_ahead import stripes_ahead  # noqa: PLC0415 (see the module's docstring)
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from streamer.core.errors import LoadCancelledError, StorageError, TransferTimeoutError
@@ -18,8 +17,7 @@ __all__ = ["Deadline", "Limits", "ListingCount"]
 _DEFAULTS = Options()
 
 
-@dataclass(frozen=True, kw_only=True)
-class Limits:
+class Limits(NamedTuple):
     """How large a server's answers may be, and how long they may take; the fields of `Options` with these names.
 
     Attributes:
@@ -43,7 +41,7 @@ class Limits:
     stall_timeout_s: float = _DEFAULTS.stall_timeout_s
     stall_bytes_per_s: float = _DEFAULTS.stall_bytes_per_s
     block_deadline_s: float = _DEFAULTS.block_deadline_s
-    is_wanted: Callable[[], bool] = field(default=lambda: True, compare=False)
+    is_wanted: Callable[[], bool] = lambda: True
 
 
 class ListingCount:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import TYPE_CHECKING
 
-from streamer.core.findings import Findings
 from streamer.core.options.limits import Deadline, Limits
 from streamer.core.options.machine import free_bytes, memory_bytes, processors, sharers
 from streamer.core.options.options import GIB, MIB, Options
 from streamer.core.options.switches_and_sizes import warn_of_typos
 from streamer.core.outages.counters import EarlierCounters
+
+if TYPE_CHECKING:
+    from streamer.core.findings import Findings
 
 __all__ = ["Settings", "resolve"]
 
@@ -25,7 +27,7 @@ SUFFICIENT_LIMIT_BYTES = 2 * GIB  # about thirty processors have this many bytes
 LIMIT_BYTES_PER_PROCESSOR = 64 * MIB  # one request in flight, or read by a thread, for each 8 MiB
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)  # as options; methods that nobody calls cost a start
 class Settings(Options):
     """`Options` in which every field has a value, except fields that depend on the storage of the load.
 
@@ -80,21 +82,16 @@ def resolve(options: Options | None) -> Settings:
         "memory_limit_bytes": user.memory_limit_bytes or _default_memory_limit_bytes(),
     }
     return Settings(
-        **{**_fields_of(Options, user), **chosen},
+        **{**{each.name: getattr(user, each.name) for each in fields(Options)}, **chosen},
         file_block_bytes=user.block_bytes or DEFAULT_FILE_BLOCK_BYTES,
         http_block_bytes=user.block_bytes or LARGEST_HTTP_BLOCK_BYTES,
         http_first_block_bytes=user.block_bytes or FIRST_HTTP_BLOCK_BYTES,
         nfs_block_bytes=user.block_bytes or DEFAULT_NFS_BLOCK_BYTES,
         python_block_bytes=user.block_bytes or DEFAULT_PYTHON_BLOCK_BYTES,
-        limits=Limits(**_fields_of(Limits, user)),
+        limits=Limits(**{name: getattr(user, name) for name in Limits._fields if hasattr(user, name)}),
         node_limit_bytes=user.memory_limit_bytes or chosen["memory_limit_bytes"] * sharers(),
         began=time.monotonic(),
     )
-
-
-def _fields_of(kind: type[Options] | type[Limits], options: Options) -> dict[str, Any]:
-    """Take the options that `kind` has a field for."""
-    return {each.name: getattr(options, each.name) for each in fields(kind) if hasattr(options, each.name)}
 
 
 def _default_memory_limit_bytes() -> int:

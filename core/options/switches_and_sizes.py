@@ -26,7 +26,7 @@ ON, OFF = ("1", "true", "yes", "on"), ("", "0", "false", "no", "off")
 
 _log = OwnLogger()
 
-_SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(?:([kKMGT])(i?))?B?(?:/s)?\s*", re.ASCII)
+_SIZE = r"\s*([0-9]+(?:\.[0-9]+)?)\s*(?:([kKMGT])(i?))?B?(?:/s)?\s*"
 _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 
 PREFIX = "STREAMER_"
@@ -68,7 +68,7 @@ def parsed_bytes(text: str) -> int | None:
         >>> [parsed_bytes(text) for text in ("4096", "1GB", "512 MiB", "1.5Ki", "2MB/s", "1Gb", "0.1B", "a lot")]
         [4096, 1000000000, 536870912, 1536, 2000000, None, None, None]
     """
-    match = _SIZE.fullmatch(text)
+    match = re.fullmatch(_SIZE, text, re.ASCII)
     if match is None:
         return None
     number, letter, is_binary = match.groups()

@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 
 __all__ = ["EarlierCounters", "PackedBytes", "ReceivedBytes", "counting", "note_bytes"]
 
@@ -18,7 +17,6 @@ __all__ = ["EarlierCounters", "PackedBytes", "ReceivedBytes", "counting", "note_
 _SUMMED = ("http_requests", "retries", "hedges", "credential_refreshes", "outages", "waited_us", "probes")
 
 
-@dataclass(eq=False)
 class ReceivedBytes:
     """The count of one request, including its retries and further pages.
 
@@ -26,7 +24,8 @@ class ReceivedBytes:
         count: Number of bytes of bodies.
     """
 
-    count: int = 0
+    def __init__(self) -> None:
+        self.count = 0
 
 
 _received: ContextVar[ReceivedBytes | None] = ContextVar("received", default=None)

@@ -17,7 +17,6 @@ from typing import Any
 from streamer import _native
 from streamer.core.causes import forget_locals, with_causes
 from streamer.core.errors import ConnectError, StorageError, StreamerError
-from streamer.core.outages.transient import is_transient
 from streamer.core.secrets.environment import secrets_of_environment
 
 __all__ = ["SecretTexts", "note_credential"]
@@ -116,6 +115,8 @@ class SecretTexts:
             forget_locals(error)
             if not self.are_shown_by(error):
                 raise
+            from streamer.core.outages.transient import is_transient  # noqa: PLC0415 (an error)
+
             raise (ConnectError if is_transient(error) else StorageError)(
                 f"the storage failed with {type(error).__name__}",
                 hint="Its text is not shown, as it holds a secret of the URL, of storage_options or of the environment",

@@ -9,14 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import inf, isnan, nan
-from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 import pluggy
 
 from streamer.core.options.limits import Limits
 from streamer.core.quoting import quoted
-from streamer.core.store.digests import NoDigest, ObjectDigest
 from streamer.core.store.versions import is_same_version, settled_at
+
+if TYPE_CHECKING:
+    from streamer.core.store.digests import NoDigest, ObjectDigest
 
 __all__ = [
     "AnswerChecksum",

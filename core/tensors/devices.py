@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from difflib import get_close_matches
-from typing import Any, Protocol
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Protocol
 
 from streamer import _native
 from streamer.core.errors import OptionError, UnknownDeviceError
-from streamer.core.tensors import torch_copies
-from streamer.core.tensors.torch_copies import TorchStaging, can_stage
+
+if TYPE_CHECKING:
+    from streamer.core.tensors.torch_copies import TorchCuda, TorchStaging
 
 __all__ = ["Devices", "HINT", "HostOnly", "Placement", "TorchDevices", "refused_device", "shown_device"]
 
@@ -121,7 +123,7 @@ class Devices(Protocol):
     """The devices of one call."""
 
     @property
-    def cuda(self) -> torch_copies.TorchCuda:
+    def cuda(self) -> TorchCuda:
         """The CUDA devices; use it only if `engine_device` or `engine_device_of` returned one."""
 
     @property
@@ -158,18 +160,28 @@ class TorchDevices:
 
     def __init__(self, torch: Any, device: Any) -> None:
         self._torch = torch
-        self.cuda = torch_copies.TorchCuda(torch)
-        self.staging = TorchStaging(torch)
         self._placement = Placement(device)
         self._devices_by_key = {_key(device): _usable(torch, device) for device in self._placement.devices}
         self._is_all_cpu = all(device.type == "cpu" for device in self._devices_by_key.values())
+
+    @cached_property
+    def cuda(self) -> TorchCuda:
+        from streamer.core.tensors.torch_copies import TorchCuda  # noqa: PLC0415 (the cpu needs no copies)
+
+        return TorchCuda(self._torch)
+
+    @cached_property
+    def staging(self) -> TorchStaging:
+        from streamer.core.tensors.torch_copies import TorchStaging  # noqa: PLC0415 (as above)
+
+        return TorchStaging(self._torch)
 
     def engine_device(self, name: str) -> int:
         if self._is_all_cpu and self._placement.leaves_none_out:
             return _native.HOST
         device = self.device(name)
         number = self._engine_device(device)
-        is_staged = number == _native.HOST and device.type != "cpu" and can_stage(self._torch, device)
+        is_staged = number == _native.HOST and device.type != "cpu" and self.staging.can_copy_to(device)
         return _native.CONSUMERS_HOST if is_staged else number
 
     def engine_device_of(self, tensor: Any) -> int:
@@ -213,7 +225,7 @@ class HostOnly:
             raise UnknownDeviceError(f"numpy arrays live on the cpu, not on {shown_device(device)}", hint=hint)
 
     @property
-    def cuda(self) -> torch_copies.TorchCuda:
+    def cuda(self) -> TorchCuda:
         raise AssertionError("numpy has no devices")
 
     @property
@@ -246,6 +258,8 @@ def _usable(torch: Any, device: Any) -> Any:
     try:
         torch_device = torch.device(device)
         if torch_device.type != "cpu":
+            from streamer.core.tensors import torch_copies  # noqa: PLC0415 (as above)
+
             torch_copies.probe(torch, torch_device)
     except Exception as error:  # torch raises RuntimeError, AssertionError, ValueError by device kind
         raise refused_device(torch, device, error, _cuda_refusal(device)) from error

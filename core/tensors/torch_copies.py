@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from streamer import _native
 from streamer.core.tensors.torch_modes import normal_tensors
 
-__all__ = ["StagedCopy", "TorchCuda", "TorchStaging", "can_stage", "probe"]
+__all__ = ["StagedCopy", "TorchCuda", "TorchStaging", "probe"]
 
 
 def probe(torch: Any, device: Any) -> None:
@@ -64,12 +64,6 @@ class TorchCuda:
             tensor.record_stream(self._torch.cuda.current_stream(index))
 
 
-def can_stage(torch: Any, device: Any) -> bool:
-    """Say whether torch has streams and events for this kind of device, so that copies overlap."""
-    module = getattr(torch, device.type, None)
-    return all(hasattr(module, name) for name in ("Stream", "Event", "current_stream", "stream"))
-
-
 class StagedCopy(NamedTuple):
     """A copy in progress: its tensor is complete once the event fired."""
 
@@ -84,6 +78,11 @@ class TorchStaging:
     def __init__(self, torch: Any) -> None:
         self._torch = torch
         self._streams: dict[str, Any] = {}
+
+    def can_copy_to(self, device: Any) -> bool:
+        """Say whether torch has streams and events for this kind of device, so that copies overlap."""
+        module = getattr(self._torch, device.type, None)
+        return all(hasattr(module, name) for name in ("Stream", "Event", "current_stream", "stream"))
 
     def pinned(self, shape: tuple[int, ...], dtype: Any) -> Any:
         """Return a tensor in host memory, pinned if torch supports this for the accelerator."""

@@ -24,7 +24,6 @@ from streamer.core.cache.cache import open_cache
 from streamer.core.checkpoint.catalog import Catalog, ShardTensor
 from streamer.core.checkpoint.report import LoadReport
 from streamer.core.checkpoint.shards import Shards
-from streamer.core.checkpoint.strategies import Unverified
 from streamer.core.checkpoint.targets import match_targets
 from streamer.core.checkpoint.tensor_slice import narrow
 from streamer.core.engine.session import SourceObject
@@ -154,7 +153,7 @@ def _uniquely_named(parts: Sequence[Part]) -> list[TensorEntry]:
 def _opened(where: Objects) -> OpenedCheckpoint:
     shards = Shards(where.label, list(where.objects), None, [])
     cache = open_cache(where.objects, where.settings)
-    return OpenedCheckpoint(shards, Catalog(cache.objects, {}, {}), where.settings, {}, Unverified(), cache=cache)
+    return OpenedCheckpoint(shards, Catalog(cache.objects, {}, {}), where.settings, {}, None, cache=cache)
 
 
 class Stored(NamedTuple):

@@ -17,20 +17,20 @@ from streamer.core.checkpoint.catalog import Catalog, ShardTensor, read_catalog,
 from streamer.core.checkpoint.format_choice import NO_FORMATS, Formats
 from streamer.core.checkpoint.selection import select
 from streamer.core.checkpoint.shards import Shards, name_of
-from streamer.core.checkpoint.strategies import Strategy, Unverified, strategy_of
-from streamer.core.checkpoint.verification import ManifestOfShard, Verification, Watched
 from streamer.core.errors import ChecksumError, FormatError, TruncatedError
 from streamer.core.log import OwnLogger
 from streamer.core.options.settings import Settings, resolve
 from streamer.core.quoting import printable
 from streamer.core.request.request import Request
-from streamer.core.store.digests import NoDigest
+from streamer.core.secrets.environment import variable
 from streamer.core.store.sources import ObjectInfo
 from streamer.core.tensors.frameworks import Framework, framework_of
 from streamer.plugins.registry import folder_of
 
 if TYPE_CHECKING:
     from streamer import _native
+    from streamer.core.checkpoint.strategies import Strategy, VerifyOption
+    from streamer.core.checkpoint.verification import Verification
     from streamer.core.engine.plan import ReadPlan
     from streamer.core.format.manifest import TensorDigest
     from streamer.core.group.member import Member
@@ -56,7 +56,7 @@ class OpenedCheckpoint:
         catalog: Catalog,
         settings: Settings,
         stages: Mapping[str, float],
-        strategy: Strategy,
+        strategy: Strategy | None,
         *,
         cache: Cache,
     ) -> None:
@@ -66,7 +66,7 @@ class OpenedCheckpoint:
         self.kind = shards.kind
         self.format_name = "safetensors" if shards.format is None else shards.format.name
         self.remarks = (*shards.remarks, *catalog.remarks)
-        if catalog.sealed and not isinstance(strategy, Unverified):
+        if catalog.sealed and strategy is not None:
             self.remarks += ("verify= is not used for an encrypted checkpoint: each piece is authenticated",)
         self.catalog = catalog
         self.settings = settings
@@ -80,12 +80,17 @@ class OpenedCheckpoint:
         """Return the verification of one read; None if nothing is compared."""
         if self.is_sealed:  # each piece is authenticated, and digests are of encrypted bytes
             return None
-        verification = self._strategy.verification(self.catalog, self._expected, wanted)
+        strategy = self._strategy
+        verification = None if strategy is None else strategy.verification(self.catalog, self._expected, wanted)
         if self.catalog.checksums:
             from streamer.core.checkpoint.store_verification import with_checksums  # noqa: PLC0415 (as needed)
 
             verification = with_checksums(self.catalog, wanted, verification)
-        return Watched(verification, wanted, self._refuse_mismatch) if verification else None
+        if verification is None:
+            return None
+        from streamer.core.checkpoint.verification import Watched  # noqa: PLC0415 (as needed)
+
+        return Watched(verification, wanted, self._refuse_mismatch)
 
     def _refuse_mismatch(self, shard: int, error: ChecksumError) -> NoReturn:
         self.cache.distrust(shard)
@@ -101,6 +106,8 @@ class OpenedCheckpoint:
 
     def tensor_digests(self) -> list[Mapping[str, TensorDigest]]:
         """Return the digests that the manifest has for each shard's tensors; empty if no manifest is compared."""
+        from streamer.core.checkpoint.verification import ManifestOfShard  # noqa: PLC0415 (as needed)
+
         expected = (each for each in self._expected if isinstance(each, ManifestOfShard))
         return [each.manifest.shards[each.shard].tensors for each in expected]
 
@@ -124,7 +131,7 @@ def open_checkpoint(
         is_raw: Whether the bytes are wanted as the storage has them, so that no key is needed.
         any_format: Whether other formats than safetensors are read, too.
     """
-    settings, strategy = resolve(request.options), strategy_of(request.verify)
+    settings, strategy = resolve(request.options), _strategy_of(request.verify)
     if not uses_cache:
         settings = replace(settings, cache_dir=None)
     formats = Formats(cache(partial(_formats_for, request.uris))) if any_format else NO_FORMATS
@@ -140,6 +147,15 @@ def open_checkpoint(
     return checkpoint
 
 
+def _strategy_of(verify: VerifyOption) -> Strategy | None:
+    """Return how to verify; what chooses it is imported if the caller or the environment asks for it."""
+    if (variable("STREAMER_VERIFY") or "off" if verify is None else verify) == "off":
+        return None
+    from streamer.core.checkpoint.strategies import strategy_of  # noqa: PLC0415 (as needed)
+
+    return strategy_of(verify)
+
+
 def _formats_for(uris: Sequence[str]) -> Sequence[Format]:
     from streamer.plugins.formats import formats_for  # noqa: PLC0415 (as needed)
 
@@ -149,7 +165,7 @@ def _formats_for(uris: Sequence[str]) -> Sequence[Format]:
 def _opened(
     request: Request,
     settings: Settings,
-    strategy: Strategy,
+    strategy: Strategy | None,
     listed: Sequence[ObjectInfo] | None,
     formats: Formats,
     *,
@@ -160,16 +176,18 @@ def _opened(
     located = time.perf_counter()
     # Requests ask for checksums only with `compares_answers`, and are then as small as the checksums require.
     objects = shards.objects
-    if strategy.compares_objects:
+    compares_objects = strategy is not None and strategy.compares_objects
+    if compares_objects:
         objects = [replace(each, compares_answers=True) for each in objects]
     cache = open_cache(objects, settings)
 
     def read() -> Catalog:
         if shards.format is not None:
             return _catalog_of_format(shards.format, shards, cache, settings, request)
-        keeps_headers = strategy.compares_objects or request.key is not None
+        keeps_headers = compares_objects or request.key is not None
         catalog = read_catalog(cache.objects, settings, choice=shards.choice, keeps_headers=keeps_headers)
-        strategy.check_headers(catalog, shards.expected)
+        if strategy is not None:
+            strategy.check_headers(catalog, shards.expected)
         if is_raw:
             return catalog
         if formats is not NO_FORMATS:  # a file of one rank is given as it is by safetensors' own names
@@ -177,9 +195,11 @@ def _opened(
         return _decrypted(catalog, shards, settings, request)
 
     catalog = _read_catalog(cache, settings, read)
-    if shards.format is not None and strategy.compares_objects:
+    if shards.format is not None and compares_objects:
+        from streamer.core.store.digests import NoDigest  # noqa: PLC0415 (as needed)
+
         reason = NoDigest(f"{shards.format.name} has bytes that belong to no tensor, and are not read")
-        shards = replace(shards, expected=[reason] * len(catalog.shards))
+        shards = shards._replace(expected=[reason] * len(catalog.shards))
     stages = {"locate": located - started, "headers": time.perf_counter() - located}
     return OpenedCheckpoint(shards, catalog, settings, stages, strategy, cache=cache)
 
@@ -206,7 +226,7 @@ def _with_parts_remarked(catalog: Catalog, label: str) -> Catalog:
     remarks = remarks_on_parts(catalog)
     for remark in remarks:
         _log.warning("%s: %s", printable(label), printable(remark))
-    return replace(catalog, remarks=(*catalog.remarks, *remarks))
+    return catalog._replace(remarks=(*catalog.remarks, *remarks))
 
 
 def _read_catalog(cache: Cache, settings: Settings, read: Callable[[], Catalog]) -> Catalog:

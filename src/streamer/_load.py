@@ -17,7 +17,6 @@ from streamer._stream import Stream
 from streamer.core.checkpoint.catalog import ShardTensor
 from streamer.core.checkpoint.fitting import KeptMemory
 from streamer.core.checkpoint.report import LoadReport, joined_reports
-from streamer.core.checkpoint.verification import Watched
 from streamer.core.format.header_entries import LORA_METADATA
 from streamer.core.group.joining import joined_group
 from streamer.core.options.options import Options
@@ -58,6 +57,8 @@ class WholeRead:
         try:
             verification = checkpoint.verification(wanted)
             if verification is not None:
+                from streamer.core.checkpoint.verification import Watched  # noqa: PLC0415 (as needed)
+
                 wrong = self._wrong_shards  # a function that refers to this object would keep it open
                 verification = Watched(verification, wanted, lambda shard, _: wrong.add(shard))
             self._stream = Stream(checkpoint, wanted, framework, verification, targets=targets, progress=progress)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from importlib.metadata import EntryPoint
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from streamer._waiting_store import waiting
 from streamer.core.checkpoint.checkpoint_in_folder import (
     LISTED_PER_FILE,
     are_of_one_folder,
@@ -18,22 +17,23 @@ from streamer.core.checkpoint.checkpoint_in_folder import (
 )
 from streamer.core.checkpoint.format_choice import NO_FORMATS, Formats
 from streamer.core.checkpoint.shards import Shards, joined
-from streamer.core.checkpoint.strategies import Strategy, Unverified
 from streamer.core.errors import OptionError, StreamerError
 from streamer.core.log import OwnLogger
 from streamer.core.options.settings import Settings
-from streamer.core.outages.outage_waits import OutageWaits
 from streamer.core.request.request import Request, StorageOptions
 from streamer.core.secrets.hidden_arguments import SecretOptions
 from streamer.core.secrets.redact import redact
 from streamer.core.secrets.texts import SecretTexts
 from streamer.core.store.names import scheme_of
 from streamer.core.store.parallel import AnswerTimeoutError, in_parallel
-from streamer.core.store.sources import ObjectInfo, Store
+from streamer.core.store.sources import ObjectInfo, RemoteStore, Store
 from streamer.plugins.registry import enabled, open_checked_store, refuse_accidental_file_systems
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
+
+    from streamer.core.checkpoint.strategies import Strategy
+    from streamer.core.outages.outage_waits import OutageWaits
 
 __all__ = ["close_store", "locate", "opened_store"]
 
@@ -45,7 +45,7 @@ _Wanted: TypeAlias = "tuple[str, Mapping[str, Any] | None]"
 def locate(
     request: Request,
     settings: Settings,
-    strategy: Strategy,
+    strategy: Strategy | None,
     listed: Sequence[ObjectInfo] | None = None,
     *,
     formats: Formats = NO_FORMATS,
@@ -54,45 +54,59 @@ def locate(
     uris = request.uris
     options = _options_by_uri(request.storage_options, uris)
     refuse_accidental_file_systems(uris)
-    waits = OutageWaits(settings.block_deadline_s)
-    lookup = _Lookup(settings, request.fs, strategy, enabled(uris=uris), waits, listed, formats)
+    lookup = _Lookup(settings, request.fs, enabled(uris=uris), strategy=strategy, listed=listed, formats=formats)
     return joined(lookup.find_all(list(zip(uris, options, strict=True))))
 
 
-class _Lookup(NamedTuple):
-    """How one call locates its URIs.
+class _Lookup:
+    """How one call locates its URIs; `backends` are all entry points, because reading them takes long."""
 
-    Attributes:
-        settings: How to read.
-        fs: The fsspec file system to read from, or None.
-        strategy: As for `locate`.
-        backends: The entry points of all installed backends; kept here because reading them takes long.
-        waits: Waits for servers that are unavailable.
-        listed: As for `locate`.
-        formats: As for `locate`.
-    """
+    def __init__(
+        self,
+        settings: Settings,
+        fs: AbstractFileSystem | None,
+        backends: list[EntryPoint],
+        *,
+        strategy: Strategy | None = None,
+        listed: Sequence[ObjectInfo] | None = None,
+        formats: Formats = NO_FORMATS,
+    ) -> None:
+        self.settings, self.fs, self.backends = settings, fs, backends
+        self._strategy, self._listed, self._formats = strategy, listed, formats
+        self._guard = threading.Lock()
+        self._waits: OutageWaits | None = None
+        self.is_wanted = True
 
-    settings: Settings
-    fs: AbstractFileSystem | None
-    strategy: Strategy
-    backends: list[EntryPoint]
-    waits: OutageWaits
-    listed: Sequence[ObjectInfo] | None = None
-    formats: Formats = NO_FORMATS
+    def waits(self) -> OutageWaits:
+        """Return the waits of this call for servers that are unavailable; files need none."""
+        from streamer.core.outages.outage_waits import OutageWaits  # noqa: PLC0415 (as needed)
+
+        with self._guard:
+            self._waits = self._waits or OutageWaits(self.settings.block_deadline_s)
+            if not self.is_wanted:
+                self._waits.end()
+            return self._waits
+
+    def end(self) -> None:
+        """Stop waiting: the answers are not needed any more."""
+        self.is_wanted = False
+        if self._waits is not None:
+            self._waits.end()
 
     def find_all(self, wanted: list[_Wanted]) -> list[Shards]:
         """Locate all URIs in parallel, until the load's own deadline."""
-        deadline, waits = self.settings.deadline, self.waits
+        deadline = self.settings.deadline
         groups = [wanted] if len(wanted) == 1 else list(self._groups(wanted))
         try:
             found = in_parallel(self._find, groups, role="locate", give_up_at=deadline.ends_at)
             return [shards for group in found for shards in group]
         except AnswerTimeoutError:
-            message = f"the checkpoint was not found in time{waits.describe()}"
+            message = f"the checkpoint was not found in time{self._waits.describe() if self._waits else ''}"
             raise deadline.error(message, redact(wanted[0][0])) from None
         finally:
-            waits.end()
-            self.settings.earlier.add(waits.stats())
+            self.end()
+            if self._waits is not None:
+                self.settings.earlier.add(self._waits.stats())
 
     def _groups(self, wanted: list[_Wanted]) -> Iterator[list[_Wanted]]:
         """Yield groups of consecutive URIs that one store can serve."""
@@ -113,10 +127,12 @@ class _Lookup(NamedTuple):
             if len(group) > 1:
                 found = shards_of_files(store, uris)
             else:
-                found = [shards_in(store, uris[0], self.settings, self.listed, self.formats)]
-            expected = self.strategy.expected_of(store, found, self.settings)
+                found = [shards_in(store, uris[0], self.settings, self._listed, self._formats)]
+            if self._strategy is None:
+                return found
+            expected = self._strategy.expected_of(store, found, self.settings)
             return [
-                replace(shards, expected=each) if each else shards for shards, each in zip(found, expected, strict=True)
+                shards._replace(expected=each) if each else shards for shards, each in zip(found, expected, strict=True)
             ]
 
 
@@ -126,12 +142,15 @@ def _opened(
 ) -> Iterator[Store]:
     options = getattr(lookup.fs, "storage_options", storage_options)
     secrets = SecretTexts(uri, options)
-    limits = replace(lookup.settings.limits, is_wanted=lookup.waits.is_wanted)
+    limits = lookup.settings.limits._replace(is_wanted=lambda: lookup.is_wanted)
     if most_entries is not None:
-        limits = replace(limits, listing_entries=min(limits.listing_entries, most_entries))
+        limits = limits._replace(listing_entries=min(limits.listing_entries, most_entries))
     with secrets.masking_errors():
-        plain_store = open_checked_store(uri, storage_options, lookup.fs, lookup.backends, limits)
-    store = waiting(plain_store, uri, options, lookup.waits, secrets, findings=lookup.settings.findings)
+        store = open_checked_store(uri, storage_options, lookup.fs, lookup.backends, limits)
+    if scheme_of(uri) != "file" or isinstance(store, RemoteStore):
+        from streamer._waiting_store import waiting  # noqa: PLC0415 (as needed)
+
+        store = waiting(store, uri, options, lookup.waits(), secrets, findings=lookup.settings.findings)
     try:
         yield store
     finally:
@@ -152,13 +171,12 @@ def opened_store(
     if backends is None:
         refuse_accidental_file_systems([uri])
         backends = enabled(uris=[uri])
-    waits = OutageWaits(settings.block_deadline_s)
-    lookup = _Lookup(settings, request.fs, Unverified(), backends, waits)
+    lookup = _Lookup(settings, request.fs, backends)
     try:
         with _opened(lookup, uri, options if isinstance(options, Mapping) else None) as store:
             yield store
     finally:
-        waits.end()
+        lookup.end()
 
 
 def close_store(store: Store) -> None:

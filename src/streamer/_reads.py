@@ -12,21 +12,24 @@ from streamer._checkpoint_headers import OpenedCheckpoint
 from streamer._progress import Progress
 from streamer.core.checkpoint.catalog import ShardTensor
 from streamer.core.checkpoint.destinations import Destinations
-from streamer.core.checkpoint.verification import Verification
 from streamer.core.collector import collector_paused
 from streamer.core.engine.byte_reads import JoinedItems
 from streamer.core.engine.plan import ReadPlan, plan_reads
 from streamer.core.engine.session import ReadSession
 from streamer.core.errors import OutOfMemoryError
-from streamer.core.node.should_share import node_share, read_ahead
+from streamer.core.options.machine import local_ranks
 from streamer.core.tensors.frameworks import Framework
 
 if TYPE_CHECKING:
     from streamer.core.checkpoint.targets import Targets
+    from streamer.core.checkpoint.verification import Verification
     from streamer.core.group.session import GroupSession
     from streamer.core.node.share import NodeShare
+    from streamer.core.node.stripes_ahead import StripesAhead
 
 __all__ = ["Order", "Reads", "Session", "reads_of"]
+
+LEAST_RANKS = 2  # of one node, to share what they read
 
 Order = Literal["completion", "file"]
 Session: TypeAlias = "ReadSession | GroupSession | JoinedItems"
@@ -96,7 +99,7 @@ class _OwnReads:
             )
             self.wanted = self.destinations.wanted
             self.plan = plan_reads(self.destinations.items(), settings.coalesce_gap_bytes)
-        self._share = node_share(checkpoint.catalog, self.wanted, self.plan, settings)
+        self._share = self._node_share()
         self.plan = self._share.plan if self._share else self.plan
 
     @property
@@ -129,7 +132,7 @@ class _OwnReads:
 
     def _session(self, order: Order, progress: Progress, share: NodeShare | None) -> ReadSession:
         verification, catalog = self.verification, self._checkpoint.catalog
-        ahead = read_ahead(catalog, self.plan, self._checkpoint.settings)
+        ahead = self._read_ahead()
         session = ReadSession(
             share.objects if share else catalog.shards,
             self.plan,
@@ -148,6 +151,24 @@ class _OwnReads:
         if ahead:
             ahead.begin(session)
         return session
+
+    def _node_share(self) -> NodeShare | None:
+        """Share the reads with other processes of the node, if there are any."""
+        checkpoint = self._checkpoint
+        if checkpoint.settings.share != "node" and local_ranks() < LEAST_RANKS:
+            return None
+        from streamer.core.node.should_share import node_share  # noqa: PLC0415 (most loads are alone)
+
+        return node_share(checkpoint.catalog, self.wanted, self.plan, checkpoint.settings)
+
+    def _read_ahead(self) -> StripesAhead | None:
+        """Read mounted files ahead, divided among the ranks of this node."""
+        checkpoint = self._checkpoint
+        if local_ranks() < LEAST_RANKS:
+            return None
+        from streamer.core.node.should_share import read_ahead  # noqa: PLC0415 (as above)
+
+        return read_ahead(checkpoint.catalog, self.plan, checkpoint.settings)
 
     def _name_of(self) -> Callable[[int], str]:
         """Return a function that names a row; it refers to no stream, so that garbage collection closes one."""

@@ -19,7 +19,6 @@ from streamer._progress import Progress
 from streamer._reads import Order, reads_of
 from streamer.core.checkpoint.catalog import ShardTensor
 from streamer.core.checkpoint.report import LoadReport, device_path, gpudirect_remarks, load_report
-from streamer.core.checkpoint.verification import Verification, log_unverified
 from streamer.core.collector import collector_paused
 from streamer.core.errors import EngineError, LoadCancelledError, OptionError, UsageError
 from streamer.core.group.joining import joined_group
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
 
     from streamer._arguments import RequestArguments, StreamArguments
     from streamer.core.checkpoint.targets import Targets
+    from streamer.core.checkpoint.verification import Verification
     from streamer.core.tensors.frameworks import NumpyName, TorchName
 
 __all__ = ["Stream", "begun", "stream"]
@@ -219,7 +219,10 @@ class Stream(Generic[TensorT]):
         if not report.is_complete or report.bytes != self.total_bytes:
             raise EngineError(f"{report.tensors} tensors of {len(self._wanted)} were delivered", uri=report.uri)
         _log.info("%s", report)
-        log_unverified(report.uri, report.verified)
+        if report.verified:
+            from streamer.core.checkpoint.verification import log_unverified  # noqa: PLC0415 (as needed)
+
+            log_unverified(report.uri, report.verified)
 
 
 @overload

@@ -17,7 +17,6 @@ from streamer.core.outages.outage_waits import OutageWaits, answered_so_far
 from streamer.core.secrets.texts import SecretTexts
 from streamer.core.store.digests import NoDigest, ObjectDigest
 from streamer.core.store.identities import digest_of, stable_url
-from streamer.core.store.names import scheme_of
 from streamer.core.store.sources import (
     DigestingStore,
     FolderStore,
@@ -52,7 +51,7 @@ def waiting(
     *,
     findings: Findings | None = None,
 ) -> Store:
-    """Wrap a store if it has a server.
+    """Wrap a store.
 
     Args:
         store: The store to wrap.
@@ -62,8 +61,6 @@ def waiting(
         secrets: The secrets of the URL and of its options.
         findings: As of `Settings`.
     """
-    if scheme_of(uri) == "file" and not isinstance(store, RemoteStore):
-        return store
     server = store.server if isinstance(store, RemoteStore) else _server_of(uri)
     abilities = tuple(ability for protocol, ability in _ABILITIES.items() if isinstance(store, protocol))
     origin = digest_of(stable_url(uri), options or {})

@@ -7,7 +7,7 @@ import zlib
 import pytest
 
 from streamer import _native
-from streamer.core.checkpoint.strategies import ByManifest, ByStore, Strategy, Unverified, VerifyOption, strategy_of
+from streamer.core.checkpoint.strategies import ByManifest, ByStore, Strategy, VerifyOption, strategy_of
 from streamer.core.errors import OptionError
 from streamer.core.store.digests import NoDigest, ObjectDigest, digest_of_base64
 
@@ -15,15 +15,15 @@ from streamer.core.store.digests import NoDigest, ObjectDigest, digest_of_base64
 @pytest.mark.parametrize(
     ("given", "environment", "strategy"),
     [
-        (None, {}, Unverified),
-        (None, {"STREAMER_VERIFY": ""}, Unverified),
+        (None, {}, type(None)),
+        (None, {"STREAMER_VERIFY": ""}, type(None)),
         (None, {"STREAMER_VERIFY": "auto"}, ByStore),
         ("manifest", {"STREAMER_VERIFY": "auto"}, ByManifest),
-        ("off", {"STREAMER_VERIFY": "auto"}, Unverified),
+        ("off", {"STREAMER_VERIFY": "auto"}, type(None)),
     ],
 )
 def test_the_argument_goes_before_the_environment(
-    given: VerifyOption, environment: dict[str, str], strategy: type[Strategy]
+    given: VerifyOption, environment: dict[str, str], strategy: type[Strategy | None]
 ) -> None:
     assert type(strategy_of(given, environment)) is strategy
 

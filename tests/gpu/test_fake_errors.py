@@ -120,7 +120,7 @@ def test_a_wrong_target_on_a_device_is_refused_before_a_byte_is_read(
 def test_where_the_engine_cannot_have_the_device_torch_copies_and_the_report_says_why(
     fake_gpu: FakeGpu, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("streamer.core.tensors.devices.can_stage", lambda _torch, _device: False)
+    monkeypatch.setattr("streamer.core.tensors.torch_copies.TorchStaging.can_copy_to", lambda _self, _device: False)
     monkeypatch.setattr(torch.Tensor, "to", lambda tensor, _device: tensor)  # the stand-in for a copy by torch
     fake_gpu.fail("cuDevicePrimaryCtxRetain", 46)
     with streamer.stream(checkpoint, device="cuda", options=SMALL, progress=False) as tensors:

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 import streamer
-from streamer.core.tensors.torch_copies import StagedCopy, TorchStaging, can_stage
+from streamer.core.tensors.torch_copies import StagedCopy, TorchStaging
 
 SMALL = streamer.Options(block_bytes=64 << 10, memory_limit_bytes=4 << 20)
 
@@ -76,9 +76,9 @@ def test_a_copy_waits_for_the_current_stream_and_its_tensor_for_the_copy(monkeyp
 
 
 def test_only_devices_with_streams_and_events_are_staged() -> None:
-    assert can_stage(fake_torch(FakeXpu()), torch.device("xpu"))
-    assert not can_stage(fake_torch(FakeXpu()), torch.device("mps"))
-    assert not can_stage(fake_torch(FakeXpu()), torch.device("hpu"))
+    assert TorchStaging(fake_torch(FakeXpu())).can_copy_to(torch.device("xpu"))
+    assert not TorchStaging(fake_torch(FakeXpu())).can_copy_to(torch.device("mps"))
+    assert not TorchStaging(fake_torch(FakeXpu())).can_copy_to(torch.device("hpu"))
 
 
 def test_where_nothing_can_be_pinned_plain_memory_serves() -> None:
@@ -116,8 +116,8 @@ class LateStaging(TorchStaging):
 @pytest.fixture
 def xpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("streamer.core.tensors.torch_copies.probe", lambda _torch, _device: None)
-    monkeypatch.setattr("streamer.core.tensors.devices.can_stage", lambda _torch, _device: True)
-    monkeypatch.setattr("streamer.core.tensors.devices.TorchStaging", LateStaging)
+    monkeypatch.setattr("streamer.core.tensors.torch_copies.TorchStaging.can_copy_to", lambda _self, _device: True)
+    monkeypatch.setattr("streamer.core.tensors.torch_copies.TorchStaging", LateStaging)
     for name, value in (("in_flight", 0), ("most_in_flight", 0), ("fails", False)):
         monkeypatch.setattr(LateStaging, name, value)
 
