@@ -36,22 +36,15 @@ class Hook:
     """One name of another library. Equal hooks are tested once.
 
     Two threads may test the same hook at the same time.
-
-    Attributes:
-        module: The module of the name, for instance ``"transformers.modeling_utils"``.
-        name: The name in the module; dots lead to attributes.
-        otherwise: The fallback if the hook does not fit, as a clause: ``"weights are written to a disk first"``.
-        positional: How many arguments are passed by position.
-        keywords: The arguments that are passed by name.
-        dry_run: Passes two small tensors through the hook; returns whether they came out equal, or raises. Its
-            arguments are those of `misfit`.
     """
 
-    module: str
-    name: str
-    otherwise: str
-    positional: int = 0
-    keywords: tuple[str, ...] = ()
+    module: str  # the module of the name, for instance ``"transformers.modeling_utils"``
+    name: str  # the name in the module; dots lead to attributes
+    otherwise: str  # the fallback if the hook does not fit, as a clause: ``"weights are written to a disk first"``
+    positional: int = 0  # how many arguments are passed by position
+    keywords: tuple[str, ...] = ()  # the arguments that are passed by name
+    # Passes two small tensors through the hook; returns whether they came out equal, or raises. Its arguments are those
+    # of `misfit`.
     dry_run: Callable[..., bool] | None = None
 
     @property

@@ -83,25 +83,15 @@ def code_of(error: BaseException) -> Code:
 
 
 class Range(NamedTuple):
-    """One requested range.
+    """One requested range."""
 
-    Attributes:
-        submission: The number of its request.
-        file: The position of its file in the request.
-        position: The position of the range among those of its file.
-        path: Path or URL of the file.
-        begin: First byte.
-        end: Byte after the last.
-        target: Address of the caller's memory.
-    """
-
-    submission: int
-    file: int
-    position: int
-    path: str
-    begin: int
-    end: int
-    target: int
+    submission: int  # the number of its request
+    file: int  # the position of its file in the request
+    position: int  # the position of the range among those of its file
+    path: str  # path or URL of the file
+    begin: int  # first byte
+    end: int  # byte after the last
+    target: int  # address of the caller's memory
 
 
 def texts_at(address: int, count: int) -> list[str]:

@@ -19,25 +19,15 @@ _SIGNED = re.compile(r"[?&](?:sig|[\w-]*Signature)=|://[^/]*:[^/]*@")
 
 @dataclass(frozen=True)
 class Content:
-    """One object of a cache.
+    """One object of a cache."""
 
-    Attributes:
-        uri: URI of the object, without secrets; "" if the description of the object is damaged.
-        version: Version of the object, as its storage names it.
-        bytes: Size of the object.
-        held_bytes: How many of these bytes the cache holds.
-        disk_bytes: Bytes that the object occupies on the disk.
-        used_at: Unix time when the object was last used.
-        key: Name of the object's folder in the cache.
-    """
-
-    uri: str
-    version: str
-    bytes: int
-    held_bytes: int
-    disk_bytes: int
-    used_at: float
-    key: str
+    uri: str  # URI of the object, without secrets; "" if the description of the object is damaged
+    version: str  # version of the object, as its storage names it
+    bytes: int  # size of the object
+    held_bytes: int  # how many of these bytes the cache holds
+    disk_bytes: int  # bytes that the object occupies on the disk
+    used_at: float  # unix time when the object was last used
+    key: str  # name of the object's folder in the cache
 
 
 def contents(folder: CacheFolder) -> list[Content]:

@@ -36,21 +36,14 @@ __all__ = ["CacheFolder", "Held", "Identity", "Lock", "absolute_path", "identity
 
 @dataclass(frozen=True)
 class Identity:
-    """What is cached.
+    """What is cached."""
 
-    Attributes:
-        uri: The URI, without secrets, to be shown; with the whole name of the object.
-        server: The server, as the store names it.
-        version: The object's version, as the store describes it.
-        size_bytes: Size of the object.
-        object: The object's `SourceObject.identity`, salted with a secret of the cache, so that nobody can guess logins
-            and queries by the name of a folder.
-    """
-
-    uri: str
-    server: str
-    version: str
-    size_bytes: int
+    uri: str  # the URI, without secrets, to be shown; with the whole name of the object
+    server: str  # the server, as the store names it
+    version: str  # the object's version, as the store describes it
+    size_bytes: int  # size of the object
+    # The object's `SourceObject.identity`, salted with a secret of the cache, so that nobody can guess logins and
+    # queries by the name of a folder
     object: str = ""
 
     @property
@@ -109,19 +102,12 @@ _SIGNATURE = "Signature: 8a477f597d28d172789f06886806bc55\n# The cache of stream
 
 @dataclass(frozen=True)
 class Held:
-    """An object in the cache.
+    """An object in the cache."""
 
-    Attributes:
-        key: The name of its folder.
-        identity: What the object is; None if its description is missing or damaged.
-        disk_bytes: Bytes that the object occupies on the disk.
-        used_at: Unix time when the object was last used.
-    """
-
-    key: str
-    identity: Identity | None
-    disk_bytes: int
-    used_at: float
+    key: str  # the name of its folder
+    identity: Identity | None  # what the object is; None if its description is missing or damaged
+    disk_bytes: int  # bytes that the object occupies on the disk
+    used_at: float  # unix time when the object was last used
 
 
 class Lock:

@@ -28,15 +28,10 @@ __all__ = ["Room", "make_room", "placed_objects"]
 
 @dataclass(frozen=True)
 class Room:
-    """Which objects may be written to the cache.
+    """Which objects may be written to the cache."""
 
-    Attributes:
-        count: Number of new objects that fit, from the first on.
-        is_within_limit: Whether more bytes of the objects that the cache holds already may be written.
-    """
-
-    count: int
-    is_within_limit: bool
+    count: int  # number of new objects that fit, from the first on
+    is_within_limit: bool  # whether more bytes of the objects that the cache holds already may be written
 
 
 def make_room(folder: CacheFolder, new: Sequence[Identity], most_bytes: int | None) -> Room:

@@ -47,17 +47,11 @@ LEAST_FIRST_BYTES = 16 << 10  # the entries of 120 tensors
 
 
 class HeadersRead(NamedTuple):
-    """The result of `read_headers`, by shard.
-
-    Attributes:
-        headers: The headers.
-        beginnings: The bytes that were read, from byte 0 on: the header, and possibly bytes behind it.
-        shards: The shards, with the version that was read.
-    """
+    """The result of `read_headers`, by shard."""
 
     headers: list[Header]
-    beginnings: list[memoryview]
-    shards: list[SourceObject]
+    beginnings: list[memoryview]  # the bytes that were read, from byte 0 on: the header, and possibly bytes behind it
+    shards: list[SourceObject]  # the shards, with the version that was read
 
 
 def read_headers(shards: Sequence[SourceObject], settings: Settings) -> HeadersRead:
@@ -138,19 +132,12 @@ SHARDING_INFO, SAVED_OFFSETS = "DCP_SHARDING_INFO", "saved_offsets"  # names tha
 
 
 class ShardTensor(NamedTuple):
-    """One tensor, or a part of one, and the number of the shard that holds it.
+    """One tensor, or a part of one, and the number of the shard that holds it."""
 
-    Attributes:
-        shard: The number of the shard.
-        entry: The bytes that are read.
-        cut: How the part is cut out of these bytes; None if they are handed out as they are.
-        layout: The DTensor that is made of the part (`streamer.core.checkpoint.slicing.Layout`), or None.
-    """
-
-    shard: int
-    entry: TensorEntry
-    cut: Cut | None = None
-    layout: Any = None
+    shard: int  # the number of the shard
+    entry: TensorEntry  # the bytes that are read
+    cut: Cut | None = None  # how the part is cut out of these bytes; None if they are handed out as they are
+    layout: Any = None  # the DTensor that is made of the part (`streamer.core.checkpoint.slicing.Layout`), or None
 
     @property
     def kept(self) -> TensorEntry:
@@ -164,29 +151,20 @@ class ShardTensor(NamedTuple):
 
 
 class Catalog(NamedTuple):
-    """Every tensor of a checkpoint.
+    """Every tensor of a checkpoint."""
 
-    Attributes:
-        shards: The objects, pinned to the version whose header was read.
-        tensors: Name to place, in shard order, then in file order.
-        metadata: The ``__metadata__`` of all headers, later shards winning.
-        headers: The bytes before the data of each shard, if `read_catalog` keeps them, else empty.
-        overruled: Shards that hold a tensor whose name the index takes from another shard. Reading such a file by
-            itself gives the wrong tensor.
-        header_metadata: The ``__metadata__`` of each header.
-        sealed: The shards that are encrypted, by number.
-        checksums: The CRC-32 of tensors, by name, if their file has it: an archive of NumPy.
-        remarks: What the files of another format hold that is not read, and metadata that differ between shards.
-    """
-
-    shards: Sequence[SourceObject]
-    tensors: Mapping[str, ShardTensor]
-    metadata: Mapping[str, str]
-    headers: Sequence[bytes] = ()
+    shards: Sequence[SourceObject]  # the objects, pinned to the version whose header was read
+    tensors: Mapping[str, ShardTensor]  # name to place, in shard order, then in file order
+    metadata: Mapping[str, str]  # the ``__metadata__`` of all headers, later shards winning
+    headers: Sequence[bytes] = ()  # the bytes before the data of each shard, if `read_catalog` keeps them, else empty
+    # Shards that hold a tensor whose name the index takes from another shard. Reading such a file by itself gives the
+    # wrong tensor.
     overruled: Set[int] = frozenset()
-    header_metadata: Sequence[Mapping[str, str]] = ()
-    sealed: Mapping[int, SealedFile] = MappingProxyType({})
+    header_metadata: Sequence[Mapping[str, str]] = ()  # the ``__metadata__`` of each header
+    sealed: Mapping[int, SealedFile] = MappingProxyType({})  # the shards that are encrypted, by number
+    # The CRC-32 of tensors, by name, if their file has it: an archive of NumPy
     checksums: Mapping[str, int] = MappingProxyType({})
+    # What the files of another format hold that is not read, and metadata that differ between shards
     remarks: tuple[str, ...] = ()
 
     @property

@@ -75,19 +75,12 @@ def shards_in(
 
 
 class _Search(NamedTuple):
-    """The search for the checkpoint of one URI.
+    """The search for the checkpoint of one URI."""
 
-    Attributes:
-        store: The store that was opened for the URI.
-        label: The URI, without secrets.
-        settings: As for `shards_in`.
-        formats: As for `shards_in`.
-    """
-
-    store: Store
-    label: str
-    settings: Settings
-    formats: Formats
+    store: Store  # the store that was opened for the URI
+    label: str  # the URI, without secrets
+    settings: Settings  # as for `shards_in`
+    formats: Formats  # as for `shards_in`
 
     def from_pattern(self, root: str) -> Shards:
         """Find the shards of a pattern. If it matches nothing, take it as a name: names may contain its characters."""

@@ -25,19 +25,12 @@ LEAST_SAVED = 8
 
 
 class Cut(NamedTuple):
-    """Cuts a part that is not one range of bytes out of a longer range, which is read as a tensor of one dimension.
+    """Cuts a part that is not one range of bytes out of a longer range, which is read as a tensor of one dimension."""
 
-    Attributes:
-        whole: Shape of the tensor, as the checkpoint has it.
-        box: Shape of the part, with the dimensions of `whole`.
-        first: Position of the part's first element in the tensor that is read.
-        kept: Shape of the part as it is handed out: neighbouring dimensions of `box` may be joined.
-    """
-
-    whole: tuple[int, ...]
-    box: tuple[int, ...]
-    first: int
-    kept: tuple[int, ...]
+    whole: tuple[int, ...]  # shape of the tensor, as the checkpoint has it
+    box: tuple[int, ...]  # shape of the part, with the dimensions of `whole`
+    first: int  # position of the part's first element in the tensor that is read
+    kept: tuple[int, ...]  # shape of the part as it is handed out: neighbouring dimensions of `box` may be joined
 
     def view(self, read: Any, entry: TensorEntry, framework: Framework) -> Any:
         """Return the wanted part of `read`, a tensor of one dimension: a view of it if possible, else a copy."""

@@ -35,16 +35,12 @@ LEAST_PIECE_BYTES = 64 << 10  # the requests for shorter pieces would cost more 
 
 
 class InPieces(NamedTuple):
-    """A tensor to hand out, and the ranges of its shard that are read for it.
+    """A tensor to hand out, and the ranges of its shard that are read for it."""
 
-    Attributes:
-        wanted: The tensor. If it has several pieces, its bytes are theirs, one after the other; the end of its entry
-            is then not an offset in the shard.
-        pieces: The ranges, in order; one for most tensors.
-    """
-
+    # The tensor. If it has several pieces, its bytes are theirs, one after the other; the end of its entry is then not
+    # an offset in the shard.
     wanted: ShardTensor
-    pieces: Sequence[Range]
+    pieces: Sequence[Range]  # the ranges, in order; one for most tensors
 
 
 def in_pieces(wanted: ShardTensor, largest_gap_bytes: int) -> InPieces:

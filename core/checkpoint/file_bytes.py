@@ -125,17 +125,11 @@ MOST_PIECES = 4  # read at the same time, while the same number is sent
 
 @dataclass(frozen=True)
 class FileBytes:
-    """One file.
+    """One file."""
 
-    Attributes:
-        store: The store of the file.
-        info: The store's description of the file, with its size.
-        settings: How to read the file.
-    """
-
-    store: Store
-    info: ObjectInfo
-    settings: Settings
+    store: Store  # the store of the file
+    info: ObjectInfo  # the store's description of the file, with its size
+    settings: Settings  # how to read the file
 
     @property
     def size_bytes(self) -> int:

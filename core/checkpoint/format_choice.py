@@ -33,27 +33,17 @@ def is_beside_a_model(name: str) -> bool:
 
 
 class FolderChoice(NamedTuple):
-    """The files of a folder that are one checkpoint.
-
-    Attributes:
-        format: Their format.
-        names: Names of the files; empty if `index` names them.
-        index_name: Name of their index, or None.
-    """
+    """The files of a folder that are one checkpoint."""
 
     format: Format
-    names: Sequence[str]
-    index_name: str | None = None
+    names: Sequence[str]  # names of the files; empty if `index` names them
+    index_name: str | None = None  # name of their index, or None
 
 
 class Formats(NamedTuple):
-    """The installed formats.
+    """The installed formats."""
 
-    Attributes:
-        load: Returns the formats, our own first.
-    """
-
-    load: Callable[[], Sequence[Format]] = tuple
+    load: Callable[[], Sequence[Format]] = tuple  # returns the formats, our own first
 
     def of_name(self, name: str) -> Format | None:
         """Return the format that files of this name usually have; None for another name, and for safetensors."""

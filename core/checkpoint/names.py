@@ -191,18 +191,13 @@ MOST_SHOWN = 5  # names shown in a message
 
 @dataclass(frozen=True)
 class PairedNames:
-    """The pairs of a checkpoint's tensors and their targets.
+    """The pairs of a checkpoint's tensors and their targets."""
 
-    Attributes:
-        targets: Name in the checkpoint to name of the target, in the checkpoint's order.
-        missing: Targets for which the checkpoint has no tensor. A target needs none if others fill all its memory.
-            Targets whose tensor the caller left out do not count.
-        unexpected: Chosen tensors without a target, by their names in the checkpoint.
-    """
-
-    targets: Mapping[str, str]
+    targets: Mapping[str, str]  # name in the checkpoint to name of the target, in the checkpoint's order
+    # Targets for which the checkpoint has no tensor. A target needs none if others fill all its memory. Targets whose
+    # tensor the caller left out do not count.
     missing: tuple[str, ...] = ()
-    unexpected: tuple[str, ...] = ()
+    unexpected: tuple[str, ...] = ()  # chosen tensors without a target, by their names in the checkpoint
 
 
 def pair_names(

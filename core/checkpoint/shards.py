@@ -59,14 +59,10 @@ class ShardChoice(NamedTuple):
     """The indexes of one checkpoint, or of several that are loaded together.
 
     An index does not decide about shards of another checkpoint: a tensor in both checkpoints is refused.
-
-    Attributes:
-        shard_of: Tensor name to the number of its shard; None without an index.
-        checkpoint_of: For each shard, the number of its checkpoint; empty if there is only one.
     """
 
-    shard_of: Mapping[str, int] | None = None
-    checkpoint_of: Sequence[int] = ()
+    shard_of: Mapping[str, int] | None = None  # tensor name to the number of its shard; None without an index
+    checkpoint_of: Sequence[int] = ()  # for each shard, the number of its checkpoint; empty if there is only one
 
     def overrules(self, name: str, shard: int) -> bool:
         """Say whether the index takes this tensor from another shard of the same checkpoint."""
@@ -112,31 +108,19 @@ Kind: TypeAlias = Literal["file", "folder", "index", "glob", "list"]
 
 
 class Shards(NamedTuple):
-    """The shards of a checkpoint, and where they are.
+    """The shards of a checkpoint, and where they are."""
 
-    Attributes:
-        label: The URI of the user, without secrets.
-        objects: The shards, in order.
-        shard_of: Tensor name to position in `objects`, from the index; None without one.
-        checkpoint_of: For each shard, the number of the URI that names it, if there are several.
-        format: The format of the shards; None for safetensors.
-        infos: The store's description of each shard.
-        index_path: The path of the index in the store; None without an index, and for a list of URIs.
-        kind: What the user's URI names.
-        expected: The digests or manifests that the shards are compared with, if they are verified.
-        remarks: Remarks on these shards for the report.
-    """
-
-    label: str
-    objects: list[SourceObject]
-    shard_of: Mapping[str, int] | None
-    infos: list[ObjectInfo]
-    index_path: str | None = None
-    kind: Kind = "file"
+    label: str  # the URI of the user, without secrets
+    objects: list[SourceObject]  # the shards, in order
+    shard_of: Mapping[str, int] | None  # tensor name to position in `objects`, from the index; None without one
+    infos: list[ObjectInfo]  # the store's description of each shard
+    index_path: str | None = None  # the path of the index in the store; None without an index, and for a list of URIs
+    kind: Kind = "file"  # what the user's URI names
+    # The digests or manifests that the shards are compared with, if they are verified
     expected: Sequence[Expected] = ()
-    remarks: tuple[str, ...] = ()
-    checkpoint_of: Sequence[int] = ()
-    format: Format | None = None
+    remarks: tuple[str, ...] = ()  # remarks on these shards for the report
+    checkpoint_of: Sequence[int] = ()  # for each shard, the number of the URI that names it, if there are several
+    format: Format | None = None  # the format of the shards; None for safetensors
 
     @property
     def choice(self) -> ShardChoice:

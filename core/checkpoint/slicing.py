@@ -103,19 +103,12 @@ class Placements:
 
 
 class Layout(NamedTuple):
-    """One tensor on a mesh.
-
-    Attributes:
-        mesh: The mesh.
-        placements: One placement for each dimension of the mesh.
-        shape: Shape of the whole tensor in torch.
-        box: The elements that this rank keeps.
-    """
+    """One tensor on a mesh."""
 
     mesh: Any
-    placements: tuple[Any, ...]
-    shape: tuple[int, ...]
-    box: tuple[slice, ...]
+    placements: tuple[Any, ...]  # one placement for each dimension of the mesh
+    shape: tuple[int, ...]  # shape of the whole tensor in torch
+    box: tuple[slice, ...]  # the elements that this rank keeps
 
     def check_device(self, name: str, device: Any) -> None:
         """Check that the part of a tensor will be on a device of the mesh's kind."""

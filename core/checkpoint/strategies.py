@@ -30,13 +30,9 @@ _NOT_OFFERED = NoDigest("its storage keeps no digest of it")
 
 
 class Strategy(Protocol):
-    """How the bytes of one checkpoint are verified.
+    """How the bytes of one checkpoint are verified."""
 
-    Attributes:
-        compares_objects: Whole objects are compared, headers included, and each answer that has a checksum.
-    """
-
-    compares_objects: bool
+    compares_objects: bool  # whole objects are compared, headers included, and each answer that has a checksum
 
     def expected_of(self, store: Store, found: Sequence[Shards], settings: Settings) -> list[list[Expected]]:
         """Return the expected digests of the shards of each URI; empty if nothing is compared.

@@ -30,31 +30,25 @@ _NONE: Mapping[str, Any] = {}
 
 @dataclass(frozen=True)
 class Targets:
-    """The targets of all wanted tensors, and how each is filled.
+    """The targets of all wanted tensors, and how each is filled."""
 
-    Attributes:
-        addresses: Name to address, for targets that the engine fills in place.
-        devices: Name to device (`streamer.core.engine.plan.Item`), for targets on a CUDA device whose bytes the engine
-            puts there, into the target or into a tensor that is then copied.
-        in_place: Name to tensor, for the targets in `addresses`.
-        copies: Name to tensor, for targets that are filled by a copy when their tensor arrives.
-        device_paths: How the tensors get to their devices, as `Devices.path`.
-        tied: Name to the other name of the same memory, and to the target. The values are compared at the end.
-        fresh: Name to tensor on the meta device, for targets that are replaced by loaded tensors.
-        fresh_ties: Name to the other name of the same tensor in `fresh`. The values are compared at the end.
-        lock: Prevents the memory of all targets from being resized; the caller releases it.
-        states: The states of the caller's own tensors when the load began.
-    """
-
-    lock: ResizeLock
+    lock: ResizeLock  # prevents the memory of all targets from being resized; the caller releases it
+    # The states of the caller's own tensors when the load began
     states: TargetStates = field(default_factory=TargetStates)
+    # Name to address, for targets that the engine fills in place
     addresses: dict[str, int] = field(default_factory=dict)
+    # Name to device (`streamer.core.engine.plan.Item`), for targets on a CUDA device whose bytes the engine puts there,
+    # into the target or into a tensor that is then copied
     devices: dict[str, int] = field(default_factory=dict)
-    in_place: dict[str, Any] = field(default_factory=dict)
+    in_place: dict[str, Any] = field(default_factory=dict)  # name to tensor, for the targets in `addresses`
+    # Name to tensor, for targets that are filled by a copy when their tensor arrives
     copies: dict[str, Any] = field(default_factory=dict)
-    device_paths: set[str] = field(default_factory=set)
+    device_paths: set[str] = field(default_factory=set)  # how the tensors get to their devices, as `Devices.path`
+    # Name to the other name of the same memory, and to the target. The values are compared at the end.
     tied: dict[str, tuple[str, Any]] = field(default_factory=dict)
+    # Name to tensor on the meta device, for targets that are replaced by loaded tensors
     fresh: dict[str, Any] = field(default_factory=dict)
+    # Name to the other name of the same tensor in `fresh`. The values are compared at the end.
     fresh_ties: dict[str, str] = field(default_factory=dict)
 
     def bytes_in_place(self, entry: TensorEntry) -> memoryview | None:
@@ -97,19 +91,12 @@ def match_targets(
 
 
 class _LocalPart(NamedTuple):
-    """The part of a tensor that one target takes: the whole, or the local part of a DTensor.
+    """The part of a tensor that one target takes: the whole, or the local part of a DTensor."""
 
-    Attributes:
-        name: The name in the checkpoint.
-        wanted: The tensor, or the part, that is read.
-        target: The tensor that is filled.
-        shape: The shape that the target must have.
-    """
-
-    name: str
-    wanted: ShardTensor
-    target: Any
-    shape: tuple[int, ...]
+    name: str  # the name in the checkpoint
+    wanted: ShardTensor  # the tensor, or the part, that is read
+    target: Any  # the tensor that is filled
+    shape: tuple[int, ...]  # the shape that the target must have
 
     @classmethod
     def of(cls, wanted: ShardTensor, target: Any, framework: Framework) -> _LocalPart:

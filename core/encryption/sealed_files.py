@@ -47,29 +47,17 @@ _HEXADECIMAL = re.compile(r"[0-9a-f]*")
 
 @dataclass(frozen=True)
 class SealedParameters:
-    """The parameters of the encryption, as the header of an encrypted file holds them.
+    """The parameters of the encryption, as the header of an encrypted file holds them."""
 
-    Attributes:
-        key_id: Name of the key.
-        wrapped: The key, encrypted by a key service; empty without one.
-        checkpoint: Random number of the checkpoint, the same in each of its files.
-        shard: Number of the file, from 1.
-        shards: Number of files of the checkpoint.
-        salt: Random bytes, different in each file.
-        piece_bytes: Size of a piece; a power of two.
-        hides_names: Whether the header of the tensors is encrypted.
-        context: The name to which the checkpoint is bound; empty if it is bound to none.
-    """
-
-    key_id: str
-    wrapped: bytes
-    checkpoint: str
-    shard: int
-    shards: int
-    salt: bytes
-    piece_bytes: int = PIECE_BYTES
-    hides_names: bool = False
-    context: str = ""
+    key_id: str  # name of the key
+    wrapped: bytes  # the key, encrypted by a key service; empty without one
+    checkpoint: str  # random number of the checkpoint, the same in each of its files
+    shard: int  # number of the file, from 1
+    shards: int  # number of files of the checkpoint
+    salt: bytes  # random bytes, different in each file
+    piece_bytes: int = PIECE_BYTES  # size of a piece; a power of two
+    hides_names: bool = False  # whether the header of the tensors is encrypted
+    context: str = ""  # the name to which the checkpoint is bound; empty if it is bound to none
 
     def rendered(self) -> str:
         """Return the text for the metadata of the header."""

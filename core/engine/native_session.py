@@ -44,34 +44,22 @@ RENEW_AFTER = 0.8  # of a signature's lifetime; the rest is for answers that are
 
 @dataclass(frozen=True)
 class SourceObject:
-    """One object as the engine reads it.
+    """One object as the engine reads it."""
 
-    Attributes:
-        uri: The object's URI for messages, without secrets.
-        source: Where the bytes of the object are.
-        size_bytes: Size of the object; the engine refuses an object of another size.
-        version: The version that `ReadSession.pinned` returned after an earlier session, or empty.
-        compares_answers: Request checksums of the answers if the server sends them, and compare them.
-        server: The store's name of its server; empty without a server.
-        identity: As of `streamer.core.store.identities`: what decides the bytes, beside the version.
-        stored_version: The version in the store's description before anything was read, or None.
-        cache: The object's place in a cache of this machine, or None.
-        is_of_cache: The object is a file of that cache, to which other processes may be writing.
-        name: The URI with the object's whole name, if `uri` lacks a part of it (`whole_name`).
-        is_settled: Whether the version tells these bytes from any others, so that they may be kept under it.
-    """
-
-    uri: str
-    source: Source
-    size_bytes: int
-    version: str = ""
-    compares_answers: bool = False
-    server: str = ""
-    stored_version: str | None = None
+    uri: str  # the object's URI for messages, without secrets
+    source: Source  # where the bytes of the object are
+    size_bytes: int  # size of the object; the engine refuses an object of another size
+    version: str = ""  # the version that `ReadSession.pinned` returned after an earlier session, or empty
+    compares_answers: bool = False  # request checksums of the answers if the server sends them, and compare them
+    server: str = ""  # the store's name of its server; empty without a server
+    stored_version: str | None = None  # the version in the store's description before anything was read, or None
+    # The object's place in a cache of this machine, or None
     cache: CachedObject | None = field(default=None, repr=False, compare=False)
-    is_of_cache: bool = False
+    is_of_cache: bool = False  # the object is a file of that cache, to which other processes may be writing
+    # As of `streamer.core.store.identities`: what decides the bytes, beside the version
     identity: str = field(default="", repr=False)
-    is_settled: bool = True
+    is_settled: bool = True  # whether the version tells these bytes from any others, so that they may be kept under it
+    # The URI with the object's whole name, if `uri` lacks a part of it (`whole_name`)
     name: str = field(default="", repr=False)
 
 

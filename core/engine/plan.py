@@ -28,22 +28,15 @@ __all__ = ["CachedObject", "CachedReads", "Item", "ReadPlan", "plan_reads", "wit
 
 
 class Item(NamedTuple):
-    """One wanted byte range.
+    """One wanted byte range."""
 
-    Attributes:
-        source: Index of the object.
-        begin: First byte, in the object.
-        end: Offset after the last byte.
-        target: Address of the caller's own memory. If it is 0, the engine allocates memory, or requests it from the
-            consumer.
-        device: `streamer._native.HOST` for host memory that the engine allocates, CONSUMERS_HOST for host memory that
-            it requests from the consumer, else the number of a CUDA device.
-    """
-
-    source: int
-    begin: int
-    end: int
+    source: int  # index of the object
+    begin: int  # first byte, in the object
+    end: int  # offset after the last byte
+    # Address of the caller's own memory. If it is 0, the engine allocates memory, or requests it from the consumer.
     target: int = 0
+    # `streamer._native.HOST` for host memory that the engine allocates, CONSUMERS_HOST for host memory that it requests
+    # from the consumer, else the number of a CUDA device
     device: int = _native.HOST
 
 
@@ -54,21 +47,13 @@ NO_SPAN = -(2**31)  # neither an object's number nor a device's
 
 
 class ReadPlan(NamedTuple):
-    """The tables that the engine reads: rows of 64-bit numbers.
+    """The tables that the engine reads: rows of 64-bit numbers."""
 
-    Attributes:
-        items: ``source, begin, end, target, device`` per item, in their order.
-        spans: ``source, begin, end, first_item, item_count`` per span.
-        item_count: Number of items.
-        item_bytes: Bytes of all items.
-        span_bytes: Bytes that will be read, dropped gaps included.
-    """
-
-    items: array[int]
-    spans: array[int]
-    item_count: int
-    item_bytes: int
-    span_bytes: int
+    items: array[int]  # ``source, begin, end, target, device`` per item, in their order
+    spans: array[int]  # ``source, begin, end, first_item, item_count`` per span
+    item_count: int  # number of items
+    item_bytes: int  # bytes of all items
+    span_bytes: int  # bytes that will be read, dropped gaps included
 
     @property
     def span_count(self) -> int:
@@ -158,16 +143,11 @@ class CachedObject:
 
 
 class CachedReads(NamedTuple):
-    """The result of `with_cache`.
+    """The result of `with_cache`."""
 
-    Attributes:
-        plan: Reads cached items from the files of the cache.
-        objects: The objects of a load, followed by these files.
-        table: Rows of an item's number, the number of its object, and its CRC32C; None if nothing is cached.
-    """
-
-    plan: ReadPlan
-    objects: Sequence[SourceObject]
+    plan: ReadPlan  # reads cached items from the files of the cache
+    objects: Sequence[SourceObject]  # the objects of a load, followed by these files
+    # Rows of an item's number, the number of its object, and its CRC32C; None if nothing is cached
     table: array[int] | None = None
 
 

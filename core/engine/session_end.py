@@ -27,17 +27,11 @@ _LEFT_TO_DEVICES: dict[int, Targets] = {}
 
 
 class Targets(NamedTuple):
-    """The memory to which a session writes.
+    """The memory to which a session writes."""
 
-    Attributes:
-        owners: The owners of the caller's tensors.
-        lock: The lock of the memory of these tensors.
-        device_tensors: The tensors on devices that the session allocated.
-    """
-
-    owners: object
-    lock: ResizeLock | None
-    device_tensors: DeviceTensors | None
+    owners: object  # the owners of the caller's tensors
+    lock: ResizeLock | None  # the lock of the memory of these tensors
+    device_tensors: DeviceTensors | None  # the tensors on devices that the session allocated
 
 
 class SessionEnd:

@@ -116,22 +116,16 @@ LEAST_COLD_PART = 1 / 4  # of all bytes; if more are on the disk, COLD_FILE_THRE
 
 
 class FileReading(NamedTuple):
-    """The result of `choose_file_reading`.
+    """The result of `choose_file_reading`."""
 
-    Attributes:
-        threads: Number of threads for all files together.
-        direct_paths: Files to read with ``O_DIRECT``, if their file system supports it.
-        partly_cached_paths: Files of `direct_paths` that are partly in the page cache; this part is read from it.
-        is_shared: Whether files of `direct_paths` are read through the page cache while other readers of this machine
-            have them open.
-        gpudirect: Whether files of `direct_paths` are read straight to CUDA devices. None: only if NVIDIA's library can
-            read without a copy of its own.
-    """
-
-    threads: int
-    direct_paths: frozenset[str] = frozenset()
+    threads: int  # number of threads for all files together
+    direct_paths: frozenset[str] = frozenset()  # files to read with ``O_DIRECT``, if their file system supports it
+    # Files of `direct_paths` that are partly in the page cache; this part is read from it
     partly_cached_paths: frozenset[str] = frozenset()
+    # Whether files of `direct_paths` are read through the page cache while other readers of this machine have them open
     is_shared: bool = True
+    # Whether files of `direct_paths` are read straight to CUDA devices. None: only if NVIDIA's library can read without
+    # a copy of its own.
     gpudirect: bool | None = False
 
 
@@ -212,15 +206,10 @@ MOST_REQUESTS = 1024
 
 
 class HttpReading(NamedTuple):
-    """The result of `choose_http_reading`.
+    """The result of `choose_http_reading`."""
 
-    Attributes:
-        reactors: Number of event loops, each with its own thread.
-        in_flight: Maximum number of ranged GETs in flight in each event loop.
-    """
-
-    reactors: int
-    in_flight: int
+    reactors: int  # number of event loops, each with its own thread
+    in_flight: int  # maximum number of ranged GETs in flight in each event loop
 
 
 def choose_http_reading(settings: Settings, wanted_bytes: int, blocks: int, *, sharers: int = 1) -> HttpReading:

@@ -54,73 +54,45 @@ _HINT = "It is damaged, or of another program: save the checkpoint again"
 
 
 class SavedChunk(NamedTuple):
-    """A block of a tensor that was saved as one item.
+    """A block of a tensor that was saved as one item."""
 
-    Attributes:
-        offsets: Offsets of its first element in the tensor.
-        sizes: Shape of the block.
-    """
-
-    offsets: tuple[int, ...]
-    sizes: tuple[int, ...]
+    offsets: tuple[int, ...]  # offsets of its first element in the tensor
+    sizes: tuple[int, ...]  # shape of the block
 
 
 @dataclass(frozen=True)
 class SavedTensor:
-    """A tensor of the checkpoint.
+    """A tensor of the checkpoint."""
 
-    Attributes:
-        dtype: torch's name of the dtype: ``"bfloat16"``.
-        size: Shape of the tensor.
-        chunks: The blocks in which it was saved.
-        layout: torch's name of the layout.
-        requires_grad: Whether the saved tensor required a gradient.
-        memory_format: torch's number of the memory format.
-        strides: Strides of the saved tensor, if torch wrote them; the bytes of an item have their own strides.
-    """
-
-    dtype: str
-    size: tuple[int, ...]
-    chunks: list[SavedChunk]
-    layout: str = "torch.strided"
-    requires_grad: bool = False
-    memory_format: int = 0
+    dtype: str  # torch's name of the dtype: ``"bfloat16"``
+    size: tuple[int, ...]  # shape of the tensor
+    chunks: list[SavedChunk]  # the blocks in which it was saved
+    layout: str = "torch.strided"  # torch's name of the layout
+    requires_grad: bool = False  # whether the saved tensor required a gradient
+    memory_format: int = 0  # torch's number of the memory format
+    # Strides of the saved tensor, if torch wrote them; the bytes of an item have their own strides
     strides: tuple[int, ...] | None = None
 
 
 class SavedItem(NamedTuple):
-    """The place of an item's bytes.
+    """The place of an item's bytes."""
 
-    Attributes:
-        path: The file, in the checkpoint's folder.
-        offset: Offset of its first byte in the file.
-        length: Number of its bytes.
-        transforms: Names of the transforms of its bytes, such as compression or encryption.
-    """
-
-    path: str
-    offset: int
-    length: int
-    transforms: tuple[str, ...] = ()
+    path: str  # the file, in the checkpoint's folder
+    offset: int  # offset of its first byte in the file
+    length: int  # number of its bytes
+    transforms: tuple[str, ...] = ()  # names of the transforms of its bytes, such as compression or encryption
 
 
 @dataclass(frozen=True)
 class DcpMetadata:
-    """The content of the pickle.
+    """The content of the pickle."""
 
-    Attributes:
-        entries: Entries by name, in their order; None for an entry that is no tensor.
-        items: Items by name and, for a tensor, the offsets of the chunk.
-        planner_data: Data of the planner that saved the checkpoint: plain values; None if it has others.
-        save_id: Id of the save, or None.
-        version: Version of the format, or None.
-    """
-
-    entries: Mapping[str, SavedTensor | None]
+    entries: Mapping[str, SavedTensor | None]  # entries by name, in their order; None for an entry that is no tensor
+    # Items by name and, for a tensor, the offsets of the chunk
     items: Mapping[tuple[str, tuple[int, ...] | None], SavedItem]
-    planner_data: Any = None
-    save_id: str | None = None
-    version: str | None = None
+    planner_data: Any = None  # data of the planner that saved the checkpoint: plain values; None if it has others
+    save_id: str | None = None  # id of the save, or None
+    version: str | None = None  # version of the format, or None
 
 
 def parse_dcp_metadata(data: bytes | memoryview, *, uri: str) -> DcpMetadata:

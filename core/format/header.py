@@ -33,17 +33,11 @@ _HINT = "It is damaged, or no safetensors file: download it, or save it, again"
 
 
 class Header(NamedTuple):
-    """The content of a header.
+    """The content of a header."""
 
-    Attributes:
-        entries: All tensors, in the order of their bytes in the object.
-        metadata: The ``__metadata__`` member, or None if it is absent or null.
-        data_begin: Offset of the data section: 8 + N.
-    """
-
-    entries: Sequence[TensorEntry]
-    metadata: dict[str, str] | None
-    data_begin: int
+    entries: Sequence[TensorEntry]  # all tensors, in the order of their bytes in the object
+    metadata: dict[str, str] | None  # the ``__metadata__`` member, or None if it is absent or null
+    data_begin: int  # offset of the data section: 8 + N
 
 
 def header_size_bytes(prefix: bytes, object_size: int, *, uri: str) -> int:

@@ -56,21 +56,13 @@ def remarks_on_metadata(of_files: Sequence[Mapping[str, str]], but: Container[st
 
 
 class TensorEntry(NamedTuple):
-    """One tensor of a shard.
+    """One tensor of a shard."""
 
-    Attributes:
-        name: Name of the tensor: any text; it must not be used as a path.
-        dtype: A key of `streamer.core.format.dtypes.DTYPE_BITS`.
-        shape: Dimensions; empty for a scalar.
-        begin: Offset of its first byte in the object, counted from byte 0 of the object.
-        end: Offset after its last byte.
-    """
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    begin: int
-    end: int
+    name: str  # name of the tensor: any text; it must not be used as a path
+    dtype: str  # a key of `streamer.core.format.dtypes.DTYPE_BITS`
+    shape: tuple[int, ...]  # dimensions; empty for a scalar
+    begin: int  # offset of its first byte in the object, counted from byte 0 of the object
+    end: int  # offset after its last byte
 
 
 # The fields of a TensorEntry, in the same order. Python's garbage collector scans a plain tuple of text and numbers

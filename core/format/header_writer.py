@@ -26,19 +26,12 @@ _RANK = {dtype: rank for rank, dtype in enumerate(["BOOL", *(each for each in DT
 
 @dataclass(frozen=True)
 class TensorLayout:
-    """The description of one tensor in a header.
+    """The description of one tensor in a header."""
 
-    Attributes:
-        name: Name of the tensor.
-        dtype: A key of `DTYPE_BITS`.
-        shape: Shape in elements of this dtype.
-        size_bytes: Size in bytes.
-    """
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    size_bytes: int
+    name: str  # name of the tensor
+    dtype: str  # a key of `DTYPE_BITS`
+    shape: tuple[int, ...]  # shape in elements of this dtype
+    size_bytes: int  # size in bytes
 
 
 def in_file_order(tensors: Iterable[TensorLayout]) -> list[TensorLayout]:

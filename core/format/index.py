@@ -28,16 +28,11 @@ _HINT = "It is damaged, or no index: download it, or save the checkpoint, again"
 
 
 class ShardIndex(NamedTuple):
-    """The content of an index.
+    """The content of an index."""
 
-    Attributes:
-        weight_map: Maps tensor names to shard names.
-        shards: The shard names, each once, numbers in them sorted by value.
-        metadata: The ``metadata`` member, usually ``{"total_size": …}``; unchecked, and empty if absent.
-    """
-
-    weight_map: Mapping[str, str]
-    shards: tuple[str, ...]
+    weight_map: Mapping[str, str]  # maps tensor names to shard names
+    shards: tuple[str, ...]  # the shard names, each once, numbers in them sorted by value
+    # The ``metadata`` member, usually ``{"total_size": …}``; unchecked, and empty if absent
     metadata: Mapping[str, Any]
 
 

@@ -49,14 +49,10 @@ class ShardManifest:
 
 @dataclass(frozen=True)
 class Manifest:
-    """A checkpoint.
+    """A checkpoint."""
 
-    Attributes:
-        shards: The shards by file name.
-        older: The shards of the older checkpoint, which exists until this checkpoint is complete.
-    """
-
-    shards: Mapping[str, ShardManifest]
+    shards: Mapping[str, ShardManifest]  # the shards by file name
+    # The shards of the older checkpoint, which exists until this checkpoint is complete
     older: Mapping[str, ShardManifest] = field(default_factory=dict)
 
     def of(self, names: Collection[str]) -> Manifest:

@@ -93,17 +93,12 @@ GlobalName: TypeAlias = tuple[str, str]  # the module and the name in it
 
 
 class Record:
-    """Stands for an object of a class that was not imported.
-
-    Attributes:
-        arguments: The arguments for the constructor of the class.
-        state: The state for the attributes, usually a dict; None without a state.
-    """
+    """Stands for an object of a class that was not imported."""
 
     __slots__ = ("arguments", "state")
 
-    arguments: tuple[Any, ...]
-    state: Any
+    arguments: tuple[Any, ...]  # the arguments for the constructor of the class
+    state: Any  # the state for the attributes, usually a dict; None without a state
 
     def __new__(cls, *arguments: Any) -> Record:
         """Keep the arguments."""

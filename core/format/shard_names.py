@@ -64,19 +64,12 @@ _OF_CHECKPOINTS = (SHARD_SUFFIX, SHARD_SUFFIX + INDEX_SUFFIX)
 
 
 class IncompleteSeries(NamedTuple):
-    """A series of numbered shards with missing shards.
+    """A series of numbered shards with missing shards."""
 
-    Attributes:
-        pattern: The pattern of their names.
-        found: Number of shards that exist.
-        total: Number of shards in the series.
-        missing: The names of the first missing shards.
-    """
-
-    pattern: str
-    found: int
-    total: int
-    missing: tuple[str, ...]
+    pattern: str  # the pattern of their names
+    found: int  # number of shards that exist
+    total: int  # number of shards in the series
+    missing: tuple[str, ...]  # the names of the first missing shards
 
     def __str__(self) -> str:
         more = self.total - self.found - len(self.missing)

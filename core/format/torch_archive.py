@@ -56,31 +56,19 @@ _MOST_PICKLE_BYTES = 1 << 16  # a tensor needs 200 bytes, and a few for each dim
 
 
 class StoredTensor(NamedTuple):
-    """A contiguous tensor in an archive.
+    """A contiguous tensor in an archive."""
 
-    Attributes:
-        dtype: A key of `streamer.core.format.dtypes.DTYPE_BITS`.
-        shape: Dimensions.
-        begin: Offset of its first byte in the archive.
-    """
-
-    dtype: str
-    shape: tuple[int, ...]
-    begin: int
+    dtype: str  # a key of `streamer.core.format.dtypes.DTYPE_BITS`
+    shape: tuple[int, ...]  # dimensions
+    begin: int  # offset of its first byte in the archive
 
 
 class SavedArchive(NamedTuple):
-    """The bytes of an archive around the bytes of its tensor.
+    """The bytes of an archive around the bytes of its tensor."""
 
-    Attributes:
-        head: First bytes of the archive.
-        tail: Last bytes of the archive.
-        size_bytes: Size of the whole archive.
-    """
-
-    head: bytes
-    tail: bytes
-    size_bytes: int
+    head: bytes  # first bytes of the archive
+    tail: bytes  # last bytes of the archive
+    size_bytes: int  # size of the whole archive
 
 
 class Archives:

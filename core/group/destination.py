@@ -35,19 +35,12 @@ __all__ = [
 
 
 class Runs(NamedTuple):
-    """Equal runs of bytes at equal distances.
+    """Equal runs of bytes at equal distances."""
 
-    Attributes:
-        first: Offset of the first run, counted from the first byte of the tensor.
-        length: Bytes of a run.
-        stride: Bytes from the start of a run to that of the next.
-        number: Number of runs.
-    """
-
-    first: int
-    length: int
-    stride: int
-    number: int
+    first: int  # offset of the first run, counted from the first byte of the tensor
+    length: int  # bytes of a run
+    stride: int  # bytes from the start of a run to that of the next
+    number: int  # number of runs
 
     @property
     def end(self) -> int:

@@ -29,15 +29,10 @@ BEAT_S = 0.25  # how often a rank that waits for its storage asks the others whe
 
 
 class _Exchange(NamedTuple):
-    """A window whose bytes are being exchanged.
-
-    Attributes:
-        window: Number of the window.
-        received: Waits for the bytes and returns them; None if no rank sends any.
-    """
+    """A window whose bytes are being exchanged."""
 
     window: int
-    received: Callable[[], Any] | None
+    received: Callable[[], Any] | None  # waits for the bytes and returns them; None if no rank sends any
 
 
 class GroupSession:

@@ -22,31 +22,19 @@ LEAST_OWN_BYTES = 256 << 10  # for a shorter range, a separate request takes lon
 
 
 class Piece(NamedTuple):
-    """A range of bytes of one tensor.
-
-    Attributes:
-        tensor: Number of the tensor.
-        begin: Offset of the first byte in the tensor.
-        end: Offset of the byte after the last.
-    """
+    """A range of bytes of one tensor."""
 
     tensor: int
-    begin: int
-    end: int
+    begin: int  # offset of the first byte in the tensor
+    end: int  # offset of the byte after the last
 
 
 class Window(NamedTuple):
-    """What is read and exchanged together.
+    """What is read and exchanged together."""
 
-    Attributes:
-        shared: Pieces that several ranks want, in a row.
-        own: Pieces that only one rank wants, each after the number of that rank.
-        complete: Numbers of the tensors that are complete after this window, in order.
-    """
-
-    shared: tuple[Piece, ...]
-    own: tuple[tuple[int, Piece], ...]
-    complete: tuple[int, ...]
+    shared: tuple[Piece, ...]  # pieces that several ranks want, in a row
+    own: tuple[tuple[int, Piece], ...]  # pieces that only one rank wants, each after the number of that rank
+    complete: tuple[int, ...]  # numbers of the tensors that are complete after this window, in order
 
     @property
     def shared_bytes(self) -> int:
@@ -134,36 +122,22 @@ LEAST_WINDOW_BYTES = 4 << 20
 
 
 class OwnRead(NamedTuple):
-    """One read of this rank.
+    """One read of this rank."""
 
-    Attributes:
-        piece: What is read.
-        is_shared: Whether other ranks may want bytes of the piece.
-        is_whole: Whether the piece is exactly what this rank keeps of the tensor.
-    """
-
-    piece: Piece
-    is_shared: bool
-    is_whole: bool
+    piece: Piece  # what is read
+    is_shared: bool  # whether other ranks may want bytes of the piece
+    is_whole: bool  # whether the piece is exactly what this rank keeps of the tensor
 
 
 @dataclass(frozen=True)
 class GroupReads:
-    """See the module's docstring.
+    """See the module's docstring."""
 
-    Attributes:
-        parts: By rank and tensor, what is kept.
-        windows: The windows, in their order.
-        own: The reads of this rank, by window.
-        plan: The same reads, for the engine.
-        names: Names of the tensors that are read, by item of the plan.
-    """
-
-    parts: Sequence[Sequence[Part]]
-    windows: Sequence[Window]
-    own: Sequence[Sequence[OwnRead]]
-    plan: ReadPlan
-    names: Sequence[str]
+    parts: Sequence[Sequence[Part]]  # by rank and tensor, what is kept
+    windows: Sequence[Window]  # the windows, in their order
+    own: Sequence[Sequence[OwnRead]]  # the reads of this rank, by window
+    plan: ReadPlan  # the same reads, for the engine
+    names: Sequence[str]  # names of the tensors that are read, by item of the plan
 
     def of_rank(self, window: int, rank: int) -> Iterator[OwnRead]:
         """Yield the reads of any rank in a window, in their order."""

@@ -20,19 +20,14 @@ __all__ = ["Block", "Book", "Grant", "Letter", "READERS", "Ready"]
 
 @dataclass
 class Block:
-    """A block that somebody wants or that lies in a slot.
+    """A block that somebody wants or that lies in a slot."""
 
-    Attributes:
-        wants: By member, the range that the member wants and has not taken.
-        slot: Slot that holds the block, or will; None as long as no member reads the block.
-        reader: The member that reads the block now; None if no member has begun, or the block is ready.
-        hull: Range of the block that is read.
-    """
-
+    # By member, the range that the member wants and has not taken
     wants: dict[int, Hull] = field(default_factory=dict)
-    slot: int | None = None
+    slot: int | None = None  # slot that holds the block, or will; None as long as no member reads the block
+    # The member that reads the block now; None if no member has begun, or the block is ready
     reader: int | None = None
-    hull: Hull = (0, 0)
+    hull: Hull = (0, 0)  # range of the block that is read
 
     @property
     def is_missing(self) -> bool:

@@ -27,19 +27,12 @@ ARRIVAL_S = 1.0  # how long blocks are kept for ranks that were launched togethe
 
 @dataclass(frozen=True)
 class Terms:
-    """What the leader decides for all.
+    """What the leader decides for all."""
 
-    Attributes:
-        block_bytes: Size of a block, and of a slot.
-        slots: Number of slots.
-        batch_blocks: Maximum number of blocks that a reader is lent at a time.
-        expected: Number of processes that were launched together on this node; 1 if that is not known.
-    """
-
-    block_bytes: int
-    slots: int
-    batch_blocks: int
-    expected: int
+    block_bytes: int  # size of a block, and of a slot
+    slots: int  # number of slots
+    batch_blocks: int  # maximum number of blocks that a reader is lent at a time
+    expected: int  # number of processes that were launched together on this node; 1 if that is not known
 
 
 class Leader:

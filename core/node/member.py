@@ -37,17 +37,11 @@ JOIN_S = 5.0  # a session of the engine ends within a second
 
 
 class Found(NamedTuple):
-    """Where the first part of a range can be read.
+    """Where the first part of a range can be read."""
 
-    Attributes:
-        end: End of the part of the range that lies there: the byte after its last.
-        meeting: The meeting whose shared memory holds the part; None: read it from the storage.
-        ready: The slot in that memory.
-    """
-
-    end: int
-    meeting: Meeting | None = None
-    ready: Ready | None = None
+    end: int  # end of the part of the range that lies there: the byte after its last
+    meeting: Meeting | None = None  # the meeting whose shared memory holds the part; None: read it from the storage
+    ready: Ready | None = None  # the slot in that memory
 
 
 class Member:

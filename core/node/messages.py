@@ -174,13 +174,9 @@ _BACKLOG = 128
 
 
 class Place(NamedTuple):
-    """Where to meet.
+    """Where to meet."""
 
-    Attributes:
-        key: Digest of what is loaded, from `streamer.core.node.should_share`.
-    """
-
-    key: str
+    key: str  # digest of what is loaded, from `streamer.core.node.should_share`
 
     def listen(self, number: int) -> socket.socket | None:
         """Bind a name, so that others find this process under it; None if another process has the name."""

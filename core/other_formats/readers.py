@@ -184,19 +184,12 @@ def wrong_crc(name: str, found: int, expected: int) -> FormatError:
 
 
 class _Point(NamedTuple):
-    """A place from which a deflated member can be inflated.
+    """A place from which a deflated member can be inflated."""
 
-    Attributes:
-        position: Offset in the result.
-        source: Offset of the first compressed byte that `state` has not got.
-        state: The decompressor at this place; it is copied before use.
-        crc: CRC-32 of the result up to here.
-    """
-
-    position: int
-    source: int
-    state: Any
-    crc: int
+    position: int  # offset in the result
+    source: int  # offset of the first compressed byte that `state` has not got
+    state: Any  # the decompressor at this place; it is copied before use
+    crc: int  # CRC-32 of the result up to here
 
 
 class Inflated:

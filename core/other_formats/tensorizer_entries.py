@@ -25,29 +25,17 @@ _HINT = "Do not use it; get it again from where it was saved"
 
 
 class Entry(NamedTuple):
-    """A tensor as the index of its file describes it.
-
-    Attributes:
-        name: Its name.
-        dtype: As of a `TensorPlace`.
-        shape: Dimensions.
-        begin: Offset of its data.
-        size_bytes: Size of its data.
-        stored_name: The name as it is stored.
-        stored_dtype: The dtype as it is stored.
-        header_begin: Offset of its header, which ends where its data begins.
-        is_long: Whether its dimensions have eight bytes.
-    """
+    """A tensor as the index of its file describes it."""
 
     name: str
-    dtype: str
-    shape: tuple[int, ...]
-    begin: int
-    size_bytes: int
-    stored_name: bytes
-    stored_dtype: bytes
-    header_begin: int
-    is_long: bool
+    dtype: str  # as of a `TensorPlace`
+    shape: tuple[int, ...]  # dimensions
+    begin: int  # offset of its data
+    size_bytes: int  # size of its data
+    stored_name: bytes  # the name as it is stored
+    stored_dtype: bytes  # the dtype as it is stored
+    header_begin: int  # offset of its header, which ends where its data begins
+    is_long: bool  # whether its dimensions have eight bytes
 
     def place(self, file: CheckpointFile) -> TensorPlace:
         """Return the place of a tensor that is not encrypted."""

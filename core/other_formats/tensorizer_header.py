@@ -32,31 +32,19 @@ _CHUNKS = Struct(f"<Q{NONCE_BYTES}sQ")  # bytes of a chunk, first nonce, number 
 
 
 class Derivation(NamedTuple):
-    """How a key was derived from a passphrase with Argon2id.
+    """How a key was derived from a passphrase with Argon2id."""
 
-    Attributes:
-        passes: Its cost in time.
-        memory_bytes: Its cost in memory.
-        salt: Its salt.
-    """
-
-    passes: int
-    memory_bytes: int
+    passes: int  # its cost in time
+    memory_bytes: int  # its cost in memory
     salt: bytes
 
 
 class SealedChunks(NamedTuple):
-    """The chunks of an encrypted tensor; each has a nonce and a MAC of its own.
+    """The chunks of an encrypted tensor; each has a nonce and a MAC of its own."""
 
-    Attributes:
-        chunk_bytes: Size of each but the last.
-        nonce: Of the first; each next chunk has the next number, the lowest byte first.
-        macs: All MACs, one after the other.
-    """
-
-    chunk_bytes: int
-    nonce: bytes
-    macs: bytes
+    chunk_bytes: int  # size of each but the last
+    nonce: bytes  # of the first; each next chunk has the next number, the lowest byte first
+    macs: bytes  # all MACs, one after the other
 
     def nonce_of(self, number: int) -> bytes:
         """Return the nonce of a chunk, counted from 0."""
@@ -69,27 +57,17 @@ class SealedChunks(NamedTuple):
 
 
 class TensorHeader(NamedTuple):
-    """One header.
+    """One header."""
 
-    Attributes:
-        name: As it is stored.
-        dtype: As it is stored.
-        shape: Dimensions.
-        data_bytes: Size of the data.
-        hashes: Kind and value of each hash of `hashed` followed by the data before encryption.
-        hashed: The header with zeros in place of hashes, and without its encryption.
-        chunks: The encryption of the data; None if the data is not encrypted.
-        derivation: How the key was derived; None unless from a passphrase.
-    """
-
-    name: bytes
-    dtype: bytes
-    shape: tuple[int, ...]
-    data_bytes: int
+    name: bytes  # as it is stored
+    dtype: bytes  # as it is stored
+    shape: tuple[int, ...]  # dimensions
+    data_bytes: int  # size of the data
+    # Kind and value of each hash of `hashed` followed by the data before encryption
     hashes: Sequence[tuple[int, bytes]]
-    hashed: bytes
-    chunks: SealedChunks | None
-    derivation: Derivation | None
+    hashed: bytes  # the header with zeros in place of hashes, and without its encryption
+    chunks: SealedChunks | None  # the encryption of the data; None if the data is not encrypted
+    derivation: Derivation | None  # how the key was derived; None unless from a passphrase
 
 
 def parsed_header(data: bytes, *, is_long: bool) -> TensorHeader:

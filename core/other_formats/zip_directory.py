@@ -37,23 +37,14 @@ _HINT = "It is damaged, or was cut short: save it, or download it, again"
 
 
 class ZipMember(NamedTuple):
-    """One member.
-
-    Attributes:
-        name: Its name.
-        begin: Offset of its first stored byte in the archive.
-        stored_bytes: Number of its bytes in the archive.
-        size_bytes: Number of its bytes once they are inflated; the same for a stored member.
-        is_deflated: Whether it is compressed.
-        crc: CRC-32 of its content.
-    """
+    """One member."""
 
     name: str
-    begin: int
-    stored_bytes: int
-    size_bytes: int
-    is_deflated: bool
-    crc: int
+    begin: int  # offset of its first stored byte in the archive
+    stored_bytes: int  # number of its bytes in the archive
+    size_bytes: int  # number of its bytes once they are inflated; the same for a stored member
+    is_deflated: bool  # whether it is compressed
+    crc: int  # CRC-32 of its content
 
 
 class _Entry(NamedTuple):

@@ -23,19 +23,12 @@ __all__ = ["DeviceTensors", "Provision"]
 
 
 class Provision(NamedTuple):
-    """Memory for some items, on one device: the arguments of the engine's ``provide``.
+    """Memory for some items, on one device: the arguments of the engine's ``provide``."""
 
-    Attributes:
-        device: The number of the device, or the engine's CONSUMERS_HOST.
-        stream: Copies wait for the work that is queued on this stream now.
-        items: Their numbers in the plan.
-        addresses: The memory of each item.
-    """
-
-    device: int
-    stream: int
-    items: list[int]
-    addresses: list[int]
+    device: int  # the number of the device, or the engine's CONSUMERS_HOST
+    stream: int  # copies wait for the work that is queued on this stream now
+    items: list[int]  # their numbers in the plan
+    addresses: list[int]  # the memory of each item
 
 
 class _Allocated(NamedTuple):

@@ -15,15 +15,10 @@ __all__ = ["Part", "device_type_of", "is_sharded", "like_sharded", "part_of"]
 
 
 class Part(NamedTuple):
-    """The part of a tensor that this process holds.
+    """The part of a tensor that this process holds."""
 
-    Attributes:
-        slices: The block of the part: a slice for each dimension of the whole tensor.
-        local: The tensor that holds the part.
-    """
-
-    slices: tuple[slice, ...]
-    local: Any
+    slices: tuple[slice, ...]  # the block of the part: a slice for each dimension of the whole tensor
+    local: Any  # the tensor that holds the part
 
 
 def is_sharded(tensor: Any) -> bool:

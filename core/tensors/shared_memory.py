@@ -33,17 +33,11 @@ MOST_RANGES = 1 << 22  # 64 MiB while they are compared; a slice of columns has 
 
 
 class MemoryRanges(NamedTuple):
-    """Ranges of bytes in ascending order, which neither overlap nor touch.
+    """Ranges of bytes in ascending order, which neither overlap nor touch."""
 
-    Attributes:
-        device: The device whose addresses these are.
-        begins: Addresses of the first bytes.
-        ends: Addresses behind the last bytes.
-    """
-
-    device: str
-    begins: Any
-    ends: Any
+    device: str  # the device whose addresses these are
+    begins: Any  # addresses of the first bytes
+    ends: Any  # addresses behind the last bytes
 
     @property
     def size_bytes(self) -> int:
@@ -72,21 +66,13 @@ class MemoryRanges(NamedTuple):
 
 
 class Elements(NamedTuple):
-    """Where the elements of a strided tensor lie.
+    """Where the elements of a strided tensor lie."""
 
-    Attributes:
-        device: The device whose addresses these are.
-        first: Address of the first element, which is not the lowest if a stride is negative; 0 without memory.
-        item_bytes: Bytes of one element.
-        shape: The shape.
-        strides: The strides, in bytes.
-    """
-
-    device: str
-    first: int
-    item_bytes: int
+    device: str  # the device whose addresses these are
+    first: int  # address of the first element, which is not the lowest if a stride is negative; 0 without memory
+    item_bytes: int  # bytes of one element
     shape: tuple[int, ...]
-    strides: tuple[int, ...]
+    strides: tuple[int, ...]  # the strides, in bytes
 
     @classmethod
     def of(cls, tensor: Any) -> Elements:
@@ -156,14 +142,10 @@ def _merged(device: str, begins: Any, ends: Any) -> MemoryRanges:
 
 
 class SharedGroup(NamedTuple):
-    """Tensors that share memory, directly or through others.
+    """Tensors that share memory, directly or through others."""
 
-    Attributes:
-        names: Their names, sorted.
-        complete: The names of those that cover all bytes of the group, sorted; first those that show no byte twice.
-    """
-
-    names: list[str]
+    names: list[str]  # their names, sorted
+    # The names of those that cover all bytes of the group, sorted; first those that show no byte twice
     complete: list[str]
 
 

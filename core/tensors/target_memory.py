@@ -109,27 +109,16 @@ _HINT_META = "Give its nn.Module as the target, in which a loaded tensor can tak
 
 
 class Extent(NamedTuple):
-    """The bytes in which a tensor's elements lie. A contiguous tensor is one row of bytes, whatever its shape.
+    """The bytes in which a tensor's elements lie. A contiguous tensor is one row of bytes, whatever its shape."""
 
-    Attributes:
-        name: The name of the tensor.
-        device: The device whose addresses these are.
-        begin: Address of the lowest byte.
-        end: Address behind the highest byte.
-        first: Address of the first element, which is not the lowest if a stride is negative.
-        item_bytes: Bytes of one element, or 1.
-        shape: The shape without dimensions of one element, whose stride has no meaning.
-        strides: The strides of these dimensions, in bytes.
-    """
-
-    name: str
-    device: str
-    begin: int
-    end: int
-    first: int
-    item_bytes: int
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
+    name: str  # the name of the tensor
+    device: str  # the device whose addresses these are
+    begin: int  # address of the lowest byte
+    end: int  # address behind the highest byte
+    first: int  # address of the first element, which is not the lowest if a stride is negative
+    item_bytes: int  # bytes of one element, or 1
+    shape: tuple[int, ...]  # the shape without dimensions of one element, whose stride has no meaning
+    strides: tuple[int, ...]  # the strides of these dimensions, in bytes
 
 
 def check_all_apart(names: Sequence[str], tensors: Sequence[Any]) -> dict[str, str]:

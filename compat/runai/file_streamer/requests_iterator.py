@@ -12,21 +12,15 @@ __all__ = ["FileChunks"]
 class FileChunks:
     """Ranges of one file to read.
 
-    Attributes:
-        id: The caller's own number for the file.
-        path: Path or URL.
-        offsets: First byte of each range.
-        sizes: Bytes of each range.
-
     Example:
         >>> FileChunks.contiguous(0, "/file", 100, [10, 20]).offsets
         [100, 110]
     """
 
-    id: int
-    path: str
-    offsets: list[int]
-    sizes: list[int]
+    id: int  # the caller's own number for the file
+    path: str  # path or URL
+    offsets: list[int]  # first byte of each range
+    sizes: list[int]  # bytes of each range
 
     def __post_init__(self) -> None:
         """Raises ValueError if the two lists differ in length."""
