@@ -14,9 +14,9 @@ from typing import Any
 
 from fsspec import AbstractFileSystem
 
-from streamer.core.disk import NO_ROOM
 from streamer.core.errors import RangeResponseError, TruncatedError
 from streamer.core.folders.drafts import LockedDraft
+from streamer.core.folders.paths import NO_ROOM
 
 __all__ = ["BlockFile", "Blocks", "sends_ranges"]
 

@@ -38,9 +38,9 @@ from streamer.backends.private_names.fsspec import (
     remove_malformed_record,
     whole_file_name,
 )
-from streamer.core.disk import NO_ROOM
 from streamer.core.errors import ChangedError, TruncatedError
 from streamer.core.folders.drafts import LockedDraft, locked_folder
+from streamer.core.folders.paths import NO_ROOM
 from streamer.core.log import warn
 from streamer.core.quoting import printable
 from streamer.core.store.identities import digest_of, is_sealed, seal_of

@@ -10,8 +10,8 @@ import os
 import re
 from itertools import islice
 
-from streamer.core.disk import NO_ROOM
 from streamer.core.errors import AccessDeniedError, ObjectNotFoundError, StorageError
+from streamer.core.folders.paths import NO_ROOM
 from streamer.core.quoting import quoted
 from streamer.core.secrets.redact import redact
 from streamer.core.store.presence import near_names

@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any
 from streamer import _native
 from streamer.backends.option_names import check_option_names
 from streamer.backends.posix.errors import storage_error
-from streamer.core.disk import disk_name, text_of
 from streamer.core.errors import ObjectNotFoundError, OptionError, StorageError
-from streamer.core.folders.paths import absolute_path, followed
+from streamer.core.folders.paths import absolute_path, disk_name, followed, text_of
 from streamer.core.format.shard_names import is_of_checkpoint
 from streamer.core.secrets.redact import redact
 from streamer.core.store.sources import FileSource, ObjectInfo, Store, hookimpl

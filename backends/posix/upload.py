@@ -15,9 +15,9 @@ from contextlib import contextmanager, suppress
 
 from streamer import _native
 from streamer.backends.posix.errors import storage_error
-from streamer.core.disk import disk_name
 from streamer.core.errors import ObjectNotFoundError, StorageError, UsageError
 from streamer.core.folders.drafts import OwnDraft, locked_folder, sync_folder
+from streamer.core.folders.paths import disk_name
 from streamer.core.path_objects import text_of
 from streamer.core.secrets.redact import redact
 from streamer.core.store.sources import ObjectInfo

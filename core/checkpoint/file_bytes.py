@@ -11,7 +11,7 @@ from typing import Any
 from streamer import _native
 from streamer.core.checkpoint.shards import check_unchanged, size_of, sized, source_object
 from streamer.core.checkpoint.store_verification import mismatch
-from streamer.core.checkpoint.strategies import digests_of
+from streamer.core.checkpoint.verification import digests_of
 from streamer.core.engine.byte_reads import read_ranges
 from streamer.core.engine.session import SourceObject
 from streamer.core.errors import AccessDeniedError, ChecksumError, ObjectNotFoundError, StorageError

@@ -16,8 +16,8 @@ from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 from streamer.core.discovery.search_path import split_path
-from streamer.core.disk import disk_name, text_of
 from streamer.core.errors import PluginError
+from streamer.core.folders.paths import disk_name, text_of
 from streamer.core.log import OwnLogger
 from streamer.core.quoting import quoted
 

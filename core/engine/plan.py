@@ -4,7 +4,8 @@ Wanted ranges of one object that lie close together become one span; the engine 
 
 Items that a cache of this machine holds are read from it. Guarantees: an item is read from the cache only if the cache
 records all its bytes with a CRC32C. The engine compares the CRC32C before the item is handed out. If the cached bytes
-are damaged, the same session reads the item from its object.
+are damaged, the same session reads the item from its object. A tensor that no memory of this machine can hold is
+refused: the system only promises memory until it is filled, and would kill the process.
 """
 
 from __future__ import annotations
@@ -12,19 +13,22 @@ from __future__ import annotations
 import os
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from streamer import _native
+from streamer.core.errors import OutOfMemoryError
+from streamer.core.options.machine import memory_bytes, swap_bytes
+from streamer.core.quoting import quoted
 from streamer.core.store.sources import FileSource, HttpSource
 
 if TYPE_CHECKING:
     from streamer import _native
     from streamer.core.engine.native_session import SourceObject
 
-__all__ = ["CachedObject", "CachedReads", "Item", "ReadPlan", "plan_reads", "with_cache"]
+__all__ = ["CachedObject", "CachedReads", "Item", "ReadPlan", "check_memory", "plan_reads", "with_cache"]
 
 
 class Item(NamedTuple):
@@ -183,3 +187,25 @@ def _file_of(source_object: SourceObject) -> SourceObject:
     assert source_object.cache is not None
     source = FileSource(source_object.cache.data_path)
     return replace(source_object, source=source, version="", compares_answers=False, cache=None, is_of_cache=True)
+
+
+class _Named(Protocol):
+    @property
+    def uri(self) -> str:
+        """The object, without secrets."""
+
+
+def check_memory(plan: ReadPlan, objects: Sequence[_Named], name_of: Callable[[int], str] | None) -> None:
+    """Check that each item fits in the memory this process may use, swap included."""
+    usable = memory_bytes() + swap_bytes()
+    if name_of is None or plan.item_bytes <= usable:  # the usual case: checking each of a million items takes time
+        return
+    for item, (source, begin, end, target, device) in enumerate(plan.item_rows()):
+        if end - begin > usable and not target and device == _native.HOST:
+            raise OutOfMemoryError(
+                f"tensor {quoted(name_of(item))} has {end - begin} bytes, but this process may use only {usable}"
+                " bytes of memory",
+                uri=objects[source].uri,
+                hint="Load it on a machine with more, leave it out (names=), or read rows of it (open().get_slice)",
+                requested_bytes=end - begin,
+            )

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, NoReturn
 from streamer import _native
 from streamer.core.engine.native_errors import checksum_error, error_from_native, tampered_error
 from streamer.core.engine.native_session import Renewals, SourceObject, make_engine
-from streamer.core.engine.needed_memory import check_memory
-from streamer.core.engine.plan import ReadPlan, with_cache
+from streamer.core.engine.plan import ReadPlan, check_memory, with_cache
 from streamer.core.engine.session_end import SessionEnd, Targets, of_one_process
 from streamer.core.engine.tuning import choose_python_threads
 from streamer.core.errors import LoadCancelledError, StorageError, StreamerError

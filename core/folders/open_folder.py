@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import TracebackType
 
-from streamer.core.disk import disk_name, text_of
 from streamer.core.folders.drafts import new_draft_name
+from streamer.core.folders.paths import disk_name, text_of
 
 __all__ = ["OpenFolder", "are_in_one_another"]
 

@@ -1,11 +1,13 @@
-"""Finds the path that a ``file://`` URL names, and resolves a link in its last part; the kernel follows all others.
+"""Paths of files on disks: their names as text, the path that a ``file://`` URL names, and links in its last part.
 
 A URL is taken literally, as by fsspec. Percent codes (``%20`` for a space, RFC 8089) are decoded only if there is no
-file of the literal name. The host ``localhost`` is dropped, unless only a folder of that name has the file.
+file of the literal name. The host ``localhost`` is dropped, unless only a folder of that name has the file. The kernel
+follows all links but one in the last part.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import sys
@@ -16,7 +18,7 @@ from urllib.parse import unquote
 from streamer.core.errors import UsageError
 from streamer.core.secrets.redact import redact
 
-__all__ = ["absolute_path", "followed"]
+__all__ = ["NO_ROOM", "NO_ROOM_NAMES", "absolute_path", "disk_name", "followed", "text_of"]
 
 PREFIXES = ("file://", "local://", "file:", "local:")  # fsspec's local file system strips the same prefixes
 _UNUSUAL = re.compile(r"//|/\.?(?:/|\Z)")  # in an absolute path
@@ -103,3 +105,33 @@ def followed(path: str) -> str:
             break
     is_same = not os.path.exists(path) or (os.path.exists(target) and os.path.samefile(path, target))
     return target if is_same else path
+
+
+_IS_UTF8 = sys.getfilesystemencoding() == "utf-8"
+
+
+def disk_name(text: str) -> str:
+    """Return the path for Python's file functions.
+
+    Example:
+        >>> disk_name("model.safetensors")
+        'model.safetensors'
+    """
+    return text if _IS_UTF8 or text.isascii() else os.fsdecode(text.encode("utf-8", "surrogateescape"))
+
+
+def text_of(name: str) -> str:
+    """Return a path of Python's file functions as text.
+
+    If the locale cannot encode a path, it cannot come from the disk, so it is already text.
+    """
+    if _IS_UTF8 or name.isascii():
+        return name
+    try:
+        return os.fsencode(name).decode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return name
+
+
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS})
+NO_ROOM_NAMES = frozenset(errno.errorcode[number] for number in NO_ROOM)

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from streamer.core.disk import NO_ROOM
 from streamer.core.errors import StorageError
+from streamer.core.folders.paths import NO_ROOM
 
 __all__ = ["make_folders_above", "no_temporary_folder", "private_folder", "room_in"]
 

@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar
 from streamer.core.checkpoint.catalog import Catalog, ShardTensor
 from streamer.core.checkpoint.slices import TensorParallel
 from streamer.core.checkpoint.slicing import Placements
-from streamer.core.checkpoint.strategies import ByManifest, ByStore, strategy_of
+from streamer.core.checkpoint.verification import ByManifest, ByStore, strategy_of
 from streamer.core.engine.session import SourceObject
 from streamer.core.errors import ChangedError, GroupError, UsageError
 from streamer.core.findings import Findings

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
     from streamer.core.checkpoint.slicing import SlicesOption
-    from streamer.core.checkpoint.strategies import VerifyOption
+    from streamer.core.checkpoint.verification import VerifyOption
     from streamer.core.encryption.keys import KeyOption, KeySource
 
 __all__ = ["OneUri", "ProgressOption", "Request", "StorageOptions", "UriOption"]

@@ -69,7 +69,7 @@ def name_in(path: str) -> str:
 
 
 def unquoted(text: str) -> str:
-    """Decode percent codes; a byte that is not UTF-8 becomes a lone surrogate, as in `streamer.core.disk`."""
+    """Decode percent codes; a byte that is not UTF-8 becomes a lone surrogate, as in `streamer.core.folders.paths`."""
     return unquote(text, errors="surrogateescape")
 
 

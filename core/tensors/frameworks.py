@@ -7,19 +7,48 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
+from math import prod
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 from streamer import _native
 from streamer.core.discovery.entry_points import refuse_accidental
-from streamer.core.errors import OptionError
+from streamer.core.errors import OptionError, UnsupportedDtypeError
 from streamer.core.format.dtypes import TORCH_DTYPES
+from streamer.core.format.header import TensorEntry
 from streamer.core.tensors.devices import Devices, TorchDevices
-from streamer.core.tensors.unsupported import check_addressable, unsupported
 
 if TYPE_CHECKING:
     from streamer.core.format.header import TensorEntry
 
-__all__ = ["AUTO", "DtypesByName", "Framework", "NumpyName", "TensorT", "TorchName", "framework_of"]
+__all__ = [
+    "AUTO",
+    "DtypesByName",
+    "Framework",
+    "NumpyName",
+    "TensorT",
+    "TorchName",
+    "check_addressable",
+    "framework_of",
+    "unsupported",
+]
+
+LARGEST_ITEM_BYTES = 16
+LARGEST_STRIDE = 2**63 - 1
+
+
+def check_addressable(entry: TensorEntry) -> None:
+    """Check that strides fit 64 signed bits: in an empty tensor, one dimension is zero and the others may be huge."""
+    if 0 not in entry.shape:
+        return  # the file bounds the size of a tensor that is not empty
+    strides = prod(max(1, size) for size in entry.shape)
+    if strides * LARGEST_ITEM_BYTES > LARGEST_STRIDE:
+        raise unsupported(entry, "the other dimensions of this empty tensor are too large for torch and numpy")
+
+
+def unsupported(entry: TensorEntry, reason: str, hint: str | None = None) -> UnsupportedDtypeError:
+    """Return the error for a tensor that the framework cannot hold."""
+    return UnsupportedDtypeError(f"tensor {entry.name[:80]!r} is {entry.dtype}: {reason}", hint=hint)
+
 
 AUTO = "auto"  # a value of ``dtype=``, as in transformers
 # A cast between these dtypes keeps the meaning of the values. Smaller dtypes are quantized, and need their scales.

@@ -15,8 +15,8 @@ from streamer import _native
 from streamer.core.discovery.entry_points import refuse_accidental
 from streamer.core.errors import OptionError, UnknownDeviceError
 from streamer.core.tensors.devices import HostOnly, Placement, shown_device
+from streamer.core.tensors.frameworks import unsupported
 from streamer.core.tensors.numpy_framework import NumpyFramework
-from streamer.core.tensors.unsupported import unsupported
 
 if TYPE_CHECKING:
     from streamer.core.format.header import TensorEntry

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from streamer.core.tensors.devices import HostOnly
-from streamer.core.tensors.unsupported import check_addressable, unsupported
+from streamer.core.tensors.frameworks import check_addressable, unsupported
 
 if TYPE_CHECKING:
     from streamer import _native

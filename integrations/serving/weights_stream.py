@@ -17,7 +17,7 @@ import torch
 
 from streamer._progress import Progress
 from streamer._stream import stream
-from streamer.core.checkpoint.strategies import VerifyOption
+from streamer.core.checkpoint.verification import VerifyOption
 from streamer.core.errors import ObjectNotFoundError, OptionError
 from streamer.core.log import OwnLogger
 from streamer.core.options.machine import memory_bytes

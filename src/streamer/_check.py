@@ -17,7 +17,7 @@ from streamer._checkpoint_headers import OpenedCheckpoint, open_checkpoint
 from streamer._progress import Progress
 from streamer.core.checkpoint.report import ObjectCheck
 from streamer.core.checkpoint.sealed_catalog import seal_plan
-from streamer.core.checkpoint.strategies import VerifyOption
+from streamer.core.checkpoint.verification import VerifyOption
 from streamer.core.encryption.keys import KeyOption
 from streamer.core.engine.plan import Item, plan_reads
 from streamer.core.engine.session import ReadSession

@@ -29,8 +29,7 @@ from streamer.plugins.registry import folder_of
 
 if TYPE_CHECKING:
     from streamer import _native
-    from streamer.core.checkpoint.strategies import Strategy, VerifyOption
-    from streamer.core.checkpoint.verification import Verification
+    from streamer.core.checkpoint.verification import Strategy, Verification, VerifyOption
     from streamer.core.engine.plan import ReadPlan
     from streamer.core.format.manifest import TensorDigest
     from streamer.core.group.member import Member
@@ -151,7 +150,7 @@ def _strategy_of(verify: VerifyOption) -> Strategy | None:
     """Return how to verify; what chooses it is imported if the caller or the environment asks for it."""
     if (variable("STREAMER_VERIFY") or "off" if verify is None else verify) == "off":
         return None
-    from streamer.core.checkpoint.strategies import strategy_of  # noqa: PLC0415 (as needed)
+    from streamer.core.checkpoint.verification import strategy_of  # noqa: PLC0415 (as needed)
 
     return strategy_of(verify)
 

@@ -32,7 +32,7 @@ from streamer.plugins.registry import enabled, open_checked_store, refuse_accide
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
-    from streamer.core.checkpoint.strategies import Strategy
+    from streamer.core.checkpoint.verification import Strategy
     from streamer.core.outages.outage_waits import OutageWaits
 
 __all__ = ["close_store", "locate", "opened_store"]

@@ -10,9 +10,8 @@ from urllib.parse import urlsplit
 
 from streamer import _native
 from streamer._route import Route
-from streamer._store_findings import StoreFindings
 from streamer.core.errors import AccessDeniedError, ChangedError, CredentialsError, StorageError
-from streamer.core.findings import Findings
+from streamer.core.findings import Findings, StoreFindings
 from streamer.core.outages.outage_waits import OutageWaits, answered_so_far
 from streamer.core.secrets.texts import SecretTexts
 from streamer.core.store.digests import NoDigest, ObjectDigest

@@ -7,7 +7,7 @@ import zlib
 import pytest
 
 from streamer import _native
-from streamer.core.checkpoint.strategies import ByManifest, ByStore, Strategy, VerifyOption, strategy_of
+from streamer.core.checkpoint.verification import ByManifest, ByStore, Strategy, VerifyOption, strategy_of
 from streamer.core.errors import OptionError
 from streamer.core.store.digests import NoDigest, ObjectDigest, digest_of_base64
 

@@ -21,7 +21,7 @@ from safetensors.torch import save_file
 from servers.scripted_http import ScriptedServer
 
 import streamer
-from streamer.core.engine import needed_memory
+from streamer.core.engine import plan
 from streamer.plugins import registry
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/errors.md"
@@ -67,8 +67,8 @@ class Provoked:
 
     def out_of_memory_error(self) -> None:
         with (
-            patch.object(needed_memory, "memory_bytes", lambda: 100_000),
-            patch.object(needed_memory, "swap_bytes", lambda: 0),
+            patch.object(plan, "memory_bytes", lambda: 100_000),
+            patch.object(plan, "swap_bytes", lambda: 0),
         ):
             streamer.load(self.file)
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import streamer
-from streamer.core.engine import needed_memory
+from streamer.core.engine import plan
 from streamer.core.errors import FormatError, HeaderError, ShardIndexError
 from streamer.core.format.header import parse_header
 from streamer.core.format.index import MAX_INDEX_BYTES, parse_index
@@ -172,8 +172,8 @@ def test_a_tensor_larger_than_all_memory_is_refused_before_it_is_read_regression
 ) -> None:
     """The system promised the memory, and ended the process when it was filled."""
     path = sparse(tmp_path / "a.safetensors", 4 << 20)
-    monkeypatch.setattr(needed_memory, "memory_bytes", lambda: 2 << 20)
-    monkeypatch.setattr(needed_memory, "swap_bytes", lambda: 1 << 20)
+    monkeypatch.setattr(plan, "memory_bytes", lambda: 2 << 20)
+    monkeypatch.setattr(plan, "swap_bytes", lambda: 1 << 20)
     with pytest.raises(
         streamer.OutOfMemoryError, match=r"tensor 'large' has .* bytes, .* use only 3145728 bytes"
     ) as caught:
@@ -187,8 +187,8 @@ def test_a_tensor_larger_than_all_memory_is_refused_before_it_is_read_regression
 def test_memory_of_the_callers_own_is_no_matter_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = sparse(tmp_path / "a.safetensors", 4 << 20)
     target = {"large": torch.ones(4 << 20, dtype=torch.uint8), "small": torch.ones(8, dtype=torch.uint8)}
-    monkeypatch.setattr(needed_memory, "memory_bytes", lambda: 1 << 20)
-    monkeypatch.setattr(needed_memory, "swap_bytes", lambda: 0)
+    monkeypatch.setattr(plan, "memory_bytes", lambda: 1 << 20)
+    monkeypatch.setattr(plan, "swap_bytes", lambda: 0)
     streamer.load_into(path, target)
     assert not target["large"].any()
 

@@ -14,7 +14,7 @@ from servers.scripted_http import Answer, Request, ScriptedServer
 
 import streamer
 from streamer.core.checkpoint.shards import Shards
-from streamer.core.checkpoint.strategies import ByStore
+from streamer.core.checkpoint.verification import ByStore
 from streamer.core.options.settings import resolve
 from streamer.core.store.sources import ObjectInfo
 

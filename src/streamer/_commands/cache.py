@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from streamer._commands.options import parsed_options
 from streamer._commands.output import (
     INTERRUPTED,
     TRY_AGAIN,
     WRONG_DATA,
     exit_code_of,
+    parsed_options,
     print_line,
     print_table,
     report_failure,

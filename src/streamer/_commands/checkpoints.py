@@ -7,8 +7,7 @@ import os
 
 import click
 
-from streamer._commands.options import parsed_options
-from streamer._commands.output import exit_code_of, print_line, report_failure
+from streamer._commands.output import exit_code_of, parsed_options, print_line, report_failure
 from streamer.core.errors import EncryptionKeyError, StreamerError
 from streamer.core.quoting import counted, printable, size_text
 

@@ -15,8 +15,17 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import click
 
-from streamer._commands.options import copy_options, parsed_options
-from streamer._commands.output import INTERRUPTED, TERMINATED, exit_code_of, print_line, reason_of, report_failure, say
+from streamer._commands.output import (
+    INTERRUPTED,
+    TERMINATED,
+    copy_options,
+    exit_code_of,
+    parsed_options,
+    print_line,
+    reason_of,
+    report_failure,
+    say,
+)
 from streamer.core.errors import StreamerError
 from streamer.core.quoting import counted, printable, size_text
 

@@ -1,4 +1,4 @@
-"""What a command prints, and the exit code with which it ends.
+"""What commands share: storage options as JSON, the options of copies, what is printed, and the exit code.
 
 A result goes to standard output; if that cannot be written, a command prints one line and exits with 73. A failure is
 one line on standard error, one JSON object if that is asked for, and an exit code by which an init container or a
@@ -11,13 +11,12 @@ import errno
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
-from streamer.core.disk import NO_ROOM_NAMES
 from streamer.core.errors import (
     AccessDeniedError,
     ChangedError,
@@ -34,6 +33,7 @@ from streamer.core.errors import (
     TruncatedError,
     UsageError,
 )
+from streamer.core.folders.paths import NO_ROOM_NAMES
 from streamer.core.quoting import printable
 
 __all__ = [
@@ -42,7 +42,9 @@ __all__ = [
     "TERMINATED",
     "TRY_AGAIN",
     "WRONG_DATA",
+    "copy_options",
     "exit_code_of",
+    "parsed_options",
     "print_line",
     "print_table",
     "reason_of",
@@ -146,3 +148,32 @@ def print_table(rows: Sequence[tuple[str, ...]]) -> None:
     for row in rows:
         cells = [*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]
         print_line(printable("  ".join(cells)))
+
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def copy_options(command: Command) -> Command:
+    """Add ``--include``, ``--exclude``, ``--replace``, ``--no-verify``, ``--json`` and ``--quiet`` to a command."""
+    patterns: dict[str, Any] = {"multiple": True, "metavar": "PATTERN"}
+    for option in (
+        click.option("--quiet", is_flag=True, help="Show no progress and no summary."),
+        click.option("--json", "as_json", is_flag=True, help="Print a JSON object, also for an error."),
+        click.option("--no-verify", is_flag=True, help="Do not compare files with the digests that the storage keeps."),
+        click.option("--replace", is_flag=True, help="Replace an older checkpoint; its files are removed last."),
+        click.option("--exclude", **patterns, help="Leave out files that match; may be repeated."),
+        click.option("--include", **patterns, help="Only files that match; may be repeated."),
+    ):
+        command = option(command)
+    return command
+
+
+def parsed_options(text: str | None, hint: str = "--storage-options") -> dict[str, Any] | None:
+    """Parse storage options that are written as JSON."""
+    try:
+        options = json.loads(text) if text is not None else None
+    except ValueError:
+        options = ()
+    if options is not None and not isinstance(options, dict):
+        raise click.BadParameter("it is no JSON object", param_hint=hint)
+    return options

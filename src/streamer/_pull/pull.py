@@ -32,12 +32,11 @@ from streamer.core.checkpoint.other_weights import (
     weights_in_the_way,
 )
 from streamer.core.checkpoint.shards import settled, sized, source_object
-from streamer.core.checkpoint.strategies import digests_of
-from streamer.core.disk import disk_name
+from streamer.core.checkpoint.verification import digests_of
 from streamer.core.encryption.keys import check_lone_context
 from streamer.core.errors import ChecksumError, FormatError, ObjectNotFoundError, TruncatedError, UsageError
 from streamer.core.folders.open_folder import are_in_one_another
-from streamer.core.folders.paths import absolute_path
+from streamer.core.folders.paths import absolute_path, disk_name
 from streamer.core.log import OwnLogger
 from streamer.core.options.arguments import check_storage_options, check_uri
 from streamer.core.options.settings import Settings, resolve

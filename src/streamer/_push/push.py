@@ -37,10 +37,10 @@ from streamer.core.checkpoint.other_weights import (
 )
 from streamer.core.checkpoint.shards import settled, sized
 from streamer.core.conditions import Event
-from streamer.core.disk import disk_name
 from streamer.core.encryption.keys import check_lone_context
 from streamer.core.errors import AccessDeniedError, ChangedError, ObjectNotFoundError, StorageError, UsageError
 from streamer.core.folders.open_folder import are_in_one_another
+from streamer.core.folders.paths import disk_name
 from streamer.core.format.shard_names import series_of
 from streamer.core.log import OwnLogger
 from streamer.core.options.arguments import check_storage_options, check_uri
