@@ -1,4 +1,4 @@
-"""botocore: the signer of a client, the time of a signature, requests to the metadata server.
+"""botocore: the environment of a session's providers, requests to the metadata server.
 
 Tried with botocore 1.34.131 to 1.43.117, and its sessions also of aiobotocore 2.13.1 to 3.10.0.
 """
@@ -9,30 +9,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 __all__ = [
-    "change_before_signing",
     "change_credential_provider",
     "give_environment",
-    "request_signer",
     "use_no_proxy",
 ]
-
-
-def request_signer(client: Any) -> Any:
-    """Return the `RequestSigner` of a client; the class is documented, but the attribute is private."""
-    return client._request_signer
-
-
-def change_before_signing(auth: Any, change: Callable[[Any], None]) -> None:
-    """Make SigV4 call `change` with a request that has its time, but no signature yet; other signers never call it."""
-    prepare = getattr(auth, "_modify_request_before_signing", None)
-    if prepare is None:
-        return
-
-    def changed(request: Any) -> None:
-        change(request)
-        prepare(request)
-
-    auth._modify_request_before_signing = changed
 
 
 def use_no_proxy(provider: Any) -> None:

@@ -3,8 +3,7 @@
 XML documents become the same dictionaries as botocore's. Guarantees: each listed object has a name that can be
 requested and a size that a file can have; otherwise a `StorageError`.
 
-A page of a console, a login or a proxy at a wrong endpoint is recognised: botocore retries after an answer that is not
-XML, and reads other XML as an empty listing. Truncated listings and ``<Error>`` documents are left to botocore.
+A page of a console, a login or a proxy at a wrong endpoint is recognised: it is no listing.
 
 An object has one checksum of all its bytes (FULL_OBJECT). After some multipart uploads it has a checksum of the
 checksums of its parts instead (COMPOSITE, ``value-parts``), which can only be verified with the sizes of these parts.
@@ -16,7 +15,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import unquote_plus, urlsplit
 from xml.etree.ElementTree import Element, ParseError, fromstring
@@ -41,6 +40,7 @@ __all__ = [
     "objects_in",
     "parse_error",
     "parse_page",
+    "parse_result",
     "refuse_foreign_listing",
 ]
 
@@ -59,6 +59,10 @@ FIELDS = {
 }
 
 
+# Elements that may be there several times, and botocore's names of the lists; elements that are numbers.
+_LISTS = {"CommonPrefixes": "CommonPrefixes", "Contents": "Contents", "Part": "Parts", "Upload": "Uploads"}
+_NUMBERS = frozenset({"NextPartNumberMarker", "PartNumber", "Size"})
+_DECLARES = re.compile(r"<!(?:DOCTYPE|ENTITY)")
 _PARTS = re.compile(r"[0-9]{1,5}")  # S3 allows 10 000 parts
 
 
@@ -95,32 +99,32 @@ def names_in(page: Mapping[str, Any], folder: str) -> list[str]:
 
 
 def parse_page(document: bytes) -> dict[str, Any] | None:
-    """Parse the answer to a request whose ``encoding-type`` is ``url``.
-
-    Returns:
-        The result of botocore's ``list_objects_v2``, without fields that are not used here; None if it is no such page.
+    """Parse a page of a listing whose ``encoding-type`` is ``url``; return None if it is no such page.
 
     Example:
         >>> parse_page(b"<ListBucketResult><Contents><Key>a</Key><Size>1</Size></Contents></ListBucketResult>")
         {'Contents': [{'Key': 'a', 'Size': 1}], 'CommonPrefixes': []}
     """
-    root = _root(document, "ListBucketResult")
-    if root is None:
+    page = parse_result(document, "ListBucketResult")
+    if page is None:
         return None
-    texts = _texts(root)
-    is_encoded = texts.get("EncodingType") == "url"
+    page = {"Contents": page.pop("Contents", []), "CommonPrefixes": page.pop("CommonPrefixes", []), **page}
+    if page.get("EncodingType") == "url":
+        for entry in (*page["Contents"], *page["CommonPrefixes"]):
+            entry |= {name: unquote_plus(entry[name]) for name in ("Key", "Prefix") if entry.get(name)}
+    return page
+
+
+def parse_result(document: bytes, name: str) -> dict[str, Any] | None:
+    """Parse a document as botocore does; return None if it has another root, or if its numbers are none."""
+    root = _root(document, name)
     try:
-        entries = [_entry(each, is_encoded=is_encoded) for each in _children(root, "Contents")]
+        return None if root is None else _fields_of(root)
     except ValueError:
         return None
-    folders = [_entry(each, is_encoded=is_encoded) for each in _children(root, "CommonPrefixes")]
-    page: dict[str, Any] = {"Contents": entries, "CommonPrefixes": folders}
-    if "IsTruncated" in texts:
-        page["IsTruncated"] = texts["IsTruncated"] == "true"
-    return page | {name: texts[name] for name in ("NextContinuationToken",) if name in texts}
 
 
-def parse_error(document: bytes) -> dict[str, str]:
+def parse_error(document: bytes) -> dict[str, Any]:
     """Parse the error document of a refused request; return an empty dict if there is none.
 
     Example:
@@ -128,35 +132,32 @@ def parse_error(document: bytes) -> dict[str, str]:
         {'Code': 'NoSuchKey', 'Key': 'a'}
     """
     root = _root(document, "Error")
-    return {} if root is None else _texts(root)
+    return {} if root is None else {_name(child): child.text or "" for child in root}
 
 
 def _root(document: bytes, name: str) -> Element | None:
+    """Return the root of a document; None for another root, and for a document with entities or a type of its own."""
     try:
-        text = document.decode()
-        root = None if "<!" in text else fromstring(text)  # noqa: S314 (without a declaration, entities are XML's own)
+        text = document.decode("utf-8-sig")
+        root = None if _DECLARES.search(text) else fromstring(text)  # noqa: S314 (entities are XML's own)
     except (ParseError, UnicodeDecodeError):
         return None
     return None if root is None or _name(root) != name else root
 
 
-def _entry(element: Element, *, is_encoded: bool) -> dict[str, Any]:
-    texts = _texts(element)
-    entry: dict[str, Any] = {name: texts[name] for name in ("Key", "Prefix", "ETag") if name in texts}
-    for name in ("Key", "Prefix"):
-        if is_encoded and name in entry:
-            entry[name] = unquote_plus(entry[name])
-    if "Size" in texts:
-        entry["Size"] = int(texts["Size"])
-    return entry
-
-
-def _texts(element: Element) -> dict[str, str]:
-    return {_name(child): child.text or "" for child in element}
-
-
-def _children(element: Element, name: str) -> Iterator[Element]:
-    return (child for child in element if _name(child) == name)
+def _fields_of(element: Element) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    for child in element:
+        name, text = _name(child), child.text or ""
+        if name in _LISTS:
+            fields.setdefault(_LISTS[name], []).append(_fields_of(child))
+        elif name in _NUMBERS and text:
+            fields[name] = int(text)
+        elif name == "IsTruncated":
+            fields[name] = text == "true"
+        else:
+            fields[name] = _fields_of(child) if len(child) else text
+    return fields
 
 
 def _name(element: Element) -> str:
@@ -200,20 +201,30 @@ def _may_be_listing(start: bytes) -> bool:
 
 
 class RefusedError(Exception):
-    """S3 refuses a request.
+    """S3 refuses a request; an error document in a successful answer counts as status 500.
 
     Attributes:
+        status: Status of HTTP.
+        headers: Headers of the answer.
+        document: Fields of the error document.
         response: The same dictionary as the attribute `response` of botocore's `ClientError`.
     """
 
     def __init__(self, response: Response, attempts: Attempts) -> None:
         super().__init__()
+        self.status = response.status if response.status >= 300 else 500
+        self.headers, self.document = response.headers, parse_error(response.body)
         metadata = {
-            "HTTPStatusCode": response.status,
+            "HTTPStatusCode": self.status,
             "HTTPHeaders": response.headers,
             "RetryAttempts": attempts.number - 1,
         }
-        self.response: dict[str, Any] = {"Error": parse_error(response.body), "ResponseMetadata": metadata}
+        self.response: dict[str, Any] = {"Error": self.document, "ResponseMetadata": metadata}
+
+    @property
+    def code(self) -> str | None:
+        """The code of the error document; None if it has none."""
+        return parse_word(self.document.get("Code"))
 
 
 class Composite:

@@ -1,12 +1,12 @@
-"""The session and the client of botocore for one login, as s3fs would make them from its arguments.
+"""The login of requests to S3 as botocore finds it: keys, and the places of buckets under any of its settings.
 
-Guarantees: loads with the same profile share one session, so that temporary credentials are fetched once, as long as
-the environment and the user's files do not change. If the user passes a session of aiobotocore (the option ``session``
-of s3fs), it is not changed; its configuration and its credentials are used.
+botocore's session and client are made as s3fs would make them from its arguments; the client sends nothing, and signs
+nothing. Guarantees: loads with the same profile share one session, so that temporary credentials are fetched once, as
+long as the environment and the user's files do not change. If the user passes a session of aiobotocore (the option
+``session`` of s3fs), it is not changed; its configuration and its credentials are used.
 
-Loads with equal options share one login and its credentials, as long as the environment and the user's
-files do not change. The last `KEPT` logins stay for later loads. A client is made when it is first needed. It sends a
-request once; `Sender` retries it.
+Loads with equal options share one login, as long as the environment and the user's files do not change. The last
+`KEPT` logins stay for later loads.
 
 Buckets of other tenants (``tenant:bucket``, as Ceph and OpenStack name them) are read if the server is not Amazon's;
 for Amazon, an error says that Amazon has no such bucket. Amazon forbids a colon in the name of a bucket, and botocore
@@ -28,6 +28,7 @@ from urllib.parse import urlsplit
 from botocore import UNSIGNED
 from botocore.config import Config
 from botocore.credentials import Credentials
+from botocore.exceptions import NoCredentialsError
 from botocore.handlers import validate_bucket_name
 from botocore.session import Session
 
@@ -35,27 +36,20 @@ from streamer.backends.aws_sessions import EnvironmentSession
 from streamer.backends.client.answer_times import ATTEMPTS
 from streamer.backends.login_state import key_of, login_state
 from streamer.backends.s3.errors import LoginError
-from streamer.backends.s3.options import OF_AIOBOTOCORE, OF_SESSION
-from streamer.backends.s3.signing import hold_to_region, sign_at_offset
-from streamer.backends.s3.transport import send_natively
+from streamer.backends.s3.login import Login
+from streamer.backends.s3.options import OF_AIOBOTOCORE, OF_SESSION, texts_of_settings
+from streamer.backends.s3.sender import user_agent_of
+from streamer.backends.s3.signing import Keys, Place
 from streamer.core.collector import collector_paused
 from streamer.core.errors import UsageError
 from streamer.core.secrets.hidden_arguments import SecretOptions, plain
 from streamer.core.store.certificates import trust_in
 
-__all__ = [
-    "KEPT",
-    "BotocoreLogin",
-    "UsersSession",
-    "allow_tenants",
-    "check_tenant",
-    "is_amazon",
-    "keys_in",
-    "shared_login",
-    "shared_session",
-]
+__all__ = ["KEPT", "BotocoreLogin", "UsersSession", "forget_logins", "keys_in", "shared_login", "shared_session"]
 
 _AMAZON = (".amazonaws.com", ".amazonaws.com.cn")
+_EXPRESS = "v4-s3express"
+_GLOBAL = {"aws-global": "us-east-1"}  # a name of the global endpoint, and the region that its signatures name
 _CHECK = "before-parameter-build.s3"
 
 KEPT = 8  # a job reads with a few logins in turn
@@ -65,35 +59,25 @@ _ARGUMENTS = {**dict(zip(_KEYS, ("key", "secret", "token"), strict=True)), "endp
 _ONE_ATTEMPT = {"mode": "standard", "total_max_attempts": 1}
 
 
-def allow_tenants(client: Any) -> None:
-    """Make the client of another server than Amazon's check only the part of a bucket's name after the tenant."""
-    if not is_amazon(client):
-        client.meta.events.unregister(_CHECK, validate_bucket_name)
-        client.meta.events.register(_CHECK, _validate_name_of_tenants_bucket, unique_id=__name__)
-
-
-def check_tenant(client: Any, bucket: str) -> None:
-    """Refuse the bucket of a tenant at Amazon, before botocore refuses it with a message that repeats the name."""
-    if ":" in bucket and not bucket.startswith("arn:") and is_amazon(client):
-        raise UsageError(
-            "Amazon S3 forbids a colon in the name of a bucket; tenant:bucket is a name of other servers",
-            hint="Name that server: storage_options={'endpoint_url': 'https://…'}, or AWS_ENDPOINT_URL",
-        )
-
-
 def _validate_name_of_tenants_bucket(params: Mapping[str, Any], **_: Any) -> None:
     if "Bucket" in params and not params["Bucket"].startswith("arn:"):
         validate_bucket_name({"Bucket": params["Bucket"].rpartition(":")[2]})
 
 
-def is_amazon(client: Any) -> bool:
-    """Say whether the requests of botocore's client go to Amazon."""
+def _is_amazon(client: Any) -> bool:
     host = (urlsplit(client.meta.endpoint_url).hostname or "").rstrip(".")
     return f".{host}".endswith(_AMAZON)
 
 
-def keys_in(session: Session) -> Any:
-    """Return the frozen credentials of a session, which renews them before they expire; None if it has none."""
+def keys_in(session: Session) -> Keys:
+    """Return the keys of a session, which renews them before they expire."""
+    frozen = _credentials_of(session)
+    if frozen is None:
+        raise NoCredentialsError
+    return Keys(frozen[0], frozen[1], frozen[2] or None)
+
+
+def _credentials_of(session: Session) -> Any:
     try:
         credentials = session.get_credentials()
         return None if credentials is None else credentials.get_frozen_credentials()
@@ -146,57 +130,114 @@ def _result(function: Callable[[], Any]) -> Any:
     return sync(get_loop(), call)
 
 
+class _MadeError(Exception):
+    """Ends a call of botocore's client when it has made its request."""
+
+    def __init__(self, request: Any) -> None:
+        super().__init__()
+        self.request = request
+
+
+def _stop(request: Any, **_: Any) -> None:
+    raise _MadeError(request)
+
+
 class BotocoreLogin:
-    """The credentials and the endpoint of requests."""
+    """Finds the login of one set of options."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
-        self._options = SecretOptions(options)
+        self._options = plain(options)
         self._is_shared = not self._options.pop("skip_instance_cache", False)
         self._lock = RLock()
-
-    @property
-    def session(self) -> Session:
-        """The session; the exceptions of botocore pass through."""
-        with self._lock:
-            return self._session
+        self._clients: dict[str | None, Any] = {}  # by the region that an answer named
+        self._places: dict[tuple[str, str | None], Place] = {}
 
     @cached_property
-    def _session(self) -> Session:
+    def session(self) -> Session:
+        """The session; the exceptions of botocore pass through."""
         users_session = self._options.get("session")
         if users_session is not None:
             return UsersSession(users_session)
-        of_session = SecretOptions({name: self._options[name] for name in OF_SESSION if name in self._options})
+        of_session = {name: self._options[name] for name in OF_SESSION if name in self._options}
         is_shared = self._is_shared and of_session.keys() <= {"profile"}
         return shared_session(of_session.get("profile")) if is_shared else EnvironmentSession(of_session)
 
-    def client(self) -> Any:
-        """Return botocore's client; the exceptions of botocore pass through."""
+    def login(self) -> Login:
+        """Return the login; the exceptions of botocore pass through."""
         with self._lock:
-            if not self._options.get("anon") and self._options.get("key") is None:
-                keys_in(self.session)
-            return self._client
+            client = self._client(None)
+            config = client.meta.config  # its `user_agent` is botocore's combination of all three options
+            default = getattr(self.session.get_default_client_config(), "user_agent", None)
+            name = self._options["config_kwargs"].get("user_agent") or default
+            name = user_agent_of(name, config.user_agent_appid, config.user_agent_extra)
+            named = config.client_cert  # one file, or a pair: the certificate and its key
+            payer = {"RequestPayer": "requester"} if self._options.get("requester_pays") else {}
+            return Login(
+                client.meta.partition if _is_amazon(client) else client.meta.endpoint_url.rstrip("/"),
+                self._place_of,
+                None if self._options.get("anon") else self._keys,
+                self.ca_file(),
+                self.attempts(),
+                settings={**payer, **texts_of_settings(self._options.get("s3_additional_kwargs") or {})},
+                headers={"User-Agent": name} if name else {},
+                proxies=config.proxies or {},
+                client_cert=(named, None) if named is None or isinstance(named, str) else tuple(named),
+                # Old releases lack the first of these settings.
+                has_checksums=getattr(config, "request_checksum_calculation", None) != "when_required",
+                signs_payload=(config.s3 or {}).get("payload_signing_enabled"),
+            )
 
-    @cached_property
-    def _client(self) -> Any:
-        with collector_paused():  # botocore makes thousands of objects from JSON files
-            if ca_file := self.ca_file():
-                trust_in(ca_file)  # raises if the file cannot be used; botocore would fail to connect, even by http://
-            client = self.session.create_client("s3", config=self._config(), **plain(self._arguments()))
-        send_natively(client)
-        allow_tenants(client)
-        hold_to_region(client)
-        sign_at_offset(client)
-        return client
+    def _client(self, region: str | None) -> Any:
+        if not self._options.get("anon") and self._options.get("key") is None:
+            _credentials_of(self.session)  # otherwise botocore fetches them while it makes the client
+        if region not in self._clients:
+            with collector_paused():  # botocore makes thousands of objects from JSON files
+                if ca_file := self.ca_file():
+                    trust_in(ca_file)  # raises if the file cannot be used; botocore would fail to connect
+                arguments = self._arguments() | ({} if region is None else {"region_name": region})
+                client = self.session.create_client("s3", config=self._config(), **arguments)
+            if not _is_amazon(client):  # only the part of a bucket's name after the tenant is checked
+                client.meta.events.unregister(_CHECK, validate_bucket_name)
+                client.meta.events.register(_CHECK, _validate_name_of_tenants_bucket, unique_id=__name__)
+            client.meta.events.register_first("request-created.s3", _stop)
+            self._clients[region] = client
+        return self._clients[region]
 
-    def keys(self) -> tuple[str | None, str | None] | None:
-        """Return the access key and the token of signatures; None for anonymous requests. Raises as `client`."""
-        if self._options.get("anon"):
-            return None
-        named = self._arguments()
-        if named.get(_KEYS[0]):
-            return named[_KEYS[0]], named.get(_KEYS[2])
-        found = keys_in(self.session)
-        return None if found is None else (found.access_key, found.token)
+    def _place_of(self, bucket: str, region: str | None) -> Place:
+        """Let botocore make a request about an object of the bucket, and return where it would go."""
+        with self._lock:
+            if (bucket, region) not in self._places:
+                self._places[bucket, region] = self._found_place(self._client(region), bucket)
+            return self._places[bucket, region]
+
+    def _found_place(self, client: Any, bucket: str) -> Place:
+        if ":" in bucket and not bucket.startswith("arn:") and _is_amazon(client):
+            raise UsageError(
+                "Amazon S3 forbids a colon in the name of a bucket; tenant:bucket is a name of other servers",
+                hint="Name that server: storage_options={'endpoint_url': 'https://…'}, or AWS_ENDPOINT_URL",
+            )
+        try:
+            client.get_object(Bucket=bucket, Key="k")
+        except _MadeError as made:
+            request = made.request
+        named = request.context.get("signing", {})
+        kind = request.context.get("auth_type") or client.meta.config.signature_version
+        if kind == _EXPRESS:
+            raise UsageError("S3 Express is not supported", hint="Copy the objects to a bucket of another kind")
+        region = named.get("region") or client.meta.region_name or ""
+        return Place(
+            request.url.removesuffix("/k"),
+            _GLOBAL.get(region, region),
+            named.get("signing_name", "s3"),
+            str(kind),
+            (request.auth_path or "").removesuffix("/k"),
+        )
+
+    def _keys(self) -> Keys:
+        """Return the keys of signatures."""
+        key, secret, token = map(self._arguments().get, _KEYS)
+        # Half a login does not get here: botocore refuses it when it makes the client.
+        return Keys(key, secret or "", token or None) if key else keys_in(self.session)
 
     def ca_file(self) -> str | None:
         """Return the file of certificates to trust, or None for the system's certificates."""
@@ -213,17 +254,17 @@ class BotocoreLogin:
         return int(self.session.get_config_variable("max_attempts") or ATTEMPTS)
 
     def _config(self) -> Config:
-        named = SecretOptions(self._options["config_kwargs"])
+        named = dict(self._options["config_kwargs"])
         named["retries"] = _ONE_ATTEMPT
         if self._options.get("anon"):
             named["signature_version"] = UNSIGNED
         for name in OF_AIOBOTOCORE & named.keys():
             del named[name]
-        return Config(**plain(named))
+        return Config(**named)
 
-    def _arguments(self) -> SecretOptions:
+    def _arguments(self) -> dict[str, Any]:
         """Return the arguments of botocore's `create_client`; an argument that is named twice is a `TypeError`."""
-        arguments = SecretOptions({"use_ssl": self._options.get("use_ssl", True)})
+        arguments: dict[str, Any] = {"use_ssl": self._options.get("use_ssl", True)}
         arguments.update(self._options["client_kwargs"])
         for name, option in _ARGUMENTS.items():
             if self._options.get(option) is None:
@@ -240,7 +281,7 @@ class BotocoreLogin:
 class _Key:
     """Equal for equal options and credentials."""
 
-    options: SecretOptions = field(repr=False, compare=False)
+    options: Mapping[str, Any] = field(repr=False, compare=False)
     compared: Hashable = field(repr=False)
     login: Hashable = field(repr=False)
 
@@ -249,6 +290,12 @@ def shared_login(options: Mapping[str, Any]) -> BotocoreLogin:
     """Return the login of these options and the current environment."""
     own = SecretOptions(options)
     return BotocoreLogin(own) if own.get("skip_instance_cache") else _shared(_Key(own, key_of(own), login_state()))
+
+
+def forget_logins() -> None:
+    """Make later loads find their keys anew."""
+    _session.cache_clear()
+    _shared.cache_clear()
 
 
 @lru_cache(maxsize=KEPT)

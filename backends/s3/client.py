@@ -1,180 +1,52 @@
-"""The client of one load from S3: our own requests, and botocore for all requests that they do not support.
+"""The client of one load from S3: signs requests and URLs, sends the requests, and judges the answers.
 
-Guarantees: results are the same as botocore's. botocore's own signers sign, or a `UrlTemplate` that was checked against
-them. If an answer needs more (another region, another clock, an unexpected document), the request is left to botocore.
+Guarantees: a request ends within its attempts and the time of `answer_times`. If an answer names another region, shows
+that the clock of this machine is wrong, or refuses keys that have been replaced, the request is signed and sent again.
+No redirect is followed. Options of the user are never overridden, changed in place or written back.
 
-botocore's client takes a tenth of a second to import and make. A load needs it for unusual options, for the region of a
-redirect, and for a server with another clock. Once it has replaced a plain request, it sends all further requests.
+botocore is asked for what only it knows: keys that are not written down, and the place of a bucket under unusual
+settings. Its import and its client take a tenth of a second each.
 """
 
 from __future__ import annotations
 
+import re
+import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from hashlib import sha256
 from importlib.util import find_spec
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import quote, urlencode
+from time import monotonic
+from typing import Any
 
 from streamer.backends.client.answer_times import answer_times
-from streamer.backends.client.answer_values import clock_offset_s
+from streamer.backends.client.answer_values import TOLERANCE_S, clock_offset_s
 from streamer.backends.client.exchange import Response
 from streamer.backends.login_state import login_identity
-from streamer.backends.s3.answers import FIELDS, RefusedError, parse_page, refuse_foreign_listing
-from streamer.backends.s3.plain_login import PlainLogin, plain_login
+from streamer.backends.s3.answers import RefusedError, refuse_foreign_listing
+from streamer.backends.s3.login import AMAZON, Login, plain_login
+from streamer.backends.s3.requests import CHECKSUM, Request, request_of, result_of
 from streamer.backends.s3.sender import Sender
-from streamer.backends.s3.signing import LONGEST_URL, UrlTemplate, host_of, sign_for_host
+from streamer.backends.s3.signing import LONGEST_URL, UNSIGNED, Signer, host_of
 from streamer.core.collector import collector_paused
+from streamer.core.errors import RedirectError, StorageError
 from streamer.core.options.limits import Limits
-from streamer.core.outages.transient import STATUSES
+from streamer.core.quoting import quoted
 from streamer.core.secrets.environment import set_variables
-from streamer.core.secrets.hidden_arguments import SecretOptions
 from streamer.core.secrets.texts import note_credential
 from streamer.core.store.identities import digest_of
 from streamer.core.store.sources import HttpSource
 
-if TYPE_CHECKING:
-    from streamer.backends.s3.botocore_client import BotocoreClient
-
-__all__ = ["PlainRequests", "S3Client"]
-
-_SERVICE = "s3"
-_QUERY = {
-    "ContinuationToken": "continuation-token",
-    "Delimiter": "delimiter",
-    "Prefix": "prefix",
-    "VersionId": "versionId",
-}
-_HEADERS = {"ChecksumMode": "x-amz-checksum-mode", "Range": "range"}
-_PARAMETERS = {
-    "get_object": {"Key", "Range", "VersionId"},
-    "head_object": {"ChecksumMode", "Key", "VersionId"},
-    "list_objects_v2": {"ContinuationToken", "Delimiter", "Prefix"},
-}
-_OF_HEAD = {
-    "ContentEncoding": "content-encoding",
-    "ContentType": "content-type",
-    "ETag": "etag",
-    "ChecksumType": "x-amz-checksum-type",
-    "VersionId": "x-amz-version-id",
-} | {field: f"x-amz-checksum-{algorithm}" for field, algorithm in FIELDS.items()}
-_OF_USER = "x-amz-meta-"
+__all__ = ["CHECK_SERVER", "S3Client"]
 
 DEFAULT_LIMITS = Limits()
+MOST_ROUNDS = 4  # another time, another region, other keys, and the answer
+CHECK_SERVER = "Check endpoint_url: is it a server of S3's kind?"
 
-Answer = TypeVar("Answer")
-
-
-class PlainRequests:
-    """Sends requests with one login."""
-
-    def __init__(self, login: PlainLogin, limits: Limits) -> None:
-        self.login = login
-        self._sender = Sender(answer_times(limits), limits.answer_bytes, login.most_attempts)
-        self._templates: dict[tuple[str, int], UrlTemplate | None] = {}  # by bucket and lifetime
-
-    def serves(self, method: str, bucket: str, parameters: Mapping[str, Any]) -> bool:
-        """Say whether `call` supports such a request."""
-        return parameters.keys() <= _PARAMETERS.get(method, set()) and self.login.url_of(bucket) is not None
-
-    def call(self, method: str, bucket: str, parameters: Mapping[str, str]) -> dict[str, Any] | None:
-        """Send a supported request; return the same as botocore's client, or None to leave it to that client."""
-        is_listing = method == "list_objects_v2"
-        url = self._url(bucket, parameters, {"list-type": "2", "encoding-type": "url"} if is_listing else {})
-        headers = {_HEADERS[name]: value for name, value in parameters.items() if name in _HEADERS}
-        answer = self._answer_to("HEAD" if method == "head_object" else "GET", url, headers, is_document=is_listing)
-        if answer is None:
-            return None
-        if is_listing:
-            refuse_foreign_listing(url, answer)
-            return parse_page(answer.body)
-        return _head_of(answer)
-
-    def signed_get(self, bucket: str, lifetime_s: int, parameters: Mapping[str, str]) -> str:
-        """Sign the URL of one object, if `serves` accepts a HEAD with these parameters."""
-        key, is_plain = parameters["Key"], list(parameters) == ["Key"]
-        template = self._templates.get((bucket, lifetime_s))
-        if template is not None and is_plain and (signed := template.url(key)) is not None:
-            return signed
-        url = self._url(bucket, parameters, {})
-        keys = self.login.keys and self.login.keys()
-        if keys is None:
-            return url
-        auth, new_request = _signers()
-        request = new_request("GET", url)
-        sign_for_host(request)
-        auth.S3SigV4QueryAuth(keys, _SERVICE, self.login.region, expires=lifetime_s).add_auth(request)
-        if is_plain:
-            self._templates[bucket, lifetime_s] = UrlTemplate.of(request.url, key, keys.secret_key)
-        return str(request.url)
-
-    def endpoint_and_keys(self) -> tuple[str, tuple[str | None, str | None] | None]:
-        """See `BotocoreClient.endpoint_and_keys`."""
-        keys = self.login.keys and self.login.keys()
-        return self.login.endpoint or "aws", None if keys is None else (keys.access_key, keys.token)
-
-    def get_source(
-        self, bucket: str, lifetime_s: int, parameters: Mapping[str, str], *, in_headers: bool
-    ) -> HttpSource:
-        """Return the source for one object, signed in its URL, or in headers if the URL would be too long."""
-        if not in_headers:
-            source = self.source_for(self.signed_get(bucket, lifetime_s, parameters))
-            if len(source.url) <= LONGEST_URL:
-                return source
-        url = self._url(bucket, parameters, {})
-        return self.source_for(url, self._signed("GET", url, {}))
-
-    def source_for(self, url: str, headers: Mapping[str, str] = MappingProxyType({})) -> HttpSource:
-        """Return the source for a URL."""
-        return HttpSource(url, {**headers, **host_of(url)}, ca_file=self.login.ca_file)
-
-    def _url(self, bucket: str, parameters: Mapping[str, str], query: Mapping[str, str]) -> str:
-        key = parameters.get("Key")
-        path = "" if key is None else f"/{quote(key, safe='/~')}"
-        named = {**query, **{_QUERY[name]: value for name, value in parameters.items() if name in _QUERY}}
-        return f"{self.login.url_of(bucket)}{path}" + (f"?{_encoded(named)}" if named else "")
-
-    def _answer_to(self, method: str, url: str, headers: Mapping[str, str], *, is_document: bool) -> Response | None:
-        source = self.source_for(url, self._signed(method, url, headers))
-        response, attempts = self._sender.answer(source, method, is_document=is_document)
-        status, offset_s = response.status, clock_offset_s(response.headers.get("date"), time.time())
-        if status in STATUSES or (status > 400 and not offset_s):
-            raise RefusedError(response, attempts)
-        return response if status in (200, 206) and not offset_s else None  # 400 and redirects may name another region
-
-    def _signed(self, method: str, url: str, headers: Mapping[str, str]) -> dict[str, str]:
-        keys = self.login.keys and self.login.keys()
-        if keys is None:
-            return dict(headers)
-        note_credential(keys.token)  # the only credential that is sent as it is, so a server may repeat it
-        auth, new_request = _signers()
-        request = new_request(method, url, headers=headers)
-        sign_for_host(request)
-        auth.S3SigV4Auth(keys, _SERVICE, self.login.region).add_auth(request)
-        return {name: str(value) for name, value in request.headers.items()}
-
-
-def _signers() -> tuple[Any, Any]:
-    """Return botocore's module of signers, and the class of its requests; an anonymous load imports neither."""
-    with collector_paused():
-        from botocore import auth  # noqa: PLC0415
-        from botocore.awsrequest import AWSRequest  # noqa: PLC0415
-    return auth, AWSRequest
-
-
-def _encoded(query: Mapping[str, str]) -> str:
-    return urlencode(query, quote_via=quote, safe="-_.~")
-
-
-def _head_of(answer: Response) -> dict[str, Any]:
-    length = answer.headers.get("content-length", "")
-    of_length = {"ContentLength": int(length)} if length.isascii() and length.isdigit() else {}
-    named = {name: answer.headers.get(header) for name, header in _OF_HEAD.items()}
-    of_user = {name[len(_OF_USER) :]: value for name, value in answer.headers.items() if name.startswith(_OF_USER)}
-    present = {name: value for name, value in named.items() if value}
-    return {**of_length, "Metadata": of_user} | present
-
+_EXPIRED = frozenset({"ExpiredToken", "TokenRefreshRequired", "InvalidToken", "InvalidAccessKeyId"})
+_OTHER_REGION = frozenset({"AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "PermanentRedirect"})
+_REGION = re.compile(r"(?!-)(?![0-9]+\Z)[A-Za-z0-9-]{1,63}(?<!-)", re.ASCII)  # a part of a host name
 
 if find_spec("s3fs") is None:  # the options are those of s3fs, and s3fs installs botocore
     raise ModuleNotFoundError("No module named 's3fs'", name="s3fs")
@@ -190,50 +62,80 @@ class S3Client:
     """
 
     def __init__(self, storage_options: Mapping[str, Any], limits: Limits = DEFAULT_LIMITS) -> None:
-        self._options = SecretOptions(storage_options)
-        self._limits = limits
-        self._lock = threading.Lock()
-        self._botocore_client: BotocoreClient | None = None  # made under the lock, when it is first needed
-        self._plain = self._new_plain()
+        self._options, self._limits, self._times = storage_options, limits, answer_times(limits)
+        self._lock = threading.RLock()
+        self._for_botocore: Mapping[str, Any] | None = None  # the options, if botocore has to find the login
+        self._login = plain_login(storage_options, set_variables())
+        self._clock_offset_s = 0.0  # of the server, ahead of this machine
+        self._regions: dict[str, str] = {}  # of buckets, as answers named them
         self._signs_headers = False
-        if self._plain is None:
-            self.endpoint, self.is_anonymous = self._botocore().endpoint, self._botocore().is_anonymous
+        if self._login is None:
+            self.endpoint, self.is_anonymous = self._leave_to_botocore()
         else:
-            self.endpoint, self.is_anonymous = self._plain.login.endpoint, self._plain.login.keys is None
+            self.endpoint = None if self._login.server == AMAZON else self._login.server
+            self.is_anonymous = self._login.keys is None
         self.has_unused_keys = self.is_anonymous and any(storage_options.get(each) for each in ("key", "secret"))
 
-    def call(self, method: str, bucket: str, **parameters: Any) -> dict[str, Any]:
-        """Send a request, named like a method of botocore's client; return the same result as that method."""
-        plain = self._plain
-        if plain is not None and plain.serves(method, bucket, parameters):
-            answer = plain.call(method, bucket, parameters)
-            if answer is not None:
-                return answer
-            self._plain = None
-        return self._asked(lambda client: client.call(method, bucket, **parameters))
+    def call(self, operation: str, bucket: str, *, is_checked: bool = False, **parameters: Any) -> dict[str, Any]:
+        """Send a request, named like a method of botocore's client; return the same result as that method.
 
-    def put_part(self, bucket: str, part: memoryview, crc32c: str, **parameters: Any) -> Mapping[str, str]:
-        """Send one part of an object; see `BotocoreClient.put_part`."""
-        return self._asked(lambda client: client.put_part(bucket, part, crc32c, **parameters))
-
-    def takes_checksums(self) -> bool:
-        """Say whether uploads may carry checksums that S3 does not require."""
-        return self._botocore().takes_checksums()
-
-    def settings_identity(self) -> str | None:
-        """See `BotocoreClient.settings_identity`."""
-        return self._botocore().settings_identity()
+        If `is_checked`, the caller looks whether the answer confirms the checksum of the body, so that the body needs
+        no signature.
+        """
+        began_s = monotonic()
+        for _ in range(MOST_ROUNDS):
+            login, signer = self._signer(bucket)
+            wanted = request_of(operation, parameters, login.settings)
+            source = _signed(login, signer, wanted, is_checked=is_checked)
+            sender = Sender(self._times, self._limits.answer_bytes, login.most_attempts)
+            answer, attempts = sender.answer(
+                source, wanted.method, wanted.body, began_s=began_s, is_document=wanted.is_document
+            )
+            is_other_time = self._is_other_time(answer, signer)
+            if 200 <= answer.status < 300 and answer.error_code is None:
+                return _result_of(operation, answer, source.url)
+            error = RefusedError(answer, attempts)
+            is_of_time = is_other_time and 400 <= answer.status < 404
+            if not is_of_time and not self._is_signed_wrong(bucket, wanted, error, signer):
+                break
+        raise error
 
     def get_source(self, bucket: str, lifetime_s: int, **parameters: Any) -> HttpSource:
-        """Return the source for an object that is valid for `lifetime_s`; for anonymous use, it has no signature."""
-        plain, in_headers = self._plain, self._signs_headers
-        if plain is not None and plain.serves("head_object", bucket, parameters):
-            return plain.get_source(bucket, lifetime_s, parameters, in_headers=in_headers)
-        return self._botocore().get_source(bucket, lifetime_s, in_headers=in_headers, **parameters)
+        """Return the source for an object that is valid for `lifetime_s`; for anonymous use, it has no signature.
+
+        A token of single sign-on may have several KiB. With it, a URL would be longer than many proxies accept.
+        """
+        login, signer = self._signer(bucket)
+        wanted = request_of("get_object", parameters, login.settings)
+        if not (self._signs_headers or login.signs_payload):
+            url = signer.url(signer.place.url + wanted.path, wanted.headers, lifetime_s)
+            if len(url) <= LONGEST_URL:
+                return _source(login, url, wanted.headers)
+        return _signed(login, signer, wanted)
 
     def sign_headers(self) -> None:
         """Sign in headers from now on, because the server does not accept signatures in URLs."""
         self._signs_headers = True
+
+    def renew(self) -> None:
+        """Find the login anew, so that the current credentials sign what follows."""
+        with self._lock:
+            self._login = None if self._for_botocore is not None else plain_login(self._options, set_variables())
+            if self._login is None and self._for_botocore is None:
+                self._leave_to_botocore()
+
+    def takes_checksums(self) -> bool:
+        """Say whether uploads may carry checksums that S3 does not require; some S3-compatible servers lack them."""
+        return self._current().has_checksums
+
+    def settings_identity(self) -> str | None:
+        """Return a digest of the settings of all requests, "" without any; None if one of them has no plain value."""
+        settings = self._current().settings
+        return (digest_of(settings) or None) if settings else ""
+
+    def is_encrypted(self, bucket: str) -> bool:
+        """Say whether requests go over TLS."""
+        return self._signer(bucket)[1].place.url.startswith("https:")
 
     def login_identity(self) -> str:
         """Return what endpoint and login add to the identity of an object; empty if another process cannot have them.
@@ -241,48 +143,110 @@ class S3Client:
         Amazon has one owner for each name of a bucket in a partition, so every login that may read gets the same bytes.
         Other servers may have tenants.
         """
-        plain = self._plain
-        endpoint, keys = self._botocore().endpoint_and_keys() if plain is None else plain.endpoint_and_keys()
-        if not endpoint.startswith("http"):
-            return digest_of(endpoint)
-        access_key, token = keys or ("", None)
-        login = login_identity(self._options) if token else access_key or "anonymous"
-        return login and digest_of(endpoint, login)
+        login = self._current()
+        if not login.server.startswith("http"):
+            return digest_of(login.server)
+        keys = login.keys and login.keys()
+        of_keys = login_identity(self._options) if keys and keys.token else (keys and keys.access_key) or "anonymous"
+        return of_keys and digest_of(login.server, of_keys)
 
-    def renew(self) -> None:
-        """Discard the templates, so that current credentials sign the next URL of each bucket."""
-        if self._plain is not None:
-            self._plain = self._new_plain()
-        if self._botocore_client is not None or self._plain is None:
-            self._botocore().forget_templates()
-
-    def _new_plain(self) -> PlainRequests | None:
-        login = plain_login(self._options, set_variables())
-        return None if login is None else PlainRequests(login, self._limits)
-
-    def _asked(self, request: Callable[[BotocoreClient], Answer]) -> Answer:
-        """Send a request; if S3 says that the keys are no longer valid, look up new keys and repeat the request.
-
-        Keys are replaced before they expire; this is for keys that end earlier, or whose provider names no time.
-        """
-        client = self._botocore()
-        try:
-            return request(client)
-        except Exception as error:
-            from streamer.backends.s3.errors import has_expired  # noqa: PLC0415 (imports botocore)
-
-            if not has_expired(error):
-                raise
-            return request(self._botocore(refused=client))
-
-    def _botocore(self, refused: BotocoreClient | None = None) -> BotocoreClient:
-        """Return the client of botocore. If S3 refused the keys of `refused`, make a client with a new login."""
+    def _current(self) -> Login:
+        """Return the login; botocore's is found when it is first needed, because that may fail."""
         with self._lock:
-            if self._botocore_client is None or self._botocore_client is refused:
+            if self._login is None:
                 with collector_paused():
-                    from streamer.backends.s3.botocore_client import BotocoreClient  # noqa: PLC0415 (see above)
-                options = SecretOptions(self._options)
-                if refused is not None:
-                    options["skip_instance_cache"] = True
-                self._botocore_client = BotocoreClient(options, self._limits)
-            return self._botocore_client
+                    from streamer.backends.s3.botocore_login import shared_login  # noqa: PLC0415 (see above)
+                self._login = shared_login(self._for_botocore or {}).login()
+            return self._login
+
+    def _leave_to_botocore(self) -> tuple[str | None, bool]:
+        """Let botocore find the login; return the endpoint, and whether requests are anonymous."""
+        with collector_paused():
+            from streamer.backends.s3.options import endpoint_of, filled_options, times_of  # noqa: PLC0415 (see above)
+        environment = set_variables()
+        options = filled_options(self._options, environment)
+        with self._lock:
+            self._for_botocore, self._login, self._times = options, None, times_of(options, self._limits)
+        return endpoint_of(options, environment), bool(options.get("anon"))
+
+    def _signer(self, bucket: str) -> tuple[Login, Signer]:
+        login, region = self._current(), self._regions.get(bucket)
+        place = login.place_of(bucket, region)
+        if place is None:
+            self._leave_to_botocore()
+            login = self._current()
+            place = login.place_of(bucket, region)
+        if place is None:
+            raise AssertionError("botocore finds a place for each bucket, or raises")
+        return login, Signer(place, login.keys and login.keys(), self._clock_offset_s)
+
+    def _is_signed_wrong(self, bucket: str, wanted: Request, error: RefusedError, signer: Signer) -> bool:
+        """Say whether a refused request may succeed for another region, or with other keys."""
+        region = _region_in(wanted, error)
+        if region is not None:
+            self._regions[bucket] = region
+            return region != signer.place.region
+        if error.code not in _EXPIRED or signer.keys is None:
+            return False
+        if self._signer(bucket)[1].keys == signer.keys:  # no other thread has renewed them
+            self._forget_keys()
+        return self._signer(bucket)[1].keys != signer.keys
+
+    def _is_other_time(self, answer: Response, signer: Signer) -> bool:
+        """Say whether the server has another time than the signature; later signatures are made at its time."""
+        offset_s = clock_offset_s(answer.headers.get("date"), time.time())
+        if offset_s is not None and abs(offset_s - self._clock_offset_s) > TOLERANCE_S:
+            self._clock_offset_s = offset_s
+        return abs(self._clock_offset_s - signer.offset_s) > TOLERANCE_S
+
+    def _forget_keys(self) -> None:
+        """Look up the keys anew: they ended before the time that their provider named, or it named none."""
+        if "botocore.session" in sys.modules:
+            from streamer.backends.s3.botocore_login import forget_logins  # noqa: PLC0415 (see above)
+
+            forget_logins()
+        self.renew()
+
+
+def _signed(login: Login, signer: Signer, wanted: Request, *, is_checked: bool = False) -> HttpSource:
+    """Return the source for a request, with its signature in headers."""
+    url, signs_payload = signer.place.url + wanted.path, login.signs_payload
+    if signs_payload is None:
+        signs_payload = CHECKSUM not in wanted.headers or not (is_checked or url.startswith("https:"))
+    payload = sha256(wanted.body).hexdigest() if signs_payload and signer.keys else UNSIGNED
+    if signer.keys:
+        note_credential(signer.keys.token)  # the only credential that is sent as it is, so a server may repeat it
+    return _source(login, url, signer.headers(wanted.method, url, wanted.headers, payload))
+
+
+def _source(login: Login, url: str, headers: Mapping[str, str]) -> HttpSource:
+    certificate, key = login.client_cert
+    return HttpSource(
+        url,
+        {**headers, **host_of(url), **login.headers},
+        ca_file=login.ca_file,
+        proxy=login.proxies.get(url.partition(":")[0]),
+        client_cert=certificate,
+        client_key=key,
+    )
+
+
+def _result_of(operation: str, answer: Response, url: str) -> dict[str, Any]:
+    if operation == "list_objects_v2":
+        refuse_foreign_listing(url, answer)
+    result = result_of(operation, answer)
+    if result is None:
+        raise StorageError("S3's answer is malformed", hint=CHECK_SERVER)
+    return result
+
+
+def _region_in(wanted: Request, error: RefusedError) -> str | None:
+    """Return the region that a refusal names for a bucket; None if the refusal is no redirect, or names none."""
+    is_of_head = wanted.method == "HEAD" and error.status == 400
+    if not (error.status in (301, 302, 307) or is_of_head or error.code in _OTHER_REGION):
+        return None
+    region = error.document.get("Region") or error.headers.get("x-amz-bucket-region")
+    if region and not _REGION.fullmatch(region):
+        what = f"The S3 endpoint names a region that cannot be one: {quoted(region)}"
+        raise RedirectError(what, hint=CHECK_SERVER)
+    return region or None

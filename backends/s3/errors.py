@@ -43,13 +43,11 @@ from streamer.core.outages.transient import asks_for_another_attempt
 from streamer.core.quoting import quoted
 from streamer.core.secrets.environment import variable
 
-__all__ = ["LoginError", "MalformedAnswerError", "error_code", "has_expired", "storage_error"]
+__all__ = ["LoginError", "error_code", "storage_error"]
 
 _CHECK_KEY = "Check bucket and key; keys are case-sensitive, and have no slash at the start"
-_CHECK_SERVER = "Check endpoint_url: is it a server of S3's kind?"
 _REDIRECTS = frozenset({"PermanentRedirect", "TemporaryRedirect", "Redirect", "IllegalLocationConstraintException"})
 _WEB_PAGE = "The answer is a web page and none of S3's: check endpoint_url, and the proxy on the way to it"
-_EXPIRED = frozenset({"ExpiredToken", "TokenRefreshRequired", "InvalidToken", "InvalidAccessKeyId"})
 _REGION = re.compile(r"[a-z0-9-]{2,40}")
 
 _FULL: ErrorRow[StorageError] = ErrorRow(
@@ -122,12 +120,6 @@ _ROLE_REFUSED: ErrorRow[CredentialsError] = ErrorRow(
 _CLASSES_OF_LOGINS = (CredentialsError, TlsError, ConnectError, TransferTimeoutError)
 
 _EXCEPTIONS: ExceptionTable[StreamerError] = {
-    # After a redirect, botocore sends a HEAD for the region of the bucket. If the HEAD is redirected, too, it recurses.
-    (RecursionError,): ErrorRow(
-        RedirectError,
-        "The S3 endpoint redirects each request to another place",
-        "Check endpoint_url and region: a web page, and http:// in place of https://, answer so",
-    ),
     (boto.NoCredentialsError, boto.PartialCredentialsError, boto.NoAuthTokenError): ErrorRow(
         CredentialsError,
         "No complete AWS credentials were found",
@@ -176,10 +168,6 @@ class LoginError(Exception):
     """The keys could not be fetched; the cause is the exception of their provider."""
 
 
-class MalformedAnswerError(Exception):
-    """botocore could not parse an answer; the cause is botocore's exception."""
-
-
 def storage_error(error: Exception, uri: str, bucket: str) -> StreamerError:
     """Translate an exception of botocore."""
     if isinstance(error, StreamerError):  # raised by the engine, or by a late check of options
@@ -191,15 +179,6 @@ def storage_error(error: Exception, uri: str, bucket: str) -> StreamerError:
         return _from_answer(answer, uri, bucket)
     if isinstance(error, ForeignAnswerError):
         return error.storage_error(uri)
-    if isinstance(error, MalformedAnswerError) and isinstance(error.__cause__, boto.InvalidRegionError):
-        region = quoted(error.__cause__.kwargs.get("region_name"))
-        return RedirectError(
-            f"The S3 endpoint names a region that cannot be one: {region}", uri=uri, hint=_CHECK_SERVER
-        )
-    inner = getattr(error, "kwargs", {}).get("error")
-    is_of_answer = isinstance(inner, UnicodeError) and not isinstance(error, boto.ConfigParseError)
-    if isinstance(error, MalformedAnswerError) or is_of_answer:
-        return StorageError("S3's answer is malformed", uri=uri, hint=_CHECK_SERVER)
     row = row_for(error, _EXCEPTIONS)
     if row is None:
         return StorageError(f"The S3 client failed with {type(error).__name__}", uri=uri, hint="Its cause says more")
@@ -238,11 +217,6 @@ def error_code(error: Exception) -> str | None:
     """Return S3's error code; None if there is none, as in the answer to a HEAD, which has no body."""
     code = _code_in(_answer_in(error) or {})
     return None if not code or code == "Unknown" else code
-
-
-def has_expired(error: Exception) -> bool:
-    """Say whether S3 refuses keys that it may have known before."""
-    return error_code(error) in _EXPIRED
 
 
 def _answer_in(error: Exception) -> dict[str, Any] | None:

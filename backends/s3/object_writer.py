@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from streamer.backends.s3.client import S3Client
@@ -30,12 +30,8 @@ class ObjectWriter:
         self._bucket, self._key = split_path(path)
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """Call a method of botocore's client about the object."""
+        """Send a request about the object; see `S3Client.call`."""
         return self._asked(lambda: self._client.call(method, self._bucket, Key=self._key, **parameters))
-
-    def put_part(self, part: memoryview, crc32c: str, **parameters: Any) -> Mapping[str, str]:
-        """Send one part, and return the headers of the answer; raises as `call`."""
-        return self._asked(lambda: self._client.put_part(self._bucket, part, crc32c, Key=self._key, **parameters))
 
     def unfinished_uploads(self) -> list[str]:
         """Return the ids of the object's multipart uploads that have not ended, the latest first; raises as `call`."""
@@ -74,12 +70,12 @@ class ObjectWriter:
         return self._client.takes_checksums()
 
     def settings_identity(self) -> str | None:
-        """See `BotocoreClient.settings_identity`."""
+        """See `S3Client.settings_identity`."""
         return self._client.settings_identity()
 
     def is_encrypted(self) -> bool:
         """Say whether requests go over TLS."""
-        return not (self._client.endpoint or "https").startswith("http:")
+        return self._client.is_encrypted(self._bucket)
 
     def head(self) -> dict[str, Any] | None:
         """Describe the object as ``head_object`` does, with its checksum if we may see it; None if there is none."""

@@ -10,17 +10,22 @@ import os
 from base64 import b64encode
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from datetime import timezone
+from email.utils import formatdate
 from hashlib import md5
 from typing import Any
 
 from botocore.config import Config
 from botocore.session import Session
+from botocore.utils import parse_to_aware_datetime
 
 from streamer.backends.client.answer_times import AnswerTimes, answer_times
 from streamer.backends.client.option_checks import CA_FILE, MAPPING, NUMBER, TEXT, Kinds, check_types
 from streamer.backends.client.proxy import check_proxy, environment_proxy
+from streamer.backends.client.request_headers import fault_of
 from streamer.backends.fsspec_settings import configured_options, names_of_arguments
 from streamer.backends.option_names import check_option_names
+from streamer.backends.s3.requests import OF_REQUESTS
 from streamer.backends.s3.sender import NAMING_OPTIONS, ca_file_of, check_user_agent
 from streamer.core.errors import OptionError
 from streamer.core.options.limits import Limits
@@ -31,12 +36,11 @@ from streamer.core.store.certificates import check_client_certificate
 __all__ = [
     "NAMES",
     "OF_AIOBOTOCORE",
-    "OF_REQUESTS",
     "OF_SESSION",
     "endpoint_of",
     "filled_options",
+    "texts_of_settings",
     "times_of",
-    "with_encoded_key",
 ]
 
 OF_SESSION = ("event_hooks", "include_builtin_handlers", "profile", "session_vars")  # of botocore's session
@@ -71,20 +75,12 @@ NAMES = frozenset(
         *OF_SESSION,
     }
 )
-# Parameters of requests about objects that s3fs adds to each request that has them, and so does this backend. Others
-# are set here for each request (a checksum, a condition, a range), or would say something else about the bytes.
-OF_REQUESTS = frozenset(
-    {
-        *("ACL", "BucketKeyEnabled", "BypassGovernanceRetention", "CacheControl", "ContentDisposition"),
-        *("ContentLanguage", "ContentType", "ExpectedBucketOwner", "Expires", "GrantFullControl", "GrantRead"),
-        *("GrantReadACP", "GrantWriteACP", "MFA", "Metadata", "ObjectLockLegalHoldStatus", "ObjectLockMode"),
-        *("ObjectLockRetainUntilDate", "RequestPayer", "SSECustomerAlgorithm", "SSECustomerKey", "SSECustomerKeyMD5"),
-        *("SSEKMSEncryptionContext", "SSEKMSKeyId", "ServerSideEncryption", "StorageClass", "Tagging"),
-        "WebsiteRedirectLocation",
-    }
-)
 _NAMES_OF_CLIENT = names_of_arguments(Session.create_client) - {"self", "service_name", "config"}
 _NAMES_OF_CONFIG = names_of_arguments(Config) | {*Config.OPTION_DEFAULTS} | OF_AIOBOTOCORE
+
+
+_KEY = "SSECustomerKey"
+_TIMES = ("Expires", "ObjectLockRetainUntilDate")
 
 
 class _Schemes:
@@ -124,21 +120,30 @@ def filled_options(storage_options: Mapping[str, Any], environment: Mapping[str,
     return options
 
 
-def with_encoded_key(settings: Mapping[str, Any]) -> SecretOptions:
-    """Return settings with a customer's key as requests carry it: in base 64, with its MD5.
+def texts_of_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings as headers carry them; a customer's key is in base 64, beside its MD5."""
+    apart = ("Metadata", _KEY)
+    texts: dict[str, Any] = {name: _text_of(name, value) for name, value in settings.items() if name not in apart}
+    if metadata := settings.get("Metadata"):
+        texts["Metadata"] = {name: _text_of(f"x-amz-meta-{name}", value) for name, value in metadata.items()}
+    if settings.get(_KEY) is not None:
+        key = settings[_KEY].encode() if isinstance(settings[_KEY], str) else bytes(settings[_KEY])
+        is_encoded = "SSECustomerKeyMD5" in settings
+        texts[_KEY] = key.decode() if is_encoded else b64encode(key).decode()
+        texts.setdefault("SSECustomerKeyMD5", b64encode(md5(key, usedforsecurity=False).digest()).decode())
+    return texts
 
-    botocore encodes the key for some requests only, and would send it as it is with ``ListParts``.
-    """
-    encoded = SecretOptions(settings)
-    if encoded.get("SSECustomerKey") is not None and "SSECustomerKeyMD5" not in encoded:
-        encoded["SSECustomerKeyMD5"] = b64encode(md5(_key_in(encoded), usedforsecurity=False).digest()).decode()
-        encoded["SSECustomerKey"] = b64encode(_key_in(encoded)).decode()
-    return encoded
 
-
-def _key_in(settings: SecretOptions) -> bytes:
-    is_text = isinstance(settings["SSECustomerKey"], str)
-    return settings["SSECustomerKey"].encode() if is_text else bytes(settings["SSECustomerKey"])
+def _text_of(name: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if name in _TIMES and value is not None:
+        moment = parse_to_aware_datetime(value).astimezone(timezone.utc)
+        return formatdate(moment.timestamp(), usegmt=True) if name == "Expires" else f"{moment:%Y-%m-%dT%H:%M:%SZ}"
+    fault = fault_of(name, value) if isinstance(value, str) else f"{name} must be text"
+    if fault is not None:
+        raise OptionError(fault, hint="It is one of s3_additional_kwargs")
+    return str(value)
 
 
 def _check_names(storage_options: Mapping[str, Any]) -> None:

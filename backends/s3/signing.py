@@ -1,67 +1,56 @@
-"""Signs requests to S3, and URLs that read one object or write a part of one: at the right time, for the right region.
+"""Signs requests to S3 by Signature Version 4, in headers or in the URL. Pure, but for other kinds of signatures.
 
-botocore's own ``generate_presigned_url`` prefers the global endpoint, which redirects. It signs for the region of the
-client, which is wrong if a redirect named another region. Handlers of botocore's public events correct both.
-https://docs.aws.amazon.com/boto3/latest/guide/events.html
-
-botocore takes 0.2 ms to sign a URL, and a millisecond to find the endpoint of its bucket again. A checkpoint of a
-thousand shards would wait for the signatures as long as for its data. So botocore signs the first URL, and a template
-of it signs those that only differ in the object. Guarantees: there is no template unless it signs its own URL exactly
-as botocore did. https://docs.aws.amazon.com/AmazonS3/latest/API/sigv4-query-string-auth.html
+botocore's own signers sign by any other kind: the retired Version 2, and 4A, which needs the library awscrt.
+https://docs.aws.amazon.com/AmazonS3/latest/API/sigv4-query-string-auth.html
 
 S3 refuses a signature whose time is a quarter of an hour off, and checks the expiry of a signed URL by its own clock.
-Every answer has the server's time, even a refusal. A difference that matters is added to the time of later signatures.
-The clock of this machine, and of every other library in the process, is not changed.
+So the caller passes the server's time.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
-import re
 import time
-from collections.abc import Iterator, Mapping, MutableMapping
-from contextlib import contextmanager
-from contextvars import ContextVar
-from datetime import datetime, timedelta
-from functools import partial
-from typing import Any
-from urllib.parse import unquote, urlsplit
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+from urllib.parse import quote, urlsplit
 
-from streamer.backends.private_names.botocore import change_before_signing, request_signer
-
-__all__ = [
-    "LONGEST_URL",
-    "PLAIN_KEY",
-    "UrlTemplate",
-    "host_of",
-    "hold_to_region",
-    "presigned",
-    "presigned_get",
-    "sign_for_host",
-    "sign_at_offset",
-    "signed_at_offset",
-    "template_of",
-]
+__all__ = ["LONGEST_URL", "UNSIGNED", "Keys", "Place", "Signer", "encoded", "host_of"]
 
 LONGEST_URL = 4096  # of characters, signature included; many servers and proxies accept lines of 8 KiB
-
-_offset_s: ContextVar[float] = ContextVar("offset_s", default=0.0)
-_TIMESTAMP = "%Y%m%dT%H%M%SZ"  # of SigV4, as botocore writes it into the context of a request
-
-# Keys that stand in a URL without quoting.
-PLAIN_KEY = re.compile(r"(?:(?!\.{1,2}(?:/|\Z))[A-Za-z0-9_.~-]+(?:/(?!\Z)|\Z))+", re.ASCII)
-# After this time, credentials or the bucket's region may have changed. All signatures of a template have its time, so
-# they may expire up to `LIFETIME_S` earlier than new ones.
-LIFETIME_S = 5.0
+UNSIGNED = "UNSIGNED-PAYLOAD"  # in place of the SHA-256 of a body
 
 _ALGORITHM = "AWS4-HMAC-SHA256"
-_SIGNATURE = "&X-Amz-Signature="
+_VERSION_4 = ("s3v4", "v4")  # botocore's names
 
-_ID = "streamer-presigning"
-_SIGNED = ("GetObject", "UploadPart")
-_REGION = "streamer_region"  # in the context of a request, which all three events share
-_GLOBAL = {"aws-global": "us-east-1"}  # a name of the global endpoint, and the region that its signatures name
+
+@dataclass(frozen=True)
+class Keys:
+    """The keys of signatures, under the attribute names that botocore's signers use."""
+
+    access_key: str = field(repr=False)
+    secret_key: str = field(repr=False)
+    token: str | None = field(default=None, repr=False)
+
+
+class Place(NamedTuple):
+    """Where the objects of a bucket are, and what signatures of their requests name.
+
+    Attributes:
+        url: URL of the bucket, without a slash at its end.
+        region: Region of the signature.
+        service: Service of the signature.
+        signature: Kind of the signature, by botocore's name.
+        path: ``/bucket`` for signatures of Version 2, which name the bucket even if the host does.
+    """
+
+    url: str
+    region: str
+    service: str = "s3"
+    signature: str = "s3v4"
+    path: str = ""
 
 
 def host_of(url: str) -> dict[str, str]:
@@ -80,120 +69,98 @@ def host_of(url: str) -> dict[str, str]:
     return {"Host": host if is_usual else f"{host}:{parts.port}"} if host and host.isascii() else {}
 
 
-@contextmanager
-def signed_at_offset(offset_s: float) -> Iterator[None]:
-    """Make signatures of this thread at a time `offset_s` ahead of this machine's clock."""
-    token = _offset_s.set(offset_s)
-    try:
-        yield
-    finally:
-        _offset_s.reset(token)
+def encoded(query: Mapping[str, str]) -> str:
+    """Return a query as S3's signatures need it; a parameter without a value is its name alone."""
+    quoted = ((quote(name, safe="-_.~"), quote(value, safe="-_.~")) for name, value in query.items())
+    return "&".join(f"{name}={value}" if value else name for name, value in quoted)
 
 
-def sign_at_offset(client: Any) -> None:
-    """Make a client of botocore obey `signed_at_offset`."""
-    signer = request_signer(client)
-    plain = signer.get_auth_instance
+class Signer(NamedTuple):
+    """Signs requests about the objects of one bucket; without keys, it returns them as they are.
 
-    def get_auth_instance(*names: Any, **arguments: Any) -> Any:
-        auth = plain(*names, **arguments)
-        if _offset_s.get():
-            change_before_signing(auth, partial(_shift, _offset_s.get()))
-        return auth
+    Attributes:
+        place: Place of the bucket.
+        keys: Keys of the signatures; None for anonymous requests.
+        offset_s: How far the server's clock is ahead of this machine's.
+    """
 
-    signer.get_auth_instance = get_auth_instance
+    place: Place
+    keys: Keys | None
+    offset_s: float = 0.0
 
+    def headers(self, method: str, url: str, headers: Mapping[str, str], payload: str) -> dict[str, str]:
+        """Return the headers of a request, with its signature; `payload` is the SHA-256 of its body, or `UNSIGNED`."""
+        if self.keys is None:
+            return dict(headers)
+        if self.place.signature not in _VERSION_4:
+            request = self._signed_by_botocore(method, url, headers)
+            return {name: str(value) for name, value in request.headers.items()}
+        stamp = self._stamp()
+        sent = {**headers, "X-Amz-Date": stamp, "X-Amz-Content-SHA256": payload}
+        if self.keys.token is not None:
+            sent["X-Amz-Security-Token"] = self.keys.token
+        signature = self._signature(stamp, method, url, sent, payload)
+        names = _names({**sent, "Host": ""})
+        credential = f"{self.keys.access_key}/{self._scope(stamp)}"
+        value = f"{_ALGORITHM} Credential={credential}, SignedHeaders={names}, Signature={signature}"
+        return {**sent, "Authorization": value}
 
-def _shift(offset_s: float, request: Any) -> None:
-    """Change the time that SigV4 has just set in a request; no other signature that S3 accepts has a time."""
-    time = datetime.strptime(request.context["timestamp"], _TIMESTAMP)
-    request.context["timestamp"] = (time + timedelta(seconds=offset_s)).strftime(_TIMESTAMP)
+    def url(self, url: str, headers: Mapping[str, str], lifetime_s: int) -> str:
+        """Sign the URL of a GET; whoever sends it has to send the headers, too."""
+        if self.keys is None:
+            return url
+        if self.place.signature not in _VERSION_4:
+            return str(self._signed_by_botocore("GET", url, headers, lifetime_s).url)
+        stamp = self._stamp()
+        query = {
+            "X-Amz-Algorithm": _ALGORITHM,
+            "X-Amz-Credential": f"{self.keys.access_key}/{self._scope(stamp)}",
+            "X-Amz-Date": stamp,
+            "X-Amz-Expires": str(lifetime_s),
+            "X-Amz-SignedHeaders": _names({**headers, "Host": ""}),
+            **({} if self.keys.token is None else {"X-Amz-Security-Token": self.keys.token}),
+        }
+        signed = f"{url}{'&' if '?' in url else '?'}{encoded(query)}"
+        return f"{signed}&X-Amz-Signature={self._signature(stamp, 'GET', signed, headers, UNSIGNED)}"
 
+    def _stamp(self) -> str:
+        return time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(time.time() + self.offset_s))
 
-class UrlTemplate:
-    """Signs GETs of objects of one bucket."""
+    def _scope(self, stamp: str) -> str:
+        return f"{stamp[:8]}/{self.place.region}/{self.place.service}/aws4_request"
 
-    def __init__(self, url: str, key: str, secret_key: str) -> None:
-        parts = urlsplit(url)
-        self._address, _, query = url.partition("?")
-        self._address = self._address.removesuffix(key)
-        self._query = query.partition(_SIGNATURE)[0]
-        self._path, self._host = parts.path.removesuffix(key), host_of(url).get("Host", parts.netloc)
-        self._canonical_query = "&".join(sorted(self._query.split("&")))
-        values = dict(each.partition("=")[::2] for each in self._query.split("&"))
-        scope = "/".join(unquote(values.get("X-Amz-Credential", "")).split("/")[-4:])  # day, region, service, purpose
-        self._before_digest = "\n".join((_ALGORITHM, values.get("X-Amz-Date", ""), scope, ""))
-        self._signing_key = f"AWS4{secret_key}".encode()
-        for part in scope.split("/"):
-            self._signing_key = hmac.digest(self._signing_key, part.encode(), "sha256")
-        self._created_at = time.monotonic()
+    def _signature(self, stamp: str, method: str, url: str, headers: Mapping[str, str], payload: str) -> str:
+        parts, keys = urlsplit(url), self.keys
+        signed = {"Host": host_of(url).get("Host", parts.netloc), **headers}
+        lines = sorted(f"{name.lower()}:{' '.join(value.split())}\n" for name, value in signed.items())
+        query = "&".join(sorted(each if "=" in each else f"{each}=" for each in parts.query.split("&") if each))
+        request = "\n".join((method, parts.path or "/", query, "".join(lines), _names(signed), payload))
+        scope = self._scope(stamp)
+        text = "\n".join((_ALGORITHM, stamp, scope, hashlib.sha256(request.encode()).hexdigest()))
+        key = f"AWS4{keys.secret_key if keys else ''}".encode()
+        for part in (*scope.split("/"), text):
+            key = hmac.digest(key, part.encode(), "sha256")
+        return key.hex()
 
-    @classmethod
-    def of(cls, url: str, key: str, secret_key: str) -> UrlTemplate | None:
-        """Make the template of a URL; None if it does not reproduce this URL, as for other kinds of signatures."""
-        if not PLAIN_KEY.fullmatch(key):
-            return None
-        template = cls(url, key, secret_key)
-        return template if template.url(key) == url else None
+    def _signed_by_botocore(
+        self, method: str, url: str, headers: Mapping[str, str], lifetime_s: int | None = None
+    ) -> Any:
+        from botocore.auth import AUTH_TYPE_MAPS  # noqa: PLC0415 (few servers need another signature)
+        from botocore.awsrequest import AWSRequest  # noqa: PLC0415
+        from botocore.exceptions import UnknownSignatureVersionError  # noqa: PLC0415
 
-    def url(self, key: str) -> str | None:
-        """Sign a GET of another object; None if botocore has to sign, because of the key or the time."""
-        if time.monotonic() > self._created_at + LIFETIME_S or not PLAIN_KEY.fullmatch(key):
-            return None
-        request = f"GET\n{self._path}{key}\n{self._canonical_query}\nhost:{self._host}\n\nhost\nUNSIGNED-PAYLOAD"
-        to_sign = self._before_digest + hashlib.sha256(request.encode()).hexdigest()
-        signature = hmac.digest(self._signing_key, to_sign.encode(), "sha256").hex()
-        return f"{self._address}{key}?{self._query}{_SIGNATURE}{signature}"
-
-
-def hold_to_region(client: Any) -> None:
-    """Make a client of botocore sign URLs for the region of their bucket; may be called repeatedly."""
-    events = client.meta.events  # a handler with the same id is registered only once
-    events.register_last("before-endpoint-resolution.s3", _note_region, unique_id=f"{_ID}-region")
-    for name in _SIGNED:
-        events.register(f"before-parameter-build.s3.{name}", _prefer_region, unique_id=f"{_ID}-endpoint-{name}")
-        events.register(f"before-sign.s3.{name}", _sign_for_region, unique_id=f"{_ID}-signature-{name}")
-    events.register("before-sign.s3", sign_for_host, unique_id=f"{_ID}-host")
-
-
-def sign_for_host(request: Any, **_: Any) -> None:
-    """Sign for the host that the engine sends: without a dot at its end."""
-    if (urlsplit(request.url).hostname or "").endswith("."):
-        request.headers["Host"] = host_of(request.url).get("Host", "")
-
-
-def presigned_get(client: Any, lifetime_s: int, **parameters: Any) -> str:
-    """Sign a GET of an object."""
-    return presigned(client, "get_object", lifetime_s, parameters)
-
-
-def presigned(client: Any, method: str, lifetime_s: int, parameters: Mapping[str, Any]) -> str:
-    """Sign a request that is named as a method of botocore's client, ``get_object`` or ``upload_part``."""
-    url: str = client.generate_presigned_url(method, Params=parameters, ExpiresIn=lifetime_s)
-    return url
-
-
-def template_of(client: Any, url: str, key: str) -> UrlTemplate | None:
-    """Make a template of a URL that the client has just signed; None if it cannot sign other URLs."""
-    auth = request_signer(client).get_auth_instance(
-        signing_name="s3", region_name=client.meta.region_name, signature_version="s3v4-query"
-    )
-    keys = getattr(auth, "credentials", None)  # current keys; there is no template if the URL has others
-    return None if keys is None else UrlTemplate.of(url, key, keys.secret_key)
+        kind = self.place.signature
+        signer = AUTH_TYPE_MAPS.get(kind if lifetime_s is None else f"{kind}-query")
+        if signer is None:
+            raise UnknownSignatureVersionError(signature_version=kind)
+        named: dict[str, Any] = {} if lifetime_s is None else {"expires": lifetime_s}
+        if signer.REQUIRES_REGION:
+            named |= {"service_name": self.place.service, "region_name": self.place.region}
+        path = urlsplit(url).path.removeprefix(urlsplit(self.place.url).path)
+        request = AWSRequest(method, url, headers={**host_of(url), **headers}, auth_path=self.place.path + path)
+        signer(self.keys, **named).add_auth(request)
+        return request
 
 
-def _prefer_region(context: MutableMapping[str, Any], **_: Any) -> None:
-    if context.get("is_presign_request"):
-        context["use_global_endpoint"] = False
-
-
-def _note_region(builtins: Mapping[str, Any], context: MutableMapping[str, Any], **_: Any) -> None:
-    region = builtins["AWS::Region"]
-    context[_REGION] = _GLOBAL.get(region, region)
-
-
-def _sign_for_region(request: Any, **_: Any) -> None:
-    """Set the region of the signature, unless botocore has set it from the ARN of an access point."""
-    context = request.context
-    if context.get("is_presign_request"):
-        context.setdefault("signing", {}).setdefault("region", context[_REGION])
+def _names(headers: Mapping[str, str]) -> str:
+    return ";".join(sorted(map(str.lower, headers)))

@@ -1,4 +1,4 @@
-"""Objects in S3 and in servers with its protocol; botocore signs, the native reactors read.
+"""Objects in S3 and in servers with its protocol; the native reactors read.
 
 Guarantees: every answer is requested from S3, never taken from a listing cache. A ``?versionId=`` in the URL pins that
 version. One SigV4-signed URL serves every range of an object, because the signature does not cover the range. A listing
@@ -260,18 +260,16 @@ class S3Store:
             seen.add(following)
 
     def _page(self, bucket: str, folder: str, token: str | None) -> dict[str, Any]:
-        named = {"ContinuationToken": token} if token else {}
+        named: dict[str, Any] = {"ContinuationToken": token} if token else {}
         try:
             return self._client.call("list_objects_v2", bucket, Prefix=folder, Delimiter="/", **named)
         except Exception as error:
             raise self._storage_error(error, self._uri(f"{bucket}/{folder}"), bucket) from error
 
-    def _parts(self, bucket: str, target: Mapping[str, str]) -> Iterator[Mapping[str, Any]]:
+    def _parts(self, bucket: str, target: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
         marker = count = 0
         while count < MAX_PARTS:
-            answer = self._client.call(
-                "get_object_attributes", bucket, ObjectAttributes=["ObjectParts"], PartNumberMarker=marker, **target
-            )
+            answer = self._client.call("get_object_attributes", bucket, PartsAfter=marker, **target)
             page = answer.get("ObjectParts") or {}
             parts = page.get("Parts") or []
             count += len(parts)
@@ -281,7 +279,7 @@ class S3Store:
                 return
             marker = following
 
-    def _head(self, bucket: str, target: Mapping[str, str], uri: str, **more: str) -> Mapping[str, Any]:
+    def _head(self, bucket: str, target: Mapping[str, Any], uri: str, **more: Any) -> Mapping[str, Any]:
         """Send a HEAD; after a refusal, request the reason, and send it again if there is none any more."""
         try:
             return self._client.call("head_object", bucket, **target, **more)
@@ -294,7 +292,7 @@ class S3Store:
                     reason = again
             raise self._storage_error(reason, uri, bucket) from reason
 
-    def _reason(self, error: Exception, bucket: str, target: Mapping[str, str]) -> Exception | None:
+    def _reason(self, error: Exception, bucket: str, target: Mapping[str, Any]) -> Exception | None:
         """Request the reason for a refused HEAD by a GET, whose answer has a body; None if the GET is not refused."""
         status = (getattr(error, "response", None) or {}).get("ResponseMetadata", {}).get("HTTPStatusCode")
         if status is None or status in STATUSES or _error_code(error) is not None:

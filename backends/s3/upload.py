@@ -2,8 +2,8 @@
 
 Guarantees: readers see either no new object or the whole object, after `S3Upload.finish`. An object that another writer
 uploaded meanwhile is not overwritten. A lost answer does no harm, because an object holds the mark of its upload. Parts
-are sent straight from their memory by signed URLs, each with a CRC32C that S3 compares. If an S3-compatible server does
-not confirm the CRC32C, botocore sends the parts, and over plain HTTP it signs their content.
+are sent straight from their memory, each with a CRC32C that S3 compares. If an S3-compatible server does not confirm
+the CRC32C over plain HTTP, the parts are sent with signed content.
 https://docs.aws.amazon.com/AmazonS3/latest/userguide/conditional-writes.html
 """
 
@@ -84,9 +84,13 @@ class S3Upload(ProvenUpload):
         """Send one part, and return its ETag."""
         of_part: dict[str, Any] = {"PartNumber": number, "UploadId": self._upload_id}
         try:
-            etag = self._send_signed(part, of_part, checksum["ChecksumCRC32C"]) if self._confirms else None
-            if etag is None:
-                etag = self._call("upload_part", Body=bytes(part), **checksum, **of_part).get("ETag", "")
+            is_checked = self._confirms  # another thread may change it meanwhile
+            answer = self._call("upload_part", is_checked=is_checked, Body=part, **checksum, **of_part)
+            # A part whose checksum the answer does not confirm counts only over TLS: TCP alone may miss a flipped bit.
+            is_confirmed = answer.get("ChecksumCRC32C") == checksum.get("ChecksumCRC32C")
+            if is_checked and not is_confirmed and not self._writer.is_encrypted():
+                self._confirms = False
+                answer = self._call("upload_part", Body=part, **checksum, **of_part)
         except StorageError as error:
             if error.code != "NoSuchUpload":
                 raise
@@ -95,6 +99,7 @@ class S3Upload(ProvenUpload):
             what = "S3 no longer has this upload: it was removed before it was complete"
             hint = "Save again, and check the bucket's lifecycle rules and the programs that clean it up"
             raise StorageError(what, uri=self._uri, hint=hint, status=404, code=error.code) from error
+        etag = str(answer.get("ETag") or "")
         if not etag:
             what = "the answer to a part is not that of S3: it has no ETag"
             raise StorageError(what, uri=self._uri, hint="Check endpoint_url, and the proxies on the way to it")
@@ -219,15 +224,6 @@ class S3Upload(ProvenUpload):
             part = memoryview(tag)
             self._send(TAG_NUMBER, part, {"ChecksumCRC32C": _crc32c(part)} if self._has_checksums else {})
         return self._upload_id
-
-    def _send_signed(self, part: memoryview, of_part: Mapping[str, Any], checksum: str) -> str | None:
-        """Send one part by a signed URL and return its ETag; None if plain HTTP did not confirm its checksum."""
-        answer = self._writer.put_part(part, checksum, **of_part)
-        # A part whose checksum the answer does not confirm counts only over TLS: TCP alone may miss a flipped bit.
-        if answer.get("x-amz-checksum-crc32c") != checksum and not self._writer.is_encrypted():
-            self._confirms = False
-            return None
-        return answer.get("etag", "")
 
     def _complete(self, condition: Mapping[str, Any]) -> str | None:
         """Send the last request; return the ETag of the object, if the answer has one."""

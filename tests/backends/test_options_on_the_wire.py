@@ -15,7 +15,7 @@ import torch
 from servers.writable import Sent, Storage, error_of, writable
 
 import streamer
-from streamer.backends.s3.options import OF_REQUESTS
+from streamer.backends.s3.requests import OF_REQUESTS
 from streamer.plugins.registry import open_store
 
 SMALL = {"a": torch.arange(64, dtype=torch.float32)}

@@ -8,13 +8,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from functools import lru_cache
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urljoin, urlsplit
-
-import botocore.session
-from botocore.exceptions import ClientError
-from botocore.parsers import create_parser
 
 from streamer.backends.client.answer_values import clock_offset_s, parse_document, parse_word
 from streamer.backends.client.first_byte import size_of
@@ -27,7 +23,7 @@ from streamer.backends.hf.answers import commit_in, entries_in, files_in, next_p
 from streamer.backends.http import errors as http_errors
 from streamer.backends.http.index_page import may_be_shard, names_in
 from streamer.backends.http.probe import check_kind, expiry_of, version_in
-from streamer.backends.s3.answers import count_of_entries, digest_in_head, objects_in, parse_page
+from streamer.backends.s3.answers import RefusedError, count_of_entries, digest_in_head, objects_in, parse_page
 from streamer.backends.s3.errors import storage_error
 from streamer.core.errors import StorageError
 from streamer.core.options.limits import Limits
@@ -82,16 +78,17 @@ def gcs_listing(data: bytes) -> None:
 
 
 def s3_listing(data: bytes) -> None:
-    """A page is refused, by whoever parses it, or it gives objects with names and sizes that can be."""
-    for page in (_parsed_by_botocore("ListObjectsV2", 200, {}, data), parse_page(data)):
+    """A page is refused, or it gives objects with names and sizes that can be."""
+    page = parse_page(data)
+    if page is None:
+        return
 
-        def ask(page: Any = page) -> None:
-            assert count_of_entries(page) >= 0
-            for found in objects_in(page, "s3://x"):
-                _check_object(found.key, found.size_bytes)
+    def ask() -> None:
+        assert count_of_entries(page) >= 0
+        for found in objects_in(page, "s3://x"):
+            _check_object(found.key, found.size_bytes)
 
-        if page is not None:
-            _refuse_or_answer(ask)
+    _refuse_or_answer(ask)
 
 
 def probe_header(data: bytes) -> None:
@@ -120,9 +117,8 @@ def error_body(data: bytes) -> None:
         request_id = parse_word(headers.get("x-guploader-uploadid"))  # as the client of GCS does
         answer = Answer(status, document if isinstance(document, dict) else None, request_id)
         _check(gcs_refusal(answer, Caller(None, None), "gs://x"))
-        parsed = _parsed_by_botocore("GetObject", status, headers, body)
-        if parsed is not None:
-            _check(storage_error(ClientError(parsed, "GetObject"), "s3://x", "bucket"))
+        refused = SimpleNamespace(status=status, headers=headers, body=body)
+        _check(storage_error(RefusedError(refused, SimpleNamespace(number=1)), "s3://x", "bucket"))
 
 
 def _parts(data: bytes) -> tuple[dict[str, str], bytes]:
@@ -166,26 +162,6 @@ def _check_same_origin(url: str | None) -> None:
 def _check_hop(hop: Hop) -> None:
     assert hop.url.startswith("https://")
     assert not hop.headers or origin_of(hop.url) == origin_of(FOLDER)
-
-
-def _parsed_by_botocore(operation: str, status: int, headers: dict[str, str], body: bytes) -> dict[str, Any] | None:
-    """Return what botocore parses, or None if it raises: `streamer.backends.s3.botocore_client` translates that."""
-    answer = {"status_code": status, "headers": headers, "body": body, "context": {}}
-    try:
-        parsed: dict[str, Any] = _parser().parse(answer, _service().operation_model(operation).output_shape)
-    except Exception:
-        return None
-    return parsed
-
-
-@lru_cache(maxsize=1)
-def _service() -> Any:
-    return botocore.session.get_session().get_service_model("s3")
-
-
-@lru_cache(maxsize=1)
-def _parser() -> Any:
-    return create_parser("rest-xml")
 
 
 TARGETS: dict[str, Callable[[bytes], None]] = {

@@ -21,11 +21,6 @@ import house
 import pytest
 from aiobotocore.session import AioSession
 from azure.identity.aio import ManagedIdentityCredential
-from botocore.auth import S3SigV4QueryAuth
-from botocore.awsrequest import AWSRequest
-from botocore.credentials import Credentials
-from botocore.session import Session
-from botocore.signers import RequestSigner
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 from gcsfs.core import GCSFileSystem
@@ -121,19 +116,6 @@ def test_of_botocore() -> None:
         assert (await chain.get_provider("env").load()).access_key == "of-mapping"
 
     asyncio.run(use())
-
-
-def test_of_botocore_s_signatures() -> None:
-    client = Session().create_client("s3", "us-east-1", aws_access_key_id="AKID", aws_secret_access_key="secret")
-    check("botocore", client, "_request_signer")
-    assert isinstance(of_botocore.request_signer(client), RequestSigner)
-    auth = S3SigV4QueryAuth(Credentials("AKID", "secret"), "s3", "us-east-1")
-    check("botocore", auth, "_modify_request_before_signing")
-    of_botocore.change_before_signing(auth, lambda request: request.context.update(timestamp="20010203T040506Z"))
-    request = AWSRequest("GET", "https://bucket.example/key")
-    auth.add_auth(request)
-    assert "X-Amz-Date=20010203T040506Z" in request.url
-    assert "20010203%2Fus-east-1" in request.url
 
 
 def test_of_s3fs() -> None:

@@ -230,7 +230,7 @@ def test_parts_of_an_upload_without_end_are_given_up(monkeypatch: pytest.MonkeyP
     def answer(_client: S3Client, method: str, bucket: str, **wanted: Any) -> dict[str, Any]:
         if method == "head_object":
             return {"ContentLength": 9, "ChecksumCRC32C": "4waSgw==-5"}
-        asked.append(wanted["PartNumberMarker"])
+        asked.append(wanted["PartsAfter"])
         return {"ObjectParts": {"IsTruncated": True, "NextPartNumberMarker": len(asked)}}
 
     monkeypatch.setattr(S3Client, "call", answer)

@@ -35,6 +35,7 @@ class ForwardingProxy:
     Attributes:
         port: Where it listens.
         requests: Method and path of each request.
+        signed: Paths of the requests to S3 whose signature covers the body.
         most_at_once: Most requests that were passed on at the same time.
         expired_key: Requests that are signed with this access key are answered as those with an expired one.
     """
@@ -45,6 +46,7 @@ class ForwardingProxy:
         self._guard = threading.Condition()
         self._pending = 0
         self.requests: list[tuple[str, str]] = []
+        self.signed: list[str] = []
         self.expired_key = ""
         self.most_at_once = self._at_once = 0
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"proxy": self}))
@@ -102,6 +104,8 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
         with self.proxy._guard:
             self.proxy.requests.append((self.command, self.path))
+            if self.headers.get("x-amz-content-sha256", "UNSIGNED-PAYLOAD") != "UNSIGNED-PAYLOAD":
+                self.proxy.signed.append(self.path)
             fault = self.proxy._decide(self.command, self.path)
             self.proxy._pending += 1
         try:

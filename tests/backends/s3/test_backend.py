@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-import botocore.auth
 import pytest
 from servers.seaweedfs import SeaweedServer
 
 import streamer
+from streamer.backends.s3 import signing
 from streamer.backends.s3.store import S3Store
 from streamer.core.errors import (
     AccessDeniedError,
@@ -193,8 +193,8 @@ def test_a_refresh_signs_again_for_the_same_object(
 ) -> None:
     s3_server.put(bucket, "a.bin", DATA)
     source = signed(s3_server, f"s3://{bucket}/a.bin")
-    later = datetime.fromtimestamp(time.time() + 5, timezone.utc)
-    monkeypatch.setattr(botocore.auth, "get_current_datetime", lambda: later)
+    later = time.time() + 5
+    monkeypatch.setattr(signing.time, "time", lambda: later)
     assert source.refresh is not None
     again = source.refresh()
     assert "X-Amz-Signature" in query(source)
@@ -237,8 +237,7 @@ def test_a_signature_says_when_it_expires_and_does(
     assert source.expires_at_s is not None
     assert before + 590 < source.expires_at_s <= time.time() + 600
     assert query(source)["X-Amz-Expires"] == "600"
-    past = datetime.fromtimestamp(before - 601, timezone.utc)
-    monkeypatch.setattr(botocore.auth, "get_current_datetime", lambda: past)
+    monkeypatch.setattr(signing.time, "time", lambda: before - 601)
     store = opened(s3_server, f"s3://{bucket}/a.bin")  # which has signed no URL of the bucket yet
     assert get(store.source(_info(store)))[0] == 403
 
@@ -275,16 +274,13 @@ def test_the_host_is_the_one_botocore_would_ask(options: dict[str, Any], host: s
     assert url.path == ("/key" if host.startswith("bucket.") else "/bucket/key")
 
 
-def test_a_region_learnt_from_a_redirect_is_asked_and_signed_for() -> None:
-    """botocore keeps what a redirect taught it behind this event, on which `generate_presigned_url` half relies."""
-
-    def teach(builtins: dict[str, Any], **_: Any) -> None:
-        builtins["AWS::Region"] = "ap-south-2"
-
-    store = S3Store("s3://bucket/key", {"key": "AKID", "secret": "S", "skip_instance_cache": True})
-    store._client._botocore()._login.client().meta.events.register("before-endpoint-resolution.s3", teach)
+@pytest.mark.parametrize("more", [{}, {"config_kwargs": {"use_dualstack_endpoint": True}}])
+def test_a_region_that_an_answer_named_is_asked_and_signed_for(more: dict[str, Any]) -> None:
+    store = S3Store("s3://bucket/key", {"key": "AKID", "secret": "S", **more})
+    store._client._regions["bucket"] = "ap-south-2"
     source = store.source(_info(store))
-    assert urlsplit(source.url).netloc == "bucket.s3.ap-south-2.amazonaws.com"
+    kind = "s3.dualstack" if more else "s3"
+    assert urlsplit(source.url).netloc == f"bucket.{kind}.ap-south-2.amazonaws.com"
     assert query(source)["X-Amz-Credential"].split("/")[2] == "ap-south-2"
 
 

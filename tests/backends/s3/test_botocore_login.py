@@ -15,10 +15,10 @@ from safetensors.torch import save_file
 from servers.scripted_http import ScriptedServer
 
 import streamer
+from streamer.backends.s3 import botocore_login
 from streamer.backends.s3.botocore_login import shared_login
-from streamer.backends.s3.client import S3Client
+from streamer.backends.s3.login import keys_of_session
 from streamer.backends.s3.options import filled_options
-from streamer.backends.s3.plain_login import keys_of_session
 from streamer.backends.s3.store import S3Store
 from streamer.core.errors import CredentialsError, OptionError
 from streamer.core.store.sources import HttpSource, ObjectInfo
@@ -82,7 +82,7 @@ def test_the_keys_of_a_container_are_used_without_a_client_of_botocore(monkeypat
         "Token": "T/1",
         "Expiration": "2099-01-01T00:00:00Z",
     }
-    monkeypatch.setattr(S3Client, "_botocore", lambda _: pytest.fail("botocore's client was asked"))
+    monkeypatch.setattr(botocore_login, "shared_login", lambda _: pytest.fail("botocore's client was asked"))
     for name in ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):
         monkeypatch.setenv(name, "/absent")
     with ScriptedServer(b"", lambda _, answer: answer.become(200, json.dumps(keys).encode())) as server:

@@ -10,15 +10,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from urllib.parse import parse_qs, urlsplit
 
-import botocore.auth
 import pytest
 import torch
 from faults.server import FaultServer
 from safetensors.torch import save_file
 
 import streamer
-from streamer.backends.s3 import botocore_client
 from streamer.backends.s3 import client as s3_client
+from streamer.backends.s3 import signing
 
 TOLERANCE_S = 900  # S3's own
 REFUSAL = (
@@ -109,11 +108,8 @@ def _refuse(handler):
 @pytest.mark.server
 @pytest.mark.parametrize("wrong_by", [HOUR_S, -HOUR_S], ids=["fast", "slow"])
 def test_a_real_server_accepts_the_learnt_time(s3_server, s3_checkpoint, monkeypatch, wrong_by):
-    def wrong_clock():
-        return datetime.datetime.now(datetime.timezone.utc).replace(tzinfo=None) + datetime.timedelta(seconds=wrong_by)
-
-    monkeypatch.setattr(botocore.auth, "get_current_datetime", wrong_clock)
-    for module in (botocore_client, s3_client):
-        monkeypatch.setattr(module, "time", SimpleNamespace(time=lambda: time.time() + wrong_by))
+    for module in (s3_client, signing):
+        wrong = SimpleNamespace(time=lambda: time.time() + wrong_by, strftime=time.strftime, gmtime=time.gmtime)
+        monkeypatch.setattr(module, "time", wrong)
     for more in ({}, {"use_listings_cache": False, "skip_instance_cache": True}):
         assert streamer.load(s3_checkpoint, names="*norm*", storage_options={**s3_server.storage_options(), **more})

@@ -15,8 +15,8 @@ from s3fs import S3FileSystem
 from streamer.backends.aws_sessions import EnvironmentSession
 from streamer.backends.fsspec_settings import names_of_arguments
 from streamer.backends.s3.botocore_login import BotocoreLogin
+from streamer.backends.s3.login import plain_login
 from streamer.backends.s3.options import NAMES, OF_AIOBOTOCORE, filled_options
-from streamer.backends.s3.plain_login import plain_login
 from streamer.core.errors import OptionError, UnknownSchemeError
 from streamer.plugins import open_store
 

@@ -1,9 +1,9 @@
-"""Finds the login of a plain load, which has no unusual settings: endpoint, region and the source of the keys.
+"""The login of requests to S3, and how it is found without botocore if the settings are the usual ones.
 
 botocore and fsspec read their configuration from a dozen places, which takes a third of a second. If only the usual
 places hold settings, this module reads them, with the same result. Keys that are not stored in a file (of a role, a
 single sign-on, a machine) are found by botocore's session, which needs no client. All other cases are left to
-botocore's client: an unknown option, variable, or line of a file. This module raises no error for them.
+`botocore_login`: an unknown option, variable, or line of a file. This module raises no error for them.
 """
 
 from __future__ import annotations
@@ -19,9 +19,12 @@ from typing import Any
 from streamer.backends.client.answer_times import ATTEMPTS
 from streamer.backends.fsspec_settings import are_configured
 from streamer.backends.s3.sender import ca_file_of
+from streamer.backends.s3.signing import Keys, Place
 from streamer.core.collector import collector_paused
 
-__all__ = ["Keys", "PlainLogin", "keys_of_session", "plain_login"]
+__all__ = ["AMAZON", "Login", "keys_of_session", "plain_login"]
+
+AMAZON = "aws"  # the public partition
 
 _OPTIONS = frozenset({"anon", "client_kwargs", "endpoint_url", "key", "profile", "secret", "token"})
 _OPTIONS_OF_CLIENT = frozenset({"endpoint_url", "region_name", "verify"})
@@ -61,52 +64,48 @@ _DEFAULT_REGION = "us-east-1"  # botocore signs for this region if none is named
 
 
 @dataclass(frozen=True)
-class Keys:
-    """The keys of signatures, under the attribute names that botocore's signers use."""
-
-    access_key: str = field(repr=False)
-    secret_key: str = field(repr=False)
-    token: str | None = field(default=None, repr=False)
-
-    def same(self) -> Keys:
-        """Return these keys, which never change; this method serves as `PlainLogin.keys`."""
-        return self
-
-
-@dataclass(frozen=True)
-class PlainLogin:
-    """Endpoint and credentials of requests.
+class Login:
+    """Where requests go, who sends them, and how.
 
     Attributes:
-        endpoint: URL of the server; None for Amazon's own endpoint.
-        region: The region that signatures are made for.
+        server: URL of the server, or Amazon's partition, in which the name of a bucket has one owner.
+        place_of: Returns the place of a bucket, in a region that an answer named; None if botocore has to find it.
         keys: Returns the current keys of signatures; None for anonymous requests.
         ca_file: File of certificates to trust; None for the system's certificates.
         most_attempts: Highest number of attempts of a request.
+        settings: Settings of the user for each request that has them, by botocore's names.
+        headers: Headers of each request that no signature covers.
+        proxies: Proxies by scheme of the URL.
+        client_cert: The files of a client certificate and its key.
+        has_checksums: Uploads may carry checksums that S3 does not require.
+        signs_payload: Whether bodies are signed; None to sign what no checksum and no TLS protects.
     """
 
-    endpoint: str | None
-    region: str
+    server: str
+    place_of: Callable[[str, str | None], Place | None]
     keys: Callable[[], Keys] | None
     ca_file: str | None
     most_attempts: int
-
-    def url_of(self, bucket: str) -> str | None:
-        """Return the URL of a bucket without a slash at its end; None if botocore has to find it."""
-        if self.endpoint is not None:
-            return f"{self.endpoint}/{bucket}" if _BUCKET_IN_PATH.fullmatch(bucket) else None
-        if not _BUCKET.fullmatch(bucket) or bucket.endswith("-s3alias"):
-            return None
-        region = "" if self.region == _DEFAULT_REGION else f".{self.region}"
-        return f"https://{bucket}.s3{region}.amazonaws.com"
+    settings: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict)
+    proxies: Mapping[str, str] = field(default_factory=dict, repr=False)
+    client_cert: tuple[str | None, str | None] = (None, None)
+    has_checksums: bool = True
+    signs_payload: bool | None = None
 
 
-def plain_login(storage_options: Mapping[str, Any], environment: Mapping[str, str]) -> PlainLogin | None:
-    """Find the login that s3fs and botocore would use.
+def _place_of(endpoint: str | None, own_region: str, bucket: str, region: str | None) -> Place | None:
+    region = region or own_region
+    if endpoint is not None:
+        return Place(f"{endpoint}/{bucket}", region) if _BUCKET_IN_PATH.fullmatch(bucket) else None
+    if not _BUCKET.fullmatch(bucket) or bucket.endswith("-s3alias") or not _REGION.fullmatch(region):
+        return None
+    in_host = "" if region == _DEFAULT_REGION else f".{region}"
+    return Place(f"https://{bucket}.s3{in_host}.amazonaws.com", region)
 
-    Returns:
-        The login; None if the settings are left to s3fs and botocore.
-    """
+
+def plain_login(storage_options: Mapping[str, Any], environment: Mapping[str, str]) -> Login | None:
+    """Find the login that botocore would use; None if the settings are left to botocore."""
     client = {} if storage_options.get("client_kwargs") is None else storage_options["client_kwargs"]
     if not _are_plain(storage_options, client) or _is_configured_otherwise(environment):
         return None
@@ -137,7 +136,8 @@ def plain_login(storage_options: Mapping[str, Any], environment: Mapping[str, st
     ca_file = ca_file_of(client.get("verify"), environment)
     if ca_file and not _has_certificates(ca_file):
         return None  # botocore's client raises the error
-    return PlainLogin(endpoint and endpoint.removesuffix("/"), region, keys, ca_file, int(attempts))
+    endpoint = endpoint and endpoint.removesuffix("/")
+    return Login(endpoint or AMAZON, partial(_place_of, endpoint, region), keys, ca_file, int(attempts))
 
 
 def _has_certificates(path: str) -> bool:
@@ -226,8 +226,12 @@ def _keys(
             return None  # botocore's client raises the error
         if key or secret or token:
             keys = Keys(key, secret, token or None) if key and secret else None
-            return None if keys is None else keys.same
+            return None if keys is None else partial(_same, keys)
     return partial(keys_of_session, options.get("profile"))
+
+
+def _same(keys: Keys) -> Keys:
+    return keys
 
 
 def _keys_in(section: Mapping[str, str]) -> tuple[str | None, ...]:
@@ -237,10 +241,5 @@ def _keys_in(section: Mapping[str, str]) -> tuple[str | None, ...]:
 def keys_of_session(profile: str | None) -> Keys:
     """Return the keys that botocore's session finds; it renews them before they expire."""
     with collector_paused():
-        from botocore.exceptions import NoCredentialsError  # noqa: PLC0415 (a session takes 0.1 s)
-
-        from streamer.backends.s3.botocore_login import keys_in, shared_session  # noqa: PLC0415
-    frozen = keys_in(shared_session(profile))
-    if frozen is None:
-        raise NoCredentialsError
-    return Keys(*frozen[:3])
+        from streamer.backends.s3.botocore_login import keys_in, shared_session  # noqa: PLC0415 (it takes 0.1 s)
+    return keys_in(shared_session(profile))
