@@ -51,11 +51,12 @@ PYTHON_ROOMS = [
     "core.engine",
     "core.tensors",
     "core.encryption",
+    "core.discovery",
     "core.folders",
     "core.format core.store",
     "core.options",
     "core.secrets",
-    "core.discovery core.outages",
+    "core.outages",
     "core",
 ]
 ENGINE_ROOMS = [

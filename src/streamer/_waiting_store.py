@@ -1,7 +1,12 @@
-"""Wraps a store: requests are retried while the server is unavailable, and errors contain no secrets."""
+"""Wraps a store: requests are retried while the server is unavailable, and errors contain no secrets.
+
+Its answers are noted for other processes of a group, or recalled from one of them. Refusals that a search for a
+checkpoint goes on from are answers, too: there is no such object, and listing is denied.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, wraps
@@ -10,8 +15,8 @@ from urllib.parse import urlsplit
 
 from streamer import _native
 from streamer._route import Route
-from streamer.core.errors import AccessDeniedError, ChangedError, CredentialsError, StorageError
-from streamer.core.findings import Findings, StoreFindings
+from streamer.core.errors import AccessDeniedError, ChangedError, CredentialsError, ObjectNotFoundError, StorageError
+from streamer.core.findings import Findings
 from streamer.core.outages.outage_waits import OutageWaits, answered_so_far
 from streamer.core.secrets.texts import SecretTexts
 from streamer.core.store.digests import NoDigest, ObjectDigest
@@ -32,7 +37,53 @@ from streamer.core.store.uploads import ResumingStore, Upload, UploadingStore
 if TYPE_CHECKING:
     from streamer.core.store.own_objects import OwningUpload
 
-__all__ = ["waiting"]
+__all__ = ["StoreFindings", "waiting"]
+
+_REFUSALS: dict[str, type[StorageError]] = {each.__name__: each for each in (ObjectNotFoundError, AccessDeniedError)}
+
+
+class StoreFindings:
+    """See the module's docstring."""
+
+    def __init__(self, findings: Findings | None, server: str, origin: str) -> None:
+        self._findings, self._server, self._origin = findings if origin else None, server, origin
+
+    def info(self, path: str, ask: Callable[[], ObjectInfo]) -> ObjectInfo:
+        """Return the description of an object; `ask` asks the store."""
+        return self._answer("info", path, lambda: [ask()])[0]
+
+    def find(self, prefix: str, ask: Callable[[], list[ObjectInfo]]) -> list[ObjectInfo]:
+        """Return the objects in a folder; `ask` asks the store."""
+        return self._answer("find", prefix, ask)
+
+    def _answer(self, method: str, path: str, ask: Callable[[], list[ObjectInfo]]) -> list[ObjectInfo]:
+        if self._findings is None:
+            return ask()
+        key = (method, self._server, self._origin, path)
+        known = self._findings.recall(key)
+        if known is not None:
+            return _recalled(known)
+        try:
+            infos = ask()
+        except StorageError as error:
+            if type(error) in _REFUSALS.values():
+                refusal = {"message": error.message, "uri": error.uri, "hint": error.hint, "status": error.status}
+                self._findings.note(key, {"refusal": type(error).__name__, **refusal})
+            raise
+        self._findings.note(key, [[each.path, each.uri, each.size_bytes, each.version, each.is_weak] for each in infos])
+        return infos
+
+
+def _recalled(known: Any) -> list[ObjectInfo]:
+    if isinstance(known, dict):
+        refusal = dict(known)
+        raise _REFUSALS[refusal.pop("refusal")](refusal.pop("message"), **refusal)
+    # The process that noted them has waited until young versions were settled.
+    return [
+        ObjectInfo(path, uri, size_bytes, version, math.inf if is_weak else 0.0)
+        for path, uri, size_bytes, version, is_weak in known
+    ]
+
 
 LISTINGS = 3  # a folder is rarely written during each of them
 UNLISTED = "Listing was refused: without that permission, name a file or an index"
