@@ -12,6 +12,7 @@ from typing import Any
 import fsspec
 import pytest
 import torch
+from each_row import each_row
 from servers.writable import Answer, Gcs, Sent, Storage, error_of, writable
 
 import streamer
@@ -61,7 +62,7 @@ def saved(storage: Storage, tensors: dict[str, torch.Tensor], **how: Any) -> Non
     assert data.endswith(tensors["a"].numpy().tobytes())
 
 
-@pytest.mark.parametrize(("kind", "step"), [(kind, step) for kind, steps in STEPS.items() for step in steps], ids=str)
+@each_row(("kind", "step"), [(kind, step) for kind, steps in STEPS.items() for step in steps])
 def test_every_demand_is_obeyed_at_every_step_of_a_write(kind: str, step: str) -> None:
     with writable(kind) as storage:
         for demand in DEMANDS[kind]:
@@ -71,7 +72,7 @@ def test_every_demand_is_obeyed_at_every_step_of_a_write(kind: str, step: str) -
             assert kind == "gcs" or not any(storage.uploads.values()), demand
 
 
-@pytest.mark.parametrize(("kind", "step"), [(kind, step) for kind, steps in STEPS.items() for step in steps], ids=str)
+@each_row(("kind", "step"), [(kind, step) for kind, steps in STEPS.items() for step in steps])
 def test_a_503_whose_request_was_carried_out_is_no_failure(kind: str, step: str) -> None:
     with writable(kind) as storage:
         once(storage, step, lambda sent: (storage.answered(sent), error_of(storage, 503))[1])
@@ -106,8 +107,8 @@ def test_a_409_beside_the_object_of_another_program_names_that_program() -> None
             saved(storage, SMALL)
 
 
-@pytest.mark.parametrize("status", [400, 403])
-@pytest.mark.parametrize("step", ["create", "part", "complete"])
+@each_row("status", [400, 403])
+@each_row("step", ["create", "part", "complete"])
 def test_the_clock_of_the_server_is_learnt_at_every_step_of_a_write(step: str, status: int) -> None:
     with writable("s3") as storage:
         times: list[str] = []
@@ -126,7 +127,7 @@ def test_the_clock_of_the_server_is_learnt_at_every_step_of_a_write(step: str, s
         assert times[0][:11] != times[1][:11]  # another hour
 
 
-@pytest.mark.parametrize(("at", "kept"), [(0, 0), (1, 0), (2, 0), (0, 1 << 20), (1, 1 << 18), (2, 1 << 16)])
+@each_row(("at", "kept"), [(0, 0), (1, 0), (2, 0), (0, 1 << 20), (1, 1 << 18), (2, 1 << 16)])
 def test_google_gets_again_what_it_has_not_kept(at: int, kept: int) -> None:
     with writable("gcs") as storage:
         asked = count()
@@ -161,7 +162,7 @@ def test_a_lost_session_is_not_called_a_lost_bucket_regression(kind: str, code: 
         assert not storage.objects
 
 
-@pytest.mark.parametrize(("kind", "step"), [(kind, step) for kind, steps in STEPS.items() for step in steps], ids=str)
+@each_row(("kind", "step"), [(kind, step) for kind, steps in STEPS.items() for step in steps])
 def test_a_proxy_that_takes_no_large_body_is_named_with_what_to_do(kind: str, step: str) -> None:
     with writable(kind) as storage:
         page = Answer(413, {"Content-Type": "text/html"}, b"<html>413 Request Entity Too Large</html>")

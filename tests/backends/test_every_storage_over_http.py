@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import s3fs
+from each_row import each_row
 from servers.one_file import DATA, FILES, TENSORS, is_block, is_lookup, one_file, place_of
 from servers.scripted_http import Answer, Request, ScriptedServer
 
@@ -66,7 +67,7 @@ def test_the_users_own_name_wins_over_redirects_to_other_hosts_too_regression() 
     assert any(is_block(request) for request in cdn.requests)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("config", "of_lookups", "of_blocks"),
     [
         ({"user_agent": "mine/1"}, "mine/1", "mine/1"),
@@ -75,7 +76,7 @@ def test_the_users_own_name_wins_over_redirects_to_other_hosts_too_regression() 
         ({"user_agent_extra": "team/a", "user_agent_appid": "shop"}, "", f"{OURS} app/shop team/a"),
     ],
 )
-@pytest.mark.parametrize("way", ["options", "file system"])
+@each_row("way", ["options", "file system"])
 def test_s3s_configuration_of_the_name_counts_on_both_planes_regression(
     config: dict[str, str], of_lookups: str, of_blocks: str, way: str
 ) -> None:
@@ -155,9 +156,9 @@ def refusing(
     return one_file(script), began
 
 
-@pytest.mark.parametrize("demand", DEMANDS)
-@pytest.mark.parametrize("concerned", [is_lookup, is_block])
-@pytest.mark.parametrize("storage", FILES)
+@each_row("demand", DEMANDS)
+@each_row("concerned", [is_lookup, is_block])
+@each_row("storage", FILES)
 def test_a_pause_beyond_the_patience_is_an_error_at_once_that_names_it_regression(
     storage: str, concerned: Callable[[Request], bool], demand: str
 ) -> None:
@@ -171,8 +172,8 @@ def test_a_pause_beyond_the_patience_is_an_error_at_once_that_names_it_regressio
     assert len(refused) <= (1 if concerned is is_lookup else 8)  # blocks are under way side by side
 
 
-@pytest.mark.parametrize("concerned", [is_lookup, is_block])
-@pytest.mark.parametrize("storage", FILES)
+@each_row("concerned", [is_lookup, is_block])
+@each_row("storage", FILES)
 def test_a_demanded_pause_is_kept_regression(storage: str, concerned: Callable[[Request], bool]) -> None:
     """Clients asked again at their own pace, botocore's three times within a second."""
     server, refused = refusing(concerned, lambda: DEMANDS["RateLimit"](2), 1.9)
@@ -260,15 +261,15 @@ def test_one_object_that_fails_is_no_outage_where_others_are_sent_regression(
 # --- encodings --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("coding", ["aws-chunked", "AWS-Chunked", "identity,aws-chunked"])
-@pytest.mark.parametrize("storage", FILES)
+@each_row("coding", ["aws-chunked", "AWS-Chunked", "identity,aws-chunked"])
+@each_row("storage", FILES)
 def test_the_name_of_an_upload_s_framing_does_not_matter_regression(storage: str, coding: str) -> None:
     with one_file(lambda request, answer: answer.headers.update({"Content-Encoding": coding})) as server:
         assert is_whole(loaded(storage, server))
 
 
-@pytest.mark.parametrize("coding", ["gzip", "aws-chunked,gzip", "gzip, aws-chunked"])
-@pytest.mark.parametrize("storage", FILES)
+@each_row("coding", ["gzip", "aws-chunked,gzip", "gzip, aws-chunked"])
+@each_row("storage", FILES)
 def test_an_encoding_is_refused_also_beside_that_name(storage: str, coding: str) -> None:
     def script(request: Request, answer: Answer) -> None:
         if is_block(request):
@@ -278,8 +279,8 @@ def test_an_encoding_is_refused_also_beside_that_name(storage: str, coding: str)
         loaded(storage, server)
 
 
-@pytest.mark.parametrize("is_decoded", [False, True])
-@pytest.mark.parametrize("storage", FILES)
+@each_row("is_decoded", [False, True])
+@each_row("storage", FILES)
 def test_an_object_that_is_stored_compressed_is_named_as_such_regression(storage: str, is_decoded: bool) -> None:
     """It was "does not honour byte ranges". Google Cloud Storage may decode it, and then ignores the range."""
     stored = gzip.compress(DATA)
@@ -296,8 +297,8 @@ def test_an_object_that_is_stored_compressed_is_named_as_such_regression(storage
     assert ("stored compressed" if is_decoded else "gzip") in str(caught.value)
 
 
-@pytest.mark.parametrize("is_cut", [True, False])
-@pytest.mark.parametrize("storage", FILES)
+@each_row("is_cut", [True, False])
+@each_row("storage", FILES)
 def test_a_body_that_really_is_framed_is_refused(storage: str, is_cut: bool) -> None:
     """By its header, which begins with the length of a frame; by its size, if the lookup told that of the file."""
 
@@ -316,8 +317,8 @@ def test_a_body_that_really_is_framed_is_refused(storage: str, is_cut: bool) -> 
 # --- totals -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("storage", FILES)
-@pytest.mark.parametrize("concerned", [is_block, lambda request: True], ids=["blocks", "all"])
+@each_row("storage", FILES)
+@each_row("concerned", [is_block, lambda request: True])
 def test_a_total_that_is_left_open_does_not_matter_where_there_is_a_version_regression(
     storage: str, concerned: Callable[[Request], bool]
 ) -> None:

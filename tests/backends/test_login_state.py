@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from each_row import each_row
 
 from streamer.backends.login_state import login_state
 
@@ -19,7 +20,7 @@ SEEN = (
 )
 
 
-@pytest.mark.parametrize("name", SEEN)
+@each_row("name", SEEN)
 def test_a_variable_that_is_set_or_changed_is_seen(monkeypatch, name):
     monkeypatch.delenv(name, raising=False)
     before = login_state()

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from each_row import each_row
 from servers.cloud_machine import missing_for_cloud_machine, run_on_cloud_machine
 
 from streamer.backends.metadata_servers import is_metadata_url
@@ -53,7 +54,7 @@ def test_a_metadata_server_is_never_asked_through_a_proxy(
     assert told["proxied"] == []
 
 
-@pytest.mark.parametrize(
+@each_row(
     "url",
     [
         "http://169.254.169.254/latest/",

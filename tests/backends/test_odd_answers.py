@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from each_row import each_row
 from servers.listed_folder import LISTINGS, SIZE, is_listing, shard
 from servers.one_file import DATA, FILES, one_file, place_of
 from servers.scripted_http import Answer, Request
@@ -100,8 +101,8 @@ def load(uri: str, options: dict[str, Any]) -> Any:
     return streamer.load(uri, framework="np", storage_options=options, options=Options(deadline_s=20))
 
 
-@pytest.mark.parametrize("storage", FILES)
-@pytest.mark.parametrize("odd", FOREIGN)
+@each_row("storage", FILES)
+@each_row("odd", FOREIGN)
 def test_an_answer_that_is_no_listing_is_named_as_such_regression(storage: str, odd: str) -> None:
     with (
         folder(storage, lambda answer, _: FOREIGN[odd](answer)) as (uri, options, _),
@@ -113,8 +114,8 @@ def test_an_answer_that_is_no_listing_is_named_as_such_regression(storage: str, 
     assert re.search("proxy", str(caught.value))
 
 
-@pytest.mark.parametrize("storage", [each for each in FILES if each != "gs"])  # whose lookups are documents
-@pytest.mark.parametrize("odd", FOREIGN)
+@each_row("storage", [each for each in FILES if each != "gs"])  # whose lookups are documents
+@each_row("odd", FOREIGN)
 def test_an_odd_answer_to_a_lookup_is_blamed_and_not_the_file_regression(storage: str, odd: str) -> None:
     """It was "the object is empty", or "the file was replaced while it was read"."""
 
@@ -130,7 +131,7 @@ def test_an_odd_answer_to_a_lookup_is_blamed_and_not_the_file_regression(storage
     assert re.search(r"text/|application/|without a type|web page", str(caught.value))
 
 
-@pytest.mark.parametrize("odd", FOREIGN)
+@each_row("odd", FOREIGN)
 def test_an_odd_answer_to_a_lookup_in_gcs_is_described(odd: str) -> None:
     def script(request: Request, answer: Answer) -> None:
         if "/download/" not in request.path:
@@ -145,8 +146,8 @@ def test_an_odd_answer_to_a_lookup_in_gcs_is_described(odd: str) -> None:
 CUTS = {"half": cut(0.5), "half, without a length": cut(0.5, has_length=False), "nearly whole": cut(0.9)}
 
 
-@pytest.mark.parametrize("storage", FILES)
-@pytest.mark.parametrize("how", CUTS)
+@each_row("storage", FILES)
+@each_row("how", CUTS)
 def test_a_listing_that_breaks_off_is_asked_for_again_regression(storage: str, how: str) -> None:
     def once(answer: Answer, number: int) -> None:
         if number == 1:
@@ -157,8 +158,8 @@ def test_a_listing_that_breaks_off_is_asked_for_again_regression(storage: str, h
     assert listings[0] == listings[1]
 
 
-@pytest.mark.parametrize("storage", FILES)
-@pytest.mark.parametrize("how", CUTS)
+@each_row("storage", FILES)
+@each_row("how", CUTS)
 def test_a_listing_that_always_breaks_off_is_an_error_regression(storage: str, how: str) -> None:
     ends = pytest.raises(streamer.TruncatedError, match=r"breaks off|truncated")
     with folder(storage, lambda answer, _: CUTS[how](answer)) as (uri, options, listings), ends:

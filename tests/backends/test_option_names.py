@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from each_row import each_row
 from fsspec import AbstractFileSystem, register_implementation
 
 import streamer
@@ -30,7 +31,7 @@ NEEDED: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("place", "options", "told"),
     [
         ("file", {"symlink": "inside"}, "file:// has no storage option 'symlink'. Did you mean 'symlinks'?"),
@@ -59,7 +60,7 @@ def test_an_unknown_option_is_named_with_the_nearest(place: str, options: dict[s
     assert told in str(caught.value)
 
 
-@pytest.mark.parametrize("place", URIS)
+@each_row("place", URIS)
 def test_what_fsspec_takes_for_every_file_system_is_not_refused(place: str) -> None:
     given = dict.fromkeys(OF_FSSPEC) | {"skip_instance_cache": True, "use_listings_cache": False, "max_paths": 5}
     open_store(URIS[place], {**NEEDED.get(place, {}), **given})
@@ -101,7 +102,7 @@ def test_the_command_line_names_the_option() -> None:
     assert "s3:// has no storage option 'kye'. Did you mean 'key'?" in done.output
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("uri", "named", "expected", "told"),
     [
         (None, {}, UsageError, "a URI is non-empty text or a path, not NoneType"),

@@ -12,6 +12,7 @@ import botocore.session
 import fsspec
 import pytest
 import torch
+from each_row import each_row
 from servers.writable import Sent, Storage, error_of, writable
 
 import streamer
@@ -128,7 +129,7 @@ def test_requester_pays_is_said_in_each_request_to_s3() -> None:
     assert all(sent.headers["x-amz-request-payer"] == "requester" for sent in log)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "name",
     ["Acl", "SSEKMSKeyID", "Bucket", "Body", "ContentEncoding", "ChecksumAlgorithm", "IfMatch", "Range", "VersionId"],
 )
@@ -150,7 +151,7 @@ ON_ALL: list[tuple[str, dict[str, Any], Callable[[Sent], bool]]] = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "options", "shows"), ON_ALL, ids=[f"{kind}-{named}" for kind, named, _ in ON_ALL])
+@each_row(("kind", "options", "shows"), ON_ALL)
 def test_all_requests_carry_the_option(kind: str, options: dict[str, Any], shows: Callable[[Sent], bool]) -> None:
     with writable(kind) as storage:
         log = every_step(storage, {**storage.options(), **options})
@@ -158,7 +159,7 @@ def test_all_requests_carry_the_option(kind: str, options: dict[str, Any], shows
     assert [sent.step for sent in log if not shows(sent)] == []
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("kind", "name"),
     [
         *[("gcs", each) for each in ("kms_key_name", "predefined_acl", "fixed_key_metadata", "content_type", "acl")],
@@ -187,8 +188,8 @@ def assert_refused(kind: str, options: dict[str, Any], name: str) -> None:
         assert storage.log == []
 
 
-@pytest.mark.parametrize("kind", ["s3", "gcs", "azure"])
-@pytest.mark.parametrize("name", ["ACL", "content_type", "fixed_key_metadata", "kms_key_name", "metadata"])
+@each_row("kind", ["s3", "gcs", "azure"])
+@each_row("name", ["ACL", "content_type", "fixed_key_metadata", "kms_key_name", "metadata"])
 def test_an_argument_of_one_file_that_would_reach_nothing_is_refused(kind: str, name: str) -> None:
     with writable(kind) as storage:
         fs = fsspec.filesystem("streamer", target_protocol=storage.scheme, target_options=storage.options())

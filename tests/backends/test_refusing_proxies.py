@@ -7,6 +7,7 @@ import time
 
 import numpy as np
 import pytest
+from each_row import each_row
 from servers.background import served
 from servers.one_file import FILES, TENSORS, one_file, place_of
 from servers.scripted_proxy import refusing_proxy
@@ -37,8 +38,8 @@ def through(storage, options, by, proxy, monkeypatch):
     return options
 
 
-@pytest.mark.parametrize("by", ["the environment", "options"])
-@pytest.mark.parametrize("storage", FILES)
+@each_row("by", ["the environment", "options"])
+@each_row("storage", FILES)
 def test_a_proxy_of_plain_http_that_refuses_is_not_waited_for_regression(storage, by, monkeypatch):
     """Its 503 was taken for an answer of the server, and waited for two minutes."""
     with one_file() as server, refusing_proxy(503) as proxy, served(proxy):
@@ -55,8 +56,8 @@ def test_a_proxy_of_plain_http_that_refuses_is_not_waited_for_regression(storage
         assert len(server.requests) == asked
 
 
-@pytest.mark.parametrize("by", ["the environment", "options"])
-@pytest.mark.parametrize("storage", FILES)
+@each_row("by", ["the environment", "options"])
+@each_row("storage", FILES)
 def test_a_denial_that_may_be_the_proxys_names_it_regression(storage, by, monkeypatch):
     """It was told as the server's, which had never been asked."""
     with refusing_proxy(403) as proxy, served(proxy):
@@ -183,8 +184,8 @@ def test_a_proxy_that_cannot_be_reached_is_named_and_what_names_it_regression(
         assert "CANARY" not in str(caught.value)
 
 
-@pytest.mark.parametrize("scheme", ["http", "https"])
-@pytest.mark.parametrize("storage", FILES)
+@each_row("scheme", ["http", "https"])
+@each_row("storage", FILES)
 def test_a_proxy_that_breaks_off_is_named_regression(storage, scheme, monkeypatch):
     """The server was named alone, which had never been asked."""
     with refusing_proxy(0) as proxy, served(proxy):

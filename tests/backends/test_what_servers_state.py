@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 import numpy as np
 import pytest
 from azure.storage.blob import ContainerSasPermissions, generate_container_sas
+from each_row import each_row
 from servers.one_file import DATA, FILES, TENSORS, is_block, one_file, place_of
 
 import streamer
@@ -24,8 +25,8 @@ def loaded(uri, options):
     assert all(np.array_equal(got[name], TENSORS[name]) for name in TENSORS)
 
 
-@pytest.mark.parametrize("storage", FILES)
-@pytest.mark.parametrize("more", [{}, {"Content-Encoding": "gzip"}, {"Transfer-Encoding": "chunked"}])
+@each_row("storage", FILES)
+@each_row("more", [{}, {"Content-Encoding": "gzip"}, {"Transfer-Encoding": "chunked"}])
 def test_a_head_without_a_length_is_followed_by_a_request_for_a_byte_regression(storage, more):
     def change(request, answer):
         if answer.handler.command == "HEAD":
@@ -39,9 +40,9 @@ def test_a_head_without_a_length_is_followed_by_a_request_for_a_byte_regression(
 SPELLINGS = ['"v1"', "v1", 'W/"v1"']
 
 
-@pytest.mark.parametrize("storage", ["s3", "az", "http"])
-@pytest.mark.parametrize("in_head", SPELLINGS)
-@pytest.mark.parametrize("in_blocks", SPELLINGS)
+@each_row("storage", ["s3", "az", "http"])
+@each_row("in_head", SPELLINGS)
+@each_row("in_blocks", SPELLINGS)
 def test_one_etag_may_be_spelled_in_several_ways(storage, in_head, in_blocks):
     """Dell ECS quotes it in some answers, and not in others; proxies make it weak."""
 
@@ -70,8 +71,8 @@ def test_a_size_that_is_stated_nowhere_is_an_error(storage, stated, cls):
         loaded(*place_of(storage, server))
 
 
-@pytest.mark.parametrize("storage", FILES)
-@pytest.mark.parametrize("code", ["InvalidObjectState", "BlobBeingRehydrated"])
+@each_row("storage", FILES)
+@each_row("code", ["InvalidObjectState", "BlobBeingRehydrated"])
 def test_an_archived_object_is_to_be_restored_and_needs_no_rights_regression(storage, code):
     def change(request, answer):
         if "range" in request.headers and answer.handler.command == "GET":
@@ -111,9 +112,9 @@ def signed_query(kind, now_s):
     }[kind]
 
 
-@pytest.mark.parametrize("storage", ["http", "hf"])
-@pytest.mark.parametrize("kind", ["CloudFront", "AWS", "GCS", "SAS", "lifetime", "milliseconds"])
-@pytest.mark.parametrize("ahead_s", [-HOUR_S, 0, 1000, HOUR_S])
+@each_row("storage", ["http", "hf"])
+@each_row("kind", ["CloudFront", "AWS", "GCS", "SAS", "lifetime", "milliseconds"])
+@each_row("ahead_s", [-HOUR_S, 0, 1000, HOUR_S])
 def test_the_server_alone_decides_whether_its_signed_url_has_ended_regression(storage, kind, ahead_s):
     """`ahead_s`: how far this machine's clock is ahead of the server's."""
     server_s = time.time() - ahead_s
@@ -141,7 +142,7 @@ def test_azure_alone_decides_whether_a_sas_has_ended_regression(ahead_s):
         loaded(f"{server.url.removesuffix('/object')}/a.safetensors?{sas}", {})
 
 
-@pytest.mark.parametrize("host", ["localhost", "LOCALHOST", "LocalHost", "127.1", "0x7f.0.0.1", "127.0.0.1"])
+@each_row("host", ["localhost", "LOCALHOST", "LocalHost", "127.1", "0x7f.0.0.1", "127.0.0.1"])
 def test_the_host_of_an_endpoint_is_signed_as_it_is_sent_regression(host):
     """botocore signs a name in small letters; libcurl sends it as it is written, and addresses in dotted numbers."""
     with one_file() as server:

@@ -14,6 +14,7 @@ import safetensors
 import safetensors.numpy
 import safetensors.torch
 import torch
+from each_row import each_row
 
 import streamer
 from streamer.compat import safetensors as ours
@@ -36,7 +37,7 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "model.safetensors"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("theirs", "mine", "name"),
     [
         (safetensors, ours, "safe_open"),
@@ -134,7 +135,7 @@ def test_what_is_not_there_or_closed_is_told_in_their_words() -> None:
         assert isinstance(caught.value, streamer.UsageError)
 
 
-@pytest.mark.parametrize("name", [each for each in streamer.__all__ if each.endswith("Error")])
+@each_row("name", [each for each in streamer.__all__ if each.endswith("Error")])
 def test_an_error_passes_from_process_to_process_regression(name: str) -> None:
     kind = getattr(streamer, name)
     with pytest.raises(ours.SafetensorError) as caught, raised_as_safetensors():
@@ -183,11 +184,9 @@ class Tied(torch.nn.Module):
         self.c = torch.nn.Parameter(torch.zeros(2))
 
 
-@pytest.mark.parametrize(
-    "left_out", [["a.weight"], ["b.weight"], [], ["a.weight", "b.weight"], ["c"], ["a.weight", "c"]], ids=str
-)
-@pytest.mark.parametrize("more", [{}, {"d": torch.ones(1)}], ids=["", "more"])
-@pytest.mark.parametrize("strict", [True, False])
+@each_row("left_out", [["a.weight"], ["b.weight"], [], ["a.weight", "b.weight"], ["c"], ["a.weight", "c"]])
+@each_row("more", [{}, {"d": torch.ones(1)}])
+@each_row("strict", [True, False])
 def test_a_model_is_loaded_as_safetensors_loads_it(
     tmp_path: Path, left_out: list[str], more: dict[str, torch.Tensor], strict: bool
 ) -> None:
@@ -309,8 +308,8 @@ VIEWS = {
 }
 
 
-@pytest.mark.parametrize("way", ["save", "save_file", "save_model"])
-@pytest.mark.parametrize("view", VIEWS)
+@each_row("way", ["save", "save_file", "save_model"])
+@each_row("view", VIEWS)
 def test_the_values_that_a_view_shows_are_saved_regression(view: str, way: str, tmp_path: Path) -> None:
     path, tensor = tmp_path / "a.safetensors", VIEWS[view].clone() if view == "plain" else VIEWS[view]
     if way == "save":

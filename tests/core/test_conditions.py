@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import sizes
+from each_row import each_row
 
 from streamer.core.conditions import Condition, Event
 from streamer.core.store.parallel import in_parallel
@@ -124,8 +125,8 @@ def _no_collector() -> Iterator[None]:
     gc.enable()
 
 
-@pytest.mark.parametrize("event", STEPS)
-@pytest.mark.parametrize("call", [send, ask, wait_for_news, wait_for_event])
+@each_row("event", STEPS)
+@each_row("call", [send, ask, wait_for_news, wait_for_event])
 def test_an_interrupt_at_any_step_ends_a_wait_regression(call: Any, event: str) -> None:
     at = 1
     while True:

@@ -8,6 +8,7 @@ import re
 
 import house
 import pytest
+from each_row import each_row
 
 from streamer.core import errors
 
@@ -32,7 +33,7 @@ def test_the_drawing_shows_every_class_once():
     assert sorted(drawn) == sorted(errors.__all__)
 
 
-@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+@each_row("cls", CLASSES)
 def test_each_class_is_documented_and_can_be_raised(cls):
     assert cls.__doc__
     error = cls("it broke", uri="s3://bucket/key", hint="Mend it")
@@ -40,7 +41,7 @@ def test_each_class_is_documented_and_can_be_raised(cls):
     assert isinstance(error, errors.StreamerError)
 
 
-@pytest.mark.parametrize(("name", "builtin"), BUILTINS.items())
+@each_row(("name", "builtin"), BUILTINS.items())
 def test_a_class_is_also_the_builtin_a_caller_expects(name, builtin):
     assert issubclass(getattr(errors, name), builtin)
 

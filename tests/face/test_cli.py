@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from click.testing import CliRunner
+from each_row import each_row
 from safetensors.torch import save_file
 
 from streamer import plugins
@@ -133,7 +134,7 @@ def test_an_error_is_told_to_programs(tmp_path: Path) -> None:
     assert "No such file or folder" in told["message"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("arguments", "told"),
     [
         (["pull"], "Missing argument 'URI'"),

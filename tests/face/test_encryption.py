@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
+from each_row import each_row
 from encryption_reference import decrypted, divided, encrypted, key_id
 from faults.catalogue import Fault
 from faults.flips import flips_always, flips_once
@@ -65,9 +66,9 @@ def are_equal(loaded: dict[str, torch.Tensor], tensors: dict[str, torch.Tensor])
     )
 
 
-@pytest.mark.parametrize("hide_names", [False, True])
-@pytest.mark.parametrize("max_shard_bytes", ["5GB", "1MB"])
-@pytest.mark.parametrize("tensors", [some_tensors, large_tensors])
+@each_row("hide_names", [False, True])
+@each_row("max_shard_bytes", ["5GB", "1MB"])
+@each_row("tensors", [some_tensors, large_tensors])
 def test_what_was_encrypted_is_loaded_again(
     tmp_path: Path, tensors: Callable[[], dict[str, torch.Tensor]], max_shard_bytes: str, hide_names: bool
 ) -> None:

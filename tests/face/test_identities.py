@@ -16,6 +16,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
 import pytest
+from each_row import each_row
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save
@@ -225,7 +226,7 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize("part", OTHERS)
+@each_row("part", OTHERS)
 def test_the_cache_holds_no_other_object_of_equal_size_and_version_regression(part, tmp_path):
     of_a, of_b, options = OTHERS[part]
     cached = streamer.Options(cache_dir=tmp_path / "cache")
@@ -239,7 +240,7 @@ def test_the_cache_holds_no_other_object_of_equal_size_and_version_regression(pa
     assert not any("password" in str(each) for each in (tmp_path / "cache").rglob("*"))
 
 
-@pytest.mark.parametrize("part", [each for each in OTHERS if each != "path"])
+@each_row("part", [each for each in OTHERS if each != "path"])
 def test_a_pull_keeps_no_file_of_another_object_regression(part, tmp_path):
     of_a, of_b, options = OTHERS[part]
     with two_files() as host:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
+from each_row import each_row
 
 import streamer
 
@@ -312,7 +313,7 @@ def header_of(**entries):
 U8 = {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("content", "error"),
     [
         (b"", streamer.HeaderError),
@@ -369,7 +370,7 @@ def test_several_unusual_indexes_are_ambiguous(tmp_path):
         streamer.load(tmp_path)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("arguments", "error", "message"),
     [
         (("/nonexistent/model",), streamer.ObjectNotFoundError, "/nonexistent/model"),

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from each_row import each_row
 from safetensors.torch import save_file
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
@@ -159,7 +160,7 @@ def _generator() -> Iterator[Any]:
     yield from model().parameters()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("target", "words"),
     [
         (lambda: nn.Linear, "not type. Make a module of this class first"),

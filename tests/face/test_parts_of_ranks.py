@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 from click.testing import CliRunner
+from each_row import each_row
 from safetensors.torch import save_file
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
 
@@ -66,9 +67,9 @@ NAMED: dict[str, Callable[[Sequence[Path]], Any]] = {
 }
 
 
-@pytest.mark.parametrize("dim", [0, 1])
-@pytest.mark.parametrize("named", sorted(NAMED))
-@pytest.mark.parametrize("verb", sorted(VERBS))
+@each_row("dim", [0, 1])
+@each_row("named", sorted(NAMED))
+@each_row("verb", sorted(VERBS))
 def test_the_part_of_a_rank_is_no_tensor_regression(tmp_path: Path, verb: str, named: str, dim: int) -> None:
     uri = NAMED[named](saved_by_ranks(tmp_path, dim))
     with pytest.raises(streamer.FormatError, match=r"'w' is the part of one rank.*streamer.dcp.StorageReader"):
@@ -114,7 +115,7 @@ def test_what_one_process_saves_is_whole(tmp_path: Path, how: dict[str, Any]) ->
     assert all(torch.equal(loaded[name], each) for name, each in WHOLE.items())
 
 
-@pytest.mark.parametrize("text", ["{", "[]", "3", "null", '{"w": 3}', '{"w": {"saved_offsets": "1"}}', "[" * 9999])
+@each_row("text", ["{", "[]", "3", "null", '{"w": 3}', '{"w": {"saved_offsets": "1"}}', "[" * 9999])
 def test_another_value_of_that_name_ends_no_load(tmp_path: Path, text: str) -> None:
     save_file(WHOLE, tmp_path / "model.safetensors", {"DCP_SHARDING_INFO": text})
     assert streamer.load(tmp_path).keys() == WHOLE.keys()

@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 import torch
 from adlfs import AzureBlobFileSystem
+from each_row import each_row
 from fsspec.implementations.memory import MemoryFileSystem
 from gcsfs.core import GCSFileSystem
 from huggingface_hub import constants
@@ -557,7 +558,7 @@ def matches(case: Case, row: Row) -> bool:
     return row.section == case.section and case.says in row.line
 
 
-@pytest.mark.parametrize("scheme", [point.name for point in enabled() if is_builtin(point)])
+@each_row("scheme", [point.name for point in enabled() if is_builtin(point)])
 def test_every_scheme_has_an_example_and_its_install_line(scheme: str) -> None:
     assert f"{scheme}://" in PAGE
     assert (f"Install: the extra `{EXTRAS[scheme]}`" if scheme in EXTRAS else "Install: nothing") in PAGE
@@ -585,7 +586,7 @@ OPTIONS = {
 }
 
 
-@pytest.mark.parametrize("section", OPTIONS)
+@each_row("section", OPTIONS)
 def test_every_option_of_the_page_exists(section: str) -> None:
     text = PAGE.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
     cells = re.findall(r"^\| (`[^|]+) \|", text, re.MULTILINE)

@@ -6,7 +6,7 @@ import doctest
 from importlib import import_module
 
 import house
-import pytest
+from each_row import each_row
 
 import streamer
 
@@ -17,7 +17,7 @@ MODULES = sorted(
 )
 
 
-@pytest.mark.parametrize("module", MODULES)
+@each_row("module", MODULES)
 def test_the_examples_of_a_module_give_what_they_say(module: str) -> None:
     results = doctest.testmod(import_module(module), extraglobs={"streamer": streamer}, optionflags=doctest.ELLIPSIS)
     assert results.attempted

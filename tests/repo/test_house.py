@@ -11,6 +11,7 @@ from pathlib import Path
 
 import house
 import pytest
+from each_row import each_row
 
 import streamer
 
@@ -89,7 +90,7 @@ def test_the_names_for_authors_of_plugins_are_exactly_these():
         assert getattr(streamer.plugins, name).__doc__
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+@each_row("path", EXAMPLES)
 def test_what_a_plugin_needs_has_a_stable_address(path):
     """`streamer` for its users, `streamer.plugins` and the contract for authors of plug-ins."""
     imported = re.findall(r"^ *(?:from|import) (streamer(?:\.\w+)*)", path.read_text(), re.MULTILINE)

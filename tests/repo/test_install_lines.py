@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from each_row import each_row
 
 from streamer.backends.builtin_storages import EXTRAS, install_hint
 
@@ -41,7 +42,7 @@ def test_no_page_and_no_message_installs_by_name_regression() -> None:
     assert not found
 
 
-@pytest.mark.parametrize("scheme", EXTRAS)
+@each_row("scheme", EXTRAS)
 def test_a_hint_names_the_extra_and_no_command_regression(scheme: str) -> None:
     hint = install_hint(scheme) or ""
     assert f"streamer[{EXTRAS[scheme]}]" in hint

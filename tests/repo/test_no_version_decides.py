@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import house
-import pytest
+from each_row import each_row
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -78,7 +78,7 @@ def test_no_requirement_ends_at_a_version() -> None:
     assert {re.split(r"[<=>~\[ ]", each)[0] for each in capped} == set(CAPPED)
 
 
-@pytest.mark.parametrize("extra", ["", "s3", "gcs", "azure", "http", "hf"])
+@each_row("extra", ["", "s3", "gcs", "azure", "http", "hf"])
 def test_every_requirement_of_a_user_has_a_lower_bound_that_is_run(extra: str) -> None:
     """`make test-lowest` installs exactly these."""
     project = tomllib.loads((house.ROOT / "pyproject.toml").read_text())["project"]

@@ -63,7 +63,7 @@ def test_no_other_file_uses_a_private_name_of_a_library() -> None:
     assert {module: names for module, names in found.items() if names} == {}
 
 
-@pytest.mark.parametrize("module", FENCES)
+@each_row("module", FENCES)
 def test_each_of_them_has_a_check(module: str) -> None:
     used = {name for _, name in fences.private_names(MODULES[module])}
     assert used

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
+from each_row import each_row
 from faults.outage_report import rows_in, table
 from faults.outages import OUTAGES
 
@@ -25,7 +25,7 @@ def test_every_event_names_a_test() -> None:
     assert [row for row in ROWS if not NAMED.search(row)] == []
 
 
-@pytest.mark.parametrize("name", OUTAGES)
+@each_row("name", OUTAGES)
 def test_every_outage_is_listed_as_it_describes_itself(name: str) -> None:
     assert f"| `{name}` | {OUTAGES[name].summary} |\n" in PAGE
 

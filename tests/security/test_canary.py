@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch
+from each_row import each_row
 from faults.catalogue import FAULTS
 from faults.server import FaultServer
 from safetensors.torch import save, save_file
@@ -70,7 +71,7 @@ def load(uri: Any, options: Any = None) -> None:
 S3_SECRETS = {"key": "AKIDEXAMPLE", "secret": CANARY, "token": CANARY}
 
 
-@pytest.mark.parametrize("fault", [name for name, fault in FAULTS.items() if fault.ends and not fault.is_silent])
+@each_row("fault", [name for name, fault in FAULTS.items() if fault.ends and not fault.is_silent])
 def test_through_every_fault_of_a_signed_load(tmp_path, caplog, fault):
     save_file({"weight": torch.arange(60_000.0)}, tmp_path / "a.safetensors")
     with FaultServer(tmp_path, lambda asked: FAULTS[fault] if asked.number > 0 else None) as server:
@@ -113,8 +114,8 @@ HTTP_SECRETS: dict[str, Callable[[str], tuple[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("secret", HTTP_SECRETS)
-@pytest.mark.parametrize("error", HTTP_ERRORS)
+@each_row("secret", HTTP_SECRETS)
+@each_row("error", HTTP_ERRORS)
 def test_through_every_answer_of_a_web_server(caplog, error, secret):
     if (error, secret) == ("no range", "cache"):
         pytest.skip("a cache asks for the whole, and so gets no wrong range")
@@ -160,7 +161,7 @@ NO_SERVER: dict[str, tuple[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("case", NO_SERVER)
+@each_row("case", NO_SERVER)
 def test_where_nobody_answers(caplog, monkeypatch, case):
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     with nothing_is_shown(caplog):

@@ -11,6 +11,7 @@ from typing import Any
 
 import fsspec
 import pytest
+from each_row import each_row
 from fsspec.implementations.http import HTTPFileSystem
 from servers.places import base
 from servers.scripted_http import Answer, Request, Script, ScriptedServer
@@ -100,8 +101,8 @@ def test_neither_does_one_of_a_login_in_the_url_regression(foreign: ScriptedServ
     assert foreign.requests == []
 
 
-@pytest.mark.parametrize("host", ["169.254.169.254", "metadata.google.internal", "100.100.100.200"])
-@pytest.mark.parametrize("chain", URLS)
+@each_row("host", ["169.254.169.254", "metadata.google.internal", "100.100.100.200"])
+@each_row("chain", URLS)
 def test_a_redirect_in_a_chain_leads_to_no_metadata_server_regression(chain: str, host: str, tmp_path: Path) -> None:
     """It was asked, secret or not."""
     with ScriptedServer(b"", leading_to(f"http://{host}/latest")) as named:
@@ -128,7 +129,7 @@ def clients_in(value: Any) -> int:
     return ("get_client" in value) + sum(map(clients_in, value.values()))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("uri", "options", "guarded"),
     [
         ("simplecache::s3://bucket/x", {"s3": {"anon": True}}, 0),
@@ -167,8 +168,8 @@ def test_a_file_system_of_the_callers_own_is_left_as_it_is(foreign: ScriptedServ
     assert foreign.requests
 
 
-@pytest.mark.parametrize("chain", URLS)
-@pytest.mark.parametrize("name", ["ssl", "verify_ssl"])
+@each_row("chain", URLS)
+@each_row("name", ["ssl", "verify_ssl"])
 def test_certificates_are_checked_inside_of_a_chain_too_regression(chain: str, name: str, tmp_path: Path) -> None:
     """``ssl=False`` was obeyed there."""
     with ScriptedServer(CONTENTS[chain]) as server:

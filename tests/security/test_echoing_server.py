@@ -14,6 +14,7 @@ from urllib.parse import quote, unquote
 
 import pytest
 import torch
+from each_row import each_row
 from hypothesis import given
 from hypothesis import strategies as st
 from latin_rows import latin_rows
@@ -57,12 +58,12 @@ PLACES: dict[str, Callable[[Answer, str], None]] = {
 }
 
 
-@pytest.mark.parametrize(("asked", "place", "shape"), latin_rows(ASKED, PLACES, SHAPES))
+@each_row(("asked", "place", "shape"), latin_rows(ASKED, PLACES, SHAPES))
 def test_what_a_server_repeats_is_not_shown(caplog, asked, shape, place):
     look_for_secret(caplog, asked, shape, place, status=403)
 
 
-@pytest.mark.parametrize("asked", ASKED)
+@each_row("asked", ASKED)
 def test_nor_is_it_told_of_an_outage(caplog, asked):
     look_for_secret(caplog, asked, "as it is", "message", status=503)
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from each_row import each_row
 from servers.hostile import Poured, pour
 from servers.places import STORES, Place, azure, base, gcs, hub, s3
 from servers.scripted_http import Answer, Request, ScriptedServer
@@ -129,9 +130,9 @@ def load(place: Place, server: ScriptedServer, options: Options) -> dict[str, An
     return streamer.load(uri, storage_options=storage_options, options=options)
 
 
-@pytest.mark.parametrize("length", [None, str(3 << 30)])
-@pytest.mark.parametrize("status", [200, 400])
-@pytest.mark.parametrize("place", STORES)
+@each_row("length", [None, str(3 << 30)])
+@each_row("status", [200, 400])
+@each_row("place", STORES)
 def test_an_endless_answer_is_refused(place: Place, status: int, length: str | None) -> None:
     poured = Poured()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import traceback
 
 import pytest
+from each_row import each_row
 from frames import shown_by_us
 from servers.background import served
 from servers.places import base
@@ -59,11 +60,11 @@ def test_a_token_that_s3_repeats_is_not_shown_regression(status: int, where: str
     assert TOKEN not in told_of(caught.value)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("uri", "options"),
     [("s3://bucket/folder", {"key": "k", "secret": "s"}), ("gs://bucket/folder", {"token": "anon"})],
 )
-@pytest.mark.parametrize("status", [403, 407, 502])
+@each_row("status", [403, 407, 502])
 def test_the_password_of_a_proxy_is_not_shown_regression(
     monkeypatch: pytest.MonkeyPatch, uri: str, options: dict[str, str], status: int
 ) -> None:

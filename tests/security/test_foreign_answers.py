@@ -6,6 +6,7 @@ import socket
 import threading
 
 import pytest
+from each_row import each_row
 from servers.places import PLACES
 from servers.raw_tcp import asked, speaking
 from servers.scripted_http import Answer, Request, ScriptedServer
@@ -38,7 +39,7 @@ def refused(
 # --- S3 ---------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("body", "kind", "words"),
     [
         (f"<!doctype html><html><title>Console</title>{ESCAPE}".encode(), "text/html", "'<!doctype html>"),
@@ -86,8 +87,8 @@ def test_an_error_page_is_called_one(status: int) -> None:
     assert "The answer is a web page and none of S3's" in str(refused("s3", status, b"<html>no</html>")[0])
 
 
-@pytest.mark.parametrize("region", ["evil.example", "evil.example/", "a" * 70, "-a"])
-@pytest.mark.parametrize("status", [301, 400])
+@each_row("region", ["evil.example", "evil.example/", "a" * 70, "-a"])
+@each_row("status", [301, 400])
 def test_a_region_that_is_none_is_the_servers_fault_regression(region: str, status: int) -> None:
     """The caller's options were blamed."""
     body = f"<Error><Code>AuthorizationHeaderMalformed</Code><Region>{region}</Region></Error>".encode()
@@ -159,7 +160,7 @@ def test_a_port_without_tls_is_said_to_want_none(place: str) -> None:
     assert "try http://" in str(error)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "answer",
     [
         b"",
@@ -172,7 +173,7 @@ def test_a_port_without_tls_is_said_to_want_none(place: str) -> None:
         b"HTTP/1.1 200 OK\r\nb'x' + b'y'\r\n\r\n",
     ],
 )
-@pytest.mark.parametrize("place", ["file", "azure"])
+@each_row("place", ["file", "azure"])
 def test_whatever_is_not_http_is_an_error_of_the_storage(place: str, answer: bytes) -> None:
     def speaker(connection: socket.socket, stopping: threading.Event) -> None:
         asked(connection)

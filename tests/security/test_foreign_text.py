@@ -11,6 +11,7 @@ import traceback
 import pytest
 import torch
 from click.testing import CliRunner
+from each_row import each_row
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import save, save_file
@@ -42,7 +43,7 @@ def test_printable_text_is_one_line_of_letters(text: str) -> None:
     assert printable(text) == text or not text.isprintable()
 
 
-@pytest.mark.parametrize("name", errors.__all__)
+@each_row("name", errors.__all__)
 def test_every_error_shows_foreign_text_as_letters(name):
     cls = getattr(errors, name)
     error = cls(EVIL, uri=f"s3://bucket/{EVIL}", hint=EVIL)
@@ -75,7 +76,7 @@ ANSWERS = {
 }
 
 
-@pytest.mark.parametrize("lies", ANSWERS)
+@each_row("lies", ANSWERS)
 def test_an_answer_of_a_web_server(lies):
     script = lambda asked, answer: ANSWERS[lies](answer) if asked.begin > 100_000 else None  # noqa: E731
     with (

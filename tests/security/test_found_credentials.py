@@ -11,6 +11,7 @@ import google.auth
 import google.oauth2.credentials
 import pytest
 from azure.core.credentials import AccessToken
+from each_row import each_row
 from frames import shown_by_us
 from huggingface_hub import constants
 from servers.places import base
@@ -82,8 +83,8 @@ def told_of(error: BaseException) -> str:
     return "".join(traceback.format_exception(error)) + "\n".join([str(error), repr(vars(error)), *shown_by_us(error)])
 
 
-@pytest.mark.parametrize("status", [400, 401, 403, 404])
-@pytest.mark.parametrize("place", [s3, hub, azure, gcs])
+@each_row("status", [400, 401, 403, 404])
+@each_row("place", [s3, hub, azure, gcs])
 def test_a_token_that_was_found_and_comes_back_is_not_shown_regression(
     place: Any, status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from each_row import each_row
 from frames import shown_by_us
 
 import streamer
@@ -28,9 +29,7 @@ OF_UNICODE = [form for form in FORMS if form.startswith(("s3", "gs", "az", "abfs
 OF_UNICODE += [f"http://user:{{}}@{NOBODY}/x", "http://{}/x"]
 
 
-@pytest.mark.parametrize(
-    ("form", "letter"), [*((form, "\ud800") for form in FORMS), *((form, "\udcff") for form in OF_UNICODE)], ids=ascii
-)
+@each_row(("form", "letter"), [*((form, "\ud800") for form in FORMS), *((form, "\udcff") for form in OF_UNICODE)])
 def test_half_a_character_in_a_url_is_the_callers_mistake_regression(form: str, letter: str) -> None:
     """Python's UnicodeEncodeError came out, or a wrong option, a broken plug-in, a malformed SAS was told of."""
     uri = form.format(letter)

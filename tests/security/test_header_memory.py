@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from each_row import each_row
 
 import streamer
 from streamer.core.engine import plan
@@ -101,7 +102,7 @@ def peak_of(parse, data: bytes) -> float:
     return 1 + peak / len(data)
 
 
-@pytest.mark.parametrize("kind", HEADERS)
+@each_row("kind", HEADERS)
 def test_a_header_costs_ten_times_its_size_at_most_regression(kind: str) -> None:
     """Escapes took 44 times their size, and a malformed header 57 times."""
     text = HEADERS[kind].encode()
@@ -109,7 +110,7 @@ def test_a_header_costs_ten_times_its_size_at_most_regression(kind: str) -> None
     assert peak_of(lambda: parse_header(data, len(data), uri="test"), data) < MOST_TIMES
 
 
-@pytest.mark.parametrize("kind", INDEXES)
+@each_row("kind", INDEXES)
 def test_an_index_costs_ten_times_its_size_at_most(kind: str) -> None:
     data = INDEXES[kind].encode()
     assert peak_of(lambda: parse_index(data, uri="test"), data) < MOST_TIMES
@@ -136,7 +137,7 @@ def test_metadata_has_a_number_of_members_at_most() -> None:
         parse_header(data, len(data), uri="test")
 
 
-@pytest.mark.parametrize("size", [1000, 1020, 1024, 1025, 2000, 65_000])
+@each_row("size", [1000, 1020, 1024, 1025, 2000, 65_000])
 def test_a_value_is_read_whole_wherever_the_window_ends(size: int) -> None:
     """The first window has 1024 characters: what it cuts is read in the next one."""
     for rest in range(30):
@@ -203,7 +204,7 @@ PICKLES = {
 }
 
 
-@pytest.mark.parametrize("kind", PICKLES)
+@each_row("kind", PICKLES)
 def test_a_pickle_costs_130_times_its_size_at_most(kind: str) -> None:
     data = b"\x80\x04" + PICKLES[kind] * (SIZE // len(PICKLES[kind]) // 3) + b"."
     assert peak_of(lambda: read_plain(data, {}, {}), data) < MOST_TIMES_OF_PICKLE

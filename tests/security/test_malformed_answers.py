@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from each_row import each_row
 from servers.places import Place, azure, base, gcs, hub, s3, web
 from servers.scripted_http import Answer, Request, ScriptedServer
 
@@ -79,8 +80,8 @@ def test_an_etag_that_is_not_of_ascii_is_none() -> None:
         assert streamer.load(web(server)[0]) == {}
 
 
-@pytest.mark.parametrize("status", [404, 500])
-@pytest.mark.parametrize("place", [web, s3, gcs, hub, azure])
+@each_row("status", [404, 500])
+@each_row("place", [web, s3, gcs, hub, azure])
 def test_a_request_id_that_is_not_of_ascii_is_left_out(place: Place, status: int) -> None:
     def script(request: Request, answer: Answer) -> None:
         names = ("x-amz-request-id", "x-ms-request-id", "X-GUploader-UploadID", "x-ms-error-code", "x-goog-generation")
@@ -148,13 +149,13 @@ def answering(body: bytes, kind: str, **headers: str) -> Script:
     return lambda request, answer: answer.become(200, body, Content_Type=kind, **headers)
 
 
-@pytest.mark.parametrize("size", [*BAD_SIZES, "Infinity", "-Infinity", "NaN"])
+@each_row("size", [*BAD_SIZES, "Infinity", "-Infinity", "NaN"])
 def test_a_size_that_no_file_has_in_a_listing_of_json(size: str) -> None:
     assert is_the_servers_fault(failure(gcs, answering(gcs_listing(gcs_entry(size)), "application/json")))
     assert is_the_servers_fault(failure(hub, answering(f"[{hub_entry(size)}]".encode(), "application/json")))
 
 
-@pytest.mark.parametrize("size", ["-1", str(1 << 63), str(1 << 64), "9" * 4400, "1e400", "many", ""])
+@each_row("size", ["-1", str(1 << 63), str(1 << 64), "9" * 4400, "1e400", "many", ""])
 def test_a_size_that_no_file_has_in_a_listing_of_xml(size: str) -> None:
     assert is_the_servers_fault(failure(s3, answering(s3_listing(s3_entry(size)), "application/xml")))
     assert is_the_servers_fault(failure(azure, answering(azure_listing(azure_entry(size)), "application/xml")))
@@ -182,8 +183,8 @@ DOCUMENTS = {
 }
 
 
-@pytest.mark.parametrize("name", DOCUMENTS)
-@pytest.mark.parametrize("place", [gcs, hub])
+@each_row("name", DOCUMENTS)
+@each_row("place", [gcs, hub])
 def test_a_document_that_is_none(place: Place, name: str) -> None:
     assert is_the_servers_fault(failure(place, answering(DOCUMENTS[name], "application/json")))
 
@@ -264,8 +265,8 @@ TEXTS = {
 }
 
 
-@pytest.mark.parametrize("name", TEXTS)
-@pytest.mark.parametrize("place", [s3, azure])
+@each_row("name", TEXTS)
+@each_row("place", [s3, azure])
 def test_a_text_that_is_no_listing(place: Place, name: str) -> None:
     assert is_the_servers_fault(failure(place, answering(TEXTS[name], "application/xml")))
 
@@ -291,8 +292,8 @@ def test_a_header_that_is_no_number_or_not_of_utf_8(place: Place) -> None:
 # --- shapes -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("framework", ["pt", "np"])
-@pytest.mark.parametrize("shape", [[0, 2**63, 4], [0, 2**62, 4], [2**64 - 1, 0], [0, 2**63 - 1]])
+@each_row("framework", ["pt", "np"])
+@each_row("shape", [[0, 2**63, 4], [0, 2**62, 4], [2**64 - 1, 0], [0, 2**63 - 1]])
 def test_an_empty_tensor_that_no_library_can_hold_regression(tmp_path: Path, shape: list[int], framework: str) -> None:
     """torch's TypeError or RuntimeError, or numpy's ValueError, came out of it."""
     header = json.dumps({"a": {"dtype": "F32", "shape": shape, "data_offsets": [0, 0]}}).encode()

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from each_row import each_row
 
 import streamer
 
@@ -44,7 +45,7 @@ def test_storage_options_of_a_wrong_type_are_in_no_frame_regression(options: Any
     assert SECRET not in shown(lambda: streamer.load("s3://bucket/x", storage_options=options))
 
 
-@pytest.mark.parametrize("uri", URIS.values(), ids=URIS)
+@each_row("uri", URIS.values())
 def test_a_url_that_something_was_done_to_is_refused_and_not_shown_regression(uri: Any) -> None:
     """It was taken for the path of a file, and shown whole."""
     assert SECRET not in shown(lambda: streamer.load(uri))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
+from each_row import each_row
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -48,12 +48,12 @@ SHOWN = [
 ]
 
 
-@pytest.mark.parametrize(("uri", "shown"), SHOWN)
+@each_row(("uri", "shown"), SHOWN)
 def test_a_url_is_shown_without_its_secrets(uri: str, shown: str) -> None:
     assert redact(uri) == shown
 
 
-@pytest.mark.parametrize("uri", [uri for uri, _ in SHOWN])
+@each_row("uri", [uri for uri, _ in SHOWN])
 def test_redacting_twice_changes_nothing_more(uri: str) -> None:
     assert redact(redact(uri)) == redact(uri)
 

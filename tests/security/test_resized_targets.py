@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from each_row import each_row
 from safetensors.torch import save, save_file
 from servers.gated_files import GatedFileSystem
 
@@ -98,8 +99,8 @@ REPLACEMENTS: dict[str, Callable[[torch.Tensor], object]] = {
 }
 
 
-@pytest.mark.parametrize("replace", REPLACEMENTS.values(), ids=REPLACEMENTS)
-@pytest.mark.parametrize("step", [1, 2])
+@each_row("replace", REPLACEMENTS.values())
+@each_row("step", [1, 2])
 def test_a_target_that_got_other_memory_is_not_called_filled_regression(
     tmp_path: Path, replace: Callable[[torch.Tensor], object], step: int
 ) -> None:

@@ -6,6 +6,7 @@ import re
 import time
 
 import pytest
+from each_row import each_row
 from servers.places import PLACES
 from servers.raw_tcp import Speaker, repeating, speaking
 from servers.scripted_http import Answer, Request, ScriptedServer
@@ -41,7 +42,7 @@ def failure(place: str, speaker: Speaker, options: Options = QUICK) -> tuple[Tra
         return caught.value, time.monotonic() - began
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("place", "name"), [*((place, "headers without end") for place in PLACES), *(("file", name) for name in SLOW)]
 )
 def test_headers_that_do_not_end_are_given_up_regression(place: str, name: str) -> None:

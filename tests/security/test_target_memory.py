@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from each_row import each_row
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.lib.stride_tricks import as_strided
@@ -64,7 +65,7 @@ def freed(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-@pytest.mark.parametrize(("pair", "message"), REFUSED.values(), ids=REFUSED)
+@each_row(("pair", "message"), REFUSED.values())
 def test_a_target_without_bytes_of_its_own_is_refused_before_the_first_byte(
     tmp_path: Path, pair: Callable[[], Pair], message: str
 ) -> None:
@@ -90,7 +91,7 @@ TAKEN: dict[str, Callable[[], Pair]] = {
 }
 
 
-@pytest.mark.parametrize("pair", TAKEN.values(), ids=TAKEN)
+@each_row("pair", TAKEN.values())
 def test_targets_that_lie_beside_each_other_or_are_tied_are_filled(tmp_path: Path, pair: Callable[[], Pair]) -> None:
     targets = dict(zip("ab", pair(), strict=True))
     load_ones_into(targets, tmp_path)
@@ -148,7 +149,7 @@ def load_ones_into(targets: Mapping[str, Any], folder: Path) -> None:
     streamer.load_into(folder, targets, framework=framework, progress=False)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("target", "framework"),
     [
         (1.0, "pt"),
@@ -158,7 +159,6 @@ def load_ones_into(targets: Mapping[str, Any], folder: Path) -> None:
         (np.frombuffer(bytes(12), np.float32), "np"),
         (np.ma.masked_array(np.zeros(3, np.float32), [True, False, True]), "np"),
     ],
-    ids=["a number", "nothing", "a text", "a scalar", "read-only", "masked"],
 )
 def test_what_cannot_be_filled_is_refused_before_a_byte_is_read_regression(tmp_path, target, framework):
     """Another library's exception came out of it, or the masked values stayed."""
@@ -288,8 +288,8 @@ TIED: dict[str, Callable[[], Pair]] = {
 }
 
 
-@pytest.mark.parametrize("dtype", [None, "float16"])
-@pytest.mark.parametrize("pair", TIED.values(), ids=TIED)
+@each_row("dtype", [None, "float16"])
+@each_row("pair", TIED.values())
 def test_tied_targets_take_the_same_bytes_only_regression(
     tmp_path: Path, pair: Callable[[], Pair], dtype: str | None
 ) -> None:

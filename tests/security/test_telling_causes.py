@@ -11,6 +11,7 @@ from typing import Any
 import fsspec
 import pytest
 import torch
+from each_row import each_row
 from fsspec.implementations.memory import MemoryFileSystem
 from safetensors.torch import save
 from servers.scripted_http import ScriptedServer
@@ -175,7 +176,7 @@ HARMLESS = {
 }
 
 
-@pytest.mark.parametrize("option", HARMLESS)
+@each_row("option", HARMLESS)
 def test_what_is_no_secret_stays_in_the_text(option):
     text = f"no connection to {HARMLESS[option]} over there"
     assert SecretTexts("s3://bucket/key", HARMLESS).masked(text) == text

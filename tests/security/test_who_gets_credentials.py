@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 import pytest
+from each_row import each_row
 from servers.scripted_http import ScriptedServer
 
 import streamer
@@ -85,7 +86,7 @@ FOREIGN_HOSTS = """
 """
 
 
-@pytest.mark.parametrize("host", AZURES_OWN.split())
+@each_row("host", AZURES_OWN.split())
 def test_a_host_of_azures_own_gets_credentials(host: str) -> None:
     assert is_azure_host(host)
     store = AzureStore(f"abfss://c@{host}/a", {"sas_token": SAS, "skip_instance_cache": True})
@@ -112,7 +113,7 @@ CREDENTIALS: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
 }
 
 
-@pytest.mark.parametrize("host", FOREIGN_HOSTS.split())
+@each_row("host", FOREIGN_HOSTS.split())
 def test_a_host_that_is_not_azures_gets_none(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AZURE_STORAGE_SAS_TOKEN", SAS)
     assert not is_azure_host(host)
@@ -120,8 +121,8 @@ def test_a_host_that_is_not_azures_gets_none(host: str, monkeypatch: pytest.Monk
         streamer.load(f"abfss://c@{host}/a.safetensors")
 
 
-@pytest.mark.parametrize(("options", "environment"), CREDENTIALS.values(), ids=CREDENTIALS)
-@pytest.mark.parametrize("scheme", ["az", "abfs", "abfss"])
+@each_row(("options", "environment"), CREDENTIALS.values())
+@each_row("scheme", ["az", "abfs", "abfss"])
 def test_a_foreign_host_in_an_azure_url_hears_nothing(
     scheme: str, options: dict[str, Any], environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -204,7 +205,7 @@ def test_an_s3_endpoint_cannot_name_a_region_that_is_a_host(
     assert foreign.requests == []
 
 
-@pytest.mark.parametrize(
+@each_row(
     "bucket",
     [
         "evil.com",

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 from azure.core.exceptions import ClientAuthenticationError, DecodeError, HttpResponseError, ServiceRequestError
+from each_row import each_row
 
 from streamer.backends.azure.errors import Request, raise_login_error, raise_storage_error
 from streamer.backends.client.answer_times import answer_times
@@ -53,7 +54,7 @@ def told(error: Exception, request: Request = ASKED, attempts: int | None = 2) -
     return caught.value
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("status", "code", "cls"),
     [
         (404, "BlobNotFound", ObjectNotFoundError),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 import pytest
+from each_row import each_row
 
 from streamer.backends.http.azure import is_for_azure, open_azure
 from streamer.core.errors import UnknownSchemeError
@@ -13,7 +14,7 @@ from streamer.core.options.limits import Limits
 FILE = "https://account.blob.core.windows.net/container/model.safetensors"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("uri", "options", "environment", "expected"),
     [
         (FILE, {}, {}, False),

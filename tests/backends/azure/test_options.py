@@ -8,6 +8,7 @@ from typing import Any
 
 import fsspec.config
 import pytest
+from each_row import each_row
 
 from streamer.backends.azure.options import filled_options
 from streamer.backends.azure.urls import parse_url
@@ -31,7 +32,7 @@ def filled(uri: str, given: dict[str, Any], **environment: str) -> dict[str, Any
     return filled_options(parse_url(uri), given, names)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("uri", "given", "environment", "connection"),
     [
         # (URL, arguments, AZURE_STORAGE_…, what adlfs is told to connect to; None leaves it to adlfs)
@@ -120,7 +121,7 @@ def test_options_of_fsspecs_configuration_count(monkeypatch: pytest.MonkeyPatch)
     assert filled("az://c/a", {})["connection_string"].startswith(ENDPOINT)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("uri", "given", "told"),
     [
         ("az://c/a", {}, "AZURE_STORAGE_ACCOUNT_NAME"),

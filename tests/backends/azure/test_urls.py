@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from each_row import each_row
 
 from streamer.backends.azure.urls import parse_url
 from streamer.backends.blob_urls import is_blob_url
@@ -13,7 +14,7 @@ from streamer.core.errors import UsageError
 SAS = "sv=2024-11-04&sp=rl&sig=CANARY%3D"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("uri", "is_one"),
     [
         ("https://account.blob.core.windows.net/container/a", True),
@@ -48,7 +49,7 @@ DFS = "account.dfs.core.windows.net"
 BLOB = "account.blob.core.windows.net"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("uri", "expected"),
     [
         ("az://c/m/a", ("c", "m/a", None, None, None)),
@@ -81,7 +82,7 @@ def test_a_url_is_taken_apart(uri: str, expected: tuple[Any, ...]) -> None:
     assert "CANARY" not in repr(url)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "uri",
     [
         "az://",
@@ -107,10 +108,10 @@ def test_a_url_without_a_container_or_with_more_than_a_sas_is_refused(uri: str) 
     assert "CANARY" not in str(caught.value)
 
 
-@pytest.mark.parametrize("scheme", ["az", "abfs", "https"])
-@pytest.mark.parametrize("sas", ["", "&sv=2024-11-04&sig=CANARY"])
-@pytest.mark.parametrize("version", ["snapshot=2024-01-01T00:00:00Z", "versionid=2024", "versionId=2024"])
-@pytest.mark.parametrize("is_last", [False, True])
+@each_row("scheme", ["az", "abfs", "https"])
+@each_row("sas", ["", "&sv=2024-11-04&sig=CANARY"])
+@each_row("version", ["snapshot=2024-01-01T00:00:00Z", "versionid=2024", "versionId=2024"])
+@each_row("is_last", [False, True])
 def test_a_version_or_a_snapshot_of_a_blob_is_refused_by_name_regression(
     scheme: str, sas: str, version: str, is_last: bool
 ) -> None:

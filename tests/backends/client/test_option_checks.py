@@ -7,6 +7,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from each_row import each_row
 from frames import shown_by_us
 
 import streamer
@@ -62,7 +63,7 @@ def refused(place: str, options: dict[str, Any]) -> OptionError:
     return caught.value
 
 
-@pytest.mark.parametrize(("place", "options"), WRONG, ids=ascii)
+@each_row(("place", "options"), WRONG)
 def test_a_value_of_the_wrong_type_is_named_regression(place: str, options: dict[str, Any]) -> None:
     """They were a `PluginError`, a failure of the client or of the network, or nothing at all."""
     error = refused(place, options)

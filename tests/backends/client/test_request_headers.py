@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from each_row import each_row
 
 import streamer
 from streamer.backends.client.request_headers import check_headers, fault_of
@@ -15,7 +16,7 @@ def test_a_header_that_can_be_sent_has_no_fault(name: str, value: str) -> None:
     assert fault_of(name, value) is None
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "value", "fault"),
     [
         (
@@ -50,7 +51,7 @@ def test_a_load_with_such_a_header_is_refused_before_any_request(where: str) -> 
         streamer.load("http://127.0.0.1:9/m.safetensors", storage_options=options)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "name", ["content-encoding", "content-length", "content-range", "trailer", "transfer-encoding", "range", "host"]
 )
 def test_headers_that_describe_a_body_or_a_range_are_refused_regression(name: str) -> None:

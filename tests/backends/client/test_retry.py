@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 
 import pytest
+from each_row import each_row
 
 from streamer.backends.client import retry
 from streamer.backends.client.answer_times import answer_times
@@ -25,7 +26,7 @@ from streamer.core.outages.transient import UNKNOWN_HOST
 TIMES = answer_times(Limits(connect_timeout_s=10, first_byte_timeout_s=30))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("error", "expected"),
     [
         (ConnectError("reset"), True),

@@ -6,6 +6,7 @@ import os
 import secrets
 
 import pytest
+from each_row import each_row
 
 from streamer import _native
 from streamer._route import Route
@@ -72,7 +73,7 @@ def test_a_way_is_the_one_of_the_reads(server):
     assert Route(server, {"proxy": PROXY}).lookup().has_server_answered
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("error", "expected"),
     [
         (HttpStatusError("busy", status=503), True),

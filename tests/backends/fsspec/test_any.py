@@ -12,6 +12,7 @@ from typing import Any
 
 import fsspec
 import pytest
+from each_row import each_row
 from fsspec.asyn import AsyncFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
@@ -209,7 +210,7 @@ def test_a_reader_that_is_let_go_closes_its_file(memory: MemoryFileSystem, tmp_p
     assert file.closed
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("answer", "cls"),
     [
         (b"", TruncatedError),
@@ -255,7 +256,7 @@ def test_the_signature_of_a_url_is_in_no_message_repr_or_traceback() -> None:
     assert "CANARY" not in "\n".join(shown).replace('"faulty://x?sig=CANARY"', "")  # a line of this test
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("uri", "hint"),
     [
         ("gs://bucket/key", "the extra streamer[gcs]"),
@@ -278,11 +279,11 @@ def test_an_unknown_scheme_says_what_to_install(uri: str, hint: str, monkeypatch
     assert hint in str(caught.value)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("scheme", "meant"),
     [("s4", "s3"), ("S33", "s3"), ("htps", "https"), ("hhtp", "http"), ("fiel", "file"), ("huggingface", "hf")],
 )
-@pytest.mark.parametrize("chain", ["", "simplecache::"])
+@each_row("chain", ["", "simplecache::"])
 def test_a_scheme_with_a_typo_is_met_with_the_nearest(scheme: str, meant: str, chain: str) -> None:
     with pytest.raises(UnknownSchemeError) as caught:
         opened(f"{chain}{scheme}://bucket/model")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import traceback
 
 import pytest
+from each_row import each_row
 from servers.scripted_http import Answer, Request, ScriptedServer
 
 import streamer
@@ -18,9 +19,9 @@ REFUSALS = {
 }
 
 
-@pytest.mark.parametrize("query", ["", f"?sig={SECRET}"])
-@pytest.mark.parametrize("archive", ["zip://m.safetensors", "tar://m.safetensors"])
-@pytest.mark.parametrize("status", REFUSALS)
+@each_row("query", ["", f"?sig={SECRET}"])
+@each_row("archive", ["zip://m.safetensors", "tar://m.safetensors"])
+@each_row("status", REFUSALS)
 def test_a_refusal_of_the_server_of_an_archive_is_not_a_missing_file_regression(
     status: int, archive: str, query: str
 ) -> None:

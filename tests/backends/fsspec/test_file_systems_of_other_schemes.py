@@ -14,6 +14,7 @@ import pytest
 import s3fs
 import torch
 import transformers
+from each_row import each_row
 from safetensors.numpy import save
 
 import streamer
@@ -60,7 +61,7 @@ ENTRIES: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("entry", ENTRIES)
+@each_row("entry", ENTRIES)
 def test_every_entry_names_both_storages_regression(entry: str) -> None:
     """The file system took the URL for a path, and said that it failed, or that a bucket named "gs:" is missing."""
     fs = s3fs.S3FileSystem(key="k", secret="s", endpoint_url="http://127.0.0.1:9")

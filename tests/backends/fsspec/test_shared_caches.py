@@ -17,6 +17,7 @@ from typing import Any
 import fsspec
 import pytest
 import torch
+from each_row import each_row
 from fsspec.implementations.local import LocalFileSystem
 from pulls import wait_for
 from safetensors.torch import save, save_file
@@ -327,8 +328,8 @@ ASKED = {
 }
 
 
-@pytest.mark.parametrize("what", ASKED)
-@pytest.mark.parametrize("cache", CACHES)
+@each_row("what", ASKED)
+@each_row("cache", CACHES)
 def test_a_copy_is_of_one_version_and_one_login_regression(cache: str, what: str, tmp_path: Path) -> None:
     """Files of equal size took the copy of one another, whatever their versions were."""
     path, options, version, day = ASKED[what]
@@ -353,8 +354,8 @@ def test_a_copy_is_of_one_version_and_one_login_regression(cache: str, what: str
     assert seen[2] == seen[1]  # the copy was read the second time
 
 
-@pytest.mark.parametrize("keeps_attributes", [True, False])
-@pytest.mark.parametrize("cache", CACHES)
+@each_row("keeps_attributes", [True, False])
+@each_row("cache", CACHES)
 def test_a_copy_is_of_one_endpoint_regression(
     cache: str, keeps_attributes: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

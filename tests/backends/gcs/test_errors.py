@@ -6,6 +6,7 @@ import traceback
 from typing import Any
 
 import pytest
+from each_row import each_row
 from google.auth import exceptions as google
 
 from streamer.backends.gcs.errors import Answer, Caller, raise_storage_error, refusal
@@ -28,7 +29,7 @@ def document(reason: Any) -> dict[str, Any]:
     return {"error": {"code": 400, "message": "CANARY", "errors": [{"reason": reason, "message": "CANARY"}]}}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("status", "caller", "cls"),
     [
         (400, KNOWN, HttpStatusError),
@@ -55,7 +56,7 @@ def test_each_status_has_its_class_and_facts(status: int, caller: Caller, cls: t
     assert "CANARY" not in str(error)
 
 
-@pytest.mark.parametrize("reason", ["has spaces", "CANARY\n", "x" * 100, 7, None, ["forbidden"], {}])
+@each_row("reason", ["has spaces", "CANARY\n", "x" * 100, 7, None, ["forbidden"], {}])
 def test_a_reason_that_is_no_word_is_not_shown(reason: Any) -> None:
     assert Answer(403, document(reason)).reason is None
 
@@ -65,7 +66,7 @@ def test_an_answer_without_a_reason_is_borne(told: Any) -> None:
     assert refusal(Answer(403, told), KNOWN, "gs://bucket/key").code is None
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("error", "cls"),
     [
         (google.DefaultCredentialsError("absent"), CredentialsError),

@@ -13,6 +13,7 @@ from typing import Any
 import gcsfs
 import google.auth.credentials
 import pytest
+from each_row import each_row
 from fsspec.config import conf
 from google.auth.exceptions import DefaultCredentialsError, RefreshError
 
@@ -47,7 +48,7 @@ def file_system(credentials: Any) -> Any:
     return SimpleNamespace(credentials=credentials, renewal=threading.Lock())
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("uri", "root", "shown"),
     [
         ("gs://b/k", "b/k", "gs://b/k"),
@@ -76,7 +77,7 @@ def test_the_configuration_of_fsspec_fills_what_is_left_open(monkeypatch: pytest
     assert filled_options({"project": "given"}, {}) == {"token": "anon", "project": "given"}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("given", "environment", "expected"),
     [
         ({}, {}, {}),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from each_row import each_row
 
 from streamer.backends.hf.answers import next_page
 from streamer.core.errors import StorageError
@@ -16,7 +17,7 @@ def following(*links: str, endpoint: str = MIRROR) -> str | None:
     return next_page(links, endpoint + TREE, endpoint, "hf://o/m")
 
 
-@pytest.mark.parametrize(
+@each_row(
     "parameters",
     [
         '; rel="next"',
@@ -47,7 +48,7 @@ def test_a_last_page_has_no_next_one(links):
     assert following(*links) is None
 
 
-@pytest.mark.parametrize(
+@each_row(
     "link",
     ["", "<", f"{MIRROR}{NEXT}; rel=next", f"<{MIRROR}{NEXT}>; rel=", f"<{MIRROR}{NEXT}> rel=next", "<x>; rel=€"],
 )
@@ -64,8 +65,8 @@ def test_two_next_pages_are_one_too_many():
         following(f'<{MIRROR}{TREE}?cursor=a>; rel="next", <{MIRROR}{TREE}?cursor=b>; rel="next"')
 
 
-@pytest.mark.parametrize("endpoint", [MIRROR, "https://mirror"])
-@pytest.mark.parametrize("origin", ["https://huggingface.co", "http://10.0.0.1:5000/behind", ""])
+@each_row("endpoint", [MIRROR, "https://mirror"])
+@each_row("origin", ["https://huggingface.co", "http://10.0.0.1:5000/behind", ""])
 def test_the_link_of_the_origin_is_asked_from_the_mirror_regression(endpoint, origin):
     assert following(f'<{origin}{NEXT}>; rel="next"', endpoint=endpoint) == endpoint + NEXT
 

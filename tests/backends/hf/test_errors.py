@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
+from each_row import each_row
 
 from streamer.backends.hf.client import refusal
 from streamer.core import errors
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("status", "code", "has_token", "expected"),
     [
         (401, "GatedRepo", False, errors.AccessDeniedError),

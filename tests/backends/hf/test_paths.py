@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from each_row import each_row
 from huggingface_hub.utils import parse_hf_uri
 from huggingface_hub.utils._validators import validate_repo_id
 from hypothesis import example, given
@@ -12,7 +13,7 @@ from streamer.backends.hf.paths import parse_uri
 from streamer.core.errors import UsageError
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("uri", "kind", "revision", "path", "root"),
     [
         ("hf://a/b", "model", "main", "", "a/b"),
@@ -37,7 +38,7 @@ def test_a_url_names_kind_repository_revision_and_path_as_huggingface_hub_does(u
     assert (theirs.type, theirs.id, theirs.revision or "main", theirs.path_in_repo) == (kind, "a/b", revision, path)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "uri",
     [
         "hf://",

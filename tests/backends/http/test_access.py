@@ -7,6 +7,7 @@ from base64 import b64encode
 from types import SimpleNamespace
 
 import pytest
+from each_row import each_row
 
 from streamer.backends.client.proxy import environment_proxy
 from streamer.backends.http.client import access_of
@@ -18,7 +19,7 @@ def basic(text):
     return {"authorization": "Basic " + b64encode(text.encode()).decode()}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("url", "options", "expected"),
     [
         ("https://a/", {}, {}),
@@ -38,7 +39,7 @@ def test_credentials_become_headers_the_closest_to_the_request_winning(url, opti
     assert dict(access_of(url, options).headers) == expected
 
 
-@pytest.mark.parametrize(
+@each_row(
     "options",
     [
         {"headers": {"Range": "bytes=0-1"}},
@@ -73,7 +74,7 @@ def test_unverified_tls_and_foreign_loops_are_refused(options):
         merged_options(options)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("options", "expected"),
     [
         ({}, None),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
+from each_row import each_row
 
 from streamer.backends.http.index_page import names_in
 from streamer.core.options.limits import Limits
@@ -10,7 +10,7 @@ from streamer.core.options.limits import Limits
 URL = "https://host:8443/models/small/"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("link", "name"),
     [
         ("a.safetensors", "a.safetensors"),
@@ -27,7 +27,7 @@ def test_a_direct_child_is_found(link, name):
     assert names_in(f'<pre><a href="{link}">x</a>', URL, Limits()) == [name]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "link",
     [
         "../",

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from each_row import each_row
 
 from streamer.backends.http.probe import expiry_of, version_in
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("query", "expected"),
     [
         ("X-Amz-Date=20300101T000000Z&X-Amz-Expires=3600", 1893459600.0),

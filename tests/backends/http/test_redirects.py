@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from each_row import each_row
 
 from streamer.backends.client.redirects import Hop, next_hop, quoted
 from streamer.core.errors import RedirectError
@@ -14,7 +15,7 @@ def follow(url, location):
     return next_hop(Hop(url, GIVEN), location, "uri")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("url", "location", "expected"),
     [
         ("https://a/x", "https://a/y", "https://a/y"),
@@ -30,7 +31,7 @@ def test_headers_go_along_within_an_origin(url, location, expected):
     assert (hop.url, hop.headers) == (expected, GIVEN)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("url", "location"),
     [
         ("https://a/x", "https://b/x"),
@@ -48,7 +49,7 @@ def test_headers_stay_behind_where_the_origin_differs(url, location):
     assert "@" not in hop.url
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("url", "location"),
     [
         ("https://a/x", "http://a/x"),
@@ -77,8 +78,8 @@ LOCAL = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("host", LOCAL)
-@pytest.mark.parametrize("before", ["http://a.example/x", "http://10.0.0.1/x", "http://8.8.8.8/x"])
+@each_row("host", LOCAL)
+@each_row("before", ["http://a.example/x", "http://10.0.0.1/x", "http://8.8.8.8/x"])
 def test_only_this_machine_leads_to_its_own_addresses(before, host):
     with pytest.raises(RedirectError, match=r"(loopback|link-local|metadata server's) address"):
         follow(before, f"http://{host}:8080/x")
@@ -86,11 +87,11 @@ def test_only_this_machine_leads_to_its_own_addresses(before, host):
     assert allowed.headers == {}
 
 
-@pytest.mark.parametrize(
+@each_row(
     "host",
     ["%6cocalhost", "127.0.0%2e1", "%31%36%39.254.169.254", "metadata%2egoogle.internal", "\uff4cocalhost", "a%25b"],
 )
-@pytest.mark.parametrize("may_be_local", [True, False])
+@each_row("may_be_local", [True, False])
 def test_a_host_that_libcurl_would_decode_is_refused_regression(host, may_be_local):
     """It was taken for a name, and libcurl would have asked this machine."""
     with pytest.raises(RedirectError, match="not a URL"):
@@ -122,7 +123,7 @@ def test_other_addresses_and_those_beside_the_server_are_followed(before, after)
     assert follow(f"http://{before}/x", f"http://{after}/y").url == f"http://{after}/y"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "expected"),
     [
         ("/a b", "/a%20b"),

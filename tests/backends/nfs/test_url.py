@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from each_row import each_row
 
 from streamer import _native
 from streamer.backends.nfs.store import NfsStore, NfsUrl, streamer_open_store, streamer_source_kind
@@ -16,11 +17,11 @@ needs_client = pytest.mark.skipif(not _native.has_nfs, reason="this build has no
 SECRET = "hunter2-secret"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "path",
     ["/export/model", "/a b", "/plus+percent%20.bin", "/größe", "/a#b", "/what?.bin", "/model-?.safetensors", "/a@b:c"],
 )
-@pytest.mark.parametrize("query", ["", "?version=3&uid=0"])
+@each_row("query", ["", "?version=3&uid=0"])
 def test_a_path_is_taken_letter_by_letter(path: str, query: str) -> None:
     url = NfsUrl.parse(f"nfs://host{path}{query}", {})
     assert url.path == path
@@ -35,7 +36,7 @@ def test_a_port_behind_the_server_and_options_of_the_caller_count() -> None:
     assert str(NfsUrl.parse("nfs://[::1]:2050", {})) == "nfs://[::1]/?version=4&nfsport=2050"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("uri", "options"),
     [
         ("nfs://host/a?readahead=1", {}),

@@ -10,6 +10,7 @@ from urllib.parse import quote, unquote
 
 import numpy as np
 import pytest
+from each_row import each_row
 from nobody import as_nobody
 
 import streamer
@@ -228,7 +229,7 @@ def test_a_file_holds_no_files(tmp_path: Path) -> None:
     assert PosixStore(str(tmp_path)).find(str(tmp_path / "file")) == []
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("kind", "is_remote", "needs_cache"),
     [
         (0x6969, True, True),
@@ -240,7 +241,6 @@ def test_a_file_holds_no_files(tmp_path: Path) -> None:
         (0xEF53, False, False),
         (None, False, False),
     ],
-    ids=["nfs", "smb2", "cifs", "9p", "fuse", "lustre", "ext4", "unknown"],
 )
 def test_a_file_system_of_another_machine_or_that_needs_the_page_cache_is_recognised(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: int | None, is_remote: bool, needs_cache: bool
@@ -284,8 +284,8 @@ def special(path: Path, kind: str) -> None:
         path.mkdir()
 
 
-@pytest.mark.parametrize("kind", ["a FIFO", "a socket", "a folder"])
-@pytest.mark.parametrize("is_linked", [False, True])
+@each_row("kind", ["a FIFO", "a socket", "a folder"])
+@each_row("is_linked", [False, True])
 def test_what_is_no_file_and_has_the_name_of_a_shard_is_an_error_regression(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, is_linked: bool
 ) -> None:

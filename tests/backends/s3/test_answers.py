@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from typing import Any
 
-import pytest
+from each_row import each_row
 
 from streamer import _native
 from streamer.backends.s3.answers import Composite, digest_in_head, digest_of_parts
@@ -16,7 +16,7 @@ SHA256 = base64.b64encode(bytes(32)).decode()
 ETAG_OF_PARTS = '"9b2cf535f27731c974343645a3985328-6"'
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("answer", "algorithm"),
     [
         ({"ChecksumCRC32C": CRC32C}, "crc32c"),
@@ -36,7 +36,7 @@ def test_a_checksum_of_the_whole(answer: dict[str, str], algorithm: str) -> None
     assert (digest.algorithm, [part.end for part in digest.parts]) == (algorithm, [9])
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("answer", "reason"),
     [
         ({}, "without a checksum"),
@@ -73,7 +73,7 @@ def test_parts_with_their_sizes_are_digests() -> None:
     assert _native.crc("crc32c", b"123456789") == 0xE3069283
 
 
-@pytest.mark.parametrize(
+@each_row(
     "parts",
     [
         [],

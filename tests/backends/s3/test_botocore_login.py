@@ -11,6 +11,7 @@ import pytest
 import torch
 from aiobotocore.credentials import AioCredentials
 from aiobotocore.session import AioSession
+from each_row import each_row
 from safetensors.torch import save_file
 from servers.scripted_http import ScriptedServer
 
@@ -114,8 +115,8 @@ def test_a_login_is_shared_unless_it_is_not_to_be() -> None:
     assert shared_login(alone) is not shared_login(alone)
 
 
-@pytest.mark.parametrize("more", [{}, {"requester_pays": True}], ids=["plain", "botocore's client"])
-@pytest.mark.parametrize("process", ["echo no JSON", "true", "sh /absent/script", "/absent/program"])
+@each_row("more", [{}, {"requester_pays": True}])
+@each_row("process", ["echo no JSON", "true", "sh /absent/script", "/absent/program"])
 def test_a_process_that_gives_no_keys_is_named_regression(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, process: str, more: dict[str, Any]
 ) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from botocore import exceptions as boto
 from botocore.exceptions import ClientError
+from each_row import each_row
 
 from streamer.backends.s3.errors import LoginError, error_code, storage_error
 from streamer.core.errors import (
@@ -32,7 +33,7 @@ def answer(status: int, code: str, *, region: str | None = None, header: str | N
     return ClientError({"Error": error, "ResponseMetadata": metadata}, "GetObject")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("status", "code", "cls"),
     [
         (404, "NoSuchKey", ObjectNotFoundError),
@@ -91,7 +92,7 @@ def test_the_region_of_an_ordinary_refusal_is_no_redirect() -> None:
     assert isinstance(storage_error(answer(403, "AccessDenied", header="eu-west-1"), "", "bucket"), AccessDeniedError)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("error", "cls"),
     [
         (boto.NoCredentialsError(), CredentialsError),
@@ -135,7 +136,7 @@ def test_the_answer_to_a_head_has_no_code_of_its_own(error: Any, code: str | Non
     assert error_code(error) == code
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("cause", "cls", "words"),
     [
         (ClientError({"Error": {"Code": "AccessDenied"}}, "AssumeRole"), CredentialsError, "role or identity"),

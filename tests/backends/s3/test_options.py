@@ -10,6 +10,7 @@ import fsspec.config
 import pytest
 from aiobotocore.config import AioConfig
 from aiobotocore.session import AioSession
+from each_row import each_row
 from s3fs import S3FileSystem
 
 from streamer.backends.aws_sessions import EnvironmentSession
@@ -79,7 +80,7 @@ def test_options_of_fsspecs_configuration_are_completed_not_hidden(monkeypatch: 
     assert options["endpoint_url"] == "http://given"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("options", "environment", "region"),
     [
         ({}, {}, None),
@@ -96,7 +97,7 @@ def test_aws_region_counts_where_nothing_else_names_a_region(
     assert client(options, environment).get("region_name") == region
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("options", "environment", "verify"),
     [
         ({}, {"SSL_CERT_FILE": "/ca.pem"}, "/ca.pem"),
@@ -177,8 +178,8 @@ def test_a_key_of_the_environment_with_a_line_end_is_told() -> None:
     filled_options({"key": "KEY", "secret": "SECRET"}, environment)
 
 
-@pytest.mark.parametrize("name", ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_DEFAULT_REGION", "AWS_REGION"])
-@pytest.mark.parametrize("around", ["{} ", "{}\n", "\t{}"])
+@each_row("name", ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_DEFAULT_REGION", "AWS_REGION"])
+@each_row("around", ["{} ", "{}\n", "\t{}"])
 def test_an_endpoint_or_region_with_a_space_around_it_is_told_regression(name: str, around: str) -> None:
     value = around.format("http://127.0.0.1:9000/" if "URL" in name else "us-east-1")
     options = {"key": "KEY", "secret": "SECRET"}

@@ -27,7 +27,7 @@ BUCKETS = [
 ]
 
 
-@pytest.mark.parametrize("offset_s", [3600, -3600, 61, -61, 30 * 365 * 86400, -50 * 365 * 86400])
+@each_row("offset_s", [3600, -3600, 61, -61, 30 * 365 * 86400, -50 * 365 * 86400])
 def test_a_clock_that_differs_is_told_by_its_date(offset_s: int) -> None:
     assert clock_offset_s(formatdate(NOW_S + offset_s, usegmt=True), NOW_S) == offset_s
 
@@ -37,7 +37,7 @@ def test_a_difference_that_the_network_may_make_is_none(offset_s: int) -> None:
     assert clock_offset_s(formatdate(NOW_S + offset_s, usegmt=True), NOW_S) == 0
 
 
-@pytest.mark.parametrize(
+@each_row(
     "date",
     [None, "", "yesterday", "Thu, 01 Jan 1970", "Wed, 99 Foo 2023 22:13:20 GMT", "Tue, 14 Nov 2023 22:13:20 -0000"],
 )

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 from botocore.utils import parse_timestamp
+from each_row import each_row
 
 from streamer.backends.aws_sessions import _time
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [
         "2026-01-02T03:04:05Z",

@@ -1,13 +1,13 @@
 """How much of a shard is read first: its header, and little more."""
 
-import pytest
+from each_row import each_row
 
 from streamer.core.checkpoint.catalog import LEAST_FIRST_BYTES, _first_bytes
 from streamer.core.options.options import Options
 from streamer.core.options.settings import resolve
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("size_bytes", "first_bytes"),
     [
         (10, 10),

@@ -12,6 +12,7 @@ import struct
 
 import pytest
 import torch
+from each_row import each_row
 from servers.scripted_http import ScriptedServer
 
 import streamer
@@ -93,7 +94,7 @@ def test_tensors_behind_a_hole_of_an_nfs_server(nfs_server, hole_bytes):
         path.unlink(missing_ok=True)
 
 
-@pytest.mark.parametrize("size", [2**31, 2**32, 2**32 + 1, 5 * TB, 2**53 + 1, 2**62])
+@each_row("size", [2**31, 2**32, 2**32 + 1, 5 * TB, 2**53 + 1, 2**62])
 def test_a_range_of_an_object_of_any_size_is_asked_for_and_checked(size):
     """The server makes its bytes up from their offsets; the engine checks `Content-Range` against the size."""
     end, begin = size - 1, size - 100_001
@@ -122,7 +123,7 @@ def cut(begin, end, block):
     return itertools.pairwise(borders)
 
 
-@pytest.mark.parametrize("hole_bytes", [*HOLES, 2**53 + 8, 2**60])
+@each_row("hole_bytes", [*HOLES, 2**53 + 8, 2**60])
 def test_a_header_of_an_object_of_any_size_gives_exact_offsets(hole_bytes):
     data = header_of(hole_bytes)
     size = len(data) + hole_bytes + len(tail_bytes())

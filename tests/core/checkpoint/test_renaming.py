@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from each_row import each_row
 
 import streamer
 from streamer.core.checkpoint.names import Renaming, prefix_hint
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("prefix", "rename", "stored", "expected"),
     [
         (None, None, "a.b", "a.b"),
@@ -37,7 +38,7 @@ def test_the_name_in_the_target(prefix: Any, rename: Any, stored: str, expected:
     assert Renaming(prefix, rename).name_of(stored) == expected
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("prefix", "rename", "words"),
     [
         (3, None, "prefix is text"),
@@ -81,7 +82,7 @@ def test_what_the_checkpoint_does_not_have_is_said() -> None:
     Renaming("model", {"h": "y"}).check_fits([])  # an empty checkpoint is an error, or none, elsewhere
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("stored", "targets", "words"),
     [
         ({"module.a.w"}, {"a.w"}, "checkpoint's names begin with 'module.': pass prefix='module.'"),

@@ -1,6 +1,7 @@
 """Choosing tensors: by name, pattern or predicate, and never silently fewer than asked for."""
 
 import pytest
+from each_row import each_row
 
 from streamer.core.checkpoint.selection import select
 from streamer.core.errors import UnknownTensorError, UsageError
@@ -12,7 +13,7 @@ def test_none_is_everything():
     assert select(None, AVAILABLE) is None
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("names", "chosen"),
     [
         ("odd0", {"odd0"}),
@@ -41,7 +42,7 @@ def test_a_name_that_looks_like_a_pattern_and_does_not_exist_is_one():
     assert select("odd[0]", ["odd0"]) == {"odd0"}
 
 
-@pytest.mark.parametrize("names", ["H.0.attn.weight", "H.*", "h.0", "ttn.weight", ["odd0", "absent"], "", "absent*"])
+@each_row("names", ["H.0.attn.weight", "H.*", "h.0", "ttn.weight", ["odd0", "absent"], "", "absent*"])
 def test_a_name_or_pattern_that_matches_nothing_is_refused(names):
     with pytest.raises(UnknownTensorError):
         select(names, AVAILABLE)
@@ -84,7 +85,7 @@ def test_an_empty_checkpoint_has_no_tensor_of_any_name():
         select("a", [])
 
 
-@pytest.mark.parametrize("names", [b"odd0", 1, 1.5, object(), [1], ["odd0", None], [b"odd0"], True])
+@each_row("names", [b"odd0", 1, 1.5, object(), [1], ["odd0", None], [b"odd0"], True])
 def test_another_type_is_the_callers_mistake(names):
     with pytest.raises(UsageError, match="names must") as caught:
         select(names, AVAILABLE)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import pytest
+from each_row import each_row
 
 from streamer.core.checkpoint.checkpoint_in_folder import are_of_one_folder
 
 
-@pytest.mark.parametrize("folder", ["/models/llama", "s3://bucket", "s3a://bucket/a/b", "gs://b/x y", "az://c", ""])
+@each_row("folder", ["/models/llama", "s3://bucket", "s3a://bucket/a/b", "gs://b/x y", "az://c", ""])
 def test_shards_of_one_folder_are_together(folder):
     assert are_of_one_folder(f"{folder}/a.safetensors", f"{folder}/model-00002-of-00003.safetensors")
 
 
-@pytest.mark.parametrize(
+@each_row(
     "other",
     [
         "s3://bucket/other/b.safetensors",

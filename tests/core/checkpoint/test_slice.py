@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from each_row import each_row
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -40,7 +41,7 @@ def test_any_index_gives_what_the_whole_tensor_would_give(key):
         assert np.array_equal(sliced[key], expected)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("key", "rows"),
     [
         (np.s_[1:3], (1, 3)),
@@ -59,10 +60,9 @@ def test_only_the_rows_of_the_first_dimension_are_read(key, rows):
     assert entry.end - 1000 <= rows[1] * row_bytes
 
 
-@pytest.mark.parametrize(
+@each_row(
     "key",
     ["x", b"x", 1.5, {}, {1}, max, (0, "x"), (..., "x"), slice("a"), slice(None, None, "x"), 4, -5, 10**30],
-    ids=repr,
 )
 def test_what_is_no_index_is_refused_before_anything_is_read_regression(key):
     """Python's, torch's or numpy's own error came out, mostly after the whole tensor was read."""
@@ -70,10 +70,8 @@ def test_what_is_no_index_is_refused_before_anything_is_read_regression(key):
         TensorSlice(ENTRY, lambda entry: pytest.fail("read"), NUMPY)[key]
 
 
-@pytest.mark.parametrize(
-    "key", [(0, 0, 0, 0), (..., 7), (..., 10**30), [9], np.array([True] * 9), slice(None, None, 0)], ids=repr
-)
-@pytest.mark.parametrize("made", [np.array, torch.tensor], ids=["numpy", "torch"])
+@each_row("key", [(0, 0, 0, 0), (..., 7), (..., 10**30), [9], np.array([True] * 9), slice(None, None, 0)])
+@each_row("made", [np.array, torch.tensor])
 def test_what_the_framework_refuses_is_an_error_of_the_tree_regression(key, made):
     with pytest.raises(TensorIndexError) as caught:
         TensorSlice(ENTRY, lambda entry: made(read(entry)), NUMPY, "s3://bucket/a")[key]

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from each_row import each_row
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -42,7 +43,7 @@ def test_the_parts_are_those_of_chunk_and_then_empty_ones(size: int, count: int)
     assert [list(range(*Slice(0, index, count).bounds(size))) for index in range(count)] == chunks
 
 
-@pytest.mark.parametrize(
+@each_row(
     "given",
     [(0, 0, 2, 0), (0, 2, 2), (0, -1, 2), (0, 0, 0), (0, 0, -1), (0, 0, 1, 0), ("0", 0, 1), (0, True, 2), (0, 0.0, 1)],
 )
@@ -115,7 +116,7 @@ def test_a_part_that_begins_or_ends_inside_of_a_byte_is_refused(dtype: str, shap
         sliced([stored("w", shape, dtype)], {"w": part}, ["w"])
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("shape", "part", "elements"),
     [
         ((10, 6), Slice(0, 1, 3), (24, 48)),  # rows
@@ -170,7 +171,7 @@ PLAN = {
 }
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "shape", "dim"),
     [
         ("model.embed_tokens.weight", (32, 8), 0),
@@ -222,9 +223,7 @@ def test_blocks_that_do_not_divide_a_dimension_are_refused(shape: tuple[int, ...
         sliced([stored("w", shape)], {"w": Slice(0, 0, 2, blocks=2)}, ["w"])
 
 
-@pytest.mark.parametrize(
-    "given", [(2, 2, {}), (0, 0, {}), ("0", 2, {}), (0, 2, None), (0, 2, {3: "colwise"}), (0, 2, {"a": 3})]
-)
+@each_row("given", [(2, 2, {}), (0, 0, {}), ("0", 2, {}), (0, 2, None), (0, 2, {3: "colwise"}), (0, 2, {"a": 3})])
 def test_a_plan_of_another_kind_is_refused(given: Any) -> None:
     with pytest.raises(streamer.UsageError):
         TensorParallel(*given)
@@ -290,7 +289,7 @@ def test_of_llama_3_8b_a_rank_of_eight_reads_what_the_page_says(rank: int) -> No
     assert [round(each / 1e9, 1) for each in figures] == [16.1, 2.0, 6.2, 1.4]
 
 
-@pytest.mark.parametrize(("rank", "size"), [(2, 2), (-1, 2), (0, 0), ("0", 2), (0, 1.5), (True, 2)])
+@each_row(("rank", "size"), [(2, 2), (-1, 2), (0, 0), ("0", 2), (0, 1.5), (True, 2)])
 def test_a_wrong_rank_is_told_of_the_argument_that_has_it_regression(rank: Any, size: Any) -> None:
     with pytest.raises(streamer.UsageError, match=f"^a TensorParallel cannot have rank {rank!r} of size {size!r}"):
         TensorParallel(rank, size, {})

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from each_row import each_row
 from encryption_reference import key_id
 from frames import shown_by_us
 
@@ -61,7 +62,7 @@ def test_a_key_service_wraps_a_key_for_each_checkpoint(tmp_path: Path) -> None:
         streamer.load(tmp_path / "three", key=kms)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("wrapped", "key_id"),
     [
         (KEY, "id"),
@@ -99,7 +100,7 @@ def test_a_key_is_bytes_a_file_a_variable_or_a_function(
         assert torch.equal(streamer.load(tmp_path / "model", key=key)["a"], TENSORS["a"])
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("key", "message"),
     [
         (b"x" * 31, "has 31 bytes, not 32"),
@@ -192,7 +193,7 @@ FAILURES: dict[str, Callable[[Path], object]] = {
 }
 
 
-@pytest.mark.parametrize("failure", FAILURES)
+@each_row("failure", FAILURES)
 def test_no_frame_of_ours_shows_a_key(failure: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_LONG_KEY", LONG.hex())
     (tmp_path / "long").write_text(LONG.hex())
@@ -252,7 +253,7 @@ def test_a_key_of_equal_bytes_is_refused_regression(
         assert "32 zero bytes, which anybody can guess" in caplog.text
 
 
-@pytest.mark.parametrize("text", ["correct horse battery staple 123", "a" * 32, "x" * 64, "hunter2", "é" * 16, ""])
+@each_row("text", ["correct horse battery staple 123", "a" * 32, "x" * 64, "hunter2", "é" * 16, ""])
 def test_a_file_of_words_is_no_key_regression(text: str, tmp_path: Path) -> None:
     (tmp_path / "key").write_text(text, encoding="utf-8")
     with pytest.raises(streamer.EncryptionKeyError, match="does not hold a key of 32 bytes that nobody can guess"):

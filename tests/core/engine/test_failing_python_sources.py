@@ -14,6 +14,7 @@ import time
 import traceback
 
 import pytest
+from each_row import each_row
 
 from streamer import Options, _native
 from streamer.core.engine.plan import Item, plan_reads
@@ -63,10 +64,9 @@ class UnspeakableError(Exception):
         raise ValueError("no text")
 
 
-@pytest.mark.parametrize(
+@each_row(
     "error",
     [asyncio.CancelledError(), SystemExit(3), KeyboardInterrupt(), GeneratorExit(), MemoryError(), PanicException("!")],
-    ids=lambda error: type(error).__name__,
 )
 def test_whatever_a_source_raises_ends_the_load_and_is_its_cause_regression(error):
     raised = error_of(session_of(raiser(error)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from each_row import each_row
 
 from streamer import Options
 from streamer.core.engine import tuning
@@ -99,9 +100,7 @@ def test_gpudirect_is_left_to_the_library_where_much_is_wanted(chosen):
     assert chosen("/0.0", wanted_bytes=much, gpudirect=False).gpudirect is False
 
 
-@pytest.mark.parametrize(
-    ("processors", "threads"), [(1, 2), (2, 3), (4, 5), (8, 5), (12, 8), (16, 12), (20, 16), (192, 16)]
-)
+@each_row(("processors", "threads"), [(1, 2), (2, 3), (4, 5), (8, 5), (12, 8), (16, 12), (20, 16), (192, 16)])
 def test_readers_for_a_device_leave_processors_to_the_copier_and_the_consumer(monkeypatch, processors, threads):
     monkeypatch.setattr(tuning, "processors", lambda: processors)
     assert warm_threads(devices=1) == threads

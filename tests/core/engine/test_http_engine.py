@@ -9,6 +9,7 @@ import socket
 import time
 
 import pytest
+from each_row import each_row
 from servers.scripted_http import ScriptedServer
 
 from streamer import Options
@@ -164,13 +165,13 @@ def without_etag(answer):
 LIES = [shorter_range, other_range, whole_object, error_under_200, compressed, without_etag]
 
 
-@pytest.mark.parametrize("lie", LIES, ids=lambda lie: lie.__name__)
+@each_row("lie", LIES)
 def test_an_answer_that_is_not_the_range_never_reaches_a_tensor(lie):
     with ScriptedServer(DATA, lambda _, answer: lie(answer)) as server, pytest.raises(errors.RangeResponseError):
         read_from(server, version='"v1"')
 
 
-@pytest.mark.parametrize("lie", LIES, ids=lambda lie: lie.__name__)
+@each_row("lie", LIES)
 def test_a_single_wrong_answer_is_asked_again(lie):
     with ScriptedServer(DATA, once(lie)) as server:
         assert read_from(server, version='"v1"')[0] == DATA
@@ -187,7 +188,7 @@ def test_more_bytes_than_the_range_are_refused():
         read_from(server)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("status", "body", "error"),
     [
         (404, b"<Error><Code>NoSuchKey</Code></Error>", errors.ObjectNotFoundError),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
+from each_row import each_row
 
 from streamer import Options
 from streamer.core.engine import tuning
@@ -12,7 +12,7 @@ from streamer.core.options.settings import resolve
 GIB = 1 << 30
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("processors", "wanted_bytes", "expected"),
     [
         (1, 100 * GIB, HttpReading(1, 64)),

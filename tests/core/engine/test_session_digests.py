@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
+from each_row import each_row
 
 from streamer import _native
 from streamer.core.engine.plan import Item, plan_reads
@@ -62,8 +63,8 @@ def read(source: Flipping, **options: int) -> tuple[list[bytes], ReadSession]:
     return found, session
 
 
-@pytest.mark.parametrize("threads", [1, 4])
-@pytest.mark.parametrize("at", [0, 200_000, len(DATA) - 1])
+@each_row("threads", [1, 4])
+@each_row("at", [0, 200_000, len(DATA) - 1])
 def test_a_wrong_item_is_read_again_and_confirmed_again(at: int, threads: int) -> None:
     source = Flipping(at, times=1)
     found, session = read(source, python_threads=threads)

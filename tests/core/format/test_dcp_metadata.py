@@ -15,6 +15,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from each_row import each_row
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.distributed._shard.sharded_tensor.metadata import TensorProperties as OldProperties
@@ -107,7 +108,7 @@ ALL_DTYPES = sorted(
 )
 
 
-@pytest.mark.parametrize("name", ALL_DTYPES)
+@each_row("name", ALL_DTYPES)
 def test_every_dtype_is_known(name):
     dtype = getattr(torch, name.removeprefix("torch."))
     chunk = ChunkStorageMetadata(torch.Size([0]), torch.Size([2]))
@@ -116,7 +117,7 @@ def test_every_dtype_is_known(name):
     assert found.dtype == name.removeprefix("torch.")
 
 
-@pytest.mark.parametrize("path", ["../x", "/etc/passwd", "s3://other/x", "a\\b", "", "a/../b", "%2e%2e/x", "a\0"])
+@each_row("path", ["../x", "/etc/passwd", "s3://other/x", "a\\b", "", "a/../b", "%2e%2e/x", "a\0"])
 def test_a_file_outside_of_the_folder_is_refused(path):
     with pytest.raises(streamer.FormatError, match="the file name") as caught:
         parsed(metadata(storage_data={MetadataIndex("w", [0, 0]): _StorageInfo(path, 0, 1)}))
@@ -128,7 +129,7 @@ def tensor(properties=None, size=(2,), chunks=((0,), (2,))):
     return TensorStorageMetadata(properties or TensorProperties(), size, [chunk])
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("changed", "told"),
     [
         ({"state_dict_metadata": None}, "state_dict_metadata is of type NoneType"),
@@ -148,7 +149,6 @@ def tensor(properties=None, size=(2,), chunks=((0,), (2,))):
         ({"storage_data": {MetadataIndex(1): _StorageInfo("a", 0, 1)}}, "a name is of type int"),
         ({"state_dict_metadata": {"w": Path.home}}, "in place of a TensorStorageMetadata"),
     ],
-    ids=lambda each: each if isinstance(each, str) else "",
 )
 def test_what_is_not_as_torch_writes_it_is_refused(changed, told):
     with pytest.raises(streamer.FormatError, match=told):
@@ -193,8 +193,8 @@ FOREIGN = {
 }
 
 
-@pytest.mark.parametrize("protocol", [2, 4, 5])
-@pytest.mark.parametrize("make", FOREIGN.values(), ids=FOREIGN)
+@each_row("protocol", [2, 4, 5])
+@each_row("make", FOREIGN.values())
 def test_objects_of_other_classes_beside_the_tensors_are_skipped_regression(make, protocol):
     plain = parsed(metadata())
     for derived in (False, True):

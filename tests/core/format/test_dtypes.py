@@ -1,6 +1,7 @@
 """Lengths of tensors: exact, in whole bytes, and overflowing where 64-bit integers do."""
 
 import pytest
+from each_row import each_row
 
 from streamer.core.errors import FormatError
 from streamer.core.format.dtypes import DTYPE_BITS, bit_length, bits_of, byte_length
@@ -18,12 +19,12 @@ def test_the_table_cannot_be_changed():
         DTYPE_BITS["F128"] = 128
 
 
-@pytest.mark.parametrize("dtype", [name for name in NAMES if name[1:].isdigit()])
+@each_row("dtype", [name for name in NAMES if name[1:].isdigit()])
 def test_the_number_in_a_name_is_its_size(dtype):
     assert bits_of(dtype) == int(dtype[1:])
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("shape", "dtype", "size_bytes"),
     [
         ((), "F64", 8),

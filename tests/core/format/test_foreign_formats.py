@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from each_row import each_row
 
 from streamer.core.errors import HeaderError
 from streamer.core.format.header import header_size_bytes, parse_header
@@ -42,8 +43,8 @@ KINDS = [
 ]
 
 
-@pytest.mark.parametrize(("data", "words"), KINDS, ids=[words[:20] for _, words in KINDS])
-@pytest.mark.parametrize("size", [30, 10**10])
+@each_row(("data", "words"), KINDS)
+@each_row("size", [30, 10**10])
 def test_another_kind_of_file_is_recognised(data: bytes, words: str, size: int) -> None:
     with pytest.raises(HeaderError) as caught:
         header_size_bytes(data, size, uri=URI)

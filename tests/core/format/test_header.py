@@ -8,6 +8,7 @@ from struct import pack
 import numpy as np
 import pytest
 import safetensors
+from each_row import each_row
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save
@@ -310,7 +311,7 @@ def test_the_length_is_judged_from_eight_bytes():
         header_size_bytes(pack("<Q", 100_000_001), 2**40, uri=URI)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("content", "words"),
     [
         (one("[2]"), ["tensor 'a'", "make 2 bytes", "[0, 1] hold 1"]),
@@ -336,7 +337,7 @@ def test_the_message_says_which_tensor_and_why(content, words):
 LONG = "the number 11111111111111111111… has too many digits"  # of 64 bits the largest one has twenty
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("content", "words"),
     [
         (one(f"[{'1' * 5000}]"), LONG),

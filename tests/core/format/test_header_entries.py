@@ -9,6 +9,7 @@ from struct import pack
 from typing import Any
 
 import pytest
+from each_row import each_row
 
 from streamer.core.errors import FormatError
 from streamer.core.format.header import Header, parse_header
@@ -103,7 +104,7 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("change", [*RIGHT.values(), *WRONG.values()], ids=[*RIGHT, *WRONG])
+@each_row("change", [*RIGHT.values(), *WRONG.values()])
 def test_both_readers_end_the_same(change: Callable[[list[str]], None], monkeypatch: pytest.MonkeyPatch) -> None:
     members = [member(index) for index in range(ENTRIES)]
     change(members)

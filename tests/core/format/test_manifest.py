@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from each_row import each_row
 
 from streamer.core.errors import ManifestError
 from streamer.core.format.header import TensorEntry
@@ -53,7 +54,7 @@ def tensor_of(document: Any) -> Any:
     return document["shards"]["a.safetensors"]["tensors"]["w"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "data",
     [
         b"",
@@ -85,7 +86,7 @@ def test_a_manifest_fits_the_shard_it_was_made_of() -> None:
     check_shard("a.safetensors", 120, ENTRIES, MANIFEST, uri="m")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("difference", "name", "size_bytes", "entries"),
     [
         ("has no shard 'b.safetensors'", "b.safetensors", 120, ENTRIES),

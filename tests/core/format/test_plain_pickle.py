@@ -12,6 +12,7 @@ import tracemalloc
 from pathlib import Path, PurePosixPath
 
 import pytest
+from each_row import each_row
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -51,8 +52,8 @@ class _Encode:
         return text.encode("latin1")
 
 
-@pytest.mark.parametrize("put", [b"r\xff\xff\xff\x07", b"p134217727\n", b"p+134_217_727\n", b"p 134217727\n"])
-@pytest.mark.parametrize("before", [b"", b"\x8c\x03abc", b"X\x03\0\0\0rrr", b"K\x05", b"I5\n", b"\x95" + bytes(8)])
+@each_row("put", [b"r\xff\xff\xff\x07", b"p134217727\n", b"p+134_217_727\n", b"p 134217727\n"])
+@each_row("before", [b"", b"\x8c\x03abc", b"X\x03\0\0\0rrr", b"K\x05", b"I5\n", b"\x95" + bytes(8)])
 def test_few_bytes_take_little_memory(put, before):
     """Python's unpickler makes room for any position at once: here for a gigabyte."""
     tracemalloc.start()

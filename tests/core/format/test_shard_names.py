@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from each_row import each_row
 from safetensors.torch import save_file
 
 import streamer
@@ -19,7 +20,7 @@ def some_of(total: int, *numbers: int, first: int = 1) -> list[str]:
     return [f"m-{number:05}-of-{total:05}.safetensors" for number in numbers or range(first, first + total)]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "names",
     [
         [],
@@ -36,7 +37,7 @@ def test_a_series_is_whole(names: list[str]) -> None:
     assert incomplete_series(names) == []
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("names", "described"),
     [
         ([ONE], f"1 of the 2 shards model-*-of-00002.safetensors (missing: {TWO})"),

@@ -9,6 +9,7 @@ import zipfile
 
 import pytest
 import torch
+from each_row import each_row
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -30,7 +31,7 @@ def told(data, begin, size_bytes):
 DTYPES = [name for name in TORCH_DTYPES if hasattr(torch, TORCH_DTYPES[name]) and not name.startswith(("F4", "F6"))]
 
 
-@pytest.mark.parametrize("name", DTYPES)
+@each_row("name", DTYPES)
 def test_the_place_is_told_from_what_is_around_it(name):
     for shape in ((), (1,), (0, 3), (5, 7), (70_000,), (2, 1, 3, 1, 2, 300, 2)):
         tensor = torch.randint(0, 2, shape, dtype=torch.uint8).to(getattr(torch, TORCH_DTYPES[name]))
@@ -100,7 +101,7 @@ def test_a_rewritten_archive_is_understood():
     assert stored_tensor(SavedArchive(data, b"", len(data))).shape == (3, 4)
 
 
-@pytest.mark.parametrize("change", CHANGES)
+@each_row("change", CHANGES)
 def test_a_changed_archive_is_not(change):
     data = rewritten(saved(torch.zeros(3, 4)), CHANGES[change])
     assert stored_tensor(SavedArchive(data, b"", len(data))) is None

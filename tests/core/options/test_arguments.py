@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from each_row import each_row
 from safetensors.torch import save_file
 
 import streamer
@@ -103,7 +104,7 @@ def test_a_wrong_argument_is_refused_before_anything_is_asked(call, argument, co
     assert connections == []
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("argument", "value", "message"),
     [
         ("uri", None, "a URI is non-empty text or a path, not NoneType. Give one, or a list of them"),
@@ -151,7 +152,7 @@ def test_what_is_right_stays_right(tmp_path: Path) -> None:
 OPTIONS = [*dataclasses.fields(streamer.Options)]
 
 
-@pytest.mark.parametrize("knob", OPTIONS, ids=lambda knob: knob.name)
+@each_row("knob", OPTIONS)
 def test_no_option_takes_another_type_or_no_number(knob):
     for value in ("three", float("nan"), float("inf"), [], {}, b"3", 3 + 0j, -1, 10**30, OTHER, True):
         if value is True and "low" not in knob.metadata:

@@ -14,6 +14,7 @@ import sys
 import fsspec
 import pytest
 import torch
+from each_row import each_row
 from google.auth.exceptions import DefaultCredentialsError
 from servers.hub import HubServer
 from servers.one_file import FILES, TENSORS, one_file, place_of
@@ -264,8 +265,8 @@ def test_a_blank_http_proxy_hides_none_from_the_engine_regression(checkpoint, re
         same(got, {name: reference[name] for name in got})
 
 
-@pytest.mark.parametrize("value", ["", " ", "\t\n"])
-@pytest.mark.parametrize("storage", FILES)
+@each_row("value", ["", " ", "\t\n"])
+@each_row("storage", FILES)
 def test_a_proxy_of_spaces_is_none_regression(monkeypatch, storage, value):
     for name in ("HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"):
         monkeypatch.setenv(name, value)

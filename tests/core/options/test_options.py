@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import FrozenInstanceError, fields, replace
 
 import pytest
+from each_row import each_row
 
 from streamer import OptionError, Options
 from streamer.core.options.settings import resolve
@@ -14,9 +15,7 @@ SWITCHES = ["allow_missing_shards", "check_memory", "direct_io", "gpudirect", "i
 FOLDERS = ["cache_dir"]
 
 
-@pytest.mark.parametrize(
-    "knob", [field.name for field in fields(Options) if field.name not in (*SWITCHES, *FOLDERS, *CHOICES)]
-)
+@each_row("knob", [field.name for field in fields(Options) if field.name not in (*SWITCHES, *FOLDERS, *CHOICES)])
 def test_every_knob_states_its_bounds_unit_and_reason_and_refuses_what_is_outside(knob):
     metadata = {field.name: field.metadata for field in fields(Options)}[knob]
     assert metadata["unit"]
@@ -58,7 +57,7 @@ def test_bytes_may_have_a_unit_in_python_and_in_the_environment_regression(monke
     assert resolve(None).stall_bytes_per_s == 1000
 
 
-@pytest.mark.parametrize("text", ["1Gb", "1gb", "0.1B", "a lot", "-1GB", "", "1 GB of memory"])
+@each_row("text", ["1Gb", "1gb", "0.1B", "a lot", "-1GB", "", "1 GB of memory"])
 def test_what_is_no_number_of_bytes_is_refused_with_an_example(text, monkeypatch):
     with pytest.raises(OptionError, match=r"memory_limit_bytes is not a number of bytes: .* 512MiB, 1GB"):
         Options(memory_limit_bytes=text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from each_row import each_row
 
 from streamer import OptionError, Options
 from streamer.core.engine.tuning import choose_nfs_threads, choose_python_threads
@@ -12,7 +13,7 @@ from streamer.core.options.settings import resolve
 MIB, GIB = 1 << 20, 1 << 30
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("processors", "memory", "sharers", "limit"),
     [
         (1, 256 * MIB, 1, 64 * MIB),

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+from each_row import each_row
 
 from streamer import Options
 from streamer.core.options import switches_and_sizes
@@ -41,7 +42,7 @@ def _nothing_was_said_before() -> None:
     switches_and_sizes._warn.cache_clear()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "meant"),
     [
         ("STREAMER_FILE_THREAD", "STREAMER_FILE_THREADS"),

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
+from each_row import each_row
 from torch.distributed.checkpoint.filesystem import _StorageInfo
 from torch.distributed.checkpoint.metadata import (
     BytesStorageMetadata,
@@ -200,7 +201,7 @@ HOSTILE: dict[str, Callable[[], dict[str, bytes]]] = {
 }
 
 
-@pytest.mark.parametrize("what", HOSTILE)
+@each_row("what", HOSTILE)
 def test_a_hostile_folder_is_refused(tmp_path: Path, what: str) -> None:
     with pytest.raises((FormatError, TruncatedError)) as caught:
         streamer.open(written(tmp_path, HOSTILE[what]()))
@@ -234,10 +235,8 @@ INSIDE: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.parametrize("make", INSIDE.values(), ids=INSIDE)
-@pytest.mark.parametrize(
-    "beside", [{}, {"step": 3, "name": "x" * 100_000}, {"w": torch.ones(2)}], ids=["alone", "objects", "tensor"]
-)
+@each_row("make", INSIDE.values())
+@each_row("beside", [{}, {"step": 3, "name": "x" * 100_000}, {"w": torch.ones(2)}])
 def test_tensors_inside_objects_are_an_error_or_a_remark_and_never_nothing_regression(
     make: Callable[[], Any], beside: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from each_row import each_row
 from servers.seaweedfs import SeaweedServer
 from tensorizer import DecryptionParams, EncryptionParams, TensorDeserializer, TensorSerializer
 from tensorizer_files import KEY, derived, file_of, hashed, sealed
@@ -197,7 +198,7 @@ ATTACKS: dict[str, Callable[[], list[Any]]] = {
 }
 
 
-@pytest.mark.parametrize("what", ATTACKS)
+@each_row("what", ATTACKS)
 def test_what_was_changed_is_noticed(tmp_path: Path, what: str) -> None:
     (tmp_path / "x.tensors").write_bytes(file_of(ATTACKS[what]()))
     got: list[str] = []
@@ -235,7 +236,7 @@ def costly(passes: int = 1, memory_bytes: int = 8192, algorithm: int = 2) -> lis
     return [sealed("w", np.ones(2, "f4"), derivation=entry)]
 
 
-@pytest.mark.parametrize("what", HOSTILE)
+@each_row("what", HOSTILE)
 def test_a_hostile_file_is_refused(tmp_path: Path, what: str) -> None:
     (tmp_path / "x.tensors").write_bytes(file_of(HOSTILE[what]()))
     with pytest.raises((FormatError, TruncatedError)) as caught:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from each_row import each_row
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFReader, GGUFWriter
 from gguf.quants import quantize
 
@@ -248,7 +249,7 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
 }
 
 
-@pytest.mark.parametrize("what", HOSTILE)
+@each_row("what", HOSTILE)
 def test_a_hostile_file_is_refused(tmp_path: Path, what: str) -> None:
     (tmp_path / "model.gguf").write_bytes(HOSTILE[what]())
     with pytest.raises((FormatError, TruncatedError)) as caught:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from each_row import each_row
 
 import streamer
 from streamer.core.errors import FormatError, TruncatedError
@@ -58,7 +59,7 @@ class TestNpz(FormatContract):
         return [Sample({"x.npz": saved(save), "y.npy": b""}, expected) for save in (np.savez, np.savez_compressed)]
 
 
-@pytest.mark.parametrize("name", ["f4", "fortran", "big", "big_fortran", "flags", "scalar"])
+@each_row("name", ["f4", "fortran", "big", "big_fortran", "flags", "scalar"])
 def test_a_stored_array_with_another_crc_than_the_archive_says_is_refused_regression(tmp_path: Path, name: str) -> None:
     array, path = arrays()[name], tmp_path / "x.npz"
     np.savez(path, other=np.ones(3), **{name: array})
@@ -155,7 +156,7 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
 }
 
 
-@pytest.mark.parametrize("what", HOSTILE)
+@each_row("what", HOSTILE)
 def test_a_hostile_archive_is_refused(tmp_path: Path, what: str) -> None:
     (tmp_path / "x.npz").write_bytes(HOSTILE[what]())
     with pytest.raises((FormatError, TruncatedError)) as caught, warnings.catch_warnings():

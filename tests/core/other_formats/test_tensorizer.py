@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from each_row import each_row
 from tensorizer import TensorDeserializer, TensorSerializer
 
 import streamer
@@ -138,7 +139,7 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
 }
 
 
-@pytest.mark.parametrize("what", HOSTILE)
+@each_row("what", HOSTILE)
 def test_a_hostile_file_is_refused(tmp_path: Path, what: str) -> None:
     (tmp_path / "x.tensors").write_bytes(HOSTILE[what]())
     with pytest.raises((FormatError, TruncatedError)) as caught:

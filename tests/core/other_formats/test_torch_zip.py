@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from each_row import each_row
 
 import streamer
 from streamer.core.errors import FormatError, TruncatedError
@@ -316,7 +317,7 @@ HOSTILE_PICKLES: dict[str, Callable[[], bytes]] = {
 }
 
 
-@pytest.mark.parametrize("what", HOSTILE_PICKLES)
+@each_row("what", HOSTILE_PICKLES)
 def test_a_hostile_pickle_is_refused(tmp_path: Path, what: str) -> None:
     path = tmp_path / "pytorch_model.bin"
     path.write_bytes(archive(HOSTILE_PICKLES[what]()))
@@ -397,7 +398,7 @@ HOSTILE_ZIPS: dict[str, Callable[[], bytes]] = {
 }
 
 
-@pytest.mark.parametrize("what", HOSTILE_ZIPS)
+@each_row("what", HOSTILE_ZIPS)
 def test_a_hostile_zip_is_refused(tmp_path: Path, what: str) -> None:
     path = tmp_path / "pytorch_model.bin"
     path.write_bytes(HOSTILE_ZIPS[what]())
@@ -511,7 +512,7 @@ BESIDE: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.parametrize("make", BESIDE.values(), ids=BESIDE)
+@each_row("make", BESIDE.values())
 def test_values_that_torch_reads_beside_the_weights_do_not_refuse_the_file_regression(
     make: Callable[[], Any], tmp_path: Path
 ) -> None:

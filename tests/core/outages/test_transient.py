@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 
-import pytest
+from each_row import each_row
 
 from streamer.core import errors
 from streamer.core.outages.transient import is_transient
@@ -40,11 +40,11 @@ STAYING = [
 ]
 
 
-@pytest.mark.parametrize("error", PASSING, ids=repr)
+@each_row("error", PASSING)
 def test_what_may_pass(error):
     assert is_transient(error)
 
 
-@pytest.mark.parametrize("error", STAYING, ids=repr)
+@each_row("error", STAYING)
 def test_what_will_not(error):
     assert not is_transient(error)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from each_row import each_row
 from safetensors.numpy import save_file
 
 import streamer
@@ -24,7 +25,7 @@ FACES = (streamer.load, streamer.stream, streamer.open, streamer.load_into, stre
 SECRET = "C4n4ryS3cr3tXyz"
 
 
-@pytest.mark.parametrize("face", FACES, ids=lambda face: face.__name__)
+@each_row("face", FACES)
 def test_the_signature_of_a_public_function_names_every_field(face):
     parameters = inspect.signature(face).parameters
     assert parameters.keys() >= FIELDS.keys()
@@ -46,7 +47,7 @@ def test_every_field_is_described_at_load():
     assert [name for name in FIELDS if f"\n    {name}: " not in described] == []
 
 
-@pytest.mark.parametrize("face", FACES, ids=lambda face: face.__name__)
+@each_row("face", FACES)
 def test_an_argument_there_is_not_is_a_type_error_that_names_the_function(face):
     arguments = ("/absent", {}) if face is streamer.load_into else ("/absent",)
     with pytest.raises(TypeError, match=rf"^{face.__name__}\(\) got an unexpected keyword argument 'devise'$"):

@@ -7,6 +7,7 @@ from email.utils import formatdate
 from types import SimpleNamespace
 
 import pytest
+from each_row import each_row
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -31,7 +32,7 @@ def _stopped_clock(monkeypatch):
     monkeypatch.setattr(versions, "time", SimpleNamespace(time=lambda: NOW, monotonic=lambda: MONOTONIC))
 
 
-@pytest.mark.parametrize("written", TIMES.values(), ids=TIMES)
+@each_row("written", TIMES.values())
 def test_a_time_in_whole_seconds_is_young_for_two_seconds_and_as_long_as_clocks_may_differ(written):
     assert settled_at(written(NOW)) == MONOTONIC + 2
     assert settled_at(written(NOW - 50)) == MONOTONIC + 2
@@ -46,7 +47,7 @@ def test_with_the_clock_of_the_server_a_time_is_young_for_two_seconds(age, fract
     assert at <= MONOTONIC + 2
 
 
-@pytest.mark.parametrize(
+@each_row(
     "version",
     [
         *('"9b2cf535f27731c974343645a3985328"', '"9b2cf535f27731c974343645a3985328-6"', "a" * 40),

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from each_row import each_row
 
 from streamer.core.engine.plan import Item, plan_reads
 from streamer.core.errors import OptionError
 from streamer.core.tensors.devices import Placement
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "device"),
     [
         ("model.layers.1.mlp.weight", 1),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
+from each_row import each_row
 
 from streamer.core.cache.folder import identity_of, why_not_cached
 from streamer.core.engine.session import SourceObject
@@ -15,7 +15,7 @@ OBJECT = SourceObject("s3://b/k", HTTP, 10, server="https://s3.example.com", sto
 SALT = b"1"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "source_object",
     [
         OBJECT,
@@ -30,7 +30,7 @@ def test_an_object_whose_version_names_its_bytes_is_cached(source_object):
     assert why_not_cached(source_object) is None
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("source_object", "reason"),
     [
         (replace(OBJECT, source=FileSource("/a")), ""),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
+from each_row import each_row
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -49,8 +50,8 @@ def run(bytes_per_s: float, wait_s: float, answers: int) -> list[int]:
     return seen
 
 
-@pytest.mark.parametrize("wait_s", [0.0, 0.03])
-@pytest.mark.parametrize("bytes_per_s", [2e4, 1e6, 2e7])
+@each_row("wait_s", [0.0, 0.03])
+@each_row("bytes_per_s", [2e4, 1e6, 2e7])
 def test_on_a_slow_line_about_a_second_is_under_way(bytes_per_s: float, wait_s: float) -> None:
     assert run(bytes_per_s, wait_s, 30)[-1] == pytest.approx(max(bytes_per_s, FIRST_BYTES), rel=0.05)
     assert max(run(bytes_per_s, wait_s, 30)) <= max(bytes_per_s, FIRST_BYTES)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from each_row import each_row
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save
@@ -168,7 +169,7 @@ def test_no_content_under_any_name_passes_for_an_encrypted_file(
     try_it()
 
 
-@pytest.mark.parametrize("content", HARMLESS)
+@each_row("content", HARMLESS)
 def test_texts_images_and_tokenizers_need_no_encryption(content: str, tmp_path: Path) -> None:
     path = tmp_path / "source" / FITTING.get(content, "config.json")
     path.parent.mkdir(parents=True)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner, Result
+from each_row import each_row
 from safetensors.numpy import save_file
 from servers.seaweedfs import SeaweedServer
 
@@ -91,8 +92,8 @@ def check_new(done: Result, to: str, options: dict[str, Any], new: Path, after: 
     assert first is None or (new / first).exists(), first
 
 
-@pytest.mark.parametrize("new", [each for each in LAYOUTS if each != "nothing"])
-@pytest.mark.parametrize("old", LAYOUTS)
+@each_row("new", [each for each in LAYOUTS if each != "nothing"])
+@each_row("old", LAYOUTS)
 def test_a_folder_gives_what_was_pushed_or_pulled_last_or_it_was_refused(old: str, new: str, tmp_path: Path) -> None:
     LAYOUTS[new](tmp_path / "new", 2)
     for verb in ("push", "pull"):
@@ -150,8 +151,8 @@ def test_shards_of_the_same_names_are_not_replaced_one_by_one(tmp_path: Path) ->
     assert values(str(tmp_path / "to"), {}) == {1.0}
 
 
-@pytest.mark.parametrize("overwrite", [False, True])
-@pytest.mark.parametrize("old", ["shards", "two without index", "other.safetensors", "consolidated"])
+@each_row("overwrite", [False, True])
+@each_row("old", ["shards", "two without index", "other.safetensors", "consolidated"])
 def test_a_usual_file_is_not_saved_beside_other_weights_regression(old: str, overwrite: bool, tmp_path: Path) -> None:
     LAYOUTS[old](tmp_path, 1) if old in ("shards", "two without index") else LAYOUTS[old](tmp_path / "to", 1)
     to = tmp_path if old in ("shards", "two without index") else tmp_path / "to"

@@ -14,6 +14,7 @@ import fsspec
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
+from each_row import each_row
 from fsspec.implementations.memory import MemoryFileSystem
 from servers.nginx import NginxServer
 
@@ -179,8 +180,8 @@ def test_streamer_of_fsspec_writes_nothing_outside_of_the_target_regression(tmp_
     assert not list(tmp_path.rglob("evil"))
 
 
-@pytest.mark.parametrize("kind", ["FIFO", "socket"])
-@pytest.mark.parametrize(
+@each_row("kind", ["FIFO", "socket"])
+@each_row(
     ("verb", "scheme"),
     [("push", ""), ("copy", ""), ("pull", ""), ("copy", "simplecache::file://"), ("pull", "simplecache::file://")],
 )

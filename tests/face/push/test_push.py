@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import uploads
 from click.testing import CliRunner, Result
+from each_row import each_row
 from servers.forwarding import Fault, ForwardingProxy
 from servers.seaweedfs import SeaweedServer
 
@@ -303,7 +304,7 @@ def test_a_missing_shard_is_told_before_a_byte_is_sent(tmp_path: Path) -> None:
     assert not (tmp_path / "there").exists()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("words", "code"),
     [
         (["push", "/no/such/folder", "memory://x"], 2),

@@ -13,6 +13,7 @@ import gguf
 import numpy as np
 import pytest
 import torch
+from each_row import each_row
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
@@ -153,8 +154,8 @@ LOADS: dict[str, Callable[[Path], Any]] = {
 }
 
 
-@pytest.mark.parametrize("verb", sorted(VERBS))
-@pytest.mark.parametrize("load", sorted(LOADS))
+@each_row("verb", sorted(VERBS))
+@each_row("load", sorted(LOADS))
 def test_the_strength_of_an_adapter_that_was_loaded_is_saved_regression(tmp_path: Path, load: str, verb: str) -> None:
     tensors = LOADS[load](adapter(tmp_path))
     VERBS[verb](tensors, tmp_path / "saved", {"metadata": {"step": "4"}})
@@ -223,9 +224,9 @@ def test_another_value_under_the_name_of_these_types_ends_no_save(tmp_path: Path
     assert streamer.load(tmp_path / "saved").keys() == {"b"}
 
 
-@pytest.mark.parametrize("source", ["names", "metadata"])
-@pytest.mark.parametrize("verb", sorted(VERBS))
-@pytest.mark.parametrize("key", [None, KEY])
+@each_row("source", ["names", "metadata"])
+@each_row("verb", sorted(VERBS))
+@each_row("key", [None, KEY])
 def test_what_a_load_would_take_for_an_encrypted_file_is_not_saved_regression(
     tmp_path: Path, source: str, verb: str, key: bytes | None
 ) -> None:
@@ -239,8 +240,8 @@ def test_what_a_load_would_take_for_an_encrypted_file_is_not_saved_regression(
     assert not (tmp_path / "saved").exists()
 
 
-@pytest.mark.parametrize("verb", VERBS)
-@pytest.mark.parametrize("taken", [dict, lambda checkpoint: checkpoint])
+@each_row("verb", VERBS)
+@each_row("taken", [dict, lambda checkpoint: checkpoint])
 def test_metadata_that_differ_between_shards_of_the_source_are_remarked_regression(
     verb: str, taken: Callable[[Any], Any], tmp_path: Path
 ) -> None:
@@ -254,10 +255,10 @@ def test_metadata_that_differ_between_shards_of_the_source_are_remarked_regressi
     assert report.remarks == ("the shards differ in their metadata 'lora_alpha': the last shard's count",)
 
 
-@pytest.mark.parametrize("hides", [False, True])
-@pytest.mark.parametrize("context", [None, "one", "two"])
-@pytest.mark.parametrize("old", [{"hide_names": True}, {"context": "one"}, {"hide_names": True, "context": "one"}, {}])
-@pytest.mark.parametrize("is_sealed", [False, True])
+@each_row("hides", [False, True])
+@each_row("context", [None, "one", "two"])
+@each_row("old", [{"hide_names": True}, {"context": "one"}, {"hide_names": True, "context": "one"}, {}])
+@each_row("is_sealed", [False, True])
 def test_what_protects_the_copied_checkpoint_alone_is_named_regression(
     old: dict[str, Any], context: str | None, hides: bool, is_sealed: bool, tmp_path: Path
 ) -> None:

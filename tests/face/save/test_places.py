@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from each_row import each_row
 
 import streamer
 
@@ -22,8 +23,8 @@ def test_a_save_that_fails_leaves_no_folder_that_it_made_regression(name: str, t
     assert list((tmp_path / "here").iterdir()) == []
 
 
-@pytest.mark.parametrize("there", ["adapter.safetensors", "model-00001-of-00001.safetensors", "x-y.safetensors"])
-@pytest.mark.parametrize("name", ["", "model.safetensors"])
+@each_row("there", ["adapter.safetensors", "model-00001-of-00001.safetensors", "x-y.safetensors"])
+@each_row("name", ["", "model.safetensors"])
 def test_overwrite_is_advised_only_if_it_helps_regression(name: str, there: str, tmp_path: Path) -> None:
     """The refusal said overwrite=True, with which the save was refused as well."""
     streamer.save({"a": torch.ones(1)}, tmp_path / there)

@@ -22,6 +22,7 @@ import fsspec
 import numpy as np
 import pytest
 import torch
+from each_row import each_row
 from huggingface_hub import split_torch_state_dict_into_shards
 from safetensors.torch import load_file, load_model, save_file, save_model
 from tiny_models import save_llama
@@ -114,8 +115,8 @@ def test_views_and_strides_are_saved_as_what_they_show(tmp_path: Path) -> None:
     assert all(torch.equal(loaded[name], tensor) for name, tensor in saved.items())
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.complex64, torch.int16, torch.uint8])
-@pytest.mark.parametrize("shape", [(), (1,), (1, 1), (1, 0), (1, 2)])
+@each_row("dtype", [torch.float64, torch.bfloat16, torch.complex64, torch.int16, torch.uint8])
+@each_row("shape", [(), (1,), (1, 1), (1, 0), (1, 2)])
 def test_an_element_of_a_larger_tensor_is_saved_and_filled_whatever_its_stride_regression(
     shape: tuple[int, ...], dtype: torch.dtype, tmp_path: Path
 ) -> None:
@@ -190,7 +191,7 @@ def test_no_tensor_of_a_group_that_covers_it_all_is_an_error(tmp_path: Path) -> 
         streamer.save_model({"a": base[:12], "b": base[5:]}, tmp_path)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("tensors", "message"),
     [
         ({"a": torch.empty(3, device="meta")}, "meta device"),
@@ -224,7 +225,7 @@ def test_a_fake_tensor_has_no_bytes_to_save(tmp_path: Path) -> None:
     assert files_in(tmp_path) == []
 
 
-@pytest.mark.parametrize(
+@each_row(
     "how",
     [
         {"max_shard_bytes": "many"},
@@ -421,7 +422,7 @@ streamer.save(tensors, sys.argv[1], max_shard_bytes=4000, overwrite=True, progre
 """
 
 
-@pytest.mark.parametrize("point", ["parts", *(f"{when} {n}" for when in ("before", "after") for n in (1, 3, 4, 5))])
+@each_row("point", ["parts", *(f"{when} {n}" for when in ("before", "after") for n in (1, 3, 4, 5))])
 def test_a_process_that_is_killed_leaves_the_old_or_the_new_checkpoint(point: str, tmp_path: Path) -> None:
     streamer.save({name: np.full(1000, 1.0, "f4") for name in "abcd"}, tmp_path, max_shard_bytes=4000)
     killed = subprocess.run([sys.executable, "-c", CHILD, tmp_path, point], check=False, capture_output=True)
@@ -652,9 +653,9 @@ CHANGES: dict[str, Callable[[torch.Tensor], Any]] = {
 LAYOUTS: list[dict[str, Any]] = [{}, {"max_shard_bytes": 100}, {"digests": False}, {"key": bytes(range(32))}]
 
 
-@pytest.mark.parametrize("how", LAYOUTS)
-@pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("overwrite", [False, True])
+@each_row("how", LAYOUTS)
+@each_row("change", CHANGES)
+@each_row("overwrite", [False, True])
 def test_tensors_that_change_while_they_are_saved_are_an_error_regression(
     change: str, how: dict[str, Any], overwrite: bool, tmp_path: Path
 ) -> None:
@@ -690,8 +691,8 @@ WRITES: dict[str, Callable[[Path], Any]] = {
 }
 
 
-@pytest.mark.parametrize("write", WRITES)
-@pytest.mark.parametrize("mode", [0o400, 0o600, 0o640, 0o755, 0o666])
+@each_row("write", WRITES)
+@each_row("mode", [0o400, 0o600, 0o640, 0o755, 0o666])
 def test_a_file_that_replaces_another_has_its_permissions_regression(mode: int, write: str, tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     path.write_bytes(b"older")
@@ -722,7 +723,7 @@ def test_a_damaged_index_of_the_older_checkpoint_is_to_be_removed_regression(tex
         streamer.save({"a": torch.ones(3)}, tmp_path, overwrite=True)
 
 
-@pytest.mark.parametrize("name", [1, b"a", None, ("a",), float("nan"), object()])
+@each_row("name", [1, b"a", None, ("a",), float("nan"), object()])
 def test_a_name_that_is_no_text_is_an_error_that_shows_it_regression(name: Any, tmp_path: Path) -> None:
     with pytest.raises(streamer.UsageError, match="the name of a tensor is a text, not"):
         streamer.save({name: torch.ones(3)}, tmp_path)

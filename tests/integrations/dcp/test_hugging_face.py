@@ -10,6 +10,7 @@ import struct
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
+from each_row import each_row
 from safetensors.torch import load_file, save_file
 from servers.tcp_proxy import TcpProxy, http_requests
 from torch.distributed.checkpoint.api import CheckpointException
@@ -189,9 +190,7 @@ def test_a_part_that_is_missing_is_noticed(tmp_path):
         streamer.dcp.StorageReader(tmp_path).read_metadata()
 
 
-@pytest.mark.parametrize(
-    "said", ["[]", "{", "{}", '{"w": {}}', '{"w": {"saved_offsets": [0]}}', '{"w": {"saved_offsets": [0, -1]}}']
-)
+@each_row("said", ["[]", "{", "{}", '{"w": {}}', '{"w": {"saved_offsets": [0]}}', '{"w": {"saved_offsets": [0, -1]}}'])
 def test_malformed_offsets_are_refused(tmp_path, said):
     save_file({"w": torch.zeros(2, 3)}, tmp_path / "model.safetensors", {"DCP_SHARDING_INFO": said})
     with pytest.raises(streamer.FormatError) as caught:

@@ -13,6 +13,7 @@ import zipfile
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
+from each_row import each_row
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, ReadItem
@@ -278,7 +279,7 @@ def test_memory_that_may_not_be_written(folder, tmp_path):
     assert "is read-only" in str(error)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("arguments", "named", "kind"),
     [
         ((3,), {}, streamer.UsageError),

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
+from each_row import each_row
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
@@ -81,7 +82,7 @@ TARGETS = {
 }
 
 
-@pytest.mark.parametrize(("stored", "target"), TARGETS, ids=str)
+@each_row(("stored", "target"), TARGETS)
 def test_a_target_of_another_dtype_gets_the_same_values_the_same_bytes_or_nothing_regression(
     stored: torch.dtype, target: torch.dtype, tmp_path: Path
 ) -> None:
