@@ -14,6 +14,7 @@ import traceback
 import huggingface_hub
 import pytest
 from comparison import assert_same
+from each_row import each_row
 from huggingface_hub import constants
 from servers.hub import STRANGER, TOKEN
 from servers.scripted_http import ScriptedServer
@@ -304,7 +305,7 @@ def test_what_the_hub_refuses_has_its_own_class(hub, uri, token, error, message,
     assert not token or token not in shown(caught.value) + "".join(caplog.messages)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("options", "error"),
     [
         ({"endpoint": "http://127.0.0.1:9"}, streamer.ConnectError),
@@ -339,14 +340,6 @@ def test_token_true_without_a_login_says_so():
         streamer.load("hf://ada/open", storage_options={"token": True})
 
 
-def test_a_silent_hub_is_given_up():
-    with ScriptedServer(b"") as silent:
-        silent.script = lambda request, answer: silent.stopping.wait()
-        endpoint = silent.url.removesuffix("/object")
-        with pytest.raises(streamer.TransferTimeoutError):
-            streamer.load("hf://ada/open", storage_options={"endpoint": endpoint, "timeout": 0.2, "token": CANARY})
-
-
 def test_a_server_that_is_no_hub_is_told_from_one():
     with ScriptedServer(b"<html>") as other:
         endpoint = other.url.removesuffix("/object")
@@ -364,8 +357,8 @@ def test_the_token_does_not_follow_the_pages_of_a_listing_to_another_host():
     assert len(lying.requests) == 1
 
 
-@pytest.mark.parametrize("relation", ['rel="next"', "rel=next", 'title="page 2"; Rel="last next"'])
-@pytest.mark.parametrize("prefix", ["", "/api/hub/proxy"])
+@each_row("relation", ['rel="next"', "rel=next", 'title="page 2"; Rel="last next"'])
+@each_row("prefix", ["", "/api/hub/proxy"])
 def test_all_pages_come_from_the_mirror_that_was_named_regression(prefix, relation):
     """Page two was overlooked, or sought at the original host; now all is asked from the mirror, below its path."""
     shard = (2).to_bytes(8, "little") + b"{}"
