@@ -158,7 +158,7 @@ def test_a_plug_ins_source_names_one(guarded: Any) -> None:
 
 
 @pytest.mark.parametrize("storage", FILES)
-def test_without_one_the_error_says_so_at_once_and_blames_nothing_else_regression(guarded: Any, storage: str) -> None:
+def test_a_missing_client_certificate_is_named_at_once_regression(guarded: Any, storage: str) -> None:
     server, _ = guarded
     uri, options = place_of(storage, server)
     began = time.monotonic()

@@ -128,7 +128,7 @@ def test_the_clock_of_the_server_is_learnt_at_every_step_of_a_write(step: str, s
 
 
 @each_row(("at", "kept"), [(0, 0), (1, 0), (2, 0), (0, 1 << 20), (1, 1 << 18), (2, 1 << 16)])
-def test_google_gets_again_what_it_has_not_kept(at: int, kept: int) -> None:
+def test_bytes_that_google_has_lost_are_sent_again(at: int, kept: int) -> None:
     with writable("gcs") as storage:
         asked = count()
 
@@ -144,7 +144,7 @@ def test_google_gets_again_what_it_has_not_kept(at: int, kept: int) -> None:
 
 
 @pytest.mark.parametrize("status", [404, 410])
-def test_a_session_of_google_that_is_lost_at_its_first_bytes_begins_anew(status: int) -> None:
+def test_a_session_of_google_that_is_lost_at_its_first_bytes_begins_again(status: int) -> None:
     with writable("gcs") as storage:
         once(storage, "part", lambda _: error_of(storage, status, "gone"))
         saved(storage, SMALL)

@@ -40,7 +40,7 @@ def is_whole(tensors: dict[str, Any]) -> bool:
 
 
 @pytest.mark.parametrize("storage", FILES)
-def test_every_request_says_who_asks_regression(storage: str) -> None:
+def test_every_request_has_a_user_agent_regression(storage: str) -> None:
     """The engine sent no User-Agent, and the usual rules of firewalls answered 403."""
 
     def script(request: Request, answer: Answer) -> None:

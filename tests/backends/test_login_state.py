@@ -56,6 +56,6 @@ def test_certificates_that_are_replaced_are_seen(tmp_path, monkeypatch, name):
     assert login_state() != before
 
 
-def test_it_holds_no_secret(monkeypatch):
+def test_a_login_state_holds_no_secret(monkeypatch):
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "very secret")
     assert "very secret" not in repr(login_state())

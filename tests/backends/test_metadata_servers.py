@@ -43,9 +43,7 @@ print(json.dumps({"found": found, "answered": answered, "proxied": proxied}))
         pytest.param(AZURE, {}, id="az"),
     ],
 )
-def test_a_metadata_server_is_never_asked_through_a_proxy(
-    script: str, environment: dict[str, str], tmp_path: Path
-) -> None:
+def test_requests_to_a_metadata_server_use_no_proxy(script: str, environment: dict[str, str], tmp_path: Path) -> None:
     done = run_on_cloud_machine(tmp_path, script, {"AWS_DEFAULT_REGION": "eu-west-1", **environment})
     assert done.returncode == 0, done.stderr
     told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -66,7 +64,7 @@ def test_a_metadata_server_is_never_asked_through_a_proxy(
         "http://metadata.google.internal.:80/",
     ],
 )
-def test_a_metadata_servers_address_is_known(url: str) -> None:
+def test_addresses_of_metadata_servers_are_recognised(url: str) -> None:
     assert is_metadata_url(url)
 
 

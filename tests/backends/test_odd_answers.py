@@ -103,7 +103,7 @@ def load(uri: str, options: dict[str, Any]) -> Any:
 
 @each_row("storage", FILES)
 @each_row("odd", FOREIGN)
-def test_an_answer_that_is_no_listing_is_named_as_such_regression(storage: str, odd: str) -> None:
+def test_an_answer_that_is_no_listing_is_reported_regression(storage: str, odd: str) -> None:
     with (
         folder(storage, lambda answer, _: FOREIGN[odd](answer)) as (uri, options, _),
         pytest.raises(streamer.StorageError) as caught,
@@ -148,7 +148,7 @@ CUTS = {"half": cut(0.5), "half, without a length": cut(0.5, has_length=False), 
 
 @each_row("storage", FILES)
 @each_row("how", CUTS)
-def test_a_listing_that_breaks_off_is_asked_for_again_regression(storage: str, how: str) -> None:
+def test_a_listing_that_breaks_off_is_requested_again_regression(storage: str, how: str) -> None:
     def once(answer: Answer, number: int) -> None:
         if number == 1:
             CUTS[how](answer)
@@ -167,7 +167,7 @@ def test_a_listing_that_always_breaks_off_is_an_error_regression(storage: str, h
     assert len(listings) == 3
 
 
-def test_a_page_of_azure_that_does_not_say_whether_more_follows_is_asked_for_again_regression() -> None:
+def test_a_page_of_azure_without_a_marker_is_requested_again_regression() -> None:
     def once(answer: Answer, number: int) -> None:
         if number == 2:
             body(answer, re.sub(rb"<NextMarker.*?(/>|</NextMarker>)", b"", answer.body))

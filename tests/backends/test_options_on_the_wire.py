@@ -123,7 +123,7 @@ def _input_of(operation: str) -> Any:
     return MODEL.operation_model(operation).input_shape
 
 
-def test_requester_pays_is_said_in_each_request_to_s3() -> None:
+def test_requester_pays_is_sent_in_each_request_to_s3() -> None:
     with writable("s3") as storage:
         log = every_step(storage, {**storage.options(), "requester_pays": True})
     assert all(sent.headers["x-amz-request-payer"] == "requester" for sent in log)
@@ -190,7 +190,7 @@ def assert_refused(kind: str, options: dict[str, Any], name: str) -> None:
 
 @each_row("kind", ["s3", "gcs", "azure"])
 @each_row("name", ["ACL", "content_type", "fixed_key_metadata", "kms_key_name", "metadata"])
-def test_an_argument_of_one_file_that_would_reach_nothing_is_refused(kind: str, name: str) -> None:
+def test_an_argument_of_one_file_without_an_effect_is_refused(kind: str, name: str) -> None:
     with writable(kind) as storage:
         fs = fsspec.filesystem("streamer", target_protocol=storage.scheme, target_options=storage.options())
         for write in (

@@ -155,7 +155,7 @@ def test_places_of_several_storages_are_one_list(s3_server, s3_checkpoint, gcs_s
     assert len(streamer.load(uris, storage_options=beside)) == len(streamer.load(uris))
 
 
-def test_options_that_are_given_twice_are_refused(place):
+def test_options_that_are_passed_twice_are_refused(place):
     there = place(Place)
     same_again = dict(there.storage_options)
     assert streamer.load(there, storage_options=same_again)

@@ -105,7 +105,7 @@ def scheme(request, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("storage", FILES)
-def test_a_read_is_not_waited_for_if_its_proxy_refuses_regression(storage, scheme, monkeypatch):
+def test_a_read_does_not_wait_for_a_proxy_that_refuses_regression(storage, scheme, monkeypatch):
     """The engine took its 503 for an answer of the server, which had answered directly, and waited for two minutes."""
     server, variable = scheme
     uri, options = place_of(storage, server)
@@ -128,7 +128,7 @@ def test_a_read_is_not_waited_for_if_its_proxy_refuses_regression(storage, schem
 
 
 @pytest.mark.parametrize("storage", FILES)
-def test_a_read_is_not_waited_for_if_nobody_is_at_its_proxy_regression(storage, scheme, monkeypatch):
+def test_a_read_does_not_wait_for_an_unreachable_proxy_regression(storage, scheme, monkeypatch):
     server, variable = scheme
     uri, options = place_of(storage, server)
     gone = refusing_proxy(503)

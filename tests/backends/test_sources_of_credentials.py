@@ -154,7 +154,7 @@ def test_a_server_that_refuses_the_token_of_a_container_is_named_without_it_regr
     assert "S3CR3T" not in str(caught.value)
 
 
-def test_a_file_of_keys_that_is_written_anew_during_a_load_is_waited_for_regression(tmp_path, monkeypatch):
+def test_a_load_waits_while_a_file_of_keys_is_rewritten_regression(tmp_path, monkeypatch):
     file = tmp_path / "credentials"
     lines = "[default]\naws_access_key_id = {0}\naws_secret_access_key = S\n"
     file.write_text(lines.format("FIRST"))

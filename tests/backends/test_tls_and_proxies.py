@@ -112,7 +112,7 @@ TOLD = {"expired": "its certificate has expired", "of another host": "its certif
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("flaw", TOLD)
-def test_what_is_wrong_with_a_certificate_is_told(secure, monkeypatch, kind, flaw):
+def test_a_wrong_certificate_is_reported_with_its_reason(secure, monkeypatch, kind, flaw):
     server, source = secure(BAD_CERTIFICATES[flaw])
     handshakes = []
     server.before_handshake = lambda: bool(handshakes.append(None))
@@ -128,7 +128,7 @@ def test_what_is_wrong_with_a_certificate_is_told(secure, monkeypatch, kind, fla
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("content", [None, "no certificate"])
-def test_a_ca_file_that_cannot_be_used_is_told_at_once(secure, tmp_path, monkeypatch, kind, content):
+def test_an_unusable_ca_file_is_reported_at_once(secure, tmp_path, monkeypatch, kind, content):
     server, _ = secure()
     ca_file = tmp_path / "mistaken.pem"
     if content is not None:
@@ -141,7 +141,7 @@ def test_a_ca_file_that_cannot_be_used_is_told_at_once(secure, tmp_path, monkeyp
 
 
 @pytest.mark.parametrize("variable", ["AWS_CA_BUNDLE", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"])
-def test_a_ca_file_of_the_environment_that_cannot_be_used_is_told_at_once(secure, tmp_path, monkeypatch, variable):
+def test_an_unusable_ca_file_of_the_environment_is_reported_at_once(secure, tmp_path, monkeypatch, variable):
     server, _ = secure()
     uri, options = options_of("s3", server.port, None)
     del options["client_kwargs"]
@@ -243,7 +243,7 @@ def test_a_refusal_of_the_proxy_is_its_own_and_no_answer_of_the_server_regressio
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("status", [401, 403, 407])
-def test_a_proxy_that_makes_no_tunnel_is_told_as_the_proxy(secure, monkeypatch, kind, status):
+def test_a_proxy_that_refuses_the_tunnel_is_named(secure, monkeypatch, kind, status):
     """A proxy's 401 was told as the server's: a user would have sent it the server's login."""
     server, source = secure()
     monkeypatch.setenv("SSL_CERT_FILE", source.ca_file)

@@ -115,7 +115,7 @@ def test_errors_are_caught_as_safetensors_and_as_ours(tmp_path: Path) -> None:
         ours.safe_open(URL, "pt", backend="x")
 
 
-def test_a_shard_that_an_index_names_and_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_an_absent_shard_of_an_index_is_named(tmp_path: Path) -> None:
     index = tmp_path / "model.safetensors.index.json"
     index.write_text('{"weight_map": {"a": "model-1.safetensors"}}')
     with pytest.raises(ours.SafetensorError, match=r"model-1\.safetensors") as caught:
@@ -123,7 +123,7 @@ def test_a_shard_that_an_index_names_and_that_is_not_there_is_named(tmp_path: Pa
     assert isinstance(caught.value, streamer.ObjectNotFoundError)
 
 
-def test_what_is_not_there_or_closed_is_told_in_their_words() -> None:
+def test_absent_and_closed_files_have_the_messages_of_safetensors() -> None:
     with ours.safe_open(URL, "pt") as handle:
         for read in (handle.get_tensor, handle.get_slice, handle.get_tensor_meta):
             with pytest.raises(ours.SafetensorError, match=r"^File does not contain tensor nix$") as caught:
@@ -245,7 +245,7 @@ def test_a_plan_that_cannot_be_read_is_refused(plan: dict[str, Any], match: str)
         ours.safe_open(URL, "pt").prefetch(plan)
 
 
-def test_a_header_entry_is_told_as_it_is_written() -> None:
+def test_a_header_entry_is_quoted_as_it_is_written() -> None:
     meta = ours.safe_open(URL, "pt").get_tensor_meta("b")
     stored = dict(safetensors.deserialize(safetensors.torch.save({"b": TENSORS["b"]})))
     assert (meta.dtype, meta.shape) == ("BF16", [5]) == (stored["b"]["dtype"], stored["b"]["shape"])
@@ -325,7 +325,7 @@ def test_the_values_that_a_view_shows_are_saved_regression(view: str, way: str, 
         assert handle.metadata()["k"] == "v"
 
 
-def test_of_a_tensor_and_its_conjugate_save_model_keeps_one_regression(tmp_path: Path) -> None:
+def test_save_model_keeps_one_of_a_tensor_and_its_conjugate_regression(tmp_path: Path) -> None:
     model, again = torch.nn.Module(), torch.nn.Module()
     for each, memory in ((model, torch.tensor([1 + 2j, 3 - 4j])), (again, torch.zeros(2, dtype=torch.complex64))):
         each.register_buffer("a", memory.conj())

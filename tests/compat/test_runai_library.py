@@ -93,7 +93,7 @@ def test_s3_is_read_with_what_the_environment_says(
     assert_scattered_ranges_arrive(streamer, "s3://public/runai/file")
 
 
-def test_several_submissions_are_told_apart(streamer: Started, file: str, tmp_path: Path) -> None:
+def test_several_submissions_are_distinguished(streamer: Started, file: str, tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.write_bytes(CONTENT[::-1])
     buffers = [memory(1000) for _ in range(12)]
@@ -264,7 +264,7 @@ def test_nothing_but_the_eight_functions_is_exported() -> None:
     assert {line.split()[-1] for line in told.splitlines()} == expected
 
 
-def test_the_layout_that_direct_reads_need_is_told(streamer: Started, file: str) -> None:
+def test_the_error_says_which_layout_direct_reads_need(streamer: Started, file: str) -> None:
     block = ctypes.c_size_t()
     probe = library().runai_file_streamer_probe_direct_block_size
     paths = (ctypes.c_char_p * 1)(file.encode())

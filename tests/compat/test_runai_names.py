@@ -156,7 +156,7 @@ def test_a_listed_name_that_leads_out_of_the_folder_is_refused(
     assert list(tmp_path.glob("out*")) == []
 
 
-def test_a_model_is_pulled_once_by_whoever_comes_first(memory_url: str, tmp_path: Path) -> None:
+def test_the_first_process_pulls_a_model_and_the_others_use_it(memory_url: str, tmp_path: Path) -> None:
     target = str(tmp_path / "model")
     pulled = []
 

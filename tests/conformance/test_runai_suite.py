@@ -53,7 +53,7 @@ def run(folder: Path, *arguments: str, **variables: str) -> str:
     return told
 
 
-def test_its_tests_pass_on_our_library(folder: Path) -> None:
+def test_the_tests_of_runai_pass_on_our_library(folder: Path) -> None:
     quietly = ["pytest", "-q", "-p", "no:cacheprovider"]
     told = run(folder, *quietly, "-p", "conformance.runai_library", "runai_model_streamer")
     assert re.search(rf"\b{PASSED} passed, 1 skipped", told), told
@@ -63,20 +63,22 @@ def test_its_tests_pass_on_our_library(folder: Path) -> None:
     assert int(requests[1]) > 100
 
 
-def test_its_distributed_tests_pass_on_two_ranks(folder: Path) -> None:
+def test_the_distributed_tests_of_runai_pass_on_two_ranks(folder: Path) -> None:
     ranks = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "conformance.runai_ranks"]
     told = run(folder, *ranks, str(folder))
     for rank in (0, 1):
         assert f"rank {rank}: {PASSED_ON_A_RANK} run, 0 skipped" in told, told
 
 
-def test_it_loads_a_checkpoint_of_a_disk(folder: Path, checkpoint: Path, reference: dict[str, object]) -> None:
+def test_the_runai_streamer_loads_a_checkpoint_of_a_disk(
+    folder: Path, checkpoint: Path, reference: dict[str, object]
+) -> None:
     told = run(folder, "conformance.runai_load", str(checkpoint), str(checkpoint))
     assert f"{len(reference)} tensors are equal" in told
 
 
 @pytest.mark.server
-def test_it_loads_a_checkpoint_of_s3(
+def test_the_runai_streamer_loads_a_checkpoint_of_s3(
     folder: Path, checkpoint: Path, reference: dict[str, object], s3_server: SeaweedServer, s3_checkpoint: str
 ) -> None:
     keys = {"AWS_ACCESS_KEY_ID": s3_server.access_key, "AWS_SECRET_ACCESS_KEY": s3_server.secret_key}

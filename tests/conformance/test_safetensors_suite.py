@@ -17,7 +17,7 @@ LEFT_OUT = ("test_paddle_comparison.py", "test_mlx_comparison.py", "test_tf_comp
 PASSED = 66  # of 0.8.0; the others need a GPU, MPS, Windows or an S3 account
 
 
-def test_its_tests_pass_on_our_engine(tmp_path: Path) -> None:
+def test_the_tests_of_safetensors_pass_on_our_engine(tmp_path: Path) -> None:
     assert SUITE.exists(), "make .venv/.safetensors-suite"
     shutil.copytree(SUITE / "tests", tmp_path / "tests")
     run = [

@@ -91,7 +91,7 @@ def message_of(case: object) -> str | None:
 
 
 @pytest.mark.parametrize(("store", "test", "rule", "told"), WRONG, ids=[row[0] for row in WRONG])
-def test_a_wrong_store_fails_and_is_told_the_rule(
+def test_a_wrong_store_fails_with_the_rule_that_it_breaks(
     failures: dict[str, str | None], store: str, test: str, rule: str, told: str
 ) -> None:
     (message,) = (each for name, each in failures.items() if name.startswith(f"Test{store}::") and test in name)

@@ -38,7 +38,7 @@ def test_the_collector_goes_on_after_an_error() -> None:
     assert gc.get_threshold() == (700, 10, 10)
 
 
-def test_who_has_switched_it_off_finds_it_off() -> None:
+def test_a_collector_that_was_off_stays_off() -> None:
     gc.disable()
     with collector_paused():
         pass
@@ -55,7 +55,7 @@ def test_a_threshold_of_0_is_off_and_stays() -> None:
     assert gc.get_threshold() == (0, 10, 10)
 
 
-def test_it_stays_paused_until_the_last_of_several_threads() -> None:
+def test_the_collector_stays_paused_until_the_last_of_several_threads() -> None:
     is_inside, may_leave = threading.Event(), threading.Event()
 
     def other() -> None:

@@ -53,7 +53,7 @@ def test_a_whole_checkpoint_is_right(request: pytest.FixtureRequest, storage: st
 
 
 @pytest.mark.parametrize("storage", STORAGES)
-def test_a_shard_that_is_missing_or_cut_is_told_as_by_a_load(
+def test_a_missing_or_truncated_shard_is_reported_as_by_a_load(
     request: pytest.FixtureRequest, storage: str, model: Path
 ) -> None:
     (model / SHARDS[1]).write_bytes((model / SHARDS[1]).read_bytes()[:-8])
@@ -65,7 +65,7 @@ def test_a_shard_that_is_missing_or_cut_is_told_as_by_a_load(
     assert json.loads(told)["message"] == str(error.value)
 
 
-def test_a_shard_of_the_index_that_is_missing_is_told(model: Path) -> None:
+def test_a_missing_shard_of_the_index_is_reported(model: Path) -> None:
     (model / SHARDS[1]).unlink()
     code, told = checked(model, None, "--json")
     assert (code, json.loads(told)["error"]) == (65, "MissingShardError")
@@ -132,7 +132,7 @@ def encrypted(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("storage", STORAGES)
-def test_in_full_every_byte_is_authenticated(request: pytest.FixtureRequest, storage: str, tmp_path: Path) -> None:
+def test_a_full_check_authenticates_every_byte(request: pytest.FixtureRequest, storage: str, tmp_path: Path) -> None:
     folder = encrypted(tmp_path)
     uri, options = uploaded(request, storage, folder)
     code, told = checked(uri, options, "--json", "--full", "--key-file", key_file(tmp_path))
@@ -140,7 +140,7 @@ def test_in_full_every_byte_is_authenticated(request: pytest.FixtureRequest, sto
     assert "every byte was authenticated" in checked(uri, options, "--full", "--key-file", key_file(tmp_path))[1]
 
 
-def test_in_full_one_wrong_bit_of_an_encrypted_tensor_is_told(tmp_path: Path) -> None:
+def test_a_full_check_reports_one_wrong_bit_of_an_encrypted_tensor(tmp_path: Path) -> None:
     folder = encrypted(tmp_path)
     flip(folder / "model-00002-of-00002.safetensors", 1 << 20)
     key = key_file(tmp_path)
@@ -157,7 +157,7 @@ def test_an_empty_name_of_a_key_file_is_no_check_without_a_key_regression(model:
 
 
 @pytest.mark.parametrize("name", ["a.safetensors", "z.safetensors"])
-def test_a_plain_file_beside_an_encrypted_one_is_told_as_such_regression(tmp_path: Path, name: str) -> None:
+def test_a_plain_file_beside_an_encrypted_one_is_reported_as_plain_regression(tmp_path: Path, name: str) -> None:
     """The error said that no key was given, and the exit code was that of a wrong command."""
     streamer.save({"w": torch.ones(9)}, tmp_path / "model", key=KEY)
     save_file({"added": torch.ones(3)}, tmp_path / "model" / name)
@@ -187,7 +187,7 @@ def test_in_full_tensors_are_compared_with_the_manifest(model: Path) -> None:
 
 
 @pytest.mark.parametrize("storage", STORAGES)
-def test_in_full_without_a_manifest_the_storage_is_asked(
+def test_a_full_check_without_a_manifest_uses_digests_of_the_storage(
     request: pytest.FixtureRequest, storage: str, model: Path
 ) -> None:
     uri, options = uploaded(request, storage, model)
@@ -197,11 +197,11 @@ def test_in_full_without_a_manifest_the_storage_is_asked(
     assert any("no digests" in each for each in told["remarks"]) is (told["read"] == "nothing")
 
 
-def test_without_full_nothing_is_read(model: Path) -> None:
+def test_a_quick_check_reads_no_tensor(model: Path) -> None:
     assert json.loads(checked(model, None, "--json")[1])["read"] is None
 
 
-def test_tensors_that_the_index_does_not_name_are_told_regression(model: Path) -> None:
+def test_tensors_that_the_index_lacks_are_reported_regression(model: Path) -> None:
     save_file({"tensor1": torch.arange(1000.0), "more": torch.ones(2)}, model / SHARDS[1])
     code, told = checked(model)
     assert code == 0
@@ -213,7 +213,7 @@ def test_tensors_that_the_index_does_not_name_are_told_regression(model: Path) -
     assert "the index does not name more, which its shards hold" in stream.report.remarks
 
 
-def test_an_index_of_another_format_tells_them_too_regression(tmp_path: Path) -> None:
+def test_an_index_of_another_format_lists_missing_shards_too_regression(tmp_path: Path) -> None:
     for number in (1, 2):
         tensors = {f"t{number}": torch.ones(2).expand(3, 2), f"more{number}": torch.ones(2)}
         torch.save({**tensors, "epoch": number}, tmp_path / f"model-{number}.bin")

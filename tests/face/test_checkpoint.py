@@ -36,7 +36,7 @@ def checkpoint(file: Path) -> streamer.Checkpoint[torch.Tensor]:
     return streamer.open(file)
 
 
-def test_it_is_a_mapping_of_names_to_tensors_that_are_not_read_yet(checkpoint: streamer.Checkpoint) -> None:
+def test_a_checkpoint_is_a_mapping_of_names_to_unread_tensors(checkpoint: streamer.Checkpoint) -> None:
     assert list(checkpoint) == ["a", "b"]
     assert "a" in checkpoint
     assert "c" not in checkpoint
@@ -47,7 +47,7 @@ def test_it_is_a_mapping_of_names_to_tensors_that_are_not_read_yet(checkpoint: s
         checkpoint["c"]
 
 
-def test_it_has_what_a_mapping_has_regression(checkpoint: streamer.Checkpoint) -> None:
+def test_a_checkpoint_has_the_methods_of_a_mapping_regression(checkpoint: streamer.Checkpoint) -> None:
     assert isinstance(checkpoint, Mapping)
     assert {name: part[...].tolist() for name, part in checkpoint.items()} == {
         name: tensor.tolist() for name, tensor in TENSORS.items()
@@ -83,7 +83,9 @@ def test_it_has_what_a_mapping_has_regression(checkpoint: streamer.Checkpoint) -
         torch.tensor,
     ],
 )
-def test_what_takes_a_slice_for_a_tensor_is_told_to_index_it_regression(checkpoint: streamer.Checkpoint, use) -> None:
+def test_the_error_for_a_slice_used_as_a_tensor_advises_to_index_it_regression(
+    checkpoint: streamer.Checkpoint, use
+) -> None:
     with pytest.raises((TypeError, AttributeError), match=r"it is not read yet: index it with \[\.\.\.\]"):
         use(checkpoint["a"])
 
@@ -196,7 +198,7 @@ def test_what_of_a_checkpoint_cannot_be_pickled_is_named_regression(file: Path, 
 
 
 @pytest.mark.server
-def test_a_pickle_has_the_credentials_that_were_given_and_none_of_the_environment(
+def test_a_pickle_has_the_passed_credentials_and_none_of_the_environment(
     s3_server: SeaweedServer, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = s3_server.upload_folder(file.parent, "private", "pickled")
@@ -211,7 +213,7 @@ def test_a_pickle_has_the_credentials_that_were_given_and_none_of_the_environmen
     assert pickle.loads(pickled)["b"][...].tolist() == [1] * 5
 
 
-def test_another_process_reads_it_with_its_options(file: Path) -> None:
+def test_another_process_reads_a_pickled_checkpoint_with_its_options(file: Path) -> None:
     url = f"simplecache::{file.as_uri()}"
     options = {"simplecache": {"cache_storage": str(file.parent / "cache")}}
     checkpoint = streamer.open(url, storage_options=options)
@@ -235,7 +237,7 @@ def test_a_pickle_of_what_was_replaced_is_refused(checkpoint: streamer.Checkpoin
         pickle.loads(pickled)
 
 
-def test_neither_its_repr_nor_that_of_its_parts_shows_a_secret(tmp_path: Path) -> None:
+def test_reprs_of_a_checkpoint_and_its_parts_show_no_secret(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(safetensors.torch.save(TENSORS))
     checkpoint = streamer.open(tmp_path.as_uri(), storage_options={"file": {"auto_mkdir": False}})
     assert "auto_mkdir" not in repr(checkpoint._request)

@@ -106,14 +106,14 @@ def test_the_version_is_the_packages() -> None:
     assert run("--version") == f"streamer, version {streamer.__version__}\n"
 
 
-def test_a_manifest_is_written_and_told(tmp_path: Path) -> None:
+def test_a_manifest_is_written_and_reported(tmp_path: Path) -> None:
     save_file({"w": torch.zeros(1000)}, tmp_path / "a.safetensors")
     told = run("manifest", str(tmp_path))
     assert told.startswith(f"{tmp_path}/a.safetensors.manifest.json: 1 tensor, 4.00 kB in ")
     assert (tmp_path / "a.safetensors.manifest.json").exists()
 
 
-def test_what_was_written_is_told_to_programs(tmp_path: Path) -> None:
+def test_written_files_are_reported_to_programs(tmp_path: Path) -> None:
     save_file({"w": torch.zeros(1000)}, tmp_path / "a.safetensors")
     told = json.loads(run("manifest", str(tmp_path / "a.safetensors"), "--json"))
     assert told.pop("seconds") > 0
@@ -127,7 +127,7 @@ def test_an_error_is_a_line_and_a_status(tmp_path: Path) -> None:
     assert result.output == f"Error: {tmp_path}/none.safetensors: No such file or folder (ENOENT). {hint}\n"
 
 
-def test_an_error_is_told_to_programs(tmp_path: Path) -> None:
+def test_an_error_is_reported_to_programs(tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["manifest", str(tmp_path / "none.safetensors"), "--json"])
     told = json.loads(result.stdout)
     assert (result.exit_code, told["exit_code"], told["error"]) == (66, 66, "ObjectNotFoundError")
@@ -145,7 +145,7 @@ def test_an_error_is_told_to_programs(tmp_path: Path) -> None:
         (["manifest", "a", "http://user:CANARY@host/x"], "Got unexpected extra argument"),
     ],
 )
-def test_a_usage_error_is_told_to_programs_regression(arguments: list[str], told: str) -> None:
+def test_a_usage_error_is_reported_to_programs_regression(arguments: list[str], told: str) -> None:
     result = CliRunner().invoke(main, [*arguments, "--json"])
     answer = json.loads(result.stdout)
     assert (result.exit_code, answer["exit_code"], answer["error"]) == (2, 2, "UsageError")
@@ -160,7 +160,7 @@ def test_a_script_s_own_json_option_is_not_ours() -> None:
 
 
 @pytest.mark.parametrize("module", ["absent_module", "absent_package.part", "json.absent", "json.absent.part"])
-def test_a_module_that_is_not_there_is_told_in_a_line(module: str) -> None:
+def test_an_absent_module_is_reported_in_one_line(module: str) -> None:
     result = CliRunner().invoke(main, ["run", "-m", module])
     assert result.exit_code == 2
     assert f"there is no module '{module}'" in result.output
@@ -175,7 +175,7 @@ def test_what_a_module_fails_to_import_is_not_hidden(tmp_path: Path, monkeypatch
     assert result.exception.name == "absent_dependency"
 
 
-def test_a_script_that_is_not_there_is_told_in_a_line() -> None:
+def test_an_absent_script_is_reported_in_one_line() -> None:
     result = CliRunner().invoke(main, ["run", "absent.py"])
     assert result.exit_code == 2
     assert "there is no file 'absent.py'" in result.output
@@ -198,7 +198,7 @@ def test_a_usage_error_repeats_no_secret_of_a_url_regression():
 
 
 @pytest.mark.parametrize("command", [["plugins"], ["plugins", "--json"], ["pull", "nowhere", "folder", "--json"]])
-def test_output_that_cannot_be_written_is_told_in_a_line(command: list[str], tmp_path: Path) -> None:
+def test_output_that_cannot_be_written_is_reported_in_one_line(command: list[str], tmp_path: Path) -> None:
     with open("/dev/full", "w") as full:
         told = [sys.executable, "-W", "ignore", "-m", "streamer", *command]  # libraries warn of old Pythons
         done = subprocess.run(told, stdout=full, stderr=subprocess.PIPE, text=True, cwd=tmp_path, check=False)
@@ -222,7 +222,7 @@ def test_progress_needs_no_standard_error(tmp_path: Path) -> None:
     assert (done.returncode, "all there" in done.stdout) == (0, True)
 
 
-def test_an_error_that_nobody_can_be_told_still_has_its_exit_code(tmp_path: Path) -> None:
+def test_an_error_that_cannot_be_printed_still_has_its_exit_code(tmp_path: Path) -> None:
     with open("/dev/full", "w") as full:
         command = [sys.executable, "-m", "streamer", "pull", str(tmp_path / "missing"), str(tmp_path / "copy")]
         assert subprocess.run(command, stderr=full, check=False).returncode == 66

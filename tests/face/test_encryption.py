@@ -231,7 +231,7 @@ def test_shared_by_the_processes_of_a_node(tmp_path: Path) -> None:
     assert are_equal(streamer.load(tmp_path, key=KEY, options=streamer.Options(share="node")), tensors)
 
 
-def test_a_checkpoint_is_copied_lazily_and_encrypted_anew(tmp_path: Path) -> None:
+def test_a_checkpoint_is_copied_lazily_and_encrypted_again(tmp_path: Path) -> None:
     tensors = large_tensors()
     streamer.save(tensors, tmp_path / "one", key=KEY)
     with streamer.open(tmp_path / "one", key=KEY) as opened:

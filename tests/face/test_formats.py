@@ -225,7 +225,7 @@ def test_a_small_memory_limit_suffices(place: Place) -> None:
     assert_equal(streamer.load(f"{place.uri}/x.pt", options=options, **place.how), value)
 
 
-def test_verify_auto_says_why_nothing_is_compared(place: Place) -> None:
+def test_verify_auto_logs_why_nothing_is_compared(place: Place) -> None:
     place.put("x.pt", saved(tensors()))
     with streamer.stream(f"{place.uri}/x.pt", verify="auto", **place.how) as stream:
         assert_equal(dict(stream), tensors())
@@ -368,7 +368,7 @@ def test_a_series_of_any_name_is_a_model_regression(tmp_path: Path, stem: str) -
         ("model.pt", ["meta.pt", ".hidden.pt", "notes.txt"], False),
     ],
 )
-def test_files_beside_the_usual_name_are_told_regression(
+def test_files_beside_the_usual_name_are_reported_regression(
     tmp_path: Path, taken: str, others: list[str], told: bool
 ) -> None:
     for name in (taken, *others):
@@ -389,7 +389,7 @@ def test_files_beside_the_usual_name_are_told_regression(
         ("x.npy", "is one array"),
     ],
 )
-def test_what_nobody_reads_is_named(tmp_path: Path, name: str, said: str) -> None:
+def test_files_that_are_no_weights_are_named(tmp_path: Path, name: str, said: str) -> None:
     (tmp_path / name).write_bytes(b"x" * 100)
     with pytest.raises(ObjectNotFoundError) as caught:
         streamer.load(tmp_path)

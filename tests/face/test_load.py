@@ -148,7 +148,7 @@ def test_the_dict_is_in_file_order(single, tensors):
         (lambda name: False, set()),
     ],
 )
-def test_only_what_is_asked_for_is_delivered_and_read(folder, tensors, names, expected):
+def test_only_requested_tensors_are_delivered_and_read(folder, tensors, names, expected):
     with streamer.stream(folder, names=names, options=streamer.Options(coalesce_gap_bytes=0)) as wanted:
         got = dict(wanted)
     assert_same(got, {name: tensors[name] for name in expected})
@@ -168,7 +168,7 @@ def test_the_report_is_complete_after_the_loop(folder, tensors):
     assert json.loads(json.dumps(report.to_dict()))["gb_per_s"] == report.gb_per_s > 0
 
 
-def test_file_order_is_kept_when_asked_for(single):
+def test_file_order_is_kept_on_request(single):
     with streamer.stream(single, order="file", options=streamer.Options(block_bytes=64 << 10)) as wanted:
         assert [name for name, _ in wanted] == wanted.names
 
@@ -232,7 +232,7 @@ def test_a_target_of_another_shape_or_dtype_is_refused_before_anything_is_writte
     assert first.tolist() == [0, 0, 0]
 
 
-def test_random_access_reads_headers_once_and_then_what_is_asked(folder, tensors):
+def test_random_access_reads_headers_once_and_then_only_requested_bytes(folder, tensors):
     with streamer.open(folder) as checkpoint:
         assert checkpoint.keys() == sorted(tensors)
         assert len(checkpoint) == len(tensors)
@@ -273,7 +273,7 @@ def test_load_file_is_one_import_away(single, tensors):
     assert_same(streamer.load_file(str(single), "cpu"), tensors)
 
 
-def test_a_progress_callable_hears_of_every_byte(single):
+def test_a_progress_callable_gets_every_byte(single):
     heard = []
     streamer.load(single, progress=lambda done, total: heard.append((done, total)))
     assert heard == sorted(heard)
@@ -292,7 +292,7 @@ def test_the_progress_of_an_open_checkpoint_is_that_of_its_reads_unless_they_say
     assert of_checkpoint[-1][0] == of_checkpoint[-1][1] > 0
 
 
-def test_a_bar_is_drawn_when_asked_for_and_not_into_a_pipe(single, capsys, monkeypatch):
+def test_a_bar_is_drawn_on_request_and_not_into_a_pipe(single, capsys, monkeypatch):
     streamer.load(single)
     assert capsys.readouterr().err == ""
     monkeypatch.setattr("streamer._progress.SHOWN_AFTER_S", 0)

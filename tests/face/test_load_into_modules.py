@@ -172,7 +172,7 @@ def _generator() -> Iterator[Any]:
         (_with_copies, "the state_dict of the target makes a new '0.weight'"),
     ],
 )
-def test_what_has_no_tensors_of_its_own_is_refused_before_anything_is_asked(target: Any, words: str) -> None:
+def test_a_target_without_tensors_is_refused_before_the_first_request(target: Any, words: str) -> None:
     with pytest.raises(streamer.TargetError, match=words):
         streamer.load_into("http://127.0.0.1:9/a.safetensors", target())
 

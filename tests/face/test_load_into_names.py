@@ -75,14 +75,14 @@ def test_two_tensors_for_one_name_are_refused_before_a_byte_is_read(checkpoint: 
     assert inner["norm.weight"].any()
 
 
-def test_a_renamed_tensor_without_a_target_is_told_under_both_names(checkpoint: Path) -> None:
+def test_a_renamed_tensor_without_a_target_is_reported_under_both_names(checkpoint: Path) -> None:
     with pytest.raises(
         streamer.TargetError, match=r"lacks 2 of .*'lm_head.weight', 'model.layers.0.weight as x.0.weight'"
     ):
         streamer.load_into(checkpoint, {"n.weight": torch.zeros(3)}, rename={"model.norm": "n", "model.layers": "x"})
 
 
-def test_where_names_cannot_be_paired_one_with_one_the_advice_says_so(checkpoint: Path) -> None:
+def test_the_advice_says_that_names_cannot_be_paired(checkpoint: Path) -> None:
     with pytest.raises(streamer.TargetError, match=r"rename= pairs one with one; .*from_pretrained"):
         streamer.load_into(checkpoint, {"norm.fused": torch.zeros(3)})
 
@@ -117,7 +117,7 @@ def test_the_report_lists_what_stayed_alone(checkpoint: Path) -> None:
     assert (told["missing"], told["unexpected"]) == (["more"], ["model.layers.0.weight"])
 
 
-def test_a_module_under_another_name_is_told_from_both_sides(checkpoint: Path) -> None:
+def test_a_module_under_another_name_is_reported_with_both_names(checkpoint: Path) -> None:
     with pytest.raises(
         streamer.TargetError, match=r"'model.norm.scale'. It holds 'model.norm.weight', which the target"
     ):
@@ -126,7 +126,7 @@ def test_a_module_under_another_name_is_told_from_both_sides(checkpoint: Path) -
         )
 
 
-def test_a_prefix_on_the_wrong_side_is_said(checkpoint: Path) -> None:
+def test_a_prefix_of_the_other_side_is_suggested(checkpoint: Path) -> None:
     with pytest.raises(streamer.TargetError, match=r"checkpoint's names begin with 'model.': pass prefix='model.'"):
         streamer.load_into(checkpoint, targets("norm.weight", "layers.0.weight"))
     with pytest.raises(streamer.UnknownTensorError, match=r"rename={'': 'module'} puts it before them"):

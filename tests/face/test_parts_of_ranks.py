@@ -116,6 +116,6 @@ def test_what_one_process_saves_is_whole(tmp_path: Path, how: dict[str, Any]) ->
 
 
 @each_row("text", ["{", "[]", "3", "null", '{"w": 3}', '{"w": {"saved_offsets": "1"}}', "[" * 9999])
-def test_another_value_of_that_name_ends_no_load(tmp_path: Path, text: str) -> None:
+def test_another_value_under_the_name_of_the_part_ends_no_load(tmp_path: Path, text: str) -> None:
     save_file(WHOLE, tmp_path / "model.safetensors", {"DCP_SHARDING_INFO": text})
     assert streamer.load(tmp_path).keys() == WHOLE.keys()

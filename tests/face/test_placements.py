@@ -66,7 +66,7 @@ def test_placements_that_are_none_are_refused(mesh: Any, placements: Any, said: 
         Placements(mesh, placements)
 
 
-def test_a_mesh_that_is_none_is_refused() -> None:
+def test_a_value_that_is_no_mesh_is_refused() -> None:
     with pytest.raises(streamer.UsageError, match="mesh of Placements is a DeviceMesh, not str"):
         Placements("cpu", {})
 

@@ -81,7 +81,7 @@ def test_a_bar_that_cannot_be_written_keeps_no_lock_regression(
     assert took
 
 
-def test_a_function_that_raises_is_told_in_the_log_and_called_no_more(
+def test_a_callback_that_raises_is_logged_and_not_called_again(
     checkpoint: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     calls = []
@@ -104,7 +104,7 @@ def test_a_function_can_end_the_load_on_purpose(checkpoint: Path, error: BaseExc
         load(checkpoint, stop)
 
 
-def test_where_nobody_watches_the_log_says_now_and_then_how_far_it_is(
+def test_the_log_shows_the_progress_without_a_terminal(
     checkpoint: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.INFO, logger="streamer")

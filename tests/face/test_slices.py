@@ -79,7 +79,7 @@ def test_each_part_is_equal_to_that_of_a_whole_tensor(dtype: str, framework: str
 
 @pytest.mark.parametrize("framework", ["pt", "np"])
 @pytest.mark.parametrize("dtype", ["F4", "F8_E4M3", "BF16", "C64"])
-def test_of_joint_tensors_each_block_is_cut(dtype: str, framework: str, files: Any, tmp_path: Path) -> None:
+def test_each_block_of_a_joint_tensor_is_cut(dtype: str, framework: str, files: Any, tmp_path: Path) -> None:
     (tmp_path / "a.safetensors").write_bytes(files[dtype])
     whole = streamer.load(tmp_path, framework=framework)
     join: Any = torch.cat if framework == "pt" else np.concatenate
@@ -112,14 +112,14 @@ def test_arrays_of_jax_are_equal_too(dtype: str, files: Any, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("dtype", ["F4", "BF16"])
-def test_they_are_equal_over_http(dtype: str, files: Any) -> None:
+def test_slices_over_http_are_equal(dtype: str, files: Any) -> None:
     with one_file(data=files[dtype]) as server:
         uri, options = place_of("http", server)
         check_equal(uri, dtype, "np", storage_options=options)
 
 
 @pytest.mark.server
-def test_they_are_equal_from_s3(s3_server: SeaweedServer, files: Any) -> None:
+def test_slices_from_s3_are_equal(s3_server: SeaweedServer, files: Any) -> None:
     s3_server.put("private", "slices/a.safetensors", files["BF16"])
     uri = "s3://private/slices/a.safetensors"
     check_equal(uri, "BF16", "pt", storage_options=s3_server.storage_options())
@@ -142,7 +142,7 @@ def matrix(tmp_path: Path) -> Path:
 COLUMNS = {"a": Slice(1, 1, 4)}
 
 
-def test_they_are_contiguous_own_their_memory_and_may_be_changed(matrix: Path) -> None:
+def test_slices_are_contiguous_own_their_memory_and_may_be_changed(matrix: Path) -> None:
     first = streamer.load(matrix, slices=COLUMNS)["a"]
     assert first.is_contiguous()
     assert first.untyped_storage().nbytes() == first.nbytes == 6 * 2 * 4
@@ -262,7 +262,7 @@ def data_bytes(server: ScriptedServer) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("storage", ["s3", "http"])
-def test_of_rows_a_rank_reads_what_it_keeps(llama: ScriptedServer, storage: str) -> None:
+def test_a_rank_reads_only_its_rows(llama: ScriptedServer, storage: str) -> None:
     uri, options = place_of(storage, llama)
     names = [name for name in LLAMA if "o_proj" not in name and "down_proj" not in name]
     for rank in (0, RANKS - 1):
@@ -275,7 +275,7 @@ def test_of_rows_a_rank_reads_what_it_keeps(llama: ScriptedServer, storage: str)
         assert data_bytes(llama)[1] - before <= 1.05 * kept_bytes
 
 
-def test_of_columns_a_rank_reads_each_tensor_once_in_a_few_requests(llama: ScriptedServer) -> None:
+def test_a_rank_reads_each_tensor_of_columns_once_in_a_few_requests(llama: ScriptedServer) -> None:
     uri, options = place_of("http", llama)
     names = [name for name in LLAMA if "o_proj" in name or "down_proj" in name]
     stored_bytes = sum(byte_length(LLAMA[name][1], "BF16") for name in names)

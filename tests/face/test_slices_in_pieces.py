@@ -113,7 +113,7 @@ def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 @pytest.mark.parametrize("storage", ["s3", "http"])
-def test_over_a_network_a_rank_reads_what_it_keeps(data: bytes, folder: Path, storage: str) -> None:
+def test_a_rank_reads_only_its_part_over_a_network(data: bytes, folder: Path, storage: str) -> None:
     whole = streamer.load(folder)
     with one_file(data=data) as server:
         uri, options = place_of(storage, server)
@@ -127,7 +127,7 @@ def test_over_a_network_a_rank_reads_what_it_keeps(data: bytes, folder: Path, st
 
 
 @pytest.mark.server
-def test_a_real_s3_server_sends_a_rank_what_it_keeps(data: bytes, folder: Path, s3_server: SeaweedServer) -> None:
+def test_a_real_s3_server_sends_a_rank_only_its_part(data: bytes, folder: Path, s3_server: SeaweedServer) -> None:
     s3_server.put("private", "slices/fused.safetensors", data)
     with TcpProxy(s3_server.port, http_requests) as proxy:
         options = {**s3_server.storage_options(), "endpoint_url": f"http://127.0.0.1:{proxy.port}"}
@@ -142,7 +142,7 @@ def test_a_real_s3_server_sends_a_rank_what_it_keeps(data: bytes, folder: Path, 
         assert kept_bytes <= proxy.passed_bytes <= 1.05 * kept_bytes
 
 
-def test_from_a_file_a_rank_reads_what_it_keeps_in_every_way_to_read(folder: Path) -> None:
+def test_a_rank_reads_only_its_part_of_a_file_in_every_way_to_read(folder: Path) -> None:
     whole = streamer.load(folder)
     for rank in range(RANKS):
         tp, expected = TensorParallel(rank, RANKS, PLAN), expected_of(whole, rank)

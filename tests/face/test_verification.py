@@ -29,7 +29,7 @@ def test_the_argument_goes_before_the_environment(
 
 
 @pytest.mark.parametrize(("given", "environment"), [("yes", {}), (True, {}), (None, {"STREAMER_VERIFY": "1"})])
-def test_another_word_is_refused(given: VerifyOption, environment: dict[str, str]) -> None:
+def test_an_unknown_word_is_refused(given: VerifyOption, environment: dict[str, str]) -> None:
     with pytest.raises(OptionError, match='"auto", "manifest" or "off"'):
         strategy_of(given, environment)
 

@@ -146,7 +146,7 @@ def test_without_a_manifest_the_error_names_the_command(tmp_path: Path) -> None:
         streamer.load(tmp_path, verify="manifest")
 
 
-def test_that_command_can_be_pasted_into_a_shell(tmp_path: Path) -> None:
+def test_the_command_in_the_message_can_be_pasted_into_a_shell(tmp_path: Path) -> None:
     path = tmp_path / "my model; v2.safetensors"
     save_file({"w": torch.zeros(3)}, path)
     with pytest.raises(streamer.ObjectNotFoundError) as caught:
@@ -163,7 +163,7 @@ def without_numbers(model: Path) -> list[Path]:
     return paths
 
 
-def test_a_shard_less_is_an_error_though_no_index_tells(model: Path) -> None:
+def test_a_missing_shard_is_an_error_without_an_index_too(model: Path) -> None:
     without_numbers(model)[1].unlink()
     streamer.load(model)  # nobody knows
     with pytest.raises(streamer.ManifestError, match=r"has shard 'part-1\.safetensors', which is not"):

@@ -65,7 +65,7 @@ def test_parts_of_any_size_are_compared(
 
 
 @pytest.mark.parametrize("at", [20, 50_000, 1_234_567, len(SHARD) - 1])
-def test_the_wrong_part_is_told(at: int, kept: dict[str, ObjectDigest | NoDigest], tmp_path: Path) -> None:
+def test_the_wrong_part_is_reported(at: int, kept: dict[str, ObjectDigest | NoDigest], tmp_path: Path) -> None:
     flipped = SHARD[:at] + bytes([SHARD[at] ^ 1]) + SHARD[at + 1 :]
     kept["m.safetensors"] = digest_of(flipped, 65_536, "crc32c")  # of other bytes than those that lie there
     (tmp_path / "m.safetensors").write_bytes(SHARD)
@@ -75,7 +75,7 @@ def test_the_wrong_part_is_told(at: int, kept: dict[str, ObjectDigest | NoDigest
     assert caught.value.byte_range == (begin, min(begin + 65_536, len(SHARD)))
 
 
-def test_each_object_of_a_checkpoint_is_told_of(kept: dict[str, ObjectDigest | NoDigest], tmp_path: Path) -> None:
+def test_each_object_of_a_checkpoint_is_reported(kept: dict[str, ObjectDigest | NoDigest], tmp_path: Path) -> None:
     for name in ("a", "b", "c"):
         (tmp_path / f"{name}.safetensors").write_bytes(save({name: torch.arange(5000.0)}))
     kept["a.safetensors"] = digest_of((tmp_path / "a.safetensors").read_bytes(), 1 << 20, "crc32c")
@@ -87,7 +87,9 @@ def test_each_object_of_a_checkpoint_is_told_of(kept: dict[str, ObjectDigest | N
     assert told == [("crc32c", None), (None, "it has none"), (None, "nothing of it was read")]
 
 
-def test_nothing_is_claimed_before_the_end(kept: dict[str, ObjectDigest | NoDigest], tmp_path: Path) -> None:
+def test_nothing_is_reported_as_verified_before_the_end(
+    kept: dict[str, ObjectDigest | NoDigest], tmp_path: Path
+) -> None:
     (tmp_path / "m.safetensors").write_bytes(SHARD)
     kept["m.safetensors"] = digest_of(SHARD, 1 << 30, "crc32c")
     with streamer.stream(tmp_path, verify="auto") as stream:
@@ -146,7 +148,7 @@ def test_a_digest_that_cannot_be_of_the_whole_is_doubted_and_not_believed(
         ObjectDigest("md5", (PartDigest(9, "0" * 32), PartDigest(len(SHARD), "0" * 32))),
     ],
 )
-def test_a_store_that_tells_nonsense_is_named(
+def test_a_store_with_nonsensical_answers_is_named(
     told: Any, kept: dict[str, ObjectDigest | NoDigest], tmp_path: Path
 ) -> None:
     (tmp_path / "m.safetensors").write_bytes(SHARD)

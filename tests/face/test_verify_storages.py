@@ -127,7 +127,7 @@ def checked(place: Place, verify: Any) -> streamer.LoadReport:
 
 
 @pytest.mark.parametrize("storage", ["path", "s3", "gs", "az", "hf", "http", "nfs", "memory"])
-def test_a_bit_flipped_at_rest_is_found_by_the_manifest_on(
+def test_a_bit_flipped_at_rest_is_detected_by_the_manifest_on(
     storage: str, place: Callable[[str], Place], manifest: bytes
 ) -> None:
     there = place(storage)

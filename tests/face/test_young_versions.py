@@ -118,7 +118,7 @@ def are(tensors, expected):
 @kinds
 @pytest.mark.parametrize("read", [loaded, pulled])
 @pytest.mark.parametrize("pause_s", [0, 0.9, 5])
-def test_kept_bytes_of_an_older_version_are_never_given(kind, read, pause_s, clock, tmp_path):
+def test_cached_bytes_of_an_older_version_are_never_delivered(kind, read, pause_s, clock, tmp_path):
     with Seconds(kind, clock) as server:
         assert are(read(server, tmp_path), OLD)
         clock.sleep(pause_s)

@@ -78,7 +78,7 @@ def test_a_server_that_answered_before_is_waited_for(
     assert report.probes >= 1
 
 
-def test_the_wait_is_told(storages: Storages, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_wait_is_reported(storages: Storages, caplog: pytest.LogCaptureFixture) -> None:
     with away("gone", storages["http"], 4.0) as proxy, caplog.at_level(logging.WARNING, "streamer"):
         load(storages["http"], proxy.port)
     waiting, again = (record.getMessage() for record in caplog.records)
@@ -88,7 +88,7 @@ def test_the_wait_is_told(storages: Storages, caplog: pytest.LogCaptureFixture) 
     assert re.fullmatch(rf"{server} answers again, after \d+ s", again)
 
 
-def test_one_that_stays_away_is_given_up_after_the_deadline_of_a_block(storages: Storages) -> None:
+def test_an_unreachable_server_is_abandoned_after_the_deadline_of_a_block(storages: Storages) -> None:
     options = streamer.Options(**SMALL, block_deadline_s=2.0)
     with away("gone", storages["http"], None) as proxy:
         began = time.monotonic()
@@ -100,7 +100,7 @@ def test_one_that_stays_away_is_given_up_after_the_deadline_of_a_block(storages:
     assert caught.value.elapsed_s > 0
 
 
-def test_one_that_never_answered_is_given_up_at_once(storages: Storages) -> None:
+def test_a_server_that_never_answered_is_abandoned_at_once(storages: Storages) -> None:
     with KeptPorts(1) as (port,):
         began = time.monotonic()
         with pytest.raises(streamer.ConnectError):
@@ -158,7 +158,7 @@ def test_the_deadline_covers_a_server_that_says_nothing(count: int) -> None:
         assert time.monotonic() - began < 0.5 + LIMIT_S
 
 
-def test_a_local_folder_that_is_not_there_is_no_outage(tmp_path: Path) -> None:
+def test_an_absent_local_folder_is_no_outage(tmp_path: Path) -> None:
     with pytest.raises(streamer.ObjectNotFoundError):
         streamer.load(tmp_path / "absent")
 

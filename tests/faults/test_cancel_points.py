@@ -92,7 +92,7 @@ def wait_until_stuck(load: Load) -> None:
     time.sleep(LATER_S)
 
 
-def test_there_are_seventeen_points() -> None:
+def test_the_table_has_seventeen_points() -> None:
     assert len(POINTS) == 17
 
 

@@ -79,7 +79,7 @@ def test_no_weights_are_asked_for_where_the_header_of_one_shard_is_damaged(damag
     assert begins == [0] * 4  # the index, and three headers
 
 
-def test_every_fault_is_in_one_of_these_tests() -> None:
+def test_every_fault_has_a_test() -> None:
     assert all(not fault.is_lasting or fault.ends for fault in AUDIBLE)
     assert [fault.name for fault in FAULTS.values() if fault.is_silent] == ["flipped_byte"]
 

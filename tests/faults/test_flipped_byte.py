@@ -46,7 +46,7 @@ def is_equal(loaded: dict[str, torch.Tensor], model: Path) -> bool:
     return loaded.keys() == expected.keys() and all(torch.equal(loaded[name], expected[name]) for name in expected)
 
 
-def test_without_verify_nobody_notices(model: Path) -> None:
+def test_a_load_without_verify_accepts_changed_bytes(model: Path) -> None:
     loaded, report = load(model, flips_once(), "off")
     assert not is_equal(loaded, model)
     assert report.verified == ()

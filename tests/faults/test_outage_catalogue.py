@@ -74,7 +74,7 @@ def test_idle_connections_are_reset_too(folder: Path) -> None:
             idle.sock.recv(1)
 
 
-def test_an_outage_lasts_as_long_as_it_is_told(folder: Path) -> None:
+def test_an_outage_lasts_as_long_as_it_is_reported(folder: Path) -> None:
     with scene(folder) as at, Planned("gone", at, AT_BYTES, 0.3) as outage:
         with pytest.raises((ConnectionResetError, http.client.IncompleteRead)):
             get(at.proxy.port)
@@ -124,7 +124,7 @@ def test_a_server_may_come_back_at_another_address(folder: Path, tmp_path: Path)
         assert hosts.read_text() == f"{OTHER_ADDRESS} storage.test\n"
 
 
-def test_signatures_given_before_an_outage_are_refused_behind_it(folder: Path) -> None:
+def test_signatures_made_before_an_outage_are_refused_after_it(folder: Path) -> None:
     with scene(folder) as at, Planned("expiry_in_outage", at, AT_BYTES, 1.1) as outage:
         files = s3fs.S3FileSystem(**at.server.storage_options(at.proxy.port), skip_instance_cache=True)
         signed = files.sign("bucket/object", expiration=600).partition(str(at.proxy.port))[2]

@@ -155,7 +155,7 @@ def test_the_other_server_of_a_load_goes_on_meanwhile(
     ("kind", "outage"),
     [("http", "gone"), ("http", "reset_wave"), ("faults", "gone"), ("faults", "throttle_wave"), ("nfs", "gone")],
 )
-def test_a_server_that_stays_away_ends_the_load_in_time(kind: str, outage: str, storages: Storages) -> None:
+def test_an_unreachable_server_ends_the_load_in_time(kind: str, outage: str, storages: Storages) -> None:
     patience = streamer.Options(**SMALL, block_deadline_s=2)
     with met_by(outage, storages[kind], None) as planned:
         with pytest.raises(streamer.StorageError) as caught, stream(storages[kind], planned.proxy.port, patience) as it:
@@ -165,7 +165,7 @@ def test_a_server_that_stays_away_ends_the_load_in_time(kind: str, outage: str, 
     assert re.search(r"has been failing for [\d.]+ s and \d+ request", text), text
 
 
-def test_the_error_tells_the_first_failure_beside_the_last(storages: Storages) -> None:
+def test_the_error_has_the_first_failure_and_the_last(storages: Storages) -> None:
     patience = streamer.Options(**SMALL, block_deadline_s=2)
     with (
         met_by("throttle_wave", storages["faults"], None) as planned,

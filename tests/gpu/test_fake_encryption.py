@@ -43,7 +43,7 @@ def test_targets_on_a_device_are_filled(fake_gpu: FakeGpu, model: Path) -> None:
     assert_same(targets, TENSORS)
 
 
-def test_a_changed_piece_reaches_nobody(fake_gpu: FakeGpu, model: Path) -> None:
+def test_a_changed_piece_is_not_delivered(fake_gpu: FakeGpu, model: Path) -> None:
     file = model / "model.safetensors"
     data = bytearray(file.read_bytes())
     data[len(data) // 2] ^= 1

@@ -46,14 +46,14 @@ def test_a_device_lost_in_the_middle_of_a_copy_ends_the_load(fake_gpu: FakeGpu, 
         load(checkpoint)
 
 
-def test_host_memory_that_cannot_be_pinned_is_told_with_its_bytes(fake_gpu: FakeGpu, checkpoint: Path) -> None:
+def test_host_memory_that_cannot_be_pinned_is_reported_with_its_bytes(fake_gpu: FakeGpu, checkpoint: Path) -> None:
     fake_gpu.fail("cuMemHostRegister_v2", 2)
     fake_gpu.fail("cuMemHostAlloc", 2)
     with pytest.raises(streamer.DeviceError, match=r"pinning 65536 bytes.*_OUT_OF_MEMORY.*Lower pinned_bytes"):
         load(checkpoint)
 
 
-def test_a_full_device_is_told_with_the_bytes_asked_for_and_free(
+def test_a_full_device_is_reported_with_the_requested_and_the_free_bytes(
     fake_gpu: FakeGpu, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(FakeTorchCuda, "room_bytes", 1000)
@@ -70,7 +70,7 @@ def test_a_full_device_is_told_with_the_bytes_asked_for_and_free(
 @pytest.mark.parametrize(
     ("devices", "asked", "name"), [(2, "cuda:5", "CUDA_ERROR_INVALID_DEVICE"), (0, "cuda", "CUDA_ERROR_NO_DEVICE")]
 )
-def test_a_device_that_torch_refuses_is_told_with_the_drivers_name(
+def test_a_device_that_torch_refuses_is_reported_with_the_drivers_name(
     fake_gpu: FakeGpu, checkpoint: Path, monkeypatch: pytest.MonkeyPatch, devices: int, asked: str, name: str
 ) -> None:
     def refuse(_torch: object, _device: object) -> None:
@@ -117,7 +117,7 @@ def test_a_wrong_target_on_a_device_is_refused_before_a_byte_is_read(
     assert fake_gpu.calls("cuStreamCreate") == 0
 
 
-def test_where_the_engine_cannot_have_the_device_torch_copies_and_the_report_says_why(
+def test_torch_copies_if_the_engine_cannot_use_the_device_and_the_report_says_why(
     fake_gpu: FakeGpu, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("streamer.core.tensors.torch_copies.TorchStaging.can_copy_to", lambda _self, _device: False)

@@ -61,7 +61,7 @@ def test_large_loads_go_that_way_by_themselves(
     assert loaded(checkpoint, options=replace(STRAIGHT, gpudirect=False))[1].device_path == "ring"
 
 
-def test_by_itself_nothing_is_copied_by_the_library_and_nothing_said(
+def test_the_library_copies_and_logs_nothing_by_default(
     fake_cufile: ctypes.CDLL, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake_cufile.fake_cufile_only_copies()
@@ -104,7 +104,7 @@ def test_without_it_the_report_says_why(fake_gpu: FakeGpu, checkpoint: Path) -> 
     assert report.remarks == ("GPUDirect Storage was not used: the kernel module nvidia-fs is not loaded",)
 
 
-def test_nobody_who_did_not_ask_hears_of_it(fake_gpu: FakeGpu, checkpoint: Path) -> None:
+def test_a_load_without_gpudirect_has_no_remark(fake_gpu: FakeGpu, checkpoint: Path) -> None:
     fake_gpu.place_everything(0)
     _, report = loaded(checkpoint, options=streamer.Options(direct_io=True))
     assert report.device_path == "ring"

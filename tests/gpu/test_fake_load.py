@@ -197,7 +197,7 @@ def test_no_capture_minds_a_load_and_its_threads_mode_is_as_before_regression(
     assert fake_gpu.violations() == 0
 
 
-def test_a_forked_child_is_told_to_spawn(fake_gpu: FakeGpu, checkpoint: Path) -> None:
+def test_the_error_in_a_forked_child_advises_spawn(fake_gpu: FakeGpu, checkpoint: Path) -> None:
     streamer.load(checkpoint, device="cuda", options=SMALL, progress=False)
     reader, writer = os.pipe()
     if (child := os.fork()) == 0:

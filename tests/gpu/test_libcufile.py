@@ -66,7 +66,7 @@ def test_every_tensor_it_reads_is_equal(
     assert report == expected
 
 
-def test_where_it_cannot_start_the_ring_is_taken_and_its_code_told(
+def test_the_ring_is_used_if_cufile_cannot_start_and_its_code_is_reported(
     libcufile: Path, driver_below: Path, fake_driver: Path, checkpoint: Path, tmp_path: Path
 ) -> None:
     report = load(libcufile, driver_below, fake_driver, checkpoint, tmp_path, allow_compat_mode=False)
@@ -75,7 +75,7 @@ def test_where_it_cannot_start_the_ring_is_taken_and_its_code_told(
     assert report["remarks"] == ["GPUDirect Storage was not used: libcufile cannot start: its code is 5001"]
 
 
-def test_unasked_it_is_told_not_to_copy_by_itself(
+def test_a_library_in_its_compatibility_mode_is_not_used(
     libcufile: Path, driver_below: Path, fake_driver: Path, checkpoint: Path, tmp_path: Path
 ) -> None:
     report = load(libcufile, driver_below, fake_driver, checkpoint, tmp_path, "automatic", allow_compat_mode=True)

@@ -141,7 +141,7 @@ def test_a_cast_on_the_device_equals_torchs(stored: tuple[Path, dict[str, Any]])
     assert torch.equal(loaded["large.0"].cpu(), expected["large.0"].float())
 
 
-def test_a_device_without_room_is_told_with_its_bytes(stored: tuple[Path, dict[str, Any]]) -> None:
+def test_a_full_device_is_reported_with_its_bytes(stored: tuple[Path, dict[str, Any]]) -> None:
     path, _ = stored
     torch.cuda.empty_cache()
     total = torch.cuda.get_device_properties(0).total_memory
@@ -154,7 +154,7 @@ def test_a_device_without_room_is_told_with_its_bytes(stored: tuple[Path, dict[s
     assert caught.value.code == "CUDA_ERROR_OUT_OF_MEMORY"
 
 
-def test_an_index_beyond_the_devices_is_told(stored: tuple[Path, dict[str, Any]]) -> None:
+def test_an_index_beyond_the_devices_is_reported(stored: tuple[Path, dict[str, Any]]) -> None:
     with pytest.raises(streamer.UnknownDeviceError, match="CUDA_ERROR_INVALID_DEVICE"):
         streamer.load(stored[0], device="cuda:99", progress=False)
 

@@ -81,7 +81,7 @@ def test_only_devices_with_streams_and_events_are_staged() -> None:
     assert not TorchStaging(fake_torch(FakeXpu())).can_copy_to(torch.device("hpu"))
 
 
-def test_where_nothing_can_be_pinned_plain_memory_serves() -> None:
+def test_plain_memory_is_used_if_none_can_be_pinned() -> None:
     def empty(shape: Any, *, dtype: Any, device: str, pin_memory: bool = False) -> Any:
         if pin_memory:
             raise RuntimeError("Need to provide pin_memory allocator to use pin memory.")
@@ -134,7 +134,7 @@ def test_a_checkpoint_reaches_such_a_device_whole_with_copies_beside_each_other(
     assert tensors.report.peak_held_bytes <= (4 << 20) + max(tensor.nbytes for tensor in loaded.values())
 
 
-def test_such_a_device_without_room_is_told_with_the_bytes(xpu: None, checkpoint: Path) -> None:
+def test_a_full_device_of_the_engine_is_reported_with_the_bytes(xpu: None, checkpoint: Path) -> None:
     LateStaging.fails = True
     with pytest.raises(streamer.DeviceError, match=r"xpu could not take tensor .* bytes asked for.*out of memory"):
         streamer.load(checkpoint, device="xpu", options=SMALL, progress=False)

@@ -71,7 +71,7 @@ def test_a_hook_is_tried_once(host):
     assert tried == [1]
 
 
-def test_one_that_turns_out_not_to_fit_is_not_used_again(host, caplog):
+def test_a_rejected_hook_is_not_used_again(host, caplog):
     wanted = hook()
     assert wanted.fits()
     wanted.reject("weights were not read through it")
@@ -95,7 +95,7 @@ def test_what_nothing_can_take_the_place_of_is_an_error_that_names_the_version_w
         hook("gone").demand("8.0")
 
 
-def test_a_library_that_is_not_there():
+def test_an_absent_library_is_an_error():
     with pytest.raises(UsageError, match=r"^no_such_host is not installed\. pip install no_such_host$"):
         imported("no_such_host.reading")
 

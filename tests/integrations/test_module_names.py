@@ -27,6 +27,6 @@ def test_a_name_that_is_imported_is_the_attribute_and_imports_nothing_before() -
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_name_that_is_not_there_is_an_import_error(name: str) -> None:
+def test_an_absent_name_is_an_import_error(name: str) -> None:
     with pytest.raises(ImportError, match="absent"):
         exec(f"from streamer.{name} import absent")

@@ -97,7 +97,7 @@ def test_a_layer_that_differs_is_read_on_its_own(plan, opened, reference):
         assert tensor is None or torch.equal(tensor, reference[name][rows])
 
 
-def test_a_kind_of_which_two_parts_are_taken_is_not_planned(plan, opened, streams):
+def test_a_kind_with_two_selected_parts_is_not_planned(plan, opened, streams):
     for name, rows in in_layers():
         plan.take_part(rows_of(opened, name, rows))
         if "attn" in name:

@@ -66,7 +66,7 @@ def test_what_was_bound_meanwhile_is_theirs_afterwards(library: types.ModuleType
     assert library.late is ORIGINALS[1]
 
 
-def test_who_imported_ours_keeps_it(library: types.ModuleType) -> None:
+def test_a_module_that_imported_our_function_keeps_it(library: types.ModuleType) -> None:
     from streamer.compat.safetensors import safe_open
 
     library.chosen = safe_open

@@ -83,7 +83,7 @@ def test_the_reverse_order_ends_with_every_tensor_or_a_read_of_its_own(plan_of, 
         assert tensor is None or torch.equal(bytes_of(tensor), bytes_of(reference[name]))
 
 
-def test_what_is_never_taken_keeps_nobody_waiting(plan_of, reference):
+def test_a_tensor_that_is_never_taken_blocks_no_member(plan_of, reference):
     plan = plan_of(1 << 20)
     every_third = ordered(reference)[::3]
     taken = {name: plan.take(name) for name in every_third}
@@ -115,7 +115,7 @@ def test_little_memory_leaves_nothing_to_other_reads(plan_of, reference, limit):
     assert_same({name: plan.take(name) for name in ordered(reference)}, reference)
 
 
-def test_a_tensor_that_was_taken_is_kept_by_nobody(plan_of, reference):
+def test_a_taken_tensor_has_no_other_reference(plan_of, reference):
     plan = plan_of()
     name = ordered(reference)[0]
     tensor = weakref.ref(plan.take(name))

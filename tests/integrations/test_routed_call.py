@@ -48,7 +48,7 @@ def library(route, calls, failure=None, *, reads=False):
     return load
 
 
-def test_one_that_reads_through_the_hook_is_called_once(route, caplog):
+def test_a_function_that_reads_through_the_hook_is_called_once(route, caplog):
     calls = []
     assert call_routed(library(route, calls, reads=True), [route]) == "model"
     assert (len(calls), route.folder.is_written, caplog.messages) == (1, False, [])
@@ -59,7 +59,7 @@ def test_one_that_reads_through_the_hook_is_called_once(route, caplog):
     [None, FileNotFoundError(f"no {Folder.path}/model.safetensors"), SafetensorError("the header is too small")],
     ids=repr,
 )
-def test_one_that_passes_by_is_called_again_with_real_files(route, caplog, failure):
+def test_a_function_that_bypasses_the_hook_is_called_again_with_real_files(route, caplog, failure):
     calls = []
     assert call_routed(library(route, calls, failure), [route]) == "model"
     assert (len(calls), route.folder.is_written) == (2, True)

@@ -122,7 +122,9 @@ def test_a_save_that_fails_leaves_nothing(s3_server: SeaweedServer, place: tuple
         (LlamaConfig(), {"push_to_hub": True}, streamer.OptionError),
     ],
 )
-def test_what_cannot_be_saved_is_told(what: Any, how: dict[str, Any], error: type[Exception], tmp_path: Path) -> None:
+def test_what_cannot_be_saved_is_reported(
+    what: Any, how: dict[str, Any], error: type[Exception], tmp_path: Path
+) -> None:
     with pytest.raises(error):
         streamer.transformers.save_pretrained(what, tmp_path / "model", **how)
     assert not (tmp_path / "model").exists()
@@ -172,7 +174,7 @@ def test_save_model_of_safetensors_saves_tied_weights_to_a_url(place: tuple[str,
     assert all(torch.equal(other.state_dict()[name], tensor) for name, tensor in model.state_dict().items())
 
 
-def test_metadata_of_a_saved_file_is_what_was_given(tmp_path: Path) -> None:
+def test_metadata_of_a_saved_file_is_what_was_passed(tmp_path: Path) -> None:
     compat.save_file({"a": torch.ones(1)}, f"file://{tmp_path}/a.safetensors", {"step": "3"})
     raw = (tmp_path / "a.safetensors").read_bytes()
     header = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")])

@@ -60,7 +60,7 @@ def run(python: Path, *arguments: object) -> str:
     return done.stdout
 
 
-def test_its_backends_are_listed(python: Path) -> None:
+def test_the_backends_of_the_example_are_listed(python: Path) -> None:
     lines = [line.split() for line in run(python, "-m", "streamer", "plugins").splitlines()]
     assert ["sqlite://", "streamer-example", "1.0", "Python", "ok"] in lines
     assert ["depot://", "streamer-example", "1.0", "native", "ok"] in lines
@@ -80,7 +80,7 @@ def test_a_checkpoint_loads_through_its_http_source(python: Path, checkpoint: Pa
     assert re.fullmatch(r"[1-9]\d* tensors equal\n", told)
 
 
-def test_its_own_tests_run_the_contract(python: Path) -> None:
+def test_the_tests_of_the_example_run_the_contract(python: Path) -> None:
     told = run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", EXAMPLE, "-c",
                EXAMPLE / "pyproject.toml", EXAMPLE / "tests")  # fmt: skip
     assert " passed" in told

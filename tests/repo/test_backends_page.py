@@ -533,7 +533,7 @@ def _nothing_from_outside(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pyt
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.section}: {case.says}")
-def test_the_page_shows_what_is_said(case: Case, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+def test_the_page_shows_the_message(case: Case, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     (row,) = (row for row in rows_of(PAGE) if row.section == case.section and case.says in row.line)
     kind, said = outcome(case, request.getfixturevalue(case.needs))
     assert (normalised(said, (str(tmp_path), "/models")), kind) == (row.line, row.kind)

@@ -24,7 +24,9 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_its_parts_run_in_order_and_the_model_is_served(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_parts_of_the_guide_run_in_order_and_the_model_is_served(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     names: dict[str, Any] = {"folder": str(folder)}
     for example in EXAMPLES:
         exec(compile(example, "docs/guide.md", "exec"), names)

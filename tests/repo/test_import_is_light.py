@@ -20,7 +20,7 @@ def test_importing_streamer_imports_neither_torch_nor_numpy_nor_fsspec_and_start
     assert done.stdout.strip() == "[] 1"
 
 
-def test_a_plain_load_imports_nothing_of_what_it_does_not_use(tmp_path: Path) -> None:
+def test_a_plain_load_imports_no_module_that_it_does_not_use(tmp_path: Path) -> None:
     save_file({"a": np.zeros(3)}, tmp_path / "a.safetensors")
     code = (
         "import sys, streamer; streamer.load(sys.argv[1], framework='np', progress=False);"

@@ -66,7 +66,7 @@ def test_the_examples_run_one_after_another(tmp_path: Path, capsys: pytest.Captu
     assert (names["arrays"]["scale"] == 0.125).all()
 
 
-def test_there_are_eight_kinds_and_each_is_shown() -> None:
+def test_the_page_shows_each_of_eight_kinds() -> None:
     table = re.findall(r"^\| (\d)\. ", PAGE, flags=re.MULTILINE)
     assert table == list("12345678")
     shown = re.findall(r"# (\d): ", "\n".join(EXAMPLES))

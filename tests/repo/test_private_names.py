@@ -64,7 +64,7 @@ def test_no_other_file_uses_a_private_name_of_a_library() -> None:
 
 
 @each_row("module", FENCES)
-def test_each_of_them_has_a_check(module: str) -> None:
+def test_each_mistake_has_a_check(module: str) -> None:
     used = {name for _, name in fences.private_names(MODULES[module])}
     assert used
     engines = sorted((Path(__file__).parents[1] / "serving").glob("test_*.py"))
@@ -72,7 +72,7 @@ def test_each_of_them_has_a_check(module: str) -> None:
     assert {name for name in used if f'"{name}"' not in checks} == set()
 
 
-def test_private_names_are_told_from_a_file_s_own(tmp_path: Path) -> None:
+def test_private_names_are_distinguished_from_names_of_files(tmp_path: Path) -> None:
     source = tmp_path / "source.py"
     source.write_text(
         "import torch._inductor\nfrom google.auth._helpers import update_query\nfrom streamer._load import load\n"
@@ -84,7 +84,7 @@ def test_private_names_are_told_from_a_file_s_own(tmp_path: Path) -> None:
     assert sorted(found) == ["_helpers", "_hidden", "_inductor", "_of_base", "_private"]
 
 
-def test_of_aiohttp() -> None:
+def test_private_names_of_aiohttp() -> None:
     async def use() -> None:
         connectors = aiohttp.TCPConnector(ssl=False), aiohttp.TCPConnector()
         check("aiohttp", connectors[0], "_ssl")
@@ -95,7 +95,7 @@ def test_of_aiohttp() -> None:
     asyncio.run(use())
 
 
-def test_of_botocore() -> None:
+def test_private_names_of_botocore() -> None:
     async def use() -> None:
         session = AioSession()
         session.set_credentials("AKID", "secret")
@@ -137,7 +137,7 @@ def test_of_s3fs() -> None:
     assert not of_s3fs.verifies_tls(unverified)
 
 
-def test_of_gcsfs() -> None:
+def test_private_names_of_gcsfs() -> None:
     fs = GCSFileSystem(token="anon", skip_instance_cache=True)
     check("gcsfs", fs, "_set_session")
     if tuple(map(int, version("gcsfs").split(".")[:2])) >= (2026, 10):  # the first that shows certificates
@@ -146,7 +146,7 @@ def test_of_gcsfs() -> None:
     assert of_gcsfs.shows_certificate(fs) is False
 
 
-def test_of_azure() -> None:
+def test_private_names_of_azure() -> None:
     async def use() -> None:
         credential = ManagedIdentityCredential()
         check("azure-identity", credential, "_credential")
@@ -164,7 +164,7 @@ def test_of_azure() -> None:
     asyncio.run(use())
 
 
-def test_of_fsspec() -> None:
+def test_private_names_of_fsspec() -> None:
     fs = MemoryFileSystem()
     check("fsspec", fs, "_strip_protocol", "_parent", "_cache", "_fs_token_")
     assert of_fsspec.path_of(fs, "memory://folder/file") == "/folder/file"
@@ -174,7 +174,7 @@ def test_of_fsspec() -> None:
     assert not any(each is fs for each in of_fsspec.kept_instances())
 
 
-def test_of_fsspec_s_caches(tmp_path: Path) -> None:
+def test_private_names_of_the_caches_of_fsspec(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"weights")
     path = str(tmp_path / "file")
     for protocol in ("simplecache", "filecache"):
@@ -194,7 +194,7 @@ def test_of_fsspec_s_caches(tmp_path: Path) -> None:
         assert of_fsspec.cached_copy(fs, path) is None
 
 
-def test_of_fsspec_s_record_of_whole_files(tmp_path: Path) -> None:
+def test_private_names_of_the_record_of_whole_files_of_fsspec(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"weights")
     path, folder = str(tmp_path / "file"), str(tmp_path / "cache")
     named = {"fs": LocalFileSystem(), "cache_storage": folder, "skip_instance_cache": True}
@@ -218,7 +218,7 @@ def test_of_fsspec_s_record_of_whole_files(tmp_path: Path) -> None:
     assert of_fsspec.whole_file_name(checked, path) != of_fsspec.whole_file_name(blocks, path)
 
 
-def test_of_python() -> None:
+def test_private_names_of_python() -> None:
     assert hasattr(weakref.finalize, "_registry"), "tried with Python 3.10 to 3.13"
     assert hasattr(pickle, "_Unpickler"), "tried with Python 3.10 to 3.13"
     assert of_python.PythonUnpickler(io.BytesIO(b"I1\np4000000000\n.")).load() == 1  # takes no memory for the index
@@ -233,7 +233,7 @@ def test_of_python() -> None:
     assert other.detach() is not None
 
 
-def test_of_torch_s_modules() -> None:
+def test_private_names_of_the_modules_of_torch() -> None:
     import torch
 
     from streamer.core.tensors import torch_private_names as of_torch
@@ -249,7 +249,7 @@ def test_of_torch_s_modules() -> None:
     assert of_torch.own_loader(torch.nn.Linear(1, 1)) is None
 
 
-def test_of_torch() -> None:
+def test_private_names_of_torch() -> None:
     import torch
 
     from streamer.core.tensors import torch_private_names as of_torch
@@ -274,7 +274,7 @@ def test_of_torch() -> None:
         assert of_torch.changes_in_place(torch.zeros(2)) is None
 
 
-def test_of_diffusers() -> None:
+def test_private_names_of_diffusers() -> None:
     lora_base = pytest.importorskip("diffusers.loaders.lora_base")  # needs Python 3.11
     check("diffusers", lora_base, "_fetch_state_dict")
     loaded = of_diffusers.with_metadata({}, {"lora_adapter_metadata": '{"lora_alpha": 1}'})

@@ -10,6 +10,6 @@ PROMISES = re.split(r"^\d+\. ", (ROOT / "docs/promises.md").read_text(), flags=r
 NAMED = re.compile(r"- `([\w/.]+)::(\w+)`")
 
 
-def test_there_are_ten_and_each_names_a_test() -> None:
+def test_each_of_ten_promises_names_a_test() -> None:
     assert len(PROMISES) == 10
     assert all(NAMED.search(promise) for promise in PROMISES)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sizes
 
 
-def test_nothing_is_larger_than_allowed_but_what_the_page_names() -> None:
+def test_only_the_exceptions_of_the_page_are_larger_than_allowed() -> None:
     """Both ways: an exception that nobody needs any more goes from the page."""
     assert sizes.oversized() == sizes.exceptions()
 

@@ -78,7 +78,7 @@ def test_the_examples_run_one_after_another(names: dict[str, Any]) -> None:
     assert torch.equal(names["target"]["lm_head.weight"], whole["lm_head.weight"][16:32])
 
 
-def test_each_way_on_the_page_is_known_and_each_known_way_is_there() -> None:
+def test_the_page_lists_exactly_the_existing_ways() -> None:
     from streamer.core.checkpoint import slices as tensor_parallel
 
     rows = [line for line in PAGE.splitlines() if line.startswith("| `")]

@@ -21,14 +21,14 @@ def test_the_running_python_is_found() -> None:
     assert find_python(HERE) is not None
 
 
-def test_a_python_that_is_not_there_is_told_loudly() -> None:
+def test_an_absent_python_is_an_error() -> None:
     row = {"cell": "3.99-lowest-storages", **tried(Cell("3.99", "lowest"), None, "{}", keep=False)}
     assert row["result"] == "SKIPPED"
     assert "THIS MACHINE HAS NO PYTHON 3.99" in table([row])
     assert table([row]).endswith("0 passed, 0 failed, 1 skipped")
 
 
-def test_a_place_that_failed_is_told_with_its_reason() -> None:
+def test_a_failed_place_is_reported_with_its_reason() -> None:
     rows = [
         {"cell": "a", "result": "passed", "why": "", "versions": {"torch": "2.4.0"}, "places": {"s3": None}},
         {"cell": "b", "result": "FAILED", "why": "AttributeError", "places": {"s3": "AttributeError"}},
@@ -38,7 +38,7 @@ def test_a_place_that_failed_is_told_with_its_reason() -> None:
     assert drawn.endswith("1 passed, 1 failed, 0 skipped")
 
 
-def test_what_a_host_s_load_logged_is_told() -> None:
+def test_the_log_of_a_load_by_a_host_is_reported() -> None:
     rows = [
         {"cell": "a", "result": "passed", "why": "", "places": {"transformers http": None}, "lines": ["does not fit"]},
         {"cell": "b", "result": "passed", "why": "", "places": {"s3": None}},

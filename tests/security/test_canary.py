@@ -162,7 +162,7 @@ NO_SERVER: dict[str, tuple[str, Any]] = {
 
 
 @each_row("case", NO_SERVER)
-def test_where_nobody_answers(caplog, monkeypatch, case):
+def test_an_unreachable_server_shows_no_secret(caplog, monkeypatch, case):
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     with nothing_is_shown(caplog):
         load(*NO_SERVER[case])

@@ -93,7 +93,7 @@ def test_a_redirect_in_a_chain_takes_no_secret_to_another_host_regression(
     assert caught.value.hint
 
 
-def test_neither_does_one_of_a_login_in_the_url_regression(foreign: ScriptedServer) -> None:
+def test_a_login_in_the_url_does_not_follow_a_redirect_regression(foreign: ScriptedServer) -> None:
     with ScriptedServer(b"", leading_to(foreign.url)) as named:
         login = base(named).replace("://", f"://user:{SECRET}@")
         with pytest.raises(streamer.RedirectError, match="to another host"):

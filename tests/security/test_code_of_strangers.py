@@ -66,7 +66,7 @@ def test_a_folder_that_is_loaded_where_python_was_started_announces_no_plugin(
     assert "UnknownSchemeError" in opened.stderr
 
 
-def test_neither_does_the_working_directory_of_a_module(folder: Path, tmp_path: Path) -> None:
+def test_the_working_directory_of_a_module_runs_no_code(folder: Path, tmp_path: Path) -> None:
     """``python -m`` names the directory in full; the program that it runs may lie elsewhere."""
     announce(folder, "[streamer.backends]\nfile = evil\n")
     elsewhere = tmp_path / "installed"
@@ -77,14 +77,14 @@ def test_neither_does_the_working_directory_of_a_module(folder: Path, tmp_path: 
 
 
 @pytest.mark.parametrize("form", ["{}", "{}/", "{}/model.safetensors", "file://{}"])
-def test_neither_does_a_checkpoint_on_the_path(folder: Path, tmp_path: Path, form: str) -> None:
+def test_a_checkpoint_on_the_path_runs_no_code(folder: Path, tmp_path: Path, form: str) -> None:
     announce(folder, "[streamer.backends]\nfile = evil\n")
     code = f"import sys; sys.path.insert(0, {str(folder)!r}); " + LOAD.format(uri=form.format(folder))
     done = run(tmp_path, "-c", code)
     assert done.stdout == "['weight']\n", done.stderr
 
 
-def test_what_is_ignored_is_told_in_the_log_with_the_way_to_allow_it(folder: Path) -> None:
+def test_ignored_values_are_logged_with_the_way_to_allow_them(folder: Path) -> None:
     announce(folder, "[streamer.backends]\nacme = evil\n", "x\x1b[31m")
     done = run(folder, "-c", "import logging; logging.basicConfig(); " + ACME)
     assert "working directory" in done.stderr
@@ -107,7 +107,7 @@ def test_no_other_library_runs_the_folders_code_on_our_behalf(folder: Path, grou
 @pytest.mark.parametrize(
     "call", ["load({0!r})", "load([{0!r}, 'evil://x'])", "stream({0!r})", "open({0!r} + '/model.safetensors')"]
 )
-def test_nor_that_of_a_folder_on_the_path_that_is_loaded_from_elsewhere_regression(
+def test_a_folder_on_the_path_that_is_loaded_from_elsewhere_runs_no_code_regression(
     folder: Path, tmp_path: Path, group: str, call: str
 ) -> None:
     """Only the working directory was looked at before torch was imported, and fsspec asked."""

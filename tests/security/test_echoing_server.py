@@ -64,7 +64,7 @@ def test_what_a_server_repeats_is_not_shown(caplog, asked, shape, place):
 
 
 @each_row("asked", ASKED)
-def test_nor_is_it_told_of_an_outage(caplog, asked):
+def test_an_outage_shows_no_repeated_secret(caplog, asked):
     look_for_secret(caplog, asked, "as it is", "message", status=503)
 
 

@@ -40,7 +40,7 @@ def serving(script: Callable[[Request, Answer], None]) -> ScriptedServer:
 
 
 @pytest.mark.parametrize("length", [None, str(3 << 30)])
-def test_no_more_than_the_byte_that_was_asked_for_is_read_of_a_probe(length: str | None) -> None:
+def test_a_probe_reads_only_the_requested_byte(length: str | None) -> None:
     poured = Poured()
 
     def script(request: Request, answer: Answer) -> None:
@@ -79,7 +79,7 @@ def page_of(links: list[str]) -> bytes:
     return "".join(f'<a href="{link}">x</a>' for link in links).encode()
 
 
-def test_an_index_page_of_too_many_links_is_refused_before_any_is_asked_for() -> None:
+def test_an_index_page_of_too_many_links_is_refused_before_the_next_request() -> None:
     page = page_of([f"{number}.safetensors" for number in range(101)])
     with serving(lambda request, answer: answer.become(200, page, Content_Type="text/html")) as server:
         with pytest.raises(StorageError, match="more than 100 entries") as caught:
@@ -88,7 +88,7 @@ def test_an_index_page_of_too_many_links_is_refused_before_any_is_asked_for() ->
     assert "raise listing_entries" in str(caught.value)
 
 
-def test_names_that_cannot_be_shards_are_not_asked_for() -> None:
+def test_names_that_cannot_be_shards_are_not_requested() -> None:
     page = page_of([f"{number}.txt" for number in range(500)])
     with serving(lambda request, answer: answer.become(200, page, Content_Type="text/html")) as server:
         with pytest.raises(StorageError, match="safetensors file"):
@@ -216,7 +216,7 @@ def test_a_listing_of_endless_pages_is_refused(place: Place) -> None:
 
 
 @pytest.mark.parametrize("place", STORES)
-def test_a_listing_of_endless_pages_that_bring_nothing_is_refused(place: Place) -> None:
+def test_a_listing_of_endless_empty_pages_is_refused(place: Place) -> None:
     with listing_without_end(place, 0) as server:
         with pytest.raises(StorageError, match="8 pages of it bring nothing") as caught:
             load(place, server, Options(listing_empty_pages=7, deadline_s=30))
@@ -224,7 +224,7 @@ def test_a_listing_of_endless_pages_that_bring_nothing_is_refused(place: Place) 
     assert "raise listing_empty_pages" in str(caught.value)
 
 
-def test_parts_of_an_upload_without_end_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_of_an_endless_upload_are_abandoned(monkeypatch: pytest.MonkeyPatch) -> None:
     """S3 tells the checksums of parts in pages, too."""
     asked: list[int] = []
 
@@ -241,7 +241,7 @@ def test_parts_of_an_upload_without_end_are_given_up(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("place", STORES)
-def test_nobody_asks_for_further_pages_once_the_caller_has_left_regression(place: Place) -> None:
+def test_no_further_page_is_requested_after_the_caller_has_left_regression(place: Place) -> None:
     """The thread that listed went on for as long as there were pages."""
     with listing_without_end(place, 1) as server:
         pages = server.script

@@ -84,7 +84,7 @@ def test_a_redirect_that_is_refused_shows_nothing_of_the_url_regression() -> Non
     assert TOKEN not in told_of(caught.value)
 
 
-def test_a_question_that_asked_nobody_is_no_answer_regression() -> None:
+def test_a_lookup_without_a_request_is_no_answer_regression() -> None:
     """Servers that nobody ever reached were waited for after one."""
     patience = OutageWaits(60)
 

@@ -60,7 +60,7 @@ def test_an_endpoint_that_answers_with_a_page_is_named_at_once_regression(body: 
     assert len(server.requests) == 1
 
 
-def test_what_it_answers_is_quoted_without_what_may_be_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_is_quoted_without_possible_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     token = "FwoGZXIvYXdzEBYaCanaryCanaryCanary"
     for name, value in {
         "ACCESS_KEY_ID": "AKIACANARYCANARYCANA",
@@ -89,7 +89,7 @@ def test_an_error_page_is_called_one(status: int) -> None:
 
 @each_row("region", ["evil.example", "evil.example/", "a" * 70, "-a"])
 @each_row("status", [301, 400])
-def test_a_region_that_is_none_is_the_servers_fault_regression(region: str, status: int) -> None:
+def test_a_malformed_region_of_the_server_is_the_servers_fault_regression(region: str, status: int) -> None:
     """The caller's options were blamed."""
     body = f"<Error><Code>AuthorizationHeaderMalformed</Code><Region>{region}</Region></Error>".encode()
     error, _ = refused("s3", status, body, "application/xml", x_amz_bucket_region=region)
@@ -98,7 +98,7 @@ def test_a_region_that_is_none_is_the_servers_fault_regression(region: str, stat
     assert f"names a region that cannot be one: '{region}'" in str(error)
 
 
-def test_a_region_of_the_callers_that_is_none_is_his_mistake() -> None:
+def test_a_malformed_region_of_the_caller_is_a_usage_error() -> None:
     options = {"key": "k", "secret": "s", "client_kwargs": {"region_name": "evil.example"}}
     with pytest.raises(OptionError):
         streamer.load("s3://b/k", storage_options={**options, "endpoint_url": "http://127.0.0.1:9"})
@@ -117,7 +117,7 @@ def failure(place: str, base: str) -> StorageError:
 
 
 @pytest.mark.parametrize("place", STORAGES)
-def test_a_port_of_another_service_is_told_by_its_greeting_regression(place: str) -> None:
+def test_the_greeting_of_another_service_is_recognised_regression(place: str) -> None:
     """`The HTTP client failed with ClientResponseError`, or no connection."""
 
     def speaker(connection: socket.socket, stopping: threading.Event) -> None:
@@ -131,7 +131,7 @@ def test_a_port_of_another_service_is_told_by_its_greeting_regression(place: str
 
 
 @pytest.mark.parametrize("answer", [b"\x15\x03\x01\x00\x02\x02\x46", b"\x16\x03\x03\x00\x01\x02"])
-def test_a_port_that_answers_in_tls_is_said_to_want_it(answer: bytes) -> None:
+def test_the_error_says_that_a_port_needs_tls(answer: bytes) -> None:
     def speaker(connection: socket.socket, stopping: threading.Event) -> None:
         asked(connection)
         connection.sendall(answer)
@@ -140,20 +140,20 @@ def test_a_port_that_answers_in_tls_is_said_to_want_it(answer: bytes) -> None:
         assert "try https://" in str(failure("file", base))
 
 
-def test_so_is_one_that_closes_the_connection() -> None:
+def test_a_port_with_tls_that_closes_the_connection_suggests_https() -> None:
     with ScriptedServer(b"", with_tls=True) as server:
         error = failure("file", f"http://127.0.0.1:{server.port}")
     assert isinstance(error, ConnectError)
     assert "try https://" in str(error)
 
 
-def test_so_is_one_that_says_it_in_words() -> None:
+def test_a_page_about_a_port_with_tls_suggests_https() -> None:
     body = b"<center>The plain HTTP request was sent to HTTPS port</center>"
     assert "try https://" in str(refused("file", 400, body)[0])
 
 
 @pytest.mark.parametrize("place", STORAGES)
-def test_a_port_without_tls_is_said_to_want_none(place: str) -> None:
+def test_the_error_says_that_a_port_has_no_tls(place: str) -> None:
     with ScriptedServer(b"") as server:
         error = failure(place, f"https://127.0.0.1:{server.port}")
     assert isinstance(error, TlsError)

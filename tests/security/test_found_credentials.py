@@ -85,7 +85,7 @@ def told_of(error: BaseException) -> str:
 
 @each_row("status", [400, 401, 403, 404])
 @each_row("place", [s3, hub, azure, gcs])
-def test_a_token_that_was_found_and_comes_back_is_not_shown_regression(
+def test_a_located_token_that_a_server_repeats_is_not_shown_regression(
     place: Any, status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It passed for a code or a request id."""

@@ -16,7 +16,7 @@ import streamer
 pytestmark = pytest.mark.usefixtures("short_pauses")
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs/security.md").read_text()
-ROWS = [line.split("|")[1] for line in PAGE.splitlines() if "::test_a_logger_of_the_page_tells_one" in line]
+ROWS = [line.split("|")[1] for line in PAGE.splitlines() if "::test_a_logger_of_the_page_logs_one_line" in line]
 NAMED = sorted({name for row in ROWS for name in re.findall(r"`([\w.]+)`", row)})
 QUIET = re.search(r"setLevel\(logging\.INFO\)` for (.*?) \(", PAGE, re.DOTALL)
 CANARY = "C4n4ryS3cr3tXyz"
@@ -72,11 +72,11 @@ def telling(monkeypatch, caplog):
     return run
 
 
-def test_no_other_logger_tells_a_secret(telling):
+def test_no_other_logger_logs_a_secret(telling):
     assert telling() - set(NAMED) == set()
 
 
-def test_a_logger_of_the_page_tells_one(telling):
+def test_a_logger_of_the_page_logs_one_line(telling):
     assert len(NAMED) > 3
     assert set(NAMED) - telling() == set()
 

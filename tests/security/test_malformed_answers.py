@@ -72,7 +72,7 @@ def test_an_index_page_that_pythons_parser_gives_up(page: bytes) -> None:
     assert is_the_servers_fault(failure(folder, script))
 
 
-def test_an_etag_that_is_not_of_ascii_is_none() -> None:
+def test_an_etag_that_is_not_ascii_is_ignored() -> None:
     def script(request: Request, answer: Answer) -> None:
         answer.headers["ETag"] = f'"{LATIN}"'
 
@@ -92,7 +92,7 @@ def test_a_request_id_that_is_not_of_ascii_is_left_out(place: Place, status: int
     assert LATIN not in str(error)
 
 
-def test_one_that_the_engine_is_told_neither() -> None:
+def test_a_malformed_code_sent_to_the_engine_is_the_servers_fault() -> None:
     def script(request: Request, answer: Answer) -> None:
         if request.end - request.begin > 1:
             answer.become(403, b"<Error><Code>caf\xe9</Code></Error>", x_amz_request_id=LATIN)
@@ -185,12 +185,12 @@ DOCUMENTS = {
 
 @each_row("name", DOCUMENTS)
 @each_row("place", [gcs, hub])
-def test_a_document_that_is_none(place: Place, name: str) -> None:
+def test_a_malformed_document_is_an_error(place: Place, name: str) -> None:
     assert is_the_servers_fault(failure(place, answering(DOCUMENTS[name], "application/json")))
 
 
 @pytest.mark.parametrize("link", ["http://host:99999/", "http://host:port/", "http://[", "//[::1", f"http://{LATIN}/"])
-def test_a_link_to_a_next_page_that_is_none(link: str) -> None:
+def test_a_malformed_link_to_a_next_page_is_an_error(link: str) -> None:
     script = answering(b"[]", "application/json", Link=f'<{link}>; rel="next"')
     assert "leads to another server" in str(failure(hub, script))
 
@@ -267,7 +267,7 @@ TEXTS = {
 
 @each_row("name", TEXTS)
 @each_row("place", [s3, azure])
-def test_a_text_that_is_no_listing(place: Place, name: str) -> None:
+def test_a_malformed_listing_is_an_error(place: Place, name: str) -> None:
     assert is_the_servers_fault(failure(place, answering(TEXTS[name], "application/xml")))
 
 
@@ -281,7 +281,7 @@ def test_an_answer_that_is_cut(place: Place) -> None:
 
 
 @pytest.mark.parametrize("place", [s3, azure])
-def test_a_header_that_is_no_number_or_not_of_utf_8(place: Place) -> None:
+def test_a_length_that_is_no_number_or_a_name_that_is_not_utf_8_is_an_error(place: Place) -> None:
     def script(request: Request, answer: Answer) -> None:
         answer.become(200, b"<a/>", ETag=LATIN, Date=LATIN, x_ms_request_id=LATIN)
         answer.headers["Content-Type"] = f"application/{LATIN}"
@@ -353,13 +353,13 @@ def test_a_page_of_azures_that_comes_again_is_refused_regression() -> None:
     assert "same page again" in str(error)
 
 
-def test_a_url_that_is_none_is_the_callers_mistake() -> None:
+def test_a_malformed_url_is_a_usage_error() -> None:
     with pytest.raises(streamer.UsageError, match="not a URL"):
         streamer.load("http://[::1/model.safetensors")
 
 
 @pytest.mark.parametrize(("redirects", "is_followed"), [(MAX_REDIRECTS, True), (MAX_REDIRECTS + 1, False)])
-def test_so_many_redirects_are_followed_and_no_more(redirects: int, is_followed: bool) -> None:
+def test_a_limited_number_of_redirects_is_followed(redirects: int, is_followed: bool) -> None:
     def script(request: Request, answer: Answer) -> None:
         if request.number < redirects:
             answer.become(302, b"", Location=f"/{request.number}.safetensors")

@@ -111,7 +111,7 @@ def test_a_target_that_got_other_memory_is_not_called_filled_regression(
         streamer.load_into(tmp_path, {"a": target, "b": torch.zeros(3)}, progress=lambda _done, _total: replace(target))
 
 
-def test_a_storage_that_is_replaced_as_a_whole_is_told(tmp_path: Path) -> None:
+def test_a_storage_that_is_replaced_as_a_whole_is_reported(tmp_path: Path) -> None:
     save_file({"a": torch.ones(3), "b": torch.ones(3)}, tmp_path / "a.safetensors")
     target = torch.zeros(3)
     kept: list[object] = []

@@ -77,7 +77,7 @@ def received(from_leader: socket.socket) -> tuple[bytes, list[int]]:
 
 
 @only_root
-def test_another_user_gets_no_word_and_no_memory(started):
+def test_another_user_gets_no_message_and_no_memory(started):
     load = started()
     load.go()
     name = name_of_a_meeting()

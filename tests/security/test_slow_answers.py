@@ -89,14 +89,14 @@ def test_a_question_has_the_time_of_the_options_whatever_its_attempts_take() -> 
 
 
 @pytest.mark.parametrize("place", [each for each in PLACES if each != "file"])
-def test_a_deadline_tells_of_a_server_that_sends_without_end(place: str) -> None:
+def test_the_error_of_a_deadline_names_a_server_that_sends_without_end(place: str) -> None:
     """It was said to have said nothing."""
     endless = repeating(PAGE, b" " * 100)
     error, _ = failure(place, endless, Options(deadline_s=3))  # on a busy machine the first bytes take a second
     assert re.search(r"has sent [0-9]+00 bytes in [0-9.]+ s, and no end of its answer", str(error))
 
 
-def test_a_deadline_tells_of_one_that_sends_no_answer() -> None:
+def test_the_error_of_a_deadline_names_a_server_that_sends_no_answer() -> None:
     error, _ = failure("file", SLOW["headers without end"], Options(deadline_s=0.5))
     assert "has not answered for 0." in str(error)
 

@@ -257,7 +257,7 @@ def test_a_tensor_that_is_not_plain_memory_is_refused_by_name_regression(
     assert other.tolist() == [0, 0, 0]
 
 
-def test_nor_is_a_tensor_filled_inside_of_a_transform(tmp_path: Path) -> None:
+def test_a_tensor_inside_of_a_transform_is_not_filled(tmp_path: Path) -> None:
     save_file({"a": torch.ones(3)}, tmp_path / "a.safetensors")
 
     def loading(target: torch.Tensor) -> torch.Tensor:
@@ -312,7 +312,7 @@ def test_tied_targets_take_the_same_bytes_only_regression(
     assert np.asarray(targets["a"]).tolist()[2:] == list(range(1, 11))
 
 
-def test_a_copy_that_a_target_refuses_is_told_with_the_name(tmp_path: Path) -> None:
+def test_a_copy_that_a_target_refuses_is_reported_with_the_name(tmp_path: Path) -> None:
     class Stubborn(torch.Tensor):
         def copy_(self, *_: Any) -> torch.Tensor:  # type: ignore[override]
             raise RuntimeError("no")

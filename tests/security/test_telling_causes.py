@@ -153,14 +153,14 @@ def test_what_s3_says_of_a_request_is_not_shown():
     assert TOKEN not in text
 
 
-def test_neither_is_a_request_id_that_repeats_the_token():
+def test_a_request_id_that_repeats_the_token_is_not_shown():
     with ScriptedServer(DATA, lambda _, answer: answer.become(403, b"", x_request_id=TOKEN)) as server:
         text = shown(server.url, {"headers": {"Authorization": f"Bearer {TOKEN}"}})
     assert "request id ***" in text
     assert TOKEN not in text
 
 
-def test_a_url_that_is_no_text_is_an_error_of_ours():
+def test_a_url_that_is_no_text_is_a_usage_error():
     assert "nothing\\udc9b" in shown("memory://nothing\udc9b/a.safetensors", {"key": "\udc9b" * 9})
 
 

@@ -114,7 +114,7 @@ CREDENTIALS: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
 
 
 @each_row("host", FOREIGN_HOSTS.split())
-def test_a_host_that_is_not_azures_gets_none(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_that_is_not_azures_gets_no_credentials(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AZURE_STORAGE_SAS_TOKEN", SAS)
     assert not is_azure_host(host)
     with pytest.raises(UsageError, match="none of Azure's"):
@@ -123,7 +123,7 @@ def test_a_host_that_is_not_azures_gets_none(host: str, monkeypatch: pytest.Monk
 
 @each_row(("options", "environment"), CREDENTIALS.values())
 @each_row("scheme", ["az", "abfs", "abfss"])
-def test_a_foreign_host_in_an_azure_url_hears_nothing(
+def test_a_foreign_host_in_an_azure_url_gets_no_request(
     scheme: str, options: dict[str, Any], environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in environment.items():
@@ -164,7 +164,7 @@ def test_a_port_behind_the_name_of_an_account_is_refused(host: str) -> None:
 @pytest.mark.parametrize(
     "credential", [f"AccountName=account;AccountKey={'Q0FOQVJZ'}", f"SharedAccessSignature={SAS}"], ids=["key", "SAS"]
 )
-def test_an_azure_endpoint_that_redirects_takes_nobody_along(
+def test_a_redirect_of_an_azure_endpoint_is_not_followed(
     foreign: ScriptedServer, named: ScriptedServer, status: int, credential: str
 ) -> None:
     named.script = lambda request, answer: answer.become(status, Location=foreign.url)
@@ -182,7 +182,7 @@ S3_KEYS = {"key": "AKIDEXAMPLE", "secret": SECRET, "token": SECRET}
 
 
 @pytest.mark.parametrize("status", REDIRECTS)
-def test_an_s3_endpoint_that_redirects_takes_nobody_along(
+def test_a_redirect_of_an_s3_endpoint_is_not_followed(
     foreign: ScriptedServer, named: ScriptedServer, status: int
 ) -> None:
     """The session token is a header like any other to the library that would follow."""
@@ -234,7 +234,7 @@ def test_the_name_of_a_bucket_leads_to_no_other_host(bucket: str) -> None:
 # --- Google ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_gcs_endpoint_that_redirects_takes_nobody_along(foreign: ScriptedServer, named: ScriptedServer) -> None:
+def test_a_redirect_of_a_gcs_endpoint_is_not_followed(foreign: ScriptedServer, named: ScriptedServer) -> None:
     store = GcsStore("gs://bucket/folder", {"endpoint_url": base(named), "token": SECRET})
     with pytest.raises(RedirectError):
         store.find("bucket/folder")

@@ -111,9 +111,7 @@ def refused(store: AzureStore, path: str | None = None) -> StorageError:
         "https://{account}.dfs.core.windows.net/{container}/",
     ],
 )
-def test_info_tells_size_and_etag_under_every_form_of_url(
-    azure_server: AzuriteServer, container: str, form: str
-) -> None:
+def test_info_has_size_and_etag_for_every_form_of_url(azure_server: AzuriteServer, container: str, form: str) -> None:
     etag = azure_server.put(container, "models/a.safetensors", DATA)
     uri = form.format(container=container, account=azure_server.account) + "models/a.safetensors"
     store = opened(azure_server, uri)
@@ -375,7 +373,7 @@ def test_a_login_that_hangs_is_given_up(tls_server: AzuriteServer, monkeypatch: 
         store.info(store.root)
 
 
-def test_nothing_said_about_credentials_tries_every_login_and_says_so(
+def test_without_credentials_every_login_is_tried_and_listed(
     tls_server: AzuriteServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", "")  # else it would ask the command line tools of this machine's user

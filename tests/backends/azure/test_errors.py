@@ -92,7 +92,7 @@ def test_a_name_that_azure_refuses_is_the_callers_mistake() -> None:
     assert type(told(answer(400, "InvalidResourceName"))) is UsageError
 
 
-def test_a_refused_anonymous_caller_is_told_to_log_in() -> None:
+def test_the_error_advises_a_refused_anonymous_caller_to_log_in() -> None:
     for refusal in (answer(403, "AuthenticationFailed"), answer(401, None), answer(409, "PublicAccessNotPermitted")):
         error = told(refusal, NOBODY)
         assert type(error) is AccessDeniedError
@@ -101,7 +101,7 @@ def test_a_refused_anonymous_caller_is_told_to_log_in() -> None:
 
 
 @pytest.mark.parametrize(("expires_at_s", "says_expired"), [(86_400.0, True), (4e9, False), (None, False)])
-def test_an_expired_sas_is_told_by_its_own_date(expires_at_s: float | None, says_expired: bool) -> None:
+def test_an_expired_sas_is_reported_with_its_date(expires_at_s: float | None, says_expired: bool) -> None:
     request = replace(ASKED, credential="SAS", sas_expires_at_s=expires_at_s)
     error = told(answer(403, "AuthenticationFailed"), request)
     assert type(error) is CredentialsError
@@ -134,7 +134,7 @@ def test_an_exception_of_a_login_has_a_class(error: Exception, cls: type[Streame
         (DecodeError("CANARY", response=Answer(200, None)), 1, StorageError, "answer is malformed"),  # type: ignore[arg-type]
     ],
 )
-def test_a_failure_of_the_client_is_told_by_whether_there_was_an_answer(
+def test_a_failure_of_the_client_has_another_class_if_there_was_an_answer(
     error: Exception, attempts: int | None, cls: type[StreamerError], says: str
 ) -> None:
     found = told(error, attempts=attempts)

@@ -11,6 +11,7 @@ import streamer
 
 pytestmark = [pytest.mark.server, pytest.mark.usefixtures("nothing_from_outside")]
 
+
 def of_container(server: AzuriteServer):
     return server.sas_options(server.container_sas("private"))
 

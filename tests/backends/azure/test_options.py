@@ -86,7 +86,7 @@ def test_a_host_the_user_gives_is_kept() -> None:
         ({"account_name": "b"}, {"connection_string": f"{ENDPOINT};SharedAccessSignature=S"}, "names 'account'"),
     ],
 )
-def test_another_account_than_the_connection_string_s_is_not_read_in_its_place_regression(given, environment, told):
+def test_an_account_that_contradicts_the_connection_string_is_refused_regression(given, environment, told):
     """adlfs read the connection string's, and the load succeeded with another account's tensors."""
     with pytest.raises(OptionError, match=told):
         filled("az://c/a", given, **environment)
@@ -102,7 +102,7 @@ def test_an_https_url_alone_is_read_anonymously() -> None:
     assert "anon" not in filled(HTTPS, {}, account_key="K")
 
 
-def test_every_adlfs_is_told_to_log_in_where_nothing_is_said_regression() -> None:
+def test_every_adlfs_logs_in_if_no_credentials_are_passed_regression() -> None:
     """Releases up to 2025 took anonymous access for the default: no managed identity was ever asked."""
     assert filled(ABFS, {})["anon"] is False
     assert "anon" not in filled(ABFS, {}, anon="true")

@@ -41,7 +41,7 @@ SAS = "sv=2024-11-04&sp=rl&sig=CANARY%3D"
         ("", False),
     ],
 )
-def test_blob_urls_are_told_from_others(uri: str, is_one: bool) -> None:
+def test_blob_urls_are_distinguished_from_others(uri: str, is_one: bool) -> None:
     assert is_blob_url(uri) is is_one
 
 
@@ -133,5 +133,5 @@ def test_a_version_or_a_snapshot_of_a_blob_is_refused_by_name_regression(
         (f"https://{BLOB}/c/m?{SAS}", f"https://{BLOB}/c/m/a%20b"),
     ],
 )
-def test_another_name_is_shown_as_the_user_would_write_it(uri: str, shown: str) -> None:
+def test_another_name_is_shown_in_the_users_spelling(uri: str, shown: str) -> None:
     assert parse_url(uri).uri_of("m/a b") == shown

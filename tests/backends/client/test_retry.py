@@ -67,7 +67,7 @@ def test_a_pause_is_at_least_what_the_server_demands(pauses: list[float]) -> Non
 
 
 @pytest.mark.parametrize(("error", "requests"), [(ConnectError("reset"), 3), (TransferTimeoutError("silence"), 2)])
-def test_silence_is_waited_for_twice_and_other_failures_are_met_three_times(
+def test_a_silent_server_gets_two_attempts_and_other_failures_three(
     pauses: list[float], error: StorageError, requests: int
 ) -> None:
     def fail(_: Attempts) -> None:

@@ -98,7 +98,7 @@ def test_what_a_proxy_may_have_sent_is_no_sign_of_the_server(monkeypatch, error,
         (SERVER, "http_proxy", "socks5://proxy.test"),
     ],
 )
-def test_what_passes_no_such_proxy_is_the_servers(monkeypatch, server, variable, value):
+def test_an_answer_that_no_proxy_forwarded_is_the_servers(monkeypatch, server, variable, value):
     monkeypatch.setenv(variable, value)
     error = HttpStatusError("busy", status=503)
     Route(server, None).note_failure(error)

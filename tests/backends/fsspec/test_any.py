@@ -284,14 +284,14 @@ def test_an_unknown_scheme_says_what_to_install(uri: str, hint: str, monkeypatch
     [("s4", "s3"), ("S33", "s3"), ("htps", "https"), ("hhtp", "http"), ("fiel", "file"), ("huggingface", "hf")],
 )
 @each_row("chain", ["", "simplecache::"])
-def test_a_scheme_with_a_typo_is_met_with_the_nearest(scheme: str, meant: str, chain: str) -> None:
+def test_the_error_for_a_misspelt_scheme_suggests_the_nearest(scheme: str, meant: str, chain: str) -> None:
     with pytest.raises(UnknownSchemeError) as caught:
         opened(f"{chain}{scheme}://bucket/model")
     assert f"Did you mean {meant}://? Otherwise install a package" in str(caught.value)
 
 
 @pytest.mark.parametrize("scheme", ["nosuch", "acme", "zzz", "model"])
-def test_a_scheme_that_is_like_none_is_met_with_no_other(scheme: str) -> None:
+def test_the_error_for_an_unknown_scheme_suggests_none(scheme: str) -> None:
     with pytest.raises(UnknownSchemeError) as caught:
         opened(f"{scheme}://bucket/model")
     assert "Did you mean" not in str(caught.value)

@@ -80,7 +80,7 @@ def test_every_entry_names_both_storages_regression(entry: str) -> None:
         ("ftp://host/model", "memory"),
     ],
 )
-def test_every_known_scheme_is_told_from_the_file_systems(url: str, of: str) -> None:
+def test_every_known_scheme_is_distinguished_from_file_systems(url: str, of: str) -> None:
     with pytest.raises(streamer.OptionError, match=f"reads .*{of}://"):
         streamer.load(url, fs=fsspec.filesystem(of))
 

@@ -128,7 +128,7 @@ class WithoutSize(BaseHTTPRequestHandler):
         """Print nothing."""
 
 
-def test_a_cache_tells_the_size_that_a_server_does_not(tmp_path):
+def test_a_cache_reports_a_size_that_the_server_does_not_send(tmp_path):
     server = ThreadingHTTPServer(("127.0.0.1", 0), WithoutSize)
     url = f"simplecache::http://127.0.0.1:{server.server_port}/a.safetensors"
     with served(server):

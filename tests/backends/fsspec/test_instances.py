@@ -85,7 +85,7 @@ def test_two_logins_that_look_alike_are_not_mixed() -> None:
     assert of(user, credential=[{"login": first}]) is not of(user, credential=[{"login": second}])
 
 
-def test_what_cannot_be_hashed_is_told_apart_too() -> None:
+def test_unhashable_values_are_distinguished_too() -> None:
     user = User()
     data = bytearray(b"x")
     assert of(user, token=data) is of(user, token=data)
@@ -107,7 +107,7 @@ def test_the_one_that_was_used_last_is_kept_longest() -> None:
     assert not left[0].closed.is_set()
 
 
-def test_one_that_is_needed_is_never_closed() -> None:
+def test_a_file_system_in_use_is_never_closed() -> None:
     user = User()
     needed = of(user, number="needed")
     for number in range(3 * IDLE_KEPT):
@@ -120,7 +120,7 @@ def test_one_that_is_needed_is_never_closed() -> None:
     assert needed.closed.wait(PATIENCE_S)
 
 
-def test_one_that_was_given_up_is_not_shared_any_more_and_closed_after_its_last_user() -> None:
+def test_an_abandoned_file_system_is_not_shared_and_closed_after_its_last_user() -> None:
     user = User()
     given_up = of(user, number="given up")
     stop_sharing(given_up)
@@ -130,7 +130,7 @@ def test_one_that_was_given_up_is_not_shared_any_more_and_closed_after_its_last_
     assert given_up.closed.wait(PATIENCE_S)
 
 
-def test_one_that_is_not_to_be_shared_is_closed_with_its_user() -> None:
+def test_an_unshared_file_system_is_closed_with_its_user() -> None:
     user = User()
     own = of(user, number=1, skip_instance_cache=True)
     assert own is not of(user, number=1)
@@ -138,7 +138,7 @@ def test_one_that_is_not_to_be_shared_is_closed_with_its_user() -> None:
     assert own.closed.wait(PATIENCE_S)
 
 
-def test_nothing_of_this_is_in_the_cache_of_fsspec_and_what_is_there_is_not_taken() -> None:
+def test_our_file_systems_neither_use_nor_fill_the_cache_of_fsspec() -> None:
     theirs = Counted(number="theirs")
     user = User()
     assert of(user, number="theirs") is not theirs
@@ -146,7 +146,7 @@ def test_nothing_of_this_is_in_the_cache_of_fsspec_and_what_is_there_is_not_take
     Counted.clear_instance_cache()
 
 
-def test_of_two_threads_that_make_the_same_one_is_used_and_the_other_closed() -> None:
+def test_two_threads_that_make_the_same_file_system_use_one_and_close_the_other() -> None:
     both_make = threading.Barrier(2)
     made: list[Slow] = []
 

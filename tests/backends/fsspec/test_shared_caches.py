@@ -152,7 +152,7 @@ def test_processes_that_begin_together_and_later_read_the_same_bytes_regression(
 
 
 @pytest.mark.parametrize("place", ["whole", "chunked"], indirect=True)
-def test_of_a_server_that_sends_whole_files_alone_a_cache_of_blocks_downloads_them_once_regression(
+def test_a_cache_of_blocks_downloads_whole_files_once_from_a_server_without_ranges_regression(
     place: Place, file: Path, tmp_path: Path
 ) -> None:
     """It read a small file in one process, and raised in those that began meanwhile."""
@@ -280,7 +280,7 @@ def test_a_file_that_is_replaced_while_it_comes_into_the_cache_is_not_kept(
 
 
 @pytest.mark.parametrize("cache", ["simplecache", "filecache"])
-def test_a_cache_that_decompresses_tells_the_size_of_its_copy_regression(
+def test_a_cache_that_decompresses_reports_the_size_of_its_copy_regression(
     cache: str, file: Path, tmp_path: Path
 ) -> None:
     with fsspec.open(f"{file}.gz", "wb", compression="gzip") as packed:

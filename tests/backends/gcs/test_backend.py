@@ -192,7 +192,7 @@ def test_an_endpoint_in_the_options_wins_over_the_environment(
     assert source_of(f"gs://{bucket}/a.bin", owner).url.startswith(gcs_server.endpoint_url)
 
 
-def test_without_an_endpoint_google_is_asked() -> None:
+def test_the_default_endpoint_is_googles() -> None:
     store = GcsStore("gs://bucket/a/b", {"token": "ya29.RAW"})
     source = store.source(info_of(store))
     assert (
@@ -293,7 +293,7 @@ def test_a_token_that_was_revoked_is_renewed_once(gcs_server: GcsServer, bucket:
     assert store.info(store.root).size_bytes == len(DATA)
 
 
-def test_a_failing_token_server_is_borne_while_the_old_token_lives(
+def test_a_failing_token_server_is_no_error_while_the_old_token_is_valid(
     gcs_server: GcsServer, bucket: str, owner: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """google-auth wants a new one four minutes before the end."""
@@ -310,7 +310,7 @@ def test_a_failing_token_server_is_borne_while_the_old_token_lives(
 # --- what is refused ----------------------------------------------------------------------------------------------
 
 
-def test_the_bare_emulator_s_wordless_404_is_told_apart_too(gcs_server: GcsServer, bucket: str) -> None:
+def test_a_404_without_a_body_of_the_bare_emulator_is_distinguished_too(gcs_server: GcsServer, bucket: str) -> None:
     options = {"endpoint_url": gcs_server.emulator_url, "token": "anon"}
     with pytest.raises(ObjectNotFoundError, match="no object of this name"):
         GcsStore(f"gs://{bucket}/absent", options).info(f"{bucket}/absent")
@@ -359,7 +359,7 @@ def test_without_credentials_a_public_bucket_can_be_read(gcs_server: GcsServer) 
     assert get(source_of("gs://public/a.bin", {"endpoint_url": gcs_server.endpoint_url})) == (200, DATA)
 
 
-def test_a_private_bucket_refuses_who_asks_to_be_anonymous(gcs_server: GcsServer) -> None:
+def test_a_private_bucket_refuses_an_anonymous_caller(gcs_server: GcsServer) -> None:
     gcs_server.put("private", "a.bin", DATA)
     for error in refused("gs://private/a.bin", gcs_server.anonymous_options()):
         assert type(error) is AccessDeniedError
@@ -412,7 +412,7 @@ def test_an_unreachable_token_server_is_a_connection_error(gcs_server: GcsServer
         assert "access tokens" in str(error)
 
 
-def test_an_identity_without_rights_is_denied_but_known(gcs_server: GcsServer) -> None:
+def test_an_identity_without_rights_is_denied_and_not_called_unknown(gcs_server: GcsServer) -> None:
     gcs_server.put("private", "a.bin", DATA)
     for error in refused("gs://private/a.bin", gcs_server.storage_options("stranger")):
         assert type(error) is AccessDeniedError
@@ -420,7 +420,7 @@ def test_an_identity_without_rights_is_denied_but_known(gcs_server: GcsServer) -
         assert "storage.objects.get" in str(error)
 
 
-def test_who_may_not_list_may_still_read(gcs_server: GcsServer) -> None:
+def test_a_reader_without_the_right_to_list_reads(gcs_server: GcsServer) -> None:
     gcs_server.put("private", "a.bin", DATA)
     store = GcsStore("gs://private/a.bin", gcs_server.storage_options("reader"))
     with pytest.raises(AccessDeniedError):
@@ -428,12 +428,12 @@ def test_who_may_not_list_may_still_read(gcs_server: GcsServer) -> None:
     assert get(store.source(store.info(store.root))) == (200, DATA)
 
 
-def test_who_may_not_list_still_learns_that_an_object_is_absent(gcs_server: GcsServer) -> None:
+def test_a_reader_without_the_right_to_list_gets_not_found(gcs_server: GcsServer) -> None:
     with pytest.raises(ObjectNotFoundError, match="no object of this name"):
         GcsStore("gs://private/absent", gcs_server.storage_options("reader")).info("private/absent")
 
 
-def test_a_reader_who_must_pay_is_told_how(gcs_server: GcsServer, owner: dict[str, Any]) -> None:
+def test_the_error_tells_a_reader_who_must_pay_how_to_pay(gcs_server: GcsServer, owner: dict[str, Any]) -> None:
     gcs_server.put("paying", "a.bin", DATA)
     for error in refused("gs://paying/a.bin", owner):
         assert isinstance(error, AccessDeniedError)
@@ -496,7 +496,7 @@ def test_a_redirect_is_not_followed(gcs_server: GcsServer, bucket: str, owner: d
         store.info(store.root)
 
 
-def test_a_page_that_is_not_gcs_is_told(gcs_server: GcsServer, bucket: str, owner: dict[str, Any]) -> None:
+def test_a_page_of_another_service_is_reported(gcs_server: GcsServer, bucket: str, owner: dict[str, Any]) -> None:
     store = GcsStore(f"gs://{bucket}/a.bin", owner)
     with (
         gcs_server.interfering(lambda seen: web.Response(body=b"<html>welcome")),

@@ -57,12 +57,12 @@ def test_each_status_has_its_class_and_facts(status: int, caller: Caller, cls: t
 
 
 @each_row("reason", ["has spaces", "CANARY\n", "x" * 100, 7, None, ["forbidden"], {}])
-def test_a_reason_that_is_no_word_is_not_shown(reason: Any) -> None:
+def test_a_malformed_reason_is_not_shown(reason: Any) -> None:
     assert Answer(403, document(reason)).reason is None
 
 
 @pytest.mark.parametrize("told", [None, {}, {"error": "text"}, {"error": {"errors": []}}, {"error": {"errors": "x"}}])
-def test_an_answer_without_a_reason_is_borne(told: Any) -> None:
+def test_an_answer_without_a_reason_is_accepted(told: Any) -> None:
     assert refusal(Answer(403, told), KNOWN, "gs://bucket/key").code is None
 
 

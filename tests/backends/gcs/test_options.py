@@ -185,7 +185,7 @@ def test_equal_options_share_a_login_until_it_is_forgotten() -> None:
     assert logins.of(options) is not again
 
 
-def test_a_login_is_made_anew_when_the_environment_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_changed_environment_makes_a_new_login(monkeypatch: pytest.MonkeyPatch) -> None:
     logins = Logins()
     first = logins.of({"token": "ya29.x"})
     monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "other")

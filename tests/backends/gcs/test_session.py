@@ -99,7 +99,7 @@ def test_an_answer_that_is_not_the_range_is_an_error(
     assert URI in str(caught.value)
 
 
-def test_nobody_there_is_told_with_host_and_port() -> None:
+def test_a_refused_connection_is_reported_with_host_and_port() -> None:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         place = f"127.0.0.1:{bound.getsockname()[1]}"

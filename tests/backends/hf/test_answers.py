@@ -37,7 +37,7 @@ def test_the_relation_is_found_however_it_is_written_regression(parameters):
     assert following(f"<{MIRROR}{NEXT}>{parameters}") == MIRROR + NEXT
 
 
-def test_it_is_found_among_other_links_and_in_several_headers_regression():
+def test_the_next_page_is_found_among_other_links_and_in_several_headers_regression():
     first = f'<{MIRROR}{TREE}>; rel="first"'
     assert following(f'{first}, <{MIRROR}{NEXT}>; rel="next"') == MIRROR + NEXT
     assert following(first, f"<{MIRROR}{NEXT}>; rel=next") == MIRROR + NEXT
@@ -60,7 +60,7 @@ def test_a_link_that_cannot_be_parsed_is_no_last_page_regression(link):
         following(link)
 
 
-def test_two_next_pages_are_one_too_many():
+def test_two_links_to_next_pages_are_an_error():
     with pytest.raises(StorageError, match="several next pages"):
         following(f'<{MIRROR}{TREE}?cursor=a>; rel="next", <{MIRROR}{TREE}?cursor=b>; rel="next"')
 

@@ -238,7 +238,7 @@ def test_offline_the_cache_is_enough(hub, name, checkpoint, reference, monkeypat
     assert not hub.seen
 
 
-def test_offline_what_is_not_in_the_cache_is_not_found(hub, name, monkeypatch):
+def test_an_uncached_file_is_not_found_offline(hub, name, monkeypatch):
     made = hub.make(name)
     made.commit({"a.bin": b"a", "b.bin": b"b"}, "main", "v1")
     download(hub, name, allow_patterns=["a.bin"])
@@ -323,7 +323,7 @@ def test_a_hub_that_cannot_be_asked_has_its_own_class_and_shows_no_secret(option
     assert CANARY not in shown(caught.value)
 
 
-def test_no_hub_but_the_one_that_was_named_is_asked_regression(hub_server, name, checkpoint, tmp_path):
+def test_only_the_named_hub_gets_requests_regression(hub_server, name, checkpoint, tmp_path):
     hub_server.upload_folder(checkpoint, name)
     code = f"""
 import streamer
@@ -340,7 +340,7 @@ def test_token_true_without_a_login_says_so():
         streamer.load("hf://ada/open", storage_options={"token": True})
 
 
-def test_a_server_that_is_no_hub_is_told_from_one():
+def test_a_server_that_is_no_hub_is_recognised():
     with ScriptedServer(b"<html>") as other:
         endpoint = other.url.removesuffix("/object")
         with pytest.raises(streamer.StorageError, match="heck the endpoint"):
@@ -411,7 +411,7 @@ def test_a_mistyped_option_is_refused(hub_server):
         streamer.load("hf://owner/name", storage_options={"tokn": "x", "endpoint": hub_server.url})
 
 
-def test_a_web_server_that_is_no_hub_is_told_regression(tmp_path, monkeypatch):
+def test_a_web_server_that_is_no_hub_is_reported_regression(tmp_path, monkeypatch):
     """It was told as a missing file, with advice about index pages."""
     with ScriptedServer(b"", lambda _, answer: answer.become(404, b"<html>", Content_Type="text/html")) as server:
         monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.port}")

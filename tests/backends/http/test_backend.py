@@ -205,7 +205,7 @@ def test_names_that_need_quoting_are_listed_and_read(http_server):
 # --- what is told -----------------------------------------------------------------------------------------------------
 
 
-def test_info_tells_size_and_etag_and_the_source_asks_nothing_more(http_server):
+def test_info_has_size_and_etag_and_the_source_sends_no_more_requests(http_server):
     store = opened(f"{http_server.http_url}/open/model/model-00001-of-00004.safetensors?count=me")
     info = store.info(store.root)
     while not (before := len(http_server.requests("count=me"))):  # the log is written after the answer
@@ -224,7 +224,7 @@ def test_without_an_etag_the_modification_time_is_the_version(two_servers):
     assert (source.version, source.version_header) == (told, "Last-Modified")
 
 
-def test_without_either_nothing_is_pinned_yet(two_servers):
+def test_without_etag_and_modification_time_no_version_is_pinned(two_servers):
     first, _ = two_servers
     first.script = lambda request, answer: answer.headers.pop("ETag")
     source = source_of(first.url)
@@ -241,7 +241,7 @@ def test_an_empty_file_and_one_of_a_byte_have_their_sizes(http_server, location,
     assert isinstance(store.source(info), HttpSource)
 
 
-def test_an_object_of_another_store_is_asked_for_again_and_must_be_the_same(two_servers):
+def test_an_object_of_another_store_is_looked_up_again_and_must_be_the_same(two_servers):
     first, _ = two_servers
     store = opened(first.url)
     info = store.info(store.root)
@@ -369,7 +369,7 @@ def test_a_redirect_target_that_expires_is_found_again(two_servers, reference, c
     assert stream.report.credential_refreshes >= 1
 
 
-def test_a_redirect_target_that_refuses_is_asked_for_once_more(two_servers):
+def test_a_redirect_target_that_refuses_is_resolved_once_more(two_servers):
     first, second = two_servers
     second.script = lambda request, answer: answer.become(403) if request.number else None
     first.script = lambda request, answer: answer.become(302, Location=second.url)
@@ -474,7 +474,7 @@ def test_blocks_asked_for_in_the_wrong_order_come_from_one_request(two_servers, 
     assert len(first.requests) == 2  # the probe, and the stream
 
 
-def test_it_skips_forward_and_starts_again_to_go_back(two_servers):
+def test_a_stream_skips_forward_and_starts_again_to_go_back(two_servers):
     first, _ = two_servers
     reader = one_stream(first)
     assert read(reader, 1000, 2000) == DATA[1000:2000]
@@ -682,7 +682,7 @@ def test_what_a_server_refuses_has_its_own_class_and_shows_no_secret(http_server
         ("http://127.0.0.1:port/x.safetensors", streamer.UsageError),
     ],
 )
-def test_a_server_that_is_not_there_has_its_own_class_and_shows_no_secret(uri, error):
+def test_an_unreachable_server_is_a_connect_error_without_a_secret(uri, error):
     uri = f"{uri}?sig={SECRET}"
     with pytest.raises(error) as caught:
         streamer.load(uri, storage_options={"headers": {"X-Custom": SECRET}})
@@ -695,7 +695,7 @@ def test_a_server_under_an_unknown_authority_is_a_tls_error(https_server):
     assert SECRET not in shown(caught.value)
 
 
-def test_a_server_that_says_nothing_is_given_up(two_servers):
+def test_a_silent_server_is_a_timeout(two_servers):
     first, _ = two_servers
     first.script = lambda request, answer: first.stopping.wait()
     with pytest.raises(streamer.TransferTimeoutError) as caught:

@@ -50,11 +50,11 @@ def test_a_direct_child_is_found(link, name):
         "javascript:void(0)",
     ],
 )
-def test_anything_else_is_not(link):
+def test_a_link_to_another_place_is_no_child(link):
     assert names_in(f'<a href="{link}">x</a>', URL, Limits()) == []
 
 
-def test_names_are_sorted_and_told_once():
+def test_names_are_sorted_and_listed_once():
     page = '<A HREF="b">b</A> <a title="x" href=\'a\'>a</a> <a name="n"></a> <a href=b>b</a> <img src="c">'
     assert names_in(page, URL, Limits()) == ["a", "b"]
 

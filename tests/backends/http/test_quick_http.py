@@ -66,7 +66,7 @@ def test_a_load_imports_no_client_library(path, script, requests):
         assert {request.headers["x-token"] for request in server.requests} == {"secret"}
 
 
-def test_what_did_not_succeed_at_once_is_asked_again_without_one():
+def test_a_failed_request_is_repeated_without_aiohttp():
     with ScriptedServer(SHARD, refuse_once) as server:
         assert not imports_aiohttp(server, "/model.safetensors")
         assert len(server.requests) == 4
@@ -78,7 +78,7 @@ def test_options_of_fsspec_are_for_fsspec():
 
 
 @pytest.mark.parametrize(("status", "error"), [(404, streamer.ObjectNotFoundError), (403, streamer.AccessDeniedError)])
-def test_a_refusal_is_asked_for_once(status, error):
+def test_a_refused_request_is_sent_once(status, error):
     with ScriptedServer(SHARD, lambda request, answer: answer.become(status)) as server:
         with pytest.raises(error) as caught:
             streamer.load(f"{server.url}.safetensors")

@@ -115,7 +115,7 @@ def test_a_login_in_a_url_of_a_file_is_refused_and_not_shown_regression(tmp_path
     assert PosixStore("file:///models/user@here/a").root == "/models/user@here/a"
 
 
-def test_info_tells_the_size_and_follows_links(tmp_path: Path) -> None:
+def test_info_has_the_size_and_follows_links(tmp_path: Path) -> None:
     write(tmp_path / "blob", b"12345")
     link = tmp_path / "model.safetensors"
     link.symlink_to("blob")
@@ -259,7 +259,7 @@ def test_a_file_system_of_this_machine_is_not_remote(folder: str) -> None:
     assert PosixStore(folder).source(info) == FileSource(f"{folder}/a", is_remote=False)
 
 
-def test_the_kernel_is_asked_once_per_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_kernel_is_queried_once_per_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[bytes] = []
     monkeypatch.setattr("streamer._native.file_system_type", asked.append)
     store = PosixStore(str(tmp_path))

@@ -28,7 +28,7 @@ def said(uri: str | Path) -> str:
     return str(caught.value.hint)
 
 
-def test_a_name_with_a_typo_is_met_with_the_near_one(models: Path) -> None:
+def test_the_error_for_a_misspelt_name_suggests_a_similar_one(models: Path) -> None:
     lacking = "'modle.safetensors' does not exist. Near: 'model.safetensors'"
     assert said(models / "llama-8b" / "modle.safetensors") == lacking
     assert said("llama-8b/modle.safetensors") == lacking
@@ -39,7 +39,7 @@ def test_the_folder_with_a_typo_is_named_and_not_what_follows_it(models: Path) -
 
 
 @pytest.mark.parametrize("name", ["meta-llama/Llama-3.1-8B", "openai/gpt-oss@main"])
-def test_a_name_of_the_hub_is_met_with_its_url(models: Path, name: str) -> None:
+def test_the_error_for_a_name_of_the_hub_suggests_its_url(models: Path, name: str) -> None:
     assert said(name) == f"A model of the Hugging Face Hub is hf://{name}; otherwise check the path"
 
 
@@ -71,7 +71,7 @@ def test_a_file_with_such_a_name_is_loaded(models: Path, name: str) -> None:
     assert list(streamer.load(name)) == ["b"]
 
 
-def test_a_name_that_is_like_none_is_met_with_the_shards_there_are(models: Path) -> None:
+def test_the_error_for_an_unknown_name_lists_the_shards(models: Path) -> None:
     (models / "llama-8b" / "notes.txt").touch()
     assert said("llama-8b/xyz.safetensors").endswith("is mounted. The folder holds model.safetensors")
     assert said(models / "xyz" / "llama-8b") == "Check the path, and that its disk is mounted"

@@ -51,7 +51,7 @@ def test_a_checksum_of_the_whole(answer: dict[str, str], algorithm: str) -> None
         ({"ChecksumCRC32C": f"{CRC32C}-5", "ETag": ETAG_OF_PARTS}, "is of 5 parts, and its ETag of 6"),
     ],
 )
-def test_why_there_is_none(answer: dict[str, str], reason: str) -> None:
+def test_the_reason_for_a_missing_checksum_is_reported(answer: dict[str, str], reason: str) -> None:
     digest = digest_in_head(answer, 9)
     assert isinstance(digest, NoDigest)
     assert reason in digest.reason

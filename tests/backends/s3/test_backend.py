@@ -351,7 +351,9 @@ def test_a_wrong_secret_signs_urls_that_are_refused(s3_server: SeaweedServer, bu
     assert b"SignatureDoesNotMatch" in body
 
 
-def test_a_key_that_may_not_read_the_bucket_is_denied_but_known(s3_server: SeaweedServer, bucket: str) -> None:
+def test_a_key_without_rights_for_the_bucket_is_denied_and_not_called_unknown(
+    s3_server: SeaweedServer, bucket: str
+) -> None:
     s3_server.put(bucket, "a.bin", DATA)
     store = S3Store(f"s3://{bucket}/a.bin", s3_server.storage_options(s3_server.limited))
     with pytest.raises(AccessDeniedError) as caught:

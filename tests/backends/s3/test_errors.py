@@ -83,7 +83,7 @@ def test_a_bucket_in_another_region_is_named_with_the_option_to_set(error: Clien
     assert "storage_options={'client_kwargs': {'region_name': 'eu-west-1'}}" in str(told)
 
 
-def test_a_region_that_is_none_is_not_repeated() -> None:
+def test_a_malformed_region_is_not_repeated() -> None:
     told = storage_error(answer(301, "301", header="eu-west-1'}} and pay {'"), "s3://bucket/key", "bucket")
     assert "pay" not in str(told)
 

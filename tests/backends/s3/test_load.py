@@ -34,7 +34,7 @@ def test_credentials_and_endpoint_may_come_from_the_environment(s3_server, s3_ch
     assert_same(streamer.load(s3_checkpoint, storage_options={"skip_instance_cache": True}), reference)
 
 
-def test_a_secret_that_is_put_right_in_the_environment_counts_at_once(s3_server, s3_checkpoint, reference, monkeypatch):
+def test_a_corrected_secret_in_the_environment_is_used_at_once(s3_server, s3_checkpoint, reference, monkeypatch):
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", s3_server.access_key)
     monkeypatch.setenv("AWS_ENDPOINT_URL", s3_server.endpoint_url)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "mistyped")
@@ -44,7 +44,7 @@ def test_a_secret_that_is_put_right_in_the_environment_counts_at_once(s3_server,
     assert_same(streamer.load(s3_checkpoint), reference)
 
 
-def test_a_secret_that_is_put_right_in_the_users_file_counts_at_once(
+def test_a_corrected_secret_in_the_users_file_is_used_at_once(
     s3_server, s3_checkpoint, reference, monkeypatch, tmp_path
 ):
     file = tmp_path / "credentials"
@@ -122,7 +122,7 @@ def test_a_ca_file_counts_from_the_next_load_on_regression(s3_checkpoint, option
 @pytest.mark.parametrize("variable", ["AWS_CA_BUNDLE", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "a profile's ca_bundle"])
 @pytest.mark.parametrize("content", [None, "no certificate"])
 @pytest.mark.parametrize("call", [streamer.load, check])
-def test_a_ca_file_that_cannot_be_used_is_told_at_once_also_over_http_regression(
+def test_an_unusable_ca_file_is_reported_at_once_also_over_http_regression(
     s3_checkpoint, options, tmp_path, monkeypatch, variable, content, call
 ):
     ca_file = tmp_path / "mistaken.pem"

@@ -192,7 +192,7 @@ def test_it_is_the_login_that_botocore_finds(prepared, case):
         ({"endpoint_url": OWN}, {"AWS_ROLE_ARN": "arn", "AWS_EC2_METADATA_DISABLED": "true"}, False),
     ],
 )
-def test_where_there_are_no_keys_botocore_says_so(prepared, monkeypatch, tmp_path, options, variables, has_files):
+def test_without_keys_the_error_is_that_of_botocore(prepared, monkeypatch, tmp_path, options, variables, has_files):
     for name in ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):
         monkeypatch.setenv(name, str(tmp_path / "absent"))
     login = plain_login(prepared(options, variables, has_files), set_variables())
@@ -200,7 +200,7 @@ def test_where_there_are_no_keys_botocore_says_so(prepared, monkeypatch, tmp_pat
         login.keys()
 
 
-def test_a_role_is_asked_of_the_session(prepared):
+def test_a_role_is_requested_from_the_session(prepared):
     login = plain_login(prepared({}, {"AWS_PROFILE": "role"}, True), set_variables())
     assert login.keys.func is keys_of_session
 

@@ -161,7 +161,7 @@ def test_a_version_is_pinned_for_the_object_of_the_url_alone() -> None:
 
 
 @pytest.mark.parametrize("name", ["key", "secret", "token"])
-def test_a_key_with_a_line_end_is_told(name: str) -> None:
+def test_a_key_with_a_line_end_is_reported(name: str) -> None:
     keys = {"key": "KEY", "secret": "SECRET", "token": "TOKEN", name: "WORD\n"}
     with pytest.raises(OptionError, match=f"{name} has a space or a line end around it") as caught:
         filled_options(keys, {})
@@ -169,7 +169,7 @@ def test_a_key_with_a_line_end_is_told(name: str) -> None:
     assert plain_login(keys, {}) is None
 
 
-def test_a_key_of_the_environment_with_a_line_end_is_told() -> None:
+def test_a_key_of_the_environment_with_a_line_end_is_reported() -> None:
     environment = {"AWS_ACCESS_KEY_ID": "KEY", "AWS_SECRET_ACCESS_KEY": "WORD\n"}
     with pytest.raises(OptionError, match="AWS_SECRET_ACCESS_KEY has a space or a line end"):
         filled_options({}, environment)
@@ -180,7 +180,7 @@ def test_a_key_of_the_environment_with_a_line_end_is_told() -> None:
 
 @each_row("name", ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_DEFAULT_REGION", "AWS_REGION"])
 @each_row("around", ["{} ", "{}\n", "\t{}"])
-def test_an_endpoint_or_region_with_a_space_around_it_is_told_regression(name: str, around: str) -> None:
+def test_an_endpoint_or_region_with_a_space_around_it_is_reported_regression(name: str, around: str) -> None:
     value = around.format("http://127.0.0.1:9000/" if "URL" in name else "us-east-1")
     options = {"key": "KEY", "secret": "SECRET"}
     with pytest.raises(OptionError, match=f"{name} has a space or a line end around it"):
@@ -198,7 +198,7 @@ def test_an_endpoint_or_region_with_a_space_around_it_is_told_regression(name: s
         ({"config_kwargs": {"region_name": "us-east-1\n"}}, r"config_kwargs\['region_name'\] has a space"),
     ],
 )
-def test_an_option_with_a_space_around_it_is_told_regression(options: dict[str, Any], told: str) -> None:
+def test_an_option_with_a_space_around_it_is_reported_regression(options: dict[str, Any], told: str) -> None:
     with pytest.raises(OptionError, match=told):
         filled_options(options, {})
 

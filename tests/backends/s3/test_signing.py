@@ -28,7 +28,7 @@ BUCKETS = [
 
 
 @each_row("offset_s", [3600, -3600, 61, -61, 30 * 365 * 86400, -50 * 365 * 86400])
-def test_a_clock_that_differs_is_told_by_its_date(offset_s: int) -> None:
+def test_a_wrong_clock_is_recognised_by_the_date_of_the_answer(offset_s: int) -> None:
     assert clock_offset_s(formatdate(NOW_S + offset_s, usegmt=True), NOW_S) == offset_s
 
 
@@ -41,7 +41,7 @@ def test_a_difference_that_the_network_may_make_is_none(offset_s: int) -> None:
     "date",
     [None, "", "yesterday", "Thu, 01 Jan 1970", "Wed, 99 Foo 2023 22:13:20 GMT", "Tue, 14 Nov 2023 22:13:20 -0000"],
 )
-def test_a_header_that_tells_no_time_changes_nothing(date: str | None) -> None:
+def test_a_retry_after_without_a_time_changes_nothing(date: str | None) -> None:
     assert clock_offset_s(date, NOW_S) is None
 
 

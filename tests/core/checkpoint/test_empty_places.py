@@ -76,13 +76,13 @@ def test_http(http_server: NginxServer, tmp_path: Path) -> None:
         assert "Near" not in said  # itself
 
 
-def test_a_missing_bucket_is_told_as_one(s3_server: SeaweedServer, tmp_path: Path) -> None:
+def test_a_missing_bucket_is_reported_as_missing(s3_server: SeaweedServer, tmp_path: Path) -> None:
     for said in refusals("s3://never-made/none", s3_server.storage_options(), tmp_path / "a"):
         assert "no bucket" in said
         assert "nothing lies" not in said
 
 
-def test_a_file_that_is_named_is_not_told_as_an_empty_folder(s3_server: SeaweedServer) -> None:
+def test_a_url_of_a_file_is_not_reported_as_an_empty_folder(s3_server: SeaweedServer) -> None:
     with pytest.raises(streamer.ObjectNotFoundError) as caught:
         streamer.load("s3://private/none.safetensors", storage_options=s3_server.storage_options())
     assert "nothing lies" not in str(caught.value)

@@ -17,7 +17,7 @@ def parser_of(*sizes):
 
 
 @pytest.mark.parametrize("order", [[0, 1, 2], [2, 1, 0], [1, 0, 2]])
-def test_of_several_malformed_headers_the_first_is_told(order):
+def test_the_first_of_several_malformed_headers_is_reported(order):
     parser = parser_of(10, 10, 10)
     for index in order:
         parser.parse([index], [memoryview(HEADER), memoryview(b"\x02\0\0\0\0\0\0\0[]"), memoryview(b"\xff" * 10)])

@@ -88,14 +88,14 @@ def test_a_folder_is_not_pulled_into_itself_through_a_link(sidecar: Sidecar, mod
     assert not (sidecar.there / "inner").exists()
 
 
-def test_what_fsspec_gets_lies_behind_the_link_regression(sidecar: Sidecar, model: Path) -> None:
+def test_fsspec_reads_the_file_behind_a_link_regression(sidecar: Sidecar, model: Path) -> None:
     files, name = fsspec.core.url_to_fs(f"streamer::file://{model}/config.json")
     files.get_file(name, str(sidecar.linked / "got.json"))
     assert (sidecar.there / "got.json").read_text() == "{}"
     assert not sidecar.home.exists()
 
 
-def test_of_a_link_the_file_behind_it_is_replaced(sidecar: Sidecar, model: Path, tmp_path: Path) -> None:
+def test_a_write_replaces_the_file_behind_a_link(sidecar: Sidecar, model: Path, tmp_path: Path) -> None:
     files, name = fsspec.core.url_to_fs(f"streamer::file://{model}/config.json")
     (sidecar.there / "real.json").write_text("old")
     (sidecar.there / "link.json").symlink_to("real.json")

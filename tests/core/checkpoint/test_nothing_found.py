@@ -36,7 +36,7 @@ def test_a_folder_of_folders_lists_them(folder: str) -> None:
     assert said(folder).endswith("the folder holds no *.safetensors file, but fp16/, fp32/. Name one of its folders")
 
 
-def test_the_folder_above_a_snapshot_of_the_hubs_cache_is_told_from_others(tmp_path: Path) -> None:
+def test_the_folder_above_a_snapshot_of_the_hubs_cache_is_recognised(tmp_path: Path) -> None:
     for name in ("blobs", "refs", "snapshots/abc"):
         (tmp_path / name).mkdir(parents=True)
     assert said(str(tmp_path)).endswith("Name a folder in its snapshots/, one for each revision")
@@ -46,13 +46,13 @@ def test_a_pattern_of_folders_names_them(folder: str) -> None:
     assert said(f"{folder}/fp*").endswith("It matches folders (fp16/, fp32/), not files: name each, in a list of URIs")
 
 
-def test_a_pattern_in_the_middle_is_told_where_one_may_be(folder: str) -> None:
+def test_the_error_for_a_pattern_in_the_middle_says_where_one_may_be(folder: str) -> None:
     assert said(f"{folder}/*/model.safetensors").endswith(
         "Only the last part of a URI may be a pattern: name each folder, in a list of URIs"
     )
 
 
-def test_a_pattern_that_matches_nothing_is_met_with_what_there_is(folder: str) -> None:
+def test_the_error_for_a_pattern_without_a_match_lists_the_names(folder: str) -> None:
     assert said(f"{folder}/*.bin").endswith("no file matches this pattern. The folder holds fp16/, fp32/")
     assert said(f"{folder}/none/*.safetensors").endswith("There is no such folder, or it is empty")
 
@@ -66,7 +66,7 @@ def test_weights_of_another_format_are_named(tmp_path: Path) -> None:
     )
 
 
-def test_of_many_files_the_first_are_named(tmp_path: Path) -> None:
+def test_the_first_of_many_files_are_named(tmp_path: Path) -> None:
     for number in range(9):
         (tmp_path / f"{number}.txt").touch()
     assert "but 0.txt, 1.txt, 2.txt, 3.txt, 4.txt and 4 more. Check its name" in said(tmp_path)
@@ -79,7 +79,7 @@ def test_a_folder_whose_name_has_the_marks_of_a_pattern_is_a_folder(tmp_path: Pa
         assert list(streamer.load(tmp_path / name)) == ["a"]
 
 
-def test_a_name_that_a_storage_lacks_is_met_with_the_near_one(folder: str) -> None:
+def test_the_error_for_an_absent_name_suggests_a_similar_one(folder: str) -> None:
     assert "Near: 'fp16'" in said(f"{folder}/pf16")
 
 

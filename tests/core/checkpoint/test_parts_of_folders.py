@@ -40,7 +40,7 @@ def loaded(server: ScriptedServer) -> set[str]:
 
 
 @pytest.mark.parametrize("status", [404, 410])
-def test_a_linked_shard_that_is_not_there_is_no_smaller_checkpoint_regression(status: int) -> None:
+def test_an_absent_linked_shard_is_an_error_and_no_smaller_checkpoint_regression(status: int) -> None:
     def lose(request: Request, answer: Answer) -> None:
         if request.path == "/folder/b.safetensors":
             answer.become(status)
@@ -70,7 +70,7 @@ def test_a_part_of_the_page_is_not_the_page_regression() -> None:
         loaded(server)
 
 
-def test_a_compressed_page_is_told_as_that_regression() -> None:
+def test_a_compressed_page_is_reported_as_compressed_regression() -> None:
     def compress(request: Request, answer: Answer) -> None:
         if request.path == "/folder/":
             answer.headers["Content-Encoding"] = "gzip"

@@ -68,7 +68,7 @@ def test_two_tensors_get_one_name_only_if_one_is_left_out() -> None:
     assert Renaming(None, {"a": "b", "b": None}).names_of(["a.w", "b.w"]) == {"a.w": "b.w"}
 
 
-def test_what_the_checkpoint_does_not_have_is_said() -> None:
+def test_names_that_the_checkpoint_lacks_are_reported() -> None:
     held = ["transformer.h.0.w", "lm_head.w"]
     with pytest.raises(
         streamer.UnknownTensorError, match=r"begins with the prefix 'model.': they begin with 'transformer', 'lm_head'"
@@ -94,6 +94,6 @@ def test_what_the_checkpoint_does_not_have_is_said() -> None:
         ({"a", "b"}, {".a", ".b"}, None),  # the hint was rename={'': ''}
     ],
 )
-def test_a_near_miss_is_said(stored: set[str], targets: set[str], words: str | None) -> None:
+def test_a_similar_name_is_suggested(stored: set[str], targets: set[str], words: str | None) -> None:
     hint = prefix_hint(stored, targets)
     assert (words in hint) if hint and words else hint is words

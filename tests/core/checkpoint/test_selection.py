@@ -9,7 +9,7 @@ from streamer.core.errors import UnknownTensorError, UsageError
 AVAILABLE = ["h.0.attn.weight", "h.0.attn.bias", "h.1.attn.weight", "lm_head.weight", "odd[0]", "odd0"]
 
 
-def test_none_is_everything():
+def test_a_selection_of_none_is_everything():
     assert select(None, AVAILABLE) is None
 
 
@@ -55,7 +55,7 @@ def test_the_error_hints_at_near_names():
 
 
 @pytest.mark.parametrize(("wanted", "count"), [("h.0", 2), ("h.0.attn.", 2), ("h", 3), ("lm_head", 1)])
-def test_the_name_of_a_module_is_met_with_the_pattern_of_its_tensors(wanted, count):
+def test_the_error_for_the_name_of_a_module_suggests_the_pattern_of_its_tensors(wanted, count):
     with pytest.raises(UnknownTensorError) as caught:
         select(wanted, AVAILABLE)
     tensors = f"its {count} tensors" if count > 1 else "its tensor"
@@ -63,7 +63,7 @@ def test_the_name_of_a_module_is_met_with_the_pattern_of_its_tensors(wanted, cou
     select(f"{wanted.rstrip('.')}.*", AVAILABLE)
 
 
-def test_a_name_that_is_like_none_is_met_with_one_of_those_there_are():
+def test_the_error_for_an_unknown_name_lists_existing_names():
     with pytest.raises(UnknownTensorError, match=r"holds 6 tensors, the first is 'h\.0\.attn\.weight'"):
         select("zzz", AVAILABLE)
 

@@ -106,7 +106,7 @@ def test_rows_that_share_a_byte_are_never_cut_regression():
     assert (entry.shape, entry.begin, entry.end, rest) == ((4, 3), 6, 12, (2,))
 
 
-def test_shape_and_dtype_are_told_without_reading():
+def test_shape_and_dtype_are_known_without_reading():
     sliced = TensorSlice(ENTRY, lambda entry: pytest.fail("read"), NUMPY)
     assert (sliced.get_shape(), sliced.get_dtype()) == ([4, 5, 6], "I16")
 

@@ -69,7 +69,7 @@ def test_the_first_pattern_that_matches_counts() -> None:
     }
 
 
-def test_a_pattern_that_decides_about_nothing_is_refused() -> None:
+def test_a_pattern_without_a_match_is_refused() -> None:
     with pytest.raises(streamer.UsageError, match=r"'\*\.bias' .* earlier ones match .*put it before"):
         parts({"model.*": Slice(0, 0, 2), "*.bias": None})
 
@@ -235,7 +235,7 @@ def test_a_rule_that_matches_nothing_is_refused_unless_it_cuts_nothing() -> None
         parts(TensorParallel(0, 2, {"layers.*.up": "rowwise"}))
 
 
-def test_a_scale_of_a_module_that_is_cut_needs_a_rule_of_its_own() -> None:
+def test_a_scale_of_a_cut_module_needs_its_own_rule() -> None:
     plan = {"up": "colwise"}
     with pytest.raises(streamer.UsageError, match=r"'up' colwise.*how its 'weight_scale' is cut.*'up\.weight_scale'"):
         TensorParallel(0, 2, plan).slice_of("up.weight_scale", (1,))
@@ -265,7 +265,7 @@ def llama_3_8b() -> Iterator[ShardTensor]:
 
 
 @pytest.mark.parametrize("rank", [0, 3, 7])
-def test_of_llama_3_8b_a_rank_of_eight_reads_what_the_page_says(rank: int) -> None:
+def test_a_rank_of_eight_reads_of_llama_3_8b_what_the_page_says(rank: int) -> None:
     plan = {
         **{f"model.layers.*.self_attn.{name}": "colwise" for name in ("q_proj", "k_proj", "v_proj")},
         **{f"model.layers.*.mlp.{name}": "colwise" for name in ("gate_proj", "up_proj")},
@@ -290,6 +290,6 @@ def test_of_llama_3_8b_a_rank_of_eight_reads_what_the_page_says(rank: int) -> No
 
 
 @each_row(("rank", "size"), [(2, 2), (-1, 2), (0, 0), ("0", 2), (0, 1.5), (True, 2)])
-def test_a_wrong_rank_is_told_of_the_argument_that_has_it_regression(rank: Any, size: Any) -> None:
+def test_the_error_for_a_wrong_rank_names_its_argument_regression(rank: Any, size: Any) -> None:
     with pytest.raises(streamer.UsageError, match=f"^a TensorParallel cannot have rank {rank!r} of size {size!r}"):
         TensorParallel(rank, size, {})

@@ -93,7 +93,7 @@ def named(make):
 
 @pytest.mark.parametrize("options", [None, {"symlinks": "follow"}, {"file": {"symlinks": "follow"}}])
 @pytest.mark.parametrize("make", [*STAYING, *LEAVING], ids=named)
-def test_links_are_followed_unless_told_otherwise(folder, make, options):
+def test_links_are_followed_by_default(folder, make, options):
     make(folder)
     assert torch.equal(streamer.load(folder, storage_options=options)["weight"], WEIGHT["weight"])
 
@@ -144,7 +144,7 @@ def test_a_loop_of_links_ends_with_its_errno(folder, options):
 
 
 @pytest.mark.parametrize("value", ["refuse", "", None, True, "INSIDE"])
-def test_another_mode_is_refused(folder, value):
+def test_an_unknown_mode_is_refused(folder, value):
     no_link(folder)
     with pytest.raises(streamer.OptionError, match=r"'follow' or 'inside'"):
         streamer.load(folder, storage_options={"symlinks": value})

@@ -261,7 +261,7 @@ def test_a_file_of_words_is_no_key_regression(text: str, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(("mode", "is_told"), [(0o600, False), (0o640, False), (0o644, True), (0o604, True)])
-def test_a_key_file_that_all_may_read_is_told(
+def test_a_key_file_that_all_users_may_read_is_reported(
     mode: int, is_told: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "key").write_bytes(KEY)

@@ -62,7 +62,7 @@ def test_every_answer_is_asked_for_a_checksum_and_none_for_more_bytes_than_it_ma
     assert max(request.end - request.begin for request in server.requests) == BLOCK_BYTES
 
 
-def test_nothing_is_asked_unless_it_is_to_be_compared() -> None:
+def test_checksums_are_requested_only_for_comparison() -> None:
     with ScriptedServer(DATA, described) as server:
         found, session = read(server, compares=False)
     assert found == DATA
@@ -84,7 +84,7 @@ def test_a_server_that_refuses_to_send_checksums_is_asked_for_none(status: int, 
     assert ["x-send-checksum" in request.headers for request in server.requests].count(True) == 1
 
 
-def test_a_wrong_answer_is_asked_for_once_more() -> None:
+def test_a_wrong_answer_is_requested_once_more() -> None:
     def flip_once(request: Request, answer: Answer) -> None:
         described(request, answer)
         if request.number == 1:
@@ -157,7 +157,7 @@ def bare_in_the_middle(request: Request, answer: Answer) -> None:
 
 
 @pytest.mark.parametrize("script", [bare, bare_in_the_middle])
-def test_an_answer_without_a_checksum_is_taken_and_told(script: Script) -> None:
+def test_an_answer_without_a_checksum_is_accepted_and_reported(script: Script) -> None:
     with ScriptedServer(DATA, script) as server:
         found, session = read(server)
     assert found == DATA

@@ -56,7 +56,7 @@ def test_a_byte_that_ranges_share_is_read_once():
     assert sum(size for _, size in asked) == 250
 
 
-def test_nothing_is_read_where_nothing_is_wanted():
+def test_empty_ranges_read_nothing():
     def read(buffer, offset):
         raise AssertionError
 
@@ -78,7 +78,7 @@ def test_memory_of_the_caller_is_filled(objects):
     assert target == CONTENT[5000:6000]
 
 
-def test_a_later_read_meets_the_version_of_the_first(objects, tmp_path):
+def test_a_later_read_requires_the_version_of_the_first(objects, tmp_path):
     pinned = read_into(objects[0], 0, memoryview(bytearray(10)), SETTINGS)
     (tmp_path / "a").write_bytes(CONTENT[::-1])
     with pytest.raises(ChangedError):

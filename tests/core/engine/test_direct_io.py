@@ -77,7 +77,7 @@ def test_memory_of_the_callers_own_is_filled(path, tensors):
 
 @pytest.mark.usefixtures("reads_direct")
 @pytest.mark.parametrize(("direct_io", "stays_cold"), [(True, True), (None, True), (False, False)])
-def test_a_cold_file_stays_out_of_the_page_cache_unless_told_otherwise(path, direct_io, stays_cold):
+def test_a_cold_file_stays_out_of_the_page_cache_by_default(path, direct_io, stays_cold):
     streamer.load(path, options=Options(direct_io=direct_io))
     assert (cached_fraction(str(path), path.stat().st_size) < 1 / 2) is stays_cold
 
@@ -90,7 +90,7 @@ def test_a_file_that_is_in_the_page_cache_is_read_from_there(path):
 
 
 @pytest.mark.usefixtures("reads_direct")
-def test_of_a_file_that_is_half_in_the_page_cache_the_other_half_is_read_from_the_disk(path, tensors):
+def test_the_uncached_half_of_a_file_is_read_from_the_disk(path, tensors):
     size_bytes = path.stat().st_size
     half_bytes = size_bytes // 2
     with path.open("rb") as file:

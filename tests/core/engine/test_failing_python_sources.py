@@ -251,7 +251,7 @@ def test_a_source_that_gets_over_an_error_keeps_no_buffer_regression():
     session.close()
 
 
-def test_of_two_failures_the_first_is_the_cause():
+def test_the_first_of_two_failures_is_the_cause():
     first_failed = threading.Event()
 
     def read_into(buffer, offset):

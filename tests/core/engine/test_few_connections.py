@@ -88,7 +88,7 @@ def test_a_server_of_few_connections_is_read_over_those_that_it_serves(tmp_path,
     assert asked < 4 * (path.stat().st_size / OPTIONS.block_bytes)
 
 
-def test_connections_that_a_load_left_are_closed_where_the_next_one_waits_for_them(tmp_path):
+def test_idle_connections_of_a_load_are_closed_if_the_next_load_waits_for_them(tmp_path):
     path = tmp_path / "model.safetensors"
     saved = {"a": torch.arange(1000)}
     save_file(saved, path)

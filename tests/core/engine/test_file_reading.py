@@ -48,7 +48,7 @@ def test_what_is_not_is_read_past_it_by_many(chosen):
     assert chosen("/0.0", "/0.00") == tuning.FileReading(COLD_FILE_THREADS, frozenset({"/0.0", "/0.00"}))
 
 
-def test_of_a_partly_cached_file_the_rest_is(chosen):
+def test_the_rest_of_a_partly_cached_file_is_read_directly(chosen):
     direct, partly_cached = frozenset({"/0.0", "/0.5"}), frozenset({"/0.5"})
     assert chosen("/0.0", "/0.5", "/0.9") == tuning.FileReading(COLD_FILE_THREADS, direct, partly_cached)
 
@@ -83,7 +83,7 @@ def test_what_the_user_set_is_taken(chosen):
     assert chosen("/0.0", is_remote=True, direct_io=True).direct_paths == {"/0.0"}
 
 
-def test_where_all_is_set_nobody_looks(chosen):
+def test_no_file_is_examined_if_all_options_are_set(chosen):
     assert chosen("/not a fraction", direct_io=True, file_threads=5).threads == 5
 
 

@@ -120,7 +120,7 @@ def test_a_request_that_alone_fails_is_given_up_after_its_attempts():
     assert caught.value.attempts == 2
 
 
-def test_giving_up_tells_the_first_failure_beside_the_last():
+def test_the_last_error_names_the_first_failure_too():
     def fail(request, answer):
         if request.number == 0:
             answer.become(500, b"<Error><Code>InternalError</Code></Error>", x_amz_request_id="FIRST")
@@ -210,7 +210,7 @@ def test_a_final_status_is_reported_at_once_with_its_facts(status, body, error):
     assert caught.value.object_size == len(DATA)
 
 
-def test_a_redirect_is_refused_and_the_other_host_hears_nothing():
+def test_a_redirect_is_refused_and_the_other_host_gets_no_request():
     with ScriptedServer(DATA) as other:
         with (
             ScriptedServer(DATA, lambda _, answer: answer.become(302, Location=other.url)) as server,
@@ -290,7 +290,7 @@ def test_an_unknown_authority_is_refused_and_the_right_one_accepted(tmp_path):
 
 
 @pytest.mark.parametrize("way", ["source", "http_proxy", "HTTP_PROXY"])
-def test_a_proxy_is_asked_instead_of_the_host(monkeypatch, way):
+def test_requests_go_to_the_proxy_instead_of_the_host(monkeypatch, way):
     with ScriptedServer(DATA) as proxy:
         address = proxy.url.removesuffix("/object")
         if way != "source":
@@ -308,7 +308,7 @@ def test_a_host_in_no_proxy_is_asked_directly(monkeypatch, name):
         assert read_from(server)[0] == DATA
 
 
-def test_the_proxy_that_a_web_servers_client_names_is_not_asked(monkeypatch):
+def test_a_proxy_that_a_web_servers_client_names_is_not_used(monkeypatch):
     """A CGI program gets the header ``Proxy`` of a request as HTTP_PROXY."""
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     monkeypatch.setenv("REQUEST_METHOD", "GET")
@@ -316,7 +316,7 @@ def test_the_proxy_that_a_web_servers_client_names_is_not_asked(monkeypatch):
         assert read_from(server)[0] == DATA
 
 
-def test_an_expired_signature_is_renewed_and_the_block_asked_again():
+def test_an_expired_signature_is_renewed_and_the_block_requested_again():
     def expire(request, answer):
         if "signature=old" in request.path:
             answer.become(403, b"<Error><Code>AccessDenied</Code><Message>Request has expired</Message></Error>")

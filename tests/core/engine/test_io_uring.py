@@ -111,6 +111,6 @@ def test_a_fuse_mount_that_answers_with_less_than_was_asked_for_is_read_without_
 
 
 @pytest.mark.parametrize("options", [{"io_uring": False}, {"direct_io": False}])
-def test_none_is_made_without_need(path, options):
+def test_no_ring_is_made_without_need(path, options):
     told = loaded(path, **options)
     assert (told["right"], told["had"]) == (TENSORS, False)

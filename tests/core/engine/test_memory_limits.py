@@ -85,7 +85,7 @@ def test_what_needs_no_memory_of_ours_or_less_is_loaded(file: Path) -> None:
 
 
 @pytest.mark.usefixtures("little_memory")
-def test_of_a_sharded_tensor_only_the_part_that_is_kept_counts() -> None:
+def test_only_the_kept_part_of_a_sharded_tensor_counts() -> None:
     whole = ShardTensor(0, TensorEntry("columns", "U8", (8, MIB), 0, 8 * MIB))
     part = torch.empty(8, MIB // 8, dtype=torch.uint8, device="meta")
     targets = Targets(ResizeLock(()), fresh={"columns": part})

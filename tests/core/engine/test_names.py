@@ -139,7 +139,7 @@ def test_an_address_that_takes_connections_and_says_nothing_is_left_for_the_othe
         assert read_twice(tmp_path, server, first_byte_timeout_s=0.5)["elapsed_s"] < 20
 
 
-def test_a_retry_asks_for_the_name_anew_and_goes_where_it_leads_now(tmp_path):
+def test_a_retry_resolves_the_name_again(tmp_path):
     """The first server cuts the connection; by then the name stands for another one."""
     with (
         NameServer({}),
@@ -265,7 +265,7 @@ except StreamerError as error:
 """
 
 
-def test_the_engine_asks_again_for_the_name_of_an_nfs_server_as_often_as_it_is_told(tmp_path):
+def test_the_engine_resolves_the_name_of_an_nfs_server_as_often_as_configured(tmp_path):
     with NameServer({"filer.test": SERVFAIL}) as names:
         done = run_with_names(tmp_path, ENGINE_ALONE)
     assert done.returncode == 0, done.stderr

@@ -59,14 +59,14 @@ def looks(monkeypatch):
 
 
 @pytest.mark.parametrize("cached", ["0", "1"])
-def test_of_very_many_files_that_are_alike_some_are_looked_at(looks, cached):
+def test_some_of_very_many_similar_files_are_examined(looks, cached):
     sizes = {f"{cached}/{number}": SIZE for number in range(1000)}
     assert cached_fractions(sizes) == dict.fromkeys(sizes, float(cached))
     assert len(looks) == FILES_LOOKED_AT
 
 
 @pytest.mark.parametrize("others", ["0", "0.5"])
-def test_where_some_differ_each_is_looked_at_once(looks, others):
+def test_each_file_is_examined_once_if_some_differ(looks, others):
     sizes = {f"{others if number % 2 else 1}/{number}": SIZE for number in range(1000)}
     assert cached_fractions(sizes) == {path: float(path.partition("/")[0]) for path in sizes}
     assert sorted(looks) == sorted(sizes)

@@ -60,7 +60,7 @@ def test_a_failure_that_passes_costs_one_more_call():
     assert (storage.calls, stats["retries"]) == (9, 1)
 
 
-def test_a_storage_that_is_away_is_waited_for_and_asked_by_one_thread_at_a_time():
+def test_one_thread_at_a_time_probes_an_unreachable_storage():
     away_until = []
 
     def fails(number):
@@ -78,7 +78,7 @@ def test_a_storage_that_is_away_is_waited_for_and_asked_by_one_thread_at_a_time(
     assert storage.calls <= 8 + 2 * 4 + stats["probes"]
 
 
-def test_a_storage_that_stays_away_ends_the_load_with_its_own_error_and_its_story():
+def test_an_unreachable_storage_ends_the_load_with_its_error_and_its_history():
     def fails(number):
         if number > 2:
             raise errors.ConnectError("no connection to the storage", uri="gone://store/object")
@@ -99,7 +99,7 @@ def test_a_failure_that_will_not_pass_is_final_at_once():
     assert storage.calls <= 4  # one for each thread
 
 
-def test_a_confirmation_that_fails_for_a_moment_is_asked_again():
+def test_a_confirmation_that_fails_for_a_moment_is_requested_again():
     confirmed = []
 
     def confirm():

@@ -33,7 +33,7 @@ def expired(url, refresh):
     return HttpSource(url, expires_at_s=time.time() - 60, refresh=refresh)
 
 
-def test_credentials_that_are_given_out_already_expired_end_the_load_regression():
+def test_credentials_that_are_issued_already_expired_end_the_load_regression():
     """They were renewed without end: 42 times in two seconds, and no request was sent."""
     renewals = []
 
@@ -47,7 +47,7 @@ def test_credentials_that_are_given_out_already_expired_end_the_load_regression(
     assert server.requests == []
 
 
-def test_a_server_of_credentials_that_is_away_is_asked_again():
+def test_an_unreachable_server_of_credentials_is_asked_again():
     asked = []
 
     def refresh():
@@ -61,7 +61,7 @@ def test_a_server_of_credentials_that_is_away_is_asked_again():
     assert len(asked) == 2
 
 
-def test_a_server_of_credentials_that_stays_away_ends_the_load():
+def test_an_unreachable_server_of_credentials_ends_the_load():
     def refresh():
         raise errors.ConnectError("no connection to the server of credentials")
 

@@ -31,7 +31,7 @@ def test_devices_and_neighbours_share_it(devices, sharers, threads, expected):
     assert ring_mib(devices=devices, sharers=sharers, threads=threads) == expected
 
 
-def test_it_has_a_slot_for_each_reader_and_some_beside():
+def test_a_ring_has_a_slot_for_each_reader_and_some_more():
     assert ring_mib(threads=64) == (64 + 4) * 8
 
 

@@ -60,7 +60,7 @@ def trickling(step_bytes, pause_s, applies):
     return script
 
 
-def test_a_trickle_is_made_anew_and_goes_on_where_it_was_regression():
+def test_a_trickling_connection_is_replaced_and_the_read_continues_regression():
     """1.3 KB/s counted as alive, as long as it was above 1 KiB/s."""
     with ScriptedServer(DATA, trickling(650, 0.5, lambda number: number == 0)) as server:
         started = time.monotonic()

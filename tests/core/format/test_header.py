@@ -231,7 +231,7 @@ REFUSED_BY_US_ONLY = {
 
 
 @table(REFUSED_BY_BOTH)
-def test_both_refuse(content):
+def test_both_readers_refuse_the_header(content):
     with pytest.raises(HeaderError) as caught:
         ours(content)
     assert caught.value.uri == URI
@@ -241,7 +241,7 @@ def test_both_refuse(content):
 
 
 @table(TRUNCATED_FOR_BOTH)
-def test_both_refuse_an_object_that_ends_inside_its_data(content):
+def test_both_readers_refuse_an_object_that_ends_inside_its_data(content):
     with pytest.raises(TruncatedError) as caught:
         ours(content)
     assert caught.value.uri == URI
@@ -251,7 +251,7 @@ def test_both_refuse_an_object_that_ends_inside_its_data(content):
 
 
 @table(READ_BY_BOTH)
-def test_both_read_the_same(content):
+def test_both_readers_return_the_same_header(content):
     assert ours(content) == reference(content)
 
 
@@ -349,7 +349,7 @@ LONG = "the number 11111111111111111111… has too many digits"  # of 64 bits th
         (one("1" * 4000), f"shape is {'1' * 80}…, not a JSON array"),
     ],
 )
-def test_a_number_of_thousands_of_digits_is_told_in_our_words_regression(content, words):
+def test_a_number_of_thousands_of_digits_is_an_error_of_ours_regression(content, words):
     """The message was Python's, with its advice to raise the limit for the whole process."""
     with pytest.raises(HeaderError) as caught:
         ours(content)

@@ -37,7 +37,7 @@ def test_what_is_written_is_read_again() -> None:
     assert parse_manifest(render_manifest(MANIFEST), uri="m") == MANIFEST
 
 
-def test_it_is_json_with_format_version_and_algorithm() -> None:
+def test_a_manifest_is_json_with_format_version_and_algorithm() -> None:
     document = json.loads(render_manifest(MANIFEST))
     assert (document["format"], document["version"], document["algorithm"]) == ("streamer.manifest", 1, "crc32c")
     tensor = document["shards"]["a.safetensors"]["tensors"]["w"]
@@ -98,7 +98,7 @@ def test_a_manifest_fits_the_shard_it_was_made_of() -> None:
         ("has size in bytes 23", "a.safetensors", 120, [ENTRIES[0]._replace(end=119), ENTRIES[1]]),
     ],
 )
-def test_a_difference_is_refused_and_told(
+def test_a_difference_is_refused_and_reported(
     difference: str, name: str, size_bytes: int, entries: list[TensorEntry]
 ) -> None:
     with pytest.raises(ManifestError, match="does not fit") as caught:

@@ -71,7 +71,7 @@ def test_a_length_beyond_the_end_is_refused(counted):
         read_plain(counted + b"\xff\xff\xff\x7f.", (), {})
 
 
-def test_nothing_is_copied():
+def test_a_list_that_a_pickle_repeats_is_not_copied():
     """A list that is made a tuple many times would take the square of the pickle's size."""
     many = b"](" + b"K\x01" * 1000 + b"e\x94"
     copied = b"ctorch\nSize\n" + b"h\0\x85R"

@@ -53,7 +53,7 @@ def test_a_series_is_whole(names: list[str]) -> None:
         ),
     ],
 )
-def test_a_series_that_is_not_whole_is_named_with_what_it_lacks(names: list[str], described: str) -> None:
+def test_an_incomplete_series_is_an_error_with_the_missing_names(names: list[str], described: str) -> None:
     (found,) = incomplete_series(names)
     assert str(found) == described
 

@@ -32,7 +32,7 @@ DTYPES = [name for name in TORCH_DTYPES if hasattr(torch, TORCH_DTYPES[name]) an
 
 
 @each_row("name", DTYPES)
-def test_the_place_is_told_from_what_is_around_it(name):
+def test_the_place_of_a_tensor_follows_from_the_bytes_around_it(name):
     for shape in ((), (1,), (0, 3), (5, 7), (70_000,), (2, 1, 3, 1, 2, 300, 2)):
         tensor = torch.randint(0, 2, shape, dtype=torch.uint8).to(getattr(torch, TORCH_DTYPES[name]))
         data = saved(tensor)
@@ -60,7 +60,7 @@ OTHERS = {
 
 @pytest.mark.filterwarnings("ignore:Sparse")
 @pytest.mark.parametrize("name", OTHERS)
-def test_of_anything_else_nothing_is_told(name):
+def test_any_other_file_gives_no_tensor(name):
     data = saved(OTHERS[name])
     assert stored_tensor(SavedArchive(data, b"", len(data))) is None
 
@@ -121,7 +121,7 @@ BEGIN = begin_of_data(SMALL)
 
 
 @given(st.lists(st.tuples(st.integers(0, len(SMALL) - 1), st.integers(0, 255)), min_size=1, max_size=3))
-def test_of_changed_bytes_nothing_is_told_but_what_torch_loads(changes):
+def test_changed_bytes_give_only_what_torch_loads(changes):
     data = bytearray(SMALL)
     for position, value in changes:
         data[position] = value

@@ -89,7 +89,7 @@ def connections(monkeypatch) -> list[object]:
 
 
 @pytest.mark.parametrize(("call", "argument"), CASES)
-def test_a_wrong_argument_is_refused_before_anything_is_asked(call, argument, connections):
+def test_a_wrong_argument_is_refused_before_the_first_request(call, argument, connections):
     for value in WRONG[argument]:
         # two mappings are wrong for one URI alone, and a store has one at a time
         if call == "open_store" and argument == "storage_options" and value == [{}, {}]:
@@ -124,7 +124,7 @@ def test_the_message_says_what_was_expected_and_what_came(argument, value, messa
 
 
 @pytest.mark.parametrize("target", [None, 3, "x", [], torch.zeros(3), torch.nn.Linear])
-def test_a_target_that_is_none_is_refused_before_anything_is_asked(target, connections):
+def test_a_value_that_is_no_target_is_refused_before_the_first_request(target, connections):
     with pytest.raises(streamer.TargetError, match=rf"not {type(target).__name__}"):
         streamer.load_into(URL, target)
     assert connections == []
@@ -171,12 +171,12 @@ def test_no_option_takes_another_type_or_no_number(knob):
     ("name", "hint"),
     [("max_attempt", "Near: max_attempts"), ("deadline", "deadline_s"), ("zzz", "There are block_bytes")],
 )
-def test_an_option_there_is_not_is_told_with_the_nearest_name(name, hint):
+def test_an_unknown_option_is_reported_with_the_nearest_name(name, hint):
     with pytest.raises(streamer.OptionError, match=rf"there is no option '{name}'\. .*{hint}"):
         streamer.Options(**{name: 3})
 
 
-def test_options_are_given_by_name_and_stay_a_value():
+def test_options_are_keywords_and_immutable():
     with pytest.raises(streamer.OptionError, match="by name"):
         streamer.Options(3)  # type: ignore[misc]
     options = streamer.Options(max_attempts=3)

@@ -102,7 +102,7 @@ def load_from(place, **how):
 
 @pytest.mark.parametrize("name", OF_TLS)
 @pytest.mark.parametrize("place", PLACES)
-def test_a_blank_name_of_certificates_trusts_nobody_regression(unknown_server, tmp_path, monkeypatch, place, name):
+def test_a_blank_name_of_certificates_trusts_no_server_regression(unknown_server, tmp_path, monkeypatch, place, name):
     monkeypatch.setenv(name, "")
     with pytest.raises(TlsError):
         load_from(places(unknown_server, tmp_path)[place])
@@ -110,7 +110,7 @@ def test_a_blank_name_of_certificates_trusts_nobody_regression(unknown_server, t
 
 
 @pytest.mark.parametrize("place", ["s3", "simplecache::s3"])
-def test_a_blank_line_of_the_profile_trusts_nobody_regression(unknown_server, tmp_path, monkeypatch, place):
+def test_a_blank_ca_bundle_of_the_profile_trusts_no_server_regression(unknown_server, tmp_path, monkeypatch, place):
     (tmp_path / "config").write_text("[default]\nca_bundle =\n")
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
     with pytest.raises(TlsError):
@@ -295,7 +295,7 @@ def test_a_variable_of_spaces_is_blank(monkeypatch, value):
     assert variable("STREAMER_TEST") == " a "
 
 
-def test_a_library_that_cannot_be_imported_with_a_blank_variable_is_told(tmp_path):
+def test_a_library_that_cannot_be_imported_with_a_blank_variable_is_reported(tmp_path):
     program = (
         "import streamer\ntry:\n    streamer.load('hf://owner/model')\n"
         "except streamer.PluginError as error:\n    print(error)"

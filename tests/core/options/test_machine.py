@@ -75,7 +75,7 @@ def test_a_part_of_a_processor_counts_as_one(groups: Path) -> None:
     assert machine.processors() == 1
 
 
-def test_the_first_version_of_groups_tells_too(groups: Path) -> None:
+def test_the_first_version_of_control_groups_sets_limits_too(groups: Path) -> None:
     put(groups, {"self": "4:memory:/docker/me\n3:cpu,cpuacct:/docker/me\n1:name=systemd:/"})
     put(groups, {"cpu/cpu.cfs_quota_us": "600000", "cpu/cpu.cfs_period_us": "100000"})
     put(groups, {"memory/docker/me/memory.limit_in_bytes": str(GIB)})
@@ -90,7 +90,7 @@ def test_what_is_no_number_is_no_limit(groups: Path, text: str) -> None:
     assert machine.processors() == 1024
 
 
-def test_a_membership_that_is_nothing_of_the_kind_is_no_limit(groups: Path) -> None:
+def test_a_malformed_membership_of_control_groups_sets_no_limit(groups: Path) -> None:
     put(groups, {"self": "what is this", "cpu.max": "200000 100000"})
     assert machine.processors() == 1024
 
@@ -129,7 +129,7 @@ def test_what_is_available_and_swap_is_free(meminfo: Path) -> None:
     assert machine.free_bytes() == 9 * MIB
 
 
-def test_where_the_kernel_does_not_say_what_is_available_all_memory_counts(meminfo: Path) -> None:
+def test_all_memory_counts_if_the_kernel_reports_none_as_available(meminfo: Path) -> None:
     (meminfo / "meminfo").write_text("nothing of the kind")
     assert machine.free_bytes() == machine.memory_bytes()
 
@@ -181,7 +181,7 @@ def own_folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_a_load_alone_shares_with_nobody():
+def test_a_load_alone_has_one_sharer():
     assert sharers({}) == 1
 
 

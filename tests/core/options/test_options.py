@@ -67,7 +67,7 @@ def test_what_is_no_number_of_bytes_is_refused_with_an_example(text, monkeypatch
             resolve(None)
 
 
-def test_what_counts_no_bytes_takes_no_unit():
+def test_an_option_that_counts_no_bytes_takes_no_unit():
     with pytest.raises(OptionError, match="max_attempts must be a whole number of attempts, not '1K'"):
         Options(max_attempts="1K")
 

@@ -34,7 +34,7 @@ def test_what_may_be_held_follows_the_machine(monkeypatch, processors, memory, s
 
 
 @pytest.mark.parametrize(("free", "limit"), [(3 * GIB, GIB + GIB // 2), (100 * MIB, 64 * MIB)])
-def test_where_little_memory_is_free_half_of_it_may_be_held(monkeypatch, free, limit):
+def test_half_of_the_free_memory_may_be_held_if_little_is_free(monkeypatch, free, limit):
     monkeypatch.setattr(settings, "memory_bytes", lambda: 32 * GIB)
     monkeypatch.setattr(settings, "free_bytes", lambda: free)
     assert resolve(None).memory_limit_bytes == limit

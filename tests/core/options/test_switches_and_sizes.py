@@ -28,7 +28,7 @@ def test_case_and_blanks_do_not_count(text: str, expected: bool) -> None:
     assert is_on("STREAMER_X", {"STREAMER_X": text}, default=not expected) is expected
 
 
-def test_another_word_is_on_with_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unknown_word_switches_on_with_one_warning(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, logger="streamer"):
         assert [is_on("STREAMER_Y", {"STREAMER_Y": "ja\n"}) for _ in range(2)] == [True, True]
     (record,) = caplog.records

@@ -108,7 +108,7 @@ def test_chunks_of_many_ranks_are_whole_tensors(tmp_path: Path) -> None:
     assert all(torch.equal(loaded[name], each) for name, each in tensors.items())
 
 
-def test_it_equals_what_dcp_loads(tmp_path: Path) -> None:
+def test_tensors_equal_those_of_dcp(tmp_path: Path) -> None:
     model = torch.nn.Sequential(torch.nn.Linear(100, 200), torch.nn.BatchNorm1d(200))
     value = {"model": model.state_dict(), "transposed": torch.randn(300, 400).t(), "step": 3}
     dcp.save(value, checkpoint_id=tmp_path)

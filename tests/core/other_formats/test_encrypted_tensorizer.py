@@ -112,7 +112,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], dict[s
 
 
 @pytest.mark.parametrize("how", ["key", "passphrase", "key of a passphrase"])
-def test_it_equals_tensorizer(tmp_path: Path, place: Callable[[], dict[str, Any]], how: str) -> None:
+def test_tensors_equal_those_of_tensorizer(tmp_path: Path, place: Callable[[], dict[str, Any]], how: str) -> None:
     encryption = EncryptionParams(KEY) if how == "key" else by_passphrase()
     write(tmp_path / "x.tensors", encryption)
     key = streamer.Passphrase(WORDS) if how == "passphrase" else encryption.key
@@ -132,7 +132,9 @@ def test_the_files_of_the_tests_are_tensorizers(tmp_path: Path) -> None:
         assert all(torch.equal(read[name], torch.from_numpy(each)) for name, each in arrays().items())
 
 
-def test_it_streams_slices_opens_and_fills(tmp_path: Path, place: Callable[[], dict[str, Any]]) -> None:
+def test_an_encrypted_file_is_streamed_sliced_opened_and_filled(
+    tmp_path: Path, place: Callable[[], dict[str, Any]]
+) -> None:
     write(tmp_path / "x.tensors", EncryptionParams(KEY))
     how, large = {**place(), "key": KEY}, tensors()["large"]
     options = streamer.Options(memory_limit_bytes=1 << 20, block_bytes=512 << 10)  # chunks are larger than blocks
@@ -279,7 +281,7 @@ class Service:
         raise AssertionError
 
 
-def test_a_file_that_is_not_encrypted_is_refused_with_a_key(tmp_path: Path) -> None:
+def test_an_unencrypted_file_is_refused_if_a_key_is_passed(tmp_path: Path) -> None:
     serializer = TensorSerializer(str(tmp_path / "x.tensors"))
     serializer.write_state_dict({"w": torch.ones(2)})
     serializer.close()

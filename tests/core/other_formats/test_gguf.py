@@ -117,7 +117,7 @@ def gguf(
     return body + bytes(-len(body) % 32) + data
 
 
-def test_it_equals_the_library(tmp_path: Path) -> None:
+def test_tensors_equal_those_of_the_gguf_library(tmp_path: Path) -> None:
     path = tmp_path / "model.gguf"
     write_model(path)
     loaded = streamer.load(path, framework="np")

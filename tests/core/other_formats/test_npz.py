@@ -75,7 +75,7 @@ def test_a_stored_array_with_another_crc_than_the_archive_says_is_refused_regres
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
-def test_it_equals_numpy_load(tmp_path: Path, save: Callable[..., None]) -> None:
+def test_arrays_equal_those_of_numpy_load(tmp_path: Path, save: Callable[..., None]) -> None:
     path = tmp_path / "x.npz"
     save(path, **arrays())
     loaded = streamer.load(path, framework="np")

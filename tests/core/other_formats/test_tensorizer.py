@@ -94,7 +94,7 @@ def file(
 
 
 @pytest.mark.parametrize("uri", ["x.tensors", ""])
-def test_it_equals_tensorizer(tmp_path: Path, uri: str) -> None:
+def test_tensors_equal_those_of_tensorizer(tmp_path: Path, uri: str) -> None:
     write(tmp_path / "x.tensors")
     loaded = streamer.load(tmp_path / uri)
     with TensorDeserializer(str(tmp_path / "x.tensors"), device="cpu") as expected:

@@ -113,7 +113,7 @@ class TestTorchZip(FormatContract):
 
 @pytest.mark.filterwarnings("ignore:Detected pickle protocol")  # torch's own remark
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
-def test_it_equals_torch_load(tmp_path: Path, protocol: int) -> None:
+def test_tensors_equal_those_of_torch_load(tmp_path: Path, protocol: int) -> None:
     path = tmp_path / "pytorch_model.bin"
     torch.save(many_tensors(), path, pickle_protocol=protocol)
     expected = torch.load(path, weights_only=protocol < 4)  # torch reads newer ones only as code

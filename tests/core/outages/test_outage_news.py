@@ -47,13 +47,13 @@ def test_a_short_outage_is_not_worth_a_word(clock, caplog):
     assert heard(clock, caplog, [0.4, 0.9, None]) == ([], [])
 
 
-def test_a_long_one_is_named_and_its_end_too(clock, caplog):
+def test_a_long_outage_and_its_end_are_logged(clock, caplog):
     lines, log = heard(clock, caplog, [0.5, 1.5, 2.5, None, None])
     assert lines == [f"waiting for {SERVER}, away for 2 s", f"waiting for {SERVER}, away for 2 s", ""]
     assert log == [f"waiting for {SERVER}, away for 2 s, asked 3 times: refused", f"{SERVER} answers again, after 4 s"]
 
 
-def test_it_is_named_again_every_ten_seconds(clock, caplog):
+def test_a_long_outage_is_logged_again_every_ten_seconds(clock, caplog):
     lines, log = heard(clock, caplog, range(1, 25))
     assert len(lines) == 24
     assert [line.split(",")[1] for line in log] == [" away for 1 s", " away for 11 s", " away for 21 s"]
@@ -68,7 +68,7 @@ def test_ten_loads_that_wait_for_one_server_say_it_once(clock, caplog):
     ]
 
 
-def test_an_outage_that_nobody_saw_the_end_of_does_not_hide_the_next_one(clock, caplog):
+def test_an_outage_without_an_observed_end_does_not_hide_the_next_one(clock, caplog):
     """A load that ended in an outage left it open: the next one was not told, and its end with the age of both."""
     outage_log, outages = OutageLog(), [SimpleNamespace(server=SERVER, waited_s=2.0, **ASKED)]
     engine = SimpleNamespace(outages=lambda: outages)

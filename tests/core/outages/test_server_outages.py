@@ -89,7 +89,7 @@ def test_a_single_failed_request_is_no_outage(server):
     assert (patience.outages, patience.probes) == (0, 0)
 
 
-def test_an_outage_is_known_to_all_lookups_and_reads_and_a_probe_is_brief(server):
+def test_all_lookups_and_reads_share_an_outage_and_a_probe_is_brief(server):
     def question():
         limits.append(first_byte_limit_s())
         if len(limits) <= 2:
@@ -119,7 +119,7 @@ def test_a_failure_while_others_are_answered_is_waited_for_no_longer_than_any_ot
     assert patience.outages == 0
 
 
-def test_one_that_never_did_is_not(server):
+def test_a_server_that_never_answered_is_not_waited_for(server):
     question = told(refused(), "late")
     with pytest.raises(ConnectError):
         ask(OutageWaits(10), server, question)
@@ -150,7 +150,7 @@ def test_what_will_not_pass_is_raised_at_once(server, final):
 
 
 @pytest.mark.parametrize("status", [408, 500])
-def test_what_may_be_the_fault_of_one_question_is_tried_for_a_shorter_while(server, status, monkeypatch):
+def test_failures_of_single_requests_are_repeated_for_a_shorter_time(server, status, monkeypatch):
     monkeypatch.setattr(server_outages, "LIMIT_OF_ONE_REQUEST_S", 0.1)
     patience = OutageWaits(60)
     assert ask(patience, server, told(HttpStatusError("broken", status=status), "well")) == "well"
@@ -159,7 +159,7 @@ def test_what_may_be_the_fault_of_one_question_is_tried_for_a_shorter_while(serv
 
 
 @pytest.mark.parametrize("status", [408, 500])
-def test_what_fails_alone_is_told_as_that_and_not_as_an_outage_regression(server, status, monkeypatch):
+def test_a_single_failing_object_is_no_outage_regression(server, status, monkeypatch):
     """The error told how long the server had been failing, and advised to wait."""
     monkeypatch.setattr(server_outages, "LIMIT_OF_ONE_REQUEST_S", 0.1)
     patience = OutageWaits(60)
@@ -224,7 +224,7 @@ def test_a_server_that_asks_for_more_time_than_there_is_ends_the_wait_at_once(se
     assert time.monotonic() - began < 10
 
 
-def test_the_story_tells_of_a_server_that_says_nothing(server):
+def test_the_history_names_a_silent_server(server):
     patience, release = OutageWaits(60), threading.Event()
     thread = threading.Thread(target=ask, args=(patience, server, release.wait))
     thread.start()
@@ -236,7 +236,7 @@ def test_the_story_tells_of_a_server_that_says_nothing(server):
     assert patience.describe() == ""
 
 
-def test_the_story_tells_of_a_server_whose_answer_does_not_end(server):
+def test_the_history_names_a_server_with_an_endless_answer(server):
     patience, noted, release = OutageWaits(60), threading.Event(), threading.Event()
 
     def question():
@@ -261,7 +261,7 @@ def test_the_answer_that_there_is_nothing_ends_an_outage(server):
     assert lookup_of(server).outage is None
 
 
-def test_exhaustion_tells_first_and_last_failure(server):
+def test_the_error_after_the_last_attempt_has_the_first_and_the_last_failure(server):
     patience = OutageWaits(0.2)
     ask(patience, server, told("first"))
     with pytest.raises(ConnectError) as caught:

@@ -74,7 +74,7 @@ def longest_wait(monkeypatch, seconds):
     monkeypatch.setattr(parallel, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + waited_s))
 
 
-def test_of_a_server_that_answers_few_at_a_time_no_more_than_the_first_are_left_waiting():
+def test_no_more_than_the_first_requests_wait_for_a_slow_server():
     few = threading.Semaphore(8)
     asked = []
     are_others_answered = threading.Event()
@@ -95,7 +95,7 @@ def test_of_a_server_that_answers_few_at_a_time_no_more_than_the_first_are_left_
     assert len(asked) == 300
 
 
-def test_no_more_are_asked_at_a_time_than_wanted():
+def test_no_more_requests_run_at_a_time_than_wanted():
     running, most = [], []
 
     def count(_):
@@ -112,7 +112,7 @@ def test_one_question_needs_no_thread():
     assert in_parallel(lambda _: threading.current_thread(), [0], role="test") == [threading.current_thread()]
 
 
-def test_the_first_failure_is_raised_and_nothing_more_is_asked():
+def test_the_first_failure_is_raised_and_no_more_requests_are_sent():
     asked = []
 
     def refuse(number):
@@ -156,7 +156,7 @@ def test_without_threads_the_caller_works_alone(monkeypatch):
     assert in_parallel(str, range(5), role="test") == ["0", "1", "2", "3", "4"]
 
 
-def test_of_failures_at_the_same_time_the_one_of_the_first_question_is_raised():
+def test_the_failure_of_the_first_request_is_raised_of_several():
     together = threading.Barrier(2)
 
     def refuse(number):
@@ -187,6 +187,6 @@ def test_no_more_threads_are_started_than_the_interpreter_has_time_for():
     assert len(seen) < 64
 
 
-def test_calls_that_wait_for_no_answer_are_given_up_in_time():
+def test_calls_without_an_answer_are_abandoned_in_time():
     with pytest.raises(AnswerTimeoutError):
         in_parallel(abs, range(10**9), role="test", give_up_at=time.monotonic() + 0.05)

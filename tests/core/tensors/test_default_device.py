@@ -41,14 +41,14 @@ def assert_right(tensors: dict[str, torch.Tensor]) -> None:
 
 
 @pytest.mark.parametrize("dtype", [None, "bfloat16"])
-def test_loaded_and_streamed_tensors_are_on_the_device_that_is_asked_for(model: Path, dtype: str | None) -> None:
+def test_loaded_and_streamed_tensors_are_on_the_requested_device(model: Path, dtype: str | None) -> None:
     with torch.device("meta"):
         loaded, streamed = streamer.load(model, dtype=dtype), dict(streamer.stream(model, dtype=dtype))
     assert_right(loaded)
     assert_right(streamed)
 
 
-def test_so_are_slices(model: Path) -> None:
+def test_slices_are_on_the_default_device(model: Path) -> None:
     with torch.device("meta"), streamer.open(model) as checkpoint:
         slices = checkpoint["weight"][1:1], checkpoint["weight"][:, :2], checkpoint["empty"][...]
     assert [each.device.type for each in slices] == ["cpu"] * 3

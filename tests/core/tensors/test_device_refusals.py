@@ -39,7 +39,7 @@ def file(tmp_path: Path) -> Path:
         ),
     ],
 )
-def test_what_is_no_device_is_told_what_is(file: Path, device: Any, said: str) -> None:
+def test_the_error_for_a_wrong_device_lists_devices(file: Path, device: Any, said: str) -> None:
     with pytest.raises(streamer.UnknownDeviceError) as caught:
         streamer.load(file, device=device)
     assert str(caught.value).startswith(said)
@@ -57,7 +57,7 @@ def test_a_device_that_torch_lacks_is_no_list_of_those_it_has(file: Path, device
 
 
 @pytest.mark.skipif(torch.version.cuda is not None, reason="this torch was built for CUDA")
-def test_a_torch_without_cuda_is_told_to_be_one(file: Path) -> None:
+def test_the_error_says_that_torch_is_built_without_cuda(file: Path) -> None:
     with pytest.raises(streamer.UnknownDeviceError, match="Torch not compiled with CUDA enabled") as caught:
         streamer.load(file, device="cuda")
     assert "\n" not in str(caught.value)
@@ -73,7 +73,7 @@ def test_numpy_has_the_cpu_alone(file: Path) -> None:
     ("dtype", "meant"),
     [("bf16", "bfloat16"), ("FP16", "float16"), ("torch.BFloat16", "bfloat16"), ("float_32", "float32")],
 )
-def test_a_dtype_by_another_name_is_met_with_torchs(file: Path, dtype: str, meant: str) -> None:
+def test_the_error_for_another_name_of_a_dtype_suggests_that_of_torch(file: Path, dtype: str, meant: str) -> None:
     with pytest.raises(streamer.OptionError, match=f"Did you mean '{meant}'") as caught:
         streamer.load(file, dtype=dtype)
     assert str(caught.value).startswith("dtype is one of float64, float32, float16, bfloat16 or auto, not ")
@@ -81,7 +81,7 @@ def test_a_dtype_by_another_name_is_met_with_torchs(file: Path, dtype: str, mean
 
 
 @pytest.mark.parametrize("dtype", ["int8", torch.int8, 16, "float8_e5m2"])
-def test_a_dtype_to_which_nothing_is_cast_is_refused(file: Path, dtype: Any) -> None:
+def test_a_dtype_that_is_no_target_of_casts_is_refused(file: Path, dtype: Any) -> None:
     with pytest.raises(streamer.OptionError, match="Leave it out and cast afterwards"):
         streamer.load(file, dtype=dtype)
 

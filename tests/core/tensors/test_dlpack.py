@@ -93,7 +93,7 @@ def test_a_shape_or_type_that_does_not_fit_is_refused_and_takes_nothing(memory, 
     assert len(memory) == SIZE
 
 
-def test_what_was_taken_over_is_not_given_twice(memory):
+def test_adopted_memory_is_not_delivered_twice(memory):
     tensor = from_dlpack(capsule_of(memory, (SIZE // 4,)))
     with pytest.raises(ValueError, match="does not hold"):
         capsule_of(memory, (SIZE // 4,))

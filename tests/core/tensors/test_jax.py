@@ -64,7 +64,7 @@ def test_arrays_have_dtype_shape_and_every_bit(jax, file, tensors):
         assert name in (str(arrays[name].dtype), "large", "empty")
 
 
-def test_a_large_one_is_not_copied(jax, file, monkeypatch):
+def test_a_large_array_is_not_copied(jax, file, monkeypatch):
     """Its memory is that which the engine filled, and stays after everything else is gone."""
     from streamer.core.tensors.numpy_framework import NumpyFramework
 
@@ -137,7 +137,7 @@ def test_devices_and_shardings(file):
 
 
 @pytest.mark.parametrize("device", ["cpu:7", "tpu", "cpu:x", 3, None])
-def test_a_device_that_is_not_there_is_refused(jax, file, device):
+def test_an_absent_device_is_refused(jax, file, device):
     with pytest.raises(streamer.UnknownDeviceError, match="Known here: cpu"):
         streamer.load(file, framework="jax", device=device)
 

@@ -160,7 +160,7 @@ def test_what_has_memory_is_filled_in_place_beside_what_has_none(checkpoint: Pat
     assert_filled(model, trained)
 
 
-def test_a_parameter_keeps_what_its_owner_gave_it(checkpoint: Path) -> None:
+def test_a_parameter_keeps_the_attributes_of_its_owner(checkpoint: Path) -> None:
     model = on_meta()
     model.hidden.weight.requires_grad_(False)
     model.hidden.weight.weight_loader = print  # as servers of models do
@@ -226,13 +226,13 @@ def test_a_device_is_for_what_has_none(checkpoint: Path, trained: Model) -> None
         streamer.load_into(checkpoint, model, device="cpu")
 
 
-def test_a_mapping_of_meta_tensors_is_refused_as_nobody_could_see_the_loaded_ones(checkpoint: Path) -> None:
+def test_a_mapping_of_meta_tensors_is_refused_because_it_would_not_show_the_loaded_ones(checkpoint: Path) -> None:
     with pytest.raises(streamer.TargetError, match="on the meta device"):
         streamer.load_into(checkpoint, on_meta().state_dict(), strict=False)
 
 
 @pytest.mark.parametrize("strict", [True, False])
-def test_a_prefix_between_the_names_is_said(checkpoint: Path, strict: bool) -> None:
+def test_the_prefix_between_the_names_is_suggested(checkpoint: Path, strict: bool) -> None:
     wrapped = nn.ModuleDict({"model": on_meta()})
     with pytest.raises(streamer.TargetError, match=r"target's names begin with 'model.': load into its submodule"):
         streamer.load_into(checkpoint, wrapped, strict=strict)

@@ -37,7 +37,7 @@ def test_a_name_that_no_key_matches_is_refused() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{}, {1: "cpu"}])
-def test_a_mapping_that_is_none_is_refused(wrong: dict[object, object]) -> None:
+def test_a_target_that_is_no_mapping_is_refused(wrong: dict[object, object]) -> None:
     with pytest.raises(OptionError):
         Placement(wrong)
 

@@ -58,7 +58,7 @@ def test_four_processes_hold_their_parts_of_what_was_stored(of_four: Any, case: 
     assert [(each["wrong"], each["remarks"]) for each in of_four[case]] == [([], [])] * 4
 
 
-def test_of_rows_only_those_of_the_process_are_read(of_two: Any, of_four: Any) -> None:
+def test_only_the_rows_of_the_process_are_read(of_two: Any, of_four: Any) -> None:
     assert (
         sum(each["bytes_read"] for each in of_four["fsdp2 on meta"]) < WHOLE + 4 * 40
     )  # what is no parameter is whole
@@ -67,12 +67,12 @@ def test_of_rows_only_those_of_the_process_are_read(of_two: Any, of_four: Any) -
         assert second < first < 0.7 * WHOLE
 
 
-def test_of_columns_whole_tensors_are_read_at_most(of_two: Any) -> None:
+def test_a_part_of_columns_reads_whole_tensors_at_most(of_two: Any) -> None:
     whole = of_two["copies"][0]["bytes_read"]
     assert all(0.8 * whole < each["bytes_read"] <= whole for each in of_two["columns"])
 
 
-def test_a_process_that_has_no_part_is_told(of_two: Any) -> None:
+def test_a_process_without_a_part_is_reported(of_two: Any) -> None:
     first, second = (each["error"] for each in of_two["of the first process"])
     assert first is None
     assert "is a DTensor that is shared by other processes than this one" in second
@@ -91,7 +91,7 @@ def checkpoint(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_sum_that_is_not_made_yet_is_refused(one_process: Any, checkpoint: Path) -> None:
+def test_an_unfinished_sum_is_refused(one_process: Any, checkpoint: Path) -> None:
     part = DTensor.from_local(torch.zeros(3, 2), one_process, [Partial()])
     with pytest.raises(streamer.TargetError, match=r"a DTensor that is placed as .*P.*Redistribute it"):
         streamer.load_into(checkpoint, {"weight": part}, strict=False)
@@ -110,7 +110,7 @@ def test_a_part_that_is_missing_is_not_taken_for_another(one_process: Any, check
 
 
 @pytest.mark.filterwarnings("ignore:FSDP is switching", "ignore:.*deprecated")  # torch's
-def test_flat_parameters_are_refused_before_anything_is_asked(one_process: Any) -> None:
+def test_flat_parameters_are_refused_before_the_first_request(one_process: Any) -> None:
     wrapped = FullyShardedDataParallel(nn.Linear(2, 3), device_id=torch.device("cpu"))
     with pytest.raises(streamer.TargetError, match=r"\(FSDP1\), .* shard it with fully_shard"):
         streamer.load_into("http://127.0.0.1:9/a.safetensors", wrapped)

@@ -108,7 +108,7 @@ def test_the_second_load_asks_for_the_version_and_for_no_byte(options, storage):
         assert "from the cache" in str(report)
 
 
-def test_an_object_that_was_replaced_is_read_anew(options):
+def test_a_replaced_object_is_read_again(options):
     with one_file() as server:
         load(server, options)
         other = {"weight": TENSORS["weight"] + 1, "bias": TENSORS["bias"]}

@@ -69,7 +69,7 @@ def test_warm_reads_what_is_missing_and_a_load_then_reads_nothing(server, folder
     assert warm(server, "--quiet").stdout == ""
 
 
-def test_ls_tells_what_is_there(server, folder):
+def test_ls_lists_the_cache(server, folder):
     warm(server)
     (told,), code = run_json("ls")
     assert code == 0
@@ -132,7 +132,7 @@ def test_path_prints_the_folder_that_is_meant(folder, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("command", ["ls", "verify"])
-def test_a_cache_that_is_not_there_is_an_error_and_is_not_made(folder, command):
+def test_an_absent_cache_is_an_error_and_is_not_created(folder, command):
     assert run(command).exit_code == 66
     assert not folder.exists()
 
@@ -154,7 +154,7 @@ def test_warm_of_another_format_says_what_is_taken_regression(folder, s3_server,
         assert "safetensors only, and this checkpoint is of the format NumPy. Load it once" in result.stderr
 
 
-def test_warm_tells_when_there_is_no_room(server, folder, monkeypatch):
+def test_warm_reports_a_full_cache(server, folder, monkeypatch):
     monkeypatch.setenv("STREAMER_CACHE_BYTES", "1MiB")
     result = warm(server)
     assert result.exit_code != 0

@@ -42,7 +42,7 @@ def test_an_object_whose_version_names_its_bytes_is_cached(source_object):
         (replace(OBJECT, is_settled=False), "weak ETag"),
     ],
 )
-def test_any_other_object_is_not_and_the_reason_is_told(source_object, reason):
+def test_any_other_object_is_not_shared_and_the_reason_is_reported(source_object, reason):
     told = why_not_cached(source_object)
     assert told is not None
     assert reason in told

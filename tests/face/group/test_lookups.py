@@ -73,7 +73,7 @@ def test_four_ranks_look_a_checkpoint_up_as_one_rank_does(s3_server: SeaweedServ
         assert sum(alone.values()) >= SHARDS + 2
 
 
-def test_headers_are_told_without_the_bytes_behind_them(tmp_path: Path) -> None:
+def test_headers_are_reported_without_the_bytes_behind_them(tmp_path: Path) -> None:
     beginning = (10).to_bytes(8, "little") + b"0123456789" + bytes(range(256))
     findings = Findings()
     findings.note_ranges([("headers", "s", "u", 0, 274)], [memoryview(beginning)[:18]], ["v1"])

@@ -41,7 +41,7 @@ def test_each_block_is_lent_to_one_member():
     assert not book.ask(0)
 
 
-def test_a_block_is_ready_for_all_who_want_it_and_its_slot_is_lent_again_when_they_have_it():
+def test_a_block_is_ready_for_all_members_that_want_it_and_its_slot_is_reused_afterwards():
     book = book_of(slots=1, batch_blocks=1)
     joined(book, 0, 1, blocks=2)
     assert told(book.ask(0), "grant") == {0: [0]}
@@ -66,7 +66,7 @@ def test_a_member_reads_only_what_it_wants():
     assert told(book.ask(1), "grant") == {1: [5]}
 
 
-def test_one_that_comes_late_finds_what_lies_in_a_slot_yet():
+def test_a_late_member_gets_the_blocks_that_are_still_in_slots():
     book = book_of(slots=4, batch_blocks=1)
     joined(book, 0, blocks=1)
     book.ask(0)
@@ -75,7 +75,7 @@ def test_one_that_comes_late_finds_what_lies_in_a_slot_yet():
     assert told(book.join(1, {0: WHOLE}), "ready") == {1: [0]}
 
 
-def test_one_that_wants_more_of_a_block_than_was_read_has_it_read_again():
+def test_a_member_that_wants_more_of_a_block_has_it_read_again():
     book = book_of(slots=4, batch_blocks=1)
     book.join(0, {0: (2, 4)})
     book.ask(0)
@@ -93,7 +93,7 @@ def test_blocks_of_a_member_that_leaves_are_lent_to_others():
     assert told(book.leave(0), "grant") == {1: [0]}
 
 
-def test_the_slot_of_a_silent_member_is_lent_to_nobody_before_it_has_written():
+def test_the_slot_of_a_silent_member_is_not_reused_before_it_has_written():
     book = book_of(slots=2, batch_blocks=1)
     joined(book, 0, 1, blocks=3)
     assert book.ask(0) == [(0, "grant", [(0, 0, *WHOLE)])]
@@ -111,7 +111,7 @@ def test_the_slot_of_a_silent_member_is_lent_to_nobody_before_it_has_written():
     assert told(book.ask(1), "grant") == {1: [2]}
 
 
-def test_what_a_silent_member_has_read_is_used_where_nobody_else_reads_it():
+def test_blocks_of_a_silent_member_are_used_if_no_other_member_reads_them():
     book = book_of(slots=4, batch_blocks=1)
     joined(book, 0, 1, blocks=1)
     book.ask(0)
@@ -206,7 +206,7 @@ def test_a_member_that_was_stopped_may_be_lent_the_same_block_again_regression()
 
 
 @given(st.data())
-def test_whatever_happens_each_member_gets_each_block_or_is_told_to_read_it(data):
+def test_each_member_gets_each_block_or_the_order_to_read_it(data):
     blocks, members = data.draw(st.integers(1, 6)), data.draw(st.integers(1, 4))
     book = book_of(data.draw(st.integers(1, 5)), data.draw(st.integers(1, 3)))
     run = Run(book, members, blocks)
@@ -334,7 +334,7 @@ def test_gaps_between_ranges_do_not_count(begin, end, size):
     assert wanted.bytes_in(1, begin, end) == 0
 
 
-def test_what_a_load_has_is_not_asked_for_again():
+def test_a_load_requests_no_byte_twice():
     wanted = Wanted([(0, 40, 60), (0, 10, 20)])
     wanted.have(0, 10, 15)
     wanted.have(0, 15, 20)

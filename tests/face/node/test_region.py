@@ -57,7 +57,7 @@ def test_another_process_sees_the_same_memory(region):
     other.close()
 
 
-def test_nobody_can_change_its_size(region):
+def test_the_size_of_the_region_cannot_change(region):
     for size in (4096, 1 << 20):
         with pytest.raises(PermissionError):
             os.ftruncate(region.descriptor, size)

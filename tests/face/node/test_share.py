@@ -192,7 +192,7 @@ def test_the_others_go_on_when_one_is_stopped_and_it_goes_on_when_it_may(started
     assert loads[victim].result()["tensors"] == expected
 
 
-def test_one_that_leaves_early_leaves_the_others_its_part(started, proxy, expected):
+def test_a_member_that_leaves_early_leaves_its_part_to_the_others(started, proxy, expected):
     loads = started({"leave_after": 1, "patience_s": LONG_S}, {"patience_s": LONG_S})
     proxy.bytes_per_s = 16 * MIB
     first, second = together(loads)
@@ -200,7 +200,7 @@ def test_one_that_leaves_early_leaves_the_others_its_part(started, proxy, expect
     assert second["tensors"] == expected
 
 
-def test_one_that_comes_late_gets_what_is_there_and_reads_the_rest(started, proxy, expected):
+def test_a_late_member_gets_what_is_there_and_reads_the_rest(started, proxy, expected):
     loads = started(*[{"patience_s": LONG_S}] * 2)
     proxy.bytes_per_s = 16 * MIB
     before = proxy.passed_bytes
@@ -212,7 +212,7 @@ def test_one_that_comes_late_gets_what_is_there_and_reads_the_rest(started, prox
     assert proxy.passed_bytes - before <= 1.02 * 16 * MIB  # all of it has room
 
 
-def test_one_that_takes_nothing_more_does_not_stall_the_others(started, expected):
+def test_a_member_that_stops_taking_does_not_stall_the_others(started, expected):
     limit = 2 * MIB  # of the node: half of it is shared memory
     small = {"memory_limit_bytes": limit, "least_memory_bytes": 0}
     loads = started(small, {"stop_after": 2, **small})
@@ -224,7 +224,7 @@ def test_one_that_takes_nothing_more_does_not_stall_the_others(started, expected
     assert loads[1].result()["tensors"] == expected
 
 
-def test_nothing_is_left_when_all_are_killed(started, proxy):
+def test_killed_members_leave_nothing(started, proxy):
     loads = started(*[{}] * 2)
     proxy.bytes_per_s = 4 * MIB
     for load in loads:
@@ -236,7 +236,7 @@ def test_nothing_is_left_when_all_are_killed(started, proxy):
     wait_until(lambda: not sockets_of_ours())
 
 
-def test_nothing_is_left_of_a_load_that_has_ended(started, expected):
+def test_an_ended_load_leaves_nothing(started, expected):
     loads = started(*[{}] * 2)
     results = together(loads)
     assert [each["tensors"] for each in results] == [expected] * 2

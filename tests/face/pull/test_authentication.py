@@ -75,14 +75,14 @@ def test_what_was_pulled_before_is_authenticated_too(model: Path, key: str, tmp_
     assert pull(model, tmp_path / "here", "--key-file", key)["error"] == "TamperedError"
 
 
-def test_another_key_is_told(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_key_is_reported(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTHER_KEY", bytes(range(1, 33)).hex())
     told = pull(model, tmp_path / "here", "--key-file", "env:OTHER_KEY")
     assert (told["exit_code"], told["error"]) == (2, "EncryptionKeyError")
     assert not visible(tmp_path / "here")
 
 
-def test_with_a_key_a_file_that_is_not_encrypted_is_refused(model: Path, key: str, tmp_path: Path) -> None:
+def test_an_unencrypted_file_is_refused_with_a_key(model: Path, key: str, tmp_path: Path) -> None:
     save_file({"w": torch.ones(2)}, model / "adapter.safetensors")
     told = pull(model, tmp_path / "here", "--key-file", key)
     assert (told["exit_code"], told["error"]) == (65, "TamperedError")
@@ -90,7 +90,7 @@ def test_with_a_key_a_file_that_is_not_encrypted_is_refused(model: Path, key: st
     assert pull(model, tmp_path / "here", "--key-file", key, "--exclude", "adapter*")["exit_code"] == 0
 
 
-def test_a_missing_file_is_told_unless_it_was_left_out(model: Path, key: str, tmp_path: Path) -> None:
+def test_a_missing_file_is_reported_unless_it_was_excluded(model: Path, key: str, tmp_path: Path) -> None:
     left_out = pull(model, tmp_path / "part", "--key-file", key, "--exclude", SECOND)
     assert (left_out["exit_code"], left_out["authenticated_files"]) == (0, 1)
     for path in (model / SECOND, model / "model.safetensors.index.json"):

@@ -44,7 +44,7 @@ def refused(told: dict[str, Any], copy: Path, kind: str, code: int, message: str
 
 
 @pytest.mark.parametrize("storage", STORAGES)
-def test_a_shard_that_the_index_names_and_nobody_has_is_told_regression(
+def test_a_shard_that_only_the_index_has_is_reported_regression(
     request: pytest.FixtureRequest, storage: str, model: Path, tmp_path: Path
 ) -> None:
     (model / SHARDS[1]).unlink()
@@ -56,7 +56,7 @@ def test_a_shard_that_the_index_names_and_nobody_has_is_told_regression(
 
 
 @pytest.mark.parametrize("storage", STORAGES)
-def test_a_shard_that_was_cut_short_is_told_regression(
+def test_a_truncated_shard_is_reported_regression(
     request: pytest.FixtureRequest, storage: str, model: Path, tmp_path: Path
 ) -> None:
     (model / SHARDS[1]).write_bytes((model / SHARDS[1]).read_bytes()[:-100])
@@ -88,7 +88,7 @@ def test_once_the_source_is_mended_only_that_is_read(model: Path, tmp_path: Path
         ({"unet/a.safetensors": bytes(9)}, "HeaderError", "unet/a.safetensors"),
     ],
 )
-def test_damaged_files_are_told(
+def test_damaged_files_are_reported(
     model: Path, tmp_path: Path, damage: dict[str, bytes], error: str, message: str
 ) -> None:
     for name, content in damage.items():
@@ -97,14 +97,14 @@ def test_damaged_files_are_told(
     refused(pull(model, tmp_path / "copy"), tmp_path / "copy", error, 65, message)
 
 
-def test_a_tensor_that_its_shard_does_not_hold_is_told(model: Path, tmp_path: Path) -> None:
+def test_a_tensor_that_its_shard_lacks_is_reported(model: Path, tmp_path: Path) -> None:
     write_index(model, {"tensor0": SHARDS[0], "tensor1": SHARDS[1], "tensor2": SHARDS[1]})
     refused(
         pull(model, tmp_path / "copy"), tmp_path / "copy", "ShardIndexError", 65, "the index promises tensor 'tensor2'"
     )
 
 
-def test_a_gap_in_numbered_shards_is_told_before_a_byte_is_read_regression(model: Path, tmp_path: Path) -> None:
+def test_a_gap_in_numbered_shards_is_reported_before_a_byte_is_read_regression(model: Path, tmp_path: Path) -> None:
     (model / INDEX).unlink()
     (model / SHARDS[0]).rename(model / "model-00001-of-00003.safetensors")
     told = pull(model, tmp_path / "copy")
@@ -156,7 +156,7 @@ def test_without_listing_the_index_names_what_is_pulled_regression(
 
 
 @pytest.mark.parametrize("storage", UNLISTED)
-def test_without_listing_a_missing_shard_is_told_regression(
+def test_a_missing_shard_is_reported_without_a_listing_regression(
     request: pytest.FixtureRequest, storage: str, model: Path, tmp_path: Path
 ) -> None:
     (model / SHARDS[1]).unlink()
@@ -167,7 +167,9 @@ def test_without_listing_a_missing_shard_is_told_regression(
     assert not (tmp_path / "copy").exists()
 
 
-def test_without_listing_nothing_is_taken_for_gone(request: pytest.FixtureRequest, model: Path, tmp_path: Path) -> None:
+def test_without_a_listing_no_file_is_reported_as_deleted(
+    request: pytest.FixtureRequest, model: Path, tmp_path: Path
+) -> None:
     (model / "notes.txt").write_text("that only a listing shows")
     uri, options = uploaded_unlisted(request, "gs", model)
     writer = request.getfixturevalue("gcs_server").storage_options()

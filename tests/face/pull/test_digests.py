@@ -66,7 +66,7 @@ def test_a_new_commit_with_the_same_weights_reads_only_what_is_new(
     assert pull(f"hf://{name}", tmp_path / "copy")["read_bytes"] == 0
 
 
-def test_a_part_that_nobody_compared_is_compared_before_it_counts_as_verified(
+def test_an_uncompared_part_is_compared_before_it_counts_as_verified(
     s3_server: SeaweedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in "ab":
@@ -80,7 +80,7 @@ def test_a_part_that_nobody_compared_is_compared_before_it_counts_as_verified(
     assert (told["exit_code"], told["read_bytes"], told["verified_files"]) == (0, 0, 2), told
 
 
-def test_lines_say_how_far_it_is_where_nobody_sees_a_bar(
+def test_lines_show_the_progress_without_a_terminal(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(copies, "SHOWN_EVERY_S", 0.0)

@@ -87,7 +87,7 @@ class EmptyStore(FlatStore):
         ("a.bin", "Check the name"),
     ],
 )
-def test_a_pattern_in_a_url_is_told_where_it_belongs(name: str, hint: str) -> None:
+def test_the_error_for_a_pattern_in_a_url_says_where_it_belongs(name: str, hint: str) -> None:
     with pytest.raises(ObjectNotFoundError, match=hint) as raised:
         files_below(EmptyStore(), f"x://bucket/model/{name}", SETTINGS)  # type: ignore[arg-type]
     assert "S3CR3T" not in str(raised.value)

@@ -153,9 +153,7 @@ def test_a_file_that_somebody_edited_stays_when_the_storage_has_it_no_longer_reg
     assert (tmp_path / "copy" / "config.json").read_text() == '{"mine": 1}'
 
 
-def test_a_file_that_is_gone_here_and_not_wanted_now_is_not_told_as_there_regression(
-    model: Path, tmp_path: Path
-) -> None:
+def test_a_deleted_file_that_is_not_selected_is_not_reported_as_present_regression(model: Path, tmp_path: Path) -> None:
     pull(model, tmp_path / "copy")
     (tmp_path / "copy" / "model.safetensors").unlink()
     assert pull(model, tmp_path / "copy", "--include", "*.json")["files"] == 5

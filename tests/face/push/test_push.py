@@ -258,7 +258,7 @@ def test_a_push_that_is_killed_goes_on(s3_server: SeaweedServer, tmp_path: Path)
     assert files(uri, options) == content_of(tmp_path / "model")
 
 
-def test_two_writers_one_is_told(s3_server: SeaweedServer, tmp_path: Path) -> None:
+def test_one_of_two_writers_gets_an_error(s3_server: SeaweedServer, tmp_path: Path) -> None:
     checkpoint(tmp_path / "model")
     checkpoint(tmp_path / "other", 5.0)
     target = Target(f"s3://private/two-{tmp_path.name}", s3_server.storage_options())
@@ -272,7 +272,7 @@ def test_two_writers_one_is_told(s3_server: SeaweedServer, tmp_path: Path) -> No
     assert files(target.uri, s3_server.storage_options()) == content_of(tmp_path / "other")
 
 
-def test_a_file_that_changes_meanwhile_is_told_and_not_shown(tmp_path: Path) -> None:
+def test_a_file_that_changes_during_the_call_is_reported_and_not_shown(tmp_path: Path) -> None:
     source = tmp_path / "model"
     source.mkdir()
     (source / "a.bin").write_bytes(b"a" * 100)
@@ -295,7 +295,7 @@ def _changing_reads(file: Path) -> Any:
     return read
 
 
-def test_a_missing_shard_is_told_before_a_byte_is_sent(tmp_path: Path) -> None:
+def test_a_missing_shard_is_reported_before_a_byte_is_sent(tmp_path: Path) -> None:
     checkpoint(tmp_path / "model")
     (tmp_path / "model/model.safetensors.index.json").unlink()
     (tmp_path / "model/model-00002-of-00003.safetensors").unlink()

@@ -148,7 +148,7 @@ STAYING: dict[str, tuple[str, str, Fault, str]] = {
 
 
 @pytest.mark.parametrize("fault", STAYING)
-def test_what_does_not_pass_is_one_error_and_leaves_nothing(
+def test_a_lasting_failure_is_one_error_and_leaves_nothing(
     fault: str, place: tuple[str, dict[str, Any]], s3_server: SeaweedServer
 ) -> None:
     *decision, message = STAYING[fault]
@@ -180,7 +180,7 @@ def expiring(act: Callable[[], None]) -> Callable[[int, int], None]:
     return progress
 
 
-def test_keys_of_s3_that_end_early_are_looked_up_anew(
+def test_keys_of_s3_that_end_early_are_looked_up_again(
     place: tuple[str, dict[str, Any]], s3_server: SeaweedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keys = tmp_path / "keys.json"

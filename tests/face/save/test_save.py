@@ -265,7 +265,7 @@ def test_a_glob_or_an_index_is_no_place_to_save_to(uri: str, tmp_path: Path) -> 
         ("model.safetensors.index.json", r"remove it and them"),
     ],
 )
-def test_what_is_there_is_not_overwritten_without_being_asked(there: str, advice: str, tmp_path: Path) -> None:
+def test_existing_files_are_not_overwritten_by_default(there: str, advice: str, tmp_path: Path) -> None:
     (tmp_path / there).write_bytes(b"precious")
     with pytest.raises(streamer.StreamerError, match=advice):
         streamer.save({"a": torch.zeros(3)}, tmp_path)
@@ -344,7 +344,7 @@ def test_progress_counts_the_bytes_of_the_files(tmp_path: Path) -> None:
     assert len(seen) == 3  # two parts of 16 MiB, and the rest
 
 
-def test_a_checkpoint_is_copied_and_divided_anew_without_being_in_memory(tmp_path: Path) -> None:
+def test_a_checkpoint_is_copied_into_other_shards_without_being_in_memory(tmp_path: Path) -> None:
     saved = {f"layer.{n}": torch.randn(1000) for n in range(5)}
     streamer.save(saved, tmp_path / "one")
     with streamer.open(tmp_path / "one") as checkpoint:
@@ -515,7 +515,7 @@ def test_a_progress_function_that_raises_is_no_matter_of_a_load(
     assert "the progress is no longer shown: ValueError('mine')" in caplog.text
 
 
-def test_shards_of_a_save_that_did_not_end_are_told_from_a_checkpoint_regression(tmp_path: Path) -> None:
+def test_shards_of_an_unfinished_save_are_no_checkpoint_regression(tmp_path: Path) -> None:
     streamer.save(some_tensors(), tmp_path, max_shard_bytes=1)
     (tmp_path / "model.safetensors.index.json").unlink()
     next(tmp_path.glob("model-00002-*")).unlink()
@@ -525,7 +525,7 @@ def test_shards_of_a_save_that_did_not_end_are_told_from_a_checkpoint_regression
     assert [*streamer.load(tmp_path)] == ["other"]
 
 
-def test_of_two_writers_at_the_same_time_one_wins_and_the_other_leaves_nothing_regression(tmp_path: Path) -> None:
+def test_one_of_two_writers_at_the_same_time_wins_and_the_other_leaves_nothing_regression(tmp_path: Path) -> None:
     for attempt in range(5):
         folder, are_ready, errors = tmp_path / str(attempt), threading.Barrier(2), []
         saved = [{f"{name}{number}": torch.full((9,), number) for number in range(8)} for name in "ab"]
@@ -600,7 +600,7 @@ def test_an_interrupted_save_whose_files_cannot_be_removed_names_them(
         streamer.save({"a": torch.zeros(3)}, tmp_path)
 
 
-def test_two_writers_one_wins_and_the_other_is_told(tmp_path: Path) -> None:
+def test_one_of_two_writers_wins_and_the_other_gets_an_error(tmp_path: Path) -> None:
     def meanwhile(done: int, total: int) -> None:
         if not files_in(tmp_path / "model")[0].endswith("json"):
             streamer.save({"first": torch.zeros(3)}, tmp_path / "model", progress=False)
@@ -611,7 +611,7 @@ def test_two_writers_one_wins_and_the_other_is_told(tmp_path: Path) -> None:
     assert len(files_in(tmp_path / "model")) == 2
 
 
-def test_a_plain_umask_decides_who_may_read(tmp_path: Path) -> None:
+def test_the_umask_sets_the_permissions(tmp_path: Path) -> None:
     streamer.save({"a": torch.zeros(3)}, tmp_path)
     umask = os.umask(0)
     os.umask(umask)

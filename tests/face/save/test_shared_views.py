@@ -146,7 +146,7 @@ def test_a_view_of_a_view_belongs_to_the_group_of_the_whole_regression(tmp_path:
     assert torch.equal(fresh.v, model.v)
 
 
-def test_a_part_of_memory_that_is_not_filled_is_still_missing(tmp_path: Path) -> None:
+def test_an_unfilled_part_of_memory_is_still_missing(tmp_path: Path) -> None:
     memory = numbers()
     streamer.save({"half": memory[:12]}, tmp_path)
     with pytest.raises(streamer.TargetError, match="lacks 1 of the target's tensors: 'all'"):

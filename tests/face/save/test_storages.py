@@ -97,7 +97,7 @@ def test_an_object_of_several_parts_is_byte_for_byte_the_references(there: There
     assert there.content("model.safetensors") == (tmp_path / "reference").read_bytes()
 
 
-def test_an_older_checkpoint_is_replaced_only_when_asked(there: There) -> None:
+def test_an_older_checkpoint_is_replaced_only_with_overwrite(there: There) -> None:
     save(there, tensors(1.0), max_shard_bytes=400)
     before = there.names()
     with pytest.raises(streamer.UsageError, match="already"):
@@ -153,7 +153,7 @@ def test_without_the_right_to_write_it_is_an_access_error(there: There) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["s3", "gs", "az"])
-def test_a_bucket_that_does_not_exist_is_told(scheme: str, request: pytest.FixtureRequest) -> None:
+def test_an_absent_bucket_is_reported(scheme: str, request: pytest.FixtureRequest) -> None:
     fixture = {"s3": "s3_server", "gs": "gcs_server", "az": "azure_server"}[scheme]
     options = request.getfixturevalue(fixture).storage_options()
     with pytest.raises(streamer.ObjectNotFoundError, match=r"no (bucket|container)"):
@@ -480,9 +480,7 @@ def test_a_failed_save_leaves_a_shard_that_is_not_its_own_regression(s3_there: T
     assert s3_there.names() == [FIRST]
 
 
-def test_each_file_is_looked_at_and_once_more_before_the_index_if_it_was_looked_at_earlier(
-    s3_there: There, s3_server: SeaweedServer
-) -> None:
+def test_each_file_is_examined_and_examined_again_before_the_index(s3_there: There, s3_server: SeaweedServer) -> None:
     with ForwardingProxy(s3_server.port, lambda *request: None) as proxy:
         options = {**s3_there.options, "endpoint_url": f"http://127.0.0.1:{proxy.port}"}
         streamer.save(tensors(), s3_there.url, storage_options=options, max_shard_bytes=400)
@@ -501,7 +499,7 @@ def test_a_writer_gets_the_advice_for_writers_regression(s3_there: There, s3_ser
     assert "oad again" not in str(caught.value)
 
 
-def test_two_writers_that_resume_one_upload_are_told_of_one_another_regression(s3_there: There) -> None:
+def test_two_writers_that_resume_one_upload_are_reported_regression(s3_there: There) -> None:
     with closing(open_store(s3_there.url, s3_there.options)) as store:
         path, part = f"{store.root}/a.safetensors", memoryview(bytes(5 << 20))
         first = store.resume_upload(path, 3 * part.nbytes, part.nbytes, None)  # type: ignore[attr-defined]

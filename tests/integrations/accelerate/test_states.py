@@ -92,7 +92,7 @@ def test_a_state_that_fails_leaves_nothing(place: tuple[str, dict[str, Any]], s3
         streamer.accelerate.load_state(Training().accelerator, place[0], storage_options=place[1])
 
 
-def test_what_it_cannot_do_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_accelerate_cannot_do_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     training = Training()
     with pytest.raises(streamer.OptionError, match="pickles"):
         streamer.accelerate.save_state(training.accelerator, tmp_path / "a", safe_serialization=False)

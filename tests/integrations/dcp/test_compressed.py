@@ -57,14 +57,14 @@ def assert_same(found):
 
 
 @pytest.mark.parametrize("library", ["zstandard", "pyzstd", "compression.zstd"])
-def test_it_is_read_with_each_library_that_is_installed_regression(folder, library, monkeypatch):
+def test_a_compressed_item_is_read_with_each_installed_library_regression(folder, library, monkeypatch):
     pytest.importorskip(library)
     monkeypatch.setattr(saved_items, "LIBRARIES", (library,))
     assert_same(load(folder))
 
 
 @pytest.mark.server
-def test_it_is_read_from_s3_regression(folder, s3_server):
+def test_a_compressed_item_is_read_from_s3_regression(folder, s3_server):
     url = s3_server.upload_folder(folder, "private", "dcp/zstd")
     assert_same(load(url, storage_options=s3_server.storage_options()))
 

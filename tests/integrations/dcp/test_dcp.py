@@ -110,7 +110,7 @@ def test_large_tensors_are_read_straight_to_their_place(folder):
     assert report.peak_held_bytes < LARGE_BYTES  # only what is around them
 
 
-def test_only_what_is_asked_for_is_read_in_few_requests(url, proxy, through_proxy):
+def test_only_requested_bytes_are_read_in_few_requests(url, proxy, through_proxy):
     found = {"model": {f"layers.{i}.w": torch.zeros(LARGE, dtype=torch.bfloat16) for i in range(8)}}
     one = {"model": {"layers.5.w": torch.zeros(LARGE, dtype=torch.bfloat16)}}
     loaded(one, url, storage_options=through_proxy)
@@ -213,14 +213,14 @@ class OfItsOwn(DefaultLoadPlanner):
         super().resolve_tensor(read_item).copy_(tensor)
 
 
-def test_a_planner_that_makes_tensors_is_asked_for_one_at_a_time(folder):
+def test_a_planner_that_makes_tensors_makes_one_at_a_time(folder):
     planner, found = OfItsOwn(), blank(state())
     dcp.load(found, storage_reader=streamer.dcp.StorageReader(folder), planner=planner)
     assert planner.most == 1
     assert_same(found, state())
 
 
-def test_an_item_that_is_not_as_the_sample_of_its_kind_is_read_again(folder, monkeypatch):
+def test_an_item_that_differs_from_the_sample_of_its_kind_is_read_again(folder, monkeypatch):
     monkeypatch.setattr(saved_items, "begin_of_data", lambda head: 640)  # wrong for all of them
     found = blank(state())
     loaded(found, folder)

@@ -80,7 +80,7 @@ def test_safetensors_are_chosen_beside_metadata_of_dcp(sharded, tmp_path):
         streamer.dcp.StorageReader(tmp_path).read_metadata()
 
 
-def test_only_the_tensors_that_are_asked_for_are_read(url, s3_server):
+def test_only_requested_tensors_are_read(url, s3_server):
     with TcpProxy(s3_server.port, http_requests) as proxy:
         options = {**s3_server.storage_options(), "endpoint_url": f"http://127.0.0.1:{proxy.port}"}
         report = loaded(url, ["layers.1.weight"], storage_options=options, options=streamer.Options(header_bytes=4096))
@@ -327,7 +327,7 @@ def test_a_quantised_checkpoint_is_loaded_whole(quantized):
     assert torch.equal(found["norm.weight"], stored["norm.weight"])
 
 
-def test_of_quantised_weights_only_the_rows_of_the_plan_are_read(quantized):
+def test_only_the_rows_of_the_plan_are_read_of_quantised_weights(quantized):
     how = {"options": streamer.Options(coalesce_gap_bytes=0)}
     reader = streamer.dcp.QuantizedHuggingFaceStorageReader(quantized, **how)
     read(reader, [request_for("a.weight", (130, 0), (20, 200))])

@@ -47,12 +47,12 @@ def error_of(uri, found=None, **how):
     return error
 
 
-def test_a_folder_that_is_not_there(tmp_path):
+def test_an_absent_folder_is_an_error(tmp_path):
     with pytest.raises(streamer.ObjectNotFoundError):
         streamer.dcp.StorageReader(tmp_path / "absent").read_metadata()
 
 
-def test_torch_s_own_error_tells_ours(tmp_path):
+def test_the_error_of_torch_has_our_message(tmp_path):
     with pytest.raises(CheckpointException) as caught:
         dcp.load(blank(), storage_reader=streamer.dcp.StorageReader(tmp_path / "absent"))
     assert "absent" in str(caught.value.failures[0][0])
@@ -73,13 +73,13 @@ def malformed(path):
     ],
     ids=["absent", "malformed", "refused"],
 )
-def test_a_failed_load_tells_our_line_once_regression(tmp_path, make, told):
+def test_a_failed_load_prints_our_line_once_regression(tmp_path, make, told):
     with pytest.raises(CheckpointException) as caught:
         dcp.load(blank(), storage_reader=streamer.dcp.StorageReader(make(tmp_path / "step")))
     assert str(caught.value).count(told) == 1
 
 
-def test_a_reader_tells_the_error_of_another_load_too(folder, tmp_path):
+def test_a_reader_raises_the_error_of_another_load_too(folder, tmp_path):
     reader = streamer.dcp.StorageReader(tmp_path / "absent")
     for _ in range(2):
         with pytest.raises(CheckpointException, match="absent"):
@@ -150,7 +150,7 @@ def test_malicious_metadata_do_not_run(folder, tmp_path):
     assert not (tmp_path / "proof").exists()
 
 
-def test_dcp_load_tells_what_is_wrong_with_the_metadata(folder):
+def test_dcp_load_reports_what_is_wrong_with_the_metadata(folder):
     (folder / ".metadata").write_bytes(b"no pickle")
     with pytest.raises(CheckpointException) as caught:
         dcp.load(blank(), storage_reader=streamer.dcp.StorageReader(folder))
@@ -196,7 +196,7 @@ def overwritten(folder, name, data):
         file.write(data(infos[name].length))
 
 
-def test_an_item_that_is_encrypted(folder):
+def test_an_encrypted_item_is_an_error(folder):
     changed(folder, lambda name, info: setattr(info, "transform_descriptors", ["stream.secret/1"]))
     error = error_of(folder)
     assert isinstance(error, streamer.FormatError)
@@ -205,7 +205,7 @@ def test_an_item_that_is_encrypted(folder):
 
 
 @pytest.mark.parametrize("name", ["large", "small", "step"])
-def test_an_item_that_is_damaged(folder, name):
+def test_a_damaged_item_is_an_error(folder, name):
     overwritten(folder, name, bytes)
     error = error_of(folder)
     assert isinstance(error, streamer.FormatError)
@@ -213,7 +213,7 @@ def test_an_item_that_is_damaged(folder, name):
 
 
 @pytest.mark.parametrize("value", [torch.ones(2), torch.ones(3, 1), [1, 2]], ids=["fewer", "another rank", "a list"])
-def test_an_item_that_is_not_what_the_metadata_say(folder, value):
+def test_an_item_that_contradicts_the_metadata_is_an_error(folder, value):
     saved = io.BytesIO()
     torch.save(value, saved)
     (folder / "other.distcp").write_bytes(saved.getvalue())
@@ -237,7 +237,7 @@ def test_a_tensor_of_another_shape_in_a_large_item(folder):
     assert "item 'large' has shape [512, 600], the metadata another one" in str(error)
 
 
-def test_an_item_that_no_metadata_tell_of(folder):
+def test_an_item_without_metadata_is_an_error(folder):
     reader = streamer.dcp.StorageReader(folder)
     metadata = reader.read_metadata()
     (index,) = (index for index in metadata.storage_data if index.fqn == "small")

@@ -87,7 +87,7 @@ def test_each_process_asks_the_server_for_its_part_alone(of_two: Any) -> None:
         assert told["bytes"] < 0.51 * WHOLE
 
 
-def test_of_an_item_that_others_share_only_the_rows_of_the_process_are_read(of_four: Any) -> None:
+def test_only_the_rows_of_the_process_are_read_of_a_shared_item(of_four: Any) -> None:
     """Two have saved halves, and a quarter is half of one."""
     for told in of_four["dcp"]:
         assert told["bytes"] <= told["bytes_read"] < told["bytes"] + AROUND
@@ -96,12 +96,12 @@ def test_of_an_item_that_others_share_only_the_rows_of_the_process_are_read(of_f
         assert told["bytes_read"] == told["bytes"]
 
 
-def test_of_columns_all_rows_are_read(of_two: Any) -> None:
+def test_a_part_of_columns_reads_all_rows(of_two: Any) -> None:
     for told in of_two["columns"]:
         assert 2 * WEIGHT_BYTES < told["bytes_read"] < WHOLE + AROUND
 
 
-def test_every_process_is_told_what_failed(of_two: Any) -> None:
+def test_every_process_gets_the_error(of_two: Any) -> None:
     for told in of_two["fail"]:
         assert told["failed"] == [0, 1]
         assert "but dcp/, hf/. Name one of its folders" in told["text"]

@@ -101,7 +101,7 @@ def test_an_asynchronous_save_is_loaded(s3_server: SeaweedServer, tmp_path: Path
     check_saved(target, state())
 
 
-def test_a_checkpoint_is_replaced_only_when_asked(s3_server: SeaweedServer, tmp_path: Path) -> None:
+def test_a_checkpoint_is_replaced_only_with_overwrite(s3_server: SeaweedServer, tmp_path: Path) -> None:
     target = Target(f"s3://private/again-{tmp_path.name}", s3_server.storage_options())
     save(target, state(1.0))
     with pytest.raises(dcp.CheckpointException, match=r"there is a checkpoint already.*overwrite=True"):
@@ -155,7 +155,9 @@ def test_bytes_in_memory_and_the_id_of_a_load_are_as_in_torch_regression(tmp_pat
     assert reader.load_id != before
 
 
-def test_what_a_web_server_hides_is_asked_for_by_name_regression(http_server: NginxServer, tmp_path: Path) -> None:
+def test_unlisted_files_of_a_web_server_are_requested_by_name_regression(
+    http_server: NginxServer, tmp_path: Path
+) -> None:
     """nginx lists no file whose name begins with a dot, so that the saved checkpoint had no metadata."""
     url = f"http://127.0.0.1:{http_server.http_port}/dav/saved/{tmp_path.name}"
     dcp.save(state(3.0), storage_writer=streamer.dcp.StorageWriter(url))

@@ -121,7 +121,7 @@ def test_one_plan_makes_no_more_requests_than_a_load_of_the_same_bytes(url, s3, 
     ],
     ids=str,
 )
-def test_a_pipeline_is_loaded_as_it_is_asked_for(url, folder, s3, how):
+def test_a_pipeline_is_loaded_with_its_arguments(url, folder, s3, how):
     ours = load(DiffusionPipeline, url, **how, **s3)
     how.pop("disable_mmap", None)  # with which diffusers leaves its files open
     theirs = DiffusionPipeline.from_pretrained(folder, **how)
@@ -143,7 +143,7 @@ def test_one_component_is_loaded_by_its_class(url, folder, s3, streams, cls, how
     assert len(streams) == 1
 
 
-def test_what_was_found_is_told_as_by_the_original(url, folder, s3):
+def test_the_loading_info_equals_that_of_the_original(url, folder, s3):
     _, ours = load(UNet2DConditionModel, f"{url}/unet", output_loading_info=True, **s3)
     _, theirs = UNet2DConditionModel.from_pretrained(folder / "unet", output_loading_info=True)
     assert ours == theirs
@@ -220,7 +220,7 @@ def test_shards_are_loaded_in_parallel_where_diffusers_does_so(url, folder, s3, 
     assert_same_pipeline(load(DiffusionPipeline, url, **s3), DiffusionPipeline.from_pretrained(folder))
 
 
-def test_components_that_are_given_are_not_read(folder, tmp_path, streams, monkeypatch):
+def test_passed_components_are_not_read(folder, tmp_path, streams, monkeypatch):
     monkeypatch.setattr(shard_handles, "cached_fraction", lambda *_: 0.0)
     shutil.copytree(folder, tmp_path / "pipeline")
     shutil.rmtree(tmp_path / "pipeline/vae")
@@ -259,7 +259,7 @@ def test_the_private_folder_goes_with_the_last_component(folder, private, tmp_pa
     )
 
 
-def test_code_is_pulled_only_for_those_who_trust_it(folder, tmp_path):
+def test_code_is_pulled_only_with_trust_remote_code(folder, tmp_path):
     shutil.copytree(folder, tmp_path / "pipeline")
     for path in ("pipeline.py", "unet/code.py"):
         (tmp_path / "pipeline" / path).write_text("raise SystemExit")

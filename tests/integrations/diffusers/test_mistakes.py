@@ -56,13 +56,13 @@ def test_no_folder(tmp_path, cls):
         load(tmp_path / "none", cls)
 
 
-def test_a_folder_that_is_no_pipeline(folder):
+def test_a_folder_without_a_pipeline_is_an_error(folder):
     with pytest.raises(streamer.ObjectNotFoundError, match=r"holds no model_index\.json, but config\.json.*subfolder="):
         load(folder / "unet")
 
 
 @pytest.mark.parametrize("cls", [UNet2DConditionModel, DDIMScheduler])
-def test_a_pipeline_where_a_component_is_asked_for(folder, cls):
+def test_a_pipeline_in_place_of_a_component_is_an_error(folder, cls):
     with pytest.raises(streamer.ObjectNotFoundError, match=r"config\.json, but model_index\.json"):
         load(folder, cls)
 
@@ -126,7 +126,7 @@ def test_weights_of_a_variant_alone_are_named_regression(folder, size):
     load(folder, UNet2DConditionModel, subfolder="unet", variant="fp16")
 
 
-def test_a_variant_that_is_not_there(folder):
+def test_an_absent_variant_is_an_error(folder):
     with pytest.raises(streamer.ObjectNotFoundError, match=r"no diffusion_pytorch_model\.fp16\.safetensors, but"):
         load(folder, UNet2DConditionModel, subfolder="unet", variant="fp16")
 
@@ -146,7 +146,7 @@ def test_a_component_whose_name_leaves_the_folder(folder, name):
 
 
 @pytest.mark.parametrize("text", ["", "[]", "3", "{", '{"vae": 1, "vae": 2}'])
-def test_an_index_that_is_none(folder, text):
+def test_a_malformed_index_is_an_error(folder, text):
     (folder / "model_index.json").write_text(text)
     with pytest.raises(streamer.FormatError, match="Save the pipeline again"):
         load(folder)

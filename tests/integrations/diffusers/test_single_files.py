@@ -71,7 +71,7 @@ def vae_file(folder):
 
 
 @pytest.mark.parametrize("how", [{}, {"dtype": torch.float16}, {"disable_mmap": True}], ids=str)
-def test_a_model_of_one_file(url, folder, s3, streams, how):
+def test_a_model_is_loaded_from_one_file(url, folder, s3, streams, how):
     ours = streamer.diffusers.from_single_file(AutoencoderKL, vae_file(url), config=f"{url}/vae", **how, **s3)
     how.pop("disable_mmap", None)  # with which diffusers leaves its file open
     theirs = AutoencoderKL.from_single_file(vae_file(folder), config=f"{folder}/vae", **how)
@@ -79,14 +79,14 @@ def test_a_model_of_one_file(url, folder, s3, streams, how):
     assert streams == [len(theirs.state_dict())]
 
 
-def test_its_configuration_may_be_in_a_sub_folder_or_on_a_disk(url, folder, s3):
+def test_the_configuration_of_a_single_file_may_be_in_a_sub_folder_or_on_a_disk(url, folder, s3):
     theirs = AutoencoderKL.from_single_file(vae_file(folder), config=f"{folder}/vae")
     for config, subfolder in ((url, "vae"), (str(folder), "vae"), (f"{folder}/vae", None)):
         how = {"config": config, "subfolder": subfolder}
         assert_same_weights(streamer.diffusers.from_single_file(AutoencoderKL, vae_file(url), **how, **s3), theirs)
 
 
-def test_a_pipeline_of_one_file(url, folder, s3, streams):
+def test_a_pipeline_is_loaded_from_one_file(url, folder, s3, streams):
     given = DiffusionPipeline.from_pretrained(folder, vae=None)
     how = {"unet": given.unet, "text_encoder": given.text_encoder}
     ours = streamer.diffusers.from_single_file(StableDiffusionPipeline, vae_file(url), config=url, **how, **s3)

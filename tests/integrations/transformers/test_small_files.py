@@ -145,7 +145,7 @@ def test_a_large_file_is_left_also_where_a_listing_has_no_sizes_regression(http_
     assert f"{name}: not pulled, as it is no small file" in caplog.text
 
 
-def test_of_many_files_the_largest_unusual_ones_are_left(tmp_path, monkeypatch, caplog, written):
+def test_the_largest_unusual_files_are_left_out_of_many(tmp_path, monkeypatch, caplog, written):
     monkeypatch.setattr(small_files, "MOST_BYTES", 10_000)
     words().save_pretrained(tmp_path)
     for size in (1, 500, 20_000):

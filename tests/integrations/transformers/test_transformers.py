@@ -309,7 +309,7 @@ class OurModel(LlamaForCausalLM):
 """
 
 
-def test_code_is_pulled_only_for_those_who_trust_it(tmp_path, monkeypatch):
+def test_code_is_pulled_only_with_trust_remote_code(tmp_path, monkeypatch):
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "cache"))
     model = llama()
     model.config.auto_map = {"AutoModelForCausalLM": "code.OurModel"}
