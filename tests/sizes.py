@@ -1,6 +1,6 @@
 """How large files, functions and classes are: what is larger than the house allows, by name.
 
-`tests/repo/test_sizes.py` compares the answer with the table of exceptions in CONTRIBUTING.md. A function is measured
+`tests/repo/test_house.py` compares the answer with the table of exceptions in CONTRIBUTING.md. A function is measured
 without its docstring. Of files of tests, which are lists of sentences, only the functions are measured.
 """
 

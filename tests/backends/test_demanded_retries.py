@@ -62,7 +62,7 @@ def saved(storage: Storage, tensors: dict[str, torch.Tensor], **how: Any) -> Non
     assert data.endswith(tensors["a"].numpy().tobytes())
 
 
-@each_row(("kind", "step"), [(kind, step) for kind, steps in STEPS.items() for step in steps])
+@pytest.mark.parametrize(("kind", "step"), [(kind, step) for kind, steps in STEPS.items() for step in steps])
 def test_every_demand_is_obeyed_at_every_step_of_a_write(kind: str, step: str) -> None:
     with writable(kind) as storage:
         for demand in DEMANDS[kind]:

@@ -172,8 +172,8 @@ def test_a_pause_beyond_the_patience_is_an_error_at_once_that_names_it_regressio
     assert len(refused) <= (1 if concerned is is_lookup else 8)  # blocks are under way side by side
 
 
-@each_row("concerned", [is_lookup, is_block])
-@each_row("storage", FILES)
+@pytest.mark.parametrize("concerned", [is_lookup, is_block])
+@pytest.mark.parametrize("storage", FILES)
 def test_a_demanded_pause_is_kept_regression(storage: str, concerned: Callable[[Request], bool]) -> None:
     """Clients asked again at their own pace, botocore's three times within a second."""
     server, refused = refusing(concerned, lambda: DEMANDS["RateLimit"](2), 1.9)

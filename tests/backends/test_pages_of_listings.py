@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 from servers.listed_folder import LISTINGS, PAGES, is_listing, shard
 from servers.one_file import FILES, TENSORS, one_file
 from servers.scripted_http import Answer, Request
+from uploads import UNLISTED, uploaded_unlisted
 
 import streamer
 from streamer import Options
+from streamer._check import check
 
 pytestmark = pytest.mark.server
 
@@ -46,3 +50,22 @@ def test_pages_that_were_answered_are_kept_regression(storage: str, status: int)
     assert sorted(loaded) == sorted(f"{name}{number}" for name in ("bia", "heavy") for number in range(PAGES))
     assert all(np.array_equal(loaded[f"heavy{number}"], TENSORS["weight"]) for number in range(PAGES))
     assert pages == ["", "1", "1", "2"]
+
+
+# --- if listing is refused, the error says so, and names what works without that permission -------------------------
+
+
+@pytest.mark.parametrize("storage", UNLISTED)
+def test_an_error_says_that_listing_was_refused_and_what_works_regression(
+    request: pytest.FixtureRequest, storage: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    save_file({"a": np.ones(3, "f4")}, folder / "weights.safetensors")
+    uri, options = uploaded_unlisted(request, storage, folder)
+    for ask in (streamer.load, streamer.open, check):
+        with pytest.raises(streamer.AccessDeniedError) as caught:
+            ask(uri, storage_options=options)
+        assert str(caught.value).count("Listing was refused: without that permission, name a file or an index") == 1
+    loaded = streamer.load(f"{uri.rstrip('/')}/weights.safetensors", framework="np", storage_options=options)
+    assert loaded["a"].sum() == 3

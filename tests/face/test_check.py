@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from uploads import STORAGES, UNLISTED, uploaded, uploaded_unlisted
 
 import streamer
 from streamer._cli import main
+from streamer._commands.output import exit_code_of
 
 INDEX = "model.safetensors.index.json"
 KEEPS_DIGESTS = ("gs", "az")  # of the files that these tests upload
@@ -223,3 +225,13 @@ def test_an_index_of_another_format_lists_missing_shards_too_regression(tmp_path
     assert code == 0
     assert "note: the shards differ in their metadata 'epoch': the last shard's count" in told
     assert "note: the index does not name more2, which its shards hold" in told
+
+
+# --- exit codes of ``python -m streamer pull`` for errors of the machine --------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(errno.EMFILE, 75), (errno.ENFILE, 75), (errno.ENOMEM, 75), (errno.ENOSPC, 73), (None, 73)]
+)
+def test_what_the_machine_lacks_at_this_moment_is_tried_again(number: int | None, code: int) -> None:
+    assert exit_code_of(OSError(number, "") if number else OSError("")) == code

@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 import torch
 from encryption_reference import divided, encrypted, shard_key
+from pages import blocks, run_examples, text_of
 
 import streamer
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs/encryption.md").read_text(encoding="utf-8")
-EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
+PAGE = text_of("docs/encryption.md")
+EXAMPLES = blocks("docs/encryption.md")
 VECTOR = dict(re.findall(r"^\| (.*?) \| `([0-9a-f]+)` \|$", PAGE, flags=re.MULTILINE))
 
 
@@ -34,8 +35,7 @@ class Kms:
 def test_the_examples_run(tmp_path: Path) -> None:
     assert len(EXAMPLES) == 3
     names: dict[str, Any] = {"target": str(tmp_path / "model"), "bound": str(tmp_path / "bound"), "kms": Kms()}
-    for example in EXAMPLES:
-        exec(compile(example, "docs/encryption.md", "exec"), names)
+    run_examples("docs/encryption.md", names)
     assert torch.equal(names["tensors"]["weight"], names["model"].weight)
     assert torch.equal(names["rows"], names["model"].weight[100:110])
     streamer.save(names["model"], tmp_path / "wrapped", key=names["OfKms"]())

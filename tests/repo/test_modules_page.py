@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from pages import blocks, run_examples, text_of
 from safetensors.torch import save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs/modules.md").read_text(encoding="utf-8")
-EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
+PAGE = text_of("docs/modules.md")
+EXAMPLES = blocks("docs/modules.md")
 
 
 @pytest.fixture
@@ -22,10 +23,6 @@ def one_process() -> Iterator[None]:
     dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
     yield
     dist.destroy_process_group()
-
-
-def run(example: str, names: dict[str, Any]) -> None:
-    exec(compile(example, "docs/modules.md", "exec"), names)
 
 
 @pytest.mark.usefixtures("one_process")
@@ -42,12 +39,11 @@ def test_the_examples_run_one_after_another(tmp_path: Path, capsys: pytest.Captu
     original = LlamaForCausalLM(LlamaConfig(**small)).bfloat16()
     original.save_pretrained(tmp_path / "llama")
     names: dict[str, Any] = {"uri": tmp_path, "llama_uri": tmp_path / "llama"}
-    run(EXAMPLES[0], names)
+    run_examples("docs/modules.md", names, slice(1))
     trained = names["Model"]()
     stored = {name: tensor.clone() for name, tensor in trained.state_dict().items() if name != "head.weight"}
     save_file(stored, tmp_path / "model.safetensors")
-    for example in EXAMPLES[1:]:
-        run(example, names)
+    run_examples("docs/modules.md", names, slice(1, None))
     told = capsys.readouterr().out
     for comment in re.findall(r"print\(.*#\s+(.*)", PAGE):
         for part in re.split(r"…|\. |, GB", comment):

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from pages import blocks, run_examples, text_of
 from safetensors.torch import load_file, save_file
 from torch.distributed.tensor import DTensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs/slices.md").read_text(encoding="utf-8")
-EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
+PAGE = text_of("docs/slices.md")
+EXAMPLES = blocks("docs/slices.md")
 SMALL = {
     "hidden_size": 32,
     "intermediate_size": 48,
@@ -46,35 +47,35 @@ def names(tmp_path: Path) -> dict[str, Any]:
 def test_the_examples_run_one_after_another(names: dict[str, Any]) -> None:
     whole = load_file(names["llama"] / "model.safetensors")
     up, down, query = (f"model.layers.1.{part}.weight" for part in ("mlp.up_proj", "mlp.down_proj", "self_attn.q_proj"))
-    slices, function, experts, plan, placements, target = EXAMPLES
+    assert len(EXAMPLES) == 6
 
-    exec(compile(slices, "docs/slices.md", "exec"), names)
+    run_examples("docs/slices.md", names, slice(0, 1))
     assert torch.equal(names["tensors"][up], whole[up][12:24])
     assert torch.equal(names["tensors"][down], whole[down][:, 12:24])
     assert torch.equal(names["tensors"]["lm_head.weight"], whole["lm_head.weight"][16:32])
     assert torch.equal(names["tensors"]["model.norm.weight"], whole["model.norm.weight"])
 
-    exec(compile(function, "docs/slices.md", "exec"), names)
+    run_examples("docs/slices.md", names, slice(1, 2))
     assert torch.equal(names["tensors"][down], whole[down][:, 12:24])
     assert torch.equal(names["tensors"]["lm_head.weight"], whole["lm_head.weight"][16:32])
 
-    exec(compile(experts, "docs/slices.md", "exec"), names)
+    run_examples("docs/slices.md", names, slice(2, 3))
     assert sorted(names["tensors"]) == [f"layers.0.experts.{number}.up.weight" for number in (2, 3)] + [
         "layers.0.norm.weight"
     ]
 
-    exec(compile(plan, "docs/slices.md", "exec"), names)
+    run_examples("docs/slices.md", names, slice(3, 4))
     assert torch.equal(names["tensors"][query], whole[query][8:16])
     assert torch.equal(names["tensors"][down], whole[down][:, 12:24])
     assert torch.equal(names["tensors"]["model.embed_tokens.weight"], whole["model.embed_tokens.weight"][16:32])
     assert torch.equal(names["tensors"]["model.norm.weight"], whole["model.norm.weight"])
 
-    exec(compile(placements, "docs/slices.md", "exec"), names)
+    run_examples("docs/slices.md", names, slice(4, 5))
     for name in (up, down, "model.norm.weight"):
         assert isinstance(names["tensors"][name], DTensor)
         assert torch.equal(names["tensors"][name].full_tensor(), whole[name])
 
-    exec(compile(target, "docs/slices.md", "exec"), names)
+    run_examples("docs/slices.md", names, slice(5, 6))
     assert torch.equal(names["target"]["lm_head.weight"], whole["lm_head.weight"][16:32])
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
+from pathlib import Path
 
+import pytest
 from versions.__main__ import table, tried
 from versions.cells import Cell, cells
 from versions.environments import find_python
@@ -49,3 +52,29 @@ def test_the_log_of_a_load_by_a_host_is_reported() -> None:
         ["environment", "transformers", "http", "result"],
         ["environment", "s3", "result"],
     ]
+
+
+# --- what the timeline of a load adds up: busy time, gaps, and the calls that took longest --------------------------
+
+SOURCE = Path(__file__).parents[2] / "benchmarks" / "gpu_timeline.py"
+
+
+@pytest.fixture(scope="module")
+def summary():
+    spec = importlib.util.spec_from_file_location("gpu_timeline", SOURCE)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.summary
+
+
+def test_gaps_are_where_no_copy_runs(summary):
+    copies = [("copy", 10.0, 2.0), ("copy", 11.0, 3.0), ("copy", 20.0, 1.0), ("copy", 21.5, 1.0)]
+    found = summary(copies, [("cudaMalloc", 15.0, 4.0), ("cudaMalloc", 1.0, 1.0)], 7_000_000)
+    assert found["gaps_ms"] == [(14.0, 6.0)]
+    assert (found["first_copy_ms"], found["last_copy_ms"], found["busy_ms"]) == (10.0, 22.5, 7.0)
+    assert found["gb_per_s_while_busy"] == pytest.approx(1.0)
+    assert found["calls_ms"] == {"cudaMalloc": 5.0}
+
+
+def test_a_load_without_copies_has_no_figures(summary):
+    assert summary([], [], 0)["gb_per_s_while_busy"] is None

@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
+import json
+import os
 import platform
+import tempfile
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+import safetensors.torch
+import torch
 from elftools.elf.constants import P_FLAGS
 from elftools.elf.elffile import ELFFile
+from fsspec.implementations.memory import MemoryFileSystem
+from hypothesis import given
+from hypothesis import strategies as st
+from pulls import pull, visible
+from servers.scripted_http import Answer, Request, ScriptedServer
 
+import streamer
 from streamer import _native
+from streamer._pull.listing import check_names, is_safe
 from streamer.compat.runai import library_path
+from streamer.core.errors import FormatError
+from streamer.integrations.diffusers.pipeline_folder import PipelineFolder
+from streamer.integrations.library_calls import Location
+from streamer.integrations.model_folder import ModelFolder
+from streamer.integrations.naming import DIFFUSERS
 
 ENDBR64 = bytes.fromhex("f30f1efa")  # where an indirect call may lead, for processors with CET
 # Of arm64: where one may lead (BTI c), or the return address is signed first (PACIASP, which counts as that).
@@ -72,3 +90,167 @@ def test_a_function_begins_with_the_mark_of_one(elf: ELFFile) -> None:
     text = elf.get_section_by_name(".text")
     offset = start["st_value"] - text["sh_addr"]
     assert text.data()[offset : offset + 4] in (ENDBR64, *LANDING_PADS)
+
+
+# --- A storage may list any name: none leads a pull out of its folder, and none is written --------------------------
+
+OUTSIDE = [
+    "..%2f..%2fevil.json",
+    "%2fetc%2fevil.json",
+    "a%00.json",
+    "%2e%2e%2fevil.json",
+    ".streamer-pull%2fcomplete.json",
+]
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_a_page_that_links_outside_of_the_folder_is_refused(tmp_path: Path, name: str) -> None:
+    def script(request: Request, answer: Answer) -> None:
+        if request.path.endswith("/object/"):
+            answer.become(200, f'<a href="{name}">x</a><a href="good.json">y</a>'.encode(), Content_Type="text/html")
+
+    with ScriptedServer(b"{}", script) as server:
+        told = pull(f"{server.url}/", tmp_path / "a" / "copy")
+        assert (told["exit_code"], told["error"]) == (65, "FormatError"), told
+        assert visible(tmp_path / "a") == {f"copy/{each}" for each in (".streamer-pull/lock",)}
+        assert pull(f"{server.url}/", tmp_path / "a" / "copy", "--include", "good.json")["exit_code"] == 0
+    assert sorted(os.listdir(tmp_path / "a" / "copy")) == [".streamer-pull", "good.json"]
+
+
+def test_a_link_in_the_folder_is_not_followed(tmp_path: Path) -> None:
+    for name in ("model/vae", "outside", "copy"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "model" / "vae" / "a.json").write_text("{}")
+    (tmp_path / "copy" / "vae").symlink_to(tmp_path / "outside")
+    told = pull(tmp_path / "model", tmp_path / "copy")
+    assert (told["exit_code"], "a link" in told["message"]) == (73, True), told
+    assert list((tmp_path / "outside").iterdir()) == []
+
+
+def test_a_link_in_the_place_of_a_file_is_replaced(tmp_path: Path) -> None:
+    for name in ("model", "copy"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "model" / "a.json").write_text("{}")
+    (tmp_path / "precious").write_text("mine")
+    (tmp_path / "copy" / "a.json").symlink_to(tmp_path / "precious")
+    assert pull(tmp_path / "model", tmp_path / "copy")["exit_code"] == 0
+    assert (tmp_path / "precious").read_text() == "mine"
+    assert not (tmp_path / "copy" / "a.json").is_symlink()
+
+
+def test_a_name_that_is_a_file_and_a_folder_is_refused() -> None:
+    with pytest.raises(FormatError, match="'a/b' as a file, and as the folder of 'a/b/c'"):
+        check_names(["a/b", "a/b/c", "d"], "s3://bucket/model")
+
+
+def test_a_record_that_names_files_outside_is_none(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "a.json").write_text("{}")
+    copy = tmp_path / "copy"
+    pull(tmp_path / "model", copy)
+    (tmp_path / "precious").write_text("mine")
+    record = copy / ".streamer-pull" / "complete.json"
+    record.write_text(record.read_text().replace('"a.json"', '"../precious"'))
+    assert pull(tmp_path / "model", copy)["exit_code"] == 0
+    assert (tmp_path / "precious").read_text() == "mine"
+
+
+@given(st.text(alphabet="./a\0\\\udfff", max_size=12))
+def test_a_safe_name_stays_in_its_folder(name: str) -> None:
+    if is_safe(name):
+        path = os.path.normpath(os.path.join("/root/folder", name))
+        assert path == f"/root/folder/{name}"
+        os.fsencode(path)
+
+
+# --- whatever a listing or an index names, nothing is written outside of the private folder that a library loa ---
+
+NAMES = [
+    "../outside.json",
+    "../../outside.json",
+    "sub/../../outside.json",
+    "sub/inside.json",
+    "/outside.json",
+    "..",
+    ".",
+    "",
+    "a\0b.json",
+    "..json",
+    "C:\\outside.json",
+    "..\\outside.json",
+]
+
+
+class Listing(MemoryFileSystem):
+    """A file system that lists, in each folder, files of all of these names."""
+
+    cachable = False
+    store: dict[str, object] = {}  # noqa: RUF012  fsspec's, of each class
+
+    def ls(self, path, detail=True, **others):
+        found = super().ls(path, detail=True, **others)
+        folder = path.rstrip("/")
+        return found + [{"name": f"{folder}/{name}", "size": 2, "type": "file"} for name in NAMES]
+
+    def info(self, path, **others):
+        return super().info(path, **others) if self.exists(path) else {"name": path, "size": 2, "type": "file"}
+
+    def cat_file(self, path, start=None, end=None, **others):
+        return super().cat_file(path, start, end, **others) if self.exists(path) else b"{}"[start:end]
+
+    def exists(self, path, **others):
+        return path.strip("/") in {name.strip("/") for name in self.store}
+
+
+@pytest.fixture
+def private(tmp_path, monkeypatch):
+    """A folder with a neighbour: what is made in it must stay in it."""
+    (tmp_path / "private").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "private"))
+    return tmp_path / "private"
+
+
+def hostile_folder(*folders, **files):
+    fs = Listing()
+    weights = safetensors.torch.save({"a": torch.ones(2)})
+    for folder in folders or ("model",):
+        fs.pipe_file(f"/{folder}/config.json", b"{}")
+        fs.pipe_file(f"/{folder}/diffusion_pytorch_model.safetensors", weights)
+    for name, content in files.items():
+        fs.pipe_file(f"/model/{name}.json", json.dumps(content).encode())
+    return Location(uri="memory://model", fs=fs)
+
+
+def written(private):
+    (folder,) = private.iterdir()
+    assert sorted(private.parent.iterdir()) == [private]
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+def test_names_of_a_listing(private):
+    with closing(ModelFolder(hostile_folder(), naming=DIFFUSERS)) as folder:
+        assert Path(folder.path).parent == private
+        assert {"config.json", "diffusion_pytorch_model.safetensors"} <= written(private)
+        assert all("/" not in name for name in written(private))
+
+
+def test_names_of_a_listing_of_a_pipeline(private):
+    location = hostile_folder("model/unet", "model", model_index={"unet": ["diffusers", "UNet2DModel"]})
+    with closing(PipelineFolder(location)):
+        assert {"model_index.json", "unet/config.json", "unet/diffusion_pytorch_model.safetensors"} <= written(private)
+        assert all(name.count("/") <= name.startswith("unet/") for name in written(private))
+
+
+@pytest.mark.parametrize("shard", ["../x.safetensors", "/x.safetensors", "a/../../x.safetensors", "..\\x.safetensors"])
+@pytest.mark.parametrize("index", ["", ".fp16"])
+def test_names_of_an_index(private, shard, index):
+    variant = index.removeprefix(".") or None
+    files = {f"diffusion_pytorch_model.safetensors.index{index}": {"weight_map": {"a": shard}}}
+    location = hostile_folder(**files)
+    if variant:
+        content = safetensors.torch.save({"a": torch.ones(2)})
+        location.fs.pipe_file("/model/diffusion_pytorch_model.fp16-00001-of-00001.safetensors", content)
+    with pytest.raises(streamer.ShardIndexError):
+        ModelFolder(location, naming=DIFFUSERS, variant=variant)
+    assert not list(private.iterdir())
+    assert sorted(private.parent.iterdir()) == [private]

@@ -102,7 +102,7 @@ def peak_of(parse, data: bytes) -> float:
     return 1 + peak / len(data)
 
 
-@each_row("kind", HEADERS)
+@pytest.mark.parametrize("kind", HEADERS)
 def test_a_header_costs_ten_times_its_size_at_most_regression(kind: str) -> None:
     """Escapes took 44 times their size, and a malformed header 57 times."""
     text = HEADERS[kind].encode()

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import pytest
 from each_row import each_row
+from huggingface_hub.utils import parse_hf_uri
+from huggingface_hub.utils._validators import validate_repo_id
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from streamer.backends.hf.answers import next_page
-from streamer.core.errors import StorageError
+from streamer.backends.hf.client import refusal
+from streamer.backends.hf.paths import parse_uri
+from streamer.core import errors
+from streamer.core.errors import StorageError, UsageError
 
 TREE = f"/api/models/o/m/tree/{'5' * 40}"
 MIRROR = "http://mirror:8080/api/hub/proxy"
@@ -86,3 +93,112 @@ def test_a_link_to_something_else_elsewhere_names_both_hosts_regression(link):
     assert "http://mirror:8080/api/hub/proxy" in str(caught.value)
     assert link.partition("://")[2].partition("/")[0].partition(":")[0] in str(caught.value)
     assert "endpoint" in (caught.value.hint or "")
+
+
+# --- what the Hub's answers become ----------------------------------------------------------------------------------
+
+
+@each_row(
+    ("status", "code", "has_token", "expected"),
+    [
+        (401, "GatedRepo", False, errors.AccessDeniedError),
+        (403, "GatedRepo", True, errors.AccessDeniedError),
+        (404, "RepoNotFound", True, errors.ObjectNotFoundError),
+        (401, "RepoNotFound", True, errors.ObjectNotFoundError),
+        (401, None, False, errors.ObjectNotFoundError),
+        (401, None, True, errors.CredentialsError),
+        (404, "RevisionNotFound", False, errors.ObjectNotFoundError),
+        (404, "EntryNotFound", False, errors.ObjectNotFoundError),
+        (404, None, False, errors.ObjectNotFoundError),
+        (403, None, True, errors.AccessDeniedError),
+        (429, None, False, errors.HttpStatusError),
+        (503, None, False, errors.HttpStatusError),
+    ],
+)
+def test_each_code_has_its_class_and_is_carried(status, code, has_token, expected):
+    headers = {"x-error-message": "canary", "X-Request-Id": "R1"} | ({"x-error-code": code} if code else {})
+    error = refusal(status, headers, b"canary", "hf://a/b", has_token=has_token)
+    assert type(error) is expected
+    assert (error.status, error.code, error.request_id) == (status, code, "R1")
+    assert "canary" not in str(error)
+
+
+def test_a_disabled_repository_says_so():
+    headers = {"x-error-message": "Access to this resource is disabled."}
+    assert "disabled" in str(refusal(403, headers, b"", "hf://a/b", has_token=True))
+
+
+# --- what ``hf://`` URLs name ---------------------------------------------------------------------------------------
+
+
+@each_row(
+    ("uri", "kind", "revision", "path", "root"),
+    [
+        ("hf://a/b", "model", "main", "", "a/b"),
+        ("hf://a/b/", "model", "main", "", "a/b"),
+        ("hf://models/a/b", "model", "main", "", "models/a/b"),
+        ("hf://datasets/a/b/x/y.json", "dataset", "main", "x/y.json", "datasets/a/b/x/y.json"),
+        ("hf://spaces/a/b@v1", "space", "v1", "", "spaces/a/b@v1"),
+        ("hf://a/b@v1/x", "model", "v1", "x", "a/b@v1/x"),
+        ("hf://a/b@x%2Fy/z", "model", "x/y", "z", "a/b@x%2Fy/z"),
+        ("hf://a/b@refs/pr/12/z", "model", "refs/pr/12", "z", "a/b@refs/pr/12/z"),
+        ("hf://a/b@refs/convert/parquet", "model", "refs/convert/parquet", "", "a/b@refs/convert/parquet"),
+        ("hf://a/b@refs%2Fpr%2F1/z", "model", "refs/pr/1", "z", "a/b@refs%2Fpr%2F1/z"),
+        ("hf://a/b/x@1.bin", "model", "main", "x@1.bin", "a/b/x@1.bin"),
+        ("hf://a/b/100%.bin", "model", "main", "100%.bin", "a/b/100%.bin"),
+    ],
+)
+def test_a_url_names_kind_repository_revision_and_path_as_huggingface_hub_does(uri, kind, revision, path, root):
+    found = parse_uri(uri)
+    assert (found.kind, found.repository, found.revision, found.path) == (kind, "a/b", revision, path)
+    assert found.root == root
+    theirs = parse_hf_uri(uri)
+    assert (theirs.type, theirs.id, theirs.revision or "main", theirs.path_in_repo) == (kind, "a/b", revision, path)
+
+
+@each_row(
+    "uri",
+    [
+        "hf://",
+        "hf://gpt2",
+        "hf://gpt2/",
+        "hf://datasets/a",
+        "hf://a/b@",
+        "hf://a/b@/x",
+        "hf://a//b",
+        "hf://a/b/../c",
+        "hf://a/b/./c",
+        "hf://a/b/c//d",
+        "hf://a/b@../x",
+        "hf://a/b@..%2F..%2Fetc/x",
+        "hf://a b/c",
+        "hf://a/b\0",
+        "hf://user:password@a/b",
+        "hf://../..",
+        "hf://a/..",
+        "hf://../b/x",
+        "hf://models/../b",
+        "hf://-a/b",
+        "hf://a/b-",
+        "hf://a/.b",
+        "hf://a/b--c",
+        "hf://a/b..c",
+        "hf://a/b.git",
+    ],
+)
+def test_what_names_no_place_in_a_repository_is_refused(uri):
+    with pytest.raises(UsageError) as caught:
+        parse_uri(uri)
+    assert "password" not in str(caught.value)
+
+
+@given(st.text(st.sampled_from("ab0_.-g/"), max_size=8), st.text(st.sampled_from("ab0_.-git"), max_size=8))
+@example("..", "..")
+@example("a", "b.git")
+def test_a_name_that_the_library_refuses_is_refused_regression(owner, name):
+    """Its own error came out, once the Hub had answered for `../..`."""
+    try:
+        parse_uri(f"hf://{owner}/{name}")
+    except UsageError:
+        return
+    validate_repo_id("/".join(f"{owner}/{name}".strip("/").split("/")[:2]))

@@ -422,7 +422,7 @@ streamer.save(tensors, sys.argv[1], max_shard_bytes=4000, overwrite=True, progre
 """
 
 
-@each_row("point", ["parts", *(f"{when} {n}" for when in ("before", "after") for n in (1, 3, 4, 5))])
+@pytest.mark.parametrize("point", ["parts", *(f"{when} {n}" for when in ("before", "after") for n in (1, 3, 4, 5))])
 def test_a_process_that_is_killed_leaves_the_old_or_the_new_checkpoint(point: str, tmp_path: Path) -> None:
     streamer.save({name: np.full(1000, 1.0, "f4") for name in "abcd"}, tmp_path, max_shard_bytes=4000)
     killed = subprocess.run([sys.executable, "-c", CHILD, tmp_path, point], check=False, capture_output=True)
