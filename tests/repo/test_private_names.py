@@ -21,6 +21,7 @@ import house
 import pytest
 from aiobotocore.session import AioSession
 from azure.identity.aio import ManagedIdentityCredential
+from each_row import each_row
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 from gcsfs.core import GCSFileSystem

@@ -11,6 +11,7 @@ from urllib.parse import quote
 import pytest
 from botocore import auth
 from botocore.awsrequest import AWSRequest
+from each_row import each_row
 
 from streamer.backends.client.answer_values import clock_offset_s
 from streamer.backends.s3 import signing
