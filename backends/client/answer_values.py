@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sized
 from email.utils import parsedate_to_datetime
 from typing import Any, NoReturn
 
-from streamer.core.errors import StorageError, TruncatedError
+from streamer.core.errors import ObjectNotFoundError, StorageError, TruncatedError
 from streamer.core.quoting import quoted
 from streamer.core.store.sources import MAX_SIZE_BYTES
 
@@ -36,6 +36,7 @@ __all__ = [
     "parse_word",
     "quoted_start",
     "refuse_cut",
+    "refuse_version_of_folder",
     "folder_in_bucket",
 ]
 
@@ -107,6 +108,12 @@ def is_directly_in(folder: str, name: str, uri: str) -> bool:
     if not name.startswith(folder):
         raise StorageError("The server lists objects that are not in the folder", uri=uri, hint=CHECK_SERVER)
     return len(name) > len(folder) and "/" not in name[len(folder) :]
+
+
+def refuse_version_of_folder(entries: Sized, version: object, uri: str, hint: str) -> None:
+    """Refuse a pinned version if the URL names a folder."""
+    if version and len(entries):
+        raise ObjectNotFoundError("This is a folder, and the URL pins the version of one object", uri=uri, hint=hint)
 
 
 def parse_size(value: object, uri: str) -> int:

@@ -16,10 +16,19 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 from streamer.core.causes import with_causes
 from streamer.core.engine.native_errors import ARCHIVED, HOW_TO_RESTORE, IS_ARCHIVED
-from streamer.core.errors import AccessDeniedError, ConnectError, HttpStatusError, StorageError, StreamerError, TlsError
+from streamer.core.errors import (
+    AccessDeniedError,
+    ConnectError,
+    CredentialsError,
+    HttpStatusError,
+    StorageError,
+    StreamerError,
+    TlsError,
+)
 from streamer.core.outages.transient import UNKNOWN_HOST, asks_for_another_attempt
-from streamer.core.quoting import quoted
+from streamer.core.quoting import printable, quoted
 from streamer.core.store.certificates import demands_certificate, flaw_of
+from streamer.core.store.proxies import advice_about, named_by
 
 __all__ = [
     "ARCHIVED_ROWS",
@@ -32,6 +41,7 @@ __all__ = [
     "is_plain_server",
     "is_plain_server_in",
     "is_unknown_host",
+    "refusal_of_proxy",
     "row_for",
     "row_of_status",
     "unknown_host",
@@ -181,3 +191,21 @@ def address_in(error: BaseException) -> str:
 def _refused(error: BaseException | None) -> str:
     """Say that the connection was refused: the host or a firewall answers, but nothing listens on the port."""
     return ", which refuses it" if isinstance(getattr(error, "os_error", None), ConnectionRefusedError) else ""
+
+
+@dataclass(frozen=True)
+class _RowOfProxy(ErrorRow[StorageError]):
+    def error(self, uri: str | None, **facts: Any) -> StorageError:
+        """Make the error, marked as a failure of the proxy, which says nothing about the server."""
+        error = super().error(uri, **facts)
+        error.is_of_proxy = True
+        return error
+
+
+def refusal_of_proxy(status: int, place: str = "") -> ErrorRow[StorageError]:
+    """Make the row for an answer of the proxy itself instead of the server; `place` is its host and port, if known."""
+    named = f"{named_by(place)} names the proxy {printable(place)}. " if place else ""
+    hint = named + advice_about(status)
+    if status in (401, 407):
+        return _RowOfProxy(CredentialsError, "The proxy wants credentials, or different ones", hint)
+    return _RowOfProxy(HttpStatusError, "The proxy could not connect to the server", hint)

@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from contextlib import suppress
 from functools import cached_property
 from time import monotonic
+from types import ModuleType
 
 from streamer import _native
 from streamer.backends.client.answer_times import BODY_S, AnswerTimes
 from streamer.backends.client.answer_values import code_in, is_plain, parse_word
-from streamer.backends.client.failures import ambiguous, compressed, failure_of, silent, too_long, too_slow
 from streamer.backends.client.proxy import environment_proxy
 from streamer.core.errors import StreamerError
 from streamer.core.outages.counters import note_bytes
@@ -78,14 +78,14 @@ class Response:
             count, self._failure = self._exchange.read_into(buffer, timeout_s)
             note_bytes(count)
         if self._failure is not None and not count:
-            raise failure_of(self._failure, self._url)
+            raise _failures().failure_of(self._failure, self._url)
         return count
 
     def read(self, most_bytes: int) -> bytes:
         """Receive the whole body."""
         body = self._received(most_bytes + 1, self._announced(most_bytes))
         if len(body) > most_bytes:
-            raise too_long(self.status, most_bytes)
+            raise _failures().too_long(self.status, most_bytes)
         self.body = body
         return body
 
@@ -115,13 +115,13 @@ class Response:
         announced = int(length) if length.isascii() and length.isdigit() else 0
         if announced > most_bytes and not self.has_ended:  # the answer to a HEAD has a length and no body
             self.close()
-            raise too_long(self.status, most_bytes)
+            raise _failures().too_long(self.status, most_bytes)
         return announced
 
     def _received(self, wanted: int, announced: int) -> bytes:
         if self._has_body and self.status < 300 and not is_plain(self.headers):
             self.close()
-            raise compressed(self.status)
+            raise _failures().compressed(self.status)
         body = bytearray()
         heard_at = began_at = monotonic()
         while len(body) < wanted and not self.has_ended:
@@ -132,8 +132,14 @@ class Response:
             heard_at = now if count else heard_at
             if not self.has_ended and (now - began_at > BODY_S or now - heard_at > self._times.silence_s):
                 self.close()
-                raise too_slow() if now - began_at > BODY_S else silent()
+                raise _failures().too_slow() if now - began_at > BODY_S else _failures().silent()
         return SecretBytes(body)
+
+
+def _failures() -> ModuleType:
+    from streamer.backends.client import failures  # noqa: PLC0415 (most requests succeed)
+
+    return failures
 
 
 def _kind_of(source: HttpSource, method: str) -> Mapping[str, str]:
@@ -188,9 +194,9 @@ def send(
     if failure is not None:
         if failure.code == "tls":
             trust_in(source.ca_file or "")  # raises if the file of the certificates cannot be used
-        raise failure_of(failure, source.url, exchange, ca_option, proxy)
+        raise _failures().failure_of(failure, source.url, exchange, ca_option, proxy)
     response = Response(exchange, source.url, times, has_body=method != "HEAD")
     if "," in response.headers.get("content-length", ""):
         response.close()
-        raise ambiguous(response.status)
+        raise _failures().ambiguous(response.status)
     return response

@@ -12,8 +12,7 @@ from urllib.parse import urlsplit
 from streamer._native import Exchange, ReadError
 from streamer.backends.client.answer_times import HOW_TO_WAIT, TOO_SLOW
 from streamer.backends.client.answer_values import quoted_start
-from streamer.backends.client.error_rows import MAY_BE_PLAIN, MAY_BE_TLS, is_plain_server_in
-from streamer.backends.client.proxy import refusal_of_proxy
+from streamer.backends.client.error_rows import MAY_BE_PLAIN, MAY_BE_TLS, is_plain_server_in, refusal_of_proxy
 from streamer.core.engine.native_errors import error_from_native
 from streamer.core.errors import (
     ConnectError,

@@ -8,11 +8,11 @@ Only an object has a version: the files of a folder would be read unpinned.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sized
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from streamer.backends.private_names.aiohttp import verifies_tls
-from streamer.core.errors import ObjectNotFoundError, OptionError
+from streamer.core.errors import OptionError
 from streamer.core.secrets.environment import is_blank
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ __all__ = [
     "check_tls_is_verified",
     "check_types",
     "is_sendable",
-    "refuse_version_of_folder",
     "timeout_of",
 ]
 
@@ -115,9 +114,3 @@ def check_tls_is_verified(options: Mapping[str, Any]) -> None:
             "Unverified TLS is refused",
             hint="Name the CA instead: storage_options={'verify': '/path/ca.pem'}, or SSL_CERT_FILE=/path/ca.pem",
         )
-
-
-def refuse_version_of_folder(entries: Sized, version: object, uri: str, hint: str) -> None:
-    """Refuse a pinned version if the URL names a folder."""
-    if version and len(entries):
-        raise ObjectNotFoundError("This is a folder, and the URL pins the version of one object", uri=uri, hint=hint)

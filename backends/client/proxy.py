@@ -8,23 +8,18 @@ netrc file.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlsplit
 from urllib.request import getproxies, proxy_bypass, proxy_bypass_environment  # type: ignore[attr-defined]  # typeshed has the first two
 
-from streamer.backends.client.error_rows import ErrorRow
-from streamer.backends.client.request_headers import login_of
-from streamer.core.errors import CredentialsError, HttpStatusError, OptionError, StorageError
-from streamer.core.quoting import printable
+from streamer.core.errors import OptionError
 from streamer.core.secrets.environment import blank_variables, is_blank, variable
-from streamer.core.store.proxies import advice_about, named_by, place_of
+from streamer.core.store.proxies import place_of
 
 __all__ = [
     "check_proxy",
     "environment_proxy",
     "named_proxy",
-    "refusal_of_proxy",
 ]
 
 
@@ -92,24 +87,6 @@ def _is_of_socks(proxy: str) -> bool:
     return proxy.lower().startswith("socks")
 
 
-@dataclass(frozen=True)
-class _RowOfProxy(ErrorRow[StorageError]):
-    def error(self, uri: str | None, **facts: Any) -> StorageError:
-        """Make the error, marked as a failure of the proxy, which says nothing about the server."""
-        error = super().error(uri, **facts)
-        error.is_of_proxy = True
-        return error
-
-
-def refusal_of_proxy(status: int, place: str = "") -> ErrorRow[StorageError]:
-    """Make the row for an answer of the proxy itself instead of the server; `place` is its host and port, if known."""
-    named = f"{named_by(place)} names the proxy {printable(place)}. " if place else ""
-    hint = named + advice_about(status)
-    if status in (401, 407):
-        return _RowOfProxy(CredentialsError, "The proxy wants credentials, or different ones", hint)
-    return _RowOfProxy(HttpStatusError, "The proxy could not connect to the server", hint)
-
-
 def named_proxy(options: Mapping[str, Any]) -> str | None:
     """Return the proxy that the options ``proxy`` and ``proxy_auth`` of aiohttp name, with its password."""
     if not options.get("proxy"):
@@ -117,6 +94,8 @@ def named_proxy(options: Mapping[str, Any]) -> str | None:
     check_proxy(str(options["proxy"]))
     if not options.get("proxy_auth"):
         return str(options["proxy"])
+    from streamer.backends.client.request_headers import login_of  # noqa: PLC0415 (few loads name a proxy)
+
     login = login_of(options["proxy_auth"])
     if login is None:
         raise OptionError("proxy_auth must be aiohttp.BasicAuth or a pair (user, password)")

@@ -23,11 +23,12 @@ from streamer.backends.client.error_rows import (
     ExceptionTable,
     address_in,
     is_unknown_host,
+    refusal_of_proxy,
     row_for,
     unknown_host,
 )
 from streamer.backends.client.exchange import Response
-from streamer.backends.client.proxy import environment_proxy, refusal_of_proxy
+from streamer.backends.client.proxy import environment_proxy
 from streamer.backends.fsspec.instances import shared
 from streamer.backends.gcs.errors import Answer, Caller, raise_storage_error, refusal
 from streamer.backends.private_names.gcsfs import open_session, shows_certificate

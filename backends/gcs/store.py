@@ -12,8 +12,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from streamer.backends.client.answer_values import folder_in_bucket, is_directly_in
-from streamer.backends.client.option_checks import refuse_version_of_folder
+from streamer.backends.client.answer_values import folder_in_bucket, is_directly_in, refuse_version_of_folder
 from streamer.backends.gcs.client import GcsClient, names_in, object_in, page_in
 from streamer.backends.gcs.credentials import Bearer
 from streamer.backends.gcs.errors import Answer, missing_bucket, not_found, raise_storage_error, refusal

@@ -10,8 +10,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from streamer.backends.client.answer_values import code_in, parse_word
-from streamer.backends.client.error_rows import ARCHIVED_ROWS, MAY_BE_TLS, ErrorRow, row_of_status, wants_tls
-from streamer.backends.client.proxy import refusal_of_proxy
+from streamer.backends.client.error_rows import (
+    ARCHIVED_ROWS,
+    MAY_BE_TLS,
+    ErrorRow,
+    refusal_of_proxy,
+    row_of_status,
+    wants_tls,
+)
 from streamer.core.errors import (
     AccessDeniedError,
     CredentialsError,

@@ -1,41 +1,33 @@
-"""Parses S3's answers to our requests: pages of listings, checksums, errors, answers of other servers. Pure.
+"""Parses S3's answers to our requests: pages of listings, errors, answers of other servers. Pure.
 
 XML documents become the same dictionaries as botocore's. Guarantees: each listed object has a name that can be
 requested and a size that a file can have; otherwise a `StorageError`.
 
 A page of a console, a login or a proxy at a wrong endpoint is recognised: it is no listing.
-
-An object has one checksum of all its bytes (FULL_OBJECT). After some multipart uploads it has a checksum of the
-checksums of its parts instead (COMPOSITE, ``value-parts``), which can only be verified with the sizes of these parts.
-https://docs.aws.amazon.com/AmazonS3/latest/userguide/checking-object-integrity-upload.html
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote_plus, urlsplit
-from xml.etree.ElementTree import Element, ParseError, fromstring
 
 from streamer.backends.client.answer_values import parse_name, parse_size, parse_word, quoted_start
 from streamer.backends.client.exchange import Response
 from streamer.backends.client.retry import Attempts
 from streamer.core.errors import StorageError
 from streamer.core.secrets.redact import redact
-from streamer.core.store.digests import CHECKSUMS, NoDigest, ObjectDigest, PartDigest, digest_of_base64, parts_in_etag
+
+if TYPE_CHECKING:
+    from xml.etree.ElementTree import Element
 
 __all__ = [
     "FIELDS",
-    "Composite",
     "ForeignAnswerError",
     "ListedObject",
     "RefusedError",
     "count_of_entries",
-    "digest_in_head",
-    "digest_of_parts",
     "names_in",
     "objects_in",
     "parse_error",
@@ -63,7 +55,6 @@ FIELDS = {
 _LISTS = {"CommonPrefixes": "CommonPrefixes", "Contents": "Contents", "Part": "Parts", "Upload": "Uploads"}
 _NUMBERS = frozenset({"NextPartNumberMarker", "PartNumber", "Size"})
 _DECLARES = re.compile(r"<!(?:DOCTYPE|ENTITY)")
-_PARTS = re.compile(r"[0-9]{1,5}")  # S3 allows 10 000 parts
 
 
 class ListedObject(NamedTuple):
@@ -137,6 +128,8 @@ def parse_error(document: bytes) -> dict[str, Any]:
 
 def _root(document: bytes, name: str) -> Element | None:
     """Return the root of a document; None for another root, and for a document with entities or a type of its own."""
+    from xml.etree.ElementTree import ParseError, fromstring  # noqa: PLC0415 (one object needs no document)
+
     try:
         text = document.decode("utf-8-sig")
         root = None if _DECLARES.search(text) else fromstring(text)  # noqa: S314 (entities are XML's own)
@@ -225,72 +218,3 @@ class RefusedError(Exception):
     def code(self) -> str | None:
         """The code of the error document; None if it has none."""
         return parse_word(self.document.get("Code"))
-
-
-class Composite:
-    """A checksum of the checksums of parts."""
-
-    def __init__(self, field: str, parts: int) -> None:
-        self.field = field
-        self.algorithm = FIELDS[field]
-        self.parts = parts
-
-
-def digest_in_head(answer: Mapping[str, Any], size_bytes: int) -> ObjectDigest | NoDigest | Composite:
-    """Parse the answer of HeadObject with ``ChecksumMode=ENABLED``.
-
-    Example:
-        >>> digest_in_head({"ChecksumCRC32C": "4waSgw=="}, 9).parts[0].value
-        'e3069283'
-    """
-    field = next((field for field in FIELDS if answer.get(field)), None)
-    if field is None:
-        return NoDigest("it was uploaded without a checksum, and S3 keeps none")
-    algorithm, uploaded_parts = FIELDS[field], parts_in_etag(answer.get("ETag"))
-    value, has_parts, parts = str(answer[field]).partition("-")
-    if not has_parts and answer.get("ChecksumType") != "COMPOSITE":
-        doubt = _doubt_of_whole(algorithm, answer.get("ChecksumType"), uploaded_parts)
-        return digest_of_base64(algorithm, value, size_bytes) if doubt is None else NoDigest(doubt)
-    if algorithm not in CHECKSUMS:
-        return NoDigest(f"its {algorithm} is a checksum of the parts of a multipart upload")
-    if not _PARTS.fullmatch(parts):
-        return NoDigest("the storage's checksum is malformed")
-    if uploaded_parts not in (None, int(parts)):
-        return NoDigest(f"its {algorithm} is of {int(parts)} parts, and its ETag of {uploaded_parts}")
-    return Composite(field, int(parts))
-
-
-def _doubt_of_whole(algorithm: str, kind: str | None, uploaded_parts: int | None) -> str | None:
-    """Say why a checksum may not be of the whole object; None if it is of the whole object.
-
-    After an upload in parts, S3 itself keeps hashes only of the parts, and CRC64NVME only of the whole object. The type
-    decides for other checksums, but older servers do not send it.
-    """
-    if kind not in (None, "FULL_OBJECT"):
-        return f"its {algorithm} is of a kind that is not known"
-    if uploaded_parts is None or algorithm == "crc64nvme" or (algorithm in CHECKSUMS and kind is not None):
-        return None
-    return f"it was uploaded in {uploaded_parts} parts, and its {algorithm} may be of these, not of the whole"
-
-
-def digest_of_parts(
-    composite: Composite, parts: Iterable[Mapping[str, Any]], size_bytes: int
-) -> ObjectDigest | NoDigest:
-    """Parse the parts that GetObjectAttributes lists, from all pages."""
-    digests: list[PartDigest] = []
-    end = 0
-    for part in parts:
-        size, text = part.get("Size"), part.get(composite.field)
-        if not isinstance(size, int) or size <= 0 or not text:
-            return NoDigest("the storage does not report the checksums of its parts")
-        end += size
-        try:
-            value = base64.b64decode(text, validate=True)
-        except (binascii.Error, ValueError):
-            value = b""
-        if len(value) != CHECKSUMS[composite.algorithm]:
-            return NoDigest("the storage's checksum of a part is malformed")
-        digests.append(PartDigest(end, value.hex()))
-    if end != size_bytes or len(digests) != composite.parts:
-        return NoDigest("the storage does not report the sizes of all its parts")
-    return ObjectDigest(composite.algorithm, tuple(digests))

@@ -37,8 +37,7 @@ from streamer.backends.client.answer_times import ATTEMPTS
 from streamer.backends.login_state import key_of, login_state
 from streamer.backends.s3.errors import LoginError
 from streamer.backends.s3.login import Login
-from streamer.backends.s3.options import OF_AIOBOTOCORE, OF_SESSION, texts_of_settings
-from streamer.backends.s3.sender import user_agent_of
+from streamer.backends.s3.options import OF_AIOBOTOCORE, OF_SESSION, texts_of_settings, user_agent_of
 from streamer.backends.s3.signing import Keys, Place
 from streamer.core.collector import collector_paused
 from streamer.core.errors import UsageError

@@ -23,7 +23,6 @@ from typing import Any
 from streamer.backends.client.answer_times import answer_times
 from streamer.backends.client.answer_values import TOLERANCE_S, clock_offset_s
 from streamer.backends.client.exchange import Response
-from streamer.backends.login_state import login_identity
 from streamer.backends.s3.answers import RefusedError, refuse_foreign_listing
 from streamer.backends.s3.login import AMAZON, Login, plain_login
 from streamer.backends.s3.requests import CHECKSUM, Request, request_of, result_of
@@ -35,7 +34,6 @@ from streamer.core.options.limits import Limits
 from streamer.core.quoting import quoted
 from streamer.core.secrets.environment import set_variables
 from streamer.core.secrets.texts import note_credential
-from streamer.core.store.identities import digest_of
 from streamer.core.store.sources import HttpSource
 
 __all__ = ["CHECK_SERVER", "S3Client"]
@@ -130,6 +128,8 @@ class S3Client:
 
     def settings_identity(self) -> str | None:
         """Return a digest of the settings of all requests, "" without any; None if one of them has no plain value."""
+        from streamer.core.store.identities import digest_of  # noqa: PLC0415 (a plain load compares none)
+
         settings = self._current().settings
         return (digest_of(settings) or None) if settings else ""
 
@@ -143,6 +143,9 @@ class S3Client:
         Amazon has one owner for each name of a bucket in a partition, so every login that may read gets the same bytes.
         Other servers may have tenants.
         """
+        from streamer.backends.login_state import login_identity  # noqa: PLC0415 (a plain load compares none)
+        from streamer.core.store.identities import digest_of  # noqa: PLC0415
+
         login = self._current()
         if not login.server.startswith("http"):
             return digest_of(login.server)

@@ -20,10 +20,10 @@ from streamer.backends.client.error_rows import (
     TOO_LARGE,
     ErrorRow,
     ExceptionTable,
+    refusal_of_proxy,
     row_for,
     row_of_status,
 )
-from streamer.backends.client.proxy import refusal_of_proxy
 from streamer.backends.client.retry import demanded_pause_s
 from streamer.backends.s3.answers import ForeignAnswerError
 from streamer.core.errors import (

@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping
-from configparser import Error, RawConfigParser
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -200,6 +199,8 @@ def _section(path: str, name: str) -> Mapping[str, str] | None:
     path = os.path.expandvars(os.path.expanduser(path))
     if not os.path.isfile(path):
         return {}
+    from configparser import Error, RawConfigParser  # noqa: PLC0415 (keys are often written elsewhere)
+
     parser = RawConfigParser(default_section="")  # without a default section, like botocore's parser
     try:
         parser.read(path, encoding="utf-8")

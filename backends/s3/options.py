@@ -26,7 +26,8 @@ from streamer.backends.client.request_headers import fault_of
 from streamer.backends.fsspec_settings import configured_options, names_of_arguments
 from streamer.backends.option_names import check_option_names
 from streamer.backends.s3.requests import OF_REQUESTS
-from streamer.backends.s3.sender import NAMING_OPTIONS, ca_file_of, check_user_agent
+from streamer.backends.s3.sender import ca_file_of
+from streamer.core import VERSION
 from streamer.core.errors import OptionError
 from streamer.core.options.limits import Limits
 from streamer.core.secrets.environment import is_blank
@@ -41,6 +42,7 @@ __all__ = [
     "filled_options",
     "texts_of_settings",
     "times_of",
+    "user_agent_of",
 ]
 
 OF_SESSION = ("event_hooks", "include_builtin_handlers", "profile", "session_vars")  # of botocore's session
@@ -49,6 +51,7 @@ OF_AIOBOTOCORE = frozenset({"connector_args", "http_session_cls", "warm_up_loade
 
 _AMAZON = "https://s3.amazonaws.com"  # stands for the hosts of all buckets, which are below it
 
+NAMING_OPTIONS = ("user_agent", "user_agent_appid", "user_agent_extra")
 _KEYS_OF_CLIENT = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
 _KINDS: Kinds = {
     **dict.fromkeys(("endpoint_url", "key", "password", "profile", "secret", "token", "username"), TEXT),
@@ -144,6 +147,26 @@ def _text_of(name: str, value: Any) -> str:
     if fault is not None:
         raise OptionError(fault, hint="It is one of s3_additional_kwargs")
     return str(value)
+
+
+def _check_user_agent(config: Mapping[str, Any]) -> None:
+    """Refuse a ``User-Agent`` that cannot be sent."""
+    for name in NAMING_OPTIONS:
+        if (fault := fault_of("User-Agent", config.get(name) or "")) is not None:
+            raise OptionError(fault, hint=f"It is config_kwargs[{name!r}]: remove spaces and line ends around it")
+
+
+def user_agent_of(name: str | None, app: str | None, extra: str | None) -> str | None:
+    """Return the ``User-Agent`` that the engine sends, or None for the engine's own name.
+
+    Example:
+        >>> user_agent_of("mine/1", "shop", "team/a")
+        'mine/1 team/a'
+    """
+    if name:
+        return " ".join(filter(None, (name, extra)))
+    added = [f"app/{app}" if app else None, extra]
+    return " ".join(filter(None, (f"streamer/{VERSION}", *added))) if any(added) else None
 
 
 def _check_names(storage_options: Mapping[str, Any]) -> None:
@@ -271,7 +294,7 @@ def _lacks_region(options: Mapping[str, Any], environment: Mapping[str, str]) ->
 
 def _filled_config(options: Mapping[str, Any]) -> SecretOptions:
     config = SecretOptions(options.get("config_kwargs"))
-    check_user_agent(config)
+    _check_user_agent(config)
     if config.get("client_cert") is not None:
         config["client_cert"] = _client_certificate(config["client_cert"])
     for name in ("proxy_client_cert", "proxy_ca_bundle"):

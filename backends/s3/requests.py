@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 from urllib.parse import quote
-from xml.sax.saxutils import escape
 
 from streamer.backends.client.exchange import Response
 from streamer.backends.s3.answers import FIELDS, parse_page, parse_result
@@ -172,6 +171,8 @@ def _text(value: Any) -> str:
 
 
 def _document_of(parts: list[dict[str, Any]]) -> bytes:
+    from xml.sax.saxutils import escape  # noqa: PLC0415 (a load needs none)
+
     texts = ("".join(f"<{name}>{escape(str(each[name]))}</{name}>" for name in each) for each in parts)
     listed = "".join(f"<Part>{text}</Part>" for text in texts)
     root = "CompleteMultipartUpload"

@@ -1,8 +1,7 @@
-"""Sends the requests of S3's control plane, and decides about their trusted certificates, ``User-Agent`` and retries.
+"""Sends the requests of S3's control plane, and decides about their trusted certificates and retries.
 
-Guarantees: requests are only retried and bounded here. A whole ``User-Agent`` of the user replaces the engine's, as it
-replaces botocore's; additions are appended. One rule for trusted certificates serves botocore, the engine and our own
-requests.
+Guarantees: requests are only retried and bounded here. One rule for trusted certificates serves all settings, the
+engine and our requests.
 """
 
 from __future__ import annotations
@@ -11,21 +10,15 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from time import monotonic
-from typing import Any
 
 from streamer.backends.client.answer_times import AnswerTimes
 from streamer.backends.client.answer_values import refuse_cut
 from streamer.backends.client.exchange import Response, send
-from streamer.backends.client.request_headers import fault_of
 from streamer.backends.client.retry import Attempts, answered
-from streamer.core import VERSION
-from streamer.core.errors import OptionError
 from streamer.core.secrets.environment import variable
 from streamer.core.store.sources import HttpSource
 
-__all__ = ["NAMING_OPTIONS", "Sender", "ca_file_of", "check_user_agent", "user_agent_of"]
-
-NAMING_OPTIONS = ("user_agent", "user_agent_appid", "user_agent_extra")
+__all__ = ["Sender", "ca_file_of"]
 
 _CA_OPTION = "client_kwargs={'verify': '/path/ca.pem'}, AWS_CA_BUNDLE=/path/ca.pem"
 
@@ -42,26 +35,6 @@ def ca_file_of(verify: object, environment: Mapping[str, str], configured: str |
         variable(name, environment) for name in ("AWS_CA_BUNDLE", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE")
     )
     return aws or ours or configured or requests
-
-
-def check_user_agent(config: Mapping[str, Any]) -> None:
-    """Refuse a ``User-Agent`` that cannot be sent."""
-    for name in NAMING_OPTIONS:
-        if (fault := fault_of("User-Agent", config.get(name) or "")) is not None:
-            raise OptionError(fault, hint=f"It is config_kwargs[{name!r}]: remove spaces and line ends around it")
-
-
-def user_agent_of(name: str | None, app: str | None, extra: str | None) -> str | None:
-    """Return the ``User-Agent`` that the engine sends, or None for the engine's own name.
-
-    Example:
-        >>> user_agent_of("mine/1", "shop", "team/a")
-        'mine/1 team/a'
-    """
-    if name:
-        return " ".join(filter(None, (name, extra)))
-    added = [f"app/{app}" if app else None, extra]
-    return " ".join(filter(None, (f"streamer/{VERSION}", *added))) if any(added) else None
 
 
 @dataclass(frozen=True)

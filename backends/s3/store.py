@@ -23,15 +23,11 @@ from streamer.backends.client.answer_values import (
     is_plain,
     is_text,
     parse_size,
+    refuse_version_of_folder,
 )
-from streamer.backends.client.first_byte import size_by_first_byte
-from streamer.backends.client.option_checks import refuse_version_of_folder
 from streamer.backends.s3.answers import (
-    Composite,
     ListedObject,
     count_of_entries,
-    digest_in_head,
-    digest_of_parts,
     names_in,
     objects_in,
 )
@@ -50,14 +46,12 @@ from streamer.core.outages.outage_waits import answered_so_far
 from streamer.core.outages.transient import STATUSES
 from streamer.core.quoting import quoted
 from streamer.core.secrets.redact import redact
-from streamer.core.store.digests import NoDigest, ObjectDigest
-from streamer.core.store.identities import digest_of
-from streamer.core.store.presence import folders_among
 from streamer.core.store.sources import HttpSource, ObjectInfo, Store, hookimpl
-from streamer.core.store.uploads import Upload
 
 if TYPE_CHECKING:
     from streamer.backends.s3.object_writer import ObjectWriter
+    from streamer.core.store.digests import NoDigest, ObjectDigest
+    from streamer.core.store.uploads import Upload
 
 __all__ = ["S3Store", "streamer_open_store", "streamer_source_kind"]
 
@@ -126,6 +120,8 @@ class S3Store:
 
     def folders(self, prefix: str) -> list[str]:
         """Return the names of the sub-folders of a folder; raises as `find`."""
+        from streamer.core.store.presence import folders_among  # noqa: PLC0415 (few loads look for folders)
+
         bucket, folder = folder_in_bucket(prefix)
         pages = self._pages(bucket, folder, self._uri(f"{bucket}/{folder}"))
         names = folders_among(name for page in pages for name in names_in(page, folder))
@@ -147,6 +143,8 @@ class S3Store:
 
     def identity(self, info: ObjectInfo) -> str:
         """Return a digest of endpoint, name and version, and of the login if the endpoint is not Amazon's own."""
+        from streamer.core.store.identities import digest_of  # noqa: PLC0415 (a plain load compares none)
+
         try:
             login = self._client.login_identity()
         except Exception as error:
@@ -155,6 +153,13 @@ class S3Store:
 
     def digest(self, info: ObjectInfo) -> ObjectDigest | NoDigest:
         """Request the object's checksum by one HEAD; if only its parts have checksums, request the parts' checksums."""
+        from streamer.backends.s3.checksums import (  # noqa: PLC0415 (a plain load verifies nothing)
+            Composite,
+            digest_in_head,
+            digest_of_parts,
+        )
+        from streamer.core.store.digests import NoDigest  # noqa: PLC0415
+
         bucket, key = split_path(info.path)
         target = {"Key": key, **self._version_of(info.path)}
         answer = self._head(bucket, target, info.uri, ChecksumMode="ENABLED")
@@ -236,6 +241,8 @@ class S3Store:
             what = f"The answer does not describe an object of S3: {described(stated)}"
             raise StorageError(what, uri=uri, status=200, hint=f"{FOREIGN}: check endpoint_url")
         if length is None or not is_plain({"Content-Encoding": answer.get("ContentEncoding") or ""}):
+            from streamer.backends.client.first_byte import size_by_first_byte  # noqa: PLC0415 (servers tell it)
+
             length = size_by_first_byte(self.source(unsized), answer_times(self._limits), uri)
         return replace(unsized, size_bytes=parse_size(length, uri))
 

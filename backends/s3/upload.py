@@ -16,7 +16,7 @@ from hashlib import md5
 from typing import Any
 
 from streamer import _native
-from streamer.backends.s3.answers import digest_in_head
+from streamer.backends.s3.checksums import digest_in_head
 from streamer.backends.s3.object_writer import CONDITION_FAILED, UNKNOWN, ObjectWriter
 from streamer.core.errors import AccessDeniedError, StorageError
 from streamer.core.outages.transient import is_transient

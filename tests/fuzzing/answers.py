@@ -23,7 +23,8 @@ from streamer.backends.hf.answers import commit_in, entries_in, files_in, next_p
 from streamer.backends.http import errors as http_errors
 from streamer.backends.http.index_page import may_be_shard, names_in
 from streamer.backends.http.probe import check_kind, expiry_of, version_in
-from streamer.backends.s3.answers import RefusedError, count_of_entries, digest_in_head, objects_in, parse_page
+from streamer.backends.s3.answers import RefusedError, count_of_entries, objects_in, parse_page
+from streamer.backends.s3.checksums import digest_in_head
 from streamer.backends.s3.errors import storage_error
 from streamer.core.errors import StorageError
 from streamer.core.options.limits import Limits

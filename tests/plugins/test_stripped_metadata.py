@@ -28,7 +28,7 @@ assert not importlib.metadata.entry_points(group="vllm.general_plugins")
 from dataclasses import asdict
 import streamer
 from streamer import plugins
-from streamer.backends.s3.sender import user_agent_of
+from streamer.backends.s3.options import user_agent_of
 print(json.dumps({
     "storages": [asdict(each) for each in plugins.examine()],
     "formats": [asdict(each) for each in plugins.examine_formats()],

@@ -11,7 +11,7 @@ from math import inf
 import pytest
 
 from streamer import _native
-from streamer.backends.client.proxy import refusal_of_proxy
+from streamer.backends.client.error_rows import refusal_of_proxy
 from streamer.core.errors import ConnectError, HttpStatusError, ObjectNotFoundError, StorageError
 from streamer.core.outages import outage_waits as server_outages
 from streamer.core.outages.counters import note_bytes

@@ -11,7 +11,7 @@ from botocore.exceptions import ClientError
 from each_row import each_row
 
 from streamer import _native
-from streamer.backends.s3.answers import Composite, digest_in_head, digest_of_parts
+from streamer.backends.s3.checksums import Composite, digest_in_head, digest_of_parts
 from streamer.backends.s3.errors import LoginError, error_code, storage_error
 from streamer.core.errors import (
     AccessDeniedError,
