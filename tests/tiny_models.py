@@ -5,7 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, MixtralConfig, MixtralForCausalLM
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    MixtralConfig,
+    MixtralForCausalLM,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
+)
 
 SIZES = {
     "hidden_size": 64,
@@ -30,3 +42,22 @@ def save_mixtral(path: Path) -> Path:
     config = MixtralConfig(num_hidden_layers=2, num_local_experts=8, **SIZES)
     MixtralForCausalLM(config).save_pretrained(path, max_shard_size="500KB")
     return path
+
+
+def save_models(path: Path) -> dict[str, Path]:
+    """Save models whose loaders do different things: a plain one, biases, tied embeddings, and experts."""
+    torch.manual_seed(0)
+    sizes = SIZES | {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2}
+    of_experts = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 64, "decoder_sparse_step": 1}
+    models: dict[str, PreTrainedModel] = {
+        "llama": LlamaForCausalLM(LlamaConfig(tie_word_embeddings=False, **sizes)),
+        "qwen2": Qwen2ForCausalLM(Qwen2Config(tie_word_embeddings=False, **sizes)),
+        "qwen3": Qwen3ForCausalLM(Qwen3Config(tie_word_embeddings=True, head_dim=32, **sizes)),
+        "mixtral": MixtralForCausalLM(MixtralConfig(num_local_experts=8, **sizes)),
+        "qwen3_moe": Qwen3MoeForCausalLM(Qwen3MoeConfig(tie_word_embeddings=False, head_dim=32, **of_experts, **sizes)),
+    }
+    for name, model in models.items():
+        for tensor in model.parameters():  # biases and norms, too, which are zeros and ones
+            torch.nn.init.normal_(tensor)
+        model.save_pretrained(path / name, max_shard_size="700KB")
+    return {name: path / name for name in models}

@@ -1,4 +1,4 @@
-"""Private names of torch without a public replacement: for the memory of tensors, and for hooks of modules.
+"""Private names of torch without a public replacement: for the memory of tensors, hooks of modules and operations.
 
 No other file uses private names of torch, as for the libraries in ``backends/private_names/``. Tried with torch 2.13.0.
 The functions assume that torch is imported.
@@ -6,17 +6,27 @@ The functions assume that torch is imported.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 __all__ = [
     "address_of_storage",
+    "alias",
     "changes_in_place",
+    "copies",
+    "dispatch_mode",
+    "is_composite",
     "is_without_memory",
     "is_wrapped",
     "load_post_hooks",
     "load_pre_hooks",
     "own_loader",
+    "tensor_without_bytes",
+    "views_without_alias",
+    "without_dispatch_modes",
+    "without_torch_function",
+    "written_positions",
 ]
 
 
@@ -67,3 +77,52 @@ def own_loader(module: Any) -> Any:
 
 def _never(_: Any) -> bool:
     return False
+
+
+def alias(torch: Any, tensor: Any) -> Any:
+    """Return a plain tensor of the same memory, whatever the class of `tensor` does with calls of torch's functions."""
+    with torch._C.DisableTorchFunctionSubclass():
+        return tensor.detach()
+
+
+def dispatch_mode(torch: Any) -> Any:
+    """Return the base class of modes that see each operation of their thread."""
+    return torch.utils._python_dispatch.TorchDispatchMode
+
+
+def without_dispatch_modes(torch: Any) -> AbstractContextManager[object]:
+    """Return a context in which no mode sees the operations of this thread."""
+    context: AbstractContextManager[object] = torch.utils._python_dispatch._disable_current_modes()
+    return context
+
+
+def without_torch_function(torch: Any) -> Any:
+    """Return the ``__torch_function__`` of a class whose operations all go to its ``__torch_dispatch__``."""
+    return torch._C._disabled_torch_function_impl
+
+
+def tensor_without_bytes(torch: Any, kind: Any, form: Any, device: Any) -> Any:
+    """Return a tensor of a subclass that has the geometry and dtype of another tensor, and no memory."""
+    layout = {"strides": form.stride(), "storage_offset": form.storage_offset()}
+    return torch.Tensor._make_wrapper_subclass(kind, form.shape, dtype=form.dtype, device=device, **layout)
+
+
+def is_composite(torch: Any, operation: Any) -> bool:
+    """Whether an operation is made of others, into which it is divided only outside of inference mode."""
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(operation.name(), "CompositeImplicitAutograd"))
+
+
+def views_without_alias(torch: Any) -> Collection[Any]:
+    """Return the operations that return a view, although they do not say so."""
+    return torch.ops.aten._unsafe_view.default, torch.ops.aten.lift_fresh.default
+
+
+def copies(torch: Any) -> Collection[Any]:
+    """Return the operations that return a copy of a tensor, in another layout, dtype or on another device."""
+    return torch.ops.aten.clone.default, torch.ops.aten._to_copy.default
+
+
+def written_positions(operation: Any) -> list[int]:
+    """Return the positions of the arguments that an operation changes."""
+    arguments = enumerate(operation._schema.arguments)
+    return [at for at, each in arguments if each.alias_info is not None and each.alias_info.is_write]

@@ -20,6 +20,7 @@ from streamer._stream import stream
 from streamer.core.checkpoint.verification import VerifyOption
 from streamer.core.errors import ObjectNotFoundError, OptionError
 from streamer.core.log import OwnLogger
+from streamer.core.options.arguments import check_switch
 from streamer.core.options.machine import memory_bytes
 from streamer.core.options.options import Options
 from streamer.core.options.settings import resolve
@@ -27,6 +28,8 @@ from streamer.core.quoting import size_text
 from streamer.core.request.request import ProgressOption, Request
 from streamer.core.secrets.environment import variable
 from streamer.core.store.names import scheme_of
+from streamer.integrations.serving.planned_reads import PlannedCheckpoint
+from streamer.integrations.serving.recorder import Recorder
 from streamer.integrations.serving.weights_location import without_ignored
 from streamer.integrations.shard_handles import WholeCheckpoint
 
@@ -50,12 +53,14 @@ class ExtraConfig:
         options: As for `streamer.load`; None for the defaults and the environment.
         storage_options: As for `streamer.load`.
         verify: As for `streamer.load`.
+        is_deferred: Whether tensors may come after a loader has said which parts of them it keeps.
         of_engine: The keys of the engine's own loader.
     """
 
     options: Options | None
     storage_options: Mapping[str, Any] | None
     verify: VerifyOption
+    is_deferred: bool
     of_engine: dict[str, Any]
 
 
@@ -65,8 +70,10 @@ def parsed(given: Any, of_engine: tuple[str, ...]) -> ExtraConfig:
         raise OptionError(f"model_loader_extra_config must be a dict, not {type(given).__name__}")
     left = dict(given or {})
     storage_options, verify = left.pop("storage_options", None), left.pop("verify", None)
+    is_deferred = left.pop("deferred", True)
+    check_switch("deferred", is_deferred)
     theirs = {key: left.pop(key) for key in of_engine if key in left}
-    return ExtraConfig(Options(**left) if left else None, storage_options, verify, theirs)
+    return ExtraConfig(Options(**left) if left else None, storage_options, verify, is_deferred, theirs)
 
 
 def for_place(options: Options | None, place: str) -> Options | None:
@@ -126,6 +133,7 @@ def stream_weights(
     patterns: Sequence[str] | None,
     ignored: Sequence[str] | str | None,
     progress: ProgressOption,
+    recorder: Recorder | None = None,
 ) -> AbstractContextManager[Iterable[tuple[str, torch.Tensor]]]:
     """Stream tensors in file order: a model may convert a layer when all its tensors have arrived.
 
@@ -138,30 +146,50 @@ def stream_weights(
         patterns: Patterns of files in the folder; the first one that matches any file counts. None: the checkpoint.
         ignored: Patterns of files that are not read.
         progress: As for `streamer.load`.
+        recorder: Records what becomes of deferred tensors; without one, or if they are not possible, all have data.
     """
+    recorder = recorder if how.is_deferred else None
     places: list[Any] = [f"{folder.rstrip('/')}/{each}" for each in patterns or ()]
     if not places:
         places = [without_ignored(folder, ignored, how.storage_options, how.options)]
     *others, last = places
     for place in others:
         with suppress(ObjectNotFoundError):
-            return _opened(place, how, names, progress)
-    return _opened(last, how, names, progress)
+            return _opened(place, how, names, progress, recorder)
+    return _opened(last, how, names, progress, recorder)
 
 
 def _opened(
-    place: str | list[str], how: ExtraConfig, names: Callable[[str], bool], progress: ProgressOption
+    place: str | list[str],
+    how: ExtraConfig,
+    names: Callable[[str], bool],
+    progress: ProgressOption,
+    recorder: Recorder | None,
 ) -> AbstractContextManager[Iterable[tuple[str, torch.Tensor]]]:
     if how.options is None and how.storage_options is None and how.verify is None:
         mapped = mapped_weights(place, names, progress)
         if mapped is not None:
             return closing(mapped)
-    return stream(
-        place,
-        names=names,
-        order="file",
-        progress=progress,
-        storage_options=how.storage_options,
-        options=for_place(how.options, place if isinstance(place, str) else place[0]),
-        verify=how.verify,
-    )
+    arguments: dict[str, Any] = {
+        "names": names,
+        "progress": progress,
+        "storage_options": how.storage_options,
+        "options": for_place(how.options, place if isinstance(place, str) else place[0]),
+        "verify": how.verify,
+    }
+    if recorder is not None:
+        planned = PlannedCheckpoint(Request(uri=place, **arguments))
+        if planned.is_deferrable:
+            return closing(_deferred(planned, recorder, lambda: stream(place, order="file", **arguments)))
+    return stream(place, order="file", **arguments)
+
+
+def _deferred(
+    planned: PlannedCheckpoint, recorder: Recorder, whole: Callable[[], AbstractContextManager[Iterable[Any]]]
+) -> Generator[tuple[str, torch.Tensor], None, None]:
+    """Yield deferred tensors if a load records what becomes of them, else tensors with data."""
+    if recorder.is_active:
+        yield from planned.tensors(recorder)
+        return
+    with whole() as tensors:
+        yield from tensors

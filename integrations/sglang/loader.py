@@ -32,10 +32,16 @@ from streamer.integrations.serving.engine_hooks import (
     without_lines,
     without_url,
 )
+from streamer.integrations.serving.recorder import Recorder
 from streamer.integrations.serving.weights_location import is_url, weights_of
 from streamer.integrations.serving.weights_stream import parsed, stream_weights
 from streamer.integrations.sglang.hooks import COMMAND
-from streamer.integrations.sglang.private_names import all_weights, is_of_another_draft, named_for_draft
+from streamer.integrations.sglang.private_names import (
+    all_weights,
+    is_of_another_draft,
+    load_in_this_thread,
+    named_for_draft,
+)
 from streamer.integrations.small_checkpoint import small_checkpoint
 
 __all__ = ["StreamerModelLoader", "TENSORS"]
@@ -80,6 +86,7 @@ class StreamerModelLoader(DefaultModelLoader):  # type: ignore[misc]
         super().__init__(theirs)
         self.load_config = load_config
         self._began: float | None = None
+        self._recorder = Recorder()
 
     def download_model(self, model_config: Any) -> None:
         """Download nothing: the weights are read where they are."""
@@ -94,6 +101,16 @@ class StreamerModelLoader(DefaultModelLoader):  # type: ignore[misc]
         if self._began is None:
             raise refusal("DefaultModelLoader.load_model requested no tensor", COMMAND, "streamer")
         return model
+
+    def load_weights_and_postprocess(self, model: Any, weights: Any, target_device: Any) -> None:
+        """Fill a model, and process its layers; a reload calls it, too."""
+        steps = [getattr(DefaultModelLoader, name, None) for name in ("load_weights_only", "postprocess_weights")]
+        if not self._how.is_deferred or None in steps:
+            super().load_weights_and_postprocess(model, weights, target_device)
+            return
+        with self._recorder.around(model):
+            self.load_weights_only(model, weights, target_device)
+        self.postprocess_weights(model, target_device)
 
     def _get_weights_iterator(self, source: Any, **_: Any) -> Iterator[tuple[str, torch.Tensor]]:
         """Return the tensors of one source; SGLang calls it for the first load and for each reload."""
@@ -110,16 +127,21 @@ class StreamerModelLoader(DefaultModelLoader):  # type: ignore[misc]
                 patterns=source.allow_patterns_overrides,
                 ignored=self.load_config.ignore_patterns,
                 progress=None,
+                recorder=self._recorder,
             )
         )
         if draft is not None:
-            return named_for_draft(_tensors(stream), source.prefix, draft)
-        return ((source.prefix + name, tensor) for name, tensor in _tensors(stream))
+            return named_for_draft(self._tensors(stream), source.prefix, draft)
+        return ((source.prefix + name, tensor) for name, tensor in self._tensors(stream))
 
-
-def _tensors(stream: AbstractContextManager[Iterable[tuple[str, torch.Tensor]]]) -> Iterator[tuple[str, torch.Tensor]]:
-    with stream as tensors:
-        yield from tensors
+    def _tensors(
+        self, stream: AbstractContextManager[Iterable[tuple[str, torch.Tensor]]]
+    ) -> Iterator[tuple[str, torch.Tensor]]:
+        with stream as tensors:
+            for name, tensor in tensors:
+                if self._recorder.is_active:  # it sees its own thread alone
+                    load_in_this_thread(tensor)
+                yield name, tensor
 
 
 def _of_command_line() -> Any:

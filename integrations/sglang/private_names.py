@@ -7,7 +7,7 @@ from typing import Any
 
 from sglang.srt.model_loader.loader import DefaultModelLoader
 
-__all__ = ["all_weights", "is_of_another_draft", "named_for_draft"]
+__all__ = ["all_weights", "is_of_another_draft", "load_in_this_thread", "named_for_draft"]
 
 
 def all_weights(loader: Any, model_config: Any, model: Any) -> Iterator[tuple[str, Any]]:
@@ -24,3 +24,8 @@ def is_of_another_draft(name: str, draft: int | None) -> bool:
 def named_for_draft(tensors: Iterator[tuple[str, Any]], prefix: str, draft: int) -> Iterator[tuple[str, Any]]:
     """Yield tensors under the names that the model of one draft uses."""
     yield from DefaultModelLoader._filter_mtp_weights(tensors, prefix, draft)
+
+
+def load_in_this_thread(tensor: Any) -> None:
+    """Mark a tensor, so that loaders of models do not pass it to their thread pools."""
+    tensor._sglang_runai_streamer_tensor = True

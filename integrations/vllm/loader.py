@@ -34,6 +34,7 @@ from streamer.integrations.serving.engine_hooks import (
     without_lines,
     without_url,
 )
+from streamer.integrations.serving.recorder import Recorder
 from streamer.integrations.serving.weights_location import weights_of
 from streamer.integrations.serving.weights_stream import parsed, stream_weights
 from streamer.integrations.small_checkpoint import small_checkpoint
@@ -81,6 +82,9 @@ SHARDED_TENSORS = Hook(
 )
 
 
+_LOAD = "load_weights"
+
+
 class StreamerModelLoader(DefaultModelLoader):  # type: ignore[misc]
     """Loads safetensors from any path or URL, or from the Hub."""
 
@@ -92,6 +96,9 @@ class StreamerModelLoader(DefaultModelLoader):  # type: ignore[misc]
         super().__init__(theirs)
         self.load_config = load_config
         self._began: float | None = None
+        self._recorder = Recorder()
+        self._undo: Callable[[], None] = lambda: None
+        self._is_prepared = False
 
     def download_model(self, model_config: Any) -> None:
         """Download nothing: the weights are read where they are."""
@@ -106,12 +113,45 @@ class StreamerModelLoader(DefaultModelLoader):  # type: ignore[misc]
     def fill(self, model: Any, model_config: Any) -> None:
         """Fill a model, without a dry run before it; arguments and errors as for `load_weights`."""
         self._began = None
-        super().load_weights(model, model_config)
+        if self._how.is_deferred:
+            self._record_once(model)
+        try:
+            super().load_weights(model, model_config)
+        finally:
+            self._undo()
         if self._began is None:
             raise refusal("DefaultModelLoader.load_weights requested no tensor", COMMAND, "streamer")
 
     def get_all_weights(self, model_config: Any, model: Any) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yield the tensors of a model, and those of its other checkpoints."""
+        """Return the tensors of a model, and those of its other checkpoints.
+
+        A reload passes them to ``model.load_weights``, which then runs as in `fill`.
+        """
+        can_record = isinstance(model, torch.nn.Module) and callable(getattr(model, _LOAD, None))
+        if can_record and self._how.is_deferred and not self._is_prepared:
+            self._record_once(model)
+        return self._all_weights(model_config, model)
+
+    def _record_once(self, model: Any) -> None:
+        """Let the next call of ``model.load_weights`` record what becomes of the tensors, unless `_undo` is called."""
+        own, original = vars(model).get(_LOAD), getattr(model, _LOAD)
+
+        def undo() -> None:
+            if self._is_prepared:
+                self._is_prepared = False
+                vars(model).pop(_LOAD, None)
+                vars(model).update({} if own is None else {_LOAD: own})
+
+        def load_weights(*arguments: Any, **named: Any) -> Any:
+            undo()
+            with self._recorder.around(model):
+                return original(*arguments, **named)
+
+        self._undo, self._is_prepared = undo, True
+        vars(model)[_LOAD] = load_weights
+
+    def _all_weights(self, model_config: Any, model: Any) -> Iterator[tuple[str, torch.Tensor]]:
+        self._undo()  # something else than the model takes the tensors, and gets them with data
         _advise_huge_pages(model)
         primary = DefaultModelLoader.Source(
             model_config.model_weights or model_config.model,
@@ -133,6 +173,7 @@ class StreamerModelLoader(DefaultModelLoader):  # type: ignore[misc]
             patterns=source.allow_patterns_overrides,
             ignored=self.load_config.ignore_patterns,
             progress=enable_tqdm(self.load_config.use_tqdm_on_load),
+            recorder=self._recorder if self._recorder.is_active else None,
         ) as tensors:
             for name, tensor in tensors:
                 yield source.prefix + name, tensor

@@ -45,9 +45,11 @@ class OpenedCheckpoint:
 
     Attributes:
         member: This rank of the group that reads it together, or None.
+        logs_reads: Whether each read logs its report.
     """
 
     member: Member | None = None
+    logs_reads = True
 
     def __init__(
         self,

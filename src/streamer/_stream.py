@@ -218,7 +218,8 @@ class Stream(Generic[TensorT]):
         report = self.report
         if not report.is_complete or report.bytes != self.total_bytes:
             raise EngineError(f"{report.tensors} tensors of {len(self._wanted)} were delivered", uri=report.uri)
-        _log.info("%s", report)
+        if self._checkpoint.logs_reads:
+            _log.info("%s", report)
         if report.verified:
             from streamer.core.checkpoint.verification import log_unverified  # noqa: PLC0415 (as needed)
 

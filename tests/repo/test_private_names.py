@@ -13,6 +13,7 @@ import pickle
 import weakref
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import fences
@@ -248,6 +249,48 @@ def test_private_names_of_the_modules_of_torch() -> None:
     assert of_torch.load_post_hooks(module) == [after]
     assert of_torch.own_loader(module) is not None
     assert of_torch.own_loader(torch.nn.Linear(1, 1)) is None
+
+
+def test_private_names_of_the_operations_of_torch() -> None:
+    import torch
+
+    from streamer.core.tensors import torch_private_names as of_torch
+
+    aten = torch.ops.aten
+    check("torch", torch.utils, "_python_dispatch")
+    check("torch", torch.utils._python_dispatch, "_disable_current_modes")
+    check("torch", torch._C, "_disabled_torch_function_impl", "_dispatch_has_kernel_for_dispatch_key")
+    check("torch", torch.Tensor, "_make_wrapper_subclass")
+    check("torch", aten, "_to_copy", "_unsafe_view")
+    check("torch", aten.copy_.default, "_schema")
+    seen: list[object] = []
+
+    class Mode(of_torch.dispatch_mode(torch)):  # type: ignore[misc]
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen.append(func)
+            return func(*args, **kwargs or {})
+
+    with Mode():
+        torch.zeros(2).to(torch.float16)
+        with of_torch.without_dispatch_modes(torch):
+            torch.ones(2)
+    assert seen == [aten.zeros.default, aten._to_copy.default]
+    assert aten._to_copy.default in of_torch.copies(torch)
+    assert aten._unsafe_view.default in of_torch.views_without_alias(torch)
+    assert of_torch.is_composite(torch, aten.reshape.default)
+    assert not of_torch.is_composite(torch, aten.slice.Tensor)
+    assert of_torch.written_positions(aten.copy_.default) == [0]
+    assert of_torch.written_positions(aten.add.Tensor) == []
+    parameter = torch.nn.Parameter(torch.zeros(2))
+    assert type(of_torch.alias(torch, parameter)) is torch.Tensor
+    assert of_torch.alias(torch, parameter).data_ptr() == parameter.data_ptr()
+
+    class Wrapper(torch.Tensor):
+        __torch_function__ = of_torch.without_torch_function(torch)
+        __torch_dispatch__ = None  # type: ignore[assignment]
+
+    made = of_torch.tensor_without_bytes(torch, Wrapper, torch.empty(3, 2).t(), "cpu")
+    assert (made.shape, made.stride()) == ((2, 3), (1, 2))
 
 
 def test_private_names_of_torch() -> None:

@@ -23,6 +23,7 @@ if find_spec("sglang") is None:
 from sglang.srt.configs.load_config import LoadConfig
 from sglang.srt.model_executor.model_runner_components.weight_updater import WeightUpdater
 from sglang.srt.model_loader.loader import DefaultModelLoader, get_model_loader
+from sglang.srt.model_loader.utils import should_async_load
 from sglang.srt.utils.runai_utils import ObjectStorageModel, is_runai_obj_uri
 from sglang_engine import assert_equal, load_config, loaded, started
 from tiny_models import save_llama
@@ -31,6 +32,7 @@ import streamer
 from streamer.compat import hooks
 from streamer.integrations import sglang as plugin
 from streamer.integrations.sglang import hooks as own_hooks
+from streamer.integrations.sglang import private_names
 
 pytestmark = [pytest.mark.server, pytest.mark.filterwarnings("ignore")]
 
@@ -102,6 +104,21 @@ def test_weights_are_updated_from_where_they_were(url, expected):
         parameter.data.zero_()
     assert updated(model, config, config.model_path)[0]
     assert_equal(model, expected)
+
+
+def test_loaders_pass_no_marked_tensor_to_threads():
+    tensor = torch.zeros(1)
+    assert should_async_load(tensor)
+    private_names.load_in_this_thread(tensor)
+    assert vars(tensor) == {"_sglang_runai_streamer_tensor": True}
+    assert not should_async_load(tensor)
+
+
+@pytest.mark.parametrize("is_deferred", [True, False])
+def test_parameters_are_filled_as_the_extra_config_says(url, expected, is_deferred, capsys):
+    text = json.dumps({"deferred": is_deferred, "storage_options": {}})
+    assert_equal(loaded(url, f"--model-loader-extra-config={text}"), expected)
+    assert ("straight into parameters" in capsys.readouterr().err) == is_deferred  # where SGLang writes its log
 
 
 def test_an_update_that_finds_nothing_leaves_the_model(url, expected):

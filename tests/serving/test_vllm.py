@@ -279,6 +279,34 @@ def test_options_come_from_the_extra_config(folder, expected):
     assert_equal(loaded(folder, model_loader_extra_config={"memory_limit_bytes": 1 << 20}), expected)
 
 
+@pytest.mark.parametrize("is_deferred", [True, False])
+def test_parameters_are_filled_as_the_extra_config_says(url, expected, is_deferred, caplog):
+    with caplog.at_level(logging.INFO, "streamer"):
+        assert_equal(loaded(url, model_loader_extra_config={"deferred": is_deferred}), expected)
+    assert ("straight into parameters" in caplog.text) == is_deferred
+
+
+def test_tensors_that_no_model_takes_have_data(url, folder):
+    config = config_of(url)
+    model = created(config)
+    tensors = get_model_loader(config.load_config).get_all_weights(config.model_config, model)
+    assert "load_weights" in vars(model)
+    assert_equal(dict(tensors), streamer.load(folder))
+    assert "load_weights" not in vars(model)
+
+
+def test_a_load_that_fails_leaves_the_model_s_own_loader(url, expected, monkeypatch):
+    config = config_of(url)
+    model = created(config)
+    fill(model, config)
+    with set_current_vllm_config(config), monkeypatch.context() as broken:
+        broken.setattr(type(model), "load_weights", lambda self, weights: [next(iter(weights)), 1 / 0])
+        with pytest.raises(ZeroDivisionError):
+            fill(model, config)
+    assert "load_weights" not in vars(model)
+    assert_equal(fill(model, config), expected)
+
+
 @pytest.mark.parametrize(
     ("place", "given", "limit"),
     [
@@ -298,7 +326,11 @@ def test_less_is_held_ahead(place, given, limit, monkeypatch):
 
 @pytest.mark.parametrize(
     ("extra", "told"),
-    [({"memory_limit_byte": 1}, "memory_limit_bytes"), ({"max_attempts": "many"}, "max_attempts")],
+    [
+        ({"memory_limit_byte": 1}, "memory_limit_bytes"),
+        ({"max_attempts": "many"}, "max_attempts"),
+        ({"deferred": "no"}, "deferred"),
+    ],
 )
 def test_a_wrong_extra_config(folder, extra, told):
     with pytest.raises(streamer.OptionError, match=told):

@@ -86,6 +86,7 @@ def test_a_draft_of_multi_token_prediction(tmp_path, s3_server, reports, monkeyp
     expected = loaded(folder, "safetensors", **DRAFT)
     assert_equal(loaded(url, "runai_streamer", **DRAFT), expected)
     assert_equal(loaded(url, **DRAFT), expected)
+    assert_equal(loaded(url, model_loader_extra_config={"deferred": False}, **DRAFT), expected)
     whole = streamer.load(folder)
     not_read = {name for name in whole if name.startswith("model.layers.")}
     assert len(not_read) == 4

@@ -1,0 +1,321 @@
+"""Tensors of a checkpoint that come later.
+
+A deferred tensor knows its name, dtype, shape and place in the checkpoint, and has no bytes. Views and copies of it are
+deferred, too. A copy of it into another tensor is recorded (`streamer.integrations.serving.recorder`). Any other
+operation reads the elements of this view at once, and goes on with data.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from streamer.core.tensors import torch_private_names
+from streamer.core.tensors.torch_modes import normal_tensors
+
+if TYPE_CHECKING:
+    from streamer.core.checkpoint.catalog import ShardTensor
+    from streamer.integrations.serving.recorder import Recorder
+
+__all__ = ["Copy", "Deferred", "StoredTensor", "all_tensors", "expanded", "is_plain", "kind_of"]
+
+_aten = torch.ops.aten
+_COPY, _IS_PINNED = _aten.copy_.default, _aten.is_pinned.default
+_COPIES = torch_private_names.copies(torch)
+_VIEWS = torch_private_names.views_without_alias(torch)
+_OF_SHAPE = {  # of their first argument, these need no bytes
+    _aten.empty_like.default,
+    _aten.zeros_like.default,
+    _aten.ones_like.default,
+    _aten.full_like.default,
+    _aten.new_empty.default,
+    _aten.new_zeros.default,
+    _aten.new_ones.default,
+    _aten.new_full.default,
+}
+_kinds: dict[Any, str] = {}
+
+
+def kind_of(operation: Any) -> str:
+    """Return ``"view"``, ``"copy_"``, ``"clone"``, ``"composite"`` (made of others) or ``"other"``."""
+    kind = _kinds.get(operation)
+    if kind is None:
+        kind = "view" if operation.is_view or operation in _VIEWS else "other"
+        if torch_private_names.is_composite(torch, operation):
+            kind = "composite"
+        elif operation is _COPY:
+            kind = "copy_"
+        elif operation in _COPIES:
+            kind = "clone"
+        _kinds[operation] = kind
+    return kind
+
+
+class Copy(NamedTuple):
+    """A region of a tensor, and the deferred tensor that is copied into it; both have one shape."""
+
+    destination: torch.Tensor
+    deferred: Deferred
+
+
+class Casts(NamedTuple):
+    """The dtypes to which elements are cast, one after the other, and the device on which they then are."""
+
+    dtypes: tuple[torch.dtype, ...]
+    device: torch.device
+
+
+_AS_STORED = Casts((), torch.device("cpu"))
+
+
+class StoredTensor(NamedTuple):
+    """A tensor of a checkpoint, from which deferred tensors read.
+
+    Attributes:
+        name: Its name.
+        checkpoint: The `PlannedCheckpoint` that has it.
+        recorder: What records copies of it.
+        wanted: Its place.
+    """
+
+    name: str
+    checkpoint: Any
+    recorder: Recorder
+    wanted: ShardTensor
+
+
+class _Memory:
+    """What a deferred tensor and its views have in common: the stored tensor, or a copy of another deferred tensor.
+
+    Attributes:
+        whole: All elements of the memory, as the arguments of `Deferred.late_made`.
+        value: The elements, after an operation has changed one of them in place; None before that.
+    """
+
+    def __init__(self, stored: StoredTensor, form: torch.Tensor, view: torch.Tensor, casts: Casts) -> None:
+        self.whole = stored, form, view, casts
+        self.value: torch.Tensor | None = None
+
+    def change(self, why: str) -> None:
+        """Read all elements, because an operation is about to change some of them."""
+        if self.value is None:
+            self.value = Deferred.late_made(*self.whole, self).read_original(why)
+
+
+class Deferred(torch.Tensor):
+    """A tensor whose bytes come later.
+
+    Attributes:
+        late_stored: The tensor of the checkpoint.
+        late_memory: What this tensor shares with its views.
+        late_form: A meta tensor, whose geometry is that of this tensor in its memory.
+        late_view: A meta tensor, whose geometry and dtype are those of the elements in the stored tensor.
+        late_casts: What becomes of the stored elements.
+        late_value: The elements, once they were read; None before that.
+    """
+
+    __torch_function__ = torch_private_names.without_torch_function(torch)
+    late_stored: StoredTensor
+    late_memory: _Memory
+    late_form: torch.Tensor
+    late_view: torch.Tensor
+    late_casts: Casts
+    late_value: torch.Tensor | None
+
+    @staticmethod
+    def of(stored: StoredTensor, form: torch.Tensor) -> Deferred:
+        """Return all of a stored tensor; `form` is a meta tensor of its shape and dtype, which several may share."""
+        return Deferred.late_made(stored, form, form, _AS_STORED, None)
+
+    @staticmethod
+    def late_made(
+        stored: StoredTensor, form: torch.Tensor, view: torch.Tensor, casts: Casts, memory: _Memory | None
+    ) -> Deferred:
+        """Return a deferred tensor; without a memory, it begins one of its own."""
+        with normal_tensors():
+            made: Deferred = torch_private_names.tensor_without_bytes(torch, Deferred, form, casts.device)
+        made.late_stored, made.late_value = stored, None
+        made.late_memory = memory or _Memory(stored, form, view, casts)
+        made.late_form, made.late_view, made.late_casts = form, view, casts
+        return made
+
+    @property
+    def is_read(self) -> bool:
+        """Whether the elements are there."""
+        return self.late_value is not None or self.late_memory.value is not None
+
+    def read_now(self, why: str) -> torch.Tensor:
+        """Return the elements: those that operations have changed, or as they are stored."""
+        changed = self.late_memory.value
+        if changed is not None:
+            first = self.late_form.storage_offset() * self.element_size()  # the memory begins with its first element
+            elements = changed.as_strided((_reach(changed),), (1,)).view(self.dtype)
+            return elements.as_strided(self.shape, self.stride(), first // self.element_size())
+        if self.late_value is None:
+            self.late_value = self.read_original(why)
+        return self.late_value
+
+    def read_original(self, why: str) -> torch.Tensor:
+        """Read the elements as they are stored, in the layout of this tensor."""
+        with torch_private_names.without_dispatch_modes(torch), normal_tensors(), torch.no_grad():
+            made = torch.empty(self.shape, dtype=self.dtype, device=self.device)
+            self.late_stored.recorder.read_alone(Copy(made, self), why)
+            if made.stride() == self.stride():
+                return made
+            once = tuple(slice(0, 1) if stride == 0 else slice(None) for stride in self.stride())
+            laid_out = torch.empty(_reach(self.late_form), dtype=self.dtype, device=self.device)
+            laid_out.as_strided(made[once].shape, self.stride()).copy_(made[once])
+            return laid_out.as_strided(self.shape, self.stride())
+
+    def late_view_of(self, operation: Any, arguments: Sequence[Any], named: dict[str, Any]) -> Any:
+        """Return a view, or several: the operation is run on meta tensors; None if it cannot be recorded."""
+        try:
+            forms = operation(self.late_form, *arguments, **named)
+        except (RuntimeError, NotImplementedError):
+            return None  # and the operation raises on the elements, too
+        if not _are_views(forms, self.late_form):
+            return None
+        try:
+            views = forms if self.late_view is self.late_form else operation(self.late_view, *arguments, **named)
+        except (RuntimeError, NotImplementedError):
+            views = None
+        is_recast = bool(self.late_casts.dtypes) and _first(forms).dtype != self.dtype
+        if views is None or is_recast or not _are_views(views, self.late_view):
+            self.late_memory.change(str(operation))  # a view of the copy that is none of the stored tensor
+            return operation(self.read_now(str(operation)), *arguments, **named)
+        values = None if self.late_value is None else operation(self.late_value, *arguments, **named)
+        if not isinstance(forms, (list, tuple)):
+            return self._late_like(forms, views, values)
+        each = zip(forms, views, values or [None] * len(forms), strict=True)
+        return [self._late_like(*one) for one in each]
+
+    def _late_like(self, form: torch.Tensor, view: torch.Tensor, value: torch.Tensor | None) -> Deferred:
+        made = Deferred.late_made(self.late_stored, form, view, self.late_casts, self.late_memory)
+        made.late_value = value
+        return made
+
+    def late_copy_of(self, operation: Any, named: dict[str, Any]) -> Deferred | None:
+        """Return a copy, in another dtype, layout or on another device; None if it cannot be recorded."""
+        if named.get("layout") not in (None, torch.strided) or self.is_read:
+            return None
+        of_meta = {key: value for key, value in named.items() if key in ("dtype", "memory_format")}
+        form = operation(self.late_form, **of_meta)
+        dtypes = self.late_casts.dtypes if form.dtype == self.dtype else (*self.late_casts.dtypes, form.dtype)
+        casts = Casts(dtypes, torch.device(named.get("device") or self.device))
+        return Deferred.late_made(self.late_stored, form, self.late_view, casts, None)
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]  # torch describes its function as a method
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Record what can be recorded; for any other operation, read the elements."""
+        del types
+        named = kwargs or {}
+        kind = kind_of(func)
+        if kind == "composite":
+            return func.decompose(*args, **named)
+        first = args[0] if args else None
+        if isinstance(first, cls):
+            made = first._late_result(func, kind, args[1:], named)
+            if made is not None:
+                return made
+        elif kind == "copy_" and not args[1].is_read and is_plain(first):
+            return args[1].late_stored.recorder.copy_at_once(first, args[1])
+        for position in torch_private_names.written_positions(func):
+            for each in all_tensors(args[position : position + 1]):
+                if isinstance(each, cls):
+                    each.late_memory.change(str(func))
+        why = str(func)
+        return func(*_read_all(args, why), **{key: _read_all(value, why) for key, value in named.items()})
+
+    def _late_result(self, func: Any, kind: str, arguments: Sequence[Any], named: dict[str, Any]) -> Any:
+        if kind == "view":
+            return self.late_view_of(func, arguments, named)
+        if kind == "clone":
+            return self.late_copy_of(func, named)
+        if func is _IS_PINNED:
+            return False
+        if func in _OF_SHAPE:
+            form = torch.empty_like(self.late_form)
+            return func(form, *arguments, **{"dtype": self.dtype, "device": self.device, **named})
+        return None
+
+    # These methods reach no `__torch_dispatch__`: without a method here, they raise, see no bytes or end the process.
+
+    def numpy(self, *, force: bool = False) -> Any:
+        """As of a tensor with data."""
+        return self.read_now("numpy").numpy(force=force)
+
+    def tolist(self) -> Any:
+        """As of a tensor with data."""
+        return self.read_now("tolist").tolist()
+
+    def data_ptr(self) -> int:
+        """As of a tensor with data."""
+        return self.read_now("data_ptr").data_ptr()
+
+    def untyped_storage(self) -> torch.UntypedStorage:
+        """As of a tensor with data."""
+        return self.read_now("untyped_storage").untyped_storage()
+
+    def share_memory_(self) -> Any:
+        """As of a tensor with data."""
+        return self.read_now("share_memory_").share_memory_()  # type: ignore[no-untyped-call]
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self.read_now("pickle").__reduce_ex__(protocol)  # type: ignore[no-untyped-call]
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return copy.deepcopy(self.read_now("deepcopy"), memo)
+
+    def __dlpack__(self, **named: Any) -> Any:
+        return self.read_now("dlpack").__dlpack__(**named)
+
+    def __repr__(self, **_: Any) -> str:  # type: ignore[override]  # torch's argument does not matter
+        return f"<Deferred {self.late_stored.name!r} {self.dtype} {list(self.shape)}>"
+
+
+def _first(result: Any) -> torch.Tensor:
+    first: torch.Tensor = result[0] if isinstance(result, (list, tuple)) else result
+    return first
+
+
+def _are_views(result: Any, form: torch.Tensor) -> bool:
+    """Whether results of an operation on a meta tensor share its memory; in inference mode, `reshape` may copy."""
+    if isinstance(result, (list, tuple)) and not result:
+        return True
+    of_result, own = _first(result).untyped_storage(), form.untyped_storage()
+    return torch_private_names.address_of_storage(of_result) == torch_private_names.address_of_storage(own)
+
+
+def _reach(form: torch.Tensor) -> int:
+    """Return the number of elements from the first to the last of a tensor, in its memory."""
+    return 1 + sum((size - 1) * stride for size, stride in zip(form.shape, form.stride(), strict=True))
+
+
+def is_plain(tensor: Any) -> bool:
+    """Whether a tensor is one of torch's own, or of a subclass that leaves operations as they are."""
+    return type(tensor).__torch_dispatch__ is torch.Tensor.__torch_dispatch__ and tensor.layout is torch.strided
+
+
+def _read_all(value: Any, why: str) -> Any:
+    if isinstance(value, Deferred):
+        return value.read_now(why)
+    return type(value)(_read_all(each, why) for each in value) if isinstance(value, (list, tuple)) else value
+
+
+def expanded(deferred: Deferred, shape: Sequence[int]) -> Any:
+    """Return a view of another shape, as ``copy_`` makes it; None if the shape does not fit."""
+    return deferred.late_view_of(_aten.expand.default, (list(shape),), {})
+
+
+def all_tensors(values: Iterable[Any]) -> Iterator[torch.Tensor]:
+    """Yield the tensors among the arguments of an operation."""
+    for each in values:
+        if isinstance(each, torch.Tensor):
+            yield each
+        elif isinstance(each, (list, tuple)):
+            yield from all_tensors(each)

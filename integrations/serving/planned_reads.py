@@ -1,0 +1,275 @@
+"""A checkpoint whose tensors are read after a model's loaders have said which parts they keep, in one planned read.
+
+A part that is one range of bytes, and is kept as it is stored, is read straight into its place. For any other part, the
+range that holds it is read, and the part is copied out of it, with its casts. Ranges that overlap are read once.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import replace
+from itertools import count
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+
+from streamer._checkpoint_headers import OpenedCheckpoint, framework_for, open_checkpoint, wanted_tensors
+from streamer._load import WholeRead, collected
+from streamer.core.checkpoint.catalog import ShardTensor
+from streamer.core.checkpoint.destinations import LEAST_PIECE_BYTES
+from streamer.core.checkpoint.targets import match_targets
+from streamer.core.format.header import TensorEntry
+from streamer.core.outages.counters import EarlierCounters
+from streamer.core.quoting import counted, printable, size_text
+from streamer.core.request.request import Request
+from streamer.core.tensors.torch_modes import normal_tensors, outside_captures
+from streamer.integrations.serving.deferred_tensors import Copy, Deferred, StoredTensor
+from streamer.integrations.serving.recorder import Recorder
+
+__all__ = ["PlannedCheckpoint"]
+
+# Loaders compute with scales, shapes and heads: small tensors are read ahead, all together. If larger ones were, each
+# rank would read the scales of all experts.
+MOST_EAGER_BYTES = 4 << 10
+LARGEST_RANGE_BYTES = 32 << 20  # of a range that is read to copy parts out of it: it takes memory beside the parameters
+
+
+_Dim: TypeAlias = tuple[int, int, int]  # of a copy: stride in the stored tensor, size, stride in the destination
+
+
+class PlannedCheckpoint:
+    """An open checkpoint; its text says what was read.
+
+    Attributes:
+        read_bytes: What was read so far, in bytes of tensors.
+        direct_bytes: The part of them that was read straight into its place.
+    """
+
+    def __init__(self, request: Request) -> None:
+        self._checkpoint = open_checkpoint(request, any_format=True)
+        # Each read gets the whole deadline, and its own report.
+        self._checkpoint = self._changed(began=None, earlier=EarlierCounters())
+        self._checkpoint.logs_reads = False  # one line says what all reads have read
+        self._checkpoint.stages = {}
+        self._wanted = wanted_tensors(self._checkpoint, request)
+        self._library = framework_for(request)
+        self._progress, self._began = request.progress, time.monotonic()
+        self.read_bytes = self.direct_bytes = 0
+
+    def _changed(self, **settings: Any) -> OpenedCheckpoint:
+        """Return the open checkpoint with other settings."""
+        changed = copy.copy(self._checkpoint)
+        changed.settings = replace(changed.settings, **settings)
+        return changed
+
+    def __str__(self) -> str:
+        size, direct = size_text(self.read_bytes), size_text(self.direct_bytes)
+        what = f"{counted(len(self._wanted), 'tensor')}, {size} read, {direct} of it straight into parameters"
+        return f"{printable(self._checkpoint.label)}: {what}, in {time.monotonic() - self._began:.2f} s"
+
+    @property
+    def is_deferrable(self) -> bool:
+        """Whether parts of tensors can be read: nothing is encrypted, or compared with digests of whole tensors."""
+        opened = self._checkpoint
+        if opened.format_name != "safetensors" or opened.is_sealed:
+            return False
+        return opened.verification(self._wanted) is None
+
+    def tensors(self, recorder: Recorder) -> Generator[tuple[str, torch.Tensor], None, None]:
+        """Yield the tensors in file order: small ones with data, the others deferred."""
+        recorder.checkpoints.append(self)
+        small = [each for each in self._wanted if each.entry.end - each.entry.begin <= MOST_EAGER_BYTES]
+        data: dict[str, torch.Tensor] = {}
+        if small:
+            gap_bytes = min(self._checkpoint.settings.coalesce_gap_bytes, MOST_EAGER_BYTES)  # each rank reads them
+            opened = self._changed(share="off", coalesce_gap_bytes=gap_bytes)
+            data = collected(WholeRead(opened, small, self._library, progress=False))
+            self.read_bytes += sum(each.entry.end - each.entry.begin for each in small)
+        forms: dict[tuple[tuple[int, ...], str], torch.Tensor] = {}  # the layers of a model are alike
+        for each in self._wanted:
+            entry = each.entry
+            if entry.name in data:
+                yield entry.name, data.pop(entry.name)
+                continue
+            kind = entry.shape, entry.dtype
+            if kind not in forms:
+                with normal_tensors():
+                    shape, dtype = self._library.shape(entry), self._library.dtype(entry)
+                    forms[kind] = torch.empty(shape, dtype=dtype, device="meta")
+            yield entry.name, Deferred.of(StoredTensor(entry.name, self, recorder, each), forms[kind])
+
+    @outside_captures
+    def fill(self, copies: Sequence[Copy], *, is_last: bool = False) -> None:
+        """Make copies whose destinations do not overlap, in one read."""
+        gap_bytes = self._checkpoint.settings.coalesce_gap_bytes
+        numbers = count()
+        parts = sorted(part for each in copies for part in _Cutting(each, gap_bytes, numbers).parts())
+        direct, staged = dict[str, torch.Tensor](), dict[str, _Range]()
+        wanted = list[ShardTensor]()
+        for number, each in enumerate(_ranges_of(parts)):
+            name = f"{each.parts[0].name} #{number}"
+            wanted.append(ShardTensor(each.shard, TensorEntry(name, "U8", (each.size_bytes,), each.begin, each.end)))
+            if len(each.parts) == 1 and each.parts[0].is_direct:
+                direct[name] = each.parts[0].region.view(-1).view(torch.uint8)
+                self.direct_bytes += each.size_bytes
+            else:
+                staged[name] = each
+            self.read_bytes += each.size_bytes
+        if wanted:
+            self._read(wanted, direct, staged, is_last=is_last)
+
+    def _read(
+        self, wanted: list[ShardTensor], direct: dict[str, torch.Tensor], staged: dict[str, _Range], *, is_last: bool
+    ) -> None:
+        # Ranks share their last read with others of their node. Other reads happen at other moments in each rank.
+        checkpoint = self._checkpoint if is_last else self._changed(share="off")
+        progress = self._progress if is_last else False
+        in_place = [each for each in wanted if each.entry.name in direct]
+        _, targets = match_targets(in_place, direct, self._library)
+        try:
+            with WholeRead(checkpoint, wanted, self._library, targets=targets, progress=progress) as read:
+                for name, tensor in read:
+                    if name in staged:
+                        staged[name].copy_out(tensor)
+            targets.states.check_unchanged()
+        finally:
+            targets.lock.release()
+
+
+class _Part(NamedTuple):
+    """A range of bytes of a shard, and the elements in it that are copied; sorted by place.
+
+    Attributes:
+        shard: The number of the shard.
+        begin: The first byte.
+        number: A number of its own, so that sorting compares nothing else.
+        end: The byte after the last.
+        name: The tensor.
+        shape: The shape of the elements, from the longest stride to the shortest.
+        strides: Their strides, in elements; the first one is at `begin`.
+        dtype: Their dtype.
+        region: Where they are copied to: of the same shape.
+        casts: The dtypes to which they are cast, one after the other.
+    """
+
+    shard: int
+    begin: int
+    number: int
+    end: int
+    name: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: torch.dtype
+    region: torch.Tensor
+    casts: tuple[torch.dtype, ...]
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether the bytes of the range are those of the region."""
+        if self.casts or self.dtype != self.region.dtype or not self.region.is_contiguous():
+            return False
+        return self.end - self.begin == self.region.nbytes and self.strides == self.region.stride()
+
+
+class _Cutting:
+    """Cuts one copy into parts: long runs of bytes that lie apart are read alone, and other ranges are not too long."""
+
+    def __init__(self, wanted: Copy, gap_bytes: int, numbers: Iterator[int]) -> None:
+        self._copy, self._gap_bytes, self._numbers = wanted, gap_bytes, numbers
+        destination, deferred = wanted
+        self._view, self._stored = deferred.late_view, deferred.late_stored.wanted
+        self._is_same = not deferred.late_casts.dtypes and self._view.dtype == destination.dtype
+        self._item_bytes = self._view.element_size()
+
+    def parts(self) -> Iterator[_Part]:
+        """Yield the parts."""
+        destination, view = self._copy.destination, self._view
+        sizes = zip(view.stride(), view.shape, destination.stride(), strict=True)
+        dims = sorted((each for each in sizes if each[1] != 1), key=lambda each: -each[0])
+        yield from self._cut(int(view.storage_offset()), int(destination.storage_offset()), dims)
+
+    def _cut(self, first: int, place: int, dims: list[_Dim]) -> Iterator[_Part]:
+        """Cut the elements from `first` in the stored tensor, which go to `place` in the destination's memory."""
+        step = self._step(dims)
+        if step is None:
+            yield self._part(first, place, dims)
+            return
+        (stride, size, there), inner = dims[0], dims[1:]
+        for at in range(0, size, step):
+            count_here = min(step, size - at)
+            outer = [(stride, count_here, there)] if count_here > 1 else []
+            yield from self._cut(first + at * stride, place + at * there, outer + inner)
+
+    def _step(self, dims: list[_Dim]) -> int | None:
+        """Return how many positions of the first dimension a part gets; None if it is not cut."""
+        run, levels = 1, list(dims)
+        while levels and levels[-1][0] == run and (levels[-1][2] == run or not self._is_same):
+            run *= levels.pop()[1]
+        if not levels:
+            return None if self._is_same else self._slab(dims)
+        is_long = run * self._item_bytes >= LEAST_PIECE_BYTES
+        is_apart = (levels[-1][0] - run) * self._item_bytes > self._gap_bytes
+        return 1 if is_long and (self._is_same or is_apart) else self._slab(dims)
+
+    def _slab(self, dims: list[_Dim]) -> int | None:
+        if not dims or _reach(dims) * self._item_bytes <= LARGEST_RANGE_BYTES:
+            return None
+        stride, size, _ = dims[0]
+        step = max(1, LARGEST_RANGE_BYTES // (stride * self._item_bytes))
+        return step if step < size else None
+
+    def _part(self, first: int, place: int, dims: list[_Dim]) -> _Part:
+        destination, casts = self._copy.destination, self._copy.deferred.late_casts.dtypes
+        begin = self._stored.entry.begin + first * self._item_bytes
+        shape, strides = tuple(size for _, size, _ in dims), tuple(stride for stride, _, _ in dims)
+        region = destination.as_strided(shape, [there for _, _, there in dims], place)
+        end = begin + _reach(dims) * self._item_bytes
+        name, number = self._stored.entry.name, next(self._numbers)
+        return _Part(self._stored.shard, begin, number, end, name, shape, strides, self._view.dtype, region, casts)
+
+
+def _reach(dims: Sequence[_Dim]) -> int:
+    return 1 + sum((size - 1) * stride for stride, size, _ in dims)
+
+
+class _Range(NamedTuple):
+    """A range of bytes of a shard that is read once, for the parts in it."""
+
+    shard: int
+    begin: int
+    end: int
+    parts: list[_Part]
+
+    @property
+    def size_bytes(self) -> int:
+        """The length of the range."""
+        return self.end - self.begin
+
+    def copy_out(self, read: torch.Tensor) -> None:
+        """Copy the parts to their regions, out of the bytes of the range."""
+        for part in self.parts:
+            piece = read[part.begin - self.begin : part.end - self.begin]
+            if piece.data_ptr() % part.dtype.itemsize:
+                piece = piece.clone()
+            elements = piece.view(part.dtype)
+            elements = elements.as_strided(part.shape, part.strides, elements.storage_offset())
+            for dtype in part.casts:
+                elements = elements.to(dtype)
+            with torch.inference_mode(part.region.is_inference()):  # such a tensor is only written so
+                part.region.copy_(elements)
+
+
+def _ranges_of(parts: Sequence[_Part]) -> Iterator[_Range]:
+    """Join sorted parts whose bytes overlap."""
+    joined = list[_Part]()
+    end = 0
+    for each in parts:
+        if joined and (each.shard != joined[0].shard or each.begin >= end):
+            yield _Range(joined[0].shard, joined[0].begin, end, joined)
+            joined = []
+        end = max(end, each.end) if joined else each.end
+        joined.append(each)
+    if joined:
+        yield _Range(joined[0].shard, joined[0].begin, end, joined)

@@ -1,0 +1,230 @@
+"""Records where a model's loaders copy deferred tensors, and fills all of that in one read, or what an operation needs.
+
+Guarantees: an operation in the recorder's thread that reads or writes a region that waits for its bytes fills it first.
+Regions that are written twice are filled in the order of the writes. If the load fails, what was recorded is dropped.
+
+Not seen are calls that take a parameter's memory without an operation of torch (``numpy``, ``data_ptr``): call
+`Recorder.fill` before such code.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any
+
+import torch
+
+from streamer.core.log import OwnLogger
+from streamer.core.quoting import size_text
+from streamer.core.tensors import torch_private_names
+from streamer.core.tensors.shared_memory import Elements
+from streamer.integrations.serving.deferred_tensors import Copy, Deferred, all_tensors, expanded, is_plain, kind_of
+
+__all__ = ["Recorder"]
+
+_log = OwnLogger()
+
+_PROCESS = "process_weights_after_loading"
+_MOST_NAMED = 8  # views in a line of the log
+
+
+class Recorder(torch_private_names.dispatch_mode(torch)):  # type: ignore[misc]
+    """Records copies of deferred tensors in this thread, and fills what an operation needs.
+
+    Attributes:
+        early_bytes: What was read before the end, because an operation needed it: name and operation to bytes.
+        early_fills: How often recorded copies were made before the end.
+        copies: How many copies were recorded.
+        checkpoints: The checkpoints whose tensors are copied; each says as a text what was read.
+        is_active: Whether a load runs whose copies are recorded.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_active = False
+        self._forget()
+        self._pending: dict[int, list[Copy]] = {}  # by storage, in the order of the copies
+        self._lock = threading.RLock()
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:  # else torch puts one more function around each operation
+        return False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Record a copy; before any other operation, fill what it reads or writes."""
+        del types
+        named, kind = kwargs or {}, kind_of(func)
+        if kind == "composite":  # in inference mode, such operations arrive whole
+            with self:
+                return func.decompose(*args, **named)
+        if kind == "view":  # of a parameter, too: it reads no element
+            return func(*args, **named)
+        first: Any = args[0] if args else None
+        if kind == "copy_" and type(args[1]) is Deferred and not args[1].is_read and type(first) is not Deferred:
+            if first.is_meta:
+                return first
+            if self._record(first, args[1]):
+                return first
+        if self._pending:
+            for each in all_tensors((*args, *named.values())):
+                if type(each) is not Deferred:
+                    self.settle(each)
+        return func(*args, **named)
+
+    def _record(self, destination: torch.Tensor, deferred: Deferred) -> bool:
+        """Record a copy; return False if it has to be made now."""
+        if not is_plain(destination) or destination.is_neg() or destination.is_conj():
+            return False
+        if destination.shape != deferred.shape:
+            deferred = expanded(deferred, destination.shape)
+        if type(deferred) is not Deferred:
+            return False  # the shapes do not fit, and the copy raises
+        # Another tensor of the same memory: a loader may give the parameter other memory afterwards.
+        region = torch_private_names.alias(torch, destination)
+        key = torch_private_names.address_of_storage(region.untyped_storage())
+        with self._lock:
+            self._pending.setdefault(key, []).append(Copy(region, deferred))
+            self.copies += 1
+        return True
+
+    def settle(self, tensor: torch.Tensor) -> None:
+        """Fill what is recorded, if a part of this tensor waits for it."""
+        if tensor.is_meta or tensor.layout is not torch.strided or not is_plain(tensor) or not tensor.numel():
+            return
+        key = torch_private_names.address_of_storage(tensor.untyped_storage())
+        with self._lock:
+            if any(_meet(tensor, each.destination) for each in self._pending.get(key, ())):
+                self.early_fills += 1
+                self.fill()
+
+    def filled_before(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function that fills what is recorded before it runs."""
+
+        @wraps(function)
+        def filled(*arguments: Any, **named: Any) -> Any:
+            self.early_fills += bool(self._pending)
+            self.fill()
+            return function(*arguments, **named)
+
+        return filled
+
+    def fill(self, *, is_last: bool = False) -> None:
+        """Make all copies that are recorded; if that fails, the others are dropped."""
+        with self._lock, torch_private_names.without_dispatch_modes(torch), torch.no_grad():
+            pending, self._pending = self._pending, {}
+            waves: dict[int, list[Copy]] = {}
+            for copies in pending.values():
+                for number, each in zip(_turns(copies), copies, strict=True):
+                    waves.setdefault(number, []).append(each)
+            for _, wave in sorted(waves.items()):
+                by_checkpoint: dict[int, list[Copy]] = {}
+                for each in wave:
+                    by_checkpoint.setdefault(id(each.deferred.late_stored.checkpoint), []).append(each)
+                for group in by_checkpoint.values():
+                    group[0].deferred.late_stored.checkpoint.fill(group, is_last=is_last)
+
+    def copy_at_once(self, destination: torch.Tensor, deferred: Deferred) -> torch.Tensor:
+        """Copy in another thread, or after the end: earlier copies into this region come first."""
+        if destination.is_meta:
+            return destination
+        self.settle(destination)
+        if destination.shape != deferred.shape:
+            return destination.copy_(deferred.read_now("copy_"))
+        self.read_alone(Copy(destination, deferred))
+        return destination
+
+    def read_alone(self, one: Copy, why: str | None = None) -> None:
+        """Make one copy that is not recorded; name it in `early_bytes` with the reason, if there is one."""
+        with self._lock, torch_private_names.without_dispatch_modes(torch), torch.no_grad():
+            if one.destination.numel():
+                one.deferred.late_stored.checkpoint.fill([one])
+        if why is not None:
+            self.early_bytes[f"{one.deferred.late_stored.name}: {why}"] += one.deferred.late_view.nbytes
+
+    def _forget(self) -> None:
+        self.early_bytes = Counter[str]()
+        self.early_fills = self.copies = 0
+        self.checkpoints: list[Any] = []
+
+    @contextmanager
+    def around(self, model: Any) -> Iterator[None]:
+        """Record one load in a ``with`` block; at its end, fill the parameters, or drop the record if it raises."""
+        self._forget()
+        self.is_active = True
+        try:
+            with self, _filled_before_processing(model, self):
+                yield
+            self.fill(is_last=True)
+            _read_kept(model)
+        except BaseException:
+            _log.warning("The load failed: parameters hold old, new, or partly new values until another load succeeds")
+            raise
+        finally:
+            self.is_active = False
+            with self._lock:
+                self._pending = {}
+        for each in self.checkpoints:
+            _log.info("%s", each)
+        if self.early_bytes:
+            most = "; ".join(f"{what} ({size_text(size)})" for what, size in self.early_bytes.most_common(_MOST_NAMED))
+            _log.info("%d views were read at once, for loaders that compute: %s", len(self.early_bytes), most)
+
+
+@contextmanager
+def _filled_before_processing(model: Any, recorder: Recorder) -> Iterator[None]:
+    """Fill what is recorded before the engine processes a layer within the load: kernels take parameters by address."""
+    modules = model.modules() if isinstance(model, torch.nn.Module) else ()
+    methods = {id(each): each for each in (getattr(module, "quant_method", None) for module in modules)}
+    wrapped = [each for each in methods.values() if callable(getattr(each, _PROCESS, None))]
+    before = [vars(each).get(_PROCESS) for each in wrapped]
+    for each in wrapped:
+        setattr(each, _PROCESS, recorder.filled_before(getattr(each, _PROCESS)))
+    try:
+        yield
+    finally:
+        for each, own in zip(wrapped, before, strict=True):
+            if own is None:
+                delattr(each, _PROCESS)
+            else:
+                setattr(each, _PROCESS, own)
+
+
+def _meet(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors have a byte in common; True if that takes too long to find out."""
+    first, second = Elements.of(one), Elements.of(other)
+    (_, begin, end), (_, other_begin, other_end) = first.span(), second.span()
+    if end <= other_begin or other_end <= begin:
+        return False
+    ranges, other_ranges = first.ranges(), second.ranges()
+    return ranges is None or other_ranges is None or ranges.meets(other_ranges)
+
+
+def _turns(copies: Sequence[Copy]) -> list[int]:
+    """Number copies into one storage: one that writes the bytes of an earlier one has a higher number."""
+    turns = [0] * len(copies)
+    spans = sorted((*Elements.of(each.destination).span()[1:], at) for at, each in enumerate(copies))
+    overlapping = list[tuple[int, int]]()
+    reaching = list[tuple[int, int]]()
+    for begin, end, at in spans:
+        reaching = [(other_end, other) for other_end, other in reaching if other_end > begin]
+        for _, other in reaching:
+            if _meet(copies[at].destination, copies[other].destination):
+                overlapping.append((min(at, other), max(at, other)))
+        reaching.append((end, at))
+    for earlier, later in sorted(overlapping, key=lambda pair: pair[::-1]):
+        turns[later] = max(turns[later], turns[earlier] + 1)
+    return turns
+
+
+def _read_kept(model: Any) -> None:
+    """Read the deferred tensors that have become parameters or buffers."""
+    for module in model.modules() if isinstance(model, torch.nn.Module) else ():
+        for name, each in [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]:
+            if isinstance(each, Deferred):
+                data = each.read_now("kept by the model")
+                is_parameter = isinstance(each, torch.nn.Parameter)
+                setattr(module, name, torch.nn.Parameter(data, each.requires_grad) if is_parameter else data)

@@ -1,0 +1,558 @@
+"""Deferred tensors: whatever a loader does with them, the parameters are those that tensors with data give."""
+
+from __future__ import annotations
+
+import copy
+import io
+import logging
+import pickle
+import threading
+
+import pytest
+import safetensors.torch
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import streamer
+from streamer.core.request.request import Request
+from streamer.integrations.serving import planned_reads, recorder
+from streamer.integrations.serving.planned_reads import PlannedCheckpoint
+from streamer.integrations.serving.recorder import Recorder
+
+E4M3 = torch.float8_e4m3fn
+
+
+def tensors():
+    generator = torch.Generator().manual_seed(0)
+    made = {name: torch.randn(8, 12, generator=generator) for name in "qkv"}
+    made["half"] = torch.randn(6, 10, generator=generator).to(torch.bfloat16)
+    made["odd"] = torch.randn(3, generator=generator).to(E4M3)  # the tensors behind it are at odd bytes
+    made["experts"] = torch.randn(4, 6, 8, generator=generator)
+    made["packed"] = torch.randint(-(2**31), 2**31 - 1, (8, 4), generator=generator, dtype=torch.int32)
+    made["scalar"] = torch.tensor(2.5)
+    made["none"] = torch.zeros(0, 4)
+    return made
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("deferred")
+    safetensors.torch.save_file(tensors(), path / "model.safetensors")
+    return path
+
+
+@pytest.fixture(autouse=True)
+def _all_are_deferred(monkeypatch):
+    monkeypatch.setattr(planned_reads, "MOST_EAGER_BYTES", 0)
+
+
+class Loads:
+    """Both loads of one loader, a function that takes the tensors and returns the parameters that it filled."""
+
+    def __init__(self, folder, loader, model=None):
+        self.recorder, self.checkpoint = Recorder(), PlannedCheckpoint(Request(uri=str(folder), progress=False))
+        assert self.checkpoint.is_deferrable
+        with self.recorder.around(model):
+            self.found = loader(dict(self.checkpoint.tensors(self.recorder)))
+        self.expected = loader(tensors())
+
+    def assert_equal(self):
+        assert len(self.found) == len(self.expected)
+        for found, expected in zip(self.found, self.expected, strict=True):
+            assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
+            assert torch.equal(*(each.contiguous().view(-1).view(torch.uint8) for each in (found, expected)))
+
+
+def whole(w):
+    made = torch.nn.Parameter(torch.zeros(8, 12), requires_grad=False)
+    made.data.copy_(w["q"])
+    return [made]
+
+
+def fused(w):
+    made = torch.nn.Parameter(torch.zeros(24, 12), requires_grad=False)
+    for at, name in enumerate("qkv"):
+        made.data.narrow(0, at * 8, 8).copy_(w[name])
+    return [made]
+
+
+def rows_of_a_rank(w):
+    made = torch.zeros(12, 12)
+    for at, name in enumerate("qkv"):
+        made[at * 4 : at * 4 + 4].copy_(w[name].narrow(0, 4, 4))
+    return [made]
+
+
+def columns_of_a_rank(w):
+    made = torch.zeros(8, 6)
+    made.copy_(w["q"].narrow(1, 6, 6))
+    return [made]
+
+
+def one_tensor_that_is_divided(w):
+    made = [torch.zeros(2, 12) for _ in range(4)]
+    for each, part in zip(made, w["q"].chunk(4), strict=True):
+        each.copy_(part)
+    query, key = w["k"].split([6, 2])
+    return [*made, torch.zeros(6, 12).copy_(query), torch.zeros(2, 12).copy_(key)]
+
+
+def columns_of_a_fused_parameter(w):
+    made = torch.zeros(8, 36)
+    for at, name in enumerate("qkv"):
+        made[:, at * 12 : at * 12 + 12] = w[name]
+    return [made]
+
+
+def experts(w):
+    gate_up, down = torch.zeros(4, 6, 8), torch.zeros(4, 8, 3)
+    for at in range(4):
+        gate_up[at, :3].copy_(w["experts"][at].narrow(0, 3, 3))
+        gate_up.data[at].narrow(0, 3, 3).copy_(w["experts"].select(0, at)[:3])
+        down[at] = w["experts"][at].t().narrow(1, 0, 3)
+    return [gate_up, down]
+
+
+def fused_experts(w):
+    return [torch.zeros(4, 3, 8).copy_(w["experts"][:, 3:]), torch.zeros(4, 8, 6).copy_(w["experts"].transpose(1, 2))]
+
+
+def tied(w):
+    made = torch.zeros(8, 12)
+    made.copy_(w["q"])
+    return [made, torch.zeros(8, 12).copy_(w["q"]), torch.zeros(4, 12).copy_(w["q"][2:6])]
+
+
+def casts(w):
+    return [
+        torch.zeros(8, 12, dtype=torch.bfloat16).copy_(w["q"]),
+        torch.zeros(6, 10).copy_(w["half"]),
+        torch.zeros(8, 12).copy_(w["q"].to(torch.float16)),  # rounded on its way
+        torch.zeros(8, 12).copy_(w["q"].to(torch.float16).float()),
+        torch.zeros(8, 12, dtype=torch.float64).copy_(w["k"].half().to("cpu").t().contiguous().t()),
+        torch.zeros(3).copy_(w["odd"]),
+    ]
+
+
+def other_bits(w):
+    return [
+        torch.zeros(6, 10, dtype=torch.int16).copy_(w["half"].view(torch.int16)),
+        torch.zeros(8, 16, dtype=torch.uint8).copy_(w["packed"].view(torch.uint8)),
+        torch.zeros(8, 4, dtype=torch.uint8).copy_(w["packed"].view(torch.uint8)[:, 3:7]),
+        torch.zeros(8, 4, dtype=torch.uint8).copy_(w["packed"].t().contiguous().view(torch.uint8)[0].view(8, 4)),
+    ]
+
+
+def shapes(w):
+    assert w["q"].shape == (8, 12)
+    assert w["q"].is_contiguous()
+    assert not w["q"].t().is_contiguous()
+    assert (w["half"].dtype, w["half"].numel(), w["half"].ndim) == (torch.bfloat16, 60, 2)
+    return [
+        torch.zeros(1, 96, 1).copy_(w["q"].view(-1).unsqueeze(0).unsqueeze(-1)),
+        torch.zeros(4, 2, 12).copy_(w["q"].reshape(4, 2, 12)),
+        torch.zeros(96).copy_(w["q"].t().reshape(-1)),
+        torch.zeros(8, 12).copy_(w["q"].contiguous()),
+        torch.zeros(12, 8).copy_(w["q"].T.clone()),
+        torch.zeros(8, 12).copy_(torch.stack(w["q"].unbind(0))),
+        torch.zeros(4, 12).copy_(w["q"][::2]),
+        torch.empty_like(w["q"]).fill_(1),
+        w["half"].new_zeros(3),
+        torch.zeros(2, 4, 6, 8).copy_(w["experts"]),  # broadcast
+        torch.zeros(8, 12).copy_(w["q"][0].expand(8, 12)),
+        torch.zeros(3, 8).copy_(w["experts"][1][3:, :].clone().clone().view(24).view(3, 8)),
+        torch.zeros(0, 4).copy_(w["none"]),
+    ]
+
+
+def scalars(w):
+    made = torch.zeros(5)
+    made[1] = w["scalar"]
+    made[2].copy_(w["scalar"])
+    made[3] = w["q"][2, 3]
+    made.data[4:].fill_(w["scalar"].item())
+    return [made]
+
+
+def computed(w):
+    return [
+        w["q"] + w["k"],
+        torch.cat([w["q"], w["v"]]),
+        w["q"].abs().max(),
+        torch.zeros(8, 12).copy_(w["q"].flip(0)),
+        torch.where(w["q"] > 0, w["q"], w["k"]),
+        torch.tensor(w["q"].tolist()),
+        torch.from_numpy(w["q"].numpy().copy()),
+        pickle.loads(pickle.dumps(w["q"])),
+        copy.deepcopy(w["k"]),
+        torch.tensor(float(w["scalar"])),
+        torch.tensor([w["q"].data_ptr() > 0, bool(w["scalar"] > 2), w["q"].is_pinned(), repr(w["q"]) != ""]),
+        torch.utils.dlpack.from_dlpack(w["q"].t()).clone(),
+        w["half"].float().repeat_interleave(2, 0),
+        torch.tensor(w["q"].untyped_storage().nbytes()),
+        w["q"][1:].untyped_storage().nbytes() and w["q"][1:, 2:].numpy().sum() + torch.zeros(1),
+        torch.zeros(8, 12).copy_(w["q"].share_memory_()),
+        torch.load(saved(w["q"])),
+    ]
+
+
+def saved(tensor):
+    file = io.BytesIO()
+    torch.save(tensor, file)
+    file.seek(0)
+    return file
+
+
+def a_parameter_read_in_the_middle(w):
+    made, other, third = torch.zeros(8, 12), torch.zeros(8, 12), torch.zeros(8, 12)
+    made.copy_(w["q"])
+    other.copy_(made.clone())
+    third.copy_(w["k"])
+    third.data.neg_()
+    made[2:4].mul_(2)
+    return [made, other, third, -made, torch.cat([made, third])]
+
+
+def a_parameter_written_twice(w):
+    made, rows, columns = torch.zeros(8, 12), torch.zeros(8, 12), torch.zeros(8, 12)
+    made.copy_(w["q"])
+    made.copy_(w["k"])
+    rows.copy_(w["q"])
+    rows[2:5].copy_(w["k"][:3])
+    rows[4:6].copy_(w["v"][:2])
+    rows[0] = 7
+    columns[:, :6] = w["q"][:, :6]
+    columns[:, 6:] = w["k"][:, :6]
+    columns[3:5, 4:8] = w["v"][:2, :4]
+    return [made, rows, columns]
+
+
+def data_beside_a_region_that_waits(w):
+    made = torch.zeros(10, 12)
+    made[:8].copy_(w["q"])
+    made[8:].fill_(3)
+    made[8:, 2:4].copy_(torch.ones(2, 2))
+    return [made]
+
+
+def parameters_of_one_memory(w):
+    made = torch.zeros(8, 12)
+    same = made.view(12, 8)
+    made.copy_(w["q"])
+    half = same[:6] * 2
+    same[6:].copy_(w["k"].view(12, 8)[:6])
+    return [made, half, same]
+
+
+def a_tensor_changed_in_place(w):
+    before, copied, after = torch.zeros(4, 12), torch.zeros(8, 12), torch.zeros(8, 12)
+    view, cast = w["q"][2:6], w["q"].double()
+    before.copy_(view)
+    w["q"].mul_(2)
+    copied.copy_(cast)
+    after.copy_(w["q"])
+    w["k"][1] = 5
+    w["k"][:, 0].copy_(w["v"][:, 1])
+    cast.add_(1)
+    return [
+        before,
+        copied,
+        after,
+        torch.zeros(4, 12).copy_(view),
+        torch.zeros(8, 12).copy_(w["k"]),
+        torch.zeros(8, 12).copy_(cast),
+        torch.zeros(8, 12).copy_(w["k"].clone()),
+        torch.zeros(8, 24).view(torch.int16).copy_(w["k"].view(torch.int16).repeat(1, 2)),
+    ]
+
+
+def parameters_that_get_other_memory(w):
+    made = torch.nn.Parameter(torch.zeros(8, 12), requires_grad=False)
+    made.data.copy_(w["q"])
+    made.data = made.data.t().contiguous()
+    other = torch.nn.Parameter(torch.zeros(8, 12), requires_grad=False)
+    other.copy_(w["k"])
+    kept = other.data
+    other.data = torch.ones(2)
+    return [made, kept, other]
+
+
+def the_device_meta(w):
+    made = torch.zeros(8, 12, device="meta")
+    made.copy_(w["q"])
+    return [torch.zeros(made.shape)]
+
+
+def in_inference_mode(w):
+    with torch.inference_mode():
+        made = torch.zeros(4, 24)
+        made.copy_(w["q"].reshape(4, 24))
+        cast = torch.zeros(12, 8).copy_(w["k"].t().reshape(12, 8).to(torch.float16))
+        return [
+            made,
+            cast,
+            torch.zeros(96).copy_(w["v"].t().reshape(96)),
+            torch.zeros(8, 12).copy_(w["v"].contiguous()),
+        ]
+
+
+def in_a_thread(w):
+    made = torch.zeros(8, 12)
+    made.copy_(w["q"])
+    on_its_own = torch.zeros(8, 12)
+
+    def run():
+        made[2:4].copy_(w["k"][:2])
+        on_its_own.copy_(w["v"].t().contiguous().t())
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    return [made, on_its_own]
+
+
+RECORDED = [
+    whole,
+    fused,
+    rows_of_a_rank,
+    columns_of_a_rank,
+    one_tensor_that_is_divided,
+    columns_of_a_fused_parameter,
+    experts,
+    fused_experts,
+    tied,
+    casts,
+    a_parameter_written_twice,
+    a_parameter_read_in_the_middle,
+    data_beside_a_region_that_waits,
+    parameters_that_get_other_memory,
+    in_a_thread,
+    the_device_meta,
+]
+ALSO_COMPUTED = [
+    other_bits,
+    shapes,
+    scalars,
+    computed,
+    parameters_of_one_memory,
+    a_tensor_changed_in_place,
+    in_inference_mode,
+]
+
+
+@pytest.mark.parametrize("loader", RECORDED)
+def test_what_loaders_do_is_recorded(folder, loader):
+    loads = Loads(folder, loader)
+    loads.assert_equal()
+    assert not loads.recorder.early_bytes
+
+
+@pytest.mark.parametrize("loader", ALSO_COMPUTED)
+def test_anything_else_reads_the_view(folder, loader):
+    Loads(folder, loader).assert_equal()
+
+
+@pytest.mark.parametrize("loader", [*RECORDED, *ALSO_COMPUTED])
+def test_small_tensors_have_data(folder, loader, monkeypatch):
+    monkeypatch.setattr(planned_reads, "MOST_EAGER_BYTES", 200)
+    Loads(folder, loader).assert_equal()
+
+
+@pytest.mark.parametrize("loader", [*RECORDED, *ALSO_COMPUTED])
+def test_long_ranges_are_cut(folder, loader, monkeypatch):
+    monkeypatch.setattr(planned_reads, "LEAST_PIECE_BYTES", 16)
+    monkeypatch.setattr(planned_reads, "LARGEST_RANGE_BYTES", 40)
+    Loads(folder, loader).assert_equal()
+
+
+@pytest.mark.parametrize(
+    ("loader", "read", "direct"),
+    [
+        (whole, 384, 384),
+        (fused, 3 * 384, 3 * 384),
+        (rows_of_a_rank, 3 * 192, 3 * 192),
+        (columns_of_a_rank, 384 - 24, 0),  # one range, from the first of its bytes to the last
+        (one_tensor_that_is_divided, 2 * 384, 2 * 384),
+        (tied, 384, 0),  # read once
+        (the_device_meta, 0, 0),
+    ],
+)
+def test_only_what_is_kept_is_read(folder, loader, read, direct):
+    loads = Loads(folder, loader)
+    assert (loads.checkpoint.read_bytes, loads.checkpoint.direct_bytes) == (read, direct)
+
+
+def test_all_is_one_read(folder, monkeypatch):
+    reads = []
+    original = planned_reads.WholeRead
+    monkeypatch.setattr(planned_reads, "WholeRead", lambda *a, **n: reads.append(original(*a, **n)) or reads[-1])
+    Loads(folder, lambda w: fused(w) + columns_of_a_rank(w) + casts(w)).assert_equal()
+    assert len(reads) == 2  # of small tensors, and of all others
+
+
+def test_a_tensor_that_is_kept_is_read_when_it_is_used(folder):
+    kept = []
+    loads = Loads(folder, lambda w: kept.append(w["q"][1:3]) or fused(w))
+    loads.assert_equal()
+    made = torch.zeros(2, 12)
+    made.copy_(kept[0])
+    assert torch.equal(made, kept[1])
+    assert torch.equal(kept[0] + 1, kept[1] + 1)
+
+
+def test_a_parameter_that_is_deferred_is_read(folder):
+    model = torch.nn.Linear(12, 8)
+
+    def loader(w):
+        model.weight = torch.nn.Parameter(w["q"], requires_grad=False)
+        model.register_buffer("scale", w["half"][1:])
+        return []
+
+    Loads(folder, loader, model)  # the second load has data
+    recorded, checkpoint = Recorder(), PlannedCheckpoint(Request(uri=str(folder), progress=False))
+    with recorded.around(model):
+        loader(dict(checkpoint.tensors(recorded)))
+    assert type(model.weight) is torch.nn.Parameter
+    assert torch.equal(model.weight, tensors()["q"])
+    assert type(model.scale) is torch.Tensor
+    assert torch.equal(model.scale, tensors()["half"][1:])
+
+
+def test_a_loader_that_raises_leaves_the_parameters_and_the_mode(folder, caplog):
+    made = torch.zeros(8, 12)
+
+    def loader(w):
+        made.copy_(w["q"])
+        raise KeyError("no such parameter")
+
+    with caplog.at_level(logging.WARNING, "streamer"), pytest.raises(KeyError, match="no such parameter"):
+        Loads(folder, loader)
+    assert "old, new, or partly new" in caplog.text
+    assert not made.any()
+    Loads(folder, fused).assert_equal()
+
+
+@pytest.mark.parametrize("shape", [(8, 11), (9, 12), (12,)])
+def test_a_shape_that_does_not_fit_raises_as_with_data(folder, shape):
+    with pytest.raises(RuntimeError) as of_data:
+        torch.zeros(shape).copy_(tensors()["q"])
+    with pytest.raises(RuntimeError) as found:
+        Loads(folder, lambda w: torch.zeros(shape).copy_(w["q"]))
+    assert str(found.value) == str(of_data.value)
+
+
+def test_a_read_that_fails_is_an_error_of_the_load(folder, tmp_path):
+    path = tmp_path / "model.safetensors"
+    path.write_bytes((folder / "model.safetensors").read_bytes())
+
+    def loader(w):
+        path.write_bytes(path.read_bytes()[:-100])
+        return fused(w)
+
+    with pytest.raises(streamer.StorageError):
+        Loads(tmp_path, loader)
+
+
+class Quantization:
+    """Takes a parameter by its address, as kernels do."""
+
+    def __init__(self):
+        self.seen = []
+
+    def process_weights_after_loading(self, layer):
+        self.seen.append(layer.weight.detach().numpy().copy())
+
+
+def test_a_layer_is_filled_before_it_is_processed(folder):
+    model = torch.nn.Sequential(torch.nn.Linear(12, 8), torch.nn.Linear(12, 8))
+    for each in model:
+        each.quant_method = Quantization()
+
+    def loader(w):
+        for layer, name in zip(model, "qk", strict=True):
+            layer.weight.data.copy_(w[name])
+            layer.quant_method.process_weights_after_loading(layer)
+        return []
+
+    loads = Loads(folder, loader, model)
+    assert loads.recorder.early_fills == 2
+    for layer, name in zip(model, "qk", strict=True):
+        assert (layer.quant_method.seen[0] == tensors()[name].numpy()).all()
+        assert "process_weights_after_loading" not in vars(layer.quant_method)
+
+
+def test_what_loaders_compute_with_is_named(folder, caplog):
+    with caplog.at_level(logging.INFO, "streamer"):
+        Loads(folder, lambda w: [w["q"][2:4].abs()])
+    assert "1 views were read at once, for loaders that compute: q: aten.abs.default (96.0 B)" in caplog.text
+    assert "9 tensors, 96.0 B read" in caplog.text
+
+
+@pytest.mark.parametrize("how", [{"verify": "auto"}, {"verify": "manifest"}])
+def test_a_load_that_compares_digests_of_whole_tensors_is_not_deferred(folder, how, tmp_path):
+    path = tmp_path / "model.safetensors"
+    path.write_bytes((folder / "model.safetensors").read_bytes())
+    streamer.write_manifest(str(path))
+    assert not PlannedCheckpoint(Request(uri=str(path), progress=False, **how)).is_deferrable or how["verify"] == "auto"
+
+
+VIEWS = [
+    lambda each, n: each.narrow(n % each.ndim, n % each.shape[n % each.ndim], 1 + n % 2) if each.ndim else each,
+    lambda each, n: each.transpose(n % each.ndim, -1) if each.ndim else each,
+    lambda each, n: each.select(n % each.ndim, n % each.shape[n % each.ndim]) if each.ndim else each,
+    lambda each, n: each.unsqueeze(n % (each.ndim + 1)),
+    lambda each, n: each[:: 1 + n % 3] if each.ndim else each,
+    lambda each, n: each.reshape(-1),
+    lambda each, n: each.contiguous(),
+    lambda each, n: each.to([torch.float16, torch.float64, torch.bfloat16][n % 3]),
+    lambda each, n: each.clone(),
+    lambda each, n: each.expand(2, *each.shape),
+    lambda each, n: each.chunk(2)[-1] if each.ndim else each,
+    lambda each, n: each.squeeze(),
+    lambda each, n: each.view(torch.int16),
+]
+
+
+@given(
+    chains=st.lists(
+        st.tuples(
+            st.sampled_from(["q", "k", "half", "experts"]),
+            st.lists(st.tuples(st.integers(0, len(VIEWS) - 1), st.integers(0, 7)), max_size=5),
+            st.tuples(st.integers(0, 3), st.integers(0, 40), st.sampled_from([torch.float32, torch.bfloat16])),
+        ),
+        min_size=1,
+        max_size=6,
+    ),
+    is_inference=st.booleans(),
+)
+def test_any_chain_of_views_into_any_region(folder, chains, is_inference):
+    def loader(w):
+        parameters = [torch.zeros(3000, dtype=dtype) for dtype in (torch.float32, torch.bfloat16)]
+        with torch.inference_mode(is_inference):
+            for name, views, (kind, begin, dtype) in chains:
+                tensor = w[name]
+                for number, n in views:
+                    try:
+                        tensor = VIEWS[number](tensor, n)
+                    except RuntimeError:
+                        continue
+                if tensor.numel() > 700:
+                    continue
+                parameter = parameters[dtype is torch.bfloat16]
+                region = parameter[begin : begin + tensor.numel() * 2 ** (kind == 1)]
+                region = region[::2] if kind == 1 else region
+                if kind == 2 and tensor.ndim == 2:
+                    region.view(tensor.shape[::-1]).t().copy_(tensor)
+                else:
+                    region.view(tensor.shape).copy_(tensor)
+        return parameters
+
+    Loads(folder, loader).assert_equal()
+
+
+def test_regions_are_compared_exactly():
+    one = torch.zeros(8, 12)
+    assert not recorder._meet(one[:, :6], one[:, 6:])
+    assert recorder._meet(one[:, :7], one[:, 6:])
+    assert not recorder._meet(one[:4], one[4:])

@@ -1,0 +1,136 @@
+"""Fills models in the processes of a tensor-parallel vLLM, and says what each rank read of them.
+
+    python ranks_of_models.py RANKS FOLDER_OR_URL=FOLDER …
+
+Each model is loaded twice: from the first place by our loader, and from the folder by vLLM's own. vLLM is imported
+once; the ranks are forks, joined by gloo. A line of JSON for each rank and model.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from vllm.config import VllmConfig, set_current_vllm_config
+from vllm.distributed import init_distributed_environment, initialize_model_parallel
+from vllm.distributed.parallel_state import destroy_model_parallel
+from vllm.engine.arg_utils import EngineArgs
+from vllm.model_executor.model_loader import get_model_loader
+from vllm.model_executor.model_loader.reload.inplace import reload_weights
+from vllm.plugins import load_general_plugins
+from vllm_engine import ARGUMENTS
+
+from streamer.integrations.serving.recorder import Recorder
+
+OF_EXPERTS = ("mixtral", "qwen3_moe")
+RECORDERS: list[Recorder] = []
+_around = Recorder.around
+
+
+@contextmanager
+def _noted(recorder: Recorder, model: Any) -> Any:
+    RECORDERS.append(recorder)
+    with _around(recorder, model):
+        yield
+
+
+Recorder.around = _noted  # type: ignore[method-assign,assignment]
+
+
+def main(ranks: int, pairs: list[str]) -> None:
+    load_general_plugins()
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    children = []
+    for rank in range(ranks):
+        child = os.fork()
+        if child == 0:
+            run(rank, ranks, f"tcp://127.0.0.1:{port}", pairs)
+            os._exit(0)
+        children.append(child)
+    if any(os.waitpid(child, 0)[1] for child in children):
+        sys.exit("a rank failed")
+
+
+def run(rank: int, ranks: int, address: str, pairs: list[str]) -> None:
+    torch.set_num_threads(1)
+    for number, pair in enumerate(pairs):
+        place, folder = pair.split("=")
+        for is_expert_parallel in (False, True) if Path(folder).name in OF_EXPERTS else (False,):
+            config = config_of(place, "streamer", ranks, is_expert_parallel)
+            with set_current_vllm_config(config):
+                if not number and not is_expert_parallel:
+                    init_distributed_environment(ranks, rank, address, rank, backend="gloo")
+                else:
+                    destroy_model_parallel()
+                initialize_model_parallel(ranks, 1)
+            theirs = config_of(folder, "safetensors", ranks, is_expert_parallel)
+            report(rank, Path(folder).name, is_expert_parallel, config, theirs)
+
+
+def config_of(place: str, load_format: str, ranks: int, is_expert_parallel: bool) -> VllmConfig:
+    return EngineArgs(
+        model=place,
+        load_format=load_format,
+        tensor_parallel_size=ranks,
+        enable_expert_parallel=is_expert_parallel and ranks > 1,
+        enable_ep_weight_filter=is_expert_parallel and ranks > 1,
+        distributed_executor_backend="mp",
+        **ARGUMENTS,
+    ).create_engine_config()
+
+
+def report(rank: int, name: str, is_expert_parallel: bool, ours: VllmConfig, theirs: VllmConfig) -> None:
+    RECORDERS.clear()
+    model, expected = filled(ours), dict(filled(theirs).named_parameters())
+    found = dict(model.named_parameters())
+    different = [each for each in expected if not torch.equal(found[each], expected[each])]
+    recorder = next(each for each in RECORDERS if any("s3://" in str(one) for one in each.checkpoints))
+    kept = {each.untyped_storage().data_ptr(): each.untyped_storage().nbytes() for each in expected.values()}
+    line = {
+        "rank": rank,
+        "model": name + " experts" * is_expert_parallel,
+        "is_complete": found.keys() == expected.keys(),
+        "different": different,
+        "kept_bytes": sum(kept.values()),
+        "read_bytes": sum(each.read_bytes for each in recorder.checkpoints),
+        "direct_bytes": sum(each.direct_bytes for each in recorder.checkpoints),
+        "early": dict(recorder.early_bytes),
+        "early_fills": recorder.early_fills,
+    }
+    if (
+        not is_expert_parallel and "mo" not in name and "mix" not in name
+    ):  # experts need a kernel of a GPU to be reloaded
+        line["reloaded"] = reloaded(model, ours, expected)
+    os.write(1, (json.dumps(line) + "\n").encode())  # whole, beside the lines of others
+
+
+def filled(config: VllmConfig) -> torch.nn.Module:
+    with set_current_vllm_config(config):
+        loader = get_model_loader(config.load_config)
+        model = loader.create_model(vllm_config=config, model_config=config.model_config)
+        loader.load_weights(model, config.model_config)
+    return model
+
+
+def reloaded(model: torch.nn.Module, config: VllmConfig, expected: dict[str, torch.Tensor]) -> bool:
+    """Fill the parameters with zeros, and reload; say whether they are right again."""
+    with torch.no_grad():
+        for each in model.parameters():
+            each.zero_()
+    with set_current_vllm_config(config):
+        reload_weights(config, model, None, None, is_checkpoint_format=True)
+    found = dict(model.named_parameters())
+    return all(torch.equal(found[name], each) for name, each in expected.items())
+
+
+if __name__ == "__main__":
+    sys.path[:0] = [str(Path(__file__).parents[1])]
+    main(int(sys.argv[1]), sys.argv[2:])
