@@ -4,8 +4,8 @@
 
 Rows: each rank alone; the group together, which reads each byte once; the same with slices of a tensor-parallel rank;
 and Run:ai with RUNAI_STREAMER_DIST=1. Guarantees: each load of whole tensors keeps all of them and compares them with
-the files. The clock starts at a barrier, after all ranks have finished their imports, and stops when the last rank has
-ended. `sent` is the number of bytes that passed the server's link, headers included.
+the files. The clock starts when all ranks have finished their imports, and stops when the last one has ended. `sent` is
+the number of bytes that passed the server's link, headers included.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ import argparse
 import json
 import os
 import re
-import statistics
-import subprocess
 import sys
 import time
 from dataclasses import replace
@@ -28,8 +26,8 @@ sys.path[:0] = [str(HERE.parent / "tests")]
 from bench_load import targets  # noqa: E402
 from checkpoint import expected_tensors, make_or_reuse  # noqa: E402
 from contestants import Target  # noqa: E402
-from measure import MASK, tensor_digest  # noqa: E402
 from nginx_origin import NginxOrigin  # noqa: E402
+from rank_processes import Ranks, answer, in_turn, print_rows, request_of_parent  # noqa: E402
 from servers.tcp_proxy import TcpProxy, http_requests  # noqa: E402
 
 ROWS = (
@@ -71,10 +69,10 @@ def loaded(row: str, target: Target, rank: int, ranks: int) -> dict[str, Any]:
 
 
 def rank() -> None:
-    """Load once in one process, and print the time and the digests of the tensors."""
+    """Load once all ranks are ready; one process."""
     import torch.distributed as dist
 
-    request = json.loads(sys.stdin.readline())
+    request = request_of_parent()
     own, ranks, row = request["rank"], request["ranks"], request["row"]
     dist.init_process_group("gloo", rank=own, world_size=ranks, store=dist.FileStore(request["store"], ranks))
     import streamer
@@ -86,56 +84,27 @@ def rank() -> None:
 
         assert runai_model_streamer
         assert runai_model_streamer_s3
-    dist.barrier()
-    began = time.perf_counter()
-    tensors = loaded(row, Target(**request["target"]), own, ranks)
-    seconds = time.perf_counter() - began
-    digests = [tensor_digest(name, tensor) for name, tensor in tensors.items()]
-    found = {"bytes": sum(size for size, _ in digests), "digest": sum(value for _, value in digests) & MASK}
-    print(json.dumps({"seconds": seconds, **found, "tensors": len(tensors)}), flush=True)
-    dist.barrier()
-    os._exit(0)  # a loader may leave threads running
+    answer(lambda: loaded(row, Target(**request["target"]), own, ranks))
 
 
 def measure(row: str, shards: list[Path], arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """Run one round; return the seconds of the slowest rank and the bytes that the server sent."""
+    """Run one round; return the seconds until the last rank has ended, and the bytes that the server sent."""
     store = folder / f"store-{time.monotonic_ns()}"
+    extra = {"RUNAI_STREAMER_DIST": "1", "GLOO_SOCKET_IFNAME": "lo", "RUNAI_STREAMER_CONCURRENCY": "4"}
     with (
         NginxOrigin(folder.parent) as origin,
         TcpProxy(origin.http_port, http_requests, bytes_per_s=arguments.link) as link,
     ):
         target = replace(targets("http", shards, origin), endpoint=f"http://127.0.0.1:{link.port}")
-        extra = {"RUNAI_STREAMER_DIST": "1", "GLOO_SOCKET_IFNAME": "lo", "RUNAI_STREAMER_CONCURRENCY": "4"}
-        environment = os.environ | target.environment() | extra
-        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-        processes = [
-            subprocess.Popen([sys.executable, __file__, "--rank"], env=environment, **pipes)
-            for _ in range(arguments.ranks)
-        ]
         request = {"row": row, "ranks": arguments.ranks, "store": str(store), "target": vars(target)}
-        for number, process in enumerate(processes):
-            process.stdin.write(json.dumps({**request, "rank": number}) + "\n")
-            process.stdin.flush()
-        answers = [json.loads(process.communicate(timeout=600)[0].splitlines()[-1]) for process in processes]
-        sent_bytes = link.passed_bytes
+        requests = [{**request, "rank": number} for number in range(arguments.ranks)]
+        with Ranks(__file__, requests, os.environ | target.environment() | extra) as processes:
+            seconds, _ = processes.load()
+            sent_bytes = link.passed_bytes
+            if row not in PARTIAL:
+                processes.check(expected_tensors(shards))
     store.unlink(missing_ok=True)
-    expected = expected_tensors(shards)
-    for answer in answers if row not in PARTIAL else ():
-        assert {key: answer[key] for key in expected} == expected, row
-    return {"seconds": max(answer["seconds"] for answer in answers), "sent_bytes": sent_bytes}
-
-
-def report(results: dict[str, list[dict[str, Any]]], size_bytes: int, arguments: argparse.Namespace) -> None:
-    """Print the table."""
-    link = f"{arguments.link / 1e6:.0f} MB/s" if arguments.link else "unlimited"
-    print(f"{arguments.ranks} ranks, {size_bytes / 1e9:.2f} GB, link {link}, {os.cpu_count()} cores")
-    print(f"{'':30}{'median s':>10}{'best':>8}{'max':>8}{'sent / model':>14}")
-    for row, rounds in results.items():
-        seconds = [each["seconds"] for each in rounds]
-        sent = statistics.median(each["sent_bytes"] for each in rounds) / size_bytes
-        print(
-            f"{row:30}{statistics.median(seconds):10.2f}{min(seconds):8.2f}{max(seconds):8.2f}{sent:14.3f}", flush=True
-        )
+    return {"seconds": seconds, "sent_bytes": sent_bytes}
 
 
 def main() -> None:
@@ -154,11 +123,12 @@ def main() -> None:
     arguments.link = arguments.link or None
     folder = HERE.parent / ".bench" / f"model-{arguments.bytes}"
     shards = make_or_reuse(folder.resolve(), arguments.bytes, 4)
-    results: dict[str, list[dict[str, Any]]] = {row: [] for row in ROWS if arguments.only.search(row)}
-    for number in range(arguments.rounds):
-        for row in list(results)[:: -1 if number % 2 else 1]:
-            results[row].append(measure(row, shards, arguments, folder))
-    report(results, sum(path.stat().st_size for path in shards), arguments)
+    rows = [row for row in ROWS if arguments.only.search(row)]
+    results = in_turn(rows, arguments.rounds, lambda row: measure(row, shards, arguments, folder))
+    size_bytes = sum(path.stat().st_size for path in shards)
+    link = f"{arguments.link / 1e6:.0f} MB/s" if arguments.link else "unlimited"
+    print(f"{arguments.ranks} ranks, {size_bytes / 1e9:.2f} GB, link {link}, {os.cpu_count()} cores")
+    print_rows(results, {"sent / model": ("sent_bytes", size_bytes, ".3f")})
     if arguments.json:
         arguments.json.write_text(json.dumps(results, indent=1))
 

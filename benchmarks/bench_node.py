@@ -18,8 +18,6 @@ import argparse
 import json
 import os
 import re
-import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -30,13 +28,18 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "tests")]
 
 from bench_load import targets  # noqa: E402  its folder is no package
-from bench_share import peak_of  # noqa: E402
 from checkpoint import expected_tensors, make_or_reuse  # noqa: E402
 from contestants import Target  # noqa: E402
-from measure import MASK, tensor_digest  # noqa: E402
 from nginx_origin import NginxOrigin  # noqa: E402
+from rank_processes import Ranks, answer, in_turn, peak_of, print_rows, request_of_parent  # noqa: E402
 
 KINDS = ("share=node", "share=off", "Run:ai, DIST")
+COLUMNS = {
+    "CPU s/GB": ("cpu_seconds_per_gb", 1, ".2f"),
+    "sent": ("sent", 1, ".3f"),
+    "memory MB": ("memory_bytes", 1e6, ".0f"),
+    "kept MB": ("kept_bytes", 1e6, ".0f"),
+}
 
 
 class CountingOrigin(NginxOrigin):
@@ -69,7 +72,7 @@ def loaded(kind: str, target: Target) -> dict[str, Any]:
 
 def rank() -> None:
     """Load once the parent says so; one process."""
-    request = json.loads(sys.stdin.readline())
+    request = request_of_parent()
     kind, target = request["kind"], Target(**request["target"])
     if kind.startswith("Run:ai"):
         import runai_model_streamer
@@ -83,91 +86,28 @@ def rank() -> None:
         import torch  # noqa: F401  before the clock runs
 
         import streamer.backends.s3.store  # noqa: F401  the same
-    print("ready", flush=True)
-    sys.stdin.readline()
-    cpu_before = sum(os.times()[:2])
-    tensors = loaded(kind, target)
-    cpu_seconds = sum(os.times()[:2]) - cpu_before
-    print(json.dumps({"cpu_seconds": cpu_seconds}), flush=True)
-    sys.stdin.readline()  # the checks of one rank must not slow down the load of another
-    digests = [tensor_digest(name, tensor) for name, tensor in tensors.items()]
-    found = {"bytes": sum(size for size, _ in digests), "digest": sum(value for _, value in digests) & MASK}
-    print(json.dumps({"tensors": len(tensors), **found}), flush=True)
-    sys.stdin.readline()
-    os._exit(0)  # whatever a loader leaves running
-
-
-class Ranks:
-    """The processes of one round; a context manager that ends them."""
-
-    def __init__(self, kind: str, ranks: int, target: Target, store: str) -> None:
-        extra = {"LOCAL_WORLD_SIZE": str(ranks), "RUNAI_STREAMER_DIST": "1", "GLOO_SOCKET_IFNAME": "lo"}
-        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-        command = [sys.executable, __file__, "--rank"]
-        environment = os.environ | target.environment() | extra
-        self._processes = [subprocess.Popen(command, env=environment, **pipes) for _ in range(ranks)]
-        self.pids = [process.pid for process in self._processes]
-        for number, process in enumerate(self._processes):
-            request = {"kind": kind, "ranks": ranks, "rank": number, "store": store, "target": vars(target)}
-            process.stdin.write(json.dumps(request) + "\n")
-            process.stdin.flush()
-        assert self.lines() == ["ready\n"] * ranks, kind
-
-    def say(self, line: str) -> None:
-        """Send a line to all."""
-        for process in self._processes:
-            process.stdin.write(line + "\n")
-            process.stdin.flush()
-
-    def lines(self) -> list[str]:
-        """Wait for a line of each."""
-        return [process.stdout.readline() for process in self._processes]
-
-    def __enter__(self) -> Ranks:
-        return self
-
-    def __exit__(self, *failure: object) -> None:
-        for process in self._processes:
-            process.kill()
-            process.communicate()
+    answer(lambda: loaded(kind, target))
 
 
 def measure(kind: str, ranks: int, shards: list[Path], expected: dict[str, int]) -> dict[str, Any]:
     """Run one round."""
-    folder = shards[0].parent
-    with tempfile.TemporaryDirectory() as scratch, CountingOrigin(folder.parent) as origin:
+    extra = {"LOCAL_WORLD_SIZE": str(ranks), "RUNAI_STREAMER_DIST": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    with tempfile.TemporaryDirectory() as scratch, CountingOrigin(shards[0].parent.parent) as origin:
         target = targets("http", shards, origin)
-        with Ranks(kind, ranks, target, f"{scratch}/store") as processes:
+        request = {"kind": kind, "ranks": ranks, "store": f"{scratch}/store", "target": vars(target)}
+        requests = [{**request, "rank": number} for number in range(ranks)]
+        with Ranks(__file__, requests, os.environ | target.environment() | extra) as processes:
             with peak_of(processes.pids) as held:
-                began = time.perf_counter()
-                processes.say("go")
-                answers = [json.loads(line) for line in processes.lines()]
-                seconds = time.perf_counter() - began
+                seconds, answers = processes.load()
             sent_bytes = origin.sent_bytes()
-            processes.say("check")
-            for line in processes.lines():
-                got = json.loads(line)
-                assert got == {key: expected[key] for key in got}, (kind, got)
-    loaded_gb = ranks * expected["bytes"] / 1e9
+            processes.check(expected)
     return {
         "seconds": seconds,
-        "cpu_seconds_per_gb": sum(each["cpu_seconds"] for each in answers) / loaded_gb,
+        "cpu_seconds_per_gb": sum(each["cpu_seconds"] for each in answers) / (ranks * expected["bytes"] / 1e9),
         "sent": sent_bytes / expected["bytes"],
         "memory_bytes": held[1] - held[0],
         "kept_bytes": ranks * expected["bytes"],
     }
-
-
-def report(results: dict[str, list[dict[str, Any]]], size_gb: float) -> None:
-    """Print the table."""
-    print(f"S3 on loopback (nginx), {size_gb:.2f} GB, {os.cpu_count()} cores for the server and all processes")
-    print(f"{'':24}{'median s':>10}{'best':>8}{'max':>8}{'CPU s/GB':>10}{'sent':>8}{'memory MB':>11}{'kept MB':>9}")
-    for name, rounds in results.items():
-        keys = ("seconds", "cpu_seconds_per_gb", "sent", "memory_bytes", "kept_bytes")
-        seconds, cpu, sent, memory, kept = ([each[key] for each in rounds] for key in keys)
-        times = f"{statistics.median(seconds):10.2f}{min(seconds):8.2f}{max(seconds):8.2f}"
-        held = f"{statistics.median(memory) / 1e6:11.0f}{kept[0] / 1e6:9.0f}"
-        print(f"{name:24}{times}{statistics.median(cpu):10.2f}{max(sent):8.3f}{held}", flush=True)
 
 
 def main() -> None:
@@ -187,11 +127,11 @@ def main() -> None:
     expected = expected_tensors(shards)
     rows = {"1 x alone": ("share=off", 1)}
     rows |= {f"{ranks} x {kind}": (kind, int(ranks)) for ranks in arguments.ranks.split(",") for kind in KINDS}
-    results: dict[str, list[dict[str, Any]]] = {name: [] for name in rows if arguments.only.search(name)}
-    for number in range(arguments.rounds):
-        for name in list(results)[:: -1 if number % 2 else 1]:
-            results[name].append(measure(*rows[name], shards, expected))
-    report(results, expected["bytes"] / 1e9)
+    names = [name for name in rows if arguments.only.search(name)]
+    results = in_turn(names, arguments.rounds, lambda name: measure(*rows[name], shards, expected))
+    size_gb = expected["bytes"] / 1e9
+    print(f"S3 on loopback (nginx), {size_gb:.2f} GB, {os.cpu_count()} cores for the server and all processes")
+    print_rows(results, COLUMNS)
     if arguments.json:
         arguments.json.write_text(json.dumps(results, indent=1))
 

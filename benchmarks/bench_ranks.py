@@ -13,11 +13,9 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import statistics
-import subprocess
 import sys
-import time
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -26,6 +24,7 @@ from checkpoint import expected_tensors, make_or_reuse
 from contestants import CONTESTANTS, Target, environment_for
 from measure import bring_into_page_cache, drop_from_page_cache, touch_and_free
 from nginx_origin import NginxOrigin
+from rank_processes import Ranks, in_turn, print_rows, request_of_parent
 from run_one import run
 
 HERE = Path(__file__).resolve().parent
@@ -59,13 +58,13 @@ ROWS: dict[str, Rows] = {
 
 def rank() -> None:
     """Load once in one process, when the parent sends a line."""
-    request = json.loads(sys.stdin.readline())
+    request = request_of_parent()
     contestant = CONTESTANTS[request["row"]]
     contestant.import_all()
     touch_and_free(request["touch_bytes"], huge_pages=contestant.huge_pages)
     print("ready", flush=True)
     sys.stdin.readline()
-    print(json.dumps(run(contestant, Target(**request["target"]), 0)), flush=True)
+    print(json.dumps(run(contestant, Target(**request["target"]), 0)), flush=True)  # it checks the tensors, too
 
 
 def measure(place: str, name: str, target: Target, shards: list[Path], ranks: int) -> dict[str, Any]:
@@ -73,54 +72,16 @@ def measure(place: str, name: str, target: Target, shards: list[Path], ranks: in
     (drop_from_page_cache if place == "cold" else bring_into_page_cache)(shards)
     row, extra = ROWS[place][name]
     counted = {name: str(ranks) for name in LAUNCHED if name in extra}
-    environment = environment_for(CONTESTANTS[row], target) | extra | counted
-    command = [sys.executable, __file__, "--rank"]
-    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    processes = [subprocess.Popen(command, env=environment, **pipes) for _ in range(ranks)]
-    for process in processes:
-        size_bytes = sum(path.stat().st_size for path in shards)
-        process.stdin.write(json.dumps({"row": row, "target": vars(target), "touch_bytes": size_bytes}) + "\n")
-        process.stdin.flush()
-    assert {process.stdout.readline() for process in processes} == {"ready\n"}
-    began = time.perf_counter()
-    for process in processes:
-        process.stdin.write("go\n")
-        process.stdin.flush()
-    answers = [json.loads(process.stdout.readline()) for process in processes]
-    seconds = time.perf_counter() - began
+    size_bytes = sum(path.stat().st_size for path in shards)
+    request = {"row": row, "target": vars(target), "touch_bytes": size_bytes}
+    with Ranks(__file__, [request] * ranks, environment_for(CONTESTANTS[row], target) | extra | counted) as processes:
+        seconds, answers = processes.load()
     expected = expected_tensors(shards)
-    for process, answer in zip(processes, answers, strict=True):
-        process.communicate()
+    for answer in answers:
         assert {key: answer[key] for key in expected} == expected, name
     disk_bytes = sum(answer["disk_bytes"] for answer in answers)
     peak_bytes = sum(answer["peak_rss_bytes"] - answer["bytes"] for answer in answers)
     return {"seconds": seconds, "disk_bytes": disk_bytes, "peak_bytes": peak_bytes}
-
-
-def compare(
-    place: str, target: Target, shards: list[Path], arguments: argparse.Namespace
-) -> dict[str, list[dict[str, Any]]]:
-    """Run the rows of a place in turn, in each of `rounds` rounds."""
-    results: dict[str, list[dict[str, Any]]] = {name: [] for name in ROWS[place]}
-    for number in range(arguments.rounds):
-        for name in list(results)[:: -1 if number % 2 else 1]:
-            results[name].append(measure(place, name, target, shards, arguments.ranks))
-    return results
-
-
-def report(place: str, results: dict[str, list[dict[str, Any]]], shards: list[Path], ranks: int) -> None:
-    """Print the table of a place."""
-    size_gb = sum(path.stat().st_size for path in shards) / 1e9
-    print(f"{place}: {ranks} ranks, {size_gb:.2f} GB, {os.cpu_count()} cores")
-    print(f"{'':28}{'median s':>10}{'best':>8}{'max':>8}{'disk GB':>10}{'peak MB':>10}")
-    for name, rounds in results.items():
-        seconds = [each["seconds"] for each in rounds]
-        disk_gb, peak_mb = (
-            statistics.median(each[key] for each in rounds) / unit
-            for key, unit in (("disk_bytes", 1e9), ("peak_bytes", 1e6))
-        )
-        times = f"{statistics.median(seconds):10.2f}{min(seconds):8.2f}{max(seconds):8.2f}"
-        print(f"{name:28}{times}{disk_gb:10.2f}{peak_mb:10.0f}", flush=True)
 
 
 def main() -> None:
@@ -140,8 +101,12 @@ def main() -> None:
     results = {}
     for place in arguments.places.split(","):
         with NginxOrigin(folder.parent) if place == "http" else nullcontext() as origin:
-            results[place] = compare(place, targets(place, shards, origin), shards, arguments)
-        report(place, results[place], shards, arguments.ranks)
+            target = targets(place, shards, origin)
+            measure_row = partial(measure, place, target=target, shards=shards, ranks=arguments.ranks)
+            results[place] = in_turn(list(ROWS[place]), arguments.rounds, measure_row)
+        size_gb = sum(path.stat().st_size for path in shards) / 1e9
+        print(f"{place}: {arguments.ranks} ranks, {size_gb:.2f} GB, {os.cpu_count()} cores")
+        print_rows(results[place], {"disk GB": ("disk_bytes", 1e9, ".2f"), "peak MB": ("peak_bytes", 1e6, ".0f")})
     if arguments.json:
         arguments.json.write_text(json.dumps(results, indent=1))
 
