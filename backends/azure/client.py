@@ -82,28 +82,16 @@ class AzureFileSystem(AzureBlobFileSystem):  # type: ignore[misc]  # adlfs has n
 
 @dataclass(frozen=True)
 class Grant:
-    """A URL and headers that read one blob.
+    """A URL and headers that read one blob."""
 
-    Attributes:
-        url: The blob's URL; its query may be a SAS.
-        headers: Headers of every request.
-        expires_at_s: Unix time at which URL or headers expire; None if only Azure can tell.
-        may_be_renewed: The next grant may have another signature or token.
-    """
-
-    url: str = field(repr=False)
-    headers: Mapping[str, str] = field(repr=False)
-    expires_at_s: float | None = None
-    may_be_renewed: bool = True
+    url: str = field(repr=False)  # the blob's URL; its query may be a SAS
+    headers: Mapping[str, str] = field(repr=False)  # headers of every request
+    expires_at_s: float | None = None  # Unix time at which URL or headers expire; None if only Azure can tell
+    may_be_renewed: bool = True  # the next grant may have another signature or token
 
 
 class AzureClient:
-    """Sends requests about blobs, and makes the URLs and headers that read them, with one adlfs instance.
-
-    Attributes:
-        endpoint: The account's endpoint, without SAS.
-        transport: Uses the certificates and proxies that the options name.
-    """
+    """Sends requests about blobs, and makes the URLs and headers that read them, with one adlfs instance."""
 
     def __init__(self, url: AzureUrl, storage_options: Mapping[str, Any], limits: Limits = DEFAULT_LIMITS) -> None:
         options = filled_options(url, storage_options, set_variables())
@@ -116,6 +104,7 @@ class AzureClient:
             ) from None  # the text of the exception may repeat the options
         adlfs_client: Any = self._fs.service_client
         self._credential: Any = adlfs_client.credential
+        # The account's endpoint, without SAS.
         self.endpoint = str(adlfs_client.url).partition("?")[0].rstrip("/")  # the query may be a SAS
         if options.get("credential") is None and self._has_token:
             ask_azure_directly(self._credential)
@@ -123,7 +112,7 @@ class AzureClient:
         self._last_token: Any = None
         self._one_login = asyncio.Lock()
         _check_account(url, adlfs_client.account_name)
-        self.transport = _transport(options, limits)
+        self.transport = _transport(options, limits)  # uses the certificates and proxies that the options name
         _check_proxies(self.transport.proxies, self.endpoint)
         # The option `timeout` of adlfs is a limit of Azure's own; reads of data have the times of `Options`.
         self._of_requests = {"timeout": options["timeout"]} if options.get("timeout") else {}

@@ -117,20 +117,13 @@ _STATUSES: dict[int, _Row] = {
 
 @dataclass(frozen=True)
 class Request:
-    """The target of a request and its credential, for errors.
+    """The target of a request and its credential, for errors."""
 
-    Attributes:
-        uri: URL of the blob or folder, without secrets.
-        container: Its container.
-        account: The storage account, or None if the host does not name it.
-        credential: ``"account key"``, ``"SAS"`` or ``"token"``; None for anonymous requests.
-        sas_expires_at_s: Unix time at which the SAS expires; None without a SAS, or if the SAS holds no time.
-    """
-
-    uri: str
-    container: str
-    account: str | None
-    credential: str | None
+    uri: str  # URL of the blob or folder, without secrets
+    container: str  # its container
+    account: str | None  # the storage account, or None if the host does not name it
+    credential: str | None  # ``"account key"``, ``"SAS"`` or ``"token"``; None for anonymous requests
+    # Unix time at which the SAS expires; None without a SAS, or if the SAS holds no time.
     sas_expires_at_s: float | None = None
 
 

@@ -62,15 +62,10 @@ def streamer_source_kind() -> type[HttpSource]:
 
 
 class AzureStore:
-    """The blobs of one container, each named ``container/name``.
+    """The blobs of one container, each named ``container/name``."""
 
-    Attributes:
-        root: ``container/name`` of `uri`, without SAS.
-        server: The account's endpoint.
-    """
-
-    root: str
-    server: str
+    root: str  # ``container/name`` of `uri`, without SAS
+    server: str  # the account's endpoint
 
     def __init__(self, uri: str, storage_options: Mapping[str, Any], limits: Limits = DEFAULT_LIMITS) -> None:
         self._url = parse_url(uri)

@@ -30,19 +30,12 @@ _ENGINE_HEADERS = {"accept", "user-agent"}  # the engine sets these, so that loo
 
 @dataclass
 class Call:
-    """One call of the service client: the caller's values, and the attempts that the transport reports.
+    """One call of the service client: the caller's values, and the attempts that the transport reports."""
 
-    Attributes:
-        uri: The URL for messages, without secrets.
-        headers: The headers of a login with a token.
-        attempts: The attempts until the answer; None as long as there is no answer.
-        answer: The answer, as `described`.
-    """
-
-    uri: str
-    headers: Mapping[str, str] = field(repr=False)
-    attempts: Attempts | None = None
-    answer: str = ""
+    uri: str  # the URL for messages, without secrets
+    headers: Mapping[str, str] = field(repr=False)  # the headers of a login with a token
+    attempts: Attempts | None = None  # the attempts until the answer; None as long as there is no answer
+    answer: str = ""  # the answer, as `described`
 
 
 @dataclass(frozen=True)

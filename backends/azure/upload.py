@@ -38,16 +38,7 @@ _Answer = TypeVar("_Answer")
 
 
 class AzureUpload(ProvenUpload):
-    """See `streamer.core.store.uploads.Upload`.
-
-    Args:
-        client: The client of the store.
-        path: ``container/name``.
-        uri: The URL of the blob, without secrets.
-        size_bytes: Size of the blob, or None.
-        part_bytes: Size of each part except the last.
-        replaced: The blob to replace, or None.
-    """
+    """See `streamer.core.store.uploads.Upload`."""
 
     parallel_parts = PARALLEL_PARTS
     needs_equal_parts = True

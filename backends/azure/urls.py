@@ -36,23 +36,14 @@ _SETTING = re.compile(r"\s*([A-Za-z]+)\s*=(.*)", re.DOTALL)
 
 @dataclass(frozen=True)
 class AzureUrl:
-    """One URL.
-
-    Attributes:
-        container: Container.
-        name: Name of the blob or folder, decoded, without a slash at its end; may be empty.
-        account: The storage account that the URL names, or None.
-        host: The account's host for blobs (not for Data Lake), or None.
-        sas: The SAS in the query, without ``?``, or None.
-        prefix: The URL before the name, as the user wrote it, without secrets.
-    """
+    """One URL."""
 
     container: str
-    name: str
-    account: str | None
-    host: str | None
-    sas: str | None = field(repr=False)
-    prefix: str
+    name: str  # name of the blob or folder, decoded, without a slash at its end; may be empty
+    account: str | None  # the storage account that the URL names, or None
+    host: str | None  # the account's host for blobs (not for Data Lake), or None
+    sas: str | None = field(repr=False)  # the SAS in the query, without ``?``, or None
+    prefix: str  # the URL before the name, as the user wrote it, without secrets
 
     @property
     def is_https(self) -> bool:

@@ -27,21 +27,13 @@ ATTEMPTS = 3  # the most attempts of any client
 
 @dataclass(frozen=True)
 class AnswerTimes:
-    """Times in seconds.
+    """Times in seconds."""
 
-    Attributes:
-        connect_s: For one attempt to connect.
-        headers_s: For one attempt, until the headers of the answer are complete.
-        all_headers_s: For all attempts together, until the headers of the last answer are complete.
-        request_s: For all attempts together, until the body is complete.
-        silence_s: Longest pause in the middle of a body.
-    """
-
-    connect_s: float
-    headers_s: float
-    all_headers_s: float
-    request_s: float
-    silence_s: float
+    connect_s: float  # for one attempt to connect
+    headers_s: float  # for one attempt, until the headers of the answer are complete
+    all_headers_s: float  # for all attempts together, until the headers of the last answer are complete
+    request_s: float  # for all attempts together, until the body is complete
+    silence_s: float  # longest pause in the middle of a body
 
     def left_s(self, elapsed_s: float) -> float:
         """Return how long the next headers may take, `elapsed_s` after the first attempt began."""

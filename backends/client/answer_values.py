@@ -229,10 +229,7 @@ def quoted_start(body: bytes) -> str:
 
 
 def clock_offset_s(date: str | None, now_s: float) -> float | None:
-    """Return how many seconds the server's clock is ahead of this machine's.
-
-    Returns:
-        Seconds to add to this machine's time; 0 if the difference does not matter, None without a valid date.
+    """Return how many seconds the server's clock is ahead of this machine's: 0 if too few to matter, None if unknown.
 
     Example:
         >>> clock_offset_s("Thu, 01 Jan 1970 01:00:00 GMT", 0.0)

@@ -86,17 +86,11 @@ def _reason(error: ssl.SSLError) -> str:
 
 @dataclass(frozen=True)
 class ErrorRow(Generic[E_co]):
-    """One row of a table.
+    """One row of a table."""
 
-    Attributes:
-        cls: The error to raise.
-        message: What happened; `filled` replaces ``{name}`` in it.
-        hint: What to do about it.
-    """
-
-    cls: type[E_co]
-    message: str
-    hint: str
+    cls: type[E_co]  # the error to raise
+    message: str  # what happened; `filled` replaces ``{name}`` in it
+    hint: str  # what to do about it
 
     def filled(self, **names: object) -> ErrorRow[E_co]:
         """Return the row with the names in its message replaced."""

@@ -33,19 +33,14 @@ LOOK_S = 0.2  # how often the received bytes are counted; error messages report 
 
 
 class Response:
-    """An answer whose body may not be read yet. Only `send` makes one.
-
-    Attributes:
-        status: HTTP status.
-        body: The bytes that `read`, `read_up_to` or `finish` received.
-    """
+    """An answer whose body may not be read yet. Only `send` makes one."""
 
     def __init__(self, exchange: _native.Exchange, url: str, times: AnswerTimes, *, has_body: bool = True) -> None:
         self._exchange, self._times, self._has_body = exchange, times, has_body
         self._url = url
         self._failure: _native.ReadError | None = None  # raised when all bytes that arrived before it were returned
-        self.status = exchange.status
-        self.body = b""
+        self.status = exchange.status  # HTTP status
+        self.body = b""  # the bytes that `read`, `read_up_to` or `finish` received
 
     @cached_property
     def headers(self) -> Mapping[str, str]:
@@ -162,14 +157,7 @@ def send(
 ) -> Response:
     """Send one request, once.
 
-    Args:
-        source: URL, headers, certificates and proxy.
-        times: How long an answer may take.
-        method: ``GET``, ``HEAD``, ``DELETE``, ``PUT`` or ``POST``.
-        body: Body of a ``PUT`` or ``POST``, one byte per item; it is sent from where it lies.
-        head_timeout_s: Time until the head of the answer is complete; replaces the time in `times`.
-        is_repeated: The same request failed before, so it opens a new connection.
-        ca_option: The storage option that names the certificates to trust, for an error message.
+    If it failed before (`is_repeated`), it opens a new connection; a body is sent from where it lies.
     """
     # Also refuses a proxy that cannot be used; libcurl reads the variables itself.
     proxy = source.proxy or environment_proxy(source.url) or ""

@@ -49,14 +49,10 @@ _RESERVED = "!$%&'()*+,/:;=?@[]~#"
 
 @dataclass(frozen=True)
 class Hop:
-    """One request in a chain of redirects to an object.
+    """One request in a chain of redirects to an object."""
 
-    Attributes:
-        url: Complete and quoted URL; never shown.
-        headers: The user's headers that may be sent to this URL.
-    """
-
-    url: str = field(repr=False)
+    url: str = field(repr=False)  # complete and quoted URL; never shown
+    # The user's headers that may be sent to this URL.
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 

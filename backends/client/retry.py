@@ -32,19 +32,14 @@ LONGEST_PAUSE_S = 1.0  # a client waits this long itself; core/outages/outage_wa
 
 
 class Attempts:
-    """Counts the attempts of one request; its client decides after which failures it retries.
-
-    Attributes:
-        number: Number of the current attempt, from 1.
-        began_s: When the first attempt began, by `time.monotonic`.
-    """
+    """Counts the attempts of one request; its client decides after which failures it retries."""
 
     def __init__(self, times: AnswerTimes, most: int = ATTEMPTS) -> None:
         self._times = times
         self._first_byte_s = first_byte_limit_s()
         self._most = most if self._first_byte_s == inf else 1
-        self.number = 1
-        self.began_s = monotonic()
+        self.number = 1  # number of the current attempt, from 1
+        self.began_s = monotonic()  # when the first attempt began, by `time.monotonic`
 
     @property
     def elapsed_s(self) -> float:
@@ -80,11 +75,7 @@ class Attempts:
 def answered(
     request: Callable[[Attempts], Response], times: AnswerTimes, uri: str | None, most: int = ATTEMPTS
 ) -> tuple[Response, Attempts]:
-    """Send a request, and retry it after a transient failure.
-
-    Returns:
-        The answer, of any status, and the attempts that it took.
-    """
+    """Send a request, and retry it after a transient failure; return the answer, of any status, and the attempts."""
     attempts = Attempts(times, most)
     while True:
         try:

@@ -40,17 +40,11 @@ def sends_ranges(fs: AbstractFileSystem, path: str, size_bytes: int) -> bool:
 
 @dataclass(frozen=True)
 class Blocks:
-    """The source of the blocks of a file.
+    """The source of the blocks of a file."""
 
-    Attributes:
-        size_bytes: Size of the file.
-        fetch: Returns the bytes of a half-open range.
-        is_unchanged: Says whether the file still has the version that it had when it was opened.
-    """
-
-    size_bytes: int
-    fetch: Callable[[int, int], bytes]
-    is_unchanged: Callable[[], bool]
+    size_bytes: int  # size of the file
+    fetch: Callable[[int, int], bytes]  # returns the bytes of a half-open range
+    is_unchanged: Callable[[], bool]  # says whether the file still has the version that it had when it was opened
 
     def read(self, begin: int, end: int) -> bytes:
         """Return exactly the bytes of a range."""

@@ -40,18 +40,12 @@ _SECRETS = frozenset({"auth", "connector", "cookie_jar", "cookies", "get_client"
 
 @dataclass(frozen=True, repr=False)
 class GuardedSessions:
-    """Makes sessions. Equal rules have an equal `repr`, because fsspec compares options by their text.
+    """Makes sessions. Equal rules have an equal `repr`, because fsspec compares options by their text."""
 
-    Attributes:
-        make: The user's ``get_client``, or None.
-        may_leave: Redirects may lead to another origin.
-        may_be_local: Redirects may lead from remote servers to addresses of this machine.
-        login: The current environment, so that the next file system uses changed certificates and proxies.
-    """
-
-    make: Callable[..., Awaitable[Any]] | None
-    may_leave: bool
-    may_be_local: bool
+    make: Callable[..., Awaitable[Any]] | None  # the user's ``get_client``, or None
+    may_leave: bool  # redirects may lead to another origin
+    may_be_local: bool  # redirects may lead from remote servers to addresses of this machine
+    # The current environment, so that the next file system uses changed certificates and proxies.
     login: Hashable = field(default_factory=login_state)
 
     def __repr__(self) -> str:

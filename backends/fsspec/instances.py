@@ -43,13 +43,7 @@ _PLAIN = (str, bytes, int, float, type(None), PurePath)
 
 
 class Instance:
-    """One file system, and the number of its users.
-
-    Args:
-        key: Equal for equal options; None for a file system that is not shared.
-        fs: The file system.
-        close: Closes the file system. Called once, by any thread, possibly by the garbage collector: it must not wait.
-    """
+    """One file system, and the number of its users; `close` must not wait, as the garbage collector may call it."""
 
     def __init__(self, key: Hashable | None, fs: AbstractFileSystem, close: Callable[[], None]) -> None:
         self.key, self.fs, self.close = key, fs, close
@@ -168,14 +162,7 @@ def shared(
     options: Mapping[str, Any],
     close: Callable[[Any], Coroutine[Any, Any, None]],
 ) -> Any:
-    """Return the file system with these options and the current credentials, for as long as `user` lives.
-
-    Args:
-        user: The object that holds the file system.
-        cls: Class of the file system, which must have an event loop.
-        options: Arguments of the class. With ``skip_instance_cache`` the file system is not shared.
-        close: Closes the connections, on the event loop; the file system is not used again.
-    """
+    """Return the file system with these options and the current credentials, for as long as `user` lives."""
     own = SecretOptions(options)
     key = None if own.pop("skip_instance_cache", False) else _Key(cls, key_of(own), login_state())
     instance = INSTANCES.use(user, key)

@@ -63,15 +63,10 @@ def streamer_source_kind() -> type[PythonSource]:
 
 
 class FsspecStore:
-    """The files of one fsspec file system.
+    """The files of one fsspec file system."""
 
-    Attributes:
-        root: The file system's own path of `uri`, without secrets.
-        server: The file system's protocol, and the host of `uri` if it has one.
-    """
-
-    root: str
-    server: str
+    root: str  # the file system's own path of `uri`, without secrets
+    server: str  # the file system's protocol, and the host of `uri` if it has one
 
     def __init__(self, fs: AbstractFileSystem, path: str, uri: str) -> None:
         self._fs = fs

@@ -28,16 +28,7 @@ _READ_ONLY = (NotImplementedError, ValueError)  # raised by file systems without
 
 
 class FsspecUpload:
-    """See `streamer.core.store.uploads.Upload`.
-
-    Args:
-        fs: The file system.
-        path: Its own path of the object.
-        uri: The URL of the object, without secrets.
-        size_bytes: Size of the object, or None if it is unknown.
-        replaces: Whether an existing object may be replaced.
-        fail: Raises an exception of the file system as an error of this package.
-    """
+    """See `streamer.core.store.uploads.Upload`."""
 
     parallel_parts = 1
     needs_equal_parts = False

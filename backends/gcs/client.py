@@ -95,10 +95,7 @@ if find_spec("gcsfs") is None:  # raise now, rather than when the first option n
 class GcsClient:
     """Sends requests about objects, and returns the URLs and credentials that read them.
 
-    Attributes:
-        caller: The sender of the requests, for errors.
-        endpoint: The URL that requests are sent to.
-        only_python: The session option that the engine cannot use, so that Python reads; None if the engine reads.
+    `only_python` is the session option that the engine cannot use, so that Python reads; None if the engine reads.
     """
 
     def __init__(self, storage_options: Mapping[str, Any], limits: Limits = DEFAULT_LIMITS) -> None:
@@ -132,17 +129,7 @@ class GcsClient:
         data: bytes | memoryview = b"",
         headers: Mapping[str, str] | None = None,
     ) -> Answer:
-        """Send a request that writes or removes; exceptions and answers are as for `get`.
-
-        Args:
-            method: ``POST``, ``PUT`` or ``DELETE``.
-            service: Start of the path: ``storage/v1``, or ``upload/storage/v1``.
-            bucket: Bucket of the object.
-            key: Key of the object, if the path names it.
-            parameters: Parameters of the query.
-            data: The body.
-            headers: Additional headers of this request.
-        """
+        """Send a request that writes or removes; exceptions and answers are as for `get`."""
         url = self._url(service, bucket, key, parameters)
         return self._authorized(lambda bearer: self._answer_to(self.target(url, bearer, headers), method, data))
 

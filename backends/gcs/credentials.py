@@ -44,38 +44,28 @@ OPTIONS = ("access", "key_file", "project", "token")
 
 @dataclass(frozen=True)
 class Bearer:
-    """Credentials that are sent with a request; empty for anonymous use.
+    """Credentials that are sent with a request; empty for anonymous use."""
 
-    Attributes:
-        headers: ``Authorization`` and, if the credentials name a project for quota, ``X-Goog-User-Project``.
-        token: The token in these headers, or None.
-        expires_at_s: Unix time at which the token expires, or None if it is unknown.
-    """
-
+    # ``Authorization`` and, if the credentials name a project for quota, ``X-Goog-User-Project``.
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
-    token: str | None = field(default=None, repr=False)
-    expires_at_s: float | None = None
+    token: str | None = field(default=None, repr=False)  # the token in these headers, or None
+    expires_at_s: float | None = None  # Unix time at which the token expires, or None if it is unknown
 
 
 class GoogleLogin:
-    """The credentials that the options of gcsfs name.
-
-    Attributes:
-        credentials: Credentials of google-auth, or None.
-        project: The user's project, or else the project of the credentials.
-        why_anonymous: ``"asked"`` (by the user), ``"emulator"`` or ``"none found"``; None with credentials.
-        renewal: Lock that is held while a token is renewed.
-    """
+    """The credentials that the options of gcsfs name."""
 
     def __init__(
         self, *, token: Any = None, access: str = "read_only", key_file: str | None = None, project: str | None = None
     ) -> None:
+        # ``"asked"`` (by the user), ``"emulator"`` or ``"none found"``; None with credentials.
         self.why_anonymous: str | None = None
-        self.renewal = threading.Lock()
+        self.renewal = threading.Lock()  # lock that is held while a token is renewed
+        # The user's project, or else the project of the credentials.
         self.project = project or variable("GCSFS_DEFAULT_PROJECT") or ""
         own = SecretOptions({"token": token})
         token = None  # a traceback shows the values of local names
-        self.credentials: Any = self._credentials(own, access, key_file)
+        self.credentials: Any = self._credentials(own, access, key_file)  # credentials of google-auth, or None
         if self.credentials is None and self.why_anonymous is None:
             self.why_anonymous = "asked"
 

@@ -73,25 +73,16 @@ _REFUSED: ErrorRow[StreamerError] = ErrorRow(
 
 @dataclass(frozen=True)
 class Answer:
-    """The last answer of the JSON API to a request.
+    """The last answer of the JSON API to a request."""
 
-    Attributes:
-        status: HTTP status.
-        document: The JSON object of the body, or None if the body is none.
-        request_id: Google's id of the request.
-        attempts: Number of attempts.
-        elapsed_s: Seconds that all attempts took.
-        retry_after_s: Pause in seconds that the answer demands before the next request, or 0.
-        headers: Headers by their names in lower case.
-    """
-
-    status: int
+    status: int  # HTTP status
+    # The JSON object of the body, or None if the body is none.
     document: Mapping[str, Any] | None = field(default=None, repr=False)
-    request_id: str | None = None
-    attempts: int = 1
-    elapsed_s: float = 0.0
-    retry_after_s: float = 0.0
-    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    request_id: str | None = None  # Google's id of the request
+    attempts: int = 1  # number of attempts
+    elapsed_s: float = 0.0  # seconds that all attempts took
+    retry_after_s: float = 0.0  # pause in seconds that the answer demands before the next request, or 0
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)  # headers by their names in lower case
 
     @classmethod
     def of(cls, response: Response, attempts: Attempts | None = None) -> Answer:
@@ -118,15 +109,10 @@ class Answer:
 
 @dataclass(frozen=True)
 class Caller:
-    """Facts about the sender of a request that explain a refusal.
+    """Facts about the sender of a request that explain a refusal."""
 
-    Attributes:
-        why_anonymous: See `GoogleLogin`; None with credentials.
-        user_project: The project to be billed, or None.
-    """
-
-    why_anonymous: str | None
-    user_project: str | None
+    why_anonymous: str | None  # see `GoogleLogin`; None with credentials
+    user_project: str | None  # the project to be billed, or None
 
 
 def raise_storage_error(error: Exception, uri: str | None = None) -> NoReturn:

@@ -68,16 +68,13 @@ _HANDLE_RANGES = (
 
 
 class GcsfsSession:
-    """The session of one gcsfs file system.
-
-    Attributes:
-        endpoint: The URL that gcsfs sends requests to.
-        shows_certificate: The session has a client certificate of google-auth's configuration.
-    """
+    """The session of one gcsfs file system."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         self._fs: GCSFileSystem = shared(self, GCSFileSystem, options, _close)
+        # The URL that gcsfs sends requests to.
         self.endpoint: str = self._fs.base.removesuffix("/storage/v1/").rstrip("/")
+        # The session has a client certificate of google-auth's configuration.
         self.shows_certificate = shows_certificate(self._fs)
 
     def send(

@@ -52,15 +52,10 @@ def streamer_source_kind(scheme: str) -> type[Source] | None:
 
 
 class GcsStore:
-    """The objects of one bucket, each named ``bucket/key``.
+    """The objects of one bucket, each named ``bucket/key``."""
 
-    Attributes:
-        root: ``bucket/key`` of `uri`, without generation.
-        server: The endpoint.
-    """
-
-    root: str
-    server: str
+    root: str  # ``bucket/key`` of `uri`, without generation
+    server: str  # the endpoint
 
     def __init__(self, uri: str, storage_options: Mapping[str, Any], limits: Limits = DEFAULT_LIMITS) -> None:
         self._limits = limits

@@ -80,17 +80,7 @@ def refusal(
     attempts: int = 1,
     elapsed_s: float = 0.0,
 ) -> StorageError:
-    """Return the error for an unsuccessful answer of the Hub, or of a store behind it.
-
-    Args:
-        status: Status of the answer.
-        headers: Headers of the answer, by names in lower case.
-        body: The start of the answer's body.
-        uri: URL of the request.
-        has_token: A token was sent.
-        attempts: Number of attempts.
-        elapsed_s: Seconds that all attempts took.
-    """
+    """Return the error for an unsuccessful answer of the Hub, or of a store behind it."""
     of_http = http_errors.refusal(status, headers, body, uri, attempts=attempts, elapsed_s=elapsed_s)
     code = headers.get("x-error-code", "")
     row = _CODES.get(code)
@@ -117,24 +107,18 @@ DEFAULT_LIMITS = Limits()
 
 
 class HubClient:
-    """Sends requests about one repository to one Hub, with one token.
-
-    Attributes:
-        access: Certificates and proxy.
-        client: Sends the requests.
-        endpoint: URL of the Hub.
-    """
+    """Sends requests about one repository to one Hub, with one token."""
 
     def __init__(self, place: HfPath, storage_options: Mapping[str, Any], limits: Limits = DEFAULT_LIMITS) -> None:
         self._limits = limits
         _check_names(storage_options)
         check_types(storage_options, {"endpoint": TEXT})
         self._place = place
-        self.endpoint = _endpoint(storage_options)
+        self.endpoint = _endpoint(storage_options)  # URL of the Hub
         http = merged_options({name: storage_options[name] for name in _OF_HTTP if name in storage_options})
         http["headers"] = headers = SecretOptions(_token_headers(storage_options))
-        self.access = access_of(self.endpoint, http)
-        self.client = HttpClient(self.access, partial(refusal, has_token=bool(headers)), limits)
+        self.access = access_of(self.endpoint, http)  # certificates and proxy
+        self.client = HttpClient(self.access, partial(refusal, has_token=bool(headers)), limits)  # sends the requests
 
     def commit(self, uri: str) -> str:
         """Request the current commit of the revision."""

@@ -26,21 +26,13 @@ _PART = re.compile(r"(?!.*(?:--|\.\.))\w(?:[\w.-]{0,94}\w)?(?<!\.git)", re.ASCII
 
 @dataclass(frozen=True)
 class HfPath:
-    """A place in a repository of the Hub.
+    """A place in a repository of the Hub."""
 
-    Attributes:
-        kind: ``"model"``, ``"dataset"`` or ``"space"``.
-        repository: ``owner/name``.
-        revision: A branch, tag, pull request or commit.
-        prefix: The repository and revision as the user wrote them.
-        path: Path in the repository, without slashes at its ends; empty for the whole repository.
-    """
-
-    kind: str
-    repository: str
-    revision: str
-    prefix: str
-    path: str
+    kind: str  # ``"model"``, ``"dataset"`` or ``"space"``
+    repository: str  # ``owner/name``
+    revision: str  # a branch, tag, pull request or commit
+    prefix: str  # the repository and revision as the user wrote them
+    path: str  # path in the repository, without slashes at its ends; empty for the whole repository
 
     @property
     def root(self) -> str:

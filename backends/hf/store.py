@@ -58,15 +58,10 @@ def streamer_source_kind() -> type[HttpSource]:
 
 
 class HfStore:
-    """The files of one commit, each named ``owner/name[@revision]/path``.
+    """The files of one commit, each named ``owner/name[@revision]/path``."""
 
-    Attributes:
-        root: `uri` without its scheme.
-        server: The Hub's endpoint.
-    """
-
-    root: str
-    server: str
+    root: str  # `uri` without its scheme
+    server: str  # the Hub's endpoint
 
     def __init__(self, uri: str, storage_options: Mapping[str, Any], limits: Limits = DEFAULT_LIMITS) -> None:
         self._place = parse_uri(uri)

@@ -45,23 +45,16 @@ __all__ = ["Access", "HttpClient", "OpenResponse", "access_of"]
 
 @dataclass(frozen=True)
 class Access:
-    """Options of the requests to one server.
+    """Options of the requests to one server."""
 
-    Attributes:
-        headers: Headers for the server that the user named, and for no other.
-        ca_file: PEM bundle to trust instead of the system's.
-        proxy: URL of the proxy with its password; None uses the proxy of the environment.
-        timeout: Time-out of requests about objects; None uses those of `Options`.
-        is_encoded: URLs of the user are already quoted.
-        may_redirect_to_local: Redirects may lead to loopback and link-local addresses.
-    """
-
+    # Headers for the server that the user named, and for no other.
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
-    ca_file: str | None = None
+    ca_file: str | None = None  # PEM bundle to trust instead of the system's
+    # URL of the proxy with its password; None uses the proxy of the environment.
     proxy: str | None = field(default=None, repr=False)
-    timeout: aiohttp.ClientTimeout | None = None
-    is_encoded: bool = False
-    may_redirect_to_local: bool = False
+    timeout: aiohttp.ClientTimeout | None = None  # time-out of requests about objects; None uses those of `Options`
+    is_encoded: bool = False  # URLs of the user are already quoted
+    may_redirect_to_local: bool = False  # redirects may lead to loopback and link-local addresses
 
 
 def access_of(url: str, options: Mapping[str, Any]) -> Access:
@@ -141,15 +134,10 @@ CA_OPTION = "storage_options={'verify': '/path/ca.pem'}"
 
 @dataclass(frozen=True)
 class OpenResponse:
-    """A successful response whose body is not read yet.
+    """A successful response whose body is not read yet."""
 
-    Attributes:
-        response: The response; its receiver closes it.
-        hop: URL and headers of its request, after all redirects.
-    """
-
-    response: Response
-    hop: Hop
+    response: Response  # the response; its receiver closes it
+    hop: Hop  # URL and headers of its request, after all redirects
 
     @property
     def headers(self) -> Mapping[str, str]:
@@ -165,31 +153,20 @@ class _Route:
 
 
 class HttpClient:
-    """Sends requests with one `Access`.
-
-    Attributes:
-        limits: The argument.
-    """
+    """Sends requests with one `Access`."""
 
     def __init__(
         self, access: Access, refuse: Callable[..., StorageError] = refusal, limits: Limits = DEFAULT_LIMITS
     ) -> None:
         self._access = access
         self._refuse = refuse
-        self.limits = limits
+        self.limits = limits  # the argument
         self._times = named_times(limits, access.timeout)
 
     def open(
         self, start: Hop, uri: str, extra: Mapping[str, str], receive: Callable[[Response], None] | None = None
     ) -> OpenResponse:
-        """Send a GET, follow its redirects and return a successful response.
-
-        Args:
-            start: URL and headers of the first request.
-            uri: The URL for messages.
-            extra: More headers.
-            receive: Receives the body of a successful response, which is closed then; if it may pass, it is retried.
-        """
+        """Send a GET, follow its redirects return a successful response, which `receive` receives."""
         route = _Route(start)
 
         def request(attempts: Attempts) -> Response:

@@ -54,16 +54,7 @@ _STATUSES: dict[int, ErrorRow[StorageError]] = {
 def refusal(
     status: int, headers: Mapping[str, str], body: bytes, uri: str, *, attempts: int = 1, elapsed_s: float = 0.0
 ) -> StorageError:
-    """Return the error for an unsuccessful answer.
-
-    Args:
-        status: Status of the answer.
-        headers: Headers of the answer; names in any case.
-        body: The start of the answer's body, which may hold an object store's error code.
-        uri: URL of the request, without secrets.
-        attempts: Number of attempts.
-        elapsed_s: Seconds that all attempts took.
-    """
+    """Return the error for an unsuccessful answer; `body` is its start."""
     row = _STATUSES.get(status) or row_of_status(status, "The server could not answer")
     if status in (400, 401, 403) and b"expired" in body.lower():
         row = ErrorRow(CredentialsError, "The signed URL or its token has expired", "Get a new one")

@@ -66,29 +66,17 @@ PARTIAL = 206
 
 @dataclass(frozen=True)
 class Probe:
-    """The current state of one object.
+    """The current state of one object."""
 
-    Attributes:
-        hop: URL of the object after all redirects, and the headers for this URL.
-        size_bytes: Size of the object.
-        version: ETag of the object, or its modification time, or None if the server sends neither.
-        version_header: The header with the version.
-        has_ranges: The server answers requests for ranges.
-        expires_at_s: Unix time at which the URL expires, or None if it names none.
-        whole_version: As `whole_version_in` returns it.
-        settled_at: As of `ObjectInfo`.
-        answer: The answer, for the error that a later answer is another one.
-    """
-
-    hop: Hop
-    size_bytes: int
-    version: str | None
-    version_header: str
-    has_ranges: bool
-    expires_at_s: float | None
-    whole_version: str | None
-    settled_at: float
-    answer: str = field(default="", compare=False)
+    hop: Hop  # URL of the object after all redirects, and the headers for this URL
+    size_bytes: int  # size of the object
+    version: str | None  # ETag of the object, or its modification time, or None if the server sends neither
+    version_header: str  # the header with the version
+    has_ranges: bool  # the server answers requests for ranges
+    expires_at_s: float | None  # Unix time at which the URL expires, or None if it names none
+    whole_version: str | None  # as `whole_version_in` returns it
+    settled_at: float  # as of `ObjectInfo`
+    answer: str = field(default="", compare=False)  # the answer, for the error that a later answer is another one
 
 
 def version_in(headers: Mapping[str, str]) -> tuple[str | None, str]:
@@ -181,16 +169,7 @@ def _check_whole_answer(headers: Mapping[str, str], size_bytes: int, path: str, 
 
 
 def replaced(uri: str, what: str, expected: tuple[str | None, str], found: tuple[str | None, str]) -> StorageError:
-    """Make the error for another version than the expected one.
-
-    If only one of two answers has a version, they may be of two servers.
-
-    Args:
-        uri: The file.
-        what: What happened if the version is another one.
-        expected: Version and description of the earlier answer.
-        found: The same of the later answer.
-    """
+    """Make the error for another version; if only one of two answers has one, they may be of two servers."""
     if (expected[0] is None) == (found[0] is None):
         return ChangedError(what, uri=uri, hint="Load again, and do not overwrite a checkpoint while it is read")
     what = f"The server answers two requests for the file in different ways: with {expected[1]}, and with {found[1]}"

@@ -80,15 +80,10 @@ def streamer_source_kind() -> type[HttpSource]:
 
 
 class HttpStore:
-    """The objects of one server, each named by its URL without user and query.
+    """The objects of one server, each named by its URL without user and query."""
 
-    Attributes:
-        root: `uri` without user, query and fragment.
-        server: Scheme, host and port of `uri`.
-    """
-
-    root: str
-    server: str
+    root: str  # `uri` without user, query and fragment
+    server: str  # scheme, host and port of `uri`
 
     def __init__(self, uri: str, options: Mapping[str, Any], limits: Limits = DEFAULT_LIMITS) -> None:
         parts = _split(uri)
@@ -268,18 +263,7 @@ def source_of_probe(
     proxy: str | None,
     names_version: bool = False,
 ) -> HttpSource | PythonSource:
-    """Make the source of a probed object.
-
-    Args:
-        probe: The probe.
-        client: Reads the object if the server has no ranges.
-        start: The object's URL before redirects, and the headers for its host.
-        info: The object.
-        refresh: As for `HttpSource`.
-        ca_file: As for `HttpSource`.
-        proxy: As for `HttpSource`.
-        names_version: The URL itself names one version, so no header is compared.
-    """
+    """Make the source of a probed object; `client` reads it if the server has no ranges."""
     if not probe.has_ranges:
         scheme, host, port = origin_of(probe.hop.url)
         remark = f"{scheme}://{host}:{port} does not honour byte ranges: read in one stream"

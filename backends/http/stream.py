@@ -76,11 +76,7 @@ def _check_pace(received_bytes: int, elapsed_s: float, uri: str, limits: Limits)
 
 
 class OneStream:
-    """The reader of one object; any number of threads may call it, and one of them reads at a time.
-
-    Attributes:
-        last_used_s: When a block was last read, by `time.monotonic`.
-    """
+    """The reader of one object; any number of threads may call it, and one of them reads at a time."""
 
     def __init__(self, client: HttpClient, start: Hop, info: ObjectInfo, expected: Probe) -> None:
         self._client, self._start, self._info, self._expected = client, start, info, expected
@@ -89,7 +85,7 @@ class OneStream:
         self._is_busy = False
         self._position = 0
         self._body: Response | None = None
-        self.last_used_s = 0.0
+        self.last_used_s = 0.0  # when a block was last read, by `time.monotonic`
 
     def read_into(self, buffer: memoryview, offset: int) -> int:
         """Fill the whole buffer with the object's bytes from an offset."""

@@ -50,17 +50,11 @@ _REFUSED: Mapping[int, ErrorRow[StreamerError]] = {
 
 @dataclass(frozen=True)
 class HttpFile:
-    """Sends requests that change one file.
+    """Sends requests that change one file."""
 
-    Attributes:
-        client: The client of the store.
-        start: URL and headers of the file.
-        uri: The URL of the file, without secrets.
-    """
-
-    client: HttpClient
-    start: Hop = field(repr=False)
-    uri: str
+    client: HttpClient  # the client of the store
+    start: Hop = field(repr=False)  # URL and headers of the file
+    uri: str  # the URL of the file, without secrets
 
     def put(self, body: bytes | memoryview, condition: Mapping[str, str]) -> bool:
         """Write the file; return False if the condition failed and the server's file has other content."""

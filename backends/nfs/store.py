@@ -45,17 +45,11 @@ _SERVER = re.compile(r"(?P<host>\[[0-9A-Fa-f:.%a-z]+\]|[^:@\[\]/]+)(:(?P<port>[0
 
 @dataclass(frozen=True)
 class NfsUrl:
-    """One path on one server.
+    """One path on one server."""
 
-    Attributes:
-        host: Name or address of the server, an IPv6 address in brackets.
-        path: Absolute path on the server.
-        options: Options of the URL and the caller, by name.
-    """
-
-    host: str
-    path: str
-    options: Mapping[str, int]
+    host: str  # name or address of the server, an IPv6 address in brackets
+    path: str  # absolute path on the server
+    options: Mapping[str, int]  # options of the URL and the caller, by name
 
     @classmethod
     def parse(cls, uri: str, storage_options: Mapping[str, Any]) -> NfsUrl:
@@ -142,14 +136,10 @@ def streamer_source_kind() -> type[NfsSource]:
 
 
 class NfsStore:
-    """The files of one server, each named by its absolute path there.
+    """The files of one server, each named by its absolute path there."""
 
-    Attributes:
-        root: The path of `uri`.
-        server: Name or address of the server, with its scheme and port, and the NFS version unless it is the usual one.
-    """
-
-    root: str
+    root: str  # the path of `uri`
+    # Name or address of the server, with its scheme and port, and the NFS version unless it is the usual one.
     server: str
 
     def __init__(self, uri: str, storage_options: Mapping[str, Any], limits: Limits = DEFAULT_LIMITS) -> None:

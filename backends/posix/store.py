@@ -70,16 +70,11 @@ def streamer_source_kind() -> type[FileSource]:
 class PosixStore:
     """Mounted files, each named by its absolute path. Holds nothing open.
 
-    Args:
-        uri: A path (``~`` is expanded, as in fsspec) or a ``file://`` URL.
-        symlinks: ``"follow"`` follows links wherever they lead. With ``"inside"`` a file must lie in the folder of the
-            checkpoint; the opened file is checked, so links may change meanwhile. Hard links cannot be recognised.
-
-    Attributes:
-        root: The absolute path that `uri` names. ``..`` is left to the kernel, which alone resolves links.
+    With ``symlinks="inside"``, a file must lie in the folder of the checkpoint; the opened file is checked, so links
+    may change meanwhile. Hard links cannot be recognised.
     """
 
-    root: str
+    root: str  # the absolute path that `uri` names. ``..`` is left to the kernel, which alone resolves links.
 
     def __init__(self, uri: str, symlinks: str = "follow") -> None:
         if symlinks not in ("follow", "inside"):

@@ -37,11 +37,7 @@ _made: set[str] = set()  # folders that uploads of this process have made
 
 
 class PosixUpload:
-    """See `streamer.core.store.uploads.Upload`.
-
-    Attributes:
-        version: The version of the finished file, if its disk is local; servers may set times later.
-    """
+    """See `streamer.core.store.uploads.Upload`."""
 
     parallel_parts = PARALLEL_PARTS
     needs_equal_parts = True  # so that every part begins at a whole page
@@ -52,6 +48,7 @@ class PosixUpload:
         self._path, self._replaced, self._info = path, replaced, info
         folder, name = os.path.split(disk_name(path))
         self._is_finished = False
+        # The version of the finished file, if its disk is local; servers may set times later.
         self.version: str | None = None
         self._ends_bytes: list[int] = []  # of the parts that were written
         with self._translated():

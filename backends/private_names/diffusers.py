@@ -25,13 +25,9 @@ _log = OwnLogger()
 
 
 class LoraTensors(dict[str, Any]):
-    """Tensors by name, with the metadata of their file.
+    """Tensors by name, with the metadata of their file."""
 
-    Attributes:
-        metadata: The metadata of the header.
-    """
-
-    metadata: Mapping[str, str]
+    metadata: Mapping[str, str]  # the metadata of the header
 
     def copy(self) -> LoraTensors:
         """Return a copy with the same metadata; diffusers calls it before it reads a mapping."""

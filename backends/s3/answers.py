@@ -196,11 +196,7 @@ def _may_be_listing(start: bytes) -> bool:
 class RefusedError(Exception):
     """S3 refuses a request; an error document in a successful answer counts as status 500.
 
-    Attributes:
-        status: Status of HTTP.
-        headers: Headers of the answer.
-        document: Fields of the error document.
-        response: The same dictionary as the attribute `response` of botocore's `ClientError`.
+    `response` is the same dictionary as that of botocore's `ClientError`.
     """
 
     def __init__(self, response: Response, attempts: Attempts) -> None:

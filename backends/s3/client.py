@@ -51,13 +51,7 @@ if find_spec("s3fs") is None:  # the options are those of s3fs, and s3fs install
 
 
 class S3Client:
-    """Sends requests about objects, and signs URLs for them.
-
-    Attributes:
-        endpoint: The URL that requests are sent to; None for Amazon's own endpoint.
-        is_anonymous: Requests are not signed.
-        has_unused_keys: The options have a key, which is not used because of ``anon=True``.
-    """
+    """Sends requests about objects, and signs URLs for them."""
 
     def __init__(self, storage_options: Mapping[str, Any], limits: Limits = DEFAULT_LIMITS) -> None:
         self._options, self._limits, self._times = storage_options, limits, answer_times(limits)
@@ -70,8 +64,10 @@ class S3Client:
         if self._login is None:
             self.endpoint, self.is_anonymous = self._leave_to_botocore()
         else:
+            # The URL that requests are sent to; None for Amazon's own endpoint.
             self.endpoint = None if self._login.server == AMAZON else self._login.server
-            self.is_anonymous = self._login.keys is None
+            self.is_anonymous = self._login.keys is None  # requests are not signed
+        # The options have a key, which is not used because of ``anon=True``.
         self.has_unused_keys = self.is_anonymous and any(storage_options.get(each) for each in ("key", "secret"))
 
     def call(self, operation: str, bucket: str, *, is_checked: bool = False, **parameters: Any) -> dict[str, Any]:

@@ -64,33 +64,21 @@ _DEFAULT_REGION = "us-east-1"  # botocore signs for this region if none is named
 
 @dataclass(frozen=True)
 class Login:
-    """Where requests go, who sends them, and how.
+    """Where requests go, who sends them, and how."""
 
-    Attributes:
-        server: URL of the server, or Amazon's partition, in which the name of a bucket has one owner.
-        place_of: Returns the place of a bucket, in a region that an answer named; None if botocore has to find it.
-        keys: Returns the current keys of signatures; None for anonymous requests.
-        ca_file: File of certificates to trust; None for the system's certificates.
-        most_attempts: Highest number of attempts of a request.
-        settings: Settings of the user for each request that has them, by botocore's names.
-        headers: Headers of each request that no signature covers.
-        proxies: Proxies by scheme of the URL.
-        client_cert: The files of a client certificate and its key.
-        has_checksums: Uploads may carry checksums that S3 does not require.
-        signs_payload: Whether bodies are signed; None to sign what no checksum and no TLS protects.
-    """
-
-    server: str
+    server: str  # URL of the server, or Amazon's partition, in which the name of a bucket has one owner
+    # Returns the place of a bucket, in a region that an answer named; None if botocore has to find it.
     place_of: Callable[[str, str | None], Place | None]
-    keys: Callable[[], Keys] | None
-    ca_file: str | None
-    most_attempts: int
+    keys: Callable[[], Keys] | None  # returns the current keys of signatures; None for anonymous requests
+    ca_file: str | None  # file of certificates to trust; None for the system's certificates
+    most_attempts: int  # highest number of attempts of a request
+    # Settings of the user for each request that has them, by botocore's names.
     settings: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    headers: Mapping[str, str] = field(default_factory=dict)
-    proxies: Mapping[str, str] = field(default_factory=dict, repr=False)
-    client_cert: tuple[str | None, str | None] = (None, None)
-    has_checksums: bool = True
-    signs_payload: bool | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)  # headers of each request that no signature covers
+    proxies: Mapping[str, str] = field(default_factory=dict, repr=False)  # proxies by scheme of the URL
+    client_cert: tuple[str | None, str | None] = (None, None)  # the files of a client certificate and its key
+    has_checksums: bool = True  # uploads may carry checksums that S3 does not require
+    signs_payload: bool | None = None  # whether bodies are signed; None to sign what no checksum and no TLS protects
 
 
 def _place_of(endpoint: str | None, own_region: str, bucket: str, region: str | None) -> Place | None:

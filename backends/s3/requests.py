@@ -117,21 +117,13 @@ _OF_ANSWER = {
 
 
 class Request(NamedTuple):
-    """A request about a bucket, or about an object in it.
+    """A request about a bucket, or about an object in it."""
 
-    Attributes:
-        method: Method of HTTP.
-        path: What follows the bucket in the URL: the key and the query.
-        headers: Headers, which a signature has to cover.
-        body: Body.
-        is_document: The body of a successful answer is a document.
-    """
-
-    method: str
-    path: str
-    headers: Mapping[str, str]
-    body: bytes | memoryview
-    is_document: bool
+    method: str  # method of HTTP
+    path: str  # what follows the bucket in the URL: the key and the query
+    headers: Mapping[str, str]  # headers, which a signature has to cover
+    body: bytes | memoryview  # body
+    is_document: bool  # the body of a successful answer is a document
 
 
 def request_of(operation: str, parameters: Mapping[str, Any], settings: Mapping[str, Any]) -> Request:

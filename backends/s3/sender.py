@@ -24,11 +24,7 @@ _CA_OPTION = "client_kwargs={'verify': '/path/ca.pem'}, AWS_CA_BUNDLE=/path/ca.p
 
 
 def ca_file_of(verify: object, environment: Mapping[str, str], configured: str | None = None) -> str | None:
-    """Return the first file that is named, in botocore's order; ``SSL_CERT_FILE`` is our addition.
-
-    Returns:
-        The path; None for the system's certificates.
-    """
+    """Return the first file that is named, in botocore's order and with ``SSL_CERT_FILE``; None for the system's."""
     if isinstance(verify, (str, os.PathLike)) and os.fspath(verify):
         return os.fspath(verify)
     aws, ours, requests = (
@@ -39,17 +35,11 @@ def ca_file_of(verify: object, environment: Mapping[str, str], configured: str |
 
 @dataclass(frozen=True)
 class Sender:
-    """Bounds of a request and its answer.
+    """Bounds of a request and its answer."""
 
-    Attributes:
-        times: How long an answer may take.
-        most_bytes: Largest body of an answer.
-        most_attempts: Highest number of attempts of a request.
-    """
-
-    times: AnswerTimes
-    most_bytes: int
-    most_attempts: int
+    times: AnswerTimes  # how long an answer may take
+    most_bytes: int  # largest body of an answer
+    most_attempts: int  # highest number of attempts of a request
 
     def answer(
         self,

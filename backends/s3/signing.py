@@ -36,21 +36,13 @@ class Keys:
 
 
 class Place(NamedTuple):
-    """Where the objects of a bucket are, and what signatures of their requests name.
+    """Where the objects of a bucket are, and what signatures of their requests name."""
 
-    Attributes:
-        url: URL of the bucket, without a slash at its end.
-        region: Region of the signature.
-        service: Service of the signature.
-        signature: Kind of the signature, by botocore's name.
-        path: ``/bucket`` for signatures of Version 2, which name the bucket even if the host does.
-    """
-
-    url: str
-    region: str
-    service: str = "s3"
-    signature: str = "s3v4"
-    path: str = ""
+    url: str  # URL of the bucket, without a slash at its end
+    region: str  # region of the signature
+    service: str = "s3"  # service of the signature
+    signature: str = "s3v4"  # kind of the signature, by botocore's name
+    path: str = ""  # ``/bucket`` for signatures of Version 2, which name the bucket even if the host does
 
 
 def host_of(url: str) -> dict[str, str]:
@@ -76,17 +68,11 @@ def encoded(query: Mapping[str, str]) -> str:
 
 
 class Signer(NamedTuple):
-    """Signs requests about the objects of one bucket; without keys, it returns them as they are.
+    """Signs requests about the objects of one bucket; without keys, it returns them as they are."""
 
-    Attributes:
-        place: Place of the bucket.
-        keys: Keys of the signatures; None for anonymous requests.
-        offset_s: How far the server's clock is ahead of this machine's.
-    """
-
-    place: Place
-    keys: Keys | None
-    offset_s: float = 0.0
+    place: Place  # place of the bucket
+    keys: Keys | None  # keys of the signatures; None for anonymous requests
+    offset_s: float = 0.0  # how far the server's clock is ahead of this machine's
 
     def headers(self, method: str, url: str, headers: Mapping[str, str], payload: str) -> dict[str, str]:
         """Return the headers of a request, with its signature; `payload` is the SHA-256 of its body, or `UNSIGNED`."""

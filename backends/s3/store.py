@@ -77,15 +77,10 @@ def streamer_source_kind() -> type[HttpSource]:
 
 
 class S3Store:
-    """The objects of one bucket, each named ``bucket/key``.
+    """The objects of one bucket, each named ``bucket/key``."""
 
-    Attributes:
-        root: ``bucket/key`` of `uri`, without version.
-        server: The endpoint, or the bucket if the endpoint is Amazon's own.
-    """
-
-    root: str
-    server: str
+    root: str  # ``bucket/key`` of `uri`, without version
+    server: str  # the endpoint, or the bucket if the endpoint is Amazon's own
 
     def __init__(self, uri: str, storage_options: Mapping[str, Any], limits: Limits = DEFAULT_LIMITS) -> None:
         self._limits = limits

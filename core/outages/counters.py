@@ -18,14 +18,10 @@ _SUMMED = ("http_requests", "retries", "hedges", "credential_refreshes", "outage
 
 
 class ReceivedBytes:
-    """The count of one request, including its retries and further pages.
-
-    Attributes:
-        count: Number of bytes of bodies.
-    """
+    """The count of one request, including its retries and further pages."""
 
     def __init__(self) -> None:
-        self.count = 0
+        self.count = 0  # number of bytes of bodies
 
 
 _received: ContextVar[ReceivedBytes | None] = ContextVar("received", default=None)
@@ -78,14 +74,10 @@ class PackedBytes:
 
 
 class EarlierCounters:
-    """The sums of one load.
-
-    Attributes:
-        packed: What readers of other formats read while the tensors are read.
-    """
+    """The sums of one load."""
 
     def __init__(self) -> None:
-        self.packed = PackedBytes()
+        self.packed = PackedBytes()  # what readers of other formats read while the tensors are read
         self._sums: Counter[str] = Counter()
 
     def add(self, stats: Mapping[str, int]) -> None:

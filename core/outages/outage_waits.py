@@ -100,12 +100,7 @@ class _Wait:
 
 
 class OutageWaits:
-    """How long the requests of one load wait for their servers. Thread-safe.
-
-    Attributes:
-        waited_s: Seconds during which at least one request waited for its server.
-        probes: Number of requests that this load sent to servers that were away.
-    """
+    """How long the requests of one load wait for their servers. Thread-safe."""
 
     def __init__(self, limit_s: float) -> None:
         self._limit_s = limit_s
@@ -116,8 +111,8 @@ class OutageWaits:
         self._open: set[_Wait] = set()
         self._waiting = 0
         self._waiting_since = 0.0
-        self.waited_s = 0.0
-        self.probes = 0
+        self.waited_s = 0.0  # seconds during which at least one request waited for its server
+        self.probes = 0  # number of requests that this load sent to servers that were away
 
     @property
     def outages(self) -> int:
@@ -228,11 +223,7 @@ def describe_outage(outage: _native.OutageRecord, server: str) -> str:
 
 
 def _note_failure(wait: _Wait, error: BaseException) -> float | None:
-    """Report a failed request to the engine.
-
-    Returns:
-        Seconds until the request may be retried; 0 if the outage of the server decides; None if it is not retried.
-    """
+    """Report a failure; return seconds until a retry, 0 if the outage decides about it, None for none."""
     lookup = wait.lookup
     # If bytes arrived before the connection failed, the server answered an earlier request of this question.
     if _is_answer(error) or (wait.received.count and isinstance(error, ConnectError)):

@@ -36,19 +36,12 @@ _BUNDLES = (
 
 
 class Flaw(NamedTuple):
-    """A flaw of a certificate, and what to do about it.
+    """A flaw of a certificate, and what to do about it."""
 
-    Attributes:
-        what: The flaw, as a part of a sentence.
-        hint: What to do.
-        codes: OpenSSL's numbers of the flaw (X509_V_ERR_…).
-        text: Common text of libcurl's messages about the flaw.
-    """
-
-    what: str
-    hint: str
-    codes: tuple[int, ...]
-    text: str
+    what: str  # the flaw, as a part of a sentence
+    hint: str  # what to do
+    codes: tuple[int, ...]  # openSSL's numbers of the flaw (X509_V_ERR_…)
+    text: str  # common text of libcurl's messages about the flaw
 
 
 _NAME_YOURS = (

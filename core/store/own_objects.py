@@ -36,58 +36,37 @@ class OwningUpload(Upload, Protocol):
     """An `Upload` that recognises its object after `finish`."""
 
     def confirm(self) -> None:
-        """Check that the object is there, whole, and the one that this upload wrote.
-
-        Raises:
-            ChangedError: another program has written or removed the object.
-            StorageError: the object is not there, or not whole; or the storage does not answer.
-        """
+        """Check that the object is there, whole, and of this upload; else raise ChangedError or StorageError."""
 
     def may_stand(self) -> bool:
         """Say whether the object that is there may be the one of this upload; also True if a look cannot tell."""
 
     def withdraw(self) -> None:
-        """Remove the object, if it is still the one that this upload wrote.
-
-        Raises:
-            StorageError: the object could not be removed, or may be the one of this upload.
-        """
+        """Remove the object if it is still of this upload; raise StorageError if that cannot be done or told."""
 
 
 @dataclass(frozen=True)
 class FoundObject:
-    """What a storage says of the object that has the name of an upload.
+    """What a storage says of the object that has the name of an upload."""
 
-    Attributes:
-        size_bytes: Its size, or None if the storage does not say.
-        version: Its version, as of `ObjectInfo`.
-        mark: The mark of the upload that wrote it, or None if it has none.
-        is_equal: Whether the storage's checksum is that of the bytes that were sent; None if there is none to compare.
-    """
-
-    size_bytes: int | None
-    version: str | None
-    mark: str | None = None
+    size_bytes: int | None  # its size, or None if the storage does not say
+    version: str | None  # its version, as of `ObjectInfo`
+    mark: str | None = None  # the mark of the upload that wrote it, or None if it has none
+    # Whether the storage's checksum is that of the bytes that were sent; None if there is none to compare.
     is_equal: bool | None = None
 
 
 class ProvenUpload(ABC):
-    """An `OwningUpload`. A subclass sends the requests.
+    """An `OwningUpload`. A subclass sends the requests."""
 
-    Attributes:
-        has_mark: Whether the object gets the mark as its metadata.
-        mark: The mark of this upload.
-        sent_bytes: Bytes of the object that were sent, to the end of the last part.
-        version: The version of the object, if the answer to the last request, or a look at the object, named it.
-    """
-
-    has_mark: ClassVar[bool] = True
+    has_mark: ClassVar[bool] = True  # whether the object gets the mark as its metadata
 
     def __init__(self, uri: str, replaced: ObjectInfo | None) -> None:
         self._uri, self._replaced = uri, replaced
-        self.mark = os.urandom(16).hex()
+        self.mark = os.urandom(16).hex()  # the mark of this upload
+        # The version of the object, if the answer to the last request, or a look at the object, named it.
         self.version: str | None = None
-        self.sent_bytes = 0
+        self.sent_bytes = 0  # bytes of the object that were sent, to the end of the last part
         self._attempts = 0  # to send the last request
         self._is_finished = self._is_seen = False
         self._counting = threading.Lock()
