@@ -16,13 +16,13 @@ import pluggy
 
 from streamer.core.checkpoint.format_choice import OUR_MODULES
 from streamer.core.discovery.entry_points import DISABLED, normalized
-from streamer.core.errors import PluginError
+from streamer.core.errors import PluginError, StreamerError
 from streamer.core.log import OwnLogger
 from streamer.core.other_formats.interface import CheckpointFile, CheckpointIndex, Format, FormatHooks, TensorPlace
 from streamer.core.secrets.environment import variable
 from streamer.core.store.sources import PROJECT_NAME
-from streamer.plugins.guard.calls import description_of, is_own, kind_of
-from streamer.plugins.loading import distribution_of, points_of, version_of
+from streamer.plugins.answers import kind_of
+from streamer.plugins.loading import distribution_of, plugin_of, points_of
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -86,34 +86,24 @@ def _loaded(point: EntryPoint) -> Format:
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # a script ends with SystemExit when it is imported
-        raise _error(point, f"cannot be used ({description_of(error)})") from error
+        raise plugin_of(point).error(f"cannot be used ({kind_of(error)}: {error})") from error
     lacking = [each for each in ("name", "suffixes", "files_of", "is_format", "read_index") if not hasattr(made, each)]
     if lacking:
-        raise _error(point, f"gave {kind_of(made)} without {lacking[0]}, so it is not a format")
+        raise plugin_of(point).error(f"gave {kind_of(made)} without {lacking[0]}, so it is not a format")
     return made  # type: ignore[no-any-return]
-
-
-def _error(point: EntryPoint, what: str) -> PluginError:
-    who = f"{distribution_of(point)} {version_of(point)}".rstrip()
-    return PluginError(
-        f"The format {point.name!r} = {point.value!r} of {who} {what}",
-        hint=f"Update or uninstall it, or name it in {DISABLED}",
-        distribution=distribution_of(point),
-        version=version_of(point),
-    )
 
 
 class _Guarded:
     """A format of another distribution. Its faults become errors that name the format."""
 
     def __init__(self, inner: Format, point: EntryPoint) -> None:
-        self._inner, self._point = inner, point
+        self._inner, self._plugin = inner, plugin_of(point)
         self.name, self.suffixes = str(inner.name), self._suffixes(inner)
 
     def files_of(self, names: Sequence[str]) -> Sequence[str]:
         chosen = self._call("files_of", partial(self._inner.files_of, names))
         if not all(name in names for name in chosen):
-            raise _error(self._point, "chose a file that the folder does not hold")
+            raise self._plugin.error("chose a file that the folder does not hold")
         return chosen
 
     def is_format(self, head: bytes) -> bool:
@@ -122,26 +112,26 @@ class _Guarded:
     def read_index(self, files: Sequence[CheckpointFile]) -> CheckpointIndex:
         index = self._call("read_index", partial(self._inner.read_index, files))
         if not isinstance(index, CheckpointIndex):
-            raise _error(self._point, f"returned {kind_of(index)} from read_index, not a CheckpointIndex")
+            raise self._plugin.error(f"returned {kind_of(index)} from read_index, not a CheckpointIndex")
         for each in index.tensors:
             if (
                 not isinstance(each, TensorPlace)
                 or not isinstance(each.dtype, str)
                 or not isinstance(each.shape, tuple)
             ):
-                raise _error(self._point, f"gave {kind_of(each)} in place of a TensorPlace with a dtype and a shape")
+                raise self._plugin.error(f"gave {kind_of(each)} in place of a TensorPlace with a dtype and a shape")
         return index
 
     def _suffixes(self, inner: Format) -> tuple[str, ...]:
         suffixes = inner.suffixes
         if not isinstance(suffixes, tuple) or not all(isinstance(each, str) and each for each in suffixes):
-            raise _error(self._point, "has suffixes that are no tuple of texts")
+            raise self._plugin.error("has suffixes that are no tuple of texts")
         return suffixes
 
     def _call(self, method: str, function: Callable[[], _Answer]) -> _Answer:
         try:
             return function()
+        except StreamerError:
+            raise
         except Exception as error:
-            if is_own(error):
-                raise
-            raise _error(self._point, f"raised {description_of(error)} in {method}") from error
+            raise self._plugin.error(f"raised {kind_of(error)} in {method}: {error}", method=method) from error

@@ -35,7 +35,7 @@ from streamer.core.store.sources import (
 if TYPE_CHECKING:  # the import takes 15 ms, a quarter of the time that `import streamer` may take
     from importlib.metadata import EntryPoint
 
-    from streamer.plugins.guard.calls import Plugin
+    from streamer.plugins.guard import Plugin
 
 __all__ = [
     "FALLBACK",
@@ -43,6 +43,7 @@ __all__ = [
     "is_builtin",
     "open_with",
     "our_points",
+    "plugin_of",
     "points_of",
     "source_kind",
     "version_of",
@@ -71,21 +72,21 @@ def open_with(point: EntryPoint, scheme: str, uri: str, options: Mapping[str, An
     if _is_ours(point):
         return _opened_by_us(point, hook, scheme=scheme, uri=uri, storage_options=options, limits=limits)
     _refuse_unasked_options(hook, scheme, options)
-    from streamer.plugins.guard.calls import HOOK, Calls  # noqa: PLC0415 (as needed)
-    from streamer.plugins.guard.store import guarded  # noqa: PLC0415 (as needed)
+    from streamer.plugins.guard import HOOK, Calls, GuardedStore  # noqa: PLC0415 (as needed)
 
-    calls = Calls(_plugin(point, scheme), uri, options, limits)
+    calls = Calls(plugin_of(point, scheme), uri, options, limits)
 
     def opened() -> Any:  # plug-ins pass the options to fsspec unchanged
         return hook(scheme=scheme, uri=str(uri), storage_options=plain(options), limits=limits)
 
-    store = calls.ask(HOOK, opened)
-    return None if store is None else guarded(store, calls)
+    store = calls.call(HOOK, opened)
+    return None if store is None else GuardedStore(store, calls)
 
 
 def source_kind(point: EntryPoint, scheme: str) -> type[Source] | None:
     """Return the kind of source that a backend's stores return; None if the backend does not say."""
-    from streamer.plugins.guard.calls import BrokenContractError, Calls, kind_of  # noqa: PLC0415 (as needed)
+    from streamer.plugins.answers import BrokenContractError, kind_of  # noqa: PLC0415 (as needed)
+    from streamer.plugins.guard import Calls  # noqa: PLC0415 (as needed)
 
     hook = _hooks(point, scheme).streamer_source_kind
 
@@ -95,7 +96,7 @@ def source_kind(point: EntryPoint, scheme: str) -> type[Source] | None:
             return kind
         raise BrokenContractError(f"returned {kind_of(kind)}, not FileSource, HttpSource, NfsSource or PythonSource")
 
-    return Calls(_plugin(point, scheme), "", {}, _LIMITS).ask("streamer_source_kind", asked)
+    return Calls(plugin_of(point, scheme), "", {}, _LIMITS).call("streamer_source_kind", asked)
 
 
 def distribution_of(point: EntryPoint) -> str:
@@ -150,27 +151,25 @@ def _hooks(point: EntryPoint, scheme: str) -> Any:
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # a script ends with SystemExit when it is imported
-        from streamer.plugins.guard.calls import description_of  # noqa: PLC0415 (as needed)
-
         if is_builtin(point) and isinstance(error, ImportError):
             raise _lacking(point, scheme, error) from error
         blank = blank_variables(OF_LIBRARIES) if is_builtin(point) else []
         hint = f"; some libraries cannot be imported with a blank variable: unset {', '.join(blank)}" if blank else ""
-        raise _plugin(point, scheme).error(f"cannot be imported ({description_of(error)}{hint})") from error
+        raise plugin_of(point, scheme).error(f"cannot be imported ({type(error).__name__}: {error}{hint})") from error
     try:
         manager.register(module)
         manager.check_pending()
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        from streamer.plugins.guard.calls import description_of  # noqa: PLC0415 (as needed)
-
         is_of_pluggy = isinstance(error, pluggy.PluginValidationError)
-        raise _plugin(point, scheme).error(
-            _wrong_hook(error) if is_of_pluggy else f"cannot be used ({description_of(error)})"
+        raise plugin_of(point, scheme).error(
+            _wrong_hook(error) if is_of_pluggy else f"cannot be used ({type(error).__name__}: {error})"
         ) from error
     if not manager.hook.streamer_open_store.get_hookimpls():
-        raise _plugin(point, scheme).error("has no function streamer_open_store marked with streamer.plugins.hookimpl")
+        raise plugin_of(point, scheme).error(
+            "has no function streamer_open_store marked with streamer.plugins.hookimpl"
+        )
     return manager.hook
 
 
@@ -183,7 +182,7 @@ def _opened_by_us(point: EntryPoint, hook: Any, *, scheme: str, uri: str, **argu
     except Exception as error:
         shown = redact(uri)
         cause = error if shown == uri else None  # the text of the exception may hold the secret of the URL
-        raise _plugin(point, scheme).error(f"raised {type(error).__name__} while opening {shown}") from cause
+        raise plugin_of(point, scheme).error(f"raised {type(error).__name__} while opening {shown}") from cause
     return store
 
 
@@ -201,7 +200,8 @@ def _lacking(point: EntryPoint, scheme: str, error: ImportError) -> UnknownSchem
     )
 
 
-def _plugin(point: EntryPoint, scheme: str) -> Plugin:
-    from streamer.plugins.guard.calls import Plugin  # noqa: PLC0415 (as needed)
+def plugin_of(point: EntryPoint, scheme: str | None = None) -> Plugin:
+    """Describe an entry point for errors; that of a format has no scheme."""
+    from streamer.plugins.guard import Plugin  # noqa: PLC0415 (as needed)
 
     return Plugin(scheme, f"{point.name!r} = {point.value!r}", distribution_of(point), version_of(point))

@@ -32,7 +32,7 @@ from streamer.core.secrets.hidden_arguments import SecretOptions, hidden, hidden
 from streamer.core.secrets.redact import redact
 from streamer.core.store.names import scheme_of
 from streamer.core.store.sources import PROJECT_NAME, Store
-from streamer.plugins.loading import FALLBACK, distribution_of, is_builtin, open_with, our_points, points_of, version_of
+from streamer.plugins.loading import FALLBACK, distribution_of, is_builtin, open_with, our_points, plugin_of, points_of
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -241,9 +241,8 @@ def _unicode_part(uri: str, scheme: str) -> str:
 
 def _declined(point: EntryPoint, scheme: str, error: UnknownSchemeError) -> UnknownSchemeError:
     """Make the error for a plug-in that declined the URL; fsspec's error would ask to install a package."""
-    who = f"{distribution_of(point)} {version_of(point)}".rstrip()
     return UnknownSchemeError(
-        f"{who}, which serves {scheme}://, declined this URL: its streamer_open_store returned None",
+        f"{plugin_of(point).label}, which serves {scheme}://, declined this URL: its streamer_open_store returned None",
         uri=error.uri,
         hint="Check the URL and storage_options with its documentation; a hook without a return declines, too",
     )

@@ -6,6 +6,7 @@ calls `HttpSource.refresh` for a new source before the old one expires.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import inf, isnan, nan
@@ -42,6 +43,7 @@ __all__ = [
 
 PROJECT_NAME = "streamer"
 MAX_SIZE_BYTES = (1 << 63) - 1  # the limit of off_t on every system, and of the engine
+_LINE_END = re.compile("[\r\n\0]")
 hookspec = pluggy.HookspecMarker(PROJECT_NAME)
 hookimpl = pluggy.HookimplMarker(PROJECT_NAME)
 
@@ -124,7 +126,7 @@ class AnswerChecksum:
 
     request_header: tuple[str, str]
     answer_header: str
-    algorithm: str
+    algorithm: Literal["crc32", "crc32c", "crc64nvme"]
     byte_order: Literal["big", "little"]
     max_bytes: int
 
@@ -135,7 +137,8 @@ class HttpSource:
 
     Attributes:
         url: Complete URL; its query may hold a signature and is never shown.
-        headers: Sent with every request, beside the engine's own ``Range``. A header with a line end is a ValueError.
+        headers: Sent with every request, beside the engine's own ``Range``. A line end in one, or in another text of a
+            request, is a ValueError.
         version: The value of `version_header` in every answer; None pins the value in the first answer.
         version_header: Response header with the version. With ``ETag`` and ``Last-Modified`` each request
             also carries the matching precondition (``If-Match``, ``If-Unmodified-Since``); for another header the
@@ -169,10 +172,11 @@ class HttpSource:
     holder: object = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Refuse a header that would begin another header; its value is not shown, because it may be secret."""
-        for name, value in self.headers.items() if isinstance(self.headers, Mapping) else ():
-            if any(isinstance(part, str) and {*part} & {*"\r\n\0"} for part in (name, value)):
-                raise ValueError(f"the header {quoted(name)} holds a CR, LF or NUL, which would end it there")
+        """Refuse a text that would begin another header; it is not shown, because it may be secret."""
+        headers = self.headers if isinstance(self.headers, Mapping) else {}
+        for name, value in [("url", self.url), ("version", self.version), ("proxy", self.proxy), *headers.items()]:
+            if any(isinstance(part, str) and _LINE_END.search(part) for part in (name, value)):
+                raise ValueError(f"{quoted(name)} of an HttpSource holds a CR, LF or NUL, which would end it there")
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ Objects are read through the real engine, so the suite also checks the sources t
         def delete(self, name: str) -> None:
             client.delete(f"contract/{name}")
 
-`FormatContract` is the suite of formats. Needs pytest. No assertion depends on timing, but every wait ends.
+`FormatContract` is the suite of formats. Needs pytest. No assertion depends on timing.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from streamer.core.errors import (
 )
 from streamer.plugins.contract.rules import rule
 from streamer.plugins.contract.storage import JOIN_S, ContractStorage, opened_object, pattern, read_whole, settings
-from streamer.plugins.guard.store import unguarded
+from streamer.plugins.guard import unguarded
 from streamer.plugins.registry import open_store
 
 __all__ = ["FailuresContract", "SharingContract"]

@@ -15,7 +15,7 @@ from streamer.core.options.limits import Limits
 from streamer.core.options.options import MIB, Options
 from streamer.core.options.settings import Settings, resolve
 from streamer.core.store.sources import ObjectInfo, Store
-from streamer.plugins.guard.store import unguarded
+from streamer.plugins.guard import unguarded
 from streamer.plugins.registry import open_store
 
 __all__ = [
@@ -44,7 +44,7 @@ class ContractStorage:
         secrets: Texts that must never be shown: keys, tokens, passwords among the options.
         is_shared: Another process sees the same objects.
         tells_replacement: A replaced object has another version than before, even at the same size.
-        timeout_s: Longest time that one call of the storage may take; a longer call fails, so that no test hangs.
+        timeout_s: Longest time that one `read_into` of a `PythonSource` may take, with the `confirm` after it.
         keeps_versions: An open store still returns the objects as they were when it was opened, as of a commit.
         odd_names: Names of objects that must be quoted in URLs.
     """

@@ -172,14 +172,8 @@ class HangingRead(Right):
         return PythonSource(lambda buffer, offset: NEVER.wait() or 0)
 
 
-class HangingFind(Right):
-    def find(self, prefix):
-        NEVER.wait()
-
-
 class StrangeError(BaseException):
-    def __str__(self):
-        raise ValueError("no text")
+    """As pyo3 raises where Rust panics."""
 
 
 class StrangeExceptions(Right):

@@ -27,8 +27,7 @@ from streamer.core.errors import ObjectNotFoundError, StorageError, UsageError
 from streamer.core.options.limits import Limits
 from streamer.core.options.settings import resolve
 from streamer.core.store.sources import ObjectInfo
-from streamer.plugins.guard.answers import names_in
-from streamer.plugins.guard.calls import BrokenContractError
+from streamer.plugins.answers import BrokenContractError, names_in
 
 SETTINGS = resolve(None)
 
