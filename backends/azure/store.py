@@ -152,7 +152,7 @@ class AzureStore:
 
         self._client.call(upload, self._url.uri_of(name), container)
 
-    def begin_upload(self, path: str, size_bytes: int | None, part_bytes: int, replaced: ObjectInfo | None) -> Upload:
+    def begin_upload(self, path: str, size_bytes: int, part_bytes: int, replaced: ObjectInfo | None) -> Upload:
         """Begin the upload of a blob; raises as `Upload.send` with its first block."""
         return self._upload(path, size_bytes, part_bytes, replaced)
 
@@ -172,7 +172,7 @@ class AzureStore:
         with suppress(ObjectNotFoundError):
             self._client.call(delete, self._url.uri_of(name), container)
 
-    def _upload(self, path: str, size_bytes: int | None, part_bytes: int, replaced: ObjectInfo | None) -> AzureUpload:
+    def _upload(self, path: str, size_bytes: int, part_bytes: int, replaced: ObjectInfo | None) -> AzureUpload:
         from streamer.backends.azure.upload import AzureUpload  # noqa: PLC0415 (a load needs none)
 
         uri = self._url.uri_of(path.partition("/")[2])

@@ -48,7 +48,7 @@ class AzureUpload(ProvenUpload):
         client: AzureClient,
         path: str,
         uri: str,
-        size_bytes: int | None,
+        size_bytes: int,
         *,
         part_bytes: int,
         replaced: ObjectInfo | None,
@@ -59,7 +59,7 @@ class AzureUpload(ProvenUpload):
         self._part_bytes = part_bytes
         self._lock = threading.Lock()
         # What replaces a blob is sent in blocks, which can be looked at before they become the blob.
-        self._is_small = replaced is None and size_bytes is not None and size_bytes <= MOST_BYTES_AT_ONCE
+        self._is_small = replaced is None and size_bytes <= MOST_BYTES_AT_ONCE
         self._body = b""  # of a small blob
         self._blocks: dict[int, tuple[str, int]] = {}  # id and size of each block that was sent
         self._id_bytes = USUAL_ID_BYTES

@@ -205,7 +205,7 @@ class WritableFsspecStore(FsspecStore):
         except Exception as error:
             raise_storage_error(error, self._uri(path), hides_cause=self._hides_causes)
 
-    def begin_upload(self, path: str, size_bytes: int | None, part_bytes: int, replaced: ObjectInfo | None) -> Upload:
+    def begin_upload(self, path: str, size_bytes: int, part_bytes: int, replaced: ObjectInfo | None) -> Upload:
         """Open a file for writing."""
         del part_bytes  # the file system has its own size of parts
         return FsspecUpload(

@@ -38,7 +38,7 @@ class FsspecUpload:
         fs: AbstractFileSystem,
         path: str,
         uri: str,
-        size_bytes: int | None,
+        size_bytes: int,
         *,
         replaces: bool,
         fail: Callable[[Exception], NoReturn],
@@ -49,7 +49,7 @@ class FsspecUpload:
         self._small = bytearray()
         self._file: Any = None
         self._is_finished = False
-        if size_bytes is None or size_bytes > SMALL_BYTES:
+        if size_bytes > SMALL_BYTES:
             self._open()
 
     def send(self, offset_bytes: int, part: memoryview) -> None:

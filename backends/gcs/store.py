@@ -148,7 +148,7 @@ class GcsStore:
         login = self._client.login_identity()
         return login and digest_of("gs", self.server, info.path, self._generation_of(info.path), login)
 
-    def begin_upload(self, path: str, size_bytes: int | None, part_bytes: int, replaced: ObjectInfo | None) -> Upload:
+    def begin_upload(self, path: str, size_bytes: int, part_bytes: int, replaced: ObjectInfo | None) -> Upload:
         """Begin a resumable upload; raises as `write`, and UsageError for a URL that pins a generation."""
         from streamer.backends.gcs.upload import GcsUpload  # noqa: PLC0415 (a load needs none)
 

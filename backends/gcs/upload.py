@@ -100,7 +100,7 @@ class GcsUpload(ProvenUpload):
     parallel_parts = 1
     needs_equal_parts = True
 
-    def __init__(self, writer: ObjectWriter, size_bytes: int | None, replaced: ObjectInfo | None) -> None:
+    def __init__(self, writer: ObjectWriter, size_bytes: int, replaced: ObjectInfo | None) -> None:
         super().__init__(writer.uri, replaced)
         self._writer, self._size_bytes, self._refused = writer, size_bytes, writer.refused
         self._crc = self._crc_bytes = self._last_offset = 0
@@ -135,7 +135,7 @@ class GcsUpload(ProvenUpload):
         if self._last and self._last_offset + len(self._last) == offset_bytes:  # the held part was not the last
             self._send(self._last_offset, memoryview(self._last))
             self._last = b""
-        if self._size_bytes in (None, offset_bytes + part.nbytes):
+        if self._size_bytes == offset_bytes + part.nbytes:
             kept_bytes = part.nbytes % CHUNK_MULTIPLE_BYTES or min(part.nbytes, CHUNK_MULTIPLE_BYTES)
             self._last = bytes(part[part.nbytes - kept_bytes :])
             part = part[: part.nbytes - kept_bytes]
@@ -179,7 +179,6 @@ class GcsUpload(ProvenUpload):
 
     def _commit(self) -> str | None:
         """Send the end, which completes the object; return its generation."""
-        self._size_bytes = self._crc_bytes
         answer = self._put_all(self._size_bytes - len(self._last), memoryview(self._last), is_last=True)
         if answer.status in (200, 201):
             generation = (answer.document or {}).get("generation")
@@ -208,7 +207,7 @@ class GcsUpload(ProvenUpload):
 
     def _put(self, offset_bytes: int, data: bytes | memoryview, *, is_last: bool = False) -> Answer:
         span = f"{offset_bytes}-{offset_bytes + len(data) - 1}" if data else "*"
-        span = f"bytes {span}/{'*' if self._size_bytes is None else self._size_bytes}"
+        span = f"bytes {span}/{self._size_bytes}"
         # Google compares this checksum before the object replaces an older one.
         checksum = {"X-Goog-Hash": f"crc32c={self._crc32c()}"} if is_last else {}
         return self._writer.upload("PUT", self._session(), data, {"Content-Range": span, **checksum})

@@ -151,7 +151,7 @@ class HttpStore:
         end = start if probe is None else probe.hop
         return digest_of("http", stable_url(start.url), start.headers, stable_url(end.url))
 
-    def begin_upload(self, path: str, size_bytes: int | None, _: int, replaced: ObjectInfo | None) -> Upload:
+    def begin_upload(self, path: str, size_bytes: int, _: int, replaced: ObjectInfo | None) -> Upload:
         """Begin an object that one ``PUT`` writes; raises as `HttpUpload`."""
         from streamer.backends.http.upload import HttpUpload  # noqa: PLC0415 (a load needs none)
 

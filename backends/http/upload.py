@@ -100,11 +100,8 @@ class HttpUpload:
     needs_equal_parts = False
 
     def __init__(
-        self, file: HttpFile, size_bytes: int | None, replaced: ObjectInfo | None, info: Callable[[], ObjectInfo]
+        self, file: HttpFile, size_bytes: int, replaced: ObjectInfo | None, info: Callable[[], ObjectInfo]
     ) -> None:
-        if size_bytes is None:
-            hint = "Use put or pipe, or pass the size: open(…, size=…)"
-            raise UsageError("a web server takes only files whose size is known", uri=file.uri, hint=hint)
         if size_bytes > MOST_BYTES:
             raise UsageError(f"a web server gets files of {MOST_BYTES >> 20} MiB at most", uri=file.uri, hint=_LESS)
         self._file, self._info, self.uri = file, info, file.uri

@@ -152,7 +152,7 @@ class PosixStore:
         except OSError as error:
             raise storage_error(error, path) from error
 
-    def begin_upload(self, path: str, size_bytes: int | None, part_bytes: int, replaced: ObjectInfo | None) -> Upload:
+    def begin_upload(self, path: str, size_bytes: int, part_bytes: int, replaced: ObjectInfo | None) -> Upload:
         """Begin a file under another name in the folder of `path`; missing folders are made."""
         from streamer.backends.posix.upload import PosixUpload  # noqa: PLC0415 (takes 1 ms)
 

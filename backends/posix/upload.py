@@ -43,7 +43,7 @@ class PosixUpload:
     needs_equal_parts = True  # so that every part begins at a whole page
 
     def __init__(
-        self, path: str, size_bytes: int | None, replaced: ObjectInfo | None, info: Callable[[str], ObjectInfo]
+        self, path: str, size_bytes: int, replaced: ObjectInfo | None, info: Callable[[str], ObjectInfo]
     ) -> None:
         self._path, self._replaced, self._info = path, replaced, info
         folder, name = os.path.split(disk_name(path))
@@ -61,7 +61,7 @@ class PosixUpload:
                 self._reserve(size_bytes)
         is_local = _native.file_system_type(os.fsencode(folder)) in _LOCAL_DISKS
         self._is_local = is_local
-        self._is_direct = is_local and (size_bytes is None or size_bytes >= SMALL_BYTES)
+        self._is_direct = is_local and size_bytes >= SMALL_BYTES
 
     def send(self, offset_bytes: int, part: memoryview) -> None:
         """Write one part; raises as `Upload.send`."""

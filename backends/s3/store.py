@@ -175,7 +175,7 @@ class S3Store:
         self._writer(path).call("put_object", Body=data)
 
     def begin_upload(
-        self, path: str, size_bytes: int | None, part_bytes: int, replaced: ObjectInfo | None, *, resumes: bool = False
+        self, path: str, size_bytes: int, part_bytes: int, replaced: ObjectInfo | None, *, resumes: bool = False
     ) -> Upload:
         """Begin the upload of an object; unless the object is small, it is a multipart upload."""
         from streamer.backends.s3.upload import S3Upload  # noqa: PLC0415 (a load needs none)

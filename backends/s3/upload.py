@@ -43,7 +43,7 @@ class S3Upload(ProvenUpload):
     def __init__(
         self,
         writer: ObjectWriter,
-        size_bytes: int | None,
+        size_bytes: int,
         part_bytes: int,
         replaced: ObjectInfo | None,
         *,
@@ -59,7 +59,7 @@ class S3Upload(ProvenUpload):
         self._has_checksums = self._confirms = False
         self._earlier: dict[int, dict[str, Any]] | None = None  # parts that an earlier process sent, by number
         # What replaces an object is sent in parts, which can be looked at before they become the object.
-        if size_bytes is None or size_bytes > MOST_BYTES_AT_ONCE or (size_bytes and replaced is not None):
+        if size_bytes > MOST_BYTES_AT_ONCE or (size_bytes and replaced is not None):
             tag = self._tag(size_bytes) if resumes else b""
             self._upload_id = (self._resumed(tag) if tag else None) or self._begin(tag)
 
@@ -170,7 +170,7 @@ class S3Upload(ProvenUpload):
                 if error.status != 404:
                     raise
 
-    def _tag(self, size_bytes: int | None) -> bytes:
+    def _tag(self, size_bytes: int) -> bytes:
         """Return what tells uploads apart, with all that S3 fixed when one began; empty if it cannot be told."""
         settings = self._writer.settings_identity()
         text = f"streamer: {size_bytes} bytes in parts of {self._part_bytes}{settings and f', {settings}'}"

@@ -10,11 +10,12 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 
 from streamer.core.conditions import Condition
 from streamer.core.store.uploads import Upload
 
-__all__ = ["PartSender", "PartStream"]
+__all__ = ["PartSender"]
 
 Noted = Callable[[int], None]
 
@@ -23,13 +24,24 @@ class SenderClosedError(Exception):
     """Nothing is sent any more, because of a failure elsewhere or an interrupt."""
 
 
+@dataclass
+class _Stream:
+    """The parts of one object, in their order."""
+
+    upload: Upload
+    on_sent: Noted
+    unsent: int = 0
+    sent: deque[int] = field(default_factory=deque)  # bytes of sent parts that were not reported yet
+    failure: BaseException | None = None
+
+
 class PartSender:
     """A context manager around threads that send parts; they start when they are needed."""
 
     def __init__(self, most_parallel: int) -> None:
         self.workers = max(1, most_parallel)
-        self.has_news = Condition()  # guards the next four attributes, and those of the streams
-        self._waiting: deque[tuple[PartStream, int, memoryview]] = deque()
+        self._has_news = Condition()  # guards the next four attributes, and those of the streams
+        self._waiting: deque[tuple[_Stream, int, memoryview]] = deque()
         self._places = self.workers + 1  # for parts that may be made
         self._is_closed = False
         self._threads: list[threading.Thread] = []
@@ -43,21 +55,23 @@ class PartSender:
 
     def send(self, upload: Upload, parts: Iterable[memoryview], on_sent: Noted) -> None:
         """Send the parts of one object, and wait until all are sent. Several threads may call this at a time."""
-        stream = PartStream(self, upload, on_sent)
-        made = iter(parts)
+        stream, offset_bytes, made = _Stream(upload, on_sent), 0, iter(parts)
+        most = max(1, min(self.workers, upload.parallel_parts))
         while True:
-            self.take_place(stream)
+            self._take_place(stream)
             part: memoryview | None = None
             try:
                 part = next(made, None)
             finally:
                 if part is None:
-                    self.give_place()
+                    self._give_place()
             if part is None:
                 break
-            stream.put(part, has_place=True)
+            self._wait(stream, lambda: stream.unsent < most)
+            self._put(stream, offset_bytes, part)
+            offset_bytes += part.nbytes
             del part
-        stream.finish()
+        self._wait(stream, lambda: not stream.unsent)
 
     def close(self) -> None:
         """Send nothing more, and wait for the calls that are running; in a forked process, none is."""
@@ -72,16 +86,16 @@ class PartSender:
             thread.join()
 
     def _stop(self) -> None:
-        with self.has_news:
+        with self._has_news:
             self._is_closed = True
             self._waiting.clear()
-            self.has_news.notify_all()
+            self._has_news.notify_all()
 
-    def wait(self, stream: PartStream, is_reached: Callable[[], bool]) -> None:
+    def _wait(self, stream: _Stream, is_reached: Callable[[], bool]) -> None:
         """Wait on behalf of a stream, and report parts that have been sent to its caller."""
         while True:
-            with self.has_news:
-                self.has_news.wait_for(lambda: stream.sent or stream.failure or self._is_closed or is_reached())
+            with self._has_news:
+                self._has_news.wait_for(lambda: stream.sent or stream.failure or self._is_closed or is_reached())
                 if stream.failure is not None:
                     raise stream.failure
                 if self._is_closed:
@@ -93,29 +107,29 @@ class PartSender:
             if is_over:
                 return
 
-    def put(self, stream: PartStream, offset_bytes: int, part: memoryview) -> None:
+    def _put(self, stream: _Stream, offset_bytes: int, part: memoryview) -> None:
         """Send a part as soon as a thread is free."""
-        with self.has_news:
+        with self._has_news:
             self._waiting.append((stream, offset_bytes, part))
             stream.unsent += 1
-            self.has_news.notify_all()
+            self._has_news.notify_all()
             if len(self._threads) < self.workers:
                 self._start()
 
-    def take_place(self, stream: PartStream) -> None:
+    def _take_place(self, stream: _Stream) -> None:
         """Wait until another part may be made."""
         while True:
-            self.wait(stream, lambda: self._places > 0)
-            with self.has_news:
+            self._wait(stream, lambda: self._places > 0)
+            with self._has_news:
                 if self._places > 0:
                     self._places -= 1
                     return
 
-    def give_place(self) -> None:
+    def _give_place(self) -> None:
         """Let another part be made."""
-        with self.has_news:
+        with self._has_news:
             self._places += 1
-            self.has_news.notify_all()
+            self._has_news.notify_all()
 
     def _start(self) -> None:
         thread = threading.Thread(target=self._work, name=f"streamer-upload{len(self._threads)}", daemon=True)
@@ -135,41 +149,18 @@ class PartSender:
                 stream.upload.send(offset_bytes, part)
                 size_bytes = part.nbytes
             except BaseException as error:
-                with self.has_news:
+                with self._has_news:
                     stream.failure = stream.failure or error
-                    self.has_news.notify_all()
+                    self._has_news.notify_all()
                 return
             del part  # it may hold memory while this thread waits
-            with self.has_news:
+            with self._has_news:
                 self._places += 1
                 stream.unsent -= 1
                 stream.sent.append(size_bytes)
-                self.has_news.notify_all()
+                self._has_news.notify_all()
 
-    def _take(self) -> tuple[PartStream, int, memoryview] | None:
-        with self.has_news:
-            self.has_news.wait_for(lambda: self._waiting or self._is_closed)
+    def _take(self) -> tuple[_Stream, int, memoryview] | None:
+        with self._has_news:
+            self._has_news.wait_for(lambda: self._waiting or self._is_closed)
             return self._waiting.popleft() if self._waiting else None
-
-
-class PartStream:
-    """The parts of one object, in their order; the methods belong to one thread."""
-
-    def __init__(self, sender: PartSender, upload: Upload, on_sent: Noted) -> None:
-        self._sender, self.upload, self.on_sent = sender, upload, on_sent
-        self._most = max(1, min(sender.workers, upload.parallel_parts))
-        self.offset_bytes = self.unsent = 0
-        self.sent: deque[int] = deque()  # bytes of sent parts that were not reported yet
-        self.failure: BaseException | None = None
-
-    def put(self, part: memoryview, *, has_place: bool = False) -> None:
-        """Send the next part as soon as its turn comes; raises as `PartSender.send`, also for earlier parts."""
-        if not has_place:
-            self._sender.take_place(self)
-        self._sender.wait(self, lambda: self.unsent < self._most)
-        self._sender.put(self, self.offset_bytes, part)
-        self.offset_bytes += part.nbytes
-
-    def finish(self) -> None:
-        """Wait until all parts are sent; raises as `put`."""
-        self._sender.wait(self, lambda: not self.unsent)

@@ -60,19 +60,18 @@ class Upload(Protocol):
 class UploadingStore(Protocol):
     """A `Store` to which large objects can be written in parts."""
 
-    def begin_upload(self, path: str, size_bytes: int | None, part_bytes: int, replaced: ObjectInfo | None) -> Upload:
+    def begin_upload(self, path: str, size_bytes: int, part_bytes: int, replaced: ObjectInfo | None) -> Upload:
         """Begin to write one object, which readers do not see yet.
 
         Args:
             path: Path of the object; missing folders above it are made if the storage has folders.
-            size_bytes: Size of the whole object. With 0, `finish` is called without a part. None if it is unknown:
-                at least one part is sent before `finish`.
+            size_bytes: Size of the whole object. With 0, `finish` is called without a part.
             part_bytes: Size of each part except the last; if parts need not be equal, the size of the largest part.
             replaced: The existing object to replace, if it still has this version when the upload ends. None: there
                 must be no object. A storage without such conditions is checked right before the last request.
 
         Raises:
-            UsageError: the storage cannot be written, or only objects whose size is known.
+            UsageError: the storage cannot be written.
             AccessDeniedError: the object may not be written.
             StorageError: the upload could not begin, or the bucket does not exist.
         """

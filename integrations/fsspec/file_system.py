@@ -2,9 +2,8 @@
 
 The engine reads the bytes. The wrapped file system lists, with its own arguments (``s3={…}``), configuration and
 environment. Guarantees: all reads of an open object give the same version, or raise `streamer.ChangedError`. Listings
-are requested each time, never taken from a cache. Files are written whole (`written_file`); appending, copying, moving
-and removing are refused. Errors are those of `streamer`; each is also the builtin exception that users of fsspec
-expect, and none shows a secret.
+are requested each time, never taken from a cache. Nothing is written, copied, moved or removed. Errors are those of
+`streamer`; each is also the builtin exception that users of fsspec expect, and none shows a secret.
 """
 
 from __future__ import annotations
@@ -26,10 +25,9 @@ from streamer.core.options.options import Options
 from streamer.core.options.settings import resolve
 from streamer.core.quoting import quoted
 from streamer.core.secrets.hidden_arguments import hidden
-from streamer.integrations.fsspec.inner import Inner, refusal
+from streamer.integrations.fsspec.inner import Inner, ListedInside, refusal
 from streamer.integrations.fsspec.remote_file import CachedFile, PinnedObject, RemoteFile
 from streamer.integrations.fsspec.transfers import (
-    WholeFileWrites,
     bounds,
     check_names,
     download,
@@ -39,7 +37,6 @@ from streamer.integrations.fsspec.transfers import (
     read_ranges,
     write_to,
 )
-from streamer.integrations.fsspec.written_file import WrittenFile
 
 __all__ = ["StreamerFileSystem"]
 
@@ -48,8 +45,8 @@ _COMMON = frozenset({"use_listings_cache", "listings_expiry_time", "max_paths", 
 _OPEN_ARGUMENTS = frozenset({"cache_options", "cache_type", "fill_cache", "size"})
 
 
-class StreamerFileSystem(WholeFileWrites):
-    """Reads and writes files that another file system lists.
+class StreamerFileSystem(ListedInside):
+    """Reads files that another file system lists.
 
     Args:
         fs: The file system to read from, in place of `target_protocol` and `target_options`.
@@ -225,14 +222,12 @@ class StreamerFileSystem(WholeFileWrites):
 
     def _open(
         self, path: str, mode: str = "rb", block_size: Any = None, autocommit: bool = True, **named: Any
-    ) -> RemoteFile | CachedFile | WrittenFile:
-        check_names("open", named, _OPEN_ARGUMENTS)
-        size = None if block_size == "default" else block_size
-        if mode in ("wb", "xb"):
-            how: dict[str, Any] = {"part_bytes": size, "size_bytes": named.get("size"), "autocommit": autocommit}
-            return WrittenFile(self, self._inner, self._path_of(path), mode, **how)
+    ) -> RemoteFile | CachedFile:
+        del autocommit
         if mode != "rb":
             raise refusal()
+        check_names("open", named, _OPEN_ARGUMENTS)
+        size = None if block_size == "default" else block_size
         pinned = self.pinned(path)
         if named.get("cache_type"):
             how = {"cache_type": named["cache_type"], "cache_options": named.get("cache_options")}

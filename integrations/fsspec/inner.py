@@ -1,8 +1,7 @@
-"""The file system that ``streamer::`` wraps: it lists files, and its store reads and writes their bytes.
+"""The file system that ``streamer::`` wraps: it lists files, and its store reads their bytes.
 
 It performs the methods that have to do with paths, descriptions and listings. Storages that fsspec does not know
-(``nfs://``, plug-ins) get a file system that lists. What may only be read refuses the methods that change files or
-folders.
+(``nfs://``, plug-ins) get a file system that lists. Methods that change files or folders are refused.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from streamer.backends.builtin_storages import BUILTIN_SCHEMES
 from streamer.backends.fsspec.caches import with_whole_records
 from streamer.backends.fsspec.errors import raise_storage_error
 from streamer.backends.fsspec.foreign_file_systems import check_scheme, with_guarded_links
-from streamer.backends.fsspec.info import make_folders, origin_of
+from streamer.backends.fsspec.info import origin_of
 from streamer.backends.private_names.fsspec import parent_of, path_of
 from streamer.core.checkpoint.shards import settled, sized, source_object
 from streamer.core.errors import ObjectNotFoundError, OptionError, StreamerError
@@ -35,39 +34,26 @@ from streamer.core.store.sources import FolderStore, ObjectInfo, Store
 from streamer.integrations.fsspec.remote_file import Opened
 from streamer.plugins.registry import choose, enabled, refuse_accidental_file_systems
 
-__all__ = ["Inner", "ListedInside", "ReadOnly", "StoreFileSystem", "WholeFiles", "refusal"]
+__all__ = ["Inner", "ListedInside", "ReadOnly", "StoreFileSystem", "refusal"]
 
 
 def refusal() -> io.UnsupportedOperation:
     """Return the error, which is an `OSError` and a `ValueError`."""
     return io.UnsupportedOperation(
-        "streamer:: reads, and writes whole files: it does not append, copy, move or remove. Do that with the file "
-        "system inside: the URL without streamer::, or its attribute fs"
+        "streamer:: only reads. streamer.save and the command streamer push write checkpoints; for other files and "
+        "changes, use the file system inside: the URL without streamer::, or the attribute fs"
     )
 
 
-class WholeFiles:
-    """The methods of a file system that copy, move and remove; some of fsspec's defaults would read each byte."""
+class ReadOnly:
+    """Refuses all methods that change something; some of fsspec's defaults would silently do nothing."""
 
     def _refuse(self, *_arguments: Any, **_named: Any) -> NoReturn:
         raise refusal()
 
     copy = cp = cp_file = mv = move = rename = rmdir = rm = rm_file = delete = _refuse
-
-
-class ReadOnly(WholeFiles):
-    """All methods that change something; some of fsspec's defaults would silently do nothing."""
-
-    put = put_file = upload = pipe = pipe_file = touch = write_text = write_bytes = WholeFiles._refuse
-    mkdir = makedir = WholeFiles._refuse
-
-    def makedirs(self, path: str, exist_ok: bool = False) -> None:
-        """Create no folder: a store creates those of a file that is written. `fsspec.open` calls this before it."""
-        del path
-        if not exist_ok:
-            raise refusal()
-
-    mkdirs = makedirs
+    put = put_file = upload = pipe = pipe_file = touch = write_text = write_bytes = _refuse
+    mkdir = makedir = makedirs = mkdirs = _refuse
 
 
 class StoreFileSystem(ReadOnly, AbstractFileSystem):  # type: ignore[misc]  # fsspec has no types
@@ -170,13 +156,6 @@ class Inner:
             return Opened(info, source_object(store, info))
 
     @contextmanager
-    def written(self, path: str) -> Iterator[tuple[Store, str]]:
-        """Open the store of an object that is written; yield the store, and the URL of the object for messages."""
-        uri, options, fs = (self._uri(path), self._options, None) if self._has_backend else (path, None, self.fs)
-        with opened_store(hidden_uri(uri), options, fs, self.settings, self._backends) as store:
-            yield store, uri
-
-    @contextmanager
     def with_own_errors(self, path: str) -> Iterator[AbstractFileSystem]:
         """Yield the file system; exceptions in the block become errors of this package, without secrets."""
         if self._callers is not None:
@@ -208,7 +187,7 @@ except ImportError:  # before 2025.10, only `fo` has the path of a chain
     ChainedFileSystem = AbstractFileSystem
 
 
-class ListedInside(WholeFiles, ChainedFileSystem):  # type: ignore[misc]  # fsspec has no types
+class ListedInside(ReadOnly, ChainedFileSystem):  # type: ignore[misc]  # fsspec has no types
     """A file system with the paths of another one. Listings are requested each time, never taken from a cache."""
 
     @property
@@ -257,24 +236,6 @@ class ListedInside(WholeFiles, ChainedFileSystem):  # type: ignore[misc]  # fssp
         """Return the result of the wrapped file system; raises as `info`."""
         with self._inner.with_own_errors(self._path_of(path)) as fs:
             return fs.sign(self._path_of(path), expiration=expiration, **named)
-
-    def makedirs(self, path: str, exist_ok: bool = False) -> None:
-        """Create a folder, and those above it, as the wrapped file system does; raises as `info`.
-
-        With `exist_ok`, as `fsspec.open` calls it before it writes, no bucket is created.
-        """
-        path = self._path_of(path)
-        with self._inner.with_own_errors(path) as fs:
-            if exist_ok:
-                make_folders(fs, path)
-            else:
-                fs.makedirs(path)
-
-    def mkdir(self, path: str, create_parents: bool = True, **named: Any) -> None:
-        """Create a folder as the wrapped file system does; raises as `info`."""
-        path = self._path_of(path)
-        with self._inner.with_own_errors(path) as fs:
-            fs.mkdir(path, create_parents=create_parents, **named)
 
     def invalidate_cache(self, path: str | None = None) -> None:
         """Clear the listing cache of the wrapped file system."""

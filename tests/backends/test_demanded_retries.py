@@ -6,10 +6,8 @@ import time
 from collections.abc import Callable
 from email.utils import formatdate
 from itertools import count
-from pathlib import Path
 from typing import Any
 
-import fsspec
 import pytest
 import torch
 from each_row import each_row
@@ -213,24 +211,3 @@ def test_metadata_of_an_object_that_names_an_error_is_no_error() -> None:
         storage.log.clear()
         streamer.load(storage.uri("m.safetensors"), storage_options=storage.options(), progress=False)
         assert sum(sent.step == "head" for sent in storage.log) == 1
-
-
-@pytest.mark.parametrize("way", ["open", "put"])
-def test_a_mistyped_bucket_is_not_created_regression(way: str, tmp_path: Path) -> None:
-    def opened() -> None:
-        with fsspec.open("streamer::s3://mistyped/x.bin", "wb", s3=options) as file:
-            file.write(b"x")
-
-    def put() -> None:
-        fs = fsspec.filesystem("streamer", target_protocol="s3", target_options=options)
-        fs.put(str(tmp_path / "a"), "mistyped/a", recursive=True)
-
-    (tmp_path / "a").mkdir()
-    (tmp_path / "a/b").write_bytes(b"x")
-    with writable("s3") as storage:
-        options = storage.options()
-        missing = error_of(storage, 404, "NoSuchBucket")
-        storage.script = lambda sent: missing if sent.name.startswith("mistyped/") else None
-        with pytest.raises(streamer.ObjectNotFoundError, match="no bucket 'mistyped'"):
-            {"open": opened, "put": put}[way]()
-        assert not [sent for sent in storage.log if sent.method == "PUT" and not sent.name.partition("/")[2]]

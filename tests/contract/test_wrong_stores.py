@@ -53,7 +53,12 @@ WRONG = [
     ("HangingRead", "ranges_at_edges", "A range gives exactly its bytes", "did not return within 0.2 s"),
     ("StrangeExceptions", "missing_object_is_not_found", "raises `ObjectNotFoundError`", "raised StrangeError in info"),
     ("FolderIsObject", "folder_is_not_an_object", "`info` of a folder raises", "DID NOT RAISE"),
-    ("LineEndInHeader", "ranges_at_edges", "A range gives exactly its bytes", "'Authorization' of an HttpSource holds a CR"),
+    (
+        "LineEndInHeader",
+        "ranges_at_edges",
+        "A range gives exactly its bytes",
+        "'Authorization' of an HttpSource holds a CR",
+    ),
     ("KeepsBuffer", "ranges_at_edges", "A range gives exactly its bytes", "keeps a reference to the buffer"),
     ("ReturnsNothing", "ranges_at_edges", "A range gives exactly its bytes", "gave None as the count of bytes"),
     ("SharedPosition", "large_object_is_read_in_parallel", "in its place", r"byte \d+ is wrong"),

@@ -268,16 +268,15 @@ def test_half_a_manifest_is_no_success_regression(opens: Callable[[Any], Any], *
 
 
 @pytest.mark.parametrize("kind", [UploadingDepot, SizelessDepot])
-def test_fsspec_writes_and_lists_through_a_plugin_regression(opens: Callable[[Any], Any], kind: type[Depot]) -> None:
-    opens(kind())
+def test_fsspec_lists_through_a_plugin_regression(opens: Callable[[Any], Any], kind: type[Depot]) -> None:
+    depot = opens(kind())
+    depot.write("m/a/b/c.bin", b"first")
+    depot.write("m/d.bin", b"second")
     url, fs = "streamer://acme://m", fsspec.url_to_fs("streamer://acme://m")[0]
-    with fsspec.open(f"{url}/a/b/c.bin", "wb") as file:
-        file.write(b"first")
-    fs.pipe(f"{url}/d.bin", b"second")
     assert fs.cat(f"{url}/**/*.bin") == {"m/a/b/c.bin": b"first", "m/d.bin": b"second"}
     assert fs.du(url) == len(b"firstsecond")
     assert fs.ls(f"{url}/a", detail=False) == ["m/a/b"]
-    with pytest.raises(OSError, match="UnsupportedOperation"):
+    with pytest.raises(OSError, match="only reads"):
         fs.makedirs(f"{url}/new")
 
 

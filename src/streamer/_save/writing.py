@@ -122,17 +122,6 @@ class Writing:
             jobs = [(each.held_bytes, job(number)) for number, each in enumerate(files)]
             _in_threads(jobs, news, stop=sender.close)
 
-    def begin(self, path: str, size_bytes: int | None, part_bytes: int, replaced: ObjectInfo | None) -> OwningUpload:
-        """Begin a file whose parts the caller sends; raises as `send`."""
-        if replaced is not None and replaced.version is None:  # a listing may lack what tells the new file from the old
-            replaced = info_if_present(self._store, path) or replaced
-        does_resume = self._resumes and size_bytes is not None and isinstance(self._store, ResumingStore)
-        begin = self._store.resume_upload if does_resume else self._store.begin_upload
-        upload = owning(begin(path, size_bytes, part_bytes, replaced), self._store, path, replaced)
-        with self._guard:
-            self._begun.append((path, upload))
-        return upload
-
     def show(self, path: str, upload: OwningUpload, replaced: ObjectInfo | None, *, names_others: bool = False) -> None:
         """Let one file show up under its name, and look at it; raises as `send` and `confirm`."""
         self._check_wanted()
@@ -195,8 +184,14 @@ class Writing:
             _log.warning("a save that failed could not remove %s", ", ".join(map(quoted, left)))
 
     def _sent(self, file: SentFile, sender: PartSender, on_sent: Callable[[int], None]) -> OwningUpload:
-        part_bytes = part_bytes_for(file.size_bytes)
-        upload = self.begin(file.path, file.size_bytes, part_bytes, file.replaced)
+        path, replaced, part_bytes = file.path, file.replaced, part_bytes_for(file.size_bytes)
+        if replaced is not None and replaced.version is None:  # a listing may lack what tells the new file from the old
+            replaced = info_if_present(self._store, path) or replaced
+        does_resume = self._resumes and isinstance(self._store, ResumingStore)
+        begin = self._store.resume_upload if does_resume else self._store.begin_upload
+        upload = owning(begin(path, file.size_bytes, part_bytes, replaced), self._store, path, replaced)
+        with self._guard:
+            self._begun.append((path, upload))
         sender.send(upload, cut(file.pieces, part_bytes, is_equal=upload.needs_equal_parts), on_sent)
         return upload
 

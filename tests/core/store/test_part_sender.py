@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from streamer.core.store.part_sender import PartSender, PartStream
+from streamer.core.store.part_sender import PartSender
 
 
 class Recorded:
@@ -72,14 +72,3 @@ def test_a_failure_ends_the_sending_and_few_parts_are_made() -> None:
     with PartSender(2) as sender, pytest.raises(ConnectionError, match="gone"):
         sender.send(upload, parts(made), lambda _: None)
     assert len(made) <= 6
-
-
-def test_parts_of_a_caller_go_out_while_it_makes_the_next_ones() -> None:
-    upload = Recorded(4)
-    with PartSender(4) as sender:
-        stream = PartStream(sender, upload, lambda _: None)
-        for part in parts([]):
-            stream.put(part)
-        assert upload.offsets
-        stream.finish()
-    assert upload.content[95] == 9

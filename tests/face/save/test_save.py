@@ -576,7 +576,7 @@ def test_a_file_that_shows_up_after_the_failure_of_another_is_removed_regression
 
         def write() -> None:
             with quiet_writing(store, str(tmp_path), resolve(None)) as writing:
-                uploads = [writing.begin(f"{tmp_path}/{name}", 0, 1, None) for name in "ab"]
+                uploads = [writing.send(f"{tmp_path}/{name}", 0, [], None) for name in "ab"]
                 uploads[0].finish = failing  # type: ignore[method-assign]
                 late: Any = Late(uploads[1])
                 writing.show_all([(f"{tmp_path}/a", uploads[0], None), (f"{tmp_path}/b", late, None)])
