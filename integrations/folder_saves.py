@@ -67,19 +67,7 @@ def saved_folder(
     storage_options: Mapping[str, Any] | None,
     options: Options | None,
 ) -> SaveReport:
-    """Call a library that saves into a folder, and send the folder to a URL.
-
-    Args:
-        save: Saves into the folder with this path.
-        uri: A folder or prefix without files. Secrets in it and in the storage options are hidden by the caller.
-        modules: Keys of `WRITERS`: those by which the library writes its weights.
-        storage_options: As for `streamer.save`.
-        options: As for `streamer.save`.
-
-    Raises:
-        UsageError: the folder is not empty, or the storage cannot be written.
-        StorageError: as for `streamer.save`.
-    """
+    """Call a library that saves into a folder, and send the folder to a URL."""
     began, settings = time.perf_counter(), resolve(options)
     with (
         opened_store(uri, storage_options, None, settings) as store,
@@ -100,25 +88,13 @@ def saved_folder(
 
 
 def refuse_hub(named: Mapping[str, Any]) -> None:
-    """Refuse to push to the Hub, because the model is saved to the URL.
-
-    Raises:
-        OptionError: ``push_to_hub`` is set.
-    """
+    """Refuse to push to the Hub, because the model is saved to the URL."""
     if named.get("push_to_hub"):
         raise OptionError("push_to_hub=True names a second place", hint="Leave it out: the files go to the URL")
 
 
 def refuse_arguments_of_save(named: Mapping[str, Any], save: Callable[..., object]) -> None:
-    """Refuse arguments of `streamer.save` that a library would take as its own and ignore.
-
-    Args:
-        named: The caller's arguments for the library.
-        save: The library's function; a name that it lists is its own argument.
-
-    Raises:
-        OptionError: one of them is not passed on by the library, for instance ``key``.
-    """
+    """Refuse arguments of `streamer.save` that a library would take as its own and ignore."""
     own = signature(save).parameters
     for each in fields(SaveOptions):
         if each.name in named and each.name not in own:
@@ -127,11 +103,7 @@ def refuse_arguments_of_save(named: Mapping[str, Any], save: Callable[..., objec
 
 
 def check_saves(saved: Any) -> None:
-    """Refuse an object without ``save_pretrained``.
-
-    Raises:
-        UsageError: the object has none.
-    """
+    """Refuse an object without ``save_pretrained``."""
     if isinstance(saved, type) or not callable(getattr(saved, "save_pretrained", None)):
         hint = "Pass a model, and after the URL its tokenizer or processor"
         raise UsageError(f"{type(saved).__name__} has no save_pretrained", hint=hint)

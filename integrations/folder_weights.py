@@ -118,24 +118,7 @@ PYTORCH = ("pt", "torch", "pytorch")
 
 
 class FolderWeights:
-    """All shards of one checkpoint.
-
-    Args:
-        folder: The absolute path of the private folder.
-        location: The checkpoint: any URI that `streamer.load` accepts.
-        listed: As for `shards_in`.
-        takes_parts: The library will request rows of tensors, not whole tensors.
-        goes_to_devices: Most tensors go to accelerators, so the engine also reads local files.
-
-    Attributes:
-        path: The path of the private folder.
-        shards: The names of the files, sorted.
-        shard_of_tensor: The file of each tensor.
-        is_read: Whether one of the files was opened through this object, or there is none.
-
-    Raises:
-        StreamerError: as `streamer.load`.
-    """
+    """All shards of one checkpoint, which a library loads from a private folder."""
 
     def __init__(
         self,
@@ -143,8 +126,8 @@ class FolderWeights:
         location: Location,
         *,
         listed: Sequence[ObjectInfo] | None = None,
-        takes_parts: bool = False,
-        goes_to_devices: bool = False,
+        takes_parts: bool = False,  # the library will request rows of tensors
+        goes_to_devices: bool = False,  # most tensors do, so the engine also reads local files
     ) -> None:
         self._goes_to_devices = goes_to_devices
         self.path, self._location = folder, location
@@ -158,16 +141,7 @@ class FolderWeights:
         self._lock = threading.Lock()
 
     def write_index(self, name: str, *, without: str | None = None) -> None:
-        """Write an index of the shards, with the metadata of the checkpoint's own index.
-
-        Args:
-            name: The name of the index; a file of this name in the folder is the checkpoint's own, and is replaced.
-            without: A file that does not belong to the model.
-
-        Raises:
-            ObjectNotFoundError: the checkpoint's own index names a shard that does not exist.
-            ShardIndexError: the checkpoint's own index is malformed.
-        """
+        """Write an index of the shards, with the metadata of the checkpoint's own index."""
         if len(self.shards) > 1:
             self.shard_of_tensor = {tensor: shard for tensor, shard in self.shard_of_tensor.items() if shard != without}
             self.shards = [shard for shard in self.shards if shard != without]
@@ -207,11 +181,7 @@ class FolderWeights:
                 os.unlink(os.path.join(self.path, shard))
 
     def place(self, device_map: Mapping[str, Any]) -> None:
-        """Read tensors of whole shards directly to their devices; call it before the first shard is taken.
-
-        Args:
-            device_map: Name of a tensor or module to device; the longest matching name counts. ``""`` matches all.
-        """
+        """Read tensors of whole shards directly to their devices; call it before the first shard is taken."""
         placement = Placement({"": "cpu", **device_map})
         with self._lock:
             if not self._plans_of_shards:
@@ -222,12 +192,6 @@ class FolderWeights:
         """Open a shard as ``safe_open`` does; return None for any other file.
 
         Without options, safetensors itself maps a file that is in the page cache, which copies nothing.
-
-        Args:
-            path: A path below the folder.
-            framework: The framework of the tensors.
-            device: The device of the tensors.
-            others: Other arguments of safetensors' own handle.
         """
         name = self._name_of(path)
         if name is None or framework not in PYTORCH:
@@ -248,12 +212,7 @@ class FolderWeights:
         return self._checkpoint.opened_whole_shard(name, device, self._shards_ahead("cpu"))
 
     def loaded(self, path: str, device: Any = "cpu", **_others: Any) -> dict[str, Any] | None:
-        """Load a shard as ``load_file`` of safetensors does; return None for any other file.
-
-        Args:
-            path: A path below the folder.
-            device: The device of the tensors.
-        """
+        """Load a shard as ``load_file`` of safetensors does; return None for any other file."""
         name = self._name_of(path)
         if name is None:
             return None

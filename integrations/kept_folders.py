@@ -42,12 +42,6 @@ def keep(
     """Close a folder when the last of some objects is garbage-collected.
 
     Until then, weights that a ``device_map`` left on ``"disk"`` are read from the URL whenever they are used.
-
-    Args:
-        folder: The folder to close.
-        parts: The folders of models in it, or the folder itself.
-        objects: The loaded objects; those without support for weak references do not keep the folder.
-        late_readers: Names that read more weights of the folder after the load.
     """
     routes = _routes_after_the_load(list(parts), objects, list(late_readers))
     alive = [None]  # one extra until all objects are watched
@@ -115,13 +109,7 @@ def _is_on_disk(loaded: Any) -> bool:
 
 
 def name_after(objects: Iterable[Any], path: str, location: Location) -> None:
-    """Replace the name of the private folder in loaded objects by the URL, without its secrets.
-
-    Args:
-        objects: The loaded objects.
-        path: The path of the private folder.
-        location: The URL that it stands for.
-    """
+    """Replace the name of the private folder in loaded objects by the URL, without its secrets."""
     for each in objects:
         config = getattr(each, "config", None)
         if hasattr(each, "register_to_config"):  # an object of diffusers, whose configuration names its origin

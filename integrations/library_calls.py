@@ -38,12 +38,7 @@ _LIBRARIES = ("diffusers", "transformers")
 
 @contextmanager
 def library_call(labels: Mapping[str, str], *, loads_model: bool) -> Iterator[None]:
-    """Show URLs in place of private folders in the messages of a library that is called inside of the block.
-
-    Args:
-        labels: Path of each private folder to the URL that it stands for, without secrets.
-        loads_model: Whether to wait for a model that another thread loads.
-    """
+    """Show URLs in place of private folders in the messages of a library that is called inside of the block."""
     with _ONE_MODEL if loads_model else nullcontext(), _labelled_messages(labels):
         try:
             yield
@@ -53,22 +48,14 @@ def library_call(labels: Mapping[str, str], *, loads_model: bool) -> Iterator[No
 
 
 def refuse_arguments_of_load(named: Mapping[str, Any]) -> None:
-    """Refuse arguments of `streamer.load` that a library would ignore, or pass on to the code of a model.
-
-    Raises:
-        OptionError: one of them is among the caller's arguments for the library.
-    """
+    """Refuse arguments of `streamer.load` that a library would ignore, or pass on to the code of a model."""
     for name in sorted(_OF_LOAD.keys() & named.keys()):
         what = f"{name}= is an argument of streamer.load, which the library does not know"
         raise OptionError(what, hint=_OF_LOAD[name])
 
 
 def check_class(cls: Any, method: str) -> None:
-    """Refuse a first argument that is no class of a library, for instance the URL.
-
-    Raises:
-        UsageError: the argument lacks the method.
-    """
+    """Refuse a first argument that is no class of a library, for instance the URL."""
     if not callable(getattr(cls, method, None)):
         raise UsageError(
             f"the first argument, of the type {type(cls).__name__}, has no method {method}",
@@ -104,11 +91,7 @@ def _labelled(message: Any, labels: Mapping[str, str]) -> Any:
 
 @dataclass(frozen=True, repr=False, kw_only=True)
 class Location(Request):
-    """A folder, or an object in it, and how it is read: a request with one URI.
-
-    Raises:
-        UsageError: as `Request`; or `uri` is a list.
-    """
+    """A folder, or an object in it, and how it is read: a request with one URI."""
 
     uri: Any = field(repr=False)  # a string, after it was checked
     storage_options: Mapping[str, Any] | None = None

@@ -33,38 +33,19 @@ ADAPTER_CONFIG, ADAPTER = "adapter_config.json", "adapter_model.safetensors"
 
 
 class ModelFolder:
-    """The folder; it exists until `close`.
-
-    Args:
-        location: The location of the model.
-        naming: The file names of the library that loads from the folder.
-        path: An existing folder to fill, which is not removed here; None creates a temporary one.
-        variant: The variant of the weights: ``"fp16"`` for ``model.fp16.safetensors``.
-        needs: The configuration file that must exist; None if none is needed.
-        needs_weights: Whether a model is loaded from it; None: only if it has a model's configuration and no tokenizer.
-        takes_code: Whether the user trusts the folder's code; the code is then pulled, too.
-        takes_parts: The library will request rows of tensors, not whole tensors.
-        goes_to_devices: As for `FolderWeights`.
-
-    Attributes:
-        path: Its absolute path.
-        base: The folder of the base model of an adapter, if this model is at a URL.
-
-    Raises:
-        StreamerError: see above; and as `streamer.load`.
-    """
+    """The private folder of a model, which a library loads; it exists until `close`."""
 
     def __init__(
         self,
         location: Location,
         *,
         naming: Naming = TRANSFORMERS,
-        path: str | None = None,
+        path: str | None = None,  # an existing folder to fill, which is not removed here
         variant: str | None = None,
-        needs: str | None = CONFIG,
-        needs_weights: bool | None = True,
-        takes_code: bool = False,
-        takes_parts: bool = False,
+        needs: str | None = CONFIG,  # the configuration file that must exist
+        needs_weights: bool | None = True,  # None: only if there is a model's configuration and no tokenizer
+        takes_code: bool = False,  # the user trusts the folder's code, which is then pulled, too
+        takes_parts: bool = False,  # the library will request rows of tensors
         goes_to_devices: bool = False,
     ) -> None:
         self._goes_to_devices = goes_to_devices
@@ -99,14 +80,7 @@ class ModelFolder:
         return {self.path: self._location.label, **({} if self.base is None else self.base.labels)}
 
     def opened(self, path: str, framework: str = "pt", device: Any = "cpu", **others: Any) -> Any:
-        """Open a shard as ``safe_open`` does; return None for a file that exists in the folder.
-
-        Args:
-            path: A path below the folder.
-            framework: The framework of the tensors.
-            device: The device of the tensors.
-            others: Other arguments of safetensors' own handle.
-        """
+        """Open a shard as ``safe_open`` does; return None for a file that exists in the folder."""
         handle = None if self._weights is None else self._weights.opened(path, framework, device, **others)
         if handle is not None or os.path.exists(path):
             return handle
@@ -249,20 +223,7 @@ def _adapter_config(path: Path, location: Location) -> dict[str, Any]:
 
 
 class SingleFile:
-    """The folder; it exists until `close`.
-
-    Args:
-        location: The location of the file.
-
-    Attributes:
-        path: The absolute path of the folder.
-        file_path: The path of the file in it.
-        shards: The name of the file, as a list.
-
-    Raises:
-        OptionError: the file has another suffix.
-        StreamerError: as `streamer.load`.
-    """
+    """The private folder of a single file of safetensors; it exists until `close`."""
 
     def __init__(self, location: Location) -> None:
         if not location.uri.partition("?")[0].endswith(".safetensors"):

@@ -39,30 +39,19 @@ _STEMS = ("diffusion_pytorch_model", "model")  # a component of a pipeline may b
 
 @dataclass(frozen=True)
 class ChosenWeights:
-    """The weights of a folder that a library would load.
-
-    Attributes:
-        location: The URI of these weights for `streamer.load`.
-        index: The index that the library looks for; None if it looks for the file itself.
-        has_files: Whether the library checks that the shards exist.
-    """
+    """The weights of a folder that a library would load."""
 
     location: Location
-    index: str | None
-    has_files: bool
+    index: str | None  # that the library looks for; None if it looks for the file itself
+    has_files: bool  # the library checks that the shards exist
 
 
 @dataclass(frozen=True)
 class Naming:
-    """The file names of a library.
-
-    Attributes:
-        choose: Chooses weights; arguments: the names in a folder, the variant or None, the folder.
-        usual: Names to look up if listing is forbidden.
-    """
+    """The file names of a library."""
 
     choose: Callable[[Collection[str], str | None, Location], ChosenWeights]
-    usual: tuple[str, ...]
+    usual: tuple[str, ...]  # to look up if listing is forbidden
 
 
 def without(name: str, listed: Collection[str], location: Location, hint: str) -> ObjectNotFoundError:

@@ -302,20 +302,12 @@ class PartsAhead:
 
 
 class _Part(NamedTuple):
-    """The part that is taken of a tensor.
-
-    Attributes:
-        dtype: The dtype of the tensor, as the file names it.
-        shape: The shape of the tensor.
-        rows: The shape of the part.
-        offset_bytes: The first byte of the part in the tensor.
-        size_bytes: The size of the part.
-    """
+    """The part that is taken of a tensor."""
 
     dtype: str
     shape: tuple[int, ...]
-    rows: tuple[int, ...]
-    offset_bytes: int
+    rows: tuple[int, ...]  # the shape of the part
+    offset_bytes: int  # in the tensor
     size_bytes: int
 
     @classmethod

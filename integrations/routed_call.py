@@ -30,16 +30,10 @@ Reader = Callable[..., Any]  # takes a path in the folder, and the other argumen
 
 
 class RoutedName:
-    """A name of a module that reads one file.
+    """A name of a module that reads, or writes, one file; a version may lack the module or the name.
 
-    Args:
-        module: The name of the module, which is imported with the first folder. It may be absent in a version.
-        name: The name of the reader in the module, which may be absent.
-        origin: Module and name from which the reader was imported, if `streamer.patch` replaces it.
-        position: The position of the path among the arguments: writers take the tensors first.
-
-    Attributes:
-        module: The name of the module.
+    `origin` is the module and name from which the reader was imported, if `streamer.patch` replaces it; `position` is
+    that of the path among the arguments.
     """
 
     def __init__(
@@ -53,12 +47,7 @@ class RoutedName:
         self._route = self._read  # kept, because each access of a method creates another object
 
     def add(self, folder: str, reader: Reader) -> None:
-        """Route the files of a folder to a reader from now on.
-
-        Args:
-            folder: The absolute path of the folder.
-            reader: Reads a path below it, or returns None for a path that must be read as before.
-        """
+        """Route the files of a folder to a reader, which may return None for a path, from now on."""
         names = self._names()
         with self._lock:
             if not self._readers and self._name in names:
@@ -105,12 +94,7 @@ class RoutedName:
 
 @contextmanager
 def routed(folder: str, readers: Mapping[RoutedName, Reader]) -> Iterator[None]:
-    """Route several names inside a ``with`` block.
-
-    Args:
-        folder: As for `RoutedName.add`.
-        readers: Name to the reader that replaces it.
-    """
+    """Route several names inside a ``with`` block."""
     with ExitStack() as stack:
         for name, reader in readers.items():
             name.add(folder, reader)
@@ -140,29 +124,15 @@ class Routed(Protocol):
 
 @dataclass(frozen=True)
 class Route:
-    """How the weights of one folder are read.
-
-    Attributes:
-        folder: The private folder.
-        readers: Name in the library to the reader that replaces it.
-        hook: Decides whether the names can be replaced.
-    """
+    """How the weights of one folder are read."""
 
     folder: Routed
     readers: Mapping[RoutedName, Reader]
-    hook: Hook
+    hook: Hook  # decides whether the names can be replaced
 
 
 def call_routed(call: Callable[[], _Result], routes: Sequence[Route]) -> _Result:
-    """Call a library while its readers are replaced.
-
-    Args:
-        call: Calls the library; a second call must do the same.
-        routes: One route for each folder with weights.
-
-    Raises:
-        StreamerError: as `streamer.load`.
-    """
+    """Call a library while its readers are replaced."""
     fitting = [route for route in routes if route.hook.fits()]
     for route in routes:
         if route not in fitting:

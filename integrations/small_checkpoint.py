@@ -27,9 +27,6 @@ def small_checkpoint(stem: str = "model") -> Iterator[tuple[Location, dict[str, 
 
     The tensors are the state of a module whose ``layer`` is a ``torch.nn.Linear(3, 2)``. In the block, torch's default
     device is the CPU, whatever the caller's defaults are; the dtype is float32.
-
-    Args:
-        stem: The beginning of the names of the files.
     """
     with tempfile.TemporaryDirectory(prefix="streamer-") as path, torch.device("cpu"):
         weight = torch.arange(6, dtype=torch.float32).reshape(2, 3) + 0.5

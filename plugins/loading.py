@@ -63,11 +63,7 @@ _LIMITS = Limits()
 
 
 def open_with(point: EntryPoint, scheme: str, uri: str, options: Mapping[str, Any], limits: Limits) -> Store | None:
-    """Let one backend open `uri`; the store of another distribution is guarded.
-
-    Returns:
-        Its store, or None if it does not serve the URL.
-    """
+    """Let one backend open `uri`, unless it declines; the store of another distribution is guarded."""
     hook = _hooks(point, scheme).streamer_open_store
     if _is_ours(point):
         return _opened_by_us(point, hook, scheme=scheme, uri=uri, storage_options=options, limits=limits)

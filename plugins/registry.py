@@ -52,11 +52,7 @@ _logger = OwnLogger()
 def options_of(
     uri: str, scheme: str, storage_options: Mapping[str, Any], backends: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Choose the options of one URL.
-
-    Returns:
-        A new mapping: flat for a plain URL, still by scheme for a chained URL, because fsspec splits it itself.
-    """
+    """Choose the options of one URL: flat, but by scheme for a chained URL, which fsspec splits itself."""
     if not any(isinstance(value, Mapping) for value in storage_options.values()):
         return dict(storage_options)
     schemes = _existing_schemes(backends)

@@ -40,44 +40,29 @@ __all__ = ["Job", "Objects", "Part", "Rows", "Stored", "TensorJob", "block_of", 
 
 @dataclass(frozen=True)
 class Objects:
-    """The objects to read from.
+    """The objects to read from."""
 
-    Attributes:
-        label: The checkpoint, for messages.
-        objects: Its files; `Part.shard` is an index of this list.
-        settings: How to read.
-    """
-
-    label: str
-    objects: Sequence[SourceObject]
+    label: str  # the checkpoint, for messages
+    objects: Sequence[SourceObject]  # the files; `Part.shard` is an index of this list
     settings: Settings
 
 
 @dataclass
 class Part:
-    """One range of an object.
-
-    Attributes:
-        shard: Number of the object.
-        entry: The bytes, and the tensor that they form.
-        target: A plain contiguous tensor of the same shape and dtype, which the engine fills; None for a new tensor.
-    """
+    """One range of an object."""
 
     shard: int
     entry: TensorEntry
+    # A plain contiguous tensor of the same shape and dtype, which the engine fills; None for a new tensor.
     target: torch.Tensor | None = None
 
 
 class Job(Protocol):
-    """Ranges of one item of the checkpoint.
-
-    Attributes:
-        parts: The ranges; at least one.
-    """
+    """Ranges of one item of the checkpoint."""
 
     @property
     def parts(self) -> Sequence[Part]:
-        """The ranges, in the order in which they are read."""
+        """The ranges, at least one, in the order in which they are read."""
 
     def finish(self, tensors: list[Any]) -> None:
         """Deliver the tensors of the parts, in their order; the tensors are freed after this call."""
@@ -157,29 +142,17 @@ def _opened(where: Objects) -> OpenedCheckpoint:
 
 
 class Stored(NamedTuple):
-    """A tensor, or a chunk of one, in a file.
-
-    Attributes:
-        shard: Number of the file.
-        entry: Its bytes in the file.
-        shape: The shape of torch's tensor; it differs from the entry's if elements are packed.
-        dtype: The dtype of torch's tensor.
-    """
+    """A tensor, or a chunk of one, in a file."""
 
     shard: int
     entry: TensorEntry
-    shape: tuple[int, ...]
+    shape: tuple[int, ...]  # of torch; it differs from the entry's if elements are packed
     dtype: torch.dtype
 
 
 @dataclass
 class Rows(Part):
-    """Rows of a tensor.
-
-    Attributes:
-        first: The number of the first row.
-        requests: The requests whose blocks lie in these rows.
-    """
+    """Rows of a tensor."""
 
     first: int = 0
     requests: list[ReadItem] = field(default_factory=list)

@@ -159,22 +159,13 @@ class _Sizes:
 
 @dataclass(frozen=True)
 class _Item:
-    """One item, and the requests for it.
-
-    Attributes:
-        shard: Number of its file.
-        saved: The range of the item in the file.
-        name: The name of the value.
-        requests: The requests for the item.
-        dtype: The dtype as in safetensors; None for other values, and for tensors that ``torch.load`` must read.
-        shape: The shape of the chunk.
-    """
+    """One item, and the requests for it."""
 
     shard: int
     saved: SavedItem
     name: str
     requests: list[ReadItem]
-    dtype: str | None
+    dtype: str | None  # as in safetensors; None for values, and for tensors that ``torch.load`` must read
     shape: tuple[int, ...]
 
     @classmethod
@@ -317,11 +308,7 @@ def _check_tensor(value: Any, request: ReadItem, label: str) -> None:
 
 
 def _begins(items: Sequence[_Item], where: Objects) -> tuple[dict[_Kind, int], Objects]:
-    """Read the beginning of one item of each kind and of each file, to find where the tensors begin.
-
-    Returns:
-        The offset of the tensor for each kind; and the files, pinned to the version that was read.
-    """
+    """Read the beginning of one item of each kind and of each file, to find where the tensors begin; pin the files."""
     by_kind, by_file = {item.kind: item for item in items}, {item.shard: item for item in items}
     samples = {(each.shard, each.saved.offset): each for each in (*by_kind.values(), *by_file.values())}
     if not samples:

@@ -47,12 +47,7 @@ def tensor_files_in(store: Store, location: Location, settings: Settings) -> Ten
 
 
 class TensorFiles:
-    """A checkpoint of safetensors.
-
-    Attributes:
-        chunks: The argument `chunks`.
-        label: The argument `label`.
-    """
+    """A checkpoint of safetensors."""
 
     def __init__(
         self, chunks: Mapping[str, Mapping[tuple[int, ...], Stored]], objects: list[SourceObject], label: str

@@ -39,12 +39,7 @@ _QUANTISATION = "quantization_config"
 
 
 def route_of(part: ModelFolder | SingleFile, package: str) -> Route:
-    """Return the route by which the weights of a component, or of a single file, are read.
-
-    Args:
-        part: The component or file; it has weights.
-        package: The package of diffusers.
-    """
+    """Return the route by which the weights of a component, or of a single file, are read."""
     if isinstance(part, SingleFile):
         return Route(part, dict.fromkeys(_readers(package), part.loaded), file_hook(package))
     if is_of_transformers(part):
@@ -134,12 +129,7 @@ def is_placed_by(kwargs: Mapping[str, Any]) -> bool:
 
 @contextmanager
 def placed_models(folders: Sequence[ModelFolder], kwargs: Mapping[str, Any]) -> Iterator[None]:
-    """Read tensors of these models directly to their devices inside the block; only one thread may be in it.
-
-    Args:
-        folders: The private folder of each model.
-        kwargs: The arguments of ``from_pretrained``.
-    """
+    """Read tensors of these models directly to their devices inside the block; only one thread may be in it."""
     if not is_placed_by(kwargs):
         yield
         return

@@ -27,32 +27,16 @@ __all__ = ["PipelineFolder"]
 
 
 class PipelineFolder:
-    """The folder; it exists until `close`.
-
-    Args:
-        location: The location of the pipeline.
-        given: Names of the components that the caller passes, or does not want.
-        variant: The variant of the weights, for components that have this variant.
-        needs_weights: Whether models are loaded from it; if not, only its configurations are read.
-        takes_code: Whether the user trusts the folder's code; the code is then pulled, too.
-        goes_to_devices: As for `FolderWeights`.
-
-    Attributes:
-        path: Its absolute path.
-        components: The folder of each component, by its name.
-
-    Raises:
-        StreamerError: see above; and as `streamer.load`.
-    """
+    """The private folder of a pipeline, with a folder for each component; it exists until `close`."""
 
     def __init__(
         self,
         location: Location,
         *,
-        given: Collection[str] = (),
+        given: Collection[str] = (),  # components that the caller passes, or does not want
         variant: str | None = None,
         needs_weights: bool = True,
-        takes_code: bool = False,
+        takes_code: bool = False,  # the user trusts the folder's code, which is then pulled, too
         goes_to_devices: bool = False,
     ) -> None:
         self._goes_to_devices = goes_to_devices

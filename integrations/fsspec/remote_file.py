@@ -47,14 +47,7 @@ LookUp = Callable[[str], Opened]  # takes a path
 
 
 class PinnedObject:
-    """Reads one object.
-
-    Attributes:
-        uri: The URI of the object, without secrets.
-        settings: How to read.
-        size_bytes: Its size.
-        version: Its version as the storage reports it, or None.
-    """
+    """Reads one object, of which it knows URI, size and version."""
 
     def __init__(
         self, look_up: LookUp, path: str, settings: Settings, expected: tuple[str | None, int] | None = None

@@ -78,11 +78,9 @@ def read_ranges(
     wanted: Sequence[tuple[str, int | None, int | None]],
     max_gap: int | None,
 ) -> list[bytes | StreamerError]:
-    """Read ranges of objects, all in one session of the engine.
+    """Read ranges of objects, all in one session of the engine; return the bytes, or the error of the object.
 
-    Returns:
-        The bytes of each range, or the error of its object. An error that does not concern a single object is returned
-        for all ranges that are not read yet.
+    An error that does not concern a single object is returned for all ranges that are not read yet.
     """
     found: dict[str, PinnedObject | StreamerError] = dict(objects)
     while True:

@@ -45,10 +45,6 @@ def late_readers(package: str, model: Any) -> list[RoutedName]:
 
     ``generate(use_mtp=True)`` of transformers 5.24 opens the checkpoint that ``config.name_or_path`` names, and reads
     the layers that predict several tokens.
-
-    Args:
-        package: The package of transformers.
-        model: The loaded model.
     """
     text_config: Any = getattr(getattr(model, "config", None), "get_text_config", dict)()
     has_late_layers = isinstance(model, torch.nn.Module) and getattr(text_config, "num_mtp_layers", None)
