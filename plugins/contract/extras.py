@@ -12,8 +12,7 @@ from streamer.core.options.options import MIB
 from streamer.core.store.digests import CHECKSUMS, NoDigest
 from streamer.core.store.sources import DigestingStore, FolderStore, ObjectInfo, WritableStore
 from streamer.core.store.uploads import Upload, UploadingStore
-from streamer.plugins.contract.rules import rule
-from streamer.plugins.contract.storage import ContractStorage, pattern, read_whole
+from streamer.plugins.contract.storage import ContractStorage, pattern, read_whole, rule
 
 __all__ = ["ExtrasContract"]
 

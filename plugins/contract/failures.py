@@ -19,8 +19,15 @@ from streamer.core.errors import (
     StorageError,
     TruncatedError,
 )
-from streamer.plugins.contract.rules import rule
-from streamer.plugins.contract.storage import JOIN_S, ContractStorage, opened_object, pattern, read_whole, settings
+from streamer.plugins.contract.storage import (
+    JOIN_S,
+    ContractStorage,
+    opened_object,
+    pattern,
+    read_whole,
+    rule,
+    settings,
+)
 from streamer.plugins.guard import unguarded
 from streamer.plugins.registry import open_store
 

@@ -26,7 +26,7 @@ from streamer.core.encryption.keys import KeyOption, KeySource
 from streamer.core.errors import EncryptionKeyError, FormatError, TruncatedError
 from streamer.core.format.dtypes import byte_length
 from streamer.core.other_formats.interface import HEAD_BYTES, BytesFile, CheckpointIndex, Format, TensorPlace
-from streamer.plugins.contract.rules import rule_of_formats
+from streamer.plugins.contract.storage import rule
 
 if TYPE_CHECKING:
     from streamer.core.other_formats.interface import EncryptedFormat
@@ -66,7 +66,7 @@ class FormatContract:
         """Return checkpoints that together use everything that the format can hold."""
         raise NotImplementedError
 
-    @rule_of_formats
+    @rule
     def test_its_files_are_chosen_and_recognised(self) -> None:
         """`files_of` chooses files with its suffixes; `is_format` recognises one of them by its beginning."""
         for sample in self.samples():
@@ -77,13 +77,13 @@ class FormatContract:
             heads = [sample.files[name][:HEAD_BYTES] for name in chosen]
             assert any(self.format.is_format(head) for head in heads), f"is_format recognises none of {chosen}"
 
-    @rule_of_formats
+    @rule
     def test_nothing_else_is_recognised(self) -> None:
         """`is_format` recognises no safetensors, no text, no zeros; `files_of` chooses nothing from an empty folder."""
         assert not [head for head in FOREIGN if self.format.is_format(head)]
         assert not self.format.files_of([])
 
-    @rule_of_formats
+    @rule
     def test_every_tensor_has_its_bytes(self) -> None:
         """`read_index` finds every tensor once, with its shape; its place has its bytes."""
         for sample in self.samples():
@@ -95,7 +95,7 @@ class FormatContract:
                 assert _bytes_of(each) == expected.tobytes(), f"tensor {each.name} has wrong bytes"
                 assert each.dtype == "F4" or expected.itemsize * expected.size == byte_length(each.shape, each.dtype)
 
-    @rule_of_formats
+    @rule
     def test_any_part_can_be_read_from_any_thread(self) -> None:
         """A reader gives the same bytes at any offset, in any order, to several threads."""
         random = Random(7)  # noqa: S311 (places, no secrets)
@@ -110,14 +110,14 @@ class FormatContract:
                 wrong = [part for part, got in zip(parts, read, strict=True) if got != whole[slice(*part)]]
                 assert not wrong, f"bytes {wrong[0]} of tensor {each.name} differ"
 
-    @rule_of_formats
+    @rule
     def test_the_metadata_is_text(self) -> None:
         """The metadata maps texts to texts."""
         for sample in self.samples():
             metadata = self._index(sample.files, self._chosen(sample)).metadata
             assert all(isinstance(each, str) for pair in metadata.items() for each in pair), metadata
 
-    @rule_of_formats
+    @rule
     def test_malformed_files_are_refused(self) -> None:
         """A file with other bytes, or that is cut short, is read or refused with FormatError or TruncatedError."""
         random = Random(11)  # noqa: S311 (bytes, no secrets)

@@ -9,7 +9,6 @@ from streamer.core.engine.byte_reads import read_ranges
 from streamer.core.engine.plan import Item, plan_reads
 from streamer.core.engine.session import ReadSession
 from streamer.core.options.options import MIB
-from streamer.plugins.contract.rules import rule
 from streamer.plugins.contract.storage import (
     JOIN_S,
     LARGE_BYTES,
@@ -18,6 +17,7 @@ from streamer.plugins.contract.storage import (
     opened_object,
     pattern,
     read_whole,
+    rule,
     settings,
 )
 

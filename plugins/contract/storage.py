@@ -1,10 +1,11 @@
-"""The storage that the contract tests: what a subclass defines, and helpers of all tests."""
+"""The storage that the contract tests: what a subclass defines, and helpers of all tests. Each test checks one rule."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import wraps
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 from uuid import uuid4
 
 import pytest
@@ -26,12 +27,30 @@ __all__ = [
     "opened_object",
     "pattern",
     "read_whole",
+    "rule",
     "settings",
 ]
+
+Test = TypeVar("Test", bound=Callable[..., None])
 
 SMALL_BLOCK_BYTES = 64 << 10  # makes many requests for few bytes
 LARGE_BYTES = 12 * MIB + 12345  # several blocks of any default size, and no multiple of a block
 JOIN_S = 30.0  # for a thread or a process to end; only a failing suite waits as long as this
+
+
+def rule(test: Test) -> Test:
+    """Decorate a test, so that its failure begins with the broken rule: the first line of the test's docstring."""
+    text = (test.__doc__ or test.__name__).partition("\n")[0]
+
+    @wraps(test)
+    def named(*arguments: Any, **fixtures: Any) -> None:
+        try:
+            test(*arguments, **fixtures)
+        except (Exception, pytest.fail.Exception) as error:
+            said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+            raise AssertionError(f'This breaks the rule "{text}" {said}') from error
+
+    return named  # type: ignore[return-value]
 
 
 class ContractStorage:
