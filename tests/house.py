@@ -35,7 +35,6 @@ PYTHON_ROOMS = [
     "streamer",
     "plugins.contract",
     "plugins",
-    "plugins.guard",
     "backends.hf",
     "backends.http",
     "backends.azure backends.gcs backends.nfs backends.s3",
