@@ -18,7 +18,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import fsspec
 import numpy as np
 import pytest
 import torch
@@ -686,7 +685,6 @@ def test_tensors_without_a_count_of_changes_are_saved(tmp_path: Path) -> None:
 WRITES: dict[str, Callable[[Path], Any]] = {
     "save": lambda path: streamer.save({"a": torch.ones(3)}, path, overwrite=True),
     "save_file": lambda path: save_file_at_url({"a": torch.ones(3)}, f"file://{path}"),
-    "fsspec": lambda path: fsspec.filesystem("streamer", target_protocol="file").pipe_file(str(path), b"1"),
     "large": lambda path: streamer.save({"a": torch.ones(3 << 18)}, path, overwrite=True, digests=False),
 }
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import fsspec
 import pytest
 import torch
 from servers.forwarding import Fault, ForwardingProxy
@@ -58,14 +57,6 @@ def test_a_manifest_that_a_server_does_not_take_is_an_error_that_says_what_to_do
     with pytest.raises(streamer.UsageError, match=r"does not allow PUT.*dav_methods PUT DELETE"):
         streamer.write_manifest(url_of(folder, http_server, "open"))
     assert [each.name for each in folder.iterdir()] == ["model.safetensors"]
-
-
-def test_a_file_is_put_through_fsspec(folder: Path, http_server: NginxServer) -> None:
-    fs = fsspec.filesystem("streamer", target_protocol="http")
-    fs.pipe_file(f"{url_of(folder, http_server)}/a", b"123")
-    assert (folder / "a").read_bytes() == b"123"
-    with pytest.raises(FileExistsError):
-        fs.pipe_file(f"{url_of(folder, http_server)}/a", b"4", mode="create")
 
 
 def test_a_second_writer_is_told(folder: Path, http_server: NginxServer) -> None:
@@ -132,8 +123,4 @@ def test_a_server_that_takes_none_is_an_error_that_says_what_to_do(
 def test_a_file_that_is_too_large_for_one_request_is_refused(folder: Path, http_server: NginxServer) -> None:
     with pytest.raises(streamer.UsageError, match=r"256 MiB at most.*max_shard_bytes"):
         streamer.save({"a": torch.zeros(65 << 20)}, url_of(folder, http_server))
-    fs = fsspec.filesystem("streamer", target_protocol="http")
-    file = fs.open(f"{url_of(folder, http_server)}/a", "wb", block_size=5 << 20)
-    with pytest.raises(streamer.UsageError, match="size is known"):
-        file.write(b"0" * (6 << 20))
     assert not folder.exists()
