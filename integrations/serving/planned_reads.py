@@ -78,7 +78,7 @@ class PlannedCheckpoint:
         return opened.verification(self._wanted) is None
 
     def tensors(self, recorder: Recorder) -> Generator[tuple[str, torch.Tensor], None, None]:
-        """Yield the tensors in file order: small ones with data, the others deferred."""
+        """Yield the tensors in file order, small ones with data, the others deferred; then fill what is recorded."""
         recorder.checkpoints.append(self)
         small = [each for each in self._wanted if each.entry.end - each.entry.begin <= MOST_EAGER_BYTES]
         data: dict[str, torch.Tensor] = {}
@@ -99,6 +99,7 @@ class PlannedCheckpoint:
                     shape, dtype = self._library.shape(entry), self._library.dtype(entry)
                     forms[kind] = torch.empty(shape, dtype=dtype, device="meta")
             yield entry.name, Deferred.of(StoredTensor(entry.name, self, recorder, each), forms[kind])
+        recorder.fill(is_last=True)  # models process their parameters then, some by kernels that take addresses
 
     @outside_captures
     def fill(self, copies: Sequence[Copy], *, is_last: bool = False) -> None:

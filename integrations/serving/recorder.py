@@ -46,6 +46,7 @@ class Recorder(torch_private_names.dispatch_mode(torch)):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
         self.is_active = False
+        self._failure: BaseException | None = None
         self._forget()
         self._pending: dict[int, list[Copy]] = {}  # by storage, in the order of the copies
         self._lock = threading.RLock()
@@ -114,7 +115,7 @@ class Recorder(torch_private_names.dispatch_mode(torch)):  # type: ignore[misc]
 
     def fill(self, *, is_last: bool = False) -> None:
         """Make all copies that are recorded; if that fails, the others are dropped."""
-        with self._lock, torch_private_names.without_dispatch_modes(torch), torch.no_grad():
+        with self._reading():
             pending, self._pending = self._pending, {}
             waves: dict[int, list[Copy]] = {}
             for copies in pending.values():
@@ -126,6 +127,16 @@ class Recorder(torch_private_names.dispatch_mode(torch)):  # type: ignore[misc]
                     by_checkpoint.setdefault(id(each.deferred.late_stored.checkpoint), []).append(each)
                 for group in by_checkpoint.values():
                     group[0].deferred.late_stored.checkpoint.fill(group, is_last=is_last)
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Read in a ``with`` block; a loader may catch the error of a read, and the load fails all the same."""
+        with self._lock, torch_private_names.without_dispatch_modes(torch), torch.no_grad():
+            try:
+                yield
+            except BaseException as error:
+                self._failure = self._failure or error
+                raise
 
     def copy_at_once(self, destination: torch.Tensor, deferred: Deferred) -> torch.Tensor:
         """Copy in another thread, or after the end: earlier copies into this region come first."""
@@ -139,7 +150,7 @@ class Recorder(torch_private_names.dispatch_mode(torch)):  # type: ignore[misc]
 
     def read_alone(self, one: Copy, why: str | None = None) -> None:
         """Make one copy that is not recorded; name it in `early_bytes` with the reason, if there is one."""
-        with self._lock, torch_private_names.without_dispatch_modes(torch), torch.no_grad():
+        with self._reading():
             if one.destination.numel():
                 one.deferred.late_stored.checkpoint.fill([one])
         if why is not None:
@@ -158,13 +169,15 @@ class Recorder(torch_private_names.dispatch_mode(torch)):  # type: ignore[misc]
         try:
             with self, _filled_before_processing(model, self):
                 yield
+            if self._failure is not None:
+                raise self._failure
             self.fill(is_last=True)
             _read_kept(model)
         except BaseException:
             _log.warning("The load failed: parameters hold old, new, or partly new values until another load succeeds")
             raise
         finally:
-            self.is_active = False
+            self.is_active, self._failure = False, None
             with self._lock:
                 self._pending = {}
         for each in self.checkpoints:
@@ -179,7 +192,9 @@ def _filled_before_processing(model: Any, recorder: Recorder) -> Iterator[None]:
     """Fill what is recorded before the engine processes a layer within the load: kernels take parameters by address."""
     modules = model.modules() if isinstance(model, torch.nn.Module) else ()
     methods = {id(each): each for each in (getattr(module, "quant_method", None) for module in modules)}
-    wrapped = [each for each in methods.values() if callable(getattr(each, _PROCESS, None))]
+    wrapped = [
+        each for each in methods.values() if callable(getattr(each, _PROCESS, None)) and hasattr(each, "__dict__")
+    ]
     before = [vars(each).get(_PROCESS) for each in wrapped]
     for each in wrapped:
         setattr(each, _PROCESS, recorder.filled_before(getattr(each, _PROCESS)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import io
 import logging
@@ -449,6 +450,34 @@ def test_a_read_that_fails_is_an_error_of_the_load(folder, tmp_path):
     def loader(w):
         path.write_bytes(path.read_bytes()[:-100])
         return fused(w)
+
+    with pytest.raises(streamer.StorageError):
+        Loads(tmp_path, loader)
+
+
+def test_parameters_are_filled_when_the_last_tensor_was_taken(folder):
+    recorded, checkpoint = Recorder(), PlannedCheckpoint(Request(uri=str(folder), progress=False))
+    made = {name: torch.zeros_like(each) for name, each in tensors().items()}
+    with recorded.around(None):
+        for name, each in checkpoint.tensors(recorded):
+            made[name].copy_(each)
+        seen = made["q"].numpy().copy()  # as a kernel that takes an address
+    assert (seen == tensors()["q"].numpy()).all()
+    assert recorded.early_fills == 0
+
+
+@pytest.mark.parametrize("use", [torch.Tensor.sum, lambda each: each.zero_() if each.sum() else each])
+def test_a_read_that_fails_is_an_error_even_if_the_loader_catches_it(folder, tmp_path, use):
+    path = tmp_path / "model.safetensors"
+    path.write_bytes((folder / "model.safetensors").read_bytes())
+
+    def loader(w):
+        made = torch.zeros(8, 12)
+        made.copy_(w["q"])
+        path.write_bytes(path.read_bytes()[:-100])
+        with contextlib.suppress(Exception):
+            use(made)
+        return [made]
 
     with pytest.raises(streamer.StorageError):
         Loads(tmp_path, loader)
