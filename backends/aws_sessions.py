@@ -25,7 +25,6 @@ from streamer.backends.login_state import login_state
 from streamer.backends.metadata_servers import ask_aws_directly
 from streamer.backends.private_names.botocore import change_credential_provider, give_environment
 from streamer.core.secrets.environment import is_blank, set_variables
-from streamer.core.secrets.hidden_arguments import plain
 
 __all__ = ["EnvironmentSession", "SkipsBlanks"]
 
@@ -36,7 +35,7 @@ class SkipsBlanks(Session):  # type: ignore[misc]  # botocore has no types
     """Extends botocore's session. Equal logins have an equal `repr`, because fsspec compares sessions by it."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
-        super().__init__(**plain(options))
+        super().__init__(**options)
         self._login = login_state()
         environment = set_variables()
         _ignore_blanks(self, environment)

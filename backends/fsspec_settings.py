@@ -15,7 +15,6 @@ from typing import Any
 
 from streamer.core.errors import OptionError
 from streamer.core.secrets.environment import is_blank, set_variables
-from streamer.core.secrets.hidden_arguments import SecretOptions, plain
 
 __all__ = ["are_configured", "configured_options", "names_of_arguments"]
 
@@ -33,11 +32,11 @@ def are_configured(*schemes: str, variables: Iterable[str] | None = None) -> boo
     return any(conf.get(scheme) for scheme in schemes)
 
 
-def configured_options(cls: type[Any], storage_options: Mapping[str, Any]) -> SecretOptions:
+def configured_options(cls: type[Any], storage_options: Mapping[str, Any]) -> dict[str, Any]:
     """Merge fsspec's configuration of a file system class into the user's arguments."""
     from fsspec.config import apply_config  # noqa: PLC0415  the import takes 6 ms
 
-    options = SecretOptions(apply_config(cls, plain(storage_options)))
+    options: dict[str, Any] = apply_config(cls, storage_options)
     for name in [name for name in options if name not in storage_options and is_blank(options[name])]:
         del options[name]  # for example, FSSPEC_S3_KEY= sets a blank key
     if options.get("asynchronous"):

@@ -28,10 +28,7 @@ def with_causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def forget_locals(error: BaseException) -> None:
-    """Drop the local variables of the frames in an error's traceback, as `unittest` does.
-
-    A traceback with locals would show these variables, and they keep objects alive.
-    """
+    """Drop the local variables of the frames in an error's traceback, which keep a load's memory alive."""
     for each in with_causes(error):
         traceback.clear_frames(each.__traceback__)
 

@@ -28,7 +28,6 @@ from streamer.core.errors import OptionError, UsageError
 from streamer.core.folders.private_folders import private_folder
 from streamer.core.options.options import Options
 from streamer.core.options.settings import resolve
-from streamer.core.secrets.hidden_arguments import hidden, hidden_uri
 from streamer.integrations.folder_saves import refuse_arguments_of_save, saved_folder
 from streamer.integrations.folder_weights import FolderWeights
 from streamer.integrations.library_calls import Location
@@ -68,7 +67,6 @@ def save_state(
     Example:
         >>> streamer.accelerate.save_state(accelerator, "s3://bucket/run/step-1000")          # doctest: +SKIP
     """
-    uri, storage_options = hidden_uri(uri), hidden(storage_options)
     _check(accelerator)
     refuse_arguments_of_save(kwargs, accelerator.save_state)
     if not kwargs.get("safe_serialization", True):
@@ -111,7 +109,6 @@ def load_state(
     Example:
         >>> streamer.accelerate.load_state(accelerator, "s3://bucket/run/step-1000")          # doctest: +SKIP
     """
-    uri, storage_options = hidden_uri(uri), hidden(storage_options)
     _check(accelerator)
     with private_folder() as folder:
         state = os.path.join(folder, "state")
@@ -171,7 +168,6 @@ def load_checkpoint_in_model(
     Example:
         >>> streamer.accelerate.load_checkpoint_in_model(model, "s3://bucket/model")             # doctest: +SKIP
     """
-    uri, storage_options = hidden_uri(uri), hidden(storage_options)
     accelerate = imported("accelerate")
     _with_folder(
         Location(uri=uri, storage_options=storage_options, fs=fs, options=options),
@@ -209,7 +205,6 @@ def load_checkpoint_and_dispatch(
         >>> uri = "s3://bucket/model"
         >>> streamer.accelerate.load_checkpoint_and_dispatch(model, uri, device_map="auto")      # doctest: +SKIP
     """
-    uri, storage_options = hidden_uri(uri), hidden(storage_options)
     accelerate = imported("accelerate")
     return _with_folder(
         Location(uri=uri, storage_options=storage_options, fs=fs, options=options),
@@ -321,7 +316,6 @@ def save_model(
     Example:
         >>> streamer.accelerate.save_model(accelerator, model, "s3://bucket/model")           # doctest: +SKIP
     """
-    uri, storage_options = hidden_uri(uri), hidden(storage_options)
     refuse_arguments_of_save(kwargs, accelerator.save_model)
     if not kwargs.get("safe_serialization", True):
         raise OptionError("safe_serialization=False writes pickles", hint="Leave it out: safetensors are written")

@@ -18,7 +18,6 @@ from streamer.core.errors import OptionError, UsageError
 from streamer.core.options.arguments import check_uri
 from streamer.core.options.settings import Settings
 from streamer.core.request.request import ProgressOption, Request
-from streamer.core.secrets.hidden_arguments import hidden_uri
 from streamer.core.secrets.redact import redact
 from streamer.core.store.sources import ObjectInfo, Store
 
@@ -109,7 +108,7 @@ class Location(Request):
     def inside(self, name: str) -> Location:
         """Return the location of a file or folder in this folder."""
         path, mark, query = self.uri.partition("?") if self.uri.lower().startswith("http") else (self.uri, "", "")
-        return replace(self, uri=hidden_uri(f"{path.rstrip('/')}/{name}{mark}{query}"))
+        return replace(self, uri=f"{path.rstrip('/')}/{name}{mark}{query}")
 
     def checkpoint(self, listed: Sequence[ObjectInfo] | None = None) -> WholeCheckpoint:
         """Open the checkpoint at this location, with `listed` as for `shards_in`; raises as `streamer.load`."""

@@ -19,7 +19,6 @@ from streamer.core.discovery.entry_points import entry_points_of, name_of, norma
 from streamer.core.errors import OptionError, StreamerError, UnknownSchemeError
 from streamer.core.options.limits import Limits
 from streamer.core.secrets.environment import blank_variables
-from streamer.core.secrets.hidden_arguments import plain
 from streamer.core.secrets.redact import redact
 from streamer.core.store.sources import (
     PROJECT_NAME,
@@ -73,7 +72,7 @@ def open_with(point: EntryPoint, scheme: str, uri: str, options: Mapping[str, An
     calls = Calls(plugin_of(point, scheme), uri, options, limits)
 
     def opened() -> Any:  # plug-ins pass the options to fsspec unchanged
-        return hook(scheme=scheme, uri=str(uri), storage_options=plain(options), limits=limits)
+        return hook(scheme=scheme, uri=str(uri), storage_options=options, limits=limits)
 
     store = calls.call(HOOK, opened)
     return None if store is None else GuardedStore(store, calls)

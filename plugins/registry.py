@@ -28,7 +28,6 @@ from streamer.core.options.limits import Limits
 from streamer.core.path_objects import text_of, without_path_objects
 from streamer.core.quoting import quoted
 from streamer.core.secrets.environment import variable
-from streamer.core.secrets.hidden_arguments import SecretOptions, hidden, hidden_uri, plain
 from streamer.core.secrets.redact import redact
 from streamer.core.store.names import scheme_of
 from streamer.core.store.sources import PROJECT_NAME, Store
@@ -111,13 +110,11 @@ def open_store(
         OptionError: both `fs` and `storage_options` are passed, or `uri` has another scheme than `fs`.
         StreamerError: the backend refuses the URL or its options.
     """
-    uri, storage_options = hidden_uri(uri), hidden(storage_options)
     check_uri(uri)
     check_storage_options(storage_options)
     check_file_system(fs)
     uri, storage_options, fs = without_path_objects(uri, storage_options, fs)
-    storage_options = hidden(storage_options)
-    uri = text = hidden_uri(text_of(uri))
+    text = text_of(uri)
     return open_checked_store(text, storage_options, fs, enabled(entry_points, [text]), limits)
 
 
@@ -128,7 +125,7 @@ def open_checked_store(
     candidates: list[EntryPoint],
     limits: Limits = DEFAULT_LIMITS,
 ) -> Store:
-    """Open a store as `open_store` does, with arguments that are already checked and hidden, as in a `Request`."""
+    """Open a store as `open_store` does, with arguments that are already checked, as in a `Request`."""
     _check_fragment(text)
     if fs is not None:
         if storage_options:
@@ -138,7 +135,7 @@ def open_checked_store(
     check_letters(_unicode_part(text, scheme), may_be_bytes=False)
     chosen = choose(scheme, candidates)
     modules = {point.name.lower(): point.value for point in candidates}
-    options = SecretOptions(options_of(text, scheme, plain(storage_options or {}), modules))
+    options = dict(options_of(text, scheme, storage_options or {}, modules))
     store = None if chosen is None else open_with(chosen, scheme, text, options, limits)
     if store is not None:
         return store
@@ -263,11 +260,11 @@ def _open_instance(fs: AbstractFileSystem, path: str, candidates: Iterable[Entry
     has_urls = scheme == AbstractFileSystem.protocol  # HTTP in older fsspec, whose paths are URLs
     scheme = scheme_of(path) if has_urls else scheme
     ours = next((point for point in candidates if is_builtin(point) and point.name == scheme), None)
-    options = SecretOptions(fs.storage_options)
+    options = dict(fs.storage_options)
     for name in [*options] if scheme == "file" else ("asynchronous", "loop"):  # all options of local files are fsspec's
         options.pop(name, None)
     if ours is not None and not fs.storage_args and type(fs) is get_filesystem_class(scheme):
-        uri = hidden_uri(path if has_urls else fs.unstrip_protocol(str(path)))
+        uri = path if has_urls else fs.unstrip_protocol(str(path))
         store = open_with(ours, scheme, uri, options, limits)
         if store is not None:
             return store

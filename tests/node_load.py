@@ -101,10 +101,9 @@ def main(
         options: Of `streamer.Options`.
     """
     from streamer import Options, Slice
-    from streamer import stream as function
-    from streamer._arguments import hidden_arguments, request_of
     from streamer._checkpoint_headers import open_checkpoint, wanted_tensors
     from streamer.core.node import leader, member, messages, should_share
+    from streamer.core.request.request import Request
 
     if patience_s is not None:
         leader.ARRIVAL_S = messages.SILENCE_S = member.MEETING_S = patience_s  # type: ignore[attr-defined]
@@ -115,7 +114,7 @@ def main(
     how: dict[str, Any] = {"storage_options": storage_options, "names": names, "framework": "np"}
     if part is not None:
         how["slices"] = {"*.columns": Slice(1, *part), "*.rows": Slice(0, *part)}
-    request = request_of(function, *hidden_arguments(uri, {**how, "options": Options(**options)}))
+    request = Request(uri=uri, **how, options=Options(**options))
     checkpoint = open_checkpoint(request)
     wanted = wanted_tensors(checkpoint, request)
     if refused is not None:

@@ -20,7 +20,6 @@ from streamer.backends.option_names import check_option_names
 from streamer.core.errors import OptionError
 from streamer.core.quoting import quoted
 from streamer.core.secrets.environment import blank_variables
-from streamer.core.secrets.hidden_arguments import SecretOptions
 
 __all__ = ["filled_options"]
 
@@ -45,7 +44,7 @@ _KINDS: Kinds = {
 _NAMES = names_of_arguments(AzureBlobFileSystem) | {"connection_verify", "proxies", "retry_total"}
 
 
-def filled_options(url: AzureUrl, storage_options: Mapping[str, Any], environment: Mapping[str, str]) -> SecretOptions:
+def filled_options(url: AzureUrl, storage_options: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
     """Complete the arguments of `AzureBlobFileSystem`.
 
     A plain ``https://`` URL without any credentials is read anonymously; ``anon=False`` logs in instead.
@@ -69,7 +68,7 @@ def filled_options(url: AzureUrl, storage_options: Mapping[str, Any], environmen
     return options
 
 
-def _fill_blanks(options: SecretOptions) -> None:
+def _fill_blanks(options: dict[str, Any]) -> None:
     """Set the options that adlfs and its login would read from blank variables. Old adlfs reads blank as anonymous."""
     if options.get("anon") is None and blank_variables(["AZURE_STORAGE_ANON"]):
         options["anon"] = False
@@ -83,13 +82,13 @@ def _connection_string(options: Mapping[str, Any], url: AzureUrl, environment: M
         raise OptionError("The URL holds a SAS, the options a connection string", hint="Give one of them")
     is_elsewhere = bool(options.get("connection_string") or environment.get("AZURE_STORAGE_CONNECTION_STRING"))
     account = options.get("account_name") or environment.get("AZURE_STORAGE_ACCOUNT_NAME")
-    settings = SecretOptions({"credential": _secret(options, url, environment, account)})
-    if options.get("connection_string") or (settings["credential"] is None and is_elsewhere):
+    credential = _secret(options, url, environment, account)
+    if options.get("connection_string") or (credential is None and is_elsewhere):
         return None
     host = options.get("account_host") or (f"{account}.{PUBLIC_CLOUD}" if account else None)
     if host is None:
         raise OptionError("No storage account is named", hint=ACCOUNT_HINT)
-    return None if settings["credential"] is None else f"BlobEndpoint=https://{host}{settings['credential']}"
+    return None if credential is None else f"BlobEndpoint=https://{host}{credential}"
 
 
 def _check_connection_string(
@@ -147,7 +146,7 @@ def _check_account_name(name: str | None) -> None:
         )
 
 
-def _fill_account(options: SecretOptions, url: AzureUrl) -> None:
+def _fill_account(options: dict[str, Any], url: AzureUrl) -> None:
     named = options.get("account_name")
     if url.account and named and url.account.removesuffix("-secondary") != named:
         raise OptionError(

@@ -19,7 +19,6 @@ from streamer.backends.client.answer_values import described, refuse_cut
 from streamer.backends.client.exchange import Response, send
 from streamer.backends.client.retry import Attempts, answered
 from streamer.core.errors import TruncatedError
-from streamer.core.secrets.hidden_arguments import hidden_uri
 from streamer.core.store.sources import HttpSource
 
 __all__ = ["Call", "EngineTransport"]
@@ -92,11 +91,10 @@ class EngineTransport(HttpTransport[HttpRequest, HttpResponse]):
             _refuse_cut(answer.request.url, response.body)
         return response
 
-    # A separate function that returns at once, because a traceback would show the values of its local names.
     def _source(self, answer: _Answer) -> HttpSource:
         headers = answer.request.headers
         return HttpSource(
-            hidden_uri(answer.request.url),
+            answer.request.url,
             {name: headers[name] for name in headers if name.lower() not in _ENGINE_HEADERS},
             ca_file=self.ca_file,
             proxy=self.proxy(answer.request.url),

@@ -20,7 +20,6 @@ from streamer.backends.client.answer_values import code_in, is_plain, parse_word
 from streamer.backends.client.proxy import environment_proxy
 from streamer.core.errors import StreamerError
 from streamer.core.outages.counters import note_bytes
-from streamer.core.secrets.hidden_arguments import SecretBytes
 from streamer.core.store.certificates import default_ca_file, trust_in
 from streamer.core.store.sources import HttpSource
 
@@ -82,7 +81,7 @@ class Response:
         if len(body) > most_bytes:
             raise _failures().too_long(self.status, most_bytes)
         self.body = body
-        return body
+        return bytes(body)
 
     def read_up_to(self, most_bytes: int) -> bytes:
         """Receive the body as `read` does, but at most `most_bytes`; a longer body is no error."""
@@ -98,7 +97,7 @@ class Response:
         with suppress(StreamerError):
             count = self.read_into(start, ERROR_BODY_WAIT_S)
         self.close()
-        self.body = SecretBytes(start[:count])
+        self.body = bytes(start[:count])
         return self.body
 
     def close(self) -> None:
@@ -128,7 +127,7 @@ class Response:
             if not self.has_ended and (now - began_at > BODY_S or now - heard_at > self._times.silence_s):
                 self.close()
                 raise _failures().too_slow() if now - began_at > BODY_S else _failures().silent()
-        return SecretBytes(body)
+        return bytes(body)
 
 
 def _failures() -> ModuleType:

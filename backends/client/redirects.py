@@ -19,7 +19,6 @@ from urllib.parse import quote, urljoin, urlsplit
 
 from streamer.backends.metadata_servers import is_metadata_host
 from streamer.core.errors import RedirectError
-from streamer.core.secrets.hidden_arguments import hidden_uri
 from streamer.core.secrets.redact import redact
 
 __all__ = [
@@ -61,7 +60,7 @@ def next_hop(hop: Hop, location: str | None, uri: str, *, may_be_local: bool = F
     if not location:
         raise RedirectError("The server redirects without saying where to", uri=uri, hint=_NAME_IT)
     try:
-        url = hidden_uri(urljoin(hop.url, quoted(location)))
+        url = urljoin(hop.url, quoted(location))
         before, after = origin_of(hop.url), origin_of(url)
     except ValueError:
         raise RedirectError("The server redirects to something that is not a URL", uri=uri, hint=_NAME_IT) from None

@@ -55,9 +55,6 @@ def basic_authorization(value: Any) -> str | None:
     return "Basic " + b64encode(":".join(login).encode(getattr(value, "encoding", "utf-8"))).decode()
 
 
-# These functions keep header values out of local names, because a traceback shows the values of local names.
-
-
 def own_headers(source: Mapping[str, Any]) -> dict[str, str]:
     """Return the option ``headers``, by names in lower case, without ``Accept-Encoding``.
 

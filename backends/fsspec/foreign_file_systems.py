@@ -26,7 +26,6 @@ from streamer.backends.option_names import check_option_names
 from streamer.core.errors import OptionError
 from streamer.core.quoting import quoted
 from streamer.core.secrets.environment import blank_variables, is_blank
-from streamer.core.secrets.hidden_arguments import SecretOptions, plain
 from streamer.core.secrets.redact import redact
 
 __all__ = ["LOGINS", "check_instance", "check_scheme", "reason_for_missing", "with_guarded_links", "with_login"]
@@ -41,12 +40,12 @@ _OF_ANY_SCHEME = {"abstract", "generic", "reference", "streamer"}
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+._-]*)(?:://|::)")
 
 
-def with_login(scheme: str) -> Callable[[str, Mapping[str, Any]], SecretOptions]:
+def with_login(scheme: str) -> Callable[[str, Mapping[str, Any]], dict[str, Any]]:
     """Return the function that completes the options for a URL of a scheme in `LOGINS`."""
 
-    def completed(url: str, options: Mapping[str, Any]) -> SecretOptions:
+    def completed(url: str, options: Mapping[str, Any]) -> dict[str, Any]:
         del url  # all URLs of these schemes have the same rules
-        own = SecretOptions(options)
+        own = dict(options)
         LOGINS[scheme](own)
         return own
 
@@ -64,10 +63,10 @@ def check_instance(fs: AbstractFileSystem) -> None:
         if not verifies_tls(layer):
             raise OptionError("The file system fs= is connected without verifying TLS certificates", hint=_HINT)
         if not is_connected(layer) and layer.session is None:
-            give_session(layer, AsyncEnvironmentSession(SecretOptions(layer.kwargs)))
+            give_session(layer, AsyncEnvironmentSession(dict(layer.kwargs)))
 
 
-def _fill_s3(options: SecretOptions) -> None:
+def _fill_s3(options: dict[str, Any]) -> None:
     client = options.get("client_kwargs")
     verify = client.get("verify") if isinstance(client, Mapping) else None
     if verify is False or is_blank(verify):
@@ -89,7 +88,7 @@ def _fill_s3(options: SecretOptions) -> None:
     options["session"] = AsyncEnvironmentSession({name: options[name] for name in options if name in of_session})
 
 
-def _fill_hub(options: SecretOptions) -> None:
+def _fill_hub(options: dict[str, Any]) -> None:
     try:
         from streamer.backends.hub_variables import OF_HOME, hub_endpoint, saved_token  # noqa: PLC0415
     except ImportError:
@@ -101,23 +100,23 @@ def _fill_hub(options: SecretOptions) -> None:
 
 
 # The functions that complete the options of each scheme.
-LOGINS: Mapping[str, Callable[[SecretOptions], None]] = {"hf": _fill_hub, "s3": _fill_s3, "s3a": _fill_s3}
+LOGINS: Mapping[str, Callable[[dict[str, Any]], None]] = {"hf": _fill_hub, "s3": _fill_s3, "s3a": _fill_s3}
 
 
-def with_guarded_links(uri: str, options: Mapping[str, Any]) -> SecretOptions:
+def with_guarded_links(uri: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Complete the options for ``fsspec.url_to_fs``."""
     first, *links = uri.split("::")
-    own = SecretOptions(options)
+    own = dict(options)
     for link in links:
         scheme = _scheme_of(link)
         if rules := _rules_of(scheme):
             own[scheme] = rules(link, own.get(scheme) or {})
-    for name in own:
-        if isinstance(own[name], Mapping):
-            own[name] = _with_guarded_targets(own[name])
+    for name, value in own.items():
+        if isinstance(value, Mapping):
+            own[name] = _with_guarded_targets(value)
     if rules := _rules_of(_scheme_of(first)):  # the URL may be an option of another file system
         of_scheme = own.pop(_scheme_of(first), None) or {}
-        return rules(first, SecretOptions({**of_scheme, **own}))
+        return rules(first, {**of_scheme, **own})
     return _with_guarded_targets(own)
 
 
@@ -131,14 +130,14 @@ def reason_for_missing(error: Exception, uri: str, options: Mapping[str, Any]) -
     if cls is None:
         return error
     try:
-        cls(**plain(options.get(_scheme_of(link)) or {}), skip_instance_cache=True).info(str(link))
+        cls(**options.get(_scheme_of(link)) or {}, skip_instance_cache=True).info(link)
     except Exception as reason:
         return reason
     return error
 
 
-def _with_guarded_targets(options: Mapping[str, Any]) -> SecretOptions:
-    own = SecretOptions(options)
+def _with_guarded_targets(options: Mapping[str, Any]) -> dict[str, Any]:
+    own = dict(options)
     for name_of_protocol, name in _TARGETS:
         url = own.get("fo") if name == "target_options" else None
         of_target = own.get(name) or {}
@@ -155,7 +154,7 @@ def _scheme_of(link: str) -> str:
     return str(link.partition("://")[0])
 
 
-def _rules_of(scheme: Any) -> Callable[[str, Mapping[str, Any]], SecretOptions] | None:
+def _rules_of(scheme: Any) -> Callable[[str, Mapping[str, Any]], dict[str, Any]] | None:
     """Return the function that completes the options for a URL of a scheme; None for a scheme without rules."""
     if cls := _http_class(scheme):
         return partial(with_guarded_sessions, cls)

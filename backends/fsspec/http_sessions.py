@@ -23,7 +23,6 @@ from streamer.backends.fsspec_settings import configured_options
 from streamer.backends.login_state import login_state
 from streamer.core.errors import OptionError, RedirectError
 from streamer.core.options.limits import Limits
-from streamer.core.secrets.hidden_arguments import SecretOptions, hidden_uri, plain
 from streamer.core.secrets.redact import redact
 from streamer.core.store.certificates import trust_in
 
@@ -71,13 +70,13 @@ class GuardedSessions:
         return session
 
 
-def with_guarded_sessions(cls: type[AbstractFileSystem], url: str, options: Mapping[str, Any]) -> SecretOptions:
+def with_guarded_sessions(cls: type[AbstractFileSystem], url: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Complete the arguments of fsspec's HTTP file system; remove ``local_redirects``, which is none of them."""
     own = configured_options(cls, options)
     check_tls_is_verified(own)
     _fill_logins(own)
     if isinstance(own.get("client_kwargs"), Mapping):
-        client = SecretOptions(own["client_kwargs"])
+        client = dict(own["client_kwargs"])
         _fill_logins(client)
         own["client_kwargs"] = client
     may_be_local = own.pop("local_redirects", None) is True
@@ -88,14 +87,14 @@ def with_guarded_sessions(cls: type[AbstractFileSystem], url: str, options: Mapp
     return own
 
 
-def _fill_logins(options: SecretOptions) -> None:
+def _fill_logins(options: dict[str, Any]) -> None:
     """Convert pairs of user and password, which our own HTTP backend accepts, too: aiohttp takes only its own class."""
     if isinstance(options.get("auth"), (tuple, list)) and not hasattr(options["auth"], "login"):
         if login_of(options["auth"]) is None:
             raise OptionError("auth must be aiohttp.BasicAuth or a pair (user, password)")
-        headers = SecretOptions(options.get("headers") or {})
+        headers = dict(options.get("headers") or {})
         headers.setdefault("Authorization", basic_authorization(options.pop("auth")))
-        options["headers"] = plain(headers)
+        options["headers"] = headers
     if isinstance(options.get("proxy_auth"), (tuple, list)) and options.get("proxy"):
         options["proxy"] = named_proxy(options)
         del options["proxy_auth"]
@@ -111,8 +110,7 @@ def _may_hold_secrets(url: str, options: Mapping[str, Any]) -> bool:
 async def _check_redirect(
     rules: GuardedSessions, _session: Any, _context: Any, redirect: aiohttp.TraceRequestRedirectParams
 ) -> None:
-    before, location = hidden_uri(str(redirect.url)), hidden_uri(redirect.response.headers.get("Location", ""))
-    del redirect  # its text shows the headers, and a traceback shows the local names of its frames
+    before, location = str(redirect.url), redirect.response.headers.get("Location", "")
     after = next_hop(Hop(before), location, redact(before), may_be_local=rules.may_be_local)
     if not rules.may_leave and origin_of(before) != origin_of(after.url):
         raise RedirectError(

@@ -31,7 +31,6 @@ from streamer.backends.fsspec.http_sessions import GuardedSessions
 from streamer.backends.login_state import key_of, login_state
 from streamer.backends.private_names.fsspec import forget_instance, kept_instances, vars_of
 from streamer.backends.private_names.python import detach_finalizers
-from streamer.core.secrets.hidden_arguments import SecretOptions, plain
 
 __all__ = ["IDLE_KEPT", "INSTANCES", "Instance", "InstanceSnapshot", "close_idle", "layers", "shared", "stop_sharing"]
 
@@ -163,11 +162,11 @@ def shared(
     close: Callable[[Any], Coroutine[Any, Any, None]],
 ) -> Any:
     """Return the file system with these options and the current credentials, for as long as `user` lives."""
-    own = SecretOptions(options)
+    own = dict(options)
     key = None if own.pop("skip_instance_cache", False) else _Key(cls, key_of(own), login_state())
     instance = INSTANCES.use(user, key)
     if instance is None:
-        fs = cls(**plain(own), skip_instance_cache=True)
+        fs = cls(**own, skip_instance_cache=True)
         instance = INSTANCES.add(user, Instance(key, fs, lambda: _close_on_loop(fs, close)))
     return instance.fs
 

@@ -25,7 +25,6 @@ from streamer.backends.fsspec.upload import FsspecUpload
 from streamer.backends.private_names.fsspec import path_of, send_at_once
 from streamer.core.discovery.entry_points import refuse_accidental
 from streamer.core.errors import ObjectNotFoundError, OptionError, StorageError, StreamerError, UsageError
-from streamer.core.secrets.hidden_arguments import SecretOptions, hidden_part, plain
 from streamer.core.secrets.redact import redact
 from streamer.core.store.presence import folders_among
 from streamer.core.store.sources import ObjectInfo, PythonSource, Store, hookimpl
@@ -42,15 +41,14 @@ def streamer_open_store(scheme: str, uri: str, storage_options: Mapping[str, Any
     refuse_accidental("fsspec.specs", "fsspec")
     shown = redact(uri)
     snapshot = InstanceSnapshot()
-    options: Mapping[str, Any] = SecretOptions()
+    options: Mapping[str, Any] = {}
     try:
         options = with_guarded_links(uri, storage_options)
-        fs, path = with_whole_records(lambda: fsspec.url_to_fs(str(uri), **plain(options)), options)
+        fs, path = with_whole_records(lambda: fsspec.url_to_fs(uri, **options), options)
     except OptionError:  # our own error, which says more than fsspec's
         raise
     except Exception as error:
         raise_opening_error(reason_for_missing(error, uri, options), scheme, shown, hides_cause=shown != uri)
-    path = hidden_part(path, uri)
     store = _class_for(fs)(fs, path, uri)
     snapshot.forget_new(store, fs)
     return store
@@ -93,8 +91,8 @@ class FsspecStore:
         if getattr(fs, "asynchronous", False):
             fs = type(fs)(*fs.storage_args, **{**fs.storage_options, "asynchronous": False})
         check_instance(fs)
-        path = hidden_part(path_of(fs, str(uri)), uri)
-        store = _class_for(fs)(fs, path, uri if "://" in uri else str(fs.unstrip_protocol(str(path))))
+        path = path_of(fs, uri)
+        store = _class_for(fs)(fs, path, uri if "://" in uri else str(fs.unstrip_protocol(path)))
         if fs is not original:
             snapshot.forget_new(store, fs)
         return store
@@ -122,8 +120,8 @@ class FsspecStore:
         folder = self._own_path(prefix)
         try:
             with exclusive(self._fs):
-                self._fs.invalidate_cache(str(folder))
-                entries = self._fs.ls(str(folder), detail=True)
+                self._fs.invalidate_cache(folder)
+                entries = self._fs.ls(folder, detail=True)
             files = (entry for entry in entries if entry["type"] != "directory" and _is_directly_in(folder, entry))
             return sorted((self._listed(entry) for entry in files), key=lambda info: info.path)
         except (FileNotFoundError, NotADirectoryError):

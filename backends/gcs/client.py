@@ -30,7 +30,6 @@ from streamer.backends.login_state import login_identity
 from streamer.core.errors import OptionError, StorageError
 from streamer.core.options.limits import Limits
 from streamer.core.secrets.environment import set_variables, variable
-from streamer.core.secrets.hidden_arguments import SecretOptions, hidden_uri
 from streamer.core.secrets.texts import note_credential
 from streamer.core.store.sources import HttpSource
 
@@ -156,7 +155,7 @@ class GcsClient:
     def target(self, url: str, bearer: Bearer, more: Mapping[str, str] | None = None, **facts: Any) -> HttpSource:
         """Return a source for a URL, with headers and proxy of ``session_kwargs``, `more` headers and credentials."""
         of_bearer = {name.lower() for name in bearer.headers}
-        own = SecretOptions({**self._headers, **more} if more else self._headers)
+        own = {**self._headers, **(more or {})}
         return HttpSource(
             url,
             {**{name: own[name] for name in own if name not in of_bearer}, **bearer.headers},
@@ -175,14 +174,14 @@ class GcsClient:
         if self.caller.why_anonymous == "none found":
             LOGINS.forget(self._login)
 
-    def _session_for(self, options: SecretOptions) -> tuple[GcsfsSession | None, str | None]:
+    def _session_for(self, options: dict[str, Any]) -> tuple[GcsfsSession | None, str | None]:
         """Return gcsfs's session and the reason to use it; None for both if the engine can send the requests."""
         only = only_of_aiohttp(self._session_options, self.endpoint)
         if only is None and not (self.endpoint.startswith("https://") and _may_show_certificate()):
             return None, None
         from streamer.backends.gcs.session import GcsfsSession  # noqa: PLC0415  with gcsfs it takes 0.5 s
 
-        own = SecretOptions({name: options[name] for name in options if name != "key_file"})
+        own = {name: options[name] for name in options if name != "key_file"}
         own["token"] = self._login.credentials or "anon"
         session = GcsfsSession(own)
         if only is None and not session.shows_certificate:
@@ -237,7 +236,7 @@ class GcsClient:
 
 def _endpoint(options: Mapping[str, Any]) -> str:
     default = f"https://storage.{variable('GOOGLE_CLOUD_UNIVERSE_DOMAIN') or 'googleapis.com'}"
-    endpoint: str = hidden_uri((options.get("endpoint_url") or default).rstrip("/"))
+    endpoint: str = (options.get("endpoint_url") or default).rstrip("/")
     if not endpoint.startswith(("http://", "https://")):
         raise OptionError("endpoint_url must begin with http:// or https://")
     if "@" in endpoint or "?" in endpoint:

@@ -29,7 +29,6 @@ from google.auth.exceptions import DefaultCredentialsError, GoogleAuthError, Ref
 
 from streamer.backends.login_state import key_of, login_state
 from streamer.core.secrets.environment import blank_variables, variable
-from streamer.core.secrets.hidden_arguments import SecretOptions, plain
 
 __all__ = ["EMULATOR", "LOGINS", "Bearer", "GoogleLogin", "bearer_of"]
 
@@ -63,13 +62,12 @@ class GoogleLogin:
         self.renewal = threading.Lock()  # lock that is held while a token is renewed
         # The user's project, or else the project of the credentials.
         self.project = project or variable("GCSFS_DEFAULT_PROJECT") or ""
-        own = SecretOptions({"token": token})
-        token = None  # a traceback shows the values of local names
+        own = {"token": token}
         self.credentials: Any = self._credentials(own, access, key_file)  # credentials of google-auth, or None
         if self.credentials is None and self.why_anonymous is None:
             self.why_anonymous = "asked"
 
-    def _credentials(self, own: SecretOptions, access: str, key_file: str | None) -> Any:
+    def _credentials(self, own: dict[str, Any], access: str, key_file: str | None) -> Any:
         kind = own["token"] if own["token"] in (EMULATOR, *METHODS) else None
         if kind == EMULATOR:
             self.why_anonymous = EMULATOR
@@ -115,23 +113,23 @@ class RawToken(Credentials):
         raise RefreshError("an access token alone cannot be renewed")  # type: ignore[no-untyped-call]
 
 
-def _service_account(own: SecretOptions, access: str) -> Any:
+def _service_account(own: dict[str, Any], access: str) -> Any:
     """Read the key of a service account; None for any other content."""
     from google.oauth2 import service_account  # noqa: PLC0415  the import takes 150 ms
 
     cls = service_account.Credentials
     make: Any = cls.from_service_account_file if isinstance(own["token"], str) else cls.from_service_account_info
     try:
-        return make(plain(own)["token"], scopes=[SCOPE + access])
+        return make(own["token"], scopes=[SCOPE + access])
     except Exception:  # gcsfs reads the other kinds of tokens, and raises for an invalid one
         return None
 
 
-def _of_gcsfs(own: SecretOptions, project: str, access: str) -> Any:
+def _of_gcsfs(own: dict[str, Any], project: str, access: str) -> Any:
     """Return the credentials that gcsfs makes of a token: the login of a user, in a file or a browser."""
     from gcsfs.credentials import GoogleCredentials  # noqa: PLC0415  it takes 0.4 s
 
-    return GoogleCredentials(project, access, plain(own)["token"]).credentials
+    return GoogleCredentials(project, access, own["token"]).credentials
 
 
 def _googles_default(scopes: list[str]) -> tuple[Any, str | None]:
@@ -206,13 +204,13 @@ class Logins:
 
     def of(self, options: Mapping[str, Any]) -> GoogleLogin:
         """Return the login that arguments of gcsfs name; with ``skip_instance_cache`` it is a new one."""
-        own = SecretOptions({name: options[name] for name in OPTIONS if options.get(name) is not None})
+        own = {name: options[name] for name in OPTIONS if options.get(name) is not None}
         if options.get("skip_instance_cache"):
-            return GoogleLogin(**plain(own))
+            return GoogleLogin(**own)
         key = _Key(key_of(own), login_state())
         with self._guard:
             kept = self._kept.get(key)
-        login = kept or GoogleLogin(**plain(own))
+        login = kept or GoogleLogin(**own)
         with self._guard:
             login = self._kept.setdefault(key, login)  # another thread may have been faster
             self._kept.move_to_end(key)

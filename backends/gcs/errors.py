@@ -78,7 +78,7 @@ class Answer:
     status: int  # HTTP status
     # The JSON object of the body, or None if the body is none.
     document: Mapping[str, Any] | None = field(default=None, repr=False)
-    request_id: str | None = None  # Google's id of the request
+    request_id: str | None = field(default=None, repr=False)  # Google's id of the request, which may repeat a secret
     attempts: int = 1  # number of attempts
     elapsed_s: float = 0.0  # seconds that all attempts took
     retry_after_s: float = 0.0  # pause in seconds that the answer demands before the next request, or 0

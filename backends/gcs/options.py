@@ -21,7 +21,6 @@ from streamer.backends.gcs.credentials import EMULATOR
 from streamer.backends.option_names import OF_FSSPEC, check_option_names
 from streamer.core.errors import OptionError
 from streamer.core.secrets.environment import blank_variables
-from streamer.core.secrets.hidden_arguments import SecretOptions
 
 __all__ = ["check_session", "filled_options", "only_of_aiohttp"]
 
@@ -66,7 +65,7 @@ def _check_names_of_session(session: Mapping[str, Any]) -> None:
     check_option_names("session_kwargs", session, names_of_arguments(aiohttp.ClientSession) | _OF_ENGINE)
 
 
-def filled_options(storage_options: Mapping[str, Any], environment: Mapping[str, str]) -> SecretOptions:
+def filled_options(storage_options: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
     """Complete the arguments of `GCSFileSystem` from fsspec's configuration and the environment.
 
     Variables of the environment become arguments, so that a login of an earlier environment is not used after the
@@ -113,9 +112,9 @@ def _check_names(options: Mapping[str, Any]) -> None:
     check_option_names("gs://", options, names)
 
 
-def _configured(options: Mapping[str, Any], environment: Mapping[str, str]) -> SecretOptions:
+def _configured(options: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
     if not options.get("asynchronous") and not are_configured("gs", "gcs", variables=environment):
-        return SecretOptions(options)
+        return dict(options)
     from gcsfs.core import GCSFileSystem  # noqa: PLC0415  as above
 
     from streamer.backends.fsspec_settings import configured_options  # noqa: PLC0415

@@ -37,7 +37,6 @@ from streamer.core.errors import (
 )
 from streamer.core.options.limits import Limits, ListingCount
 from streamer.core.outages.outage_waits import answered_so_far
-from streamer.core.secrets.hidden_arguments import SecretOptions, hidden_uri
 from streamer.core.secrets.texts import note_credential
 from streamer.core.store.presence import folders_among
 
@@ -116,7 +115,7 @@ class HubClient:
         self._place = place
         self.endpoint = _endpoint(storage_options)  # URL of the Hub
         http = merged_options({name: storage_options[name] for name in _OF_HTTP if name in storage_options})
-        http["headers"] = headers = SecretOptions(_token_headers(storage_options))
+        http["headers"] = headers = _token_headers(storage_options)
         self.access = access_of(self.endpoint, http)  # certificates and proxy
         self.client = HttpClient(self.access, partial(refusal, has_token=bool(headers)), limits)  # sends the requests
 
@@ -208,7 +207,7 @@ def _check_names(storage_options: Mapping[str, Any]) -> None:
 
 
 def _endpoint(options: Mapping[str, Any]) -> str:
-    endpoint: str = hidden_uri((options.get("endpoint") or hub_endpoint()).rstrip("/"))
+    endpoint: str = (options.get("endpoint") or hub_endpoint()).rstrip("/")
     try:
         scheme, host, _ = origin_of(endpoint)
     except ValueError:  # a malformed address or port

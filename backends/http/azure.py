@@ -33,7 +33,7 @@ def is_for_azure(uri: str, options: Mapping[str, Any], environment: Mapping[str,
     parts = urlsplit(uri)
     if not parts.path.endswith(_FILES) or any(letter in parts.path for letter in "*["):
         return True  # a folder, or a pattern in one
-    names = list(set_variables() if environment is None else environment)  # names only: a traceback would show values
+    names = set_variables() if environment is None else environment
     has_credentials = any(name.startswith("AZURE_STORAGE_") or name == "AZURE_CLIENT_ID" for name in names)
     return has_credentials and not has_sas(parts.query)
 

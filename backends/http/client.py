@@ -32,7 +32,6 @@ from streamer.backends.http.errors import refusal
 from streamer.core.errors import OptionError, StorageError
 from streamer.core.options.limits import Limits
 from streamer.core.secrets.environment import is_blank, variable
-from streamer.core.secrets.hidden_arguments import SecretOptions, hidden_uri
 from streamer.core.secrets.texts import note_credential
 from streamer.core.store.certificates import trust_in
 from streamer.core.store.sources import HttpSource
@@ -64,8 +63,8 @@ def access_of(url: str, options: Mapping[str, Any]) -> Access:
     ``trust_env`` allows it, a netrc file.
     """
     client = options.get("client_kwargs") or {}
-    logins = SecretOptions({"netrc": _netrc_login(url) if client.get("trust_env") else None, "url": _login_in(url)})
-    headers = SecretOptions()
+    logins = {"netrc": _netrc_login(url) if client.get("trust_env") else None, "url": _login_in(url)}
+    headers: dict[str, str] = {}
     for name in logins:
         headers.update(_login_headers(logins, name))
     for source in (client, options):
@@ -84,9 +83,6 @@ def access_of(url: str, options: Mapping[str, Any]) -> Access:
         is_encoded=bool(options.get("encoded")),
         may_redirect_to_local=options.get("local_redirects") is True,
     )
-
-
-# These functions keep values of `source` out of local names, because a traceback shows the values of local names.
 
 
 def _login_headers(source: Mapping[str, Any], name: str) -> dict[str, str]:
@@ -218,7 +214,7 @@ class HttpClient:
             response = self._send(route.hop, extra, attempts, **request)
             if response.status not in followed:
                 return response
-            location = hidden_uri(response.headers.get("location", ""))
+            location = response.headers.get("location", "")
             response.finish()  # so that its connection is kept
             route.hop = next_hop(route.hop, location, uri, may_be_local=self._access.may_redirect_to_local)
         raise too_many_redirects(uri)

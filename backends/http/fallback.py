@@ -18,7 +18,6 @@ from streamer.backends.fsspec.store import FsspecStore
 from streamer.backends.http.client import access_of
 from streamer.backends.http.index_page import may_be_shard
 from streamer.core.errors import OptionError
-from streamer.core.secrets.hidden_arguments import plain
 from streamer.core.store.certificates import trust_in
 from streamer.core.store.sources import ObjectInfo, PythonSource
 
@@ -33,7 +32,7 @@ def open_through_fsspec(uri: str, options: Mapping[str, Any], reason: str) -> Fs
         own.setdefault("ssl", trust_in(access_of(uri, {"verify": verify}).ca_file or ""))
     snapshot = InstanceSnapshot()
     try:
-        fs = HTTPFileSystem(**plain(own))
+        fs = HTTPFileSystem(**own)
     except (TypeError, ValueError) as error:
         raise OptionError(f"fsspec refuses the storage options: {type(error).__name__}") from None
     store = _ThroughFsspec(fs, uri, f"only fsspec supports the option {reason}: read through it")

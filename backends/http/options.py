@@ -21,7 +21,6 @@ from streamer.backends.client.option_checks import FLAG, Kind, Kinds, check_tls_
 from streamer.backends.fsspec_settings import configured_options
 from streamer.backends.option_names import OF_FSSPEC, check_option_names, near_name
 from streamer.core.errors import OptionError
-from streamer.core.secrets.hidden_arguments import SecretOptions
 
 __all__ = ["OF_AIOHTTP", "check_options", "fsspec_option", "merged_options"]
 
@@ -78,7 +77,7 @@ _KINDS: Kinds = {
 }
 
 
-def merged_options(storage_options: Mapping[str, Any]) -> SecretOptions:
+def merged_options(storage_options: Mapping[str, Any]) -> dict[str, Any]:
     """Merge fsspec's configuration into the arguments of `HTTPFileSystem`."""
     options = configured_options(HTTPFileSystem, storage_options)
     check_options(options, _OWN, _IRRELEVANT)

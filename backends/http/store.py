@@ -28,7 +28,6 @@ from streamer.core.format.shard_names import hidden_beside
 from streamer.core.options.limits import Limits
 from streamer.core.outages.outage_waits import answered_so_far
 from streamer.core.outages.transient import is_transient
-from streamer.core.secrets.hidden_arguments import SecretOptions
 from streamer.core.secrets.redact import redact
 from streamer.core.store.identities import digest_of, stable_url
 from streamer.core.store.parallel import in_parallel
@@ -56,7 +55,7 @@ def streamer_open_store(scheme: str, uri: str, storage_options: Mapping[str, Any
     if is_for_azure(uri, storage_options):
         return open_azure(uri, storage_options, limits)
     if _needs_only_headers(storage_options):
-        return HttpStore(uri, SecretOptions(storage_options), limits)
+        return HttpStore(uri, dict(storage_options), limits)
     from streamer.backends.http.options import fsspec_option, merged_options  # noqa: PLC0415  they import aiohttp
 
     options = merged_options(storage_options)

@@ -19,7 +19,6 @@ from streamer.backends.client.redirects import REDIRECTS, Hop, refused_redirect
 from streamer.backends.http.client import HttpClient
 from streamer.backends.http.errors import refusal
 from streamer.core.errors import AccessDeniedError, ObjectNotFoundError, StorageError, StreamerError, UsageError
-from streamer.core.secrets.hidden_arguments import hidden_uri
 from streamer.core.store.sources import ObjectInfo
 from streamer.core.store.uploads import changed_meanwhile
 from streamer.core.store.versions import is_same_version
@@ -74,7 +73,7 @@ class HttpFile:
         if response.status in wanted:
             return response.status
         if response.status in REDIRECTS:
-            raise refused_redirect(hidden_uri(response.headers.get("location", "")), self.uri, status=response.status)
+            raise refused_redirect(response.headers.get("location", ""), self.uri, status=response.status)
         row = _REFUSED.get(response.status)
         if row is not None:
             raise row.filled(method=method).error(self.uri, status=response.status, attempts=attempts.number)

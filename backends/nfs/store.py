@@ -21,7 +21,6 @@ from streamer.core.engine.native_errors import error_from_native
 from streamer.core.errors import ObjectNotFoundError, OptionError, StorageError, UnknownSchemeError, UsageError
 from streamer.core.format.shard_names import is_of_checkpoint
 from streamer.core.options.limits import Limits
-from streamer.core.secrets.hidden_arguments import SecretOptions
 from streamer.core.secrets.redact import redact
 from streamer.core.store.identities import digest_of
 from streamer.core.store.sources import NfsSource, ObjectInfo, Store, hookimpl
@@ -67,7 +66,7 @@ class NfsUrl:
             )
         if "\0" in path:
             raise UsageError("A path cannot hold a NUL", uri=redact(uri).replace("\0", ""))
-        own = SecretOptions({"nfsport": server["port"]} if server["port"] else {})
+        own = {"nfsport": server["port"]} if server["port"] else {}
         if has_options:
             pairs = (pair.partition("=")[::2] for pair in query.split("&"))
             own.update({str(name): value for name, value in pairs})

@@ -41,7 +41,6 @@ from streamer.backends.s3.options import OF_AIOBOTOCORE, OF_SESSION, texts_of_se
 from streamer.backends.s3.signing import Keys, Place
 from streamer.core.collector import collector_paused
 from streamer.core.errors import UsageError
-from streamer.core.secrets.hidden_arguments import SecretOptions, plain
 from streamer.core.store.certificates import trust_in
 
 __all__ = ["KEPT", "BotocoreLogin", "UsersSession", "forget_logins", "keys_in", "shared_login", "shared_session"]
@@ -145,7 +144,7 @@ class BotocoreLogin:
     """Finds the login of one set of options."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
-        self._options = plain(options)
+        self._options = dict(options)
         self._is_shared = not self._options.pop("skip_instance_cache", False)
         self._lock = RLock()
         self._clients: dict[str | None, Any] = {}  # by the region that an answer named
@@ -287,7 +286,7 @@ class _Key:
 
 def shared_login(options: Mapping[str, Any]) -> BotocoreLogin:
     """Return the login of these options and the current environment."""
-    own = SecretOptions(options)
+    own = dict(options)
     return BotocoreLogin(own) if own.get("skip_instance_cache") else _shared(_Key(own, key_of(own), login_state()))
 
 

@@ -31,7 +31,6 @@ from streamer.core import VERSION
 from streamer.core.errors import OptionError
 from streamer.core.options.limits import Limits
 from streamer.core.secrets.environment import is_blank
-from streamer.core.secrets.hidden_arguments import SecretOptions
 from streamer.core.store.certificates import check_client_certificate
 
 __all__ = [
@@ -92,7 +91,7 @@ class _Schemes:
     protocol = ("s3", "s3a")
 
 
-def filled_options(storage_options: Mapping[str, Any], environment: Mapping[str, str]) -> SecretOptions:
+def filled_options(storage_options: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
     """Complete the arguments of `S3FileSystem` that the user leaves out.
 
     fsspec's configuration is merged first: a ``client_kwargs`` that is filled before would hide the configured one.
@@ -175,7 +174,7 @@ def _check_names(storage_options: Mapping[str, Any]) -> None:
     check_option_names("s3://", storage_options, NAMES | names_of_arguments(S3FileSystem))
 
 
-def _merge_other_names(options: SecretOptions) -> None:
+def _merge_other_names(options: dict[str, Any]) -> None:
     """Move the values of s3fs's alternative option names (``username``, ``password``) to ``key`` and ``secret``."""
     for name, other in (("key", "username"), ("secret", "password")):
         if options.get(other):
@@ -192,15 +191,13 @@ def endpoint_of(options: Mapping[str, Any], environment: Mapping[str, str]) -> s
 
 
 def _check_endpoints(options: Mapping[str, Any], environment: Mapping[str, str]) -> None:
-    """Refuse endpoints that are no URL, or that hold secrets.
-
-    Values are not assigned to local names, because a traceback with locals would show a password.
-    """
-    endpoints = SecretOptions(dict(_endpoints(options, environment)))
-    for name in filter(endpoints.get, endpoints):
-        if not endpoints[name].lower().startswith(("http://", "https://")):
+    """Refuse endpoints that are no URL, or that hold secrets."""
+    for name, endpoint in _endpoints(options, environment):
+        if not endpoint:
+            continue
+        if not endpoint.lower().startswith(("http://", "https://")):
             raise OptionError(f"{name} must begin with http:// or https://", hint="As https://host:port")
-        if set("@?#") & set(endpoints[name]):
+        if set("@?#") & set(endpoint):
             raise OptionError(f"{name} cannot hold a user, password or query: botocore would show it in its messages")
 
 
@@ -246,8 +243,8 @@ def _unstripped(options: Mapping[str, Any], environment: Mapping[str, str]) -> l
     return [name for name, value in named if isinstance(value, str) and value != value.strip()]
 
 
-def _filled_client(options: Mapping[str, Any], environment: Mapping[str, str]) -> SecretOptions:
-    client = SecretOptions(options.get("client_kwargs"))
+def _filled_client(options: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
+    client = dict(options.get("client_kwargs") or {})
     if client.get("verify") is False:
         raise OptionError(
             "verify=False is refused: TLS certificates are always verified",
@@ -292,8 +289,8 @@ def _lacks_region(options: Mapping[str, Any], environment: Mapping[str, str]) ->
     return not (any(named) or options.get("cache_regions"))
 
 
-def _filled_config(options: Mapping[str, Any]) -> SecretOptions:
-    config = SecretOptions(options.get("config_kwargs"))
+def _filled_config(options: Mapping[str, Any]) -> dict[str, Any]:
+    config = dict(options.get("config_kwargs") or {})
     _check_user_agent(config)
     if config.get("client_cert") is not None:
         config["client_cert"] = _client_certificate(config["client_cert"])

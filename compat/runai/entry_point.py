@@ -16,7 +16,6 @@ from streamer.compat.runai.submissions import Code, code_of, listed_files, range
 from streamer.compat.runai.variables import storage_options_for
 from streamer.core.errors import StreamerError
 from streamer.core.log import OwnLogger
-from streamer.core.secrets.hidden_arguments import SecretOptions
 
 __all__ = ["end", "list_files", "request", "set_credentials", "start"]
 
@@ -76,7 +75,7 @@ def set_credentials(streamer: int, keys: int, values: int, count: int) -> Code:
     reader = _readers.get(streamer)
     if reader is None:
         return Code.FINISHED
-    credentials = SecretOptions(dict(zip(texts_at(keys, count), texts_at(values, count), strict=True)))
+    credentials = dict(zip(texts_at(keys, count), texts_at(values, count), strict=True))
     return reader.set_credentials(credentials) if credentials else Code.SUCCESS
 
 

@@ -35,7 +35,6 @@ from streamer.core.errors import (
     UsageError,
 )
 from streamer.core.options.settings import Settings, resolve
-from streamer.core.secrets.hidden_arguments import hidden_uri, plain
 from streamer.core.secrets.redact import redact
 from streamer.core.secrets.texts import SecretTexts
 from streamer.core.store.names import scheme_of
@@ -145,7 +144,7 @@ class Objects:
                 try:
                     refuse_accidental_file_systems([path])
                     options = storage_options_for(path, self.credentials)
-                    with opened_store(hidden_uri(path), options, None, settings, backends) as store:
+                    with opened_store(path, options, None, settings, backends) as store:
                         return source_object(store, store.info(store.root))
                 except StreamerError as error:
                     return error
@@ -206,19 +205,18 @@ def _is_wanted(path: str, allowed: Sequence[str], ignored: Sequence[str]) -> boo
 def _with_fsspec(
     folder: str, scheme: str, options: Mapping[str, object], is_recursive: bool
 ) -> Iterator[tuple[str, int]]:
-    uri = hidden_uri(folder)
-    with SecretTexts(uri, options).masking_errors():
+    with SecretTexts(folder, options).masking_errors():
         try:
-            fs = fsspec.filesystem(scheme, **plain(with_guarded_links(f"{scheme}://", options)))
+            fs = fsspec.filesystem(scheme, **with_guarded_links(f"{scheme}://", options))
             root = str(path_of(fs, folder)).rstrip("/")
             fs.invalidate_cache(root)
             found = fs.find(root, detail=True, maxdepth=None if is_recursive else 1)
             if root in found or (not found and not fs.isdir(root)):
-                raise ObjectNotFoundError("there is no such folder", uri=redact(uri), hint="Check its name")
+                raise ObjectNotFoundError("there is no such folder", uri=redact(folder), hint="Check its name")
         except StreamerError:
             raise
         except Exception as error:
-            raise_storage_error(error, redact(uri), hides_cause=redact(uri) != uri)
+            raise_storage_error(error, redact(folder), hides_cause=redact(folder) != folder)
     for path, entry in found.items():
         yield path.removeprefix(root).lstrip("/"), int(entry.get("size") or 0)
 
@@ -226,7 +224,7 @@ def _with_fsspec(
 def _with_store(folder: str, options: Mapping[str, object], is_recursive: bool) -> Iterator[tuple[str, int]]:
     if is_recursive:
         raise OptionError(f"{scheme_of(folder)}:// lists one folder at a time", hint="List it without is_recursive")
-    with opened_store(hidden_uri(folder), options, None, resolve(None)) as store:
+    with opened_store(folder, options, None, resolve(None)) as store:
         for info in store.find(store.root):
             size = store.info(info.path).size_bytes if info.size_bytes is None else info.size_bytes
             yield info.path.rpartition("/")[2], size or 0

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from typing import Any
 
 from streamer.core.log import OwnLogger
 from streamer.core.options.options import Options
 from streamer.core.options.switches_and_sizes import ON, parsed_bytes
 from streamer.core.secrets.environment import variable
-from streamer.core.secrets.hidden_arguments import SecretOptions
 from streamer.core.store.names import scheme_of
 
 __all__ = ["options_from_environment", "storage_options_for"]
@@ -45,7 +45,7 @@ def options_from_environment() -> Options:
     )
 
 
-def storage_options_for(path: str, credentials: Mapping[str, str]) -> SecretOptions:
+def storage_options_for(path: str, credentials: Mapping[str, str]) -> dict[str, Any]:
     """Return the options for the storage of one path.
 
     Args:
@@ -55,17 +55,17 @@ def storage_options_for(path: str, credentials: Mapping[str, str]) -> SecretOpti
     scheme = scheme_of(path)
     if scheme in ("s3", "s3a"):
         return _for_s3(credentials)
-    return _for_gcs() if scheme in ("gs", "gcs") else SecretOptions()
+    return _for_gcs() if scheme in ("gs", "gcs") else {}
 
 
-def _for_s3(credentials: Mapping[str, str]) -> SecretOptions:
+def _for_s3(credentials: Mapping[str, str]) -> dict[str, Any]:
     names = {
         "access_key_id": "key",
         "secret_access_key": "secret",
         "session_token": "token",
         "endpoint": "endpoint_url",
     }
-    options = SecretOptions({ours: credentials[theirs] for theirs, ours in names.items() if credentials.get(theirs)})
+    options: dict[str, Any] = {ours: credentials[theirs] for theirs, ours in names.items() if credentials.get(theirs)}
     if credentials.get("region"):
         options["client_kwargs"] = {"region_name": credentials["region"]}
     if _is_on("S3_UNSIGNED"):
@@ -77,11 +77,11 @@ def _for_s3(credentials: Mapping[str, str]) -> SecretOptions:
     return options
 
 
-def _for_gcs() -> SecretOptions:
+def _for_gcs() -> dict[str, Any]:
     file = variable(f"{PREFIX}GCS_CREDENTIAL_FILE")
     if _is_on("GCS_USE_ANONYMOUS_CREDENTIALS"):
-        return SecretOptions({"token": "anon"})
-    return SecretOptions({"token": file} if file else {})
+        return {"token": "anon"}
+    return {"token": file} if file else {}
 
 
 def _is_on(name: str) -> bool:

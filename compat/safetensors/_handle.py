@@ -25,7 +25,6 @@ from streamer.core.errors import ObjectNotFoundError, OptionError, UnknownTensor
 from streamer.core.options.options import Options
 from streamer.core.path_objects import text_of
 from streamer.core.request.request import Request
-from streamer.core.secrets.hidden_arguments import hidden, hidden_uri
 from streamer.core.store.names import scheme_of
 
 if TYPE_CHECKING:
@@ -102,7 +101,6 @@ class safe_open:  # noqa: N801  safetensors' name
         options: Options | None = None,
     ) -> Any:
         """Open the file with safetensors, or with the engine."""
-        filename, storage_options = hidden_uri(filename), hidden(storage_options)
         if _is_for_safetensors(filename, device, storage_options, options):
             how = {} if backend == BACKENDS[0] else {"backend": backend}  # an argument since safetensors 0.8
             try:
@@ -145,7 +143,6 @@ class EngineHandle(Checkpoint[Any]):
     """
 
     def __init__(self, filename: str | os.PathLike[str], *, backend: str = "mmap", **how: Any) -> None:
-        filename, how["storage_options"] = hidden_uri(filename), hidden(how.get("storage_options"))
         if backend not in BACKENDS:
             raise both(OptionError)(f"backend {backend!r} is invalid, it is one of {', '.join(map(repr, BACKENDS))}")
         with raised_as_safetensors():

@@ -14,7 +14,6 @@ from streamer._save import save as ours
 from streamer.compat.safetensors._handle import safe_open
 from streamer.compat.safetensors._saves import as_safetensors, file_at, is_url
 from streamer.core.options.options import Options
-from streamer.core.secrets.hidden_arguments import hidden, hidden_uri
 from streamer.core.tensors.tensor_bytes import check_no_mask, is_array
 
 if TYPE_CHECKING:
@@ -31,7 +30,6 @@ def load_file(
     options: Options | None = None,
 ) -> dict[str, NDArray[Any]]:
     """Load all arrays of a file; arguments and errors as for `streamer.compat.safetensors.safe_open`."""
-    filename, storage_options = hidden_uri(filename), hidden(storage_options)
     with safe_open(filename, "np", backend=backend, storage_options=storage_options, options=options) as handle:
         arrays: dict[str, NDArray[Any]] = handle.get_tensors()
     return arrays
@@ -74,7 +72,6 @@ def save_file(
         StorageError: as for `streamer.save`.
         Exception: what safetensors raises, for a path.
     """
-    filename, storage_options = hidden_uri(filename), hidden(storage_options)
     if not is_url(filename):
         theirs.save_file(_in_rows(tensor_dict), filename, metadata)
         return

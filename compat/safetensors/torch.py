@@ -14,7 +14,6 @@ from streamer._save import save as ours
 from streamer.compat.safetensors._handle import safe_open
 from streamer.compat.safetensors._saves import as_safetensors, file_at, is_url
 from streamer.core.options.options import Options
-from streamer.core.secrets.hidden_arguments import hidden, hidden_uri
 from streamer.core.tensors.shared_memory import shared_groups
 
 __all__ = ["load", "load_file", "load_model", "save", "save_file", "save_model"]
@@ -29,7 +28,6 @@ def load_file(
     options: Options | None = None,
 ) -> dict[str, torch.Tensor]:
     """Load all tensors of a file; arguments and errors as for `streamer.compat.safetensors.safe_open`."""
-    filename, storage_options = hidden_uri(filename), hidden(storage_options)
     with safe_open(filename, "pt", device, backend=backend, storage_options=storage_options, options=options) as handle:
         tensors: dict[str, torch.Tensor] = handle.get_tensors()
     return tensors
@@ -54,7 +52,6 @@ def load_model(
         RuntimeError: `strict`, and there are such names; or as ``load_state_dict``.
         SafetensorError: as for `streamer.compat.safetensors.safe_open`.
     """
-    filename, storage_options = hidden_uri(filename), hidden(storage_options)
     tensors = load_file(filename, device, backend=backend, storage_options=storage_options, options=options)
     ties = _tied_names(model.state_dict(), preferred=tensors)
     result = model.load_state_dict(tensors, strict=False)
@@ -108,7 +105,6 @@ def save_file(
         StorageError: as for `streamer.save`.
         Exception: what safetensors raises, for a path.
     """
-    filename, storage_options = hidden_uri(filename), hidden(storage_options)
     if not is_url(filename):
         theirs.save_file(_with_shown_values(tensors), filename, metadata)
         return
@@ -137,7 +133,6 @@ def save_model(
     Raises:
         Exception: as `save_file`.
     """
-    filename, storage_options = hidden_uri(filename), hidden(storage_options)
     if not is_url(filename) and not any(map(_is_other_than_its_memory, model.state_dict().values())):
         theirs.save_model(model, str(filename), metadata, force_contiguous)
         return

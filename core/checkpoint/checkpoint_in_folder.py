@@ -47,7 +47,6 @@ from streamer.core.errors import (
 from streamer.core.format.shard_names import INDEX_SUFFIX, SHARD_SUFFIX, USUAL_INDEX, USUAL_SHARD
 from streamer.core.options.settings import Settings
 from streamer.core.quoting import names_text
-from streamer.core.secrets.hidden_arguments import hidden_part
 from streamer.core.secrets.redact import redact
 from streamer.core.store.names import name_in
 from streamer.core.store.parallel import in_parallel
@@ -68,7 +67,7 @@ def shards_in(
 ) -> Shards:
     """Find the shards of one checkpoint."""
     search = _Search(store, redact(uri), settings, formats)
-    root = hidden_part(store.root.rstrip("/") or store.root, uri)
+    root = store.root.rstrip("/") or store.root
     if is_pattern(root.rpartition("/")[2]):
         return search.from_pattern(root)
     return search.from_name(root, listed)
@@ -255,7 +254,7 @@ def shards_of_files(store: Store, uris: Sequence[str]) -> list[Shards]:
     """Locate shards in one folder; return one `Shards` for each URI."""
     folder = store.root[: len(store.root) - len(_name(uris[0]))]
     listed = _listed(store, folder) if len(uris) >= LEAST_TO_LIST else {}
-    labels, roots = [redact(uri) for uri in uris], [hidden_part(folder + _name(uri), uri) for uri in uris]
+    labels, roots = [redact(uri) for uri in uris], [folder + _name(uri) for uri in uris]
     unlisted = [(label, root) for label, root in zip(labels, roots, strict=True) if root not in listed]
     asked_for = in_parallel(lambda each: info_of(store, *each), unlisted, role="info")
     listed.update(zip((root for _, root in unlisted), asked_for, strict=True))

@@ -32,7 +32,7 @@ __all__ = [
     "KeySource",
     "NewKey",
     "check_lone_context",
-    "hidden_key",
+    "key_source",
 ]
 
 MOST_CONTEXT_CHARACTERS = 256
@@ -263,8 +263,8 @@ def check_lone_context(key: Any, context: str | None) -> None:
         raise UsageError("context= names what a key was used for, and so needs key=", hint=hint)
 
 
-def hidden_key(value: Any) -> KeySource | None:
-    """Wrap the argument ``key=`` before anything can raise: a traceback may show arguments."""
+def key_source(value: Any) -> KeySource | None:
+    """Wrap the argument ``key=``, which no `repr` shows then."""
     return None if value is None else KeySource(value)
 
 

@@ -46,7 +46,7 @@ class Passphrase:
 
 
 class SecretKey:
-    """A key, valid or not, that no `repr` shows: a traceback with locals shows the `repr` of every local.
+    """A key, valid or not, that no `repr` shows.
 
     Attributes:
         is_example: It is that key of an example.
@@ -75,7 +75,7 @@ class SecretKey:
         return cls.of_text(content.decode("ascii", "replace") if len(content) <= MOST_KEY_FILE_BYTES else "")
 
     def secret(self) -> bytes:
-        """Return its bytes, for a cipher of another library; keep them in no variable, which a traceback may show."""
+        """Return its bytes, for a cipher of another library."""
         return cast("bytes", self._key)
 
     @property

@@ -17,7 +17,6 @@ from collections.abc import Callable, Sequence
 from select import select
 from typing import NamedTuple
 
-from streamer.core.causes import forget_locals
 from streamer.core.conditions import Condition
 from streamer.core.errors import LoadCancelledError, OutOfMemoryError, StreamerError
 from streamer.core.node.assignment import Ready
@@ -182,10 +181,7 @@ class Member:
                 meeting = self._meet()
                 if meeting is None or not self._attend(meeting):
                     break
-        except BaseException as error:  # a bug here must not make a load hang
-            forget_locals(error)
-            raise
-        finally:
+        finally:  # a bug here must not make a load hang
             with self._changed:
                 self._is_alone = True
                 self._changed.notify_all()

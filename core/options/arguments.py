@@ -6,14 +6,21 @@ Messages name the expected type and the actual one. They never show the value: i
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from streamer.core.errors import OptionError, UsageError
 from streamer.core.path_objects import is_path_object, text_of
-from streamer.core.secrets.hidden_arguments import is_mangled, type_name
 from streamer.core.secrets.redact import redact
+
+# URLs that were damaged so that they look like paths: in quotes, or with a slash that `Path` removed. As paths, they
+# would be shown with password and signature.
+_MANGLED = re.compile(
+    r"""[\s"'<(]+[a-z][a-z0-9+.-]*:/|//[^/]*@|[^/:@\s]+:[^/@\s]+@[^/\s]+/|(abfss?|az|gc?s|hf|https?|nfs|s3a?|wasbs?):/(?!/)""",
+    re.IGNORECASE,
+)
 
 __all__ = [
     "check_file_system",
@@ -25,31 +32,34 @@ __all__ = [
     "check_storage_options",
     "check_switch",
     "check_uri",
-    "check_uris",
+    "checked_uris",
     "is_group",
 ]
 
 
-def check_uris(uris: Any) -> None:
-    """Check one URI, or an iterable of them."""
-    is_one = isinstance(uris, (str, bytes, os.PathLike)) or not isinstance(uris, Iterable) or is_path_object(uris)
+def checked_uris(uris: Any) -> Any:
+    """Check one URI, or an iterable of them, and return it, or a list: some can be iterated only once."""
+    if isinstance(uris, (str, bytes, os.PathLike)) or not isinstance(uris, Iterable) or is_path_object(uris):
+        check_uri(uris)
+        return uris
     try:
-        listed = [uris] if is_one else list(uris)
+        listed = list(uris)
     except TypeError:  # a tensor without dimensions has __iter__, but cannot be iterated
         raise UsageError(f"a URI is text or a path, not {type(uris).__name__}") from None
     if not listed:
         raise UsageError("no URI given")
     for each in listed:
         check_uri(each)
+    return listed
 
 
 def check_uri(uri: Any) -> None:
     """Check one URI."""
     text = text_of(uri)
     if not isinstance(text, str) or not text:
-        kind = "bytes" if isinstance(text, bytes) else "an empty one" if text == "" else type_name(uri)
+        kind = "bytes" if isinstance(text, bytes) else "an empty one" if text == "" else type(uri).__name__
         raise UsageError(f"a URI is non-empty text or a path, not {kind}", hint="Give one, or a list of them")
-    if is_mangled(text):
+    if _MANGLED.match(text):
         raise UsageError(
             "The URI is a damaged URL",
             hint="Pass the URL as plain text: without quotes or spaces around it, with its scheme, and not as a Path, "
@@ -84,7 +94,7 @@ def check_storage_options(storage_options: Any) -> None:
     is_several = isinstance(storage_options, Sequence) and not isinstance(storage_options, (str, bytes, bytearray))
     for each in storage_options if is_several else [storage_options]:
         if each is not None and not isinstance(each, Mapping):
-            kind = type_name(each)
+            kind = type(each).__name__
             raise OptionError(
                 f"storage_options is a mapping of names to values, not {kind}",
                 hint="Give one mapping for all URIs, or a list with a mapping or None for each",

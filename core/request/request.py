@@ -22,11 +22,10 @@ from streamer.core.options.arguments import (
     check_options,
     check_progress,
     check_storage_options,
-    check_uris,
+    checked_uris,
 )
 from streamer.core.options.options import Options
 from streamer.core.path_objects import PathObject, text_of, without_path_objects
-from streamer.core.secrets.hidden_arguments import hidden, hidden_uris
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -68,8 +67,7 @@ class Request:
     group: Any = None
 
     def __post_init__(self) -> None:
-        passed = hidden_uris(self.uri)  # a list, because the argument may only be iterable once
-        check_uris(passed)
+        passed = checked_uris(self.uri)
         check_storage_options(self.storage_options)
         check_file_system(self.fs)
         check_options(self.options, Options)
@@ -81,18 +79,14 @@ class Request:
             hint = "Let each rank load alone: group=None; ranks of one node share what they read"
             raise UsageError("group= does not read encrypted checkpoints", hint=hint)
         uri, storage_options, fs = without_path_objects(passed, self.storage_options, self.fs)
-        uri = uri if uri is passed else hidden_uris(uri)  # the URL of a path object may hold a secret
         vars(self).update(  # because `__setattr__` of a frozen value refuses
             uri=[text_of(each) for each in uri] if isinstance(uri, list) else text_of(uri),
-            storage_options=hidden(storage_options),
+            storage_options=_copied(storage_options),
             fs=fs,
             names=checked_names(self.names),
             slices=None if self.slices is None else _checked_slices(self.slices),
             key=None if self.key is None else _key_source(self.key, self.context),
         )
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _remade, (type(self), vars(self))  # hidden texts are plain in a pickle; `_remade` hides them again
 
     @property
     def uris(self) -> list[str]:
@@ -112,8 +106,11 @@ class Request:
                 raise UsageError(message, hint="Open it in the other process, or pass what can be pickled") from error
 
 
-def _remade(kind: type[Request], arguments: dict[str, Any]) -> Request:
-    return kind(**arguments)
+def _copied(storage_options: Any) -> Any:
+    """Copy the mappings, which the caller may change while a checkpoint is open."""
+    if storage_options is None or isinstance(storage_options, Mapping):
+        return None if storage_options is None else dict(storage_options)
+    return [_copied(each) for each in storage_options]
 
 
 def _checked_slices(slices: SlicesOption) -> SlicesOption:

@@ -1,1 +1,1 @@
-"""Keeps secrets out of messages, logs and tracebacks."""
+"""Keeps secrets out of messages, reprs and logs."""

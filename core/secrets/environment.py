@@ -1,15 +1,13 @@
 """Reads environment variables, and the secrets that they hold for clients of storages.
 
 A blank variable counts as unset: build tools, charts and ``.env`` files leave ``AWS_CA_BUNDLE=`` if they have no
-value. No frame of this package keeps ``os.environ`` in a local variable: a traceback with locals would show all of it.
+value.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
-
-from streamer.core.secrets.hidden_arguments import SecretOptions
 
 __all__ = ["PROXIES", "blank_variables", "is_blank", "secrets_of_environment", "set_variables", "variable"]
 
@@ -46,9 +44,9 @@ def variable(name: str, environment: Mapping[str, str] | None = None) -> str | N
     return None if is_blank(value) else value
 
 
-def set_variables() -> SecretOptions:
+def set_variables() -> dict[str, str]:
     """Return a copy of this process's environment without blank variables."""
-    return SecretOptions({name: value for name, value in os.environ.items() if not is_blank(value)})
+    return {name: value for name, value in os.environ.items() if not is_blank(value)}
 
 
 def blank_variables(names: Iterable[str]) -> list[str]:

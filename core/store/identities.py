@@ -17,7 +17,6 @@ from functools import lru_cache
 from typing import Any
 from urllib.parse import unquote_plus
 
-from streamer.core.secrets.hidden_arguments import plain
 from streamer.core.store.sources import HttpSource, IdentifyingStore, ObjectInfo, Source, Store
 
 __all__ = ["digest_of", "identity_of", "is_sealed", "seal_of", "stable_url"]
@@ -108,7 +107,7 @@ def is_sealed(identity: str, seal: str) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    return plain(value) if isinstance(value, Mapping) else value
+    return dict(value) if isinstance(value, Mapping) else value
 
 
 def _text_of(value: Any) -> str:

@@ -27,7 +27,6 @@ from streamer.core.format.dcp_metadata import SavedChunk
 from streamer.core.options.options import Options
 from streamer.core.options.settings import Settings
 from streamer.core.quoting import quoted
-from streamer.core.secrets.hidden_arguments import hidden, hidden_uri
 from streamer.core.store.sources import Store
 from streamer.integrations.dcp.destination import Destination
 from streamer.integrations.dcp.object_reads import Job, Part, Stored
@@ -221,7 +220,6 @@ class HuggingFaceStorageReader(StorageReader):
         fs: AbstractFileSystem | None = None,
         options: Options | None = None,
     ) -> None:
-        path, storage_options = hidden_uri(path), hidden(storage_options)
         super().__init__(path, storage_options=storage_options, fs=fs, options=options)
         self.thread_count = _counted("thread_count", thread_count)
 
@@ -260,7 +258,6 @@ class QuantizedHuggingFaceStorageReader(HuggingFaceStorageReader):
         fs: AbstractFileSystem | None = None,
         options: Options | None = None,
     ) -> None:
-        path, storage_options = hidden_uri(path), hidden(storage_options)
         super().__init__(path, thread_count, storage_options=storage_options, fs=fs, options=options)
         if not isinstance(target_dtype, torch.dtype) or not target_dtype.is_floating_point:
             raise OptionError(f"target_dtype is a floating-point torch.dtype, not {str(target_dtype)[:80]}")

@@ -33,7 +33,6 @@ from streamer.core.options.options import Options
 from streamer.core.options.settings import Settings, resolve
 from streamer.core.path_objects import is_path_object
 from streamer.core.quoting import printable, quoted
-from streamer.core.secrets.hidden_arguments import hidden, hidden_uri
 from streamer.core.store.names import path_in
 from streamer.core.store.parallel import in_parallel
 from streamer.core.store.presence import enumerated
@@ -174,7 +173,6 @@ class StorageReader(TorchStorageReader):
         fs: AbstractFileSystem | None = None,
         options: Options | None = None,
     ) -> None:
-        uri, storage_options = hidden_uri(uri), hidden(storage_options)
         super().__init__()
         self._location = Location(uri=uri, storage_options=storage_options, fs=fs, options=options)
         self._found: Found | None = None
@@ -184,7 +182,6 @@ class StorageReader(TorchStorageReader):
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         """Prepare for another load; `checkpoint_id` is the URL of another checkpoint, or None."""
-        checkpoint_id = hidden_uri(checkpoint_id) if checkpoint_id is not None else None
         if checkpoint_id:
             check_uri(checkpoint_id)
             before = self._location
@@ -268,7 +265,7 @@ class StorageReader(TorchStorageReader):
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
         """Whether this can be the URL of a checkpoint."""
         try:
-            check_uri(hidden_uri(checkpoint_id))
+            check_uri(checkpoint_id)
         except UsageError:
             return False
         return True

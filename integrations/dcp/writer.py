@@ -26,7 +26,6 @@ from streamer.core.errors import UsageError
 from streamer.core.options.arguments import check_storage_options, check_uri
 from streamer.core.options.options import Options
 from streamer.core.options.settings import resolve
-from streamer.core.secrets.hidden_arguments import hidden, hidden_uri
 from streamer.core.secrets.redact import redact
 from streamer.core.store.presence import info_if_present
 from streamer.core.store.sources import Store
@@ -69,7 +68,6 @@ class StorageWriter(FileSystemWriter):
     ) -> None:
         check_uri(uri)
         check_storage_options(storage_options)
-        uri, storage_options = hidden_uri(uri), hidden(storage_options)
         super().__init__(
             "", single_file_per_rank=False, sync_files=False, thread_count=thread_count, overwrite=overwrite
         )
@@ -81,8 +79,7 @@ class StorageWriter(FileSystemWriter):
         """Begin another save, to the folder `checkpoint_id` unless it is None; called by torch."""
         super().reset()
         if checkpoint_id:
-            uri = hidden_uri(checkpoint_id)
-            self._files.uri, self.path = os.fspath(uri), redact(os.fspath(uri))
+            self._files.uri, self.path = os.fspath(checkpoint_id), redact(os.fspath(checkpoint_id))
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
         """Check whether a checkpoint exists, and remove its ``.metadata``; called by torch.

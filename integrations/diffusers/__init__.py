@@ -17,7 +17,6 @@ from streamer._save.saving import SaveReport
 from streamer.compat.hooks import imported
 from streamer.core.errors import OptionError
 from streamer.core.options.options import Options
-from streamer.core.secrets.hidden_arguments import hidden, hidden_uri
 from streamer.integrations.diffusers.hooks import is_placed_by, package_of, placed_models, route_of
 from streamer.integrations.diffusers.pipeline_folder import PipelineFolder
 from streamer.integrations.folder_saves import check_saves, refuse_arguments_of_save, refuse_hub, saved_folder
@@ -76,7 +75,6 @@ def from_pretrained(
     Example:
         >>> pipeline = streamer.diffusers.from_pretrained(DiffusionPipeline, "s3://bucket/sdxl")   # doctest: +SKIP
     """
-    uri, storage_options = hidden_uri(uri), hidden(storage_options)
     check_class(cls, "from_pretrained")
     location = Location(uri=uri, storage_options=storage_options, fs=fs, options=options)
     refuse_arguments_of_load(kwargs)
@@ -124,7 +122,6 @@ def from_single_file(
         >>> uri = "s3://bucket/sdxl.safetensors"
         >>> streamer.diffusers.from_single_file(StableDiffusionXLPipeline, uri)                    # doctest: +SKIP
     """
-    uri, storage_options = hidden_uri(uri), hidden(storage_options)
     check_class(cls, "from_single_file")
     file = SingleFile(Location(uri=uri, storage_options=storage_options, fs=fs, options=options))
     folder: _Folder | None = None
@@ -243,7 +240,6 @@ def save_pretrained(
     Example:
         >>> streamer.diffusers.save_pretrained(pipeline, "s3://bucket/pipeline")              # doctest: +SKIP
     """
-    uri, storage_options = hidden_uri(uri), hidden(storage_options)
     refuse_hub(kwargs)
     check_saves(model)
     refuse_arguments_of_save(kwargs, model.save_pretrained)

@@ -24,7 +24,6 @@ from streamer.core.options.arguments import check_file_system, check_options, ch
 from streamer.core.options.options import Options
 from streamer.core.options.settings import resolve
 from streamer.core.quoting import quoted
-from streamer.core.secrets.hidden_arguments import hidden
 from streamer.integrations.fsspec.inner import Inner, ListedInside, refusal
 from streamer.integrations.fsspec.remote_file import CachedFile, PinnedObject, RemoteFile
 from streamer.integrations.fsspec.transfers import (
@@ -79,7 +78,6 @@ class StreamerFileSystem(ListedInside):
         options: Options | None = None,
         **named: Any,
     ) -> None:
-        target_options = hidden(target_options)
         check_file_system(fs)
         check_storage_options(target_options)
         check_options(options, Options)

@@ -26,7 +26,6 @@ from streamer.backends.private_names.fsspec import parent_of, path_of
 from streamer.core.checkpoint.shards import settled, sized, source_object
 from streamer.core.errors import ObjectNotFoundError, OptionError, StreamerError
 from streamer.core.options.settings import Settings
-from streamer.core.secrets.hidden_arguments import SecretOptions, hidden, hidden_uri, plain
 from streamer.core.secrets.redact import redact
 from streamer.core.secrets.texts import SecretTexts
 from streamer.core.store.presence import PeekingStore
@@ -94,7 +93,7 @@ class StoreFileSystem(ReadOnly, AbstractFileSystem):  # type: ignore[misc]  # fs
         return (path.partition("://")[2] if "://" in path else path).rstrip("/")
 
     def _store(self, path: str) -> Any:
-        return opened_store(hidden_uri(f"{self.protocol}://{path}"), self._options, None, self._settings)
+        return opened_store(f"{self.protocol}://{path}", self._options, None, self._settings)
 
 
 def _folders(store: Store) -> list[str]:
@@ -130,7 +129,7 @@ class Inner:
                 "streamer:: reads from another file system",
                 hint="Name one: streamer::s3://bucket/key, or fs=, or target_protocol= with target_options=",
             )
-        self._protocol, self._options, self.settings = protocol, hidden(options) or SecretOptions(), settings
+        self._protocol, self._options, self.settings = protocol, options or {}, settings
         refuse_accidental_file_systems([f"{protocol or 'file'}://"])
         self._backends = enabled()
         self._has_backend = protocol is not None and choose(protocol, self._backends) is not None
@@ -151,7 +150,7 @@ class Inner:
     def opened(self, path: str) -> Opened:
         """Look up an object."""
         uri, options, fs = (self._uri(path), self._options, None) if self._has_backend else (path, None, self.fs)
-        with opened_store(hidden_uri(uri), options, fs, self.settings, self._backends) as store:
+        with opened_store(uri, options, fs, self.settings, self._backends) as store:
             (info,) = settled(store, [store.info(store.root)])
             return Opened(info, source_object(store, info))
 
@@ -160,8 +159,8 @@ class Inner:
         """Yield the file system; exceptions in the block become errors of this package, without secrets."""
         if self._callers is not None:
             check_scheme(self._callers, path, BUILTIN_SCHEMES)
-        uri = hidden_uri(str(self.fs.unstrip_protocol(path)))
-        options = self._options if self._callers is None else hidden(self._callers.storage_options)
+        uri = str(self.fs.unstrip_protocol(path))
+        options = self._options if self._callers is None else self._callers.storage_options
         with SecretTexts(uri, options).masking_errors():
             try:
                 yield self.fs
@@ -178,7 +177,7 @@ class Inner:
         if self._protocol not in fsspec.available_protocols() and self._has_backend:
             return StoreFileSystem(self._protocol, self._options, self.settings)
         options = with_guarded_links(f"{self._protocol}://", self._options)
-        return with_whole_records(lambda: fsspec.filesystem(self._protocol, **plain(options)), options)
+        return with_whole_records(lambda: fsspec.filesystem(self._protocol, **options), options)
 
 
 try:

@@ -17,7 +17,6 @@ from streamer._save.saving import SaveReport
 from streamer.compat.hooks import imported
 from streamer.core.errors import OptionError
 from streamer.core.options.options import Options
-from streamer.core.secrets.hidden_arguments import hidden, hidden_uri
 from streamer.integrations.folder_saves import check_saves, refuse_arguments_of_save, refuse_hub, saved_folder
 from streamer.integrations.kept_folders import keep, name_after
 from streamer.integrations.library_calls import Location, check_class, library_call, refuse_arguments_of_load
@@ -82,7 +81,6 @@ def from_pretrained(
     Example:
         >>> model = streamer.transformers.from_pretrained(AutoModel, "s3://bucket/model")     # doctest: +SKIP
     """
-    uri, storage_options = hidden_uri(uri), hidden(storage_options)
     check_class(cls, "from_pretrained")
     location = Location(uri=uri, storage_options=storage_options, fs=fs, options=options)
     refuse_arguments_of_load(kwargs)
@@ -182,7 +180,6 @@ def save_pretrained(
     Example:
         >>> streamer.transformers.save_pretrained(model, "s3://bucket/model", tokenizer)      # doctest: +SKIP
     """
-    uri, storage_options = hidden_uri(uri), hidden(storage_options)
     refuse_hub(kwargs)
     for each in (model, *others):
         check_saves(each)

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 from streamer.core.group.joining import reporting_to_group
 from streamer.core.request.request import Request
-from streamer.core.secrets.hidden_arguments import hidden, hidden_uris
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -30,7 +29,6 @@ __all__ = [
     "RequestArguments",
     "StreamArguments",
     "checked",
-    "hidden_arguments",
     "request_of",
     "takes_fields",
     "takes_request",
@@ -96,18 +94,8 @@ def takes_fields(of: type, **defaults: Any) -> Callable[[Function], Function]:
     return signed
 
 
-def hidden_arguments(uri: Any, how: Mapping[str, Any]) -> tuple[Any, Any]:
-    """Wrap arguments that may hold secrets, before anything can raise: a traceback may show arguments."""
-    hidden_how = {**how, "storage_options": hidden(how.get("storage_options"))}
-    if how.get("key") is not None:
-        from streamer.core.encryption.keys import hidden_key  # noqa: PLC0415 (as needed)
-
-        hidden_how["key"] = hidden_key(how["key"])
-    return hidden_uris(uri), hidden_how
-
-
 def request_of(function: Callable[..., Any], uri: Any, how: Mapping[str, Any]) -> Request:
-    """Return the checked request of a function with `takes_request`, from its hidden arguments."""
+    """Return the checked request of a function with `takes_request`, from its arguments."""
     parameters = _parameters_with(function, how)
     own = {each.name: parameters[each.name].default for each in fields(Request) if each.name in parameters}
     with reporting_to_group(how.get("group")):
@@ -115,7 +103,7 @@ def request_of(function: Callable[..., Any], uri: Any, how: Mapping[str, Any]) -
 
 
 def checked(function: Callable[..., Any], of: Callable[..., Fields], how: Mapping[str, Any]) -> Fields:
-    """Make the value of a class whose fields a function takes, from its hidden arguments."""
+    """Make the value of a class whose fields a function takes, from its arguments."""
     _parameters_with(function, how)
     return of(**how)
 

@@ -13,7 +13,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
-from streamer._arguments import hidden_arguments, request_of, takes_request
+from streamer._arguments import request_of, takes_request
 from streamer._load import WholeRead, collected, whole_read
 from streamer._reads import Order
 from streamer._stream import Stream, begun
@@ -137,7 +137,6 @@ def astream(uri: UriOption, *, order: Order = "completion", **how: Unpack[Reques
         ...     async for name, tensor in tensors:
         ...         await consume(name, tensor)
     """
-    uri, how = hidden_arguments(uri, how)
     return AsyncStream(lambda: begun(request_of(astream, uri, how), order))
 
 
@@ -165,7 +164,6 @@ async def aload(uri: UriOption, **how: Unpack[RequestArguments]) -> dict[str, An
     Example:
         >>> tensors = await streamer.aload("s3://bucket/model")     # doctest: +SKIP
     """
-    uri, how = hidden_arguments(uri, how)
     tensors = await in_thread(lambda: whole_read(request_of(aload, uri, how)), role="async", discard=WholeRead.close)
     try:
         return await in_thread(partial(collected, tensors), role="async")

@@ -207,9 +207,9 @@ def _opened(
 
 def _catalog_of_format(format_: Format, shards: Shards, cache: Cache, settings: Settings, request: Request) -> Catalog:
     from streamer.core.checkpoint.format_catalog import read_format_catalog  # noqa: PLC0415 (as needed)
-    from streamer.core.encryption.keys import hidden_key  # noqa: PLC0415 (as needed)
+    from streamer.core.encryption.keys import key_source  # noqa: PLC0415 (as needed)
 
-    names, key = [name_of(info) for info in shards.infos], hidden_key(request.key)
+    names, key = [name_of(info) for info in shards.infos], key_source(request.key)
     return read_format_catalog(format_, cache.objects, names, settings, shards.choice, key=key)
 
 
@@ -217,10 +217,10 @@ def _decrypted(catalog: Catalog, shards: Shards, settings: Settings, request: Re
     if request.key is None and not catalog.may_be_encrypted:
         return catalog
     from streamer.core.checkpoint.sealed_catalog import opened_catalog  # noqa: PLC0415 (as needed)
-    from streamer.core.encryption.keys import hidden_key  # noqa: PLC0415 (as needed)
+    from streamer.core.encryption.keys import key_source  # noqa: PLC0415 (as needed)
 
     is_whole = shards.kind in ("folder", "index")
-    return opened_catalog(catalog, hidden_key(request.key), settings, is_whole=is_whole)
+    return opened_catalog(catalog, key_source(request.key), settings, is_whole=is_whole)
 
 
 def _with_parts_remarked(catalog: Catalog, label: str) -> Catalog:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, overload
 
-from streamer._arguments import hidden_arguments, request_of, takes_request
+from streamer._arguments import request_of, takes_request
 from streamer._checkpoint_headers import framework_for, open_checkpoint, wanted_tensors
 from streamer._load import WholeRead, collected
 from streamer._stream import Stream
@@ -28,7 +28,6 @@ from streamer.core.options.options import Options
 from streamer.core.outages.counters import EarlierCounters
 from streamer.core.quoting import counted, printable, size_text
 from streamer.core.request.request import ProgressOption, Request, UriOption
-from streamer.core.secrets.hidden_arguments import hidden, hidden_uris
 from streamer.core.store.sources import ObjectInfo
 from streamer.core.store.versions import is_same_version
 from streamer.core.tensors.frameworks import Framework, TensorT
@@ -274,7 +273,6 @@ def open(uri: UriOption, **how: Unpack[RequestArguments]) -> Checkpoint[Any]:
         >>> with streamer.open("s3://bucket/model") as checkpoint:           # doctest: +SKIP
         ...     rows = checkpoint.get_slice("lm_head.weight")[:128]
     """
-    uri, how = hidden_arguments(uri, how)
     return Checkpoint(request_of(open, uri, how))
 
 
@@ -307,7 +305,6 @@ class safe_open(Checkpoint[Any]):  # noqa: N801  the name in safetensors
         storage_options: Mapping[str, Any] | None = None,
         options: Options | None = None,
     ) -> None:
-        filename, storage_options = hidden_uris(filename), hidden(storage_options)
         super().__init__(
             Request(uri=filename, framework=framework, device=device, storage_options=storage_options, options=options)
         )

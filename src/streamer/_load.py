@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, overload
 
-from streamer._arguments import hidden_arguments, request_of, takes_request
+from streamer._arguments import request_of, takes_request
 from streamer._checkpoint_headers import OpenedCheckpoint, framework_for, open_checkpoint, wanted_tensors
 from streamer._stream import Stream
 from streamer.core.checkpoint.catalog import ShardTensor
@@ -21,7 +21,6 @@ from streamer.core.format.header_entries import LORA_METADATA
 from streamer.core.group.joining import joined_group
 from streamer.core.options.options import Options
 from streamer.core.request.request import ProgressOption, Request, UriOption
-from streamer.core.secrets.hidden_arguments import hidden, hidden_uris
 from streamer.core.tensors.frameworks import Framework
 
 if TYPE_CHECKING:
@@ -186,7 +185,6 @@ def load(uri: UriOption, **how: Unpack[RequestArguments]) -> dict[str, Any]:
     Example:
         >>> tensors = streamer.load("s3://bucket/model", names="model.layers.0.*")     # doctest: +SKIP
     """
-    uri, how = hidden_arguments(uri, how)
     return collected(whole_read(request_of(load, uri, how)))
 
 
@@ -223,5 +221,4 @@ def load_file(
     Raises:
         StreamerError: as for `load`.
     """
-    filename, storage_options = hidden_uris(filename), hidden(storage_options)
     return load(filename, device=device, storage_options=storage_options, options=options, progress=False)

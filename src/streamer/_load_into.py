@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from streamer._arguments import hidden_arguments, request_of, takes_request
+from streamer._arguments import request_of, takes_request
 from streamer._checkpoint_headers import OpenedCheckpoint, framework_for, open_checkpoint, wanted_tensors
 from streamer._load import WholeRead
 from streamer.core.checkpoint.catalog import ShardTensor
@@ -95,7 +95,6 @@ def load_into(
         ...     model = Model()
         >>> streamer.load_into("s3://bucket/model", model, device="cuda:0")     # doctest: +SKIP
     """
-    uri, how = hidden_arguments(uri, how)
     request = request_of(load_into, uri, how)
     with joined_group(request) as member:
         if isinstance(request.slices, Placements):

@@ -21,7 +21,6 @@ from streamer.core.errors import OptionError, StreamerError
 from streamer.core.log import OwnLogger
 from streamer.core.options.settings import Settings
 from streamer.core.request.request import Request, StorageOptions
-from streamer.core.secrets.hidden_arguments import SecretOptions
 from streamer.core.secrets.redact import redact
 from streamer.core.secrets.texts import SecretTexts
 from streamer.core.store.names import scheme_of
@@ -206,4 +205,4 @@ def _options_by_uri(storage_options: StorageOptions, uris: Sequence[str]) -> lis
 
 def _by_scheme(storage_options: Mapping[str, Any]) -> Mapping[str, Any]:
     """Keep only options under the name of a scheme: the others are for the URLs, not for local files."""
-    return SecretOptions({name: each for name, each in storage_options.items() if isinstance(each, Mapping)})
+    return {name: each for name, each in storage_options.items() if isinstance(each, Mapping)}

@@ -25,7 +25,6 @@ from streamer.core.format.manifest import ALGORITHM, Manifest, ShardManifest, Te
 from streamer.core.options.options import Options
 from streamer.core.quoting import quoted
 from streamer.core.request.request import ProgressOption, Request, StorageOptions
-from streamer.core.secrets.hidden_arguments import hidden, hidden_uris
 from streamer.core.secrets.redact import redact
 from streamer.core.secrets.texts import SecretTexts
 from streamer.core.store.presence import info_if_present
@@ -95,10 +94,9 @@ def write_manifest(
         's3://bucket/model/model.safetensors.manifest.json'
     """
     started = time.perf_counter()
-    uri, storage_options = hidden_uris(uri), hidden(storage_options)
-    if isinstance(uri, list):  # `hidden_uris` turns every iterable into a list
-        raise UsageError("a manifest describes one checkpoint: one file, folder or index", hint="Call it once for each")
     request = Request(uri=uri, storage_options=storage_options, fs=fs, options=options, progress=progress, verify="off")
+    if not isinstance(request.uri, str):
+        raise UsageError("a manifest describes one checkpoint: one file, folder or index", hint="Call it once for each")
     (uri,) = request.uris
     own_options = request.storage_options if isinstance(request.storage_options, Mapping) else None
     secrets = SecretTexts(uri, getattr(request.fs, "storage_options", own_options))

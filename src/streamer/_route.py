@@ -13,7 +13,6 @@ from typing import Any
 
 from streamer import _native
 from streamer.core.errors import OptionError, StorageError
-from streamer.core.secrets.hidden_arguments import SecretOptions
 from streamer.core.store.proxies import place_of, suspect_proxy
 
 __all__ = ["Route"]
@@ -26,7 +25,7 @@ class Route:
     """Identifies the route to a server, for all requests with the same options."""
 
     def __init__(self, server: str, options: Mapping[str, Any] | None) -> None:
-        self._server, self._options = server, SecretOptions(options)
+        self._server, self._options = server, options or {}
         places = {place_of(value) for name, value in _proxies_in(self._options) if _OF_PLAIN_HTTP.fullmatch(name)}
         self._places = " or ".join(sorted(places))
 

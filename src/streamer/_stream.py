@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, overload
 
 from streamer import _native
-from streamer._arguments import hidden_arguments, request_of, takes_request
+from streamer._arguments import request_of, takes_request
 from streamer._checkpoint_headers import OpenedCheckpoint, framework_for, open_checkpoint, wanted_tensors
 from streamer._progress import Progress
 from streamer._reads import Order, reads_of
@@ -255,7 +255,6 @@ def stream(uri: UriOption, *, order: Order = "completion", **how: Unpack[Request
         ...         consume(name, tensor)
         >>> print(tensors.report)                                      # doctest: +SKIP
     """
-    uri, how = hidden_arguments(uri, how)
     return begun(request_of(stream, uri, how), order)
 
 

@@ -21,7 +21,6 @@ from streamer.backends.fsspec import http_sessions
 from streamer.backends.fsspec.foreign_file_systems import with_guarded_links
 from streamer.backends.fsspec.http_sessions import GuardedSessions
 from streamer.backends.fsspec.instances import close_idle
-from streamer.core.secrets.hidden_arguments import plain
 
 pytestmark = [pytest.mark.server, pytest.mark.usefixtures("short_pauses")]
 
@@ -118,7 +117,7 @@ def test_a_redirect_without_a_secret_is_followed(chain: str, tmp_path: Path) -> 
 
 
 def test_the_caller_may_allow_redirects_to_this_machine() -> None:
-    options = plain(with_guarded_links("simplecache::http://host/x", {"http": {"local_redirects": True, "a": 1}}))
+    options = with_guarded_links("simplecache::http://host/x", {"http": {"local_redirects": True, "a": 1}})
     assert options["http"]["get_client"].may_be_local
     assert set(options["http"]) == {"get_client", "a"}
 
@@ -145,7 +144,7 @@ def clients_in(value: Any) -> int:
     ],
 )
 def test_every_http_file_system_of_a_chain_keeps_to_the_rules(uri: str, options: dict[str, Any], guarded: int) -> None:
-    assert clients_in(plain(with_guarded_links(uri, options))) == guarded
+    assert clients_in(with_guarded_links(uri, options)) == guarded
 
 
 def test_the_file_systems_of_a_chain_are_shared_and_leave_with_the_last_load() -> None:

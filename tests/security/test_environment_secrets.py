@@ -6,11 +6,11 @@ import traceback
 
 import pytest
 from each_row import each_row
-from frames import shown_by_us
 from servers.background import served
 from servers.places import base
 from servers.scripted_http import Answer, Request, ScriptedServer
 from servers.scripted_proxy import refusing_proxy
+from shown import shown_by
 
 import streamer
 from streamer import _native
@@ -24,7 +24,7 @@ BRIEF = streamer.Options(max_attempts=1, block_deadline_s=0.5)
 
 
 def told_of(error: BaseException) -> str:
-    return "".join(traceback.format_exception(error)) + "\n".join(shown_by_us(error))
+    return "".join(traceback.format_exception(error)) + "\n".join(shown_by(error))
 
 
 @pytest.fixture

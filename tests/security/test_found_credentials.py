@@ -12,10 +12,10 @@ import google.oauth2.credentials
 import pytest
 from azure.core.credentials import AccessToken
 from each_row import each_row
-from frames import shown_by_us
 from huggingface_hub import constants
 from servers.places import base
 from servers.scripted_http import Answer, Request, ScriptedServer
+from shown import shown_by
 
 import streamer
 from streamer.core.secrets.texts import SecretTexts, note_credential
@@ -80,7 +80,7 @@ def gcs(server: ScriptedServer, folder: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def told_of(error: BaseException) -> str:
-    return "".join(traceback.format_exception(error)) + "\n".join([str(error), repr(vars(error)), *shown_by_us(error)])
+    return "".join(traceback.format_exception(error)) + "\n".join([str(error), repr(vars(error)), *shown_by(error)])
 
 
 @each_row("status", [400, 401, 403, 404])

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 from each_row import each_row
-from frames import shown_by_us
 from hypothesis import example, given
 from hypothesis import strategies as st
+from shown import shown_by
 
 import streamer
 from streamer.core.secrets.redact import redact
@@ -135,4 +135,4 @@ def test_the_mistake_shows_no_secret() -> None:
     secret = "C4n4ryS3cr3tXyz"
     with pytest.raises(streamer.UsageError) as caught:
         streamer.load(f"https://user:{secret}\ud800@host/x?sig={secret}")
-    assert [text for text in [str(caught.value), *shown_by_us(caught.value)] if secret in text] == []
+    assert [text for text in [str(caught.value), *shown_by(caught.value)] if secret in text] == []

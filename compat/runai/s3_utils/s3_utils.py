@@ -14,7 +14,6 @@ from streamer.core.errors import FormatError, StreamerError
 from streamer.core.folders.drafts import draft_of
 from streamer.core.format.shard_names import why_not_inside
 from streamer.core.options.settings import resolve
-from streamer.core.secrets.hidden_arguments import SecretOptions
 from streamer.core.secrets.redact import redact
 from streamer.core.store.parallel import MOST_LARGE, in_parallel
 
@@ -55,16 +54,12 @@ class S3Credentials:
         return f"{type(self).__name__}(access_key_id={self.access_key_id!r}, endpoint={self.endpoint!r}, …)"
 
 
-def hidden_credentials(credentials: S3Credentials | None) -> SecretOptions:
+def credentials_of(credentials: S3Credentials | None) -> dict[str, str]:
     """Return credentials in the form of `storage_options_for`."""
-    if credentials is None:
-        return SecretOptions()
-    named = {"region": credentials.region_name, "endpoint": credentials.endpoint}
-    options = SecretOptions({name: value for name, value in named.items() if value is not None})
-    for name in ("access_key_id", "secret_access_key", "session_token"):
-        if getattr(credentials, name) is not None:
-            options[name] = getattr(credentials, name)
-    return options
+    names = {"region_name": "region", "endpoint": "endpoint"}
+    names |= {name: name for name in ("access_key_id", "secret_access_key", "session_token")}
+    values = {ours: getattr(credentials, theirs, None) for theirs, ours in names.items()}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def is_s3_path(path: str) -> bool:
@@ -90,7 +85,7 @@ def s3_glob(
     Raises:
         StorageError: or a subclass.
     """
-    options = storage_options_for(path, hidden_credentials(s3_credentials))
+    options = storage_options_for(path, credentials_of(s3_credentials))
     found = listed_files(path, options, is_recursive=False, allowed=allow_pattern or [], ignored=[])
     return [name for name, _ in found]
 
@@ -118,7 +113,7 @@ def s3_pull_files(
     """
     base = f"{model_path.rstrip('/')}/"
     objects = Objects()
-    objects.credentials = hidden_credentials(s3_credentials)
+    objects.credentials = credentials_of(s3_credentials)
     options = storage_options_for(base, objects.credentials)
     found = listed_files(base, options, is_recursive=True, allowed=[], ignored=[])
     names = [path.removeprefix(base) for path, _ in found]

@@ -6,7 +6,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 from streamer._checkpoint_headers import open_checkpoint
-from streamer.compat.runai.s3_utils.s3_utils import S3Credentials, hidden_credentials
+from streamer.compat.runai.s3_utils.s3_utils import S3Credentials, credentials_of
 from streamer.compat.runai.variables import options_from_environment, storage_options_for
 from streamer.core.checkpoint.catalog import Catalog
 from streamer.core.request.request import Request
@@ -83,7 +83,7 @@ def prepare_request(
     Raises:
         StreamerError: as `streamer.load`.
     """
-    credentials = hidden_credentials(s3_credentials)
+    credentials = credentials_of(s3_credentials)
     options = [storage_options_for(path, credentials) for path in paths]
     request = Request(uri=paths, storage_options=options, options=options_from_environment())
     catalog = open_checkpoint(request).catalog

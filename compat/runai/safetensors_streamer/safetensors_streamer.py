@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from streamer._checkpoint_headers import OpenedCheckpoint, framework_for, open_checkpoint
 from streamer._stream import Stream
 from streamer.compat.runai.distributed_streamer.distributed_streamer import DistributedStreamer
-from streamer.compat.runai.s3_utils.s3_utils import S3Credentials, hidden_credentials, s3_glob
+from streamer.compat.runai.s3_utils.s3_utils import S3Credentials, credentials_of, s3_glob
 from streamer.compat.runai.safetensors_streamer.object_storage_model import ObjectStorageModel, pull_files
 from streamer.compat.runai.safetensors_streamer.safetensors_pytorch import SafetensorMetadata, metadata_of
 from streamer.compat.runai.variables import options_from_environment, storage_options_for
@@ -101,7 +101,7 @@ class SafetensorsStreamer:
             raise OptionError("paths must be a list of paths or URLs", hint="Call stream_file for one")
         _check_names(tensor_names)
         self._close()
-        credentials = hidden_credentials(s3_credentials)
+        credentials = credentials_of(s3_credentials)
         options = [None if is_path_object(path) else storage_options_for(path, credentials) for path in paths]
         place = "cpu" if device is None else str(device)
         request = Request(uri=paths, storage_options=options, options=options_from_environment(), device=place)

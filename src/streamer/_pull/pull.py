@@ -41,7 +41,6 @@ from streamer.core.log import OwnLogger
 from streamer.core.options.arguments import check_storage_options, check_uri
 from streamer.core.options.settings import Settings, resolve
 from streamer.core.request.request import ProgressOption
-from streamer.core.secrets.hidden_arguments import hidden, hidden_uri
 from streamer.core.secrets.redact import redact
 from streamer.core.store.digests import NOT_REQUESTED, NoDigest, ObjectDigest
 from streamer.core.store.identities import identity_of, is_sealed, seal_of
@@ -63,7 +62,7 @@ def pull(
     check_storage_options(wanted.storage_options)
     check_lone_context(wanted.key, wanted.context)
     _check_path(path)
-    uri, storage_options = hidden_uri(uri), hidden(wanted.storage_options)
+    storage_options = wanted.storage_options
     settings = resolve(wanted.options)
     with opened_store(uri, storage_options, None, settings) as store:
         _check_apart(uri, store, path)

@@ -47,7 +47,6 @@ from streamer.core.options.arguments import check_storage_options, check_uri
 from streamer.core.options.settings import Settings, resolve
 from streamer.core.quoting import printable, quoted
 from streamer.core.request.request import ProgressOption
-from streamer.core.secrets.hidden_arguments import hidden, hidden_uri
 from streamer.core.secrets.redact import redact
 from streamer.core.store.names import check_can_hold, is_url, name_in, path_in, scheme_of
 from streamer.core.store.own_objects import OwningUpload
@@ -69,7 +68,7 @@ class Target:
         storage_options: As for `streamer.save`.
     """
 
-    uri: str
+    uri: str = field(repr=False)
     storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
 
 
@@ -79,11 +78,11 @@ def push(source: str, target: Target, wanted: Wanted, *, progress: ProgressOptio
         check_uri(uri)
         check_storage_options(options)
     check_lone_context(wanted.key, wanted.context)
-    source, uri = hidden_uri(source), hidden_uri(target.uri)
+    uri = target.uri
     settings = resolve(wanted.options)
     with (
-        opened_store(source, hidden(wanted.storage_options), None, settings) as store,
-        opened_store(uri, hidden(target.storage_options), None, settings) as written,
+        opened_store(source, wanted.storage_options, None, settings) as store,
+        opened_store(uri, target.storage_options, None, settings) as written,
     ):
         uploading_store(written, uri)
         if scheme_of(source) == scheme_of(uri) == "file" and are_in_one_another(

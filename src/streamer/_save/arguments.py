@@ -13,7 +13,6 @@ from streamer.core.format.header_entries import ENCRYPTION_METADATA
 from streamer.core.format.shard_names import INDEX_SUFFIX, SHARD_SUFFIX
 from streamer.core.options.arguments import check_switch
 from streamer.core.request.request import Request
-from streamer.core.secrets.hidden_arguments import type_name
 from streamer.core.secrets.redact import redact
 from streamer.core.store.names import check_can_hold
 
@@ -65,7 +64,7 @@ class SaveOptions:
         for name in ("overwrite", "digests", "resume", "hide_names"):
             check_switch(name, getattr(self, name))
         if self.storage_options is not None and not isinstance(self.storage_options, Mapping):
-            kind = type_name(self.storage_options)
+            kind = type(self.storage_options).__name__
             raise OptionError(f"storage_options is a mapping of names to values, not {kind}")
         if self.metadata is not None and not isinstance(self.metadata, Mapping):
             raise UsageError(f"metadata is a mapping of texts, not {type(self.metadata).__name__}")
@@ -91,11 +90,11 @@ class SaveOptions:
 
 def place_request(uri: Any, how: SaveOptions) -> Request:
     """Check the URI to which a checkpoint is saved."""
-    if isinstance(uri, list):  # of any iterable
-        raise UsageError("a checkpoint is saved to one place: one folder or file")
     request = Request(
         uri=uri, storage_options=how.storage_options, options=how.options, progress=how.progress, verify="off"
     )
+    if not isinstance(request.uri, str):
+        raise UsageError("a checkpoint is saved to one place: one folder or file")
     (uri,) = request.uris
     last = uri.rstrip("/").rpartition("/")[2]
     if last.endswith(INDEX_SUFFIX) or {*last} & {*"*["}:

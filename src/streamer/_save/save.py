@@ -9,14 +9,14 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from streamer._arguments import checked, hidden_arguments, takes_fields
+from streamer._arguments import checked, takes_fields
 from streamer._lazy_checkpoint import Checkpoint
 from streamer._locate_shards import opened_store
 from streamer._save.arguments import SaveOptions, place_request
 from streamer._save.saving import SaveReport, Saving
 from streamer.backends.private_names.diffusers import LoraTensors
 from streamer.core.checkpoint.saved_tensors import SavedTensors, most_shard_bytes
-from streamer.core.encryption.keys import hidden_key
+from streamer.core.encryption.keys import key_source
 from streamer.core.encryption.sealed_files import refuse_reserved
 from streamer.core.errors import UsageError
 from streamer.core.options.settings import resolve
@@ -97,7 +97,6 @@ def save(
         >>> streamer.save(model, "s3://bucket/model").files                          # doctest: +SKIP
         ('model.safetensors.manifest.json', 'model.safetensors')
     """
-    uri, how = hidden_arguments(uri, how)
     return _saved(_saving(uri, _tensors_of(tensors), checked(save, SaveOptions, how)))
 
 
@@ -126,7 +125,6 @@ def save_model(
     Example:
         >>> streamer.save_model(model, "s3://bucket/model")                         # doctest: +SKIP
     """
-    uri, how = hidden_arguments(uri, how)
     options = checked(save_model, SaveOptions, how)
     tensors = _tensors_of(model)
     of_torch = {name: tensor for name, tensor in tensors.items() if is_torch_tensor(tensor)}
@@ -160,7 +158,6 @@ async def asave(
     Example:
         >>> await streamer.asave(model, "s3://bucket/model")                        # doctest: +SKIP
     """
-    uri, how = hidden_arguments(uri, how)
     saving = _saving(uri, _tensors_of(tensors), checked(asave, SaveOptions, how))
     saved = asyncio.ensure_future(in_thread(lambda: _saved(saving), role="async"))
     try:
@@ -186,7 +183,7 @@ def _saving(uri: Any, tensors: Mapping[str, Any], how: SaveOptions) -> Saving:
         has_digests=how.digests,
         resume=how.resume,
         settings=resolve(request.options),
-        key=hidden_key(how.key),
+        key=key_source(how.key),
         hides_names=how.hide_names,
     )
 

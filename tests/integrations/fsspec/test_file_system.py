@@ -17,9 +17,9 @@ import threading
 
 import fsspec
 import pytest
-from frames import shown_by_us
 from fsspec.callbacks import Callback, NoOpCallback
 from servers.scripted_http import ScriptedServer
+from shown import shown_by
 
 import streamer
 from streamer.core.engine import byte_reads
@@ -218,7 +218,7 @@ def test_wrong_credentials_are_a_permission_error_without_them(s3_server, key, c
     fs = fsspec.filesystem("streamer", target_protocol="s3", target_options=options)
     with pytest.raises(PermissionError) as raised:
         getattr(fs, call)(key)
-    frames = shown_by_us(raised.value)
+    frames = shown_by(raised.value)
     assert frames
     assert "CANARY" not in f"{raised.value} {raised.value!r} {fs} {fs!r} {frames}"
 
