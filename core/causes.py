@@ -28,7 +28,7 @@ def with_causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def forget_locals(error: BaseException) -> None:
-    """Drop the local variables of the frames in an error's traceback, which keep a load's memory alive."""
+    """Drop the local variables of the frames in an error's traceback, which keep objects and a load's memory alive."""
     for each in with_causes(error):
         traceback.clear_frames(each.__traceback__)
 

@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from streamer import _native
-from streamer.core.causes import with_causes
+from streamer.core.causes import forget_locals, with_causes
 from streamer.core.errors import ConnectError, StorageError, StreamerError
 from streamer.core.secrets.environment import secrets_of_environment
 
@@ -100,14 +100,19 @@ class SecretTexts:
 
     @contextmanager
     def masking_errors(self) -> Iterator[None]:
-        """Mask the secrets in an error that leaves the block, and drop its causes if they show a secret."""
+        """Mask the secrets in an error that leaves the block, and drop its causes if they show a secret.
+
+        Its frames, which often refer to the error, drop their local variables: stores and files would live in a circle.
+        """
         token = _current.set(self)
         try:
             yield
         except StreamerError as error:
             self._clean(error)
+            forget_locals(error)
             raise
         except Exception as error:
+            forget_locals(error)
             if not self.are_shown_by(error):
                 raise
             from streamer.core.outages.transient import is_transient  # noqa: PLC0415 (an error)
