@@ -61,7 +61,7 @@ class ExtraConfig:
     storage_options: Mapping[str, Any] | None = field(repr=False)
     verify: VerifyOption
     is_deferred: bool
-    of_engine: dict[str, Any]
+    of_engine: dict[str, Any] = field(repr=False)
 
 
 def parsed(given: Any, of_engine: tuple[str, ...]) -> ExtraConfig:
