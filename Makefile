@@ -73,8 +73,8 @@ test-lowest: $(INSTALL_STAMP) $(LOWEST_STAMP) $(AZURITE_STAMP) test-packages ## 
 test-versions: $(INSTALL_STAMP) $(AZURITE_STAMP) test-packages ## load from every storage, and by every host, with each Python, oldest and newest libraries (many gigabytes, an hour)
 	$(UV_SETTINGS) env -C tests PYTHONPATH=../examples ../$(BIN)/python -m versions $(ARGS)
 
-test-long: $(INSTALL_STAMP) $(AZURITE_STAMP) $(TRANSFORMERS_STAMP) test-packages ## run the tests that take a minute or more: the oldest transformers, the script for a machine with a GPU
-	$(BIN)/pytest -m nightly $(if $(ARGS),$(ARGS),tests/conformance tests/gpu)
+test-long: $(INSTALL_STAMP) $(AZURITE_STAMP) $(TRANSFORMERS_STAMP) test-packages ## run the tests of long tables, the oldest transformers, the script for a machine with a GPU
+	$(BIN)/pytest -m nightly $(if $(ARGS),$(ARGS),tests)
 
 test-serving: $(INSTALL_STAMP) $(SERVING_STAMP) $(SGLANG_STAMP) test-packages ## run the tests of --load-format streamer in the real vLLM and SGLang, on the CPU
 	PYTHONPATH=.venv/serving $(BIN)/pytest -W ignore tests/serving $(ARGS)

@@ -111,10 +111,10 @@ def run(steps: list[dict[str, Any]], store_path: str, world: int, rank: int) -> 
     store = dist.FileStore(store_path, world)
     dist.init_process_group("gloo", rank=rank, world_size=world, store=store)
     doing = {"save": save, "load": load, "fail": fail}
-    told = [doing[step["do"]](step, rank, world) for step in steps]
+    reported = [doing[step["do"]](step, rank, world) for step in steps]
     dist.barrier()
     dist.destroy_process_group()
-    return told
+    return reported
 
 
 def main() -> None:
@@ -123,8 +123,8 @@ def main() -> None:
         tempfile.TemporaryDirectory() as folder,
         ProcessPoolExecutor(world, multiprocessing.get_context("fork")) as processes,
     ):
-        told = list(processes.map(partial(run, steps, f"{folder}/store", world), range(world)))
-    print(json.dumps([[each[number] for each in told] for number in range(len(steps))]))
+        reported = list(processes.map(partial(run, steps, f"{folder}/store", world), range(world)))
+    print(json.dumps([[each[number] for each in reported] for number in range(len(steps))]))
 
 
 if __name__ == "__main__":

@@ -40,11 +40,11 @@ def run(rank: int, ranks: int, name: str, arguments: dict[str, Any], folder: Pat
     dist.barrier()
     began = time.monotonic()
     try:
-        told = {"value": group_cases.CASES[name](rank, ranks, **arguments)}
+        reported = {"value": group_cases.CASES[name](rank, ranks, **arguments)}
     except Exception as error:
-        told = {"error": type(error).__name__, "text": str(error), "rank": getattr(error, "rank", None)}
-    told["seconds"] = time.monotonic() - began
-    (folder / f"{rank}.json").write_text(json.dumps(told))
+        reported = {"error": type(error).__name__, "text": str(error), "rank": getattr(error, "rank", None)}
+    reported["seconds"] = time.monotonic() - began
+    (folder / f"{rank}.json").write_text(json.dumps(reported))
     (folder / f"{rank}.done").touch()
     ends_at = time.monotonic() + PATIENCE_S  # the end of a process is noticed by the others as a failure
     while time.monotonic() < ends_at and not all(
@@ -82,8 +82,8 @@ def ranks_tell(ranks: int, *cases: tuple[str, dict[str, Any]]) -> list[list[Any]
     environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
-    told: list[list[Any]] = json.loads(done.stdout.splitlines()[-1])
-    return told
+    reported: list[list[Any]] = json.loads(done.stdout.splitlines()[-1])
+    return reported
 
 
 @contextmanager
@@ -105,9 +105,9 @@ def second_rank(uri: str, **how: Any) -> Iterator[Any]:
             dist.destroy_process_group()
 
 
-def values(told: list[dict[str, Any]]) -> list[Any]:
-    assert all(each is not None and "value" in each for each in told), told
-    return [each["value"] for each in told]
+def values(reported: list[dict[str, Any]]) -> list[Any]:
+    assert all(each is not None and "value" in each for each in reported), reported
+    return [each["value"] for each in reported]
 
 
 def main() -> None:

@@ -24,8 +24,8 @@ def pull(
     """Pull in this process; give what it tells as JSON, with its exit code."""
     result = CliRunner().invoke(main, arguments(uri, folder, *more, options=options))
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    told = json.loads(result.stdout.splitlines()[0]) if result.stdout.startswith("{") else {}
-    return {**told, "exit_code": result.exit_code, "stderr": result.stderr}
+    reported = json.loads(result.stdout.splitlines()[0]) if result.stdout.startswith("{") else {}
+    return {**reported, "exit_code": result.exit_code, "stderr": result.stderr}
 
 
 def started(uri: str, folder: Path, *more: str, options: dict[str, Any] | None = None) -> subprocess.Popen[str]:
@@ -38,8 +38,8 @@ def arguments(
     uri: str | os.PathLike[str], folder: Path, *more: str, options: dict[str, Any] | None = None
 ) -> list[str]:
     """Return the arguments of a pull."""
-    told = ["--storage-options", json.dumps(options)] if options is not None else []
-    return ["pull", os.fspath(uri), str(folder), "--json", *told, *more]
+    reported = ["--storage-options", json.dumps(options)] if options is not None else []
+    return ["pull", os.fspath(uri), str(folder), "--json", *reported, *more]
 
 
 def visible(folder: Path) -> set[str]:

@@ -127,17 +127,17 @@ def run(cases: list[str], checkpoint: str, world: int, rank: int) -> dict[str, A
     torch.set_num_threads(1)
     store = dist.FileStore(f"{checkpoint}.store", world)
     dist.init_process_group("gloo", rank=rank, world_size=world, store=store)
-    told = {case: load(case, checkpoint, world) for case in cases}
+    reported = {case: load(case, checkpoint, world) for case in cases}
     dist.barrier()
     dist.destroy_process_group()
-    return told
+    return reported
 
 
 def main() -> None:
     cases, checkpoint, world = sys.argv[1].split(","), sys.argv[2], int(sys.argv[3])
     with ProcessPoolExecutor(world, multiprocessing.get_context("fork")) as processes:
-        told = list(processes.map(partial(run, cases, checkpoint, world), range(world)))
-    print(json.dumps({case: [each[case] for each in told] for case in cases}))
+        reported = list(processes.map(partial(run, cases, checkpoint, world), range(world)))
+    print(json.dumps({case: [each[case] for each in reported] for case in cases}))
 
 
 if __name__ == "__main__":

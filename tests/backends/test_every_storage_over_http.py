@@ -247,8 +247,8 @@ def test_one_object_that_fails_is_no_outage_where_others_are_sent_regression(
 ) -> None:
     """Reads waited for two minutes, told the story of an outage of the server, and advised to wait longer."""
     with ThreadPoolExecutor(len(FILES)) as pool:  # they mostly wait
-        told = list(pool.map(lambda storage: error_of_two(storage, concerned), FILES))
-    for error, seconds in told:
+        reported = list(pool.map(lambda storage: error_of_two(storage, concerned), FILES))
+    for error, seconds in reported:
         assert isinstance(error, streamer.HttpStatusError)
         assert (error.status, (error.uri or "").endswith("b.safetensors")) == (500, True), error
         assert seconds < 30  # ten, and a pause

@@ -46,10 +46,10 @@ print(json.dumps({"found": found, "answered": answered, "proxied": proxied}))
 def test_requests_to_a_metadata_server_use_no_proxy(script: str, environment: dict[str, str], tmp_path: Path) -> None:
     done = run_on_cloud_machine(tmp_path, script, {"AWS_DEFAULT_REGION": "eu-west-1", **environment})
     assert done.returncode == 0, done.stderr
-    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    assert told["found"]
-    assert told["answered"]
-    assert told["proxied"] == []
+    reported: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    assert reported["found"]
+    assert reported["answered"]
+    assert reported["proxied"] == []
 
 
 @each_row(

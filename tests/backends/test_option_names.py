@@ -32,7 +32,7 @@ NEEDED: dict[str, dict[str, Any]] = {
 
 
 @each_row(
-    ("place", "options", "told"),
+    ("place", "options", "reported"),
     [
         ("file", {"symlink": "inside"}, "file:// has no storage option 'symlink'. Did you mean 'symlinks'?"),
         ("file", {"Symlinks": "inside"}, "'Symlinks'. Did you mean 'symlinks'?"),
@@ -54,10 +54,10 @@ NEEDED: dict[str, dict[str, Any]] = {
         ("nfs", {"vers": 4}, "nfs:// has no storage option 'vers'. Did you mean 'version'?"),
     ],
 )
-def test_an_unknown_option_is_named_with_the_nearest(place: str, options: dict[str, Any], told: str) -> None:
+def test_an_unknown_option_is_named_with_the_nearest(place: str, options: dict[str, Any], reported: str) -> None:
     with pytest.raises(OptionError) as caught:
         streamer.load(URIS[place], storage_options={**NEEDED.get(place, {}), **options})
-    assert told in str(caught.value)
+    assert reported in str(caught.value)
 
 
 @each_row("place", URIS)
@@ -103,7 +103,7 @@ def test_the_command_line_names_the_option() -> None:
 
 
 @each_row(
-    ("uri", "named", "expected", "told"),
+    ("uri", "named", "expected", "reported"),
     [
         (None, {}, UsageError, "a URI is non-empty text or a path, not NoneType"),
         (b"s3://bucket/a", {}, UsageError, "a URI is non-empty text or a path, not bytes"),
@@ -120,11 +120,11 @@ def test_the_command_line_names_the_option() -> None:
     ],
 )
 def test_an_argument_of_a_wrong_type_says_what_was_expected(
-    uri: Any, named: dict[str, Any], expected: type[StreamerError], told: str
+    uri: Any, named: dict[str, Any], expected: type[StreamerError], reported: str
 ) -> None:
     with pytest.raises(expected) as caught:
         streamer.load(uri, **named)
-    assert told in str(caught.value)
+    assert reported in str(caught.value)
 
 
 def test_an_unknown_option_of_ours_has_a_near_one() -> None:

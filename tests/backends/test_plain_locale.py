@@ -99,6 +99,6 @@ try:
 except streamer.StorageError as error:
     print(ascii(str(error)))
 """
-    told = ran(environment, "-c", code)
-    assert "The locale of this process cannot write the path" in told
-    assert "PYTHONUTF8=1" in told
+    reported = ran(environment, "-c", code)
+    assert "The locale of this process cannot write the path" in reported
+    assert "PYTHONUTF8=1" in reported

@@ -59,7 +59,7 @@ def test_a_proxy_of_plain_http_that_refuses_is_not_waited_for_regression(storage
 @each_row("by", ["the environment", "options"])
 @each_row("storage", FILES)
 def test_a_denial_that_may_be_the_proxys_names_it_regression(storage, by, monkeypatch):
-    """It was told as the server's, which had never been asked."""
+    """It was reported as the server's, which had never been asked."""
     with refusing_proxy(403) as proxy, served(proxy):
         uri, options = FILES[storage]("http://storage.test")
         options = through(storage, options, by, proxy, monkeypatch)
@@ -166,7 +166,7 @@ def closed_port():
 def test_a_proxy_that_cannot_be_reached_is_named_and_what_names_it_regression(
     storage, by, without, closed_port, monkeypatch
 ):
-    """With NO_PROXY, it was told as the server, "which refuses it"."""
+    """With NO_PROXY, it was reported as the server, "which refuses it"."""
     monkeypatch.setenv("NO_PROXY", without)
     uri, options = FILES[storage]("http://storage.invalid:9000")
     for place in (f"127.0.0.1:{closed_port}", "proxy.invalid:3128"):

@@ -231,7 +231,7 @@ def test_https_goes_through_a_tunnel_of_the_proxy(secure, monkeypatch, name):
     ("status", "attempts"), [("407 Proxy Authentication Required", 1), ("403 Forbidden", 1), ("502 Bad Gateway", 3)]
 )
 def test_a_refusal_of_the_proxy_is_its_own_and_no_answer_of_the_server_regression(secure, status, attempts):
-    """Its status was taken for the server's: a 407 was told as status 200, with the server's time-outs."""
+    """Its status was taken for the server's: a 407 was reported as status 200, with the server's time-outs."""
     server, source = secure()
     refusal = f"HTTP/1.1 {status}\r\nContent-Length: 0\r\nETag: another\r\n\r\n".encode()
     with ConnectProxy(server.port, refusal) as proxy, pytest.raises(errors.HttpStatusError, match="proxy") as caught:
@@ -244,7 +244,7 @@ def test_a_refusal_of_the_proxy_is_its_own_and_no_answer_of_the_server_regressio
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("status", [401, 403, 407])
 def test_a_proxy_that_refuses_the_tunnel_is_named(secure, monkeypatch, kind, status):
-    """A proxy's 401 was told as the server's: a user would have sent it the server's login."""
+    """A proxy's 401 was reported as the server's: a user would have sent it the server's login."""
     server, source = secure()
     monkeypatch.setenv("SSL_CERT_FILE", source.ca_file)
     uri, options = options_of(kind, server.port, source.ca_file)

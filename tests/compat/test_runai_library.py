@@ -256,12 +256,12 @@ def test_the_library_may_be_loaded_before_the_package(file: str) -> None:
 
 
 def test_nothing_but_the_eight_functions_is_exported() -> None:
-    told = subprocess.run(
+    reported = subprocess.run(
         ["nm", "--dynamic", "--defined-only", library_path()], capture_output=True, text=True, check=True
     ).stdout
     ours = {"start", "end", "set_credentials", "request", "response", "response_str", "list_files"}
     expected = {f"runai_file_streamer_{name}" for name in ours | {"probe_direct_block_size"}}
-    assert {line.split()[-1] for line in told.splitlines()} == expected
+    assert {line.split()[-1] for line in reported.splitlines()} == expected
 
 
 def test_the_error_says_which_layout_direct_reads_need(streamer: Started, file: str) -> None:

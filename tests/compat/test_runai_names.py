@@ -97,9 +97,9 @@ def test_one_path_in_place_of_a_list_is_refused(folder: Path) -> None:
         reading.stream_files(f"{folder}/a.safetensors")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("names", "told"), [("weight", "str"), ([], "empty"), (["nowhere"], "nowhere")])
-def test_names_that_cannot_be_meant_are_refused(folder: Path, names: object, told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+@pytest.mark.parametrize(("names", "reported"), [("weight", "str"), ([], "empty"), (["nowhere"], "nowhere")])
+def test_names_that_cannot_be_meant_are_refused(folder: Path, names: object, reported: str) -> None:
+    with pytest.raises(ValueError, match=reported):
         streamed([f"{folder}/a.safetensors"], tensor_names=names)
 
 

@@ -30,6 +30,6 @@ def test_the_oldest_transformers_passes_the_same_tests() -> None:
     done = subprocess.run(
         run, cwd=ROOT / "tests", env=environment, capture_output=True, text=True, timeout=300, check=False
     )
-    told = done.stdout[-3000:]
-    assert done.returncode == 0, told
-    assert re.search(r"[3-9][0-9] passed", told), told
+    reported = done.stdout[-3000:]
+    assert done.returncode == 0, reported
+    assert re.search(r"[3-9][0-9] passed", reported), reported

@@ -48,33 +48,33 @@ def run(folder: Path, *arguments: str, **variables: str) -> str:
         timeout=280,
         check=False,
     )
-    told = done.stdout[-4000:] + done.stderr[-6000:]
-    assert done.returncode == 0, told
-    return told
+    reported = done.stdout[-4000:] + done.stderr[-6000:]
+    assert done.returncode == 0, reported
+    return reported
 
 
 def test_the_tests_of_runai_pass_on_our_library(folder: Path) -> None:
     quietly = ["pytest", "-q", "-p", "no:cacheprovider"]
-    told = run(folder, *quietly, "-p", "conformance.runai_library", "runai_model_streamer")
-    assert re.search(rf"\b{PASSED} passed, 1 skipped", told), told
-    assert f"library: {library_path()}" in told, told
-    requests = re.search(r"requests to the engine: (\d+)", told)
-    assert requests, told
+    reported = run(folder, *quietly, "-p", "conformance.runai_library", "runai_model_streamer")
+    assert re.search(rf"\b{PASSED} passed, 1 skipped", reported), reported
+    assert f"library: {library_path()}" in reported, reported
+    requests = re.search(r"requests to the engine: (\d+)", reported)
+    assert requests, reported
     assert int(requests[1]) > 100
 
 
 def test_the_distributed_tests_of_runai_pass_on_two_ranks(folder: Path) -> None:
     ranks = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "conformance.runai_ranks"]
-    told = run(folder, *ranks, str(folder))
+    reported = run(folder, *ranks, str(folder))
     for rank in (0, 1):
-        assert f"rank {rank}: {PASSED_ON_A_RANK} run, 0 skipped" in told, told
+        assert f"rank {rank}: {PASSED_ON_A_RANK} run, 0 skipped" in reported, reported
 
 
 def test_the_runai_streamer_loads_a_checkpoint_of_a_disk(
     folder: Path, checkpoint: Path, reference: dict[str, object]
 ) -> None:
-    told = run(folder, "conformance.runai_load", str(checkpoint), str(checkpoint))
-    assert f"{len(reference)} tensors are equal" in told
+    reported = run(folder, "conformance.runai_load", str(checkpoint), str(checkpoint))
+    assert f"{len(reference)} tensors are equal" in reported
 
 
 @pytest.mark.server
@@ -82,11 +82,11 @@ def test_the_runai_streamer_loads_a_checkpoint_of_s3(
     folder: Path, checkpoint: Path, reference: dict[str, object], s3_server: SeaweedServer, s3_checkpoint: str
 ) -> None:
     keys = {"AWS_ACCESS_KEY_ID": s3_server.access_key, "AWS_SECRET_ACCESS_KEY": s3_server.secret_key}
-    told = run(
+    reported = run(
         folder,
         *("conformance.runai_load", str(checkpoint), s3_checkpoint),
         **keys,
         AWS_ENDPOINT_URL=s3_server.endpoint_url,
         AWS_DEFAULT_REGION="us-east-1",
     )
-    assert f"{len(reference)} tensors are equal" in told
+    assert f"{len(reference)} tensors are equal" in reported

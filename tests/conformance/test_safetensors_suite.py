@@ -41,9 +41,9 @@ def test_the_tests_of_safetensors_pass_on_our_engine(tmp_path: Path) -> None:
         timeout=300,
         check=False,
     )
-    told = done.stdout[-3000:]
-    assert done.returncode == 0, told
-    assert re.search(rf"\b{PASSED} passed", told), told
-    handles = re.search(r"handles of the engine: (\d+)", told)
-    assert handles, told
+    reported = done.stdout[-3000:]
+    assert done.returncode == 0, reported
+    assert re.search(rf"\b{PASSED} passed", reported), reported
+    handles = re.search(r"handles of the engine: (\d+)", reported)
+    assert handles, reported
     assert int(handles[1]) > 40

@@ -94,14 +94,14 @@ def message_of(case: object) -> str | None:
     return None if failure is None else str(failure.get("message"))
 
 
-@pytest.mark.parametrize(("store", "test", "rule", "told"), WRONG, ids=[row[0] for row in WRONG])
+@pytest.mark.parametrize(("store", "test", "rule", "reported"), WRONG, ids=[row[0] for row in WRONG])
 def test_a_wrong_store_fails_with_the_rule_that_it_breaks(
-    failures: dict[str, str | None], store: str, test: str, rule: str, told: str
+    failures: dict[str, str | None], store: str, test: str, rule: str, reported: str
 ) -> None:
     (message,) = (each for name, each in failures.items() if name.startswith(f"Test{store}::") and test in name)
     assert message is not None
     assert re.search(rf'breaks the rule "[^"]*{re.escape(rule)}', message), message
-    assert re.search(told, message, re.DOTALL), message
+    assert re.search(reported, message, re.DOTALL), message
 
 
 @pytest.mark.parametrize("store", ["Right", "UnknownSizes"])

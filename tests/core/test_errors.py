@@ -159,11 +159,11 @@ def test_a_message_says_range_size_status_code_request_and_attempts():
 
 
 @pytest.mark.parametrize(
-    ("elapsed_s", "told"), [(0.0, "3 attempts)"), (0.01, "3 attempts in 0.1 s)"), (7, "in 7.0 s)")]
+    ("elapsed_s", "reported"), [(0.0, "3 attempts)"), (0.01, "3 attempts in 0.1 s)"), (7, "in 7.0 s)")]
 )
-def test_attempts_never_took_no_time_regression(elapsed_s, told):
+def test_attempts_never_took_no_time_regression(elapsed_s, reported):
     """Azure's were "3 attempts in 0.0 s"."""
-    assert str(errors.ConnectError("gone", attempts=3, elapsed_s=elapsed_s)).endswith(told)
+    assert str(errors.ConnectError("gone", attempts=3, elapsed_s=elapsed_s)).endswith(reported)
 
 
 def test_an_error_survives_pickling_as_worker_processes_need():

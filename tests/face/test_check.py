@@ -46,8 +46,8 @@ def checked(uri: str | Path, options: dict[str, Any] | None = None, *more: str) 
 @pytest.mark.parametrize("storage", STORAGES)
 def test_a_whole_checkpoint_is_right(request: pytest.FixtureRequest, storage: str, model: Path) -> None:
     uri, options = uploaded(request, storage, model)
-    code, told = checked(uri, options, "--json")
-    report = json.loads(told)
+    code, reported = checked(uri, options, "--json")
+    report = json.loads(reported)
     assert code == 0
     found = {name: report[name] for name in ("shards", "tensors", "bytes", "has_index", "manifest")}
     assert found == {"shards": 2, "tensors": 2, "bytes": 8000, "has_index": True, "manifest": "none"}
@@ -60,25 +60,25 @@ def test_a_missing_or_truncated_shard_is_reported_as_by_a_load(
 ) -> None:
     (model / SHARDS[1]).write_bytes((model / SHARDS[1]).read_bytes()[:-8])
     uri, options = uploaded(request, storage, model)
-    code, told = checked(uri, options, "--json")
+    code, reported = checked(uri, options, "--json")
     with pytest.raises(streamer.TruncatedError) as error:
         streamer.load(uri, storage_options=options)
-    assert (code, json.loads(told)["error"]) == (65, "TruncatedError")
-    assert json.loads(told)["message"] == str(error.value)
+    assert (code, json.loads(reported)["error"]) == (65, "TruncatedError")
+    assert json.loads(reported)["message"] == str(error.value)
 
 
 def test_a_missing_shard_of_the_index_is_reported(model: Path) -> None:
     (model / SHARDS[1]).unlink()
-    code, told = checked(model, None, "--json")
-    assert (code, json.loads(told)["error"]) == (65, "MissingShardError")
+    code, reported = checked(model, None, "--json")
+    assert (code, json.loads(reported)["error"]) == (65, "MissingShardError")
 
 
 def test_a_manifest_is_compared_with_the_headers(model: Path) -> None:
     streamer.write_manifest(model, progress=False)
     assert json.loads(checked(model, None, "--json")[1])["manifest"] == "fits"
     save_file({"tensor1": torch.arange(1001.0)}, model / SHARDS[1])
-    code, told = checked(model, None, "--json")
-    assert (code, json.loads(told)["error"]) == (65, "ManifestError")
+    code, reported = checked(model, None, "--json")
+    assert (code, json.loads(reported)["error"]) == (65, "ManifestError")
 
 
 @pytest.mark.parametrize("storage", UNLISTED)
@@ -86,9 +86,9 @@ def test_a_checkpoint_that_may_not_be_listed_is_checked(
     request: pytest.FixtureRequest, storage: str, model: Path
 ) -> None:
     uri, options = uploaded_unlisted(request, storage, model)
-    code, told = checked(uri, options, "--json")
-    assert code == 0, told
-    assert json.loads(told)["manifest"] in ("none", "unreadable")
+    code, reported = checked(uri, options, "--json")
+    assert code == 0, reported
+    assert json.loads(reported)["manifest"] in ("none", "unreadable")
 
 
 def test_a_single_shard_is_one_shard_regression(model: Path) -> None:
@@ -137,8 +137,8 @@ def encrypted(tmp_path: Path) -> Path:
 def test_a_full_check_authenticates_every_byte(request: pytest.FixtureRequest, storage: str, tmp_path: Path) -> None:
     folder = encrypted(tmp_path)
     uri, options = uploaded(request, storage, folder)
-    code, told = checked(uri, options, "--json", "--full", "--key-file", key_file(tmp_path))
-    assert (code, json.loads(told)["read"]) == (0, "key"), told
+    code, reported = checked(uri, options, "--json", "--full", "--key-file", key_file(tmp_path))
+    assert (code, json.loads(reported)["read"]) == (0, "key"), reported
     assert "every byte was authenticated" in checked(uri, options, "--full", "--key-file", key_file(tmp_path))[1]
 
 
@@ -147,15 +147,15 @@ def test_a_full_check_reports_one_wrong_bit_of_an_encrypted_tensor(tmp_path: Pat
     flip(folder / "model-00002-of-00002.safetensors", 1 << 20)
     key = key_file(tmp_path)
     assert checked(folder, None, "--json", "--key-file", key)[0] == 0  # no tensor is read
-    code, told = checked(folder, None, "--json", "--full", "--key-file", key)
-    assert (code, json.loads(told)["error"]) == (65, "TamperedError")
+    code, reported = checked(folder, None, "--json", "--full", "--key-file", key)
+    assert (code, json.loads(reported)["error"]) == (65, "TamperedError")
 
 
 def test_an_empty_name_of_a_key_file_is_no_check_without_a_key_regression(model: Path) -> None:
     """``--key-file "$UNSET"`` was as none, so a plain checkpoint in place of an encrypted one passed."""
     assert checked(model)[0] == 0
-    code, told = checked(model, None, "--json", "--key-file", "")
-    assert (code, json.loads(told)["error"]) == (65, "TamperedError")
+    code, reported = checked(model, None, "--json", "--key-file", "")
+    assert (code, json.loads(reported)["error"]) == (65, "TamperedError")
 
 
 @pytest.mark.parametrize("name", ["a.safetensors", "z.safetensors"])
@@ -165,8 +165,8 @@ def test_a_plain_file_beside_an_encrypted_one_is_reported_as_plain_regression(tm
     save_file({"added": torch.ones(3)}, tmp_path / "model" / name)
     with pytest.raises(streamer.TamperedError, match="is not encrypted, and others beside it are"):
         streamer.load(tmp_path / "model", key=KEY)
-    code, told = checked(tmp_path / "model", None, "--json", "--key-file", key_file(tmp_path))
-    assert (code, json.loads(told)["error"]) == (65, "TamperedError")
+    code, reported = checked(tmp_path / "model", None, "--json", "--key-file", key_file(tmp_path))
+    assert (code, json.loads(reported)["error"]) == (65, "TamperedError")
 
 
 def test_in_full_an_encrypted_file_of_tensorizer_is_authenticated(tmp_path: Path) -> None:
@@ -175,8 +175,8 @@ def test_in_full_an_encrypted_file_of_tensorizer_is_authenticated(tmp_path: Path
     key = key_file(tmp_path)
     assert json.loads(checked(path, None, "--json", "--full", "--key-file", key)[1])["read"] == "key"
     flip(path, path.stat().st_size - 1000)
-    code, told = checked(path, None, "--json", "--full", "--key-file", key)
-    assert (code, json.loads(told)["error"]) == (65, "TamperedError")
+    code, reported = checked(path, None, "--json", "--full", "--key-file", key)
+    assert (code, json.loads(reported)["error"]) == (65, "TamperedError")
 
 
 def test_in_full_tensors_are_compared_with_the_manifest(model: Path) -> None:
@@ -184,8 +184,8 @@ def test_in_full_tensors_are_compared_with_the_manifest(model: Path) -> None:
     assert json.loads(checked(model, None, "--json", "--full")[1])["read"] == "manifest"
     flip(model / SHARDS[1], -3)
     assert checked(model)[0] == 0
-    code, told = checked(model, None, "--json", "--full")
-    assert (code, json.loads(told)["error"]) == (65, "ChecksumError")
+    code, reported = checked(model, None, "--json", "--full")
+    assert (code, json.loads(reported)["error"]) == (65, "ChecksumError")
 
 
 @pytest.mark.parametrize("storage", STORAGES)
@@ -193,10 +193,10 @@ def test_a_full_check_without_a_manifest_uses_digests_of_the_storage(
     request: pytest.FixtureRequest, storage: str, model: Path
 ) -> None:
     uri, options = uploaded(request, storage, model)
-    told = json.loads(checked(uri, options, "--json", "--full")[1])
-    assert told["read"] in ("storage", "nothing")
-    assert (told["read"] == "nothing") is (storage not in KEEPS_DIGESTS)
-    assert any("no digests" in each for each in told["remarks"]) is (told["read"] == "nothing")
+    reported = json.loads(checked(uri, options, "--json", "--full")[1])
+    assert reported["read"] in ("storage", "nothing")
+    assert (reported["read"] == "nothing") is (storage not in KEEPS_DIGESTS)
+    assert any("no digests" in each for each in reported["remarks"]) is (reported["read"] == "nothing")
 
 
 def test_a_quick_check_reads_no_tensor(model: Path) -> None:
@@ -205,9 +205,9 @@ def test_a_quick_check_reads_no_tensor(model: Path) -> None:
 
 def test_tensors_that_the_index_lacks_are_reported_regression(model: Path) -> None:
     save_file({"tensor1": torch.arange(1000.0), "more": torch.ones(2)}, model / SHARDS[1])
-    code, told = checked(model)
+    code, reported = checked(model)
     assert code == 0
-    assert "note: the index does not name more, which its shards hold" in told
+    assert "note: the index does not name more, which its shards hold" in reported
     other = model.parent / "other.safetensors"
     save_file({"alone": torch.ones(2)}, other)
     with streamer.stream([other, model]) as stream:  # the file has no index
@@ -221,10 +221,10 @@ def test_an_index_of_another_format_lists_missing_shards_too_regression(tmp_path
         torch.save({**tensors, "epoch": number}, tmp_path / f"model-{number}.bin")
     weight_map = {"t1": "model-1.bin", "t2": "model-2.bin", "more1": "model-1.bin"}
     (tmp_path / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": weight_map}))
-    code, told = checked(tmp_path)
+    code, reported = checked(tmp_path)
     assert code == 0
-    assert "note: the shards differ in their metadata 'epoch': the last shard's count" in told
-    assert "note: the index does not name more2, which its shards hold" in told
+    assert "note: the shards differ in their metadata 'epoch': the last shard's count" in reported
+    assert "note: the index does not name more2, which its shards hold" in reported
 
 
 # --- exit codes of ``python -m streamer pull`` for errors of the machine --------------------------------------------

@@ -219,8 +219,8 @@ def test_another_process_reads_a_pickled_checkpoint_with_its_options(file: Path)
     checkpoint = streamer.open(url, storage_options=options)
     script = "import pickle, sys; print(pickle.load(sys.stdin.buffer)['a'][...].tolist())"
     run = [sys.executable, "-c", script]
-    told = subprocess.run(run, input=pickle.dumps(checkpoint), capture_output=True, check=True, timeout=60)
-    assert json.loads(told.stdout) == TENSORS["a"].tolist()
+    reported = subprocess.run(run, input=pickle.dumps(checkpoint), capture_output=True, check=True, timeout=60)
+    assert json.loads(reported.stdout) == TENSORS["a"].tolist()
 
 
 def test_a_file_system_travels_with_it() -> None:

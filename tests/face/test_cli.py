@@ -64,8 +64,8 @@ def test_formats_have_a_table_of_their_own() -> None:
 
 @pytest.mark.usefixtures("found")
 def test_json_has_the_same_facts() -> None:
-    told = json.loads(run("plugins", "--json"))
-    assert told[0] == {
+    reported = json.loads(run("plugins", "--json"))
+    assert reported[0] == {
         "scheme": "acme",
         "distribution": "acme-store",
         "version": "1.5",
@@ -74,8 +74,8 @@ def test_json_has_the_same_facts() -> None:
         "is_used": True,
         "error": None,
     }
-    assert told[1]["error"] == "it is broken. Fix it"
-    assert told[4] == {
+    assert reported[1]["error"] == "it is broken. Fix it"
+    assert reported[4] == {
         "format": "Acme",
         "suffixes": [".ac", ".me"],
         "distribution": "acme-format",
@@ -83,7 +83,7 @@ def test_json_has_the_same_facts() -> None:
         "builtin": False,
         "error": None,
     }
-    assert told[5]["error"] == "it is broken. Fix it"
+    assert reported[5]["error"] == "it is broken. Fix it"
 
 
 def test_the_module_runs_and_every_backend_of_ours_works() -> None:
@@ -108,16 +108,16 @@ def test_the_version_is_the_packages() -> None:
 
 def test_a_manifest_is_written_and_reported(tmp_path: Path) -> None:
     save_file({"w": torch.zeros(1000)}, tmp_path / "a.safetensors")
-    told = run("manifest", str(tmp_path))
-    assert told.startswith(f"{tmp_path}/a.safetensors.manifest.json: 1 tensor, 4.00 kB in ")
+    reported = run("manifest", str(tmp_path))
+    assert reported.startswith(f"{tmp_path}/a.safetensors.manifest.json: 1 tensor, 4.00 kB in ")
     assert (tmp_path / "a.safetensors.manifest.json").exists()
 
 
 def test_written_files_are_reported_to_programs(tmp_path: Path) -> None:
     save_file({"w": torch.zeros(1000)}, tmp_path / "a.safetensors")
-    told = json.loads(run("manifest", str(tmp_path / "a.safetensors"), "--json"))
-    assert told.pop("seconds") > 0
-    assert told == {"uri": f"{tmp_path}/a.safetensors.manifest.json", "shards": 1, "tensors": 1, "bytes": 4000}
+    reported = json.loads(run("manifest", str(tmp_path / "a.safetensors"), "--json"))
+    assert reported.pop("seconds") > 0
+    assert reported == {"uri": f"{tmp_path}/a.safetensors.manifest.json", "shards": 1, "tensors": 1, "bytes": 4000}
 
 
 def test_an_error_is_a_line_and_a_status(tmp_path: Path) -> None:
@@ -129,13 +129,13 @@ def test_an_error_is_a_line_and_a_status(tmp_path: Path) -> None:
 
 def test_an_error_is_reported_to_programs(tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["manifest", str(tmp_path / "none.safetensors"), "--json"])
-    told = json.loads(result.stdout)
-    assert (result.exit_code, told["exit_code"], told["error"]) == (66, 66, "ObjectNotFoundError")
-    assert "No such file or folder" in told["message"]
+    reported = json.loads(result.stdout)
+    assert (result.exit_code, reported["exit_code"], reported["error"]) == (66, 66, "ObjectNotFoundError")
+    assert "No such file or folder" in reported["message"]
 
 
 @each_row(
-    ("arguments", "told"),
+    ("arguments", "reported"),
     [
         (["pull"], "Missing argument 'URI'"),
         (["pull", "a", "b", "--jsn"], "No such option '--jsn'"),
@@ -145,12 +145,12 @@ def test_an_error_is_reported_to_programs(tmp_path: Path) -> None:
         (["manifest", "a", "http://user:CANARY@host/x"], "Got unexpected extra argument"),
     ],
 )
-def test_a_usage_error_is_reported_to_programs_regression(arguments: list[str], told: str) -> None:
+def test_a_usage_error_is_reported_to_programs_regression(arguments: list[str], reported: str) -> None:
     result = CliRunner().invoke(main, [*arguments, "--json"])
     answer = json.loads(result.stdout)
     assert (result.exit_code, answer["exit_code"], answer["error"]) == (2, 2, "UsageError")
-    assert told in answer["message"]
-    assert told in result.stderr
+    assert reported in answer["message"]
+    assert reported in result.stderr
     assert "CANARY" not in result.output
 
 
@@ -200,8 +200,8 @@ def test_a_usage_error_repeats_no_secret_of_a_url_regression():
 @pytest.mark.parametrize("command", [["plugins"], ["plugins", "--json"], ["pull", "nowhere", "folder", "--json"]])
 def test_output_that_cannot_be_written_is_reported_in_one_line(command: list[str], tmp_path: Path) -> None:
     with open("/dev/full", "w") as full:
-        told = [sys.executable, "-W", "ignore", "-m", "streamer", *command]  # libraries warn of old Pythons
-        done = subprocess.run(told, stdout=full, stderr=subprocess.PIPE, text=True, cwd=tmp_path, check=False)
+        reported = [sys.executable, "-W", "ignore", "-m", "streamer", *command]  # libraries warn of old Pythons
+        done = subprocess.run(reported, stdout=full, stderr=subprocess.PIPE, text=True, cwd=tmp_path, check=False)
     assert done.returncode == 73
     assert done.stderr == "Error: standard output: No space left on device\n"
 
@@ -235,7 +235,7 @@ def test_a_folder_without_a_name_is_not_the_working_directory() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "told", "code"),
+    ("line", "reported", "code"),
     [
         ("raise BrokenPipeError(32, 'my own pipe')", "my own pipe", 1),
         ("input()", "EOFError", 1),
@@ -244,10 +244,10 @@ def test_a_folder_without_a_name_is_not_the_working_directory() -> None:
         ("import sys; sys.exit(7)", "", 7),
     ],
 )
-def test_the_errors_of_a_script_are_its_own(tmp_path: Path, line: str, told: str, code: int) -> None:
+def test_the_errors_of_a_script_are_its_own(tmp_path: Path, line: str, reported: str, code: int) -> None:
     script = tmp_path / "script.py"
     script.write_text(line)
     command = [sys.executable, "-m", "streamer", "run", str(script)]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     assert done.returncode == code
-    assert told in done.stderr
+    assert reported in done.stderr

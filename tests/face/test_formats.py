@@ -359,7 +359,7 @@ def test_a_series_of_any_name_is_a_model_regression(tmp_path: Path, stem: str) -
 
 
 @pytest.mark.parametrize(
-    ("taken", "others", "told"),
+    ("taken", "others", "reported"),
     [
         ("pytorch_model.bin", ["other.bin"], True),
         ("model.pt", ["ema.pt", "step-100.ckpt"], True),
@@ -369,14 +369,14 @@ def test_a_series_of_any_name_is_a_model_regression(tmp_path: Path, stem: str) -
     ],
 )
 def test_files_beside_the_usual_name_are_reported_regression(
-    tmp_path: Path, taken: str, others: list[str], told: bool
+    tmp_path: Path, taken: str, others: list[str], reported: bool
 ) -> None:
     for name in (taken, *others):
         torch.save({"w": torch.full((2,), float(name == taken))}, tmp_path / name)
     with streamer.stream(tmp_path) as stream:
         assert dict(stream)["w"].sum() == 2
     remark = f"the usual name of a model is not that of {', '.join(sorted(others))}: left out; name the file to load it"
-    assert (remark in stream.report.remarks) == told
+    assert (remark in stream.report.remarks) == reported
 
 
 @pytest.mark.parametrize(
@@ -412,10 +412,10 @@ def test_safe_open_reads_safetensors_only(tmp_path: Path) -> None:
 
 def test_check_shows_another_format(tmp_path: Path) -> None:
     torch.save(tensors(), tmp_path / "pytorch_model.bin")
-    told = subprocess.run(
+    reported = subprocess.run(
         [sys.executable, "-m", "streamer", "check", str(tmp_path)], capture_output=True, text=True, check=True
     ).stdout
-    assert "1 shard, 5 tensors, 720 kB of PyTorch; headers are right" in told
+    assert "1 shard, 5 tensors, 720 kB of PyTorch; headers are right" in reported
 
 
 def test_a_pickled_checkpoint_opens_again(tmp_path: Path) -> None:

@@ -178,8 +178,8 @@ class _Files(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         parts, headers = urlsplit(self.path), self.headers
         query = parse_qs(parts.query)
-        told = (*query.get("file", []), parts.path[-1], headers.get("X-File", ""), headers.get("Cookie", "")[-1:])
-        name = "b" if "b" in told or headers.get("Authorization") or parts.netloc else "a"
+        reported = (*query.get("file", []), parts.path[-1], headers.get("X-File", ""), headers.get("Cookie", "")[-1:])
+        name = "b" if "b" in reported or headers.get("Authorization") or parts.netloc else "a"
         if parts.path.startswith("/moved"):
             self.send_response(302)
             self.send_header("Location", f"/{name}?X-Amz-Date={self.server.request_count}&X-Amz-Signature=1")  # type: ignore[attr-defined]

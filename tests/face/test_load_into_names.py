@@ -113,8 +113,8 @@ def test_the_report_lists_what_stayed_alone(checkpoint: Path) -> None:
     assert report.missing == ("more",)
     assert report.unexpected == ("model.layers.0.weight",)
     assert str(report).endswith(", 1 missing, 1 unexpected")
-    told = json.loads(json.dumps(report.to_dict()))
-    assert (told["missing"], told["unexpected"]) == (["more"], ["model.layers.0.weight"])
+    reported = json.loads(json.dumps(report.to_dict()))
+    assert (reported["missing"], reported["unexpected"]) == (["more"], ["model.layers.0.weight"])
 
 
 def test_a_module_under_another_name_is_reported_with_both_names(checkpoint: Path) -> None:

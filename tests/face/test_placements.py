@@ -36,8 +36,8 @@ def mesh() -> Iterator[Any]:
 
 @pytest.mark.slow
 def test_each_rank_of_a_mesh_holds_what_torch_would_give_it(checkpoint: Path) -> None:
-    (told,) = ranks_tell(4, ("placements", {"uri": str(checkpoint)}))
-    got = values(told)
+    (reported,) = ranks_tell(4, ("placements", {"uri": str(checkpoint)}))
+    got = values(reported)
     assert [each["wrong"] for each in got] == [[]] * 4
     assert sum(each["bytes_read"] for each in got) == 2 * got[0]["whole"]  # each of two loads with group=
 

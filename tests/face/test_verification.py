@@ -130,8 +130,8 @@ def test_each_object_of_a_checkpoint_is_reported(kept: dict[str, ObjectDigest | 
     kept["c.safetensors"] = digest_of((tmp_path / "c.safetensors").read_bytes(), 1 << 20, "crc32c")
     with streamer.stream(tmp_path, names=["a", "b"], verify="auto") as stream:
         dict(stream)
-    told = [(each.verified_by, each.remark) for each in stream.report.verified]
-    assert told == [("crc32c", None), (None, "it has none"), (None, "nothing of it was read")]
+    reported = [(each.verified_by, each.remark) for each in stream.report.verified]
+    assert reported == [("crc32c", None), (None, "it has none"), (None, "nothing of it was read")]
 
 
 def test_nothing_is_reported_as_verified_before_the_end(
@@ -141,8 +141,8 @@ def test_nothing_is_reported_as_verified_before_the_end(
     kept["m.safetensors"] = digest_of(SHARD, 1 << 30, "crc32c")
     with streamer.stream(tmp_path, verify="auto") as stream:
         for _ in stream:
-            told = stream.report.verified[0]
-            assert told.verified_by is None or stream.report.is_complete
+            reported = stream.report.verified[0]
+            assert reported.verified_by is None or stream.report.is_complete
     assert stream.report.is_verified
 
 
@@ -178,12 +178,12 @@ def test_a_digest_that_cannot_be_of_the_whole_is_doubted_and_not_believed(
     with streamer.stream(tmp_path, verify="auto") as stream:
         loaded = dict(stream)
     assert all(torch.equal(loaded[name], WEIGHTS[name]) for name in WEIGHTS)
-    (told,) = stream.report.verified
-    assert (told.verified_by, told.remark) == ("md5" if reason is None else None, reason)
+    (reported,) = stream.report.verified
+    assert (reported.verified_by, reported.remark) == ("md5" if reason is None else None, reason)
 
 
 @pytest.mark.parametrize(
-    "told",
+    "reported",
     [
         None,
         "e3069283",
@@ -196,9 +196,9 @@ def test_a_digest_that_cannot_be_of_the_whole_is_doubted_and_not_believed(
     ],
 )
 def test_a_store_with_nonsensical_answers_is_named(
-    told: Any, kept: dict[str, ObjectDigest | NoDigest], tmp_path: Path
+    reported: Any, kept: dict[str, ObjectDigest | NoDigest], tmp_path: Path
 ) -> None:
     (tmp_path / "m.safetensors").write_bytes(SHARD)
-    kept["m.safetensors"] = told
+    kept["m.safetensors"] = reported
     with pytest.raises(streamer.PluginError, match="digest"):
         streamer.load(tmp_path, verify="auto")

@@ -97,8 +97,8 @@ def test_some_tensors_are_verified_alone(model: Path) -> None:
     wanted = ["model.embed_tokens.weight"]
     with streamer.stream(model, names=wanted, verify="manifest") as stream:
         assert [name for name, _ in stream] == wanted
-    told = [each.verified_by for each in stream.report.verified]
-    assert told.count("manifest (crc32c)") == 1
+    reported = [each.verified_by for each in stream.report.verified]
+    assert reported.count("manifest (crc32c)") == 1
     assert {each.remark for each in stream.report.verified} == {None, "none of its tensors was read"}
     assert not stream.report.is_verified
 
@@ -261,17 +261,17 @@ def test_a_name_that_no_reader_of_a_manifest_would_accept_is_refused(tmp_path: P
 def test_what_was_not_verified_is_logged(model: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO", logger="streamer"):
         streamer.load(model, verify="auto")
-    told = [record.getMessage() for record in caplog.records]
-    assert sum("not verified, its storage keeps no digest of it" in each for each in told) == 3
+    reported = [record.getMessage() for record in caplog.records]
+    assert sum("not verified, its storage keeps no digest of it" in each for each in reported) == 3
 
 
 def test_a_verification_that_compares_nothing_is_a_warning_once(model: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("WARNING", logger="streamer"):
         for _ in range(2):
             streamer.load(model, verify="auto")
-    (told,) = [record.getMessage() for record in caplog.records]
-    assert "verify compared nothing: its storage keeps no digest of it" in told
-    assert 'verify="manifest"' in told
+    (reported,) = [record.getMessage() for record in caplog.records]
+    assert "verify compared nothing: its storage keeps no digest of it" in reported
+    assert 'verify="manifest"' in reported
 
 
 def test_a_verification_that_compares_something_is_no_warning(model: Path, caplog: pytest.LogCaptureFixture) -> None:

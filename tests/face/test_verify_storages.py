@@ -176,9 +176,9 @@ def test_what_a_storage_keeps_is_compared_or_said_to_be_missing(
 ) -> None:
     there = place(storage)
     there.put({NAME: SHARD})
-    (told,) = checked(there, "auto").verified
-    assert told.verified_by == digest
-    assert told.remark == (None if digest else "its storage keeps no digest of it")
+    (reported,) = checked(there, "auto").verified
+    assert reported.verified_by == digest
+    assert reported.remark == (None if digest else "its storage keeps no digest of it")
 
 
 @pytest.mark.parametrize("storage", ["s3", "gs", "az", "hf"])
@@ -188,8 +188,8 @@ def test_a_part_of_an_object_is_never_said_to_be_verified(storage: str, place: C
     url = there.url
     with streamer.stream(url, names="b", storage_options=there.options, verify="auto") as stream:
         assert [name for name, _ in stream] == ["b"]
-    (told,) = stream.report.verified
-    assert (told.verified_by, told.remark) == (None, "only a part of it was read")
+    (reported,) = stream.report.verified
+    assert (reported.verified_by, reported.remark) == (None, "only a part of it was read")
 
 
 def test_gcs_has_a_crc32c_that_finds_a_flipped_bit(place: Callable[[str], Place], gcs_server: GcsServer) -> None:
@@ -227,9 +227,9 @@ def test_the_md5_of_a_blob_that_was_appended_to_is_doubted(
     blob = azure_server._client.get_blob_client("private", f"{there.url.rpartition('/')[2]}/{NAME}")
     blob.create_append_blob(ContentSettings(content_md5=bytearray(hashlib.md5(b"").digest())))
     blob.append_block(SHARD)
-    (told,) = checked(there, "auto").verified
-    assert told.verified_by is None
-    assert "appended blocks and written pages do not change it" in str(told.remark)
+    (reported,) = checked(there, "auto").verified
+    assert reported.verified_by is None
+    assert "appended blocks and written pages do not change it" in str(reported.remark)
 
 
 @pytest.fixture

@@ -111,13 +111,13 @@ def main() -> None:
     try:
         loaded, report = LOADERS[sys.argv[1]](url, given, options)
     except Exception as error:
-        told = {"error": f"{type(error).__name__}: {error}"}
+        reported = {"error": f"{type(error).__name__}: {error}"}
     else:
-        told = {"report": report}
-    told["seconds"] = time.monotonic() - started
-    if "report" in told:
-        told["checksums"] = {name: checksum(tensor) for name, tensor in loaded.items()}
-    print(json.dumps(told), flush=True)
+        reported = {"report": report}
+    reported["seconds"] = time.monotonic() - started
+    if "report" in reported:
+        reported["checksums"] = {name: checksum(tensor) for name, tensor in loaded.items()}
+    print(json.dumps(reported), flush=True)
     os._exit(0)  # a rival's threads may not end
 
 

@@ -59,15 +59,15 @@ class MutatingProxy:
             protocol_version = "HTTP/1.1"
 
             def do_GET(self) -> None:
-                told = proxy.fetched(self)
+                reported = proxy.fetched(self)
                 if self.headers.get("Range", "") in PROBE:
-                    proxy.mutate(told)
+                    proxy.mutate(reported)
                 with suppress(OSError):  # the client went away
-                    self.wfile.write(b"HTTP/1.1 %d Told\r\n" % told.status)
-                    self.wfile.write(b"".join(b"%s: %s\r\n" % header for header in told.headers) + b"\r\n")
+                    self.wfile.write(b"HTTP/1.1 %d Told\r\n" % reported.status)
+                    self.wfile.write(b"".join(b"%s: %s\r\n" % header for header in reported.headers) + b"\r\n")
                     if self.command != "HEAD":
-                        self.wfile.write(told.body)
-                self.close_connection = self.close_connection or told.is_cut
+                        self.wfile.write(reported.body)
+                self.close_connection = self.close_connection or reported.is_cut
 
             do_HEAD = do_GET  # noqa: N815 (the base class's name)
 
@@ -93,17 +93,17 @@ class MutatingProxy:
             for name, value in answer.getheaders()
             if name.lower() not in HOP_BY_HOP
         ]
-        told = Told(answer.status, headers, body)
+        reported = Told(answer.status, headers, body)
         if handler.command != "HEAD":
-            told.set_header(b"Content-Length", str(len(body)).encode())
-        return told
+            reported.set_header(b"Content-Length", str(len(body)).encode())
+        return reported
 
-    def mutate(self, told: Told) -> None:
+    def mutate(self, reported: Told) -> None:
         """Change the answer, or leave it, as is drawn."""
         with self._guard:
             if self._drawn.random() < self._share:
                 change = self._drawn.choice(MUTATIONS)
-                change(told, self._drawn)
+                change(reported, self._drawn)
                 self.mutations[change.__name__] += 1
 
 

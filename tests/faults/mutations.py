@@ -63,104 +63,106 @@ def mutation(function: Mutation) -> Mutation:
 
 
 @mutation
-def cut_short(told: Told, drawn: random.Random) -> None:
+def cut_short(reported: Told, drawn: random.Random) -> None:
     """Announce the whole body, and close the connection in it."""
-    told.body, told.is_cut = told.body[: drawn.randrange(len(told.body) + 1)], True
+    reported.body, reported.is_cut = reported.body[: drawn.randrange(len(reported.body) + 1)], True
 
 
 @mutation
-def shorten(told: Told, drawn: random.Random) -> None:
+def shorten(reported: Told, drawn: random.Random) -> None:
     """Send a part of the body as if it were all."""
-    told.body = told.body[: drawn.randrange(len(told.body) + 1)]
-    told.set_header(b"Content-Length", str(len(told.body)).encode())
+    reported.body = reported.body[: drawn.randrange(len(reported.body) + 1)]
+    reported.set_header(b"Content-Length", str(len(reported.body)).encode())
 
 
 @mutation
-def flip_byte(told: Told, drawn: random.Random) -> None:
+def flip_byte(reported: Told, drawn: random.Random) -> None:
     """Change one byte of the body."""
-    if told.body:
-        at = drawn.randrange(len(told.body))
-        told.body = told.body[:at] + bytes([told.body[at] ^ (1 << drawn.randrange(8))]) + told.body[at + 1 :]
+    if reported.body:
+        at = drawn.randrange(len(reported.body))
+        reported.body = (
+            reported.body[:at] + bytes([reported.body[at] ^ (1 << drawn.randrange(8))]) + reported.body[at + 1 :]
+        )
 
 
 @mutation
-def replace_number(told: Told, drawn: random.Random) -> None:
+def replace_number(reported: Told, drawn: random.Random) -> None:
     """Put another number, or what is none, in the place of one of the body."""
-    told.body = _with(told.body, _NUMBER, drawn, drawn.choice(NUMBERS))
-    told.set_header(b"Content-Length", str(len(told.body)).encode())
+    reported.body = _with(reported.body, _NUMBER, drawn, drawn.choice(NUMBERS))
+    reported.set_header(b"Content-Length", str(len(reported.body)).encode())
 
 
 @mutation
-def replace_token(told: Told, drawn: random.Random) -> None:
+def replace_token(reported: Told, drawn: random.Random) -> None:
     """Put a path, a URL or terminal codes in the place of a word of the body."""
     other = drawn.choice([*STRANGE, *(word.encode() for word in WORDS)])
-    told.body = _with(told.body, _TOKEN, drawn, other)
-    told.set_header(b"Content-Length", str(len(told.body)).encode())
+    reported.body = _with(reported.body, _TOKEN, drawn, other)
+    reported.set_header(b"Content-Length", str(len(reported.body)).encode())
 
 
 @mutation
-def insert_strange_bytes(told: Told, drawn: random.Random) -> None:
+def insert_strange_bytes(reported: Told, drawn: random.Random) -> None:
     """Put control characters, or bytes that are no UTF-8, somewhere into the body."""
-    at = drawn.randrange(len(told.body) + 1)
-    told.body = told.body[:at] + drawn.choice(STRANGE) + told.body[at:]
-    told.set_header(b"Content-Length", str(len(told.body)).encode())
+    at = drawn.randrange(len(reported.body) + 1)
+    reported.body = reported.body[:at] + drawn.choice(STRANGE) + reported.body[at:]
+    reported.set_header(b"Content-Length", str(len(reported.body)).encode())
 
 
 @mutation
-def repeat(told: Told, drawn: random.Random) -> None:
+def repeat(reported: Told, drawn: random.Random) -> None:
     """Send the body several times over."""
-    told.body *= drawn.randrange(2, 5)
-    told.set_header(b"Content-Length", str(len(told.body)).encode())
+    reported.body *= drawn.randrange(2, 5)
+    reported.set_header(b"Content-Length", str(len(reported.body)).encode())
 
 
 @mutation
-def be_another(told: Told, drawn: random.Random) -> None:
+def be_another(reported: Told, drawn: random.Random) -> None:
     """Send another document altogether."""
-    told.body = drawn.choice(
+    reported.body = drawn.choice(
         [b"", b"{}", b"[]", b"null", b"<html>", b"<?xml version='1.0'?><a/>", b'{"items":5}', b"\x00" * 100]
     )
-    told.set_header(b"Content-Length", str(len(told.body)).encode())
+    reported.set_header(b"Content-Length", str(len(reported.body)).encode())
 
 
 @mutation
-def change_status(told: Told, drawn: random.Random) -> None:
+def change_status(reported: Told, drawn: random.Random) -> None:
     """Send another status."""
-    told.status = drawn.choice(STATUSES)
+    reported.status = drawn.choice(STATUSES)
 
 
 @mutation
-def redirect(told: Told, drawn: random.Random) -> None:
+def redirect(reported: Told, drawn: random.Random) -> None:
     """Send the client to a place that is none, or none of its business."""
-    told.status = drawn.choice([301, 302, 303, 307, 308])
-    told.set_header(b"Location", drawn.choice(PLACES).encode())
+    reported.status = drawn.choice([301, 302, 303, 307, 308])
+    reported.set_header(b"Location", drawn.choice(PLACES).encode())
 
 
 @mutation
-def replace_header(told: Told, drawn: random.Random) -> None:
+def replace_header(reported: Told, drawn: random.Random) -> None:
     """Put a strange value into one of the headers."""
-    if told.headers:
-        name = drawn.choice(told.headers)[0]
-        told.set_header(
+    if reported.headers:
+        name = drawn.choice(reported.headers)[0]
+        reported.set_header(
             name, drawn.choice([*NUMBERS, b"\xff", b"\xe9", b"bytes 0-0/*", b"bytes 5-1/3", b"", b"gzip", b"x" * 9000])
         )
 
 
 @mutation
-def drop_header(told: Told, drawn: random.Random) -> None:
+def drop_header(reported: Told, drawn: random.Random) -> None:
     """Leave one of the headers out."""
-    if told.headers:
-        told.headers.remove(drawn.choice(told.headers))
-        told.is_cut = True  # else a body without its length has no end
+    if reported.headers:
+        reported.headers.remove(drawn.choice(reported.headers))
+        reported.is_cut = True  # else a body without its length has no end
 
 
 @mutation
-def number_in_header(told: Told, drawn: random.Random) -> None:
+def number_in_header(reported: Told, drawn: random.Random) -> None:
     """Change a number in one of the headers."""
-    with_numbers = [(name, value) for name, value in told.headers if _NUMBER.search(value)]
+    with_numbers = [(name, value) for name, value in reported.headers if _NUMBER.search(value)]
     if with_numbers:
         name, value = drawn.choice(with_numbers)
-        told.set_header(name, _with(value, _NUMBER, drawn, drawn.choice(NUMBERS)))
-        told.is_cut = True
+        reported.set_header(name, _with(value, _NUMBER, drawn, drawn.choice(NUMBERS)))
+        reported.is_cut = True
 
 
 def _with(text: bytes, pattern: re.Pattern[bytes], drawn: random.Random, other: bytes) -> bytes:

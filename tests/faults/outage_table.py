@@ -86,12 +86,12 @@ class Table:
                 self._storage.proxy(BYTES_PER_S) as proxy,
                 Planned(name, Scene(proxy, self._storage.server), AT_BYTES, lasts_s) as outage,
             ):
-                told = self._load(proxy.port, in_flight, lasts_s + PATIENCE_S)
+                reported = self._load(proxy.port, in_flight, lasts_s + PATIENCE_S)
                 ended_at = time.monotonic()
                 requests, turned_away, resumed_at = proxy.requests, proxy.turned_away, proxy.resumed_at
                 outage.end()
-            ended = self._ended(told) if turned_away else "not met"
-            late_s = told["seconds"] - usual["seconds"] - (outage.over_at - outage.began_at)
+            ended = self._ended(reported) if turned_away else "not met"
+            late_s = reported["seconds"] - usual["seconds"] - (outage.over_at - outage.began_at)
             yield Row(
                 loader=self._loader,
                 storage=self._kind,
@@ -103,14 +103,14 @@ class Table:
                 late_s=late_s if ended == "equal" else None,
                 after_s=ended_at - outage.began_at,
                 requests=requests / usual_requests,
-                probes=told.get("report", {}).get("probes"),
-                said=told.get("error", "")[:500],
+                probes=reported.get("report", {}).get("probes"),
+                said=reported.get("error", "")[:500],
             )
 
-    def _ended(self, told: dict[str, Any]) -> str:
-        if "checksums" in told:
-            return "equal" if told["checksums"] == self._expected else "WRONG"
-        return str(told["error"]).partition(":")[0]
+    def _ended(self, reported: dict[str, Any]) -> str:
+        if "checksums" in reported:
+            return "equal" if reported["checksums"] == self._expected else "WRONG"
+        return str(reported["error"]).partition(":")[0]
 
     def _load(self, port: int, in_flight: int, within_s: float) -> dict[str, Any]:
         given = self._storage.options(port)
@@ -142,10 +142,10 @@ HEAD = ("loader", "storage", "outage", "s", "in flight", "ended", "back, s", "la
 def shown(row: Row) -> str:
     """Write a row of the table in Markdown."""
     times = ["" if each is None else f"{each:.1f}" for each in (row.resumed_s, row.late_s)]
-    told = [row.loader, row.storage, row.outage, f"{row.lasts_s:g}", row.in_flight or "its own", row.ended, *times]
+    reported = [row.loader, row.storage, row.outage, f"{row.lasts_s:g}", row.in_flight or "its own", row.ended, *times]
     return (
         "| "
-        + " | ".join(map(str, [*told, f"{row.requests:.2f}x", row.probes if row.probes is not None else ""]))
+        + " | ".join(map(str, [*reported, f"{row.requests:.2f}x", row.probes if row.probes is not None else ""]))
         + " |"
     )
 

@@ -151,8 +151,8 @@ class Soak:
             if outage is not None and outage.began.is_set():
                 met.add(OUTAGES[outage.name].ends)
             is_expected = staying is not None and type(error).__name__ in met
-            told = f"{error!r} (staying: {staying and staying.name}, outage: {outage and outage.name})"
-            return "expected_errors" if is_expected else told
+            reported = f"{error!r} (staying: {staying and staying.name}, outage: {outage and outage.name})"
+            return "expected_errors" if is_expected else reported
         return "equal" if is_equal(loaded, self._expected) else "wrong"
 
 

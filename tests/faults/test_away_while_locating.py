@@ -83,8 +83,8 @@ def test_the_wait_is_reported(storages: Storages, caplog: pytest.LogCaptureFixtu
         load(storages["http"], proxy.port)
     waiting, again = (record.getMessage() for record in caplog.records)
     server = f"http://127.0.0.1:{proxy.port}"
-    told = rf"waiting for {server}, away for \d+ s, asked \d+ times: No connection to the server at .*"
-    assert re.fullmatch(told, waiting)
+    reported = rf"waiting for {server}, away for \d+ s, asked \d+ times: No connection to the server at .*"
+    assert re.fullmatch(reported, waiting)
     assert re.fullmatch(rf"{server} answers again, after \d+ s", again)
 
 

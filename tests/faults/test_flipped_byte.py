@@ -130,9 +130,9 @@ def test_the_parts_of_a_multipart_upload_have_checksums_of_their_own(model: Path
                 dict(stream)
             return stream.report
 
-    told = [str(each.verified_by) for each in load_parts(lambda asked: None).verified]
-    assert len(told) == 2
-    assert all(each.startswith("crc32c of ") for each in told)
+    reported = [str(each.verified_by) for each in load_parts(lambda asked: None).verified]
+    assert len(reported) == 2
+    assert all(each.startswith("crc32c of ") for each in reported)
     with pytest.raises(streamer.ChecksumError) as caught:
         load_parts(flips_once())
     begin, end = caught.value.byte_range or (0, 0)

@@ -117,11 +117,11 @@ def test_a_server_that_comes_back_at_another_address_is_found(
             done = run_with_names(tmp_path, LOAD, url, json.dumps(SMALL), hosts=hosts.read_text())
             assert done.returncode == 0, done.stderr
             assert outage.over.is_set()
-    told = json.loads(done.stdout)
-    assert told["sums"] == {
+    reported = json.loads(done.stdout)
+    assert reported["sums"] == {
         name: zlib.crc32(each.reshape(-1).view(torch.uint8).numpy()) for name, each in expected.items()
     }
-    assert told["outages"] >= 1
+    assert reported["outages"] >= 1
 
 
 def test_the_other_server_of_a_load_goes_on_meanwhile(

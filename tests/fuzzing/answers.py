@@ -95,17 +95,17 @@ def s3_listing(data: bytes) -> None:
 def probe_header(data: bytes) -> None:
     """The header of a probe is refused, or tells a size that a file can have; a redirect stays with HTTP."""
     headers, _ = _parts(data)
-    told = {name.lower(): value for name, value in headers.items()}
+    reported = {name.lower(): value for name, value in headers.items()}
     for status in (200, 206):
-        _refuse_or_answer(lambda status=status: _check_size(size_of(status, told, "https://x")[0]))
-    _refuse_or_answer(lambda: check_kind(told, "/a.safetensors", "https://x"))
-    version, _ = version_in(told)
+        _refuse_or_answer(lambda status=status: _check_size(size_of(status, reported, "https://x")[0]))
+    _refuse_or_answer(lambda: check_kind(reported, "/a.safetensors", "https://x"))
+    version, _ = version_in(reported)
     assert version is None or version.isascii()
-    location = told.get("location", "")
+    location = reported.get("location", "")
     _refuse_or_answer(lambda: _check_hop(next_hop(Hop(FOLDER, {"secret": "x"}), location, "https://x")))
-    expiry_of(f"https://x/?{location}", told, 0.0)
-    clock_offset_s(told.get("Date"), 0.0)
-    digest_in_head({"ChecksumCRC32C": told.get("X-Amz-Checksum-Crc32C")}, 1)
+    expiry_of(f"https://x/?{location}", reported, 0.0)
+    clock_offset_s(reported.get("Date"), 0.0)
+    digest_in_head({"ChecksumCRC32C": reported.get("X-Amz-Checksum-Crc32C")}, 1)
 
 
 def error_body(data: bytes) -> None:

@@ -81,8 +81,8 @@ def packages_in(folder: Path) -> list[tuple[str, str]]:
 
 def candidate(package: str) -> str:
     """Return the newest version that the distribution offers."""
-    told = subprocess.run(["apt-cache", "policy", package], capture_output=True, text=True, check=True).stdout
-    return next(line.split()[1] for line in told.splitlines() if line.strip().startswith("Candidate:"))
+    reported = subprocess.run(["apt-cache", "policy", package], capture_output=True, text=True, check=True).stdout
+    return next(line.split()[1] for line in reported.splitlines() if line.strip().startswith("Candidate:"))
 
 
 if __name__ == "__main__":

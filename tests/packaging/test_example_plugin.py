@@ -71,20 +71,20 @@ def test_a_checkpoint_loads_through_its_python_source(python: Path, checkpoint: 
         database.execute("CREATE TABLE objects(name TEXT PRIMARY KEY, data BLOB, version INTEGER)")
         for path in checkpoint.iterdir():
             database.execute("INSERT INTO objects VALUES (?, ?, 1)", (f"llama/{path.name}", path.read_bytes()))
-    told = run(python, "-c", COMPARE, checkpoint, f"sqlite://{tmp_path}/models.db/llama", {})
-    assert re.fullmatch(r"[1-9]\d* tensors equal\n", told)
+    reported = run(python, "-c", COMPARE, checkpoint, f"sqlite://{tmp_path}/models.db/llama", {})
+    assert re.fullmatch(r"[1-9]\d* tensors equal\n", reported)
 
 
 def test_a_checkpoint_loads_through_its_http_source(python: Path, checkpoint: Path) -> None:
-    told = run(python, "-c", DEPOT, checkpoint, EXAMPLE / "tests", COMPARE)
-    assert re.fullmatch(r"[1-9]\d* tensors equal\n", told)
+    reported = run(python, "-c", DEPOT, checkpoint, EXAMPLE / "tests", COMPARE)
+    assert re.fullmatch(r"[1-9]\d* tensors equal\n", reported)
 
 
 def test_the_tests_of_the_example_run_the_contract(python: Path) -> None:
-    told = run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", EXAMPLE, "-c",
+    reported = run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", EXAMPLE, "-c",
                EXAMPLE / "pyproject.toml", EXAMPLE / "tests")  # fmt: skip
-    assert " passed" in told
-    assert "failed" not in told
+    assert " passed" in reported
+    assert "failed" not in reported
 
 
 @pytest.mark.parametrize(("file", "code"), CODE.findall(PAGE.read_text()), ids=lambda value: value[:40])

@@ -45,9 +45,9 @@ def test_safetensors(capsys: pytest.CaptureFixture[str]) -> None:
     names = {"url": "memory://page/model.safetensors", "torch": torch}
     for example in examples("safetensors.md"):
         exec(compile(example, "safetensors.md", "exec"), names)
-    told = capsys.readouterr().out
-    assert "weight [3, 4]" in told
-    assert "weight torch.Size([2, 4])" in told
+    reported = capsys.readouterr().out
+    assert "weight [3, 4]" in reported
+    assert "weight torch.Size([2, 4])" in reported
     assert names["rows"].shape == (2, 4)
     assert (names["missing"], names["unexpected"]) == (set(), [])
 
@@ -166,6 +166,6 @@ def test_dcp(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     adapter: Any = StateDictAdapter()
     assert isinstance(adapter.get_hf_storage_reader("memory://dcp-hf"), streamer.dcp.HuggingFaceStorageReader)
     assert adapter.get_hf_storage_reader("memory://dcp-hf", True).target_dtype == torch.float32
-    told = capsys.readouterr().out
-    assert "memory://dcp" in told
-    assert "TruncatedError" in told
+    reported = capsys.readouterr().out
+    assert "memory://dcp" in reported
+    assert "TruncatedError" in reported

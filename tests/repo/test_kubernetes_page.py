@@ -108,8 +108,8 @@ def test_a_pull_needs_no_torch(s3_server: SeaweedServer, tmp_path: Path) -> None
         "import sys; sys.modules.update(dict.fromkeys(['torch', 'safetensors', 'transformers', 'jax']));"
         "from streamer._cli import main; main(sys.argv[1:])"
     )
-    told = arguments("s3://private/no-torch", tmp_path / "copy", options=s3_server.storage_options())
-    command = [sys.executable, "-c", program, *told]
+    reported = arguments("s3://private/no-torch", tmp_path / "copy", options=s3_server.storage_options())
+    command = [sys.executable, "-c", program, *reported]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "copy" / "a.json").read_bytes() == b"{}"

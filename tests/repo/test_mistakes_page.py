@@ -1,4 +1,4 @@
-"""``docs/errors.md`` ends with a table of mistakes and the line that each is told: each is made here, word for word."""
+"""``docs/errors.md`` ends with a table of mistakes and their messages: each mistake is made here."""
 
 from __future__ import annotations
 

@@ -44,11 +44,17 @@ def test_the_examples_run_one_after_another(tmp_path: Path, capsys: pytest.Captu
     stored = {name: tensor.clone() for name, tensor in trained.state_dict().items() if name != "head.weight"}
     save_file(stored, tmp_path / "model.safetensors")
     run_examples("docs/modules.md", names, slice(1, None))
-    told = capsys.readouterr().out
+    reported = capsys.readouterr().out
     for comment in re.findall(r"print\(.*#\s+(.*)", PAGE):
         for part in re.split(r"…|\. |, GB", comment):
-            assert part.strip() in told or part.startswith("() and")
-    assert told.count("not type") == told.count("not SGD") == told.count("not list") == told.count("is lazy") == 1
+            assert part.strip() in reported or part.startswith("() and")
+    assert (
+        reported.count("not type")
+        == reported.count("not SGD")
+        == reported.count("not list")
+        == reported.count("is lazy")
+        == 1
+    )
     tokens = torch.tensor([1, 2, 3])
     for filled in ("model", "wrapped", "compiled"):
         module = getattr(names[filled], "module", getattr(names[filled], "_orig_mod", names[filled]))

@@ -1,4 +1,4 @@
-"""A server that repeats what it was told puts no secret into our errors, logs or lines of progress.
+"""A server that repeats what it was reported puts no secret into our errors, logs or lines of progress.
 
 Proxies show the URL they were asked for, debugging servers all headers. Of what enters a message that is
 masked where it comes in, so also in what is told of an outage, which other loads of the process see.
@@ -100,10 +100,10 @@ _own_secret = _secret.filter(lambda text: not set(text) <= set("+/=9Z"))  # stan
 
 @given(_letters, _own_secret, _letters, st.integers(0, 4))
 def test_no_piece_of_a_secret_is_left(before, secret, after, encodings):
-    told = secret
+    reported = secret
     for _ in range(encodings - 1):
-        told = quote(told, safe="")
-    masked = _native.masked(f"{before} {told} {after}", [secret], [])
+        reported = quote(reported, safe="")
+    masked = _native.masked(f"{before} {reported} {after}", [secret], [])
     assert not pieces_of(secret, min(len(secret), 16)) & pieces_of(unquote(masked), min(len(secret), 16))
     assert masked.startswith(f"{before} ")
     assert masked.endswith(f" {after}")

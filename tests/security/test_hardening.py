@@ -110,8 +110,8 @@ def test_a_page_that_links_outside_of_the_folder_is_refused(tmp_path: Path, name
             answer.become(200, f'<a href="{name}">x</a><a href="good.json">y</a>'.encode(), Content_Type="text/html")
 
     with ScriptedServer(b"{}", script) as server:
-        told = pull(f"{server.url}/", tmp_path / "a" / "copy")
-        assert (told["exit_code"], told["error"]) == (65, "FormatError"), told
+        reported = pull(f"{server.url}/", tmp_path / "a" / "copy")
+        assert (reported["exit_code"], reported["error"]) == (65, "FormatError"), reported
         assert visible(tmp_path / "a") == {f"copy/{each}" for each in (".streamer-pull/lock",)}
         assert pull(f"{server.url}/", tmp_path / "a" / "copy", "--include", "good.json")["exit_code"] == 0
     assert sorted(os.listdir(tmp_path / "a" / "copy")) == [".streamer-pull", "good.json"]
@@ -122,8 +122,8 @@ def test_a_link_in_the_folder_is_not_followed(tmp_path: Path) -> None:
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "model" / "vae" / "a.json").write_text("{}")
     (tmp_path / "copy" / "vae").symlink_to(tmp_path / "outside")
-    told = pull(tmp_path / "model", tmp_path / "copy")
-    assert (told["exit_code"], "a link" in told["message"]) == (73, True), told
+    reported = pull(tmp_path / "model", tmp_path / "copy")
+    assert (reported["exit_code"], "a link" in reported["message"]) == (73, True), reported
     assert list((tmp_path / "outside").iterdir()) == []
 
 

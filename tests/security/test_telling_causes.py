@@ -141,8 +141,8 @@ def test_what_s3_says_of_a_request_is_not_shown():
     """botocore puts the server's text into its exception."""
 
     def script(request, answer):
-        told = f"you sent {TOKEN}"
-        answer.become(403, f"<Error><Code>AccessDenied</Code><Message>{told}</Message></Error>".encode())
+        reported = f"you sent {TOKEN}"
+        answer.become(403, f"<Error><Code>AccessDenied</Code><Message>{reported}</Message></Error>".encode())
 
     with ScriptedServer(DATA, script) as server:
         server.answers_head = True

@@ -59,7 +59,7 @@ def test_no_server_can_ask_for_more_patience_than_a_block_has_regression(status:
         assert time.monotonic() - began < 3 + LIMIT_S  # what was asked last has three attempts of its own
 
 
-# --- two threads on one stream: the second is told so, and nothing of the first one's read is lost ------------------
+# --- two threads on one stream: the second gets an error, and nothing of the first one's read is lost ---------------
 
 
 def test_the_second_thread_that_reads_a_stream_is_refused_and_the_first_gets_everything(tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_a_progress_callback_that_reads_its_own_stream_is_refused(tmp_path: Path
 
 
 def test_a_stream_that_another_thread_closes_was_closed_and_is_not_broken_regression(tmp_path: Path) -> None:
-    """It was told as "delivered without its bytes", a fault of the engine."""
+    """It was reported as "delivered without its bytes", a fault of the engine."""
     save_file({f"t{number}": torch.zeros(10) for number in range(3000)}, tmp_path / "model.safetensors")
     with streamer.stream(tmp_path, progress=False) as stream:
         taken = stream._session.take_all

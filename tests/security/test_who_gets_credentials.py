@@ -384,7 +384,7 @@ def test_a_login_of_the_netrc_is_its_hosts_alone(
 
 @pytest.mark.parametrize("uri", [f"nfs://user:{SECRET}@server/x", f"nfs://server/x?password={SECRET}"])
 def test_nfs_has_no_credential_to_send(uri: str) -> None:
-    """A server is told a number for the user, which is no secret; nothing else can be given."""
+    """A server is reported a number for the user, which is no secret; nothing else can be given."""
     from streamer.backends.nfs.store import NfsUrl
 
     with pytest.raises(UsageError) as caught:

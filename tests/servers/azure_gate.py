@@ -75,16 +75,16 @@ class AzureGate:
         headers = {name.lower(): value for name, value in handler.headers.items()}
         seen = Seen(handler.command, handler.path, headers, answer.status, len(body))
         self.seen.append(seen)
-        status, told = answer.status, [(k, v) for k, v in answer.getheaders() if k.lower() not in KEPT_FOR_THE_HOP]
+        status, reported = answer.status, [(k, v) for k, v in answer.getheaders() if k.lower() not in KEPT_FOR_THE_HOP]
         if seen.asks_for_crc64 and status == 206 and len(body) > MAX_RANGE_BYTES:
-            status, told, body = 400, [("x-ms-error-code", "InvalidHeaderValue")], b""
+            status, reported, body = 400, [("x-ms-error-code", "InvalidHeaderValue")], b""
         elif seen.asks_for_crc64 and status == 206:
             crc = _native.crc("crc64nvme", body).to_bytes(8, "little")
-            told.append(("x-ms-content-crc64", base64.b64encode(crc).decode()))
+            reported.append(("x-ms-content-crc64", base64.b64encode(crc).decode()))
             body = self.spoil(seen, body)
         size = len(body) if handler.command != "HEAD" else int(answer.headers.get("Content-Length", 0))
         handler.send_response(status)
-        for name, value in [*told, ("Content-Length", str(size))]:
+        for name, value in [*reported, ("Content-Length", str(size))]:
             handler.send_header(name, value)
         handler.end_headers()
         handler.wfile.write(body)

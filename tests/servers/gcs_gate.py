@@ -128,11 +128,11 @@ class Gate:
             if form["grant_type"] != GRANT_TYPE:
                 raise ValueError
         except (KeyError, ValueError, google.auth.exceptions.GoogleAuthError):
-            told = {"error": "invalid_grant", "error_description": "SERVERTEXT: Invalid JWT Signature."}
-            return web.json_response(told, status=400)
+            reported = {"error": "invalid_grant", "error_description": "SERVERTEXT: Invalid JWT Signature."}
+            return web.json_response(reported, status=400)
         token = self.issue(identity, self.issued_lifetime_s, self.issued_uses)
-        told = {"access_token": token, "expires_in": int(self.issued_lifetime_s), "token_type": "Bearer"}
-        return web.json_response(told)
+        reported = {"access_token": token, "expires_in": int(self.issued_lifetime_s), "token_type": "Bearer"}
+        return web.json_response(reported)
 
     # --- what Google's storage does -----------------------------------------------------------------------------
 

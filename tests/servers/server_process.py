@@ -1,7 +1,7 @@
 """A server in a process of its own, which ends with us, whatever ends us, and leaves nothing behind.
 
 Guarantees: after `ServerProcess.end`, and also after the death of this process by any signal, the server, the processes
-it started and its folder are gone. Every wait ends; a server that does not start is told with the end of its log.
+it started and its folder are gone. Every wait ends; a server that does not start is reported with the end of its log.
 """
 
 from __future__ import annotations

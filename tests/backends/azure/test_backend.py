@@ -303,11 +303,11 @@ def _forged(server: AzuriteServer) -> str:
 
 @pytest.mark.parametrize("kind", REFUSALS)
 def test_a_refusal_gives_the_reason_and_no_secret(tls_server: AzuriteServer, kind: str) -> None:
-    options, cls, told = REFUSALS[kind]
+    options, cls, reported = REFUSALS[kind]
     chosen = options(tls_server)
     error = refused(AzureStore("az://private/a.bin", {**tls_server.host_options(), **chosen}))
     assert type(error) is cls
-    assert told in str(error)
+    assert reported in str(error)
     if "malformed" not in kind:
         assert (error.status in (400, 403), bool(error.code), bool(error.request_id)) == (True, True, True)
     shown = "".join(traceback.format_exception(error))
@@ -345,17 +345,17 @@ class _Blocking:
 
 
 @pytest.mark.parametrize(
-    ("credential", "told"),
+    ("credential", "reported"),
     [
         (_Failing(CredentialUnavailableError("tried everything")), "No Azure credentials"),
         (_Failing(RuntimeError("CANARY")), "RuntimeError"),
         (_Blocking(), r"azure\.identity\.aio"),
     ],
 )
-def test_a_login_that_fails_is_a_credentials_error(tls_server: AzuriteServer, credential: Any, told: str) -> None:
+def test_a_login_that_fails_is_a_credentials_error(tls_server: AzuriteServer, credential: Any, reported: str) -> None:
     store = AzureStore("az://private/a.bin", {**tls_server.host_options(), "credential": credential})
     for ask in (lambda: store.info(store.root), lambda: store.source(ObjectInfo(store.root, "az://u", 1))):
-        with pytest.raises(CredentialsError, match=told) as caught:
+        with pytest.raises(CredentialsError, match=reported) as caught:
             ask()
         assert "CANARY" not in "".join(traceback.format_exception(caught.value))
 

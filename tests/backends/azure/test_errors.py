@@ -44,7 +44,7 @@ def answer(status: int, code: str | None) -> HttpResponseError:
     return HttpResponseError("CANARY", response=Answer(status, code))  # type: ignore[arg-type]
 
 
-def told(error: Exception, request: Request = ASKED, attempts: int | None = 2) -> StreamerError:
+def reported(error: Exception, request: Request = ASKED, attempts: int | None = 2) -> StreamerError:
     taken = None if attempts is None else Attempts(answer_times(Limits()))
     if taken is not None and attempts is not None:
         taken.number = attempts
@@ -81,7 +81,7 @@ def told(error: Exception, request: Request = ASKED, attempts: int | None = 2) -
     ],
 )
 def test_an_answer_of_azure_has_a_class_and_its_facts(status: int, code: str | None, cls: type[StorageError]) -> None:
-    error = told(answer(status, code))
+    error = reported(answer(status, code))
     assert isinstance(error, StorageError)
     assert type(error) is cls
     assert (error.status, error.code, error.request_id) == (status, code, "REQ1")
@@ -89,21 +89,21 @@ def test_an_answer_of_azure_has_a_class_and_its_facts(status: int, code: str | N
 
 
 def test_a_name_that_azure_refuses_is_the_callers_mistake() -> None:
-    assert type(told(answer(400, "InvalidResourceName"))) is UsageError
+    assert type(reported(answer(400, "InvalidResourceName"))) is UsageError
 
 
 def test_the_error_advises_a_refused_anonymous_caller_to_log_in() -> None:
     for refusal in (answer(403, "AuthenticationFailed"), answer(401, None), answer(409, "PublicAccessNotPermitted")):
-        error = told(refusal, NOBODY)
+        error = reported(refusal, NOBODY)
         assert type(error) is AccessDeniedError
         assert "az login" in str(error)
-    assert "not public" in str(told(answer(404, "ResourceNotFound"), NOBODY))
+    assert "not public" in str(reported(answer(404, "ResourceNotFound"), NOBODY))
 
 
 @pytest.mark.parametrize(("expires_at_s", "says_expired"), [(86_400.0, True), (4e9, False), (None, False)])
 def test_an_expired_sas_is_reported_with_its_date(expires_at_s: float | None, says_expired: bool) -> None:
     request = replace(ASKED, credential="SAS", sas_expires_at_s=expires_at_s)
-    error = told(answer(403, "AuthenticationFailed"), request)
+    error = reported(answer(403, "AuthenticationFailed"), request)
     assert type(error) is CredentialsError
     assert ("expired at 1970-01-02 00:00:00 UTC" in str(error)) is says_expired
 
@@ -137,7 +137,7 @@ def test_an_exception_of_a_login_has_a_class(error: Exception, cls: type[Streame
 def test_a_failure_of_the_client_has_another_class_if_there_was_an_answer(
     error: Exception, attempts: int | None, cls: type[StreamerError], says: str
 ) -> None:
-    found = told(error, attempts=attempts)
+    found = reported(error, attempts=attempts)
     assert type(found) is cls
     assert found.uri == "az://c/a"
     assert says in str(found)
@@ -145,5 +145,5 @@ def test_a_failure_of_the_client_has_another_class_if_there_was_an_answer(
 
 def test_an_account_without_a_host_is_named() -> None:
     for code, names_it in ((UNKNOWN_HOST, True), (None, False)):
-        error = told(ConnectError("There is no host 'acct.invalid'", code=code), attempts=None)
+        error = reported(ConnectError("There is no host 'acct.invalid'", code=code), attempts=None)
         assert ("no storage account 'acct'" in str(error)) is names_it

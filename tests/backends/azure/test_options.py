@@ -1,4 +1,4 @@
-"""What adlfs is told where the user left it open, who wins over whom, and what is refused."""
+"""What adlfs is reported where the user left it open, who wins over whom, and what is refused."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_host_the_user_gives_is_kept() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "environment", "told"),
+    ("given", "environment", "reported"),
     [
         ({"account_name": "account"}, {"connection_string": OTHER}, "account_name is 'account', and .* names 'other'"),
         ({"account_name": "account", "connection_string": OTHER}, {}, "account_name is 'account', and .* 'other'"),
@@ -86,9 +86,9 @@ def test_a_host_the_user_gives_is_kept() -> None:
         ({"account_name": "b"}, {"connection_string": f"{ENDPOINT};SharedAccessSignature=S"}, "names 'account'"),
     ],
 )
-def test_an_account_that_contradicts_the_connection_string_is_refused_regression(given, environment, told):
+def test_an_account_that_contradicts_the_connection_string_is_refused_regression(given, environment, reported):
     """adlfs read the connection string's, and the load succeeded with another account's tensors."""
-    with pytest.raises(OptionError, match=told):
+    with pytest.raises(OptionError, match=reported):
         filled("az://c/a", given, **environment)
 
 
@@ -122,7 +122,7 @@ def test_options_of_fsspecs_configuration_count(monkeypatch: pytest.MonkeyPatch)
 
 
 @each_row(
-    ("uri", "given", "told"),
+    ("uri", "given", "reported"),
     [
         ("az://c/a", {}, "AZURE_STORAGE_ACCOUNT_NAME"),
         ("az://c/a?sig=CANARY", {}, "AZURE_STORAGE_ACCOUNT_NAME"),
@@ -135,8 +135,8 @@ def test_options_of_fsspecs_configuration_count(monkeypatch: pytest.MonkeyPatch)
         (f"{HTTPS}?sig=CANARY", {"connection_string": "AccountKey=CANARY"}, "Give one"),
     ],
 )
-def test_some_options_are_refused(uri: str, given: dict[str, Any], told: str) -> None:
-    with pytest.raises(OptionError, match=told) as caught:
+def test_some_options_are_refused(uri: str, given: dict[str, Any], reported: str) -> None:
+    with pytest.raises(OptionError, match=reported) as caught:
         filled(uri, given)
     assert "CANARY" not in str(caught.value)
 

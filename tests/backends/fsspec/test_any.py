@@ -128,10 +128,10 @@ def test_a_file_holds_no_files(memory: MemoryFileSystem) -> None:
     assert store.find(store.root) == []
 
 
-@pytest.mark.parametrize(("uri", "told"), [("memory://absent", "no such file"), ("memory://models", "a folder")])
-def test_what_is_no_file_is_not_found(memory: MemoryFileSystem, uri: str, told: str) -> None:
+@pytest.mark.parametrize(("uri", "reported"), [("memory://absent", "no such file"), ("memory://models", "a folder")])
+def test_what_is_no_file_is_not_found(memory: MemoryFileSystem, uri: str, reported: str) -> None:
     store = opened(uri)
-    with pytest.raises(ObjectNotFoundError, match=told) as caught:
+    with pytest.raises(ObjectNotFoundError, match=reported) as caught:
         store.info(store.root)
     assert caught.value.uri == uri
 

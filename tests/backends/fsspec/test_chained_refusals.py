@@ -1,4 +1,4 @@
-"""What a server at the end of a chain refuses is told as its answer, also where its URL has a query."""
+"""What a server at the end of a chain refuses is reported as its answer, also where its URL has a query."""
 
 from __future__ import annotations
 
@@ -94,10 +94,10 @@ def assert_right(tensors):
 @pytest.mark.parametrize("cache", CACHES)
 def test_a_full_disk_is_gone_around_with_one_warning(file, tiny, cache):
     options = {cache: {"cache_storage": str(tiny), "skip_instance_cache": True}}
-    with pytest.warns(RuntimeWarning, match="has no room") as told:
+    with pytest.warns(RuntimeWarning, match="has no room") as reported:
         assert_right(streamer.load(f"{cache}::file://{file}", storage_options=options))
-    assert len(told) == 1
-    assert str(tiny) in str(told[0].message)
+    assert len(reported) == 1
+    assert str(tiny) in str(reported[0].message)
     assert sum(path.stat().st_size for path in tiny.rglob("*") if path.name != "cache") == 0  # no half file
 
 
@@ -115,10 +115,10 @@ LIMITED = """
 import json, resource, sys, warnings
 import streamer
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[3]), -1))
-with warnings.catch_warnings(record=True) as told:
+with warnings.catch_warnings(record=True) as reported:
     warnings.simplefilter("always")
     tensors = streamer.load(sys.argv[1], storage_options=json.loads(sys.argv[2]), framework="np", progress=False)
-print(json.dumps({"sum": float(tensors["weight"].sum(dtype="f8")), "told": [str(each.message) for each in told]}))
+print(json.dumps({"sum": float(tensors["weight"].sum(dtype="f8")), "reported": [str(e.message) for e in reported]}))
 """
 
 
@@ -133,9 +133,9 @@ def test_a_file_that_may_not_grow_is_gone_around_too(file, tmp_path, cache):
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert told["sum"] == float(WEIGHT["weight"].double().sum())
-    assert ["EFBIG" in message for message in told["told"]] == [True]
+    reported = json.loads(done.stdout)
+    assert reported["sum"] == float(WEIGHT["weight"].double().sum())
+    assert ["EFBIG" in message for message in reported["reported"]] == [True]
 
 
 def test_a_download_that_dies_leaves_nothing_in_the_cache(file, tmp_path, monkeypatch):

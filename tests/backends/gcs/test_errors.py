@@ -61,9 +61,11 @@ def test_a_malformed_reason_is_not_shown(reason: Any) -> None:
     assert Answer(403, document(reason)).reason is None
 
 
-@pytest.mark.parametrize("told", [None, {}, {"error": "text"}, {"error": {"errors": []}}, {"error": {"errors": "x"}}])
-def test_an_answer_without_a_reason_is_accepted(told: Any) -> None:
-    assert refusal(Answer(403, told), KNOWN, "gs://bucket/key").code is None
+@pytest.mark.parametrize(
+    "reported", [None, {}, {"error": "text"}, {"error": {"errors": []}}, {"error": {"errors": "x"}}]
+)
+def test_an_answer_without_a_reason_is_accepted(reported: Any) -> None:
+    assert refusal(Answer(403, reported), KNOWN, "gs://bucket/key").code is None
 
 
 @each_row(

@@ -412,7 +412,7 @@ def test_a_mistyped_option_is_refused(hub_server):
 
 
 def test_a_web_server_that_is_no_hub_is_reported_regression(tmp_path, monkeypatch):
-    """It was told as a missing file, with advice about index pages."""
+    """It was reported as a missing file, with advice about index pages."""
     with ScriptedServer(b"", lambda _, answer: answer.become(404, b"<html>", Content_Type="text/html")) as server:
         monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.port}")
         for revision in ("", "@" + "a" * 40):

@@ -202,7 +202,7 @@ def test_names_that_need_quoting_are_listed_and_read(http_server):
         assert urllib.request.urlopen(source.url).read() == name.encode()
 
 
-# --- what is told -----------------------------------------------------------------------------------------------------
+# --- what is reported ------------------------------------------------------------------------------------------------
 
 
 def test_info_has_size_and_etag_and_the_source_sends_no_more_requests(http_server):
@@ -218,10 +218,13 @@ def test_info_has_size_and_etag_and_the_source_sends_no_more_requests(http_serve
 
 def test_without_an_etag_the_modification_time_is_the_version(two_servers):
     first, _ = two_servers
-    told = "Wed, 21 Oct 2015 07:28:00 GMT"
-    first.script = lambda request, answer: (answer.headers.pop("ETag"), answer.headers.update({"Last-Modified": told}))
+    reported = "Wed, 21 Oct 2015 07:28:00 GMT"
+    first.script = lambda request, answer: (
+        answer.headers.pop("ETag"),
+        answer.headers.update({"Last-Modified": reported}),
+    )
     source = source_of(first.url)
-    assert (source.version, source.version_header) == (told, "Last-Modified")
+    assert (source.version, source.version_header) == (reported, "Last-Modified")
 
 
 def test_without_etag_and_modification_time_no_version_is_pinned(two_servers):

@@ -146,12 +146,12 @@ def answer(status: int, code: str, *, region: str | None = None, header: str | N
     ],
 )
 def test_an_answer_of_s3_has_a_class_and_its_facts(status: int, code: str, cls: type[StorageError]) -> None:
-    told = storage_error(answer(status, code), "s3://bucket/key", "bucket")
-    assert isinstance(told, StorageError)
-    assert type(told) is cls
-    assert (told.status, told.code, told.request_id) == (status, None if code.isdigit() else code, "REQ1")
-    assert (told.uri, told.attempts) == ("s3://bucket/key", 3)
-    assert "CANARY" not in str(told)
+    reported = storage_error(answer(status, code), "s3://bucket/key", "bucket")
+    assert isinstance(reported, StorageError)
+    assert type(reported) is cls
+    assert (reported.status, reported.code, reported.request_id) == (status, None if code.isdigit() else code, "REQ1")
+    assert (reported.uri, reported.attempts) == ("s3://bucket/key", 3)
+    assert "CANARY" not in str(reported)
 
 
 @pytest.mark.parametrize(
@@ -163,14 +163,14 @@ def test_an_answer_of_s3_has_a_class_and_its_facts(status: int, code: str, cls: 
     ],
 )
 def test_a_bucket_in_another_region_is_named_with_the_option_to_set(error: ClientError) -> None:
-    told = storage_error(error, "s3://bucket/key", "bucket")
-    assert isinstance(told, RedirectError)
-    assert "storage_options={'client_kwargs': {'region_name': 'eu-west-1'}}" in str(told)
+    reported = storage_error(error, "s3://bucket/key", "bucket")
+    assert isinstance(reported, RedirectError)
+    assert "storage_options={'client_kwargs': {'region_name': 'eu-west-1'}}" in str(reported)
 
 
 def test_a_malformed_region_is_not_repeated() -> None:
-    told = storage_error(answer(301, "301", header="eu-west-1'}} and pay {'"), "s3://bucket/key", "bucket")
-    assert "pay" not in str(told)
+    reported = storage_error(answer(301, "301", header="eu-west-1'}} and pay {'"), "s3://bucket/key", "bucket")
+    assert "pay" not in str(reported)
 
 
 def test_the_region_of_an_ordinary_refusal_is_no_redirect() -> None:
@@ -202,10 +202,10 @@ def test_the_region_of_an_ordinary_refusal_is_no_redirect() -> None:
     ],
 )
 def test_an_exception_of_botocore_has_a_class(error: Exception, cls: type[StreamerError]) -> None:
-    told = storage_error(error, "s3://bucket/key", "bucket")
-    assert type(told) is cls
-    assert told.uri == "s3://bucket/key"
-    assert "CANARY" not in str(told)
+    reported = storage_error(error, "s3://bucket/key", "bucket")
+    assert type(reported) is cls
+    assert reported.uri == "s3://bucket/key"
+    assert "CANARY" not in str(reported)
 
 
 @pytest.mark.parametrize(
@@ -234,9 +234,9 @@ def test_the_answer_to_a_head_has_no_code_of_its_own(error: Any, code: str | Non
     ],
 )
 def test_what_fails_while_keys_are_fetched_is_about_the_keys_regression(cause, cls, words):
-    """A role that may not be assumed was told as a refusal of the bucket, a broken process as wrong options."""
+    """A role that may not be assumed was reported as a refusal of the bucket, a broken process as wrong options."""
     error = LoginError()
     error.__cause__ = cause
-    told = storage_error(error, "s3://bucket/key", "bucket")
-    assert type(told) is cls
-    assert words in told.message
+    reported = storage_error(error, "s3://bucket/key", "bucket")
+    assert type(reported) is cls
+    assert words in reported.message

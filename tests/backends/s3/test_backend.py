@@ -387,7 +387,7 @@ def _info(store: S3Store) -> ObjectInfo:
 
 
 def test_what_is_written_is_no_form(s3_server: SeaweedServer) -> None:
-    """libcurl says of an upload that it is one, unless it is told otherwise."""
+    """libcurl says of an upload that it is one, unless it is reported otherwise."""
     opened(s3_server, "s3://private/written").write("private/written/file", b"{}")
     kept = s3_server.client().head_object(Bucket="private", Key="written/file")
     assert kept["ContentType"] == "application/octet-stream"

@@ -1,4 +1,4 @@
-"""What the S3 client is told where the user said nothing, and that it is told nothing else."""
+"""What the S3 client is reported where the user said nothing, and that it is reported nothing else."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_the_session_of_the_user_does_not_switch_the_check_off_regression() -> N
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "reported"),
     [
         ({"client_kwargs": {"verify": False}}, "always verified"),
         ({"endpoint_url": "http://user:CANARY@host"}, "endpoint_url"),
@@ -140,8 +140,8 @@ def test_the_session_of_the_user_does_not_switch_the_check_off_regression() -> N
         ({"asynchronous": True}, "asynchronous"),
     ],
 )
-def test_some_options_are_refused(options: dict[str, Any], told: str) -> None:
-    with pytest.raises(OptionError, match=told) as caught:
+def test_some_options_are_refused(options: dict[str, Any], reported: str) -> None:
+    with pytest.raises(OptionError, match=reported) as caught:
         filled_options(options, {})
     assert "CANARY" not in str(caught.value)
 
@@ -191,15 +191,15 @@ def test_an_endpoint_or_region_with_a_space_around_it_is_reported_regression(nam
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "reported"),
     [
         ({"endpoint_url": "http://127.0.0.1:9000 "}, "endpoint_url has a space"),
         ({"client_kwargs": {"region_name": "us-east-1\n"}}, r"client_kwargs\['region_name'\] has a space"),
         ({"config_kwargs": {"region_name": "us-east-1\n"}}, r"config_kwargs\['region_name'\] has a space"),
     ],
 )
-def test_an_option_with_a_space_around_it_is_reported_regression(options: dict[str, Any], told: str) -> None:
-    with pytest.raises(OptionError, match=told):
+def test_an_option_with_a_space_around_it_is_reported_regression(options: dict[str, Any], reported: str) -> None:
+    with pytest.raises(OptionError, match=reported):
         filled_options(options, {})
 
 

@@ -1,4 +1,4 @@
-"""Headers are parsed as they arrive; what is told does not depend on which came first."""
+"""Headers are parsed as they arrive; what is reported does not depend on which came first."""
 
 import fsspec
 import pytest

@@ -67,8 +67,8 @@ def test_a_pull_writes_behind_the_link_and_nowhere_else_regression(sidecar: Side
     assert not sidecar.home.exists()
     assert pull(model, sidecar.linked / "new")["read_bytes"] == 0
     (model / "vae" / "config.json").unlink()
-    told = pull(model, sidecar.linked / "new")
-    assert told["removed"] == ["vae/config.json"], told
+    reported = pull(model, sidecar.linked / "new")
+    assert reported["removed"] == ["vae/config.json"], reported
     assert visible(sidecar.there / "new") == visible(model)
     assert streamer.load(sidecar.linked / "new")["a"].equal(TENSORS["a"])
 
@@ -76,8 +76,8 @@ def test_a_pull_writes_behind_the_link_and_nowhere_else_regression(sidecar: Side
 def test_a_folder_of_the_same_path_at_home_is_another_one_regression(sidecar: Sidecar, model: Path) -> None:
     assert pull(model, sidecar.linked)["exit_code"] == 0
     sidecar.home.mkdir()
-    told = pull(sidecar.linked, sidecar.home)
-    assert told["exit_code"] == 0, told
+    reported = pull(sidecar.linked, sidecar.home)
+    assert reported["exit_code"] == 0, reported
     assert visible(sidecar.home) == visible(model)
 
 

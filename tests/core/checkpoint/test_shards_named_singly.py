@@ -179,7 +179,7 @@ def test_a_page_of_two_lengths_is_refused_regression() -> None:
 
 
 def test_what_an_answer_leaves_on_its_connection_is_met_on_another_regression() -> None:
-    """It was told as a wrong URL."""
+    """It was reported as a wrong URL."""
     late = threading.Event()
 
     def leave(request: Request, answer: Answer) -> None:

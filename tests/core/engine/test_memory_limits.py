@@ -222,10 +222,10 @@ def test_two_loads_at_once_that_a_container_cannot_hold_do_not_kill_it_regressio
 ) -> None:
     """Each looked at what was free before the other had taken its part."""
     path = sparse(tmp_path / "half.safetensors", {f"t{number}": 50 * MIB for number in range(4)})
-    told = in_container(container, path, code=TWO_THREADS).splitlines()
-    assert len(told) == 2
-    assert "4" in told
-    assert "need 210 MB of memory, and this process can get" in "".join(told)
+    reported = in_container(container, path, code=TWO_THREADS).splitlines()
+    assert len(reported) == 2
+    assert "4" in reported
+    assert "need 210 MB of memory, and this process can get" in "".join(reported)
 
 
 def test_the_pages_of_files_that_a_container_caches_count_as_free(container: Path, tmp_path: Path) -> None:

@@ -67,31 +67,31 @@ def run_read(tmp_path, url, options, ends, *, keeps, hosts):
 
 def test_a_name_that_does_not_exist_is_final_at_once(tmp_path):
     with NameServer({}) as names:
-        told = read(tmp_path, "http://storage.test/object")
-    assert (told["kind"], told["attempts"]) == ("ConnectError", 1)
-    assert "storage.test" in told["text"]
-    assert "Check the host's name" in told["text"]
-    assert told["elapsed_s"] < 2
+        reported = read(tmp_path, "http://storage.test/object")
+    assert (reported["kind"], reported["attempts"]) == ("ConnectError", 1)
+    assert "storage.test" in reported["text"]
+    assert "Check the host's name" in reported["text"]
+    assert reported["elapsed_s"] < 2
     assert names.asked["storage.test"] >= 2  # libcurl's question and ours
 
 
 @pytest.mark.parametrize("answer", [SERVFAIL, SILENCE], ids=["servfail", "silence"])
 def test_a_name_server_that_fails_is_asked_again(tmp_path, answer):
     with NameServer({"storage.test": answer}) as names:
-        told = read(tmp_path, "http://storage.test/object", max_attempts=3)
-    assert (told["kind"], told["attempts"]) == ("ConnectError", 3)
-    assert told["retries"] >= 2
+        reported = read(tmp_path, "http://storage.test/object", max_attempts=3)
+    assert (reported["kind"], reported["attempts"]) == ("ConnectError", 3)
+    assert reported["retries"] >= 2
     assert names.asked["storage.test"] >= 3
 
 
 def test_a_dead_address_of_a_name_is_passed_over(tmp_path):
     with NameServer({}), ScriptedServer(DATA) as server:  # on 127.0.0.1 alone
         url = server.url.replace("127.0.0.1", "storage.test")
-        told = read(tmp_path, url, "127.0.0.2 storage.test\n127.0.0.1 storage.test\n", times=10)
-        assert told["crcs"] == [zlib.crc32(DATA)] * 10  # whichever of the two comes first
-        assert told["retries"] == 0
-        told = read(tmp_path, url, "127.0.0.2 storage.test\n", max_attempts=2)
-        assert (told["kind"], told["attempts"]) == ("ConnectError", 2)  # the dead one alone
+        reported = read(tmp_path, url, "127.0.0.2 storage.test\n127.0.0.1 storage.test\n", times=10)
+        assert reported["crcs"] == [zlib.crc32(DATA)] * 10  # whichever of the two comes first
+        assert reported["retries"] == 0
+        reported = read(tmp_path, url, "127.0.0.2 storage.test\n", max_attempts=2)
+        assert (reported["kind"], reported["attempts"]) == ("ConnectError", 2)  # the dead one alone
 
 
 def test_loads_are_spread_over_the_addresses_of_a_name(tmp_path):
@@ -101,8 +101,8 @@ def test_loads_are_spread_over_the_addresses_of_a_name(tmp_path):
         ScriptedServer(DATA, address=("127.0.0.2", first.port)) as second,
     ):
         url = first.url.replace("127.0.0.1", "storage.test")
-        told = read(tmp_path, url, "127.0.0.1 storage.test\n127.0.0.2 storage.test\n", times=20)
-        assert told["crcs"] == [zlib.crc32(DATA)] * 20
+        reported = read(tmp_path, url, "127.0.0.1 storage.test\n127.0.0.2 storage.test\n", times=20)
+        assert reported["crcs"] == [zlib.crc32(DATA)] * 20
         assert first.requests
         assert second.requests
 
@@ -112,9 +112,9 @@ def read_twice(tmp_path, server, **options):
     url = server.url.replace("127.0.0.1", "storage.test")
     given = {"block_bytes": 64 << 10, "http_reactors": 1, "http_in_flight": 8, **options}
     hosts = "127.0.0.1 storage.test\n127.0.0.2 storage.test\n"
-    told = run_read(tmp_path, url, given, [100, len(DATA)], keeps=True, hosts=hosts)
-    assert told["crcs"] == [zlib.crc32(DATA[:100]), zlib.crc32(DATA)]
-    return told
+    reported = run_read(tmp_path, url, given, [100, len(DATA)], keeps=True, hosts=hosts)
+    assert reported["crcs"] == [zlib.crc32(DATA[:100]), zlib.crc32(DATA)]
+    return reported
 
 
 def test_the_requests_of_one_loop_are_spread_over_the_addresses_of_a_name(tmp_path):
@@ -153,9 +153,9 @@ def test_a_retry_resolves_the_name_again(tmp_path):
                 answer.sent_bytes = 1000
 
         first.script = move
-        told = read(tmp_path, first.url.replace("127.0.0.1", "storage.test"), "127.0.0.1 storage.test\n")
-        assert told["crcs"] == [zlib.crc32(DATA)]
-        assert told["retries"] == 1
+        reported = read(tmp_path, first.url.replace("127.0.0.1", "storage.test"), "127.0.0.1 storage.test\n")
+        assert reported["crcs"] == [zlib.crc32(DATA)]
+        assert reported["retries"] == 1
         assert second.requests[0].begin == 1000
 
 
@@ -183,9 +183,9 @@ def load(tmp_path, url, hosts="", **options):
 
 def test_an_nfs_server_whose_name_does_not_exist_is_final_at_once(tmp_path):
     with NameServer({}) as names:
-        told = load(tmp_path, "nfs://filer.test/export/m.safetensors")
-    assert (told["kind"], told["attempts"]) == ("ConnectError", 1)
-    assert "Check the host's name" in told["text"]
+        reported = load(tmp_path, "nfs://filer.test/export/m.safetensors")
+    assert (reported["kind"], reported["attempts"]) == ("ConnectError", 1)
+    assert "Check the host's name" in reported["text"]
     assert names.asked["filer.test"] >= 1
 
 
@@ -208,10 +208,10 @@ MOST_LOOK_UPS = dict.fromkeys(LOOK_UPS, 3) | {"chain": 4}
 def test_a_host_that_does_not_exist_is_called_that_at_once(tmp_path, storage):
     url, options = LOOK_UPS[storage]
     with NameServer({}) as names:
-        told = load(tmp_path, url, **options)
-    assert told["kind"] == "ConnectError"
-    assert "There is no host 'storage.test': its name stands for no address (EAI_NONAME)" in told["text"]
-    assert told["attempts"] == 1
+        reported = load(tmp_path, url, **options)
+    assert reported["kind"] == "ConnectError"
+    assert "There is no host 'storage.test': its name stands for no address (EAI_NONAME)" in reported["text"]
+    assert reported["attempts"] == 1
     assert names.asked["storage.test"] <= 2 * MOST_LOOK_UPS[storage]  # for addresses of IPv4 and IPv6
 
 
@@ -219,20 +219,20 @@ def test_a_host_that_does_not_exist_is_called_that_at_once(tmp_path, storage):
 def test_a_host_whose_name_server_fails_may_exist_and_is_asked_for_again(tmp_path, storage):
     url, options = LOOK_UPS[storage]
     with NameServer({"storage.test": SERVFAIL}) as names:
-        told = load(tmp_path, url, **options)
-    assert told["kind"] == "ConnectError"
-    assert "There is no host" not in told["text"]
+        reported = load(tmp_path, url, **options)
+    assert reported["kind"] == "ConnectError"
+    assert "There is no host" not in reported["text"]
     assert names.asked["storage.test"] >= 3
 
 
 @pytest.mark.parametrize("answer", [SERVFAIL, SILENCE], ids=["servfail", "silence"])
 def test_the_name_of_an_nfs_server_is_asked_for_again_where_the_name_server_fails(tmp_path, answer):
     with NameServer({"filer.test": answer}) as names:
-        told = load(tmp_path, "nfs://filer.test/export/m.safetensors")
-    assert told["kind"] == "ConnectError"
-    assert told["attempts"] >= 3
+        reported = load(tmp_path, "nfs://filer.test/export/m.safetensors")
+    assert reported["kind"] == "ConnectError"
+    assert reported["attempts"] >= 3
     assert names.asked["filer.test"] >= 3
-    assert "cannot be resolved" in told["text"]
+    assert "cannot be resolved" in reported["text"]
 
 
 def test_a_load_from_an_nfs_server_survives_a_failure_of_the_name_server(tmp_path, nfs_server):
@@ -242,8 +242,8 @@ def test_a_load_from_an_nfs_server_survives_a_failure_of_the_name_server(tmp_pat
     with NameServer({"filer.test": SERVFAIL}) as names:
         # The first question fails; by the next one the name is known.
         names.on_question = lambda name: (tmp_path / "hosts").write_text("127.0.0.1 filer.test\n")
-        told = load(tmp_path, url)
-    assert told.get("sums") == {"w": 499500.0}, told
+        reported = load(tmp_path, url)
+    assert reported.get("sums") == {"w": 499500.0}, reported
     assert names.asked["filer.test"] >= 1
 
 

@@ -133,10 +133,10 @@ def loaded(path, os_error=0, **options):
 
 
 def test_direct_reads_take_a_ring_where_the_system_has_one(path):
-    told = loaded(path)
-    if not told["can_have"]:
+    reported = loaded(path)
+    if not reported["can_have"]:
         pytest.skip("NO IO_URING here, or a build without liburing: nothing of this was checked")
-    assert told == {"right": TENSORS, "can_have": True, "had": True, "rings_after": 0}
+    assert reported == {"right": TENSORS, "can_have": True, "had": True, "rings_after": 0}
 
 
 @pytest.mark.parametrize("os_error", [errno.EPERM, errno.ENOSYS, errno.ENOMEM])
@@ -148,13 +148,13 @@ def test_a_fuse_mount_that_answers_with_less_than_was_asked_for_is_read_without_
     """The kernel reads the rest for a ring into the wrong place, and calls the read complete."""
     try:
         with fuse_mount(tmp_path, path.read_bytes(), most_bytes=100 << 10) as mounted:
-            told = loaded(mounted)
+            reported = loaded(mounted)
     except OSError as error:
         pytest.skip(f"no right to mount a file system: {error}")
-    assert (told["right"], told["had"]) == (TENSORS, False)
+    assert (reported["right"], reported["had"]) == (TENSORS, False)
 
 
 @pytest.mark.parametrize("options", [{"io_uring": False}, {"direct_io": False}])
 def test_no_ring_is_made_without_need(path, options):
-    told = loaded(path, **options)
-    assert (told["right"], told["had"]) == (TENSORS, False)
+    reported = loaded(path, **options)
+    assert (reported["right"], reported["had"]) == (TENSORS, False)

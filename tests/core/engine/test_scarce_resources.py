@@ -86,16 +86,16 @@ LOAD = """
 
 @pytest.mark.parametrize("threads", [1, 16, 64])
 def test_many_shards_are_read_with_few_descriptors(shards, threads):
-    told = run(LOAD, str(shards), str(DESCRIPTORS), json.dumps({"file_threads": threads, "block_bytes": 65536}))
-    assert told == {"count": SHARDS, "right": True}
+    reported = run(LOAD, str(shards), str(DESCRIPTORS), json.dumps({"file_threads": threads, "block_bytes": 65536}))
+    assert reported == {"count": SHARDS, "right": True}
 
 
 @pytest.mark.server
 def test_many_requests_are_made_with_few_descriptors(http_server, shards):
     (http_server.root / "many").symlink_to(shards)
     many = {"http_in_flight": 64, "http_reactors": 3, "block_bytes": 65536}
-    told = run(LOAD, f"{http_server.http_url}/open/many/", str(DESCRIPTORS), json.dumps(many))
-    assert told == {"count": SHARDS, "right": True}
+    reported = run(LOAD, f"{http_server.http_url}/open/many/", str(DESCRIPTORS), json.dumps(many))
+    assert reported == {"count": SHARDS, "right": True}
 
 
 def test_no_descriptor_at_all_is_an_error_that_says_what_to_do(shards):
@@ -108,10 +108,10 @@ def test_no_descriptor_at_all_is_an_error_that_says_what_to_do(shards):
     except OSError:
         read(sys.argv[1], file_threads=4)
     """
-    told = run(script, str(shards / "m-00.safetensors"))
-    assert told["kind"] == "StorageError"
-    assert "EMFILE" in told["text"]
-    assert "ulimit -n" in told["text"]
+    reported = run(script, str(shards / "m-00.safetensors"))
+    assert reported["kind"] == "StorageError"
+    assert "EMFILE" in reported["text"]
+    assert "ulimit -n" in reported["text"]
 
 
 @pytest.fixture(scope="module")
@@ -131,10 +131,10 @@ def test_too_little_memory_is_an_error_that_says_what_to_do(large):
         errors(error)
     tell(count=len(tensors))
     """
-    told = run(script, str(large))
-    assert told["kind"] == "OutOfMemoryError"
-    assert "gives no memory for the next 8000000 bytes" in told["text"]
-    assert "memory_limit_bytes" in told["text"]
+    reported = run(script, str(large))
+    assert reported["kind"] == "OutOfMemoryError"
+    assert "gives no memory for the next 8000000 bytes" in reported["text"]
+    assert "memory_limit_bytes" in reported["text"]
 
 
 def test_a_consumer_that_lets_go_is_served_with_little_memory(large):
@@ -174,6 +174,6 @@ def test_too_few_threads_are_enough_and_none_is_an_error(shards):
     read(sys.argv[1], file_threads=64, block_bytes=65536)
     """
     assert run(script, str(shards / "m-00.safetensors"), "28") == {"items": [0]}  # three stacks of 8 MiB
-    told = run(script, str(shards / "m-00.safetensors"), "2")
-    assert told["kind"] == "OutOfMemoryError"
-    assert "memory_limit_bytes" in told["text"]
+    reported = run(script, str(shards / "m-00.safetensors"), "2")
+    assert reported["kind"] == "OutOfMemoryError"
+    assert "memory_limit_bytes" in reported["text"]

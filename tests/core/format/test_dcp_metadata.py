@@ -130,7 +130,7 @@ def tensor(properties=None, size=(2,), chunks=((0,), (2,))):
 
 
 @each_row(
-    ("changed", "told"),
+    ("changed", "reported"),
     [
         ({"state_dict_metadata": None}, "state_dict_metadata is of type NoneType"),
         ({"storage_data": []}, "storage_data is of type list"),
@@ -150,8 +150,8 @@ def tensor(properties=None, size=(2,), chunks=((0,), (2,))):
         ({"state_dict_metadata": {"w": Path.home}}, "in place of a TensorStorageMetadata"),
     ],
 )
-def test_what_is_not_as_torch_writes_it_is_refused(changed, told):
-    with pytest.raises(streamer.FormatError, match=told):
+def test_what_is_not_as_torch_writes_it_is_refused(changed, reported):
+    with pytest.raises(streamer.FormatError, match=reported):
         parsed(metadata(**changed))
 
 

@@ -24,7 +24,7 @@ def saved(value):
     return file.getvalue()
 
 
-def told(data, begin, size_bytes):
+def reported(data, begin, size_bytes):
     return stored_tensor(SavedArchive(data[:begin], data[begin + size_bytes :], len(data)))
 
 
@@ -37,7 +37,7 @@ def test_the_place_of_a_tensor_follows_from_the_bytes_around_it(name):
         tensor = torch.randint(0, 2, shape, dtype=torch.uint8).to(getattr(torch, TORCH_DTYPES[name]))
         data = saved(tensor)
         begin = begin_of_data(data[:4096])
-        found = told(data, begin, tensor.nbytes)
+        found = reported(data, begin, tensor.nbytes)
         assert found == StoredTensor(name, shape, begin)
         assert begin % 64 == 0
         if tensor.numel():
@@ -111,7 +111,7 @@ def test_a_wrong_place_is_noticed():
     tensor = torch.zeros(1000)
     data = saved(tensor)
     begin = begin_of_data(data)
-    assert told(data, begin - 64, tensor.nbytes) is None or told(data, begin - 64, tensor.nbytes).begin == begin
+    assert reported(data, begin - 64, tensor.nbytes) is None or reported(data, begin - 64, tensor.nbytes).begin == begin
     assert begin_of_data(data[: begin - 200]) is None
     assert begin_of_data(bytes(4096)) is None
 
@@ -125,7 +125,7 @@ def test_changed_bytes_give_only_what_torch_loads(changes):
     data = bytearray(SMALL)
     for position, value in changes:
         data[position] = value
-    found = told(bytes(data), BEGIN, 16)
+    found = reported(bytes(data), BEGIN, 16)
     if found is not None:
         try:
             loaded = torch.load(io.BytesIO(bytes(data)), weights_only=True)

@@ -301,7 +301,7 @@ def test_a_library_that_cannot_be_imported_with_a_blank_variable_is_reported(tmp
         "except streamer.PluginError as error:\n    print(error)"
     )
     environment = {**os.environ, "HF_HUB_DOWNLOAD_TIMEOUT": ""}
-    told = subprocess.run(
+    reported = subprocess.run(
         [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True, cwd=tmp_path
     ).stdout
-    assert "unset HF_HUB_DOWNLOAD_TIMEOUT" in told
+    assert "unset HF_HUB_DOWNLOAD_TIMEOUT" in reported

@@ -55,10 +55,10 @@ def test_a_container_with_a_namespace_sees_its_limits_at_the_top(groups: Path) -
 
 
 def test_swap_is_what_the_kernel_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = tmp_path / "meminfo"
-    monkeypatch.setattr(machine, "MEMORY", told)
+    reported = tmp_path / "meminfo"
+    monkeypatch.setattr(machine, "MEMORY", reported)
     for text, size in (("MemTotal: 9 kB\nSwapTotal:       2048 kB\nSwapFree: 1 kB\n", 2 << 20), ("no such line", 0)):
-        told.write_text(text)
+        reported.write_text(text)
         machine.swap_bytes.cache_clear()
         assert machine.swap_bytes() == size
     machine.swap_bytes.cache_clear()
@@ -119,9 +119,9 @@ MIB = 1 << 20
 
 @pytest.fixture
 def meminfo(groups: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    told = groups / "meminfo"
-    told.write_text(MEMINFO)
-    monkeypatch.setattr(machine, "MEMORY", told)
+    reported = groups / "meminfo"
+    reported.write_text(MEMINFO)
+    monkeypatch.setattr(machine, "MEMORY", reported)
     return groups
 
 

@@ -35,7 +35,7 @@ def lookup_of(server, proxy=""):
     return _native.Lookup(server.encode(), proxy)
 
 
-def told(*answers):
+def answering(*answers):
     """A question that is answered so, one after the other; the last for ever."""
     left = list(answers)
     asked = []
@@ -58,8 +58,8 @@ def refused(message="refused"):
 
 def test_a_server_that_answered_is_asked_again(server):
     patience = OutageWaits(10)
-    ask(patience, server, told("first"))
-    question = told(refused(), refused(), "second")
+    ask(patience, server, answering("first"))
+    question = answering(refused(), refused(), "second")
     assert ask(patience, server, question) == "second"
     assert len(question.asked) == 3
     assert (patience.outages, patience.probes) == (1, 2)
@@ -71,12 +71,12 @@ def test_a_failure_while_others_are_answered_is_no_outage_regression(server):
 
     def question():
         if len(asked) < 3:
-            asked.append(ask(patience, server, told("another")))
+            asked.append(ask(patience, server, answering("another")))
             raise HttpStatusError("busy", status=503)
         return "at last"
 
     asked = []
-    ask(patience, server, told("first"))
+    ask(patience, server, answering("first"))
     assert ask(patience, server, question) == "at last"
     assert len(asked) == 3
     assert (patience.outages, patience.probes) == (0, 0)
@@ -84,8 +84,8 @@ def test_a_failure_while_others_are_answered_is_no_outage_regression(server):
 
 def test_a_single_failed_request_is_no_outage(server):
     patience = OutageWaits(10)
-    ask(patience, server, told("first"))
-    assert ask(patience, server, told(ConnectError("refused"), ConnectError("refused"), "second")) == "second"
+    ask(patience, server, answering("first"))
+    assert ask(patience, server, answering(ConnectError("refused"), ConnectError("refused"), "second")) == "second"
     assert (patience.outages, patience.probes) == (0, 0)
 
 
@@ -96,7 +96,7 @@ def test_all_lookups_and_reads_share_an_outage_and_a_probe_is_brief(server):
             raise refused()
 
     limits = []
-    ask(OutageWaits(10), server, told("first"))
+    ask(OutageWaits(10), server, answering("first"))
     kept = lookup_of(server)
     with pytest.raises(ConnectError):
         ask(OutageWaits(0), server, question)
@@ -110,7 +110,7 @@ def test_all_lookups_and_reads_share_an_outage_and_a_probe_is_brief(server):
 
 def test_a_failure_while_others_are_answered_is_waited_for_no_longer_than_any_other(server):
     def question():
-        ask(patience, server, told("another"))
+        ask(patience, server, answering("another"))
         raise HttpStatusError("busy", status=503)
 
     patience = OutageWaits(0.5)
@@ -120,7 +120,7 @@ def test_a_failure_while_others_are_answered_is_waited_for_no_longer_than_any_ot
 
 
 def test_a_server_that_never_answered_is_not_waited_for(server):
-    question = told(refused(), "late")
+    question = answering(refused(), "late")
     with pytest.raises(ConnectError):
         ask(OutageWaits(10), server, question)
     assert len(question.asked) == 1
@@ -128,7 +128,7 @@ def test_a_server_that_never_answered_is_not_waited_for(server):
 
 @pytest.mark.parametrize("status", [429, 502, 503, 504])
 def test_a_status_that_asks_for_patience_is_an_answer(server, status):
-    assert ask(OutageWaits(10), server, told(HttpStatusError("busy", status=status), "well")) == "well"
+    assert ask(OutageWaits(10), server, answering(HttpStatusError("busy", status=status), "well")) == "well"
 
 
 @pytest.mark.parametrize(
@@ -141,8 +141,8 @@ def test_a_status_that_asks_for_patience_is_an_answer(server, status):
 )
 def test_what_will_not_pass_is_raised_at_once(server, final):
     patience = OutageWaits(10)
-    ask(patience, server, told("first"))
-    question = told(final, "never")
+    ask(patience, server, answering("first"))
+    question = answering(final, "never")
     with pytest.raises(type(final)):
         ask(patience, server, question)
     assert len(question.asked) == 1
@@ -153,9 +153,9 @@ def test_what_will_not_pass_is_raised_at_once(server, final):
 def test_failures_of_single_requests_are_repeated_for_a_shorter_time(server, status, monkeypatch):
     monkeypatch.setattr(server_outages, "LIMIT_OF_ONE_REQUEST_S", 0.1)
     patience = OutageWaits(60)
-    assert ask(patience, server, told(HttpStatusError("broken", status=status), "well")) == "well"
+    assert ask(patience, server, answering(HttpStatusError("broken", status=status), "well")) == "well"
     with pytest.raises(HttpStatusError):
-        ask(patience, server, told(HttpStatusError("broken", status=status)))
+        ask(patience, server, answering(HttpStatusError("broken", status=status)))
 
 
 @pytest.mark.parametrize("status", [408, 500])
@@ -163,24 +163,24 @@ def test_a_single_failing_object_is_no_outage_regression(server, status, monkeyp
     """The error told how long the server had been failing, and advised to wait."""
     monkeypatch.setattr(server_outages, "LIMIT_OF_ONE_REQUEST_S", 0.1)
     patience = OutageWaits(60)
-    ask(patience, server, told("well"))
+    ask(patience, server, answering("well"))
     with pytest.raises(HttpStatusError, match="alone: it answers other requests") as caught:
-        ask(patience, server, told(HttpStatusError("broken", status=status, hint="Wait")))
+        ask(patience, server, answering(HttpStatusError("broken", status=status, hint="Wait")))
     assert "has been failing" not in str(caught.value)
     assert "Check this object" in caught.value.hint
 
 
 def test_a_server_that_answered_by_another_route_is_not_waited_for_regression(server):
     """A wrong proxy was waited for two minutes, though the server had answered directly."""
-    ask(OutageWaits(10), server, told("well"))
-    question = told(refused())
+    ask(OutageWaits(10), server, answering("well"))
+    question = answering(refused())
     with pytest.raises(ConnectError):
         ask(OutageWaits(10), server, question, "http://proxy.test:3128")
     assert len(question.asked) == 1
 
 
 def test_a_refusal_of_the_proxy_is_no_answer_of_the_server_regression(server):
-    question = told(refusal_of_proxy(503).error(None, status=503))
+    question = answering(refusal_of_proxy(503).error(None, status=503))
     with pytest.raises(HttpStatusError, match="proxy"):
         ask(OutageWaits(10), server, question)
     assert len(question.asked) == 1
@@ -188,7 +188,7 @@ def test_a_refusal_of_the_proxy_is_no_answer_of_the_server_regression(server):
 
 def test_questions_that_wait_at_a_time_count_once(server):
     patience, count = OutageWaits(60), 8
-    ask(patience, server, told("first"))
+    ask(patience, server, answering("first"))
     began, is_back = time.monotonic(), threading.Event()
 
     def question():
@@ -209,7 +209,7 @@ def test_questions_that_wait_at_a_time_count_once(server):
 def test_a_server_is_left_alone_for_as_long_as_it_asks(server):
     busy = HttpStatusError("busy", status=429)
     busy.retry_after_s = 0.3
-    question = told(busy, "well")
+    question = answering(busy, "well")
     began = time.monotonic()
     assert ask(OutageWaits(60), server, question) == "well"
     assert time.monotonic() - began >= 0.3
@@ -220,7 +220,7 @@ def test_a_server_that_asks_for_more_time_than_there_is_ends_the_wait_at_once(se
     busy.retry_after_s = 61
     began = time.monotonic()
     with pytest.raises(HttpStatusError, match=r"busy; .* it asks for a pause of 61 s"):
-        ask(OutageWaits(60), server, told(busy, "never asked for"))
+        ask(OutageWaits(60), server, answering(busy, "never asked for"))
     assert time.monotonic() - began < 10
 
 
@@ -255,17 +255,17 @@ def test_the_history_names_a_server_with_an_endless_answer(server):
 
 def test_the_answer_that_there_is_nothing_ends_an_outage(server):
     patience = OutageWaits(10)
-    ask(patience, server, told("first"))
+    ask(patience, server, answering("first"))
     with pytest.raises(ObjectNotFoundError):
-        ask(patience, server, told(refused(), ObjectNotFoundError("absent", status=404)))
+        ask(patience, server, answering(refused(), ObjectNotFoundError("absent", status=404)))
     assert lookup_of(server).outage is None
 
 
 def test_the_error_after_the_last_attempt_has_the_first_and_the_last_failure(server):
     patience = OutageWaits(0.2)
-    ask(patience, server, told("first"))
+    ask(patience, server, answering("first"))
     with pytest.raises(ConnectError) as caught:
-        ask(patience, server, told(refused("broken off"), refused()))
+        ask(patience, server, answering(refused("broken off"), refused()))
     assert caught.value.message.startswith(f"refused; {server} has been failing for 0.")
     assert caught.value.message.endswith("; at first: broken off")
     assert caught.value.attempts > 2
@@ -273,7 +273,7 @@ def test_the_error_after_the_last_attempt_has_the_first_and_the_last_failure(ser
 
 def test_threads_send_one_probe_together(server):
     patience, together = OutageWaits(10), threading.Barrier(8)
-    ask(patience, server, told("first"))
+    ask(patience, server, answering("first"))
     most, now, guard = [0], [0], threading.Lock()
     is_back = threading.Event()
 
@@ -303,12 +303,12 @@ def test_threads_send_one_probe_together(server):
 
 def test_an_end_lets_everybody_go(server):
     patience = OutageWaits(60)
-    ask(patience, server, told("first"))
+    ask(patience, server, answering("first"))
     ended = threading.Event()
 
     def wait():
         with pytest.raises(ConnectError):
-            ask(patience, server, told(refused()))
+            ask(patience, server, answering(refused()))
         ended.set()
 
     thread = threading.Thread(target=wait)
@@ -321,14 +321,14 @@ def test_an_end_lets_everybody_go(server):
 
 def test_an_interrupted_probe_leaves_the_turn_to_others(server):
     patience = OutageWaits(10)
-    ask(patience, server, told("first"))
+    ask(patience, server, answering("first"))
     with pytest.raises(KeyboardInterrupt):
-        ask(patience, server, told(refused(), KeyboardInterrupt()))
-    assert ask(patience, server, told("second")) == "second"
+        ask(patience, server, answering(refused(), KeyboardInterrupt()))
+    assert ask(patience, server, answering("second")) == "second"
 
 
 def test_a_child_knows_nothing_of_its_parents_outages(server):
-    ask(OutageWaits(1), server, told("first"))
+    ask(OutageWaits(1), server, answering("first"))
     child = os.fork()
     if child == 0:
         os._exit(1 if lookup_of(server).has_server_answered else 0)

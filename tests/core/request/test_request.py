@@ -38,8 +38,8 @@ def test_the_signature_of_a_public_function_names_every_field(face):
 
 def test_a_type_checker_knows_every_field_by_its_type():
     checked = {**_arguments.LoadArguments.__annotations__, **_arguments.RequestArguments.__annotations__}
-    told = {name: getattr(each, "__forward_arg__", each) for name, each in checked.items()}
-    assert told == {name: each.type for name, each in FIELDS.items() if name != "uri"}
+    reported = {name: getattr(each, "__forward_arg__", each) for name, each in checked.items()}
+    assert reported == {name: each.type for name, each in FIELDS.items() if name != "uri"}
 
 
 def test_every_field_is_described_at_load():

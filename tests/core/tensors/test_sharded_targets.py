@@ -37,8 +37,8 @@ def loaded(cases: list[str], processes: int, folder: Path) -> dict[str, list[dic
     environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
-    told: dict[str, list[dict[str, Any]]] = json.loads(done.stdout)
-    return told
+    reported: dict[str, list[dict[str, Any]]] = json.loads(done.stdout)
+    return reported
 
 
 @pytest.fixture(scope="module")

@@ -56,9 +56,12 @@ def flip(path: Path, position: int) -> None:
 
 def test_warm_reads_what_is_missing_and_a_load_then_reads_nothing(server, folder):
     result = warm(server, "--json")
-    told = json.loads(result.stdout)
-    assert (result.exit_code, told["bytes"]) == (0, 8_000_056)
-    assert told["read_bytes"] in (8_000_000, 8_000_056)  # the small one lies beside the header, which is written soon
+    reported = json.loads(result.stdout)
+    assert (result.exit_code, reported["bytes"]) == (0, 8_000_056)
+    assert reported["read_bytes"] in (
+        8_000_000,
+        8_000_056,
+    )  # the small one lies beside the header, which is written soon
     before = sum(map(is_block, server.requests))
     assert json.loads(warm(server, "--json").stdout)["read_bytes"] == 0
     uri, storage_options = place_of("s3", server)
@@ -71,12 +74,12 @@ def test_warm_reads_what_is_missing_and_a_load_then_reads_nothing(server, folder
 
 def test_ls_lists_the_cache(server, folder):
     warm(server)
-    (told,), code = run_json("ls")
+    (reported,), code = run_json("ls")
     assert code == 0
-    assert told["uri"] == "s3://bucket/a.safetensors"
-    assert told["version"] == '"v1"'
-    assert told["held_bytes"] == told["bytes"] == len(save(TENSORS))
-    assert told["disk_bytes"] >= told["bytes"]
+    assert reported["uri"] == "s3://bucket/a.safetensors"
+    assert reported["version"] == '"v1"'
+    assert reported["held_bytes"] == reported["bytes"] == len(save(TENSORS))
+    assert reported["disk_bytes"] >= reported["bytes"]
     table = run("ls").stdout.splitlines()
     assert table[0].split() == ["SIZE", "THERE", "LAST", "USED", "URI", "VERSION"]
     assert "100 %" in table[1]
@@ -87,12 +90,12 @@ def test_verify_finds_what_is_damaged_and_the_next_load_is_right(server, folder)
     assert run("verify").exit_code == 0
     (data,) = folder.glob("v1/*/data")
     flip(data, 4_000_000)
-    told, code = run_json("verify")
+    reported, code = run_json("verify")
     assert code == 65
-    assert told["damaged"][0]["uri"] == "s3://bucket/a.safetensors"
+    assert reported["damaged"][0]["uri"] == "s3://bucket/a.safetensors"
     assert run("verify").exit_code == 0
-    (told,), _ = run_json("ls")
-    assert told["held_bytes"] < told["bytes"]
+    (reported,), _ = run_json("ls")
+    assert reported["held_bytes"] < reported["bytes"]
     assert json.loads(warm(server, "--json").stdout)["read_bytes"] == 8_000_000
 
 
@@ -100,8 +103,8 @@ def test_verify_finds_what_is_damaged_and_the_next_load_is_right(server, folder)
 def test_rm_removes_what_is_named(server, folder, words):
     warm(server)
     assert run("rm", "s3://buck").exit_code == 66
-    told, code = run_json("rm", *words)
-    assert (told["removed"], code) == (["s3://bucket/a.safetensors"], 0)
+    reported, code = run_json("rm", *words)
+    assert (reported["removed"], code) == (["s3://bucket/a.safetensors"], 0)
     assert run_json("ls") == ([], 0)
     assert not list(folder.glob("v1/*"))
 
@@ -111,8 +114,8 @@ def test_rm_leaves_what_is_in_use(server, folder):
     with streamer.open(uri, framework="np", storage_options=storage_options) as checkpoint:
         checkpoint.get_tensor("weight")
         assert _native.finish_cache_writes(10)
-        told, code = run_json("rm", "--all")
-        assert (told["removed"], told["in_use"], code) == ([], 1, 75)
+        reported, code = run_json("rm", "--all")
+        assert (reported["removed"], reported["in_use"], code) == ([], 1, 75)
     del checkpoint
     assert run("rm", "--all").exit_code == 0
 

@@ -59,10 +59,10 @@ def test_an_object_whose_version_names_its_bytes_is_cached(source_object):
     ],
 )
 def test_any_other_object_is_not_shared_and_the_reason_is_reported(source_object, reason):
-    told = why_not_cached(source_object)
-    assert told is not None
-    assert reason in told
-    assert bool(told) == bool(reason)
+    reported = why_not_cached(source_object)
+    assert reported is not None
+    assert reason in reported
+    assert bool(reported) == bool(reason)
 
 
 def test_server_object_version_and_size_make_the_name():

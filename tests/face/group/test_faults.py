@@ -48,8 +48,8 @@ def test_requests_that_differ_are_an_error_on_all_ranks(folder: Path) -> None:
         ({"slices": {}}, "slices= differs in the group: a mapping on rank 1, None on rank 0"),
         ({"verify": "manifest"}, "verify= differs in the group: manifest on rank 1, off on rank 0"),
     ]
-    told = ranks_tell(3, *[("load", {"uri": uri, **of_rank(1, **own)}) for own, _ in differences])
-    for (_, text), ranks in zip(differences, told, strict=True):
+    reported = ranks_tell(3, *[("load", {"uri": uri, **of_rank(1, **own)}) for own, _ in differences])
+    for (_, text), ranks in zip(differences, reported, strict=True):
         for each in ranks:
             assert each["error"] == "UsageError", each
             assert text in each["text"]
@@ -64,8 +64,8 @@ def test_the_error_of_one_rank_ends_all_before_data(folder: Path) -> None:
         ({"names": 7}, "UsageError", "names"),
         ({"slices": 7}, "UsageError", "slices"),
     ]
-    told = ranks_tell(3, *[("load", {"uri": uri, **of_rank(2, **own)}) for own, *_ in faults])
-    for (_, kind, text), ranks in zip(faults, told, strict=True):
+    reported = ranks_tell(3, *[("load", {"uri": uri, **of_rank(2, **own)}) for own, *_ in faults])
+    for (_, kind, text), ranks in zip(faults, reported, strict=True):
         assert (ranks[2]["error"], text in ranks[2]["text"]) == (kind, True), ranks[2]
         for each in ranks[:2]:
             assert (each["error"], each["rank"]) == ("GroupError", 2), each
@@ -83,8 +83,8 @@ def test_bytes_that_mismatch_the_manifest_are_an_error_on_all_ranks(tmp_path: Pa
     stored[-5] ^= 1  # of "layers.04"
     file.write_bytes(stored)
     how = {"uri": str(file), "verify": "manifest", **({"kind": "rows"} if kind == "slices" else {})}
-    (told,) = ranks_tell(3, (kind, how))
-    for each in told:
+    (reported,) = ranks_tell(3, (kind, how))
+    for each in reported:
         assert each["error"] == "ChecksumError", each
         assert "the crc32c of tensor 'layers.04' mismatches its manifest's: " in each["text"]
 
@@ -132,17 +132,17 @@ def test_a_rank_that_finds_another_version_gets_a_changed_error(data: bytes) -> 
     with one_file(change, data) as server:
         uri = server.url.replace("/object", "/a.safetensors")
         own = {str(rank): {"uri": f"{uri}?X-Amz-Date=1&X-Amz-Signature={rank}"} for rank in range(3)}
-        (told,) = ranks_tell(3, ("load", {"uri": uri, "of": own}))
-        assert told[1]["error"] == "ChangedError"
-        assert "The file was replaced since it was found" in told[1]["text"]  # by rank 0
-        assert [(told[rank]["error"], told[rank]["rank"]) for rank in (0, 2)] == [("GroupError", 1)] * 2
+        (reported,) = ranks_tell(3, ("load", {"uri": uri, "of": own}))
+        assert reported[1]["error"] == "ChangedError"
+        assert "The file was replaced since it was found" in reported[1]["text"]  # by rank 0
+        assert [(reported[rank]["error"], reported[rank]["rank"]) for rank in (0, 2)] == [("GroupError", 1)] * 2
 
 
 def test_the_death_of_a_rank_ends_all(folder: Path) -> None:
     how = {"uri": str(folder), "options": {"memory_limit_bytes": "16MiB"}}
-    (told,) = ranks_tell(4, ("killed", how))
-    assert told[1] is None
-    for each in (told[0], told[2], told[3]):
+    (reported,) = ranks_tell(4, ("killed", how))
+    assert reported[1] is None
+    for each in (reported[0], reported[2], reported[3]):
         assert each["error"] == "GroupError", each
         assert "a rank of the group ended, or its connection did" in each["text"]
         assert each["seconds"] < SOON_S
@@ -151,8 +151,8 @@ def test_the_death_of_a_rank_ends_all(folder: Path) -> None:
 def test_a_rank_that_is_silent_ends_all_after_the_deadline(folder: Path) -> None:
     how = {"uri": str(folder), "options": {"memory_limit_bytes": "16MiB", "block_deadline_s": 0.01}}
     busy, absent = ranks_tell(3, ("busy", how), ("absent", how))
-    for told in (busy, absent):
-        for each in (told[0], told[2]):
+    for reported in (busy, absent):
+        for each in (reported[0], reported[2]):
             assert each["error"] == "GroupError", each
             assert "other ranks of the group did not answer for 5 s" in each["text"]
     assert busy[1]["error"] == "GroupError"
@@ -160,8 +160,8 @@ def test_a_rank_that_is_silent_ends_all_after_the_deadline(folder: Path) -> None
 
 def test_a_slow_rank_is_waited_for(folder: Path) -> None:
     how = {"uri": str(folder), "options": {"memory_limit_bytes": "16MiB"}}
-    (told,) = ranks_tell(3, ("slow", how))
-    assert values(told) == ["loaded"] * 3
+    (reported,) = ranks_tell(3, ("slow", how))
+    assert values(reported) == ["loaded"] * 3
 
 
 def test_a_stream_that_is_left_early_ends_all(folder: Path) -> None:
@@ -171,33 +171,33 @@ def test_a_stream_that_is_left_early_ends_all(folder: Path) -> None:
     )
     assert one[1]["value"] == "left"
     assert raised[1]["error"] == "ValueError"
-    for told in (one, raised):
-        for each in (told[0], told[2]):
+    for reported in (one, raised):
+        for each in (reported[0], reported[2]):
             assert (each["error"], each["rank"]) == ("GroupError", 1), each
             assert "rank 1 of the group (3 ranks) closed its stream before the end" in each["text"]
     assert values(all_of_them) == [sorted(TENSORS)] * 3  # with the same group again
 
 
 def test_a_group_loads_again_after_an_error(folder: Path) -> None:
-    (told,) = ranks_tell(3, ("again", {"uri": str(folder), **of_rank(1, names="nothing")}))
-    assert values(told) == [[True, *sorted(TENSORS)]] * 3
+    (reported,) = ranks_tell(3, ("again", {"uri": str(folder), **of_rank(1, names="nothing")}))
+    assert values(reported) == [[True, *sorted(TENSORS)]] * 3
 
 
 def test_no_load_waits_for_long(folder: Path) -> None:
     """What a group costs beside the data: a few rounds."""
     began = time.monotonic()
-    (told,) = ranks_tell(3, ("load", {"uri": str(folder), "names": "layers.00"}))
-    assert max(each["seconds"] for each in told) < time.monotonic() - began
-    assert values(told) == [["layers.00"]] * 3
+    (reported,) = ranks_tell(3, ("load", {"uri": str(folder), "names": "layers.00"}))
+    assert max(each["seconds"] for each in reported) < time.monotonic() - began
+    assert values(reported) == [["layers.00"]] * 3
 
 
 def test_the_deadline_of_one_rank_ends_all(folder: Path) -> None:
     how = {"uri": str(folder), "options": {"memory_limit_bytes": "16MiB"}}
     own = of_rank(0, options={"memory_limit_bytes": "16MiB", "deadline_s": 1.5})
-    (told,) = ranks_tell(3, ("late", {**how, **own}))
-    assert told[0]["error"] == "TransferTimeoutError"
-    assert "Raise deadline_s in Options" in told[0]["text"]
-    for each in told[1:]:
+    (reported,) = ranks_tell(3, ("late", {**how, **own}))
+    assert reported[0]["error"] == "TransferTimeoutError"
+    assert "Raise deadline_s in Options" in reported[0]["text"]
+    for each in reported[1:]:
         assert (each["error"], each["rank"]) == ("GroupError", 0), each
         assert "failed: TransferTimeoutError" in each["text"]
 
@@ -205,7 +205,7 @@ def test_the_deadline_of_one_rank_ends_all(folder: Path) -> None:
 def test_a_stream_that_another_thread_closes_ends_all(folder: Path) -> None:
     """The threads' collectives do not mix: gloo would end the process."""
     how = {"uri": str(folder), "options": {"memory_limit_bytes": "16MiB"}}
-    (told,) = ranks_tell(3, ("closed_by_thread", how))
-    assert told[1]["error"] == "LoadCancelledError"
-    for each in (told[0], told[2]):
+    (reported,) = ranks_tell(3, ("closed_by_thread", how))
+    assert reported[1]["error"] == "LoadCancelledError"
+    for each in (reported[0], reported[2]):
         assert (each["error"], each["rank"]) == ("GroupError", 1), each

@@ -66,8 +66,8 @@ def test_whole_tensors_are_read_once_and_equal_on_all_ranks(checkpoint: Path) ->
         ("whole", {**how, "options": {"memory_limit_bytes": 1}}),
     ]
     for ranks in (2, 3):
-        for told in ranks_tell(ranks, *cases):
-            got = values(told)
+        for reported in ranks_tell(ranks, *cases):
+            got = values(reported)
             assert all(each["wrong"] == [] and each["complete"] for each in got)
             assert sum(each["bytes_read"] for each in got) == got[0]["bytes"]  # each byte once, none of a gap
             assert all(each["order"] == got[0]["order"] for each in got)
@@ -85,8 +85,8 @@ def test_each_rank_gets_the_tensors_that_it_names_and_what_several_name_is_read_
     wholes = [("whole", {**how, **expected}), ("whole", {**how, **expected, "of": most})]
     cases = [*wholes, ("slices", {**how, "kind": "plan"})]
     whole, others_all, cut = ranks_tell(3, *cases)
-    for told in (whole, others_all, cut):
-        assert all(each["wrong"] == [] for each in values(told))
+    for reported in (whole, others_all, cut):
+        assert all(each["wrong"] == [] for each in values(reported))
     got = values(whole)
     assert [sorted(each["order"]) for each in got] == [
         ["0.down.weight", "0.joint.weight", "0.up.bias", "0.up.weight", "scalar"],
@@ -110,7 +110,7 @@ def test_a_manifest_is_compared_although_no_rank_reads_a_whole_tensor(checkpoint
         ("slices", {**how, "kind": "one dimension each"}),
     ]
     whole, named, cut, partial = map(values, ranks_tell(3, *cases))
-    assert all(each["wrong"] == [] for told in (whole, named, cut, partial) for each in told)
+    assert all(each["wrong"] == [] for reported in (whole, named, cut, partial) for each in reported)
     sources = {"manifest (crc32c)": 2}
     assert [each["verified"] for each in whole] == [sources] * 3
     assert [each["verified"] for each in cut] == [sources] * 3
@@ -128,14 +128,14 @@ def test_every_dtype_arrives_as_it_is(tmp_path: Path) -> None:
         cases.append(("whole", {"uri": str(file), "expected": str(file)}))
         names = ["matrix", "cube", "pair", "one"]
         cases.append(("slices", {"uri": str(file), "kind": "dimensions", "names": names}))
-    for told in ranks_tell(2, *cases):
-        assert all(each["wrong"] == [] for each in values(told))
+    for reported in ranks_tell(2, *cases):
+        assert all(each["wrong"] == [] for each in values(reported))
 
 
 def test_parts_are_equal_to_those_that_each_rank_reads_alone(checkpoint: Path) -> None:
     kinds = ["plan", "two by two", "one dimension each", "last dimension"]
-    for told in ranks_tell(4, *[("slices", {"uri": str(checkpoint), "kind": kind}) for kind in kinds]):
-        got = values(told)
+    for reported in ranks_tell(4, *[("slices", {"uri": str(checkpoint), "kind": kind}) for kind in kinds]):
+        got = values(reported)
         assert all(each["wrong"] == [] for each in got)
         assert sum(each["bytes_read"] for each in got) <= size_of(checkpoint)
         assert all(each["order"] == got[0]["order"] for each in got)
@@ -151,8 +151,8 @@ def test_rows_are_read_by_their_rank_alone_and_shared_ones_in_stripes(tmp_path: 
 def test_a_sharded_module_is_filled_and_each_rank_reads_its_rows(tmp_path: Path) -> None:
     model = torch.nn.Sequential(torch.nn.Linear(512, 1026), torch.nn.Linear(1026, 129))
     save_file(dict(model.state_dict()), tmp_path / "model.safetensors")
-    (told,) = ranks_tell(2, ("fsdp2", {"uri": str(tmp_path / "model.safetensors")}))
-    got = values(told)
+    (reported,) = ranks_tell(2, ("fsdp2", {"uri": str(tmp_path / "model.safetensors")}))
+    got = values(reported)
     assert [each["wrong"] for each in got] == [[], []]
     assert sum(each["bytes_read"] for each in got) == sum(each["bytes"] for each in got)
     assert all(each["bytes_read"] < 0.6 * sum(each["bytes"] for each in got) for each in got)
@@ -167,22 +167,22 @@ def test_a_server_sends_each_byte_once_to_a_group(s3_server: SeaweedServer, tmp_
             options = {**s3_server.storage_options(), "endpoint_url": f"http://127.0.0.1:{proxy.port}"}
             # A checkpoint of this size has a header of a thousandth; the default first read is a 64th of a shard.
             how = {"uri": url, "storage_options": options, "options": {"header_bytes": 4096}, **more}
-            (told,) = ranks_tell(4, (name, how))
-            values(told)
+            (reported,) = ranks_tell(4, (name, how))
+            values(reported)
             loads = 6 if name == "slices" else 1  # two by the group, and one by each rank alone
             assert proxy.passed_bytes <= loads * 1.02 * size_of(tmp_path)
 
 
 def test_tasks_load_together(checkpoint: Path) -> None:
-    (told,) = ranks_tell(2, ("asynchronous", {"uri": str(checkpoint)}))
-    assert values(told) == [True, True]
+    (reported,) = ranks_tell(2, ("asynchronous", {"uri": str(checkpoint)}))
+    assert values(reported) == [True, True]
 
 
 def test_only_the_ranks_of_the_group_take_part(checkpoint: Path) -> None:
-    (told,) = ranks_tell(4, ("part_of_world", {"uri": str(checkpoint)}))
-    assert [each.get("value") for each in told[:3]] == [sorted(weights())] * 3
-    assert told[3]["error"] == "OptionError"
-    assert "of which this process is no member" in told[3]["text"]
+    (reported,) = ranks_tell(4, ("part_of_world", {"uri": str(checkpoint)}))
+    assert [each.get("value") for each in reported[:3]] == [sorted(weights())] * 3
+    assert reported[3]["error"] == "OptionError"
+    assert "of which this process is no member" in reported[3]["text"]
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""One rank of a group looks a checkpoint up and reads its headers; the others are told what it found."""
+"""One rank of a group looks a checkpoint up and reads its headers; the others are reported what it found."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ def test_four_ranks_look_a_checkpoint_up_as_one_rank_does(s3_server: SeaweedServ
                 # Each rank names one tensor, so that the data of each is one request.
                 names = {"of": {str(rank): {"names": [f"layers.{rank}"]} for rank in range(ranks)}}
                 how = {"uri": url, "storage_options": options, "verify": verify, **names}
-                (told,) = ranks_tell(ranks, ("load", how))
-                assert values(told) == [[f"layers.{rank}"] for rank in range(ranks)]
+                (reported,) = ranks_tell(ranks, ("load", how))
+                assert values(reported) == [[f"layers.{rank}"] for rank in range(ranks)]
             counted.append(requests.counted)
         alone, together = counted
         assert alone["GET listing"] == together["GET listing"] == 1
@@ -78,16 +78,16 @@ def test_headers_are_reported_without_the_bytes_behind_them(tmp_path: Path) -> N
     findings = Findings()
     findings.note_ranges([("headers", "s", "u", 0, 274)], [memoryview(beginning)[:18]], ["v1"])
     findings.note(("info", "s", "p"), [["p", "u", 274, "v1"]])
-    told = Findings(findings.packed())
-    assert told.recall(("info", "s", "p")) == [["p", "u", 274, "v1"]]
-    assert told.recall(("info", "another", "p")) is None
-    assert told.recall_ranges([("headers", "s", "u", 0, 274)]) is None  # a part of what is asked for
-    cut = told.recall_ranges([("headers", "s", "u", 0, 274)], are_cut=True)
+    reported = Findings(findings.packed())
+    assert reported.recall(("info", "s", "p")) == [["p", "u", 274, "v1"]]
+    assert reported.recall(("info", "another", "p")) is None
+    assert reported.recall_ranges([("headers", "s", "u", 0, 274)]) is None  # a part of what is asked for
+    cut = reported.recall_ranges([("headers", "s", "u", 0, 274)], are_cut=True)
     assert cut is not None
     assert (bytes(cut[0][0]), cut[1]) == (beginning[:18], ["v1"])
-    assert told.recall_ranges([("parts", "s", "u", 0, 4)]) is None
-    told.end()
-    assert told.recall(("info", "s", "p")) is None
+    assert reported.recall_ranges([("parts", "s", "u", 0, 4)]) is None
+    reported.end()
+    assert reported.recall(("info", "s", "p")) is None
 
 
 def test_an_error_of_the_rank_that_looks_up_reaches_all(tmp_path: Path) -> None:
@@ -97,13 +97,13 @@ def test_an_error_of_the_rank_that_looks_up_reaches_all(tmp_path: Path) -> None:
 
     with one_file(change, save({"a": torch.zeros(1000)})) as server:
         uri = server.url.replace("/object", "/a.safetensors")
-        (told,) = ranks_tell(4, ("load", {"uri": uri}))
+        (reported,) = ranks_tell(4, ("load", {"uri": uri}))
         requests = len(server.requests)
-    assert told[0]["error"] == "AccessDeniedError", told[0]
-    for each in told[1:]:
+    assert reported[0]["error"] == "AccessDeniedError", reported[0]
+    for each in reported[1:]:
         assert (each["error"], each["rank"]) == ("GroupError", 0), each
         assert "rank 0 of the group (4 ranks) failed: AccessDeniedError: http://127.0.0.1" in each["text"]
-        assert each["seconds"] - told[0]["seconds"] < SOON_S
+        assert each["seconds"] - reported[0]["seconds"] < SOON_S
     assert requests <= 2
 
 
@@ -120,8 +120,8 @@ def test_ranks_read_with_signatures_of_their_own(tmp_path: Path) -> None:
             str(rank): {"uri": f"{uri}?X-Amz-Date=1&X-Amz-Signature={rank}", "names": [f"layers.{rank}"]}
             for rank in range(4)
         }
-        (told,) = ranks_tell(4, ("load", {"uri": uri, "of": own}))
-        assert values(told) == [[f"layers.{rank}"] for rank in range(4)]
+        (reported,) = ranks_tell(4, ("load", {"uri": uri, "of": own}))
+        assert values(reported) == [[f"layers.{rank}"] for rank in range(4)]
     of_rank: dict[str, list[str]] = {}
     for rank, asked in seen:
         of_rank.setdefault(rank, []).append(asked)
@@ -147,7 +147,7 @@ def test_ranks_that_name_other_objects_are_refused_though_sizes_and_versions_are
             {"uri": uri, "of": {"1": {"uri": uri.replace("://", "://user:password@")}}},
             {"uri": [f"{uri}?file=a", f"{uri}?file=c"]},
         ]
-        *refused, told = ranks_tell(2, *[("load", case) for case in cases])
+        *refused, reported = ranks_tell(2, *[("load", case) for case in cases])
     for ranks in refused:
         assert [each["error"] for each in ranks] == ["UsageError"] * 2, ranks
-    assert values(told) == [["a", "c"]] * 2
+    assert values(reported) == [["a", "c"]] * 2

@@ -15,7 +15,7 @@ from streamer.core.node.grid import Grid, Wanted, without
 WHOLE = (0, 10)
 
 
-def told(letters: list[Any], kind: str) -> dict[int, list[int]]:
+def messages(letters: list[Any], kind: str) -> dict[int, list[int]]:
     """Return the block numbers in the letters of one kind, by member."""
     found: dict[int, list[int]] = {}
     for member, each, content in letters:
@@ -36,7 +36,7 @@ def joined(book: Book, *members: int, blocks: int) -> None:
 def test_each_block_is_lent_to_one_member():
     book = book_of(slots=16, batch_blocks=2)
     joined(book, 0, 1, blocks=4)
-    lent = [told(book.ask(member), "grant")[member] for member in (0, 1)]
+    lent = [messages(book.ask(member), "grant")[member] for member in (0, 1)]
     assert lent == [[0, 1], [2, 3]]
     assert not book.ask(0)
 
@@ -44,11 +44,11 @@ def test_each_block_is_lent_to_one_member():
 def test_a_block_is_ready_for_all_members_that_want_it_and_its_slot_is_reused_afterwards():
     book = book_of(slots=1, batch_blocks=1)
     joined(book, 0, 1, blocks=2)
-    assert told(book.ask(0), "grant") == {0: [0]}
-    assert told(book.read(0, [(0, 0)]), "ready") == {0: [0], 1: [0]}
+    assert messages(book.ask(0), "grant") == {0: [0]}
+    assert messages(book.read(0, [(0, 0)]), "ready") == {0: [0], 1: [0]}
     assert not book.ask(1)
     assert not book.take(0, [0])
-    assert told(book.take(1, [0]), "grant") == {1: [1]}
+    assert messages(book.take(1, [0]), "grant") == {1: [1]}
     assert book.generations == [2]
 
 
@@ -63,7 +63,7 @@ def test_a_member_reads_only_what_it_wants():
     book = book_of(slots=8, batch_blocks=8)
     book.join(0, {0: WHOLE})
     book.join(1, {5: WHOLE})
-    assert told(book.ask(1), "grant") == {1: [5]}
+    assert messages(book.ask(1), "grant") == {1: [5]}
 
 
 def test_a_late_member_gets_the_blocks_that_are_still_in_slots():
@@ -72,7 +72,7 @@ def test_a_late_member_gets_the_blocks_that_are_still_in_slots():
     book.ask(0)
     book.read(0, [(0, 0)])
     book.take(0, [0])
-    assert told(book.join(1, {0: WHOLE}), "ready") == {1: [0]}
+    assert messages(book.join(1, {0: WHOLE}), "ready") == {1: [0]}
 
 
 def test_a_member_that_wants_more_of_a_block_has_it_read_again():
@@ -90,7 +90,7 @@ def test_blocks_of_a_member_that_leaves_are_lent_to_others():
     joined(book, 0, 1, blocks=1)
     book.ask(0)
     book.ask(1)
-    assert told(book.leave(0), "grant") == {1: [0]}
+    assert messages(book.leave(0), "grant") == {1: [0]}
 
 
 def test_the_slot_of_a_silent_member_is_not_reused_before_it_has_written():
@@ -102,13 +102,13 @@ def test_the_slot_of_a_silent_member_is_not_reused_before_it_has_written():
     book.take(1, [1])
     book.ask(1)
     letters = book.silent(0)
-    assert told(letters, "grant") == {1: [0]}
+    assert messages(letters, "grant") == {1: [0]}
     assert [row[1] for _, kind, rows in letters if kind == "grant" for row in rows] == [1]  # not its slot 0
     book.read(1, [(0, 1)])
     book.take(1, [0])
     book.heard(0)
-    assert told(book.read(0, [(0, 0)]), "ready") == {}  # the slot is free, and the block was read by another
-    assert told(book.ask(1), "grant") == {1: [2]}
+    assert messages(book.read(0, [(0, 0)]), "ready") == {}  # the slot is free, and the block was read by another
+    assert messages(book.ask(1), "grant") == {1: [2]}
 
 
 def test_blocks_of_a_silent_member_are_used_if_no_other_member_reads_them():
@@ -117,7 +117,7 @@ def test_blocks_of_a_silent_member_are_used_if_no_other_member_reads_them():
     book.ask(0)
     book.silent(0)
     book.heard(0)
-    assert told(book.read(0, [(0, 0)]), "ready") == {0: [0], 1: [0]}
+    assert messages(book.read(0, [(0, 0)]), "ready") == {0: [0], 1: [0]}
 
 
 def test_a_member_that_takes_nothing_loses_its_blocks_to_one_in_need():
@@ -128,13 +128,13 @@ def test_a_member_that_takes_nothing_loses_its_blocks_to_one_in_need():
     book.take(0, [0])
     book.ask(0)
     letters = book.need(0, 1)
-    assert told(letters, "dropped") == {1: [0]}
-    assert told(letters, "grant") == {0: [1]}
+    assert messages(letters, "dropped") == {1: [0]}
+    assert messages(letters, "grant") == {0: [1]}
     book.read(0, [(1, 0)])
     book.take(0, [1])
     letters = book.ask(0)  # from now on, its blocks keep no slot
-    assert told(letters, "dropped") == {1: [1]}
-    assert told(letters, "grant") == {0: [2]}
+    assert messages(letters, "dropped") == {1: [1]}
+    assert messages(letters, "grant") == {0: [2]}
 
 
 def test_a_member_whose_own_blocks_fill_all_slots_reads_past_the_meeting():
@@ -143,7 +143,7 @@ def test_a_member_whose_own_blocks_fill_all_slots_reads_past_the_meeting():
     book.ask(0)
     book.read(0, [(0, 0)])
     book.ask(0)
-    assert told(book.need(0, 1), "dropped") == {0: [1]}
+    assert messages(book.need(0, 1), "dropped") == {0: [1]}
 
 
 def test_a_member_that_is_behind_reads_all_up_to_the_next_ready_block_past_the_meeting_regression():
@@ -151,11 +151,11 @@ def test_a_member_that_is_behind_reads_all_up_to_the_next_ready_block_past_the_m
     book.join(0, dict.fromkeys(range(5, 8), WHOLE))
     book.ask(0)
     book.read(0, [(5, 0)])
-    assert told(book.ask(0), "grant") == {0: [6]}
+    assert messages(book.ask(0), "grant") == {0: [6]}
     book.read(0, [(6, 1)])
     joined(book, 1, blocks=8)
     assert not book.ask(1)
-    assert told(book.need(1, 0), "dropped") == {1: [0, 1, 2, 3, 4]}
+    assert messages(book.need(1, 0), "dropped") == {1: [0, 1, 2, 3, 4]}
 
 
 def test_a_member_waits_for_a_block_that_another_reads():
@@ -170,7 +170,7 @@ def test_after_a_failure_others_read_the_block():
     joined(book, 0, 1, blocks=1)
     book.ask(0)
     book.ask(1)
-    assert told(book.fail(0, [(0, 0)]), "grant") == {1: [0]}
+    assert messages(book.fail(0, [(0, 0)]), "grant") == {1: [0]}
 
 
 def test_taken_blocks_are_kept_for_members_that_are_to_come():
@@ -181,7 +181,7 @@ def test_taken_blocks_are_kept_for_members_that_are_to_come():
     book.read(0, [(0, 0)])
     book.take(0, [0])
     assert not book.ask(0)
-    assert told(book.await_others(False), "grant") == {0: [1]}
+    assert messages(book.await_others(False), "grant") == {0: [1]}
 
 
 def test_a_part_of_a_block_is_not_read_before_all_members_are_there():
@@ -216,7 +216,7 @@ def test_each_member_gets_each_block_or_the_order_to_read_it(data):
 
 
 class Run:
-    """Members that do as the book says, at random, and check what they are told."""
+    """Members that do as the book says, at random, and check what they are reported."""
 
     def __init__(self, book: Book, members: int, blocks: int) -> None:
         self.book = book

@@ -52,8 +52,8 @@ def test_encrypted_files_are_authenticated_and_stay_encrypted(
         uri = server.upload_folder(model, "private", f"authenticated/{tmp_path.name}")
         options = server.storage_options()
     for _ in range(2):  # the second pull reads nothing from the storage, and authenticates again
-        told = pull(uri, tmp_path / "here", "--key-file", key, options=options)
-        assert (told["exit_code"], told.get("authenticated_files")) == (0, 2), told
+        reported = pull(uri, tmp_path / "here", "--key-file", key, options=options)
+        assert (reported["exit_code"], reported.get("authenticated_files")) == (0, 2), reported
     assert visible(tmp_path / "here") == visible(model)
     assert all((tmp_path / "here" / name).read_bytes() == (model / name).read_bytes() for name in visible(model))
     assert torch.equal(streamer.load(tmp_path / "here", key=KEY)["w3"], torch.arange(200_000.0) + 3)
@@ -61,10 +61,10 @@ def test_encrypted_files_are_authenticated_and_stay_encrypted(
 
 def test_one_wrong_bit_keeps_all_files_from_appearing(model: Path, key: str, tmp_path: Path) -> None:
     flip(model / SECOND, 1 << 20)
-    told = pull(model, tmp_path / "here", "--key-file", key)
-    assert (told["exit_code"], told["error"]) == (65, "TamperedError")
-    assert f"model/{SECOND}" in told["message"]
-    assert "/proc/" not in told["message"]
+    reported = pull(model, tmp_path / "here", "--key-file", key)
+    assert (reported["exit_code"], reported["error"]) == (65, "TamperedError")
+    assert f"model/{SECOND}" in reported["message"]
+    assert "/proc/" not in reported["message"]
     assert not visible(tmp_path / "here")
     assert pull(model, tmp_path / "there")["exit_code"] == 0  # without the key, files are copied as they are
 
@@ -77,16 +77,16 @@ def test_what_was_pulled_before_is_authenticated_too(model: Path, key: str, tmp_
 
 def test_another_key_is_reported(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTHER_KEY", bytes(range(1, 33)).hex())
-    told = pull(model, tmp_path / "here", "--key-file", "env:OTHER_KEY")
-    assert (told["exit_code"], told["error"]) == (2, "EncryptionKeyError")
+    reported = pull(model, tmp_path / "here", "--key-file", "env:OTHER_KEY")
+    assert (reported["exit_code"], reported["error"]) == (2, "EncryptionKeyError")
     assert not visible(tmp_path / "here")
 
 
 def test_an_unencrypted_file_is_refused_with_a_key(model: Path, key: str, tmp_path: Path) -> None:
     save_file({"w": torch.ones(2)}, model / "adapter.safetensors")
-    told = pull(model, tmp_path / "here", "--key-file", key)
-    assert (told["exit_code"], told["error"]) == (65, "TamperedError")
-    assert "adapter.safetensors: a key is given, and the file is not encrypted" in told["message"]
+    reported = pull(model, tmp_path / "here", "--key-file", key)
+    assert (reported["exit_code"], reported["error"]) == (65, "TamperedError")
+    assert "adapter.safetensors: a key is given, and the file is not encrypted" in reported["message"]
     assert pull(model, tmp_path / "here", "--key-file", key, "--exclude", "adapter*")["exit_code"] == 0
 
 
@@ -96,9 +96,9 @@ def test_a_missing_file_is_reported_unless_it_was_excluded(model: Path, key: str
     for path in (model / SECOND, model / "model.safetensors.index.json"):
         path.unlink()
     (model / "model-00001-of-00002.safetensors").rename(model / "renamed.safetensors")
-    told = pull(model, tmp_path / "here", "--key-file", key)
-    assert (told["exit_code"], told["error"]) == (65, "TamperedError")
-    assert "1 of the 2 files of the encrypted checkpoint are there" in told["message"]
+    reported = pull(model, tmp_path / "here", "--key-file", key)
+    assert (reported["exit_code"], reported["error"]) == (65, "TamperedError")
+    assert "1 of the 2 files of the encrypted checkpoint are there" in reported["message"]
 
 
 def test_encrypted_files_of_tensorizer_are_authenticated(key: str, tmp_path: Path) -> None:
@@ -131,8 +131,8 @@ def test_a_text_that_is_a_pickle_is_refused_whatever_its_end_is_regression(
     content: bytes, model: Path, key: str, tmp_path: Path
 ) -> None:
     (model / "training_notes.txt").write_bytes(content)
-    told = pull(model, tmp_path / "here", "--key-file", key)
-    assert (told["exit_code"], told["error"]) == (65, "TamperedError"), told
+    reported = pull(model, tmp_path / "here", "--key-file", key)
+    assert (reported["exit_code"], reported["error"]) == (65, "TamperedError"), reported
 
 
 @pytest.mark.parametrize(
@@ -141,8 +141,8 @@ def test_a_text_that_is_a_pickle_is_refused_whatever_its_end_is_regression(
 )
 def test_a_text_that_only_begins_as_a_pickle_is_copied(content: str, model: Path, key: str, tmp_path: Path) -> None:
     (model / "vocab.txt").write_text(content)
-    told = pull(model, tmp_path / "here", "--key-file", key)
-    assert told["exit_code"] == 0, told
+    reported = pull(model, tmp_path / "here", "--key-file", key)
+    assert reported["exit_code"] == 0, reported
 
 
 @pytest.mark.parametrize("verb", ["pull", "push"])

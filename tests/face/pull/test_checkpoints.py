@@ -34,10 +34,10 @@ def write_index(folder: Path, weight_map: dict[str, str], name: str = INDEX) -> 
     (folder / name).write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
 
 
-def refused(told: dict[str, Any], copy: Path, kind: str, code: int, message: str) -> None:
+def refused(reported: dict[str, Any], copy: Path, kind: str, code: int, message: str) -> None:
     """Assert what a pull told, and that nothing has its final name."""
-    assert (told["error"], told["exit_code"]) == (kind, code), told
-    assert message in told["message"]
+    assert (reported["error"], reported["exit_code"]) == (kind, code), reported
+    assert message in reported["message"]
     assert visible(copy) == set()
     with pytest.raises(streamer.ObjectNotFoundError, match="half pulled"):
         streamer.load(copy)
@@ -49,8 +49,8 @@ def test_a_shard_that_only_the_index_has_is_reported_regression(
 ) -> None:
     (model / SHARDS[1]).unlink()
     uri, options = uploaded(request, storage, model)
-    told = pull(uri, tmp_path / "copy", options=options)
-    refused(told, tmp_path / "copy", "MissingShardError", 65, f"the index names shard '{SHARDS[1]}'")
+    reported = pull(uri, tmp_path / "copy", options=options)
+    refused(reported, tmp_path / "copy", "MissingShardError", 65, f"the index names shard '{SHARDS[1]}'")
     with pytest.raises(streamer.ObjectNotFoundError, match="the index names shard"):
         streamer.load(uri, storage_options=options)
 
@@ -61,11 +61,11 @@ def test_a_truncated_shard_is_reported_regression(
 ) -> None:
     (model / SHARDS[1]).write_bytes((model / SHARDS[1]).read_bytes()[:-100])
     uri, options = uploaded(request, storage, model)
-    told = pull(uri, tmp_path / "copy", options=options)
-    refused(told, tmp_path / "copy", "TruncatedError", 65, SHARDS[1])
+    reported = pull(uri, tmp_path / "copy", options=options)
+    refused(reported, tmp_path / "copy", "TruncatedError", 65, SHARDS[1])
     with pytest.raises(streamer.TruncatedError) as error:
         streamer.load(uri, storage_options=options)
-    assert error.value.message in told["message"]
+    assert error.value.message in reported["message"]
 
 
 def test_once_the_source_is_mended_only_that_is_read(model: Path, tmp_path: Path) -> None:
@@ -74,8 +74,8 @@ def test_once_the_source_is_mended_only_that_is_read(model: Path, tmp_path: Path
     assert pull(model, tmp_path / "copy")["exit_code"] == 65
     assert len(parts(tmp_path / "copy")) == 4
     (model / SHARDS[1]).write_bytes(whole)
-    told = pull(model, tmp_path / "copy")
-    assert (told["exit_code"], told["read_bytes"]) == (0, len(whole)), told
+    reported = pull(model, tmp_path / "copy")
+    assert (reported["exit_code"], reported["read_bytes"]) == (0, len(whole)), reported
     assert len(streamer.load(tmp_path / "copy")) == 2
 
 
@@ -107,17 +107,17 @@ def test_a_tensor_that_its_shard_lacks_is_reported(model: Path, tmp_path: Path) 
 def test_a_gap_in_numbered_shards_is_reported_before_a_byte_is_read_regression(model: Path, tmp_path: Path) -> None:
     (model / INDEX).unlink()
     (model / SHARDS[0]).rename(model / "model-00001-of-00003.safetensors")
-    told = pull(model, tmp_path / "copy")
-    assert (told["error"], told["exit_code"]) == ("MissingShardError", 65), told
-    assert "1 of the 3 shards model-*-of-00003.safetensors" in told["message"]
+    reported = pull(model, tmp_path / "copy")
+    assert (reported["error"], reported["exit_code"]) == ("MissingShardError", 65), reported
+    assert "1 of the 3 shards model-*-of-00003.safetensors" in reported["message"]
     assert pull(model, tmp_path / "copy", "--exclude", "model-*")["exit_code"] == 0
 
 
 def test_an_index_that_is_left_out_hides_no_gap_in_numbered_shards_regression(model: Path, tmp_path: Path) -> None:
     """It said "all there", as the storage has an index."""
     (model / SHARDS[0]).rename(model / "model-00001-of-00003.safetensors")
-    told = pull(model, tmp_path / "copy", "--exclude", INDEX)
-    assert (told["error"], told["exit_code"]) == ("MissingShardError", 65), told
+    reported = pull(model, tmp_path / "copy", "--exclude", INDEX)
+    assert (reported["error"], reported["exit_code"]) == ("MissingShardError", 65), reported
 
 
 @pytest.mark.parametrize(
@@ -147,8 +147,8 @@ def test_without_listing_the_index_names_what_is_pulled_regression(
 ) -> None:
     (model / "notes.txt").write_text("that nobody knows of")
     uri, options = uploaded_unlisted(request, storage, model)
-    told = pull(uri, tmp_path / "copy", options=options)
-    assert told["exit_code"] == 0, told
+    reported = pull(uri, tmp_path / "copy", options=options)
+    assert reported["exit_code"] == 0, reported
     assert visible(tmp_path / "copy") == {*SHARDS, INDEX, "config.json"}
     assert "listing is forbidden" in caplog.text
     again = pull(uri, tmp_path / "copy", options=options)
@@ -161,9 +161,9 @@ def test_a_missing_shard_is_reported_without_a_listing_regression(
 ) -> None:
     (model / SHARDS[1]).unlink()
     uri, options = uploaded_unlisted(request, storage, model)
-    told = pull(uri, tmp_path / "copy", options=options)
-    assert told["exit_code"] in (65, 77), told  # S3 answers 403 for a missing object if listing is denied
-    assert SHARDS[1] in told["message"]
+    reported = pull(uri, tmp_path / "copy", options=options)
+    assert reported["exit_code"] in (65, 77), reported  # S3 answers 403 for a missing object if listing is denied
+    assert SHARDS[1] in reported["message"]
     assert not (tmp_path / "copy").exists()
 
 
@@ -174,8 +174,8 @@ def test_without_a_listing_no_file_is_reported_as_deleted(
     uri, options = uploaded_unlisted(request, "gs", model)
     writer = request.getfixturevalue("gcs_server").storage_options()
     assert pull(uri, tmp_path / "copy", options=writer)["files"] == 5
-    told = pull(uri, tmp_path / "copy", options=options)
-    assert (told["exit_code"], told["files"], told["removed"]) == (0, 5, []), told
+    reported = pull(uri, tmp_path / "copy", options=options)
+    assert (reported["exit_code"], reported["files"], reported["removed"]) == (0, 5, []), reported
 
 
 @pytest.mark.parametrize("storage", STORAGES)
@@ -184,8 +184,8 @@ def test_a_misspelt_folder_suggests_the_near_one_and_leaves_none_behind_regressi
 ) -> None:
     uri, options = uploaded(request, storage, model)
     wrong = uri.replace("/model", "/modle")
-    told = pull(wrong, tmp_path / "copy", options=options)
-    assert told["exit_code"] == 66, told
+    reported = pull(wrong, tmp_path / "copy", options=options)
+    assert reported["exit_code"] == 66, reported
     if storage != "hf":  # the Hub lists no repositories
-        assert "'model'" in told["message"]
+        assert "'model'" in reported["message"]
     assert not (tmp_path / "copy").exists()

@@ -66,19 +66,19 @@ def test_a_stopped_pull_goes_on_where_it_stopped(gate: Gate, tmp_path: Path, num
         try:
             wait_for(lambda: arrived(tmp_path / "copy"))
             process.send_signal(getattr(signal, number))
-            told, errors = process.communicate(timeout=10)
+            reported, errors = process.communicate(timeout=10)
         finally:
             process.kill()
         assert process.returncode == code, errors
         assert "Traceback" not in errors
         if code > 0:
-            assert json.loads(told)["exit_code"] == code
+            assert json.loads(reported)["exit_code"] == code
         assert visible(tmp_path / "copy") == set()
         gate.open()
         before = len(server.requests)
-        told = pull(server.url, tmp_path / "copy")
-        assert told["exit_code"] == 0, told
-        assert told["read_bytes"] == 3 * PIECE
+        reported = pull(server.url, tmp_path / "copy")
+        assert reported["exit_code"] == 0, reported
+        assert reported["read_bytes"] == 3 * PIECE
         asked = [each for each in server.requests[before:] if "range" in each.headers]
         ranges = sorted(
             (each.begin, each.end) for each in asked if each.end - each.begin > 1
@@ -145,8 +145,8 @@ def test_an_object_that_changes_during_the_pull_is_an_error_worth_another_try(tm
             answer.become(412)
 
     with ScriptedServer(DATA, change) as server:
-        told = pull(server.url, tmp_path / "copy")
-    assert (told["exit_code"], told["error"]) == (75, "ChangedError"), told
+        reported = pull(server.url, tmp_path / "copy")
+    assert (reported["exit_code"], reported["error"]) == (75, "ChangedError"), reported
     assert visible(tmp_path / "copy") == set()
 
 
@@ -179,9 +179,9 @@ def test_a_killed_pull_of_a_folder_keeps_whole_files_and_shows_none(
         here_bytes = sum(part.stat().st_size for part in parts(copy))
         proxy.bytes_per_s = None
         passed_bytes = proxy.passed_bytes
-        told = pull(uri, copy, options=options)
-        assert told["exit_code"] == 0, told
-        assert told["read_bytes"] == total_bytes - here_bytes
+        reported = pull(uri, copy, options=options)
+        assert reported["exit_code"] == 0, reported
+        assert reported["read_bytes"] == total_bytes - here_bytes
         assert proxy.passed_bytes - passed_bytes < total_bytes - here_bytes + 200_000  # listings and heads
     assert streamer.load(copy)["d"].equal(torch.arange(1_000_000.0))
 
@@ -227,9 +227,9 @@ def test_a_disk_without_room_is_an_error_before_the_first_byte(
         return os.statvfs_result(values)
 
     monkeypatch.setattr(os, "statvfs", nearly_full)
-    told = pull(sharded, tmp_path / "copy")
-    assert told["exit_code"] == 73, told
-    assert "16.0 MB are needed, and" in told["message"]
+    reported = pull(sharded, tmp_path / "copy")
+    assert reported["exit_code"] == 73, reported
+    assert "16.0 MB are needed, and" in reported["message"]
     assert parts(tmp_path / "copy") == []
 
 
@@ -252,8 +252,8 @@ def test_a_disk_that_fills_during_the_pull_is_an_error_and_the_next_run_goes_on(
 
 def test_an_unwritable_folder_has_the_code_of_the_disk(sharded: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    told = pull(sharded, tmp_path / "file" / "copy")
-    assert told["exit_code"] == 73, told
+    reported = pull(sharded, tmp_path / "file" / "copy")
+    assert reported["exit_code"] == 73, reported
 
 
 def test_an_interrupted_renaming_is_finished_without_the_storage(
@@ -274,8 +274,8 @@ def test_an_interrupted_renaming_is_finished_without_the_storage(
     assert visible(copy) == {"a.safetensors", "b.safetensors"}  # what models are found by comes last
     with pytest.raises(streamer.ObjectNotFoundError, match="half pulled"):
         streamer.load(copy)
-    told = pull(sharded, copy)
-    assert (told["exit_code"], told["read_bytes"]) == (0, 0), told
+    reported = pull(sharded, copy)
+    assert (reported["exit_code"], reported["read_bytes"]) == (0, 0), reported
     assert len(streamer.load(copy)) == 4
     assert visible(copy) == visible(sharded)
 

@@ -125,8 +125,8 @@ def record(folder: Path) -> dict[str, dict[str, str]]:
 
 def test_a_byte_that_flips_on_the_way_is_read_again(model: Path, tmp_path: Path) -> None:
     with FaultServer(model.parent, flips_once()) as server:
-        told = pull(server.url("model"), tmp_path / "copy", options=server.storage_options())
-    assert told["exit_code"] == 0, told
+        reported = pull(server.url("model"), tmp_path / "copy", options=server.storage_options())
+    assert reported["exit_code"] == 0, reported
     expected, found = tensors_of(model), tensors_of(tmp_path / "copy")
     assert all(found[name].equal(expected[name]) for name in expected)
     assert all(each["verified_by"] for each in record(tmp_path / "copy").values())
@@ -134,11 +134,11 @@ def test_a_byte_that_flips_on_the_way_is_read_again(model: Path, tmp_path: Path)
 
 def test_a_byte_that_is_wrong_in_the_storage_is_an_error(model: Path, tmp_path: Path) -> None:
     with FaultServer(model.parent, flips_always) as server:
-        told = pull(server.url("model"), tmp_path / "copy", options=server.storage_options())
-        assert (told["exit_code"], told["error"]) == (65, "ChecksumError"), told
+        reported = pull(server.url("model"), tmp_path / "copy", options=server.storage_options())
+        assert (reported["exit_code"], reported["error"]) == (65, "ChecksumError"), reported
         assert visible(tmp_path / "copy") == set()
-        told = pull(server.url("model"), tmp_path / "copy", "--no-verify", options=server.storage_options())
-        assert told["exit_code"] == 0, told
+        reported = pull(server.url("model"), tmp_path / "copy", "--no-verify", options=server.storage_options())
+        assert reported["exit_code"] == 0, reported
     shards = {name: each for name, each in record(tmp_path / "copy").items() if name.endswith(".safetensors")}
     assert [each["verified_by"] for each in shards.values()] == [None, None]
 
@@ -153,8 +153,8 @@ def test_a_new_commit_with_the_same_weights_reads_only_what_is_new(
     repository.commit({"model.bin": weights, "sub/config.json": b"{}"})
     assert pull(f"hf://{name}", tmp_path / "copy")["read_bytes"] == LARGE_BYTES + 2
     repository.commit({"model.bin": weights, "sub/config.json": b"[1]"})
-    told = pull(f"hf://{name}", tmp_path / "copy")
-    assert (told["exit_code"], told["read_bytes"], told["kept_files"]) == (0, 3, 1), told
+    reported = pull(f"hf://{name}", tmp_path / "copy")
+    assert (reported["exit_code"], reported["read_bytes"], reported["kept_files"]) == (0, 3, 1), reported
     assert (tmp_path / "copy" / "sub" / "config.json").read_bytes() == b"[1]"
     assert pull(f"hf://{name}", tmp_path / "copy")["read_bytes"] == 0
 
@@ -169,16 +169,16 @@ def test_an_uncompared_part_is_compared_before_it_counts_as_verified(
     with monkeypatch.context() as patch:
         patch.setattr("streamer._pull.pull.place", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         assert pull(uri, tmp_path / "copy", "--no-verify", options=options)["exit_code"] == 130
-    told = pull(uri, tmp_path / "copy", options=options)
-    assert (told["exit_code"], told["read_bytes"], told["verified_files"]) == (0, 0, 2), told
+    reported = pull(uri, tmp_path / "copy", options=options)
+    assert (reported["exit_code"], reported["read_bytes"], reported["verified_files"]) == (0, 0, 2), reported
 
 
 def test_lines_show_the_progress_without_a_terminal(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(copies, "SHOWN_EVERY_S", 0.0)
-    told = pull(model, tmp_path / "copy")
-    assert " MB of 6.3" in told["stderr"] or " of 6.2" in told["stderr"], told["stderr"]
+    reported = pull(model, tmp_path / "copy")
+    assert " MB of 6.3" in reported["stderr"] or " of 6.2" in reported["stderr"], reported["stderr"]
 
 
 # --- how a pull cuts files into pieces, and how far it reads ahead: little on a slow line, much on a fast one -------

@@ -61,11 +61,11 @@ def place(request: pytest.FixtureRequest, model: Path) -> tuple[str, dict[str, o
 def test_all_files_are_pulled_and_equal_and_nothing_is_executed(
     place: tuple[str, dict[str, object] | None], model: Path, tmp_path: Path
 ) -> None:
-    told = pull(place[0], tmp_path / "copy", options=place[1])
-    assert told["exit_code"] == 0, told
+    reported = pull(place[0], tmp_path / "copy", options=place[1])
+    assert reported["exit_code"] == 0, reported
     assert content(tmp_path / "copy") == content(model)
-    assert told["files"] == 6
-    assert told["read_bytes"] == told["bytes"] == sum(map(len, content(model).values()))
+    assert reported["files"] == 6
+    assert reported["read_bytes"] == reported["bytes"] == sum(map(len, content(model).values()))
     assert streamer.load(tmp_path / "copy")["w"].equal(torch.arange(1000.0))
     assert not (tmp_path / "copy" / ".streamer-pull-incomplete").exists()
     assert os.listdir(tmp_path / "copy" / ".streamer-pull" / "parts") == []
@@ -73,8 +73,10 @@ def test_all_files_are_pulled_and_equal_and_nothing_is_executed(
 
 def test_a_second_run_reads_nothing(place: tuple[str, dict[str, object] | None], model: Path, tmp_path: Path) -> None:
     pull(place[0], tmp_path / "copy", options=place[1])
-    told = pull(place[0], tmp_path / "copy", options=place[1])
-    assert (told["exit_code"], told["read_bytes"], told["kept_files"], told["files"]) == (0, 0, 6, 6), told
+    reported = pull(place[0], tmp_path / "copy", options=place[1])
+    assert (reported["exit_code"], reported["read_bytes"], reported["kept_files"], reported["files"]) == (0, 0, 6, 6), (
+        reported
+    )
     assert content(tmp_path / "copy") == content(model)
 
 
@@ -94,8 +96,8 @@ def test_an_object_without_a_version_is_read_again(tmp_path: Path) -> None:
 def test_the_tensors_are_those_of_the_storage(
     s3_checkpoint: str, s3_server: SeaweedServer, reference: dict[str, torch.Tensor], tmp_path: Path
 ) -> None:
-    told = pull(s3_checkpoint, tmp_path / "copy", options=s3_server.storage_options())
-    assert told["exit_code"] == 0, told
+    reported = pull(s3_checkpoint, tmp_path / "copy", options=s3_server.storage_options())
+    assert reported["exit_code"] == 0, reported
     loaded = streamer.load(tmp_path / "copy")
     assert loaded.keys() == reference.keys()
     assert all(loaded[name].equal(reference[name]) for name in reference)
@@ -121,8 +123,8 @@ def test_patterns_of_a_second_run_add_files_regression(
 ) -> None:
     """From a page of links, which shows no versions, it removed those of the first run as no longer there."""
     pull(place[0], tmp_path / "copy", "--include", "*.json", options=place[1])
-    told = pull(place[0], tmp_path / "copy", "--include", "*.safetensors", options=place[1])
-    assert (told["files"], told["removed"]) == (4, [])
+    reported = pull(place[0], tmp_path / "copy", "--include", "*.safetensors", options=place[1])
+    assert (reported["files"], reported["removed"]) == (4, [])
     assert visible(tmp_path / "copy") == {
         "config.json",
         "vae/deep/a b%20c.json",
@@ -134,12 +136,12 @@ def test_patterns_of_a_second_run_add_files_regression(
 def test_a_replaced_file_that_the_patterns_leave_out_is_removed_and_named_so_regression(
     model: Path, tmp_path: Path
 ) -> None:
-    """It was told as no longer in the storage."""
+    """It was reported as no longer in the storage."""
     pull(model, tmp_path / "copy")
     (model / "config.json").write_text('{"a": 1}')
     (model / "empty.txt").unlink()
-    told = pull(model, tmp_path / "copy", "--include", "*.safetensors")
-    assert (told["removed"], told["replaced"]) == (["config.json", "empty.txt"], ["config.json"])
+    reported = pull(model, tmp_path / "copy", "--include", "*.safetensors")
+    assert (reported["removed"], reported["replaced"]) == (["config.json", "empty.txt"], ["config.json"])
 
 
 def test_a_file_that_somebody_edited_stays_when_the_storage_has_it_no_longer_regression(
@@ -148,8 +150,8 @@ def test_a_file_that_somebody_edited_stays_when_the_storage_has_it_no_longer_reg
     pull(model, tmp_path / "copy")
     (tmp_path / "copy" / "config.json").write_text('{"mine": 1}')
     (model / "config.json").unlink()
-    told = pull(model, tmp_path / "copy")
-    assert (told["exit_code"], told["removed"]) == (0, [])
+    reported = pull(model, tmp_path / "copy")
+    assert (reported["exit_code"], reported["removed"]) == (0, [])
     assert (tmp_path / "copy" / "config.json").read_text() == '{"mine": 1}'
 
 
@@ -171,8 +173,10 @@ def test_a_replaced_file_is_pulled_again_and_an_absent_one_removed(model: Path, 
     pull(model, tmp_path / "copy")
     (model / "config.json").write_text('{"a": 1}')
     (model / "vae" / "model.safetensors").unlink()
-    told = pull(model, tmp_path / "copy")
-    assert (told["exit_code"], told["read_bytes"], told["removed"]) == (0, 8, ["vae/model.safetensors"]), told
+    reported = pull(model, tmp_path / "copy")
+    assert (reported["exit_code"], reported["read_bytes"], reported["removed"]) == (0, 8, ["vae/model.safetensors"]), (
+        reported
+    )
     assert content(tmp_path / "copy") == content(model)
 
 
@@ -196,7 +200,7 @@ def test_a_check_finds_a_changed_file_and_pulls_it_again(model: Path, tmp_path: 
 
 
 def test_a_file_of_equal_size_in_place_of_a_pulled_one_is_replaced_regression(model: Path, tmp_path: Path) -> None:
-    """It was told as there: only sizes were compared."""
+    """It was reported as there: only sizes were compared."""
     pull(model, tmp_path / "copy")
     path = tmp_path / "copy" / "model.safetensors"
     path.write_bytes(bytes(path.stat().st_size))
@@ -224,8 +228,8 @@ def test_a_file_that_is_gone_is_pulled_again(model: Path, tmp_path: Path) -> Non
 def test_digests_of_the_storage_are_compared(s3_server: SeaweedServer, tmp_path: Path) -> None:
     client = s3_server.client()
     client.put_object(Bucket="private", Key="digests/a.bin", Body=b"1" * 100, ChecksumAlgorithm="SHA256")
-    told = pull("s3://private/digests", tmp_path / "copy", options=s3_server.storage_options())
-    assert told["verified_files"] == 1, told
+    reported = pull("s3://private/digests", tmp_path / "copy", options=s3_server.storage_options())
+    assert reported["verified_files"] == 1, reported
     record = json.loads((tmp_path / "copy" / ".streamer-pull" / "complete.json").read_text())
     assert record["files"]["a.bin"]["verified_by"]
 
@@ -236,8 +240,8 @@ def test_an_empty_object_is_an_empty_file_regression(s3_server: SeaweedServer, t
     for key, body in {"empty.txt": b"", "full.txt": b"1"}.items():
         name = f"empty/{algorithm}/{key}"
         s3_server.client().put_object(Bucket="private", Key=name, Body=body, ChecksumAlgorithm=algorithm)
-    told = pull(f"s3://private/empty/{algorithm}", tmp_path / "copy", options=s3_server.storage_options())
-    assert (told["exit_code"], told["verified_files"]) == (0, 2), told
+    reported = pull(f"s3://private/empty/{algorithm}", tmp_path / "copy", options=s3_server.storage_options())
+    assert (reported["exit_code"], reported["verified_files"]) == (0, 2), reported
     assert content(tmp_path / "copy") == {"empty.txt": b"", "full.txt": b"1"}
 
 
@@ -249,9 +253,11 @@ def test_the_url_of_an_index_pulls_its_shards_regression(
         target = str(request.getfixturevalue("http_server").root / model.parent.name / "sharded")
     streamer.save({"a": np.ones(9), "b": np.ones(9)}, target, max_shard_bytes=72, storage_options=place[1])
     index = f"{place[0]}/sharded/model.safetensors.index.json"
-    told = pull(index, tmp_path / "copy", options=place[1])
+    reported = pull(index, tmp_path / "copy", options=place[1])
     shards = {f"model-0000{number}-of-00002.safetensors" for number in (1, 2)}
-    assert (told["exit_code"], visible(tmp_path / "copy")) == (0, {"model.safetensors.index.json", *shards}), told
+    assert (reported["exit_code"], visible(tmp_path / "copy")) == (0, {"model.safetensors.index.json", *shards}), (
+        reported
+    )
     assert streamer.load(tmp_path / "copy", framework="np").keys() == {"a", "b"}
     again = pull(index, tmp_path / "copy", options=place[1])
     assert (again["exit_code"], again["kept_files"], again["files"]) == (0, 3, 3), again
@@ -270,14 +276,14 @@ def test_an_error_of_the_disk_has_its_name_regression(
     full = os.statvfs_result((4096, 4096, 10, 0, 0, 10, 10, 10, 0, 255))
     if "full" in folder:
         monkeypatch.setattr(os, "statvfs", lambda path: full)
-    told = pull(model, Path(folder.format(full=tmp_path / "full")))
-    assert (told["exit_code"], told["code"], said in told["message"]) == (73, reason, True), told
+    reported = pull(model, Path(folder.format(full=tmp_path / "full")))
+    assert (reported["exit_code"], reported["code"], said in reported["message"]) == (73, reason, True), reported
 
 
 def test_a_local_folder_with_a_half_pull_is_refused(model: Path, tmp_path: Path) -> None:
     (model / ".streamer-pull-incomplete").write_text("")
-    told = pull(model, tmp_path / "copy")
-    assert (told["exit_code"], told["error"]) == (66, "ObjectNotFoundError")
+    reported = pull(model, tmp_path / "copy")
+    assert (reported["exit_code"], reported["error"]) == (66, "ObjectNotFoundError")
     for uri in (model, model / "*.safetensors"):
         with pytest.raises(streamer.ObjectNotFoundError, match=r"half pulled.*Run python -m streamer pull again"):
             streamer.load(uri)
@@ -289,14 +295,14 @@ def test_a_local_folder_with_a_half_pull_is_refused(model: Path, tmp_path: Path)
 
 @pytest.mark.parametrize("inside", ["", "copy", ".."])
 def test_a_folder_is_not_pulled_into_itself(model: Path, inside: str) -> None:
-    told = pull(model, model / inside)
-    assert (told["exit_code"], "in one another" in told["message"]) == (2, True), told
+    reported = pull(model, model / inside)
+    assert (reported["exit_code"], "in one another" in reported["message"]) == (2, True), reported
 
 
 def test_a_folder_holds_one_pull(model: Path, tmp_path: Path) -> None:
     pull(model, tmp_path / "copy")
-    told = pull(model / "vae", tmp_path / "copy")
-    assert (told["exit_code"], "holds a pull of" in told["message"]) == (2, True), told
+    reported = pull(model / "vae", tmp_path / "copy")
+    assert (reported["exit_code"], "holds a pull of" in reported["message"]) == (2, True), reported
 
 
 @pytest.mark.parametrize(
@@ -311,16 +317,16 @@ def test_a_folder_holds_one_pull(model: Path, tmp_path: Path) -> None:
 @pytest.mark.usefixtures("short_pauses")
 def test_exit_codes_tell_what_is_wrong(s3_server: SeaweedServer, tmp_path: Path, uri: str, code: int) -> None:
     options = s3_server.storage_options() if uri.startswith("s3") else None
-    told = pull(uri, tmp_path / "copy", options=options)
-    assert told["exit_code"] == code, told
+    reported = pull(uri, tmp_path / "copy", options=options)
+    assert reported["exit_code"] == code, reported
     assert visible(tmp_path / "copy") == set()
-    assert told["stderr"].startswith("Error: ")
+    assert reported["stderr"].startswith("Error: ")
 
 
 def test_denied_access_has_its_own_exit_code(s3_server: SeaweedServer, tmp_path: Path) -> None:
     s3_server.put("private", "denied/a.bin", b"1")
-    told = pull("s3://private/denied", tmp_path / "copy", options=s3_server.storage_options(s3_server.limited))
-    assert told["exit_code"] == 77, told
+    reported = pull("s3://private/denied", tmp_path / "copy", options=s3_server.storage_options(s3_server.limited))
+    assert reported["exit_code"] == 77, reported
 
 
 def test_no_selected_file_is_an_error(model: Path, tmp_path: Path) -> None:
@@ -361,7 +367,7 @@ def test_a_relative_source_is_another_one_from_another_folder_regression(
     monkeypatch.chdir(tmp_path / "one")
     assert pull("source", tmp_path / "to")["exit_code"] == 0
     monkeypatch.chdir(tmp_path / "two")
-    told = pull("source", tmp_path / "to")
-    assert told["exit_code"] == 2
-    assert f"holds a pull of {tmp_path / 'one' / 'source'}" in told["message"]
+    reported = pull("source", tmp_path / "to")
+    assert reported["exit_code"] == 2
+    assert f"holds a pull of {tmp_path / 'one' / 'source'}" in reported["message"]
     assert streamer.load(tmp_path / "to")["w"][0] == 1.0

@@ -75,8 +75,8 @@ def killed_after(place: Place, count: int) -> None:
     with ForwardingProxy(place.port, killer) as proxy:
         through = json.dumps(place.through(proxy.port))
         killer.child = subprocess.Popen([sys.executable, "-c", CHILD, place.uri, through], stderr=subprocess.PIPE)
-        _, told = killer.child.communicate()
-        assert killer.child.returncode == -9, told.decode()
+        _, reported = killer.child.communicate()
+        assert killer.child.returncode == -9, reported.decode()
         proxy.settle()  # the parts it had sent are there
 
 

@@ -456,10 +456,10 @@ except streamer.StorageError as error:
 
 
 def test_a_disk_that_is_full_is_one_error_and_leaves_nothing(tmp_path: Path) -> None:
-    told = _in_child(FULL, tmp_path, before=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20)))
-    assert told.startswith("EFBIG")
-    assert "not saved" in told
-    assert "ulimit -f" in told
+    reported = _in_child(FULL, tmp_path, before=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20)))
+    assert reported.startswith("EFBIG")
+    assert "not saved" in reported
+    assert "ulimit -f" in reported
     assert files_in(tmp_path) == []
 
 

@@ -65,7 +65,7 @@ def malformed(path):
 
 
 @pytest.mark.parametrize(
-    ("make", "told"),
+    ("make", "reported"),
     [
         (lambda path: path, "No such file or folder"),
         (malformed, "the pickle is malformed"),
@@ -73,10 +73,10 @@ def malformed(path):
     ],
     ids=["absent", "malformed", "refused"],
 )
-def test_a_failed_load_prints_our_line_once_regression(tmp_path, make, told):
+def test_a_failed_load_prints_our_line_once_regression(tmp_path, make, reported):
     with pytest.raises(CheckpointException) as caught:
         dcp.load(blank(), storage_reader=streamer.dcp.StorageReader(make(tmp_path / "step")))
-    assert str(caught.value).count(told) == 1
+    assert str(caught.value).count(reported) == 1
 
 
 def test_a_reader_raises_the_error_of_another_load_too(folder, tmp_path):
@@ -91,7 +91,7 @@ def test_a_reader_raises_the_error_of_another_load_too(folder, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("names", "told"),
+    ("names", "reported"),
     [
         (["config.json"], r"holds no \.metadata, but config\.json\. Check the URL"),
         (["__0_0.distcp", "__1_0.distcp"], r"holds no \.metadata, but __0_0.* Its save was not finished"),
@@ -99,10 +99,10 @@ def test_a_reader_raises_the_error_of_another_load_too(folder, tmp_path):
     ],
     ids=["nothing", "unfinished", "by rank"],
 )
-def test_a_folder_without_a_checkpoint(tmp_path, names, told):
+def test_a_folder_without_a_checkpoint(tmp_path, names, reported):
     for name in names:
         (tmp_path / name).write_bytes(b"x")
-    with pytest.raises(streamer.ObjectNotFoundError, match=told):
+    with pytest.raises(streamer.ObjectNotFoundError, match=reported):
         streamer.dcp.StorageReader(tmp_path).read_metadata()
 
 

@@ -26,8 +26,8 @@ def done(processes: int, steps: list[dict[str, Any]]) -> list[list[dict[str, Any
     environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, check=False)
     assert ended.returncode == 0, ended.stderr[-4000:]
-    told: list[list[dict[str, Any]]] = json.loads(ended.stdout.splitlines()[-1])
-    return told
+    reported: list[list[dict[str, Any]]] = json.loads(ended.stdout.splitlines()[-1])
+    return reported
 
 
 @pytest.fixture(scope="module")
@@ -54,9 +54,9 @@ def of_two(by_four: Path, tmp_path_factory: pytest.TempPathFactory, s3_server: A
             {"do": "save", "folder": str(folder)},
         ]
         names = ["s3", "local", "hf", "columns", "fail", "save"]
-        told: dict[str, Any] = dict(zip(names, done(2, steps), strict=True))
-        told["passed"] = [each.passed_bytes for each in proxies]
-    return {**told, "folder": folder}
+        reported: dict[str, Any] = dict(zip(names, done(2, steps), strict=True))
+        reported["passed"] = [each.passed_bytes for each in proxies]
+    return {**reported, "folder": folder}
 
 
 @pytest.fixture(scope="module")
@@ -82,26 +82,26 @@ def test_four_processes_load_what_two_have_saved(of_four: Any, case: str) -> Non
 
 
 def test_each_process_asks_the_server_for_its_part_alone(of_two: Any) -> None:
-    for told, passed_bytes in zip(of_two["s3"], of_two["passed"], strict=True):
-        assert told["bytes"] < passed_bytes < told["bytes"] + 2 * AROUND
-        assert told["bytes"] < 0.51 * WHOLE
+    for reported, passed_bytes in zip(of_two["s3"], of_two["passed"], strict=True):
+        assert reported["bytes"] < passed_bytes < reported["bytes"] + 2 * AROUND
+        assert reported["bytes"] < 0.51 * WHOLE
 
 
 def test_only_the_rows_of_the_process_are_read_of_a_shared_item(of_four: Any) -> None:
     """Two have saved halves, and a quarter is half of one."""
-    for told in of_four["dcp"]:
-        assert told["bytes"] <= told["bytes_read"] < told["bytes"] + AROUND
-        assert told["bytes"] < 0.26 * WHOLE
-    for told in of_four["hf"]:
-        assert told["bytes_read"] == told["bytes"]
+    for reported in of_four["dcp"]:
+        assert reported["bytes"] <= reported["bytes_read"] < reported["bytes"] + AROUND
+        assert reported["bytes"] < 0.26 * WHOLE
+    for reported in of_four["hf"]:
+        assert reported["bytes_read"] == reported["bytes"]
 
 
 def test_a_part_of_columns_reads_all_rows(of_two: Any) -> None:
-    for told in of_two["columns"]:
-        assert 2 * WEIGHT_BYTES < told["bytes_read"] < WHOLE + AROUND
+    for reported in of_two["columns"]:
+        assert 2 * WEIGHT_BYTES < reported["bytes_read"] < WHOLE + AROUND
 
 
 def test_every_process_gets_the_error(of_two: Any) -> None:
-    for told in of_two["fail"]:
-        assert told["failed"] == [0, 1]
-        assert "but dcp/, hf/. Name one of its folders" in told["text"]
+    for reported in of_two["fail"]:
+        assert reported["failed"] == [0, 1]
+        assert "but dcp/, hf/. Name one of its folders" in reported["text"]
