@@ -6,7 +6,6 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from streamer._save.arguments import SaveArguments
 from streamer.core.errors import UsageError
 from streamer.core.format.shard_names import SHARD_SUFFIX
 from streamer.core.options.options import Options
@@ -34,7 +33,7 @@ def file_at(filename: str | os.PathLike[str]) -> str:
 
 def as_safetensors(
     metadata: dict[str, str] | None, storage_options: Mapping[str, Any] | None, options: Options | None
-) -> SaveArguments:
+) -> dict[str, Any]:
     """Return the arguments with which `streamer.save` behaves as safetensors: one file, replaced without a word."""
     return {
         "metadata": metadata,

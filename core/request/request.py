@@ -1,8 +1,8 @@
 """The arguments of a call of a public function: one value, which is checked once and then passed on.
 
 Guarantees: every field has a valid type; URIs are text, without path objects; no `repr` shows a secret. To add an
-argument to all public functions, add a field here, its line in `streamer._arguments.LoadArguments`, and its paragraph
-in the docstring of `streamer.load`.
+argument to all public functions, add a field here, its line in their signatures and in
+`streamer._arguments.LoadArguments`, and its paragraph in the docstring of `streamer.load`.
 """
 
 from __future__ import annotations

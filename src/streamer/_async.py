@@ -13,7 +13,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
-from streamer._arguments import request_of, takes_request
+from streamer._arguments import request_of
 from streamer._load import WholeRead, collected, whole_read
 from streamer._reads import Order
 from streamer._stream import Stream, begun
@@ -25,10 +25,17 @@ from streamer.core.tensors.frameworks import TensorT
 
 if TYPE_CHECKING:
     import torch
+    from fsspec import AbstractFileSystem
     from numpy.typing import NDArray
     from typing_extensions import Self, Unpack
 
-    from streamer._arguments import LoadArguments, RequestArguments, StreamArguments
+    from streamer._arguments import LoadArguments, StreamArguments
+    from streamer.core.checkpoint.selection import NamesOption
+    from streamer.core.checkpoint.slicing import SlicesOption
+    from streamer.core.checkpoint.verification import VerifyOption
+    from streamer.core.encryption.keys import KeyOption
+    from streamer.core.options.options import Options
+    from streamer.core.request.request import ProgressOption, StorageOptions
     from streamer.core.tensors.frameworks import NumpyName, TorchName
 
 __all__ = ["AsyncStream", "aload", "astream"]
@@ -117,8 +124,24 @@ def astream(
 def astream(uri: UriOption, *, framework: NumpyName, **how: Unpack[StreamArguments]) -> AsyncStream[NDArray[Any]]: ...
 @overload
 def astream(uri: UriOption, *, framework: str, **how: Unpack[StreamArguments]) -> AsyncStream[Any]: ...
-@takes_request()
-def astream(uri: UriOption, *, order: Order = "completion", **how: Unpack[RequestArguments]) -> AsyncStream[Any]:
+def astream(  # noqa: D417  `load` describes the others
+    uri: UriOption,
+    *,
+    order: Order = "completion",
+    device: Any = "cpu",
+    names: NamesOption = None,
+    slices: SlicesOption = None,
+    framework: str = "pt",
+    storage_options: StorageOptions = None,
+    fs: AbstractFileSystem | None = None,
+    options: Options | None = None,
+    progress: ProgressOption = None,
+    dtype: Any = None,
+    verify: VerifyOption = None,
+    key: KeyOption = None,
+    context: str | None = None,
+    group: Any = None,
+) -> AsyncStream[Any]:
     """Stream the tensors of a checkpoint, as `streamer.stream` does, without blocking the event loop.
 
     If the task is cancelled, the stream ends within a second. During the search for the checkpoint, the request in
@@ -137,7 +160,8 @@ def astream(uri: UriOption, *, order: Order = "completion", **how: Unpack[Reques
         ...     async for name, tensor in tensors:
         ...         await consume(name, tensor)
     """
-    return AsyncStream(lambda: begun(request_of(astream, uri, how), order))
+    arguments = locals()
+    return AsyncStream(lambda: begun(request_of(arguments), order))
 
 
 @overload
@@ -148,8 +172,23 @@ async def aload(
 async def aload(uri: UriOption, *, framework: NumpyName, **how: Unpack[LoadArguments]) -> dict[str, NDArray[Any]]: ...
 @overload
 async def aload(uri: UriOption, *, framework: str, **how: Unpack[LoadArguments]) -> dict[str, Any]: ...
-@takes_request()
-async def aload(uri: UriOption, **how: Unpack[RequestArguments]) -> dict[str, Any]:
+async def aload(  # noqa: D417  `load` describes the others
+    uri: UriOption,
+    *,
+    device: Any = "cpu",
+    names: NamesOption = None,
+    slices: SlicesOption = None,
+    framework: str = "pt",
+    storage_options: StorageOptions = None,
+    fs: AbstractFileSystem | None = None,
+    options: Options | None = None,
+    progress: ProgressOption = None,
+    dtype: Any = None,
+    verify: VerifyOption = None,
+    key: KeyOption = None,
+    context: str | None = None,
+    group: Any = None,
+) -> dict[str, Any]:
     """Load a checkpoint, as `streamer.load` does, without blocking the event loop.
 
     If the task is cancelled, the load ends in the same way as `astream`.
@@ -164,7 +203,8 @@ async def aload(uri: UriOption, **how: Unpack[RequestArguments]) -> dict[str, An
     Example:
         >>> tensors = await streamer.aload("s3://bucket/model")     # doctest: +SKIP
     """
-    tensors = await in_thread(lambda: whole_read(request_of(aload, uri, how)), role="async", discard=WholeRead.close)
+    arguments = locals()
+    tensors = await in_thread(lambda: whole_read(request_of(arguments)), role="async", discard=WholeRead.close)
     try:
         return await in_thread(partial(collected, tensors), role="async")
     except asyncio.CancelledError:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, overload
 
-from streamer._arguments import request_of, takes_request
+from streamer._arguments import request_of
 from streamer._checkpoint_headers import framework_for, open_checkpoint, wanted_tensors
 from streamer._load import WholeRead, collected
 from streamer._stream import Stream
@@ -34,10 +34,17 @@ from streamer.core.tensors.frameworks import Framework, TensorT
 
 if TYPE_CHECKING:
     import torch
+    from fsspec import AbstractFileSystem
     from numpy.typing import NDArray
     from typing_extensions import Self, Unpack
 
-    from streamer._arguments import LoadArguments, RequestArguments
+    from streamer._arguments import LoadArguments
+    from streamer.core.checkpoint.selection import NamesOption
+    from streamer.core.checkpoint.slicing import SlicesOption
+    from streamer.core.checkpoint.verification import VerifyOption
+    from streamer.core.encryption.keys import KeyOption
+    from streamer.core.options.options import Options
+    from streamer.core.request.request import ProgressOption, StorageOptions
     from streamer.core.tensors.frameworks import NumpyName, TorchName
 
 __all__ = ["Checkpoint", "open", "safe_open"]
@@ -252,8 +259,23 @@ def open(uri: UriOption, *, framework: TorchName = ..., **how: Unpack[LoadArgume
 def open(uri: UriOption, *, framework: NumpyName, **how: Unpack[LoadArguments]) -> Checkpoint[NDArray[Any]]: ...
 @overload
 def open(uri: UriOption, *, framework: str, **how: Unpack[LoadArguments]) -> Checkpoint[Any]: ...
-@takes_request()
-def open(uri: UriOption, **how: Unpack[RequestArguments]) -> Checkpoint[Any]:
+def open(  # noqa: D417  `load` describes the others
+    uri: UriOption,
+    *,
+    device: Any = "cpu",
+    names: NamesOption = None,
+    slices: SlicesOption = None,
+    framework: str = "pt",
+    storage_options: StorageOptions = None,
+    fs: AbstractFileSystem | None = None,
+    options: Options | None = None,
+    progress: ProgressOption = None,
+    dtype: Any = None,
+    verify: VerifyOption = None,
+    key: KeyOption = None,
+    context: str | None = None,
+    group: Any = None,
+) -> Checkpoint[Any]:
     """Open a checkpoint for random access: its headers are read now, its tensors on demand.
 
     Args:
@@ -273,7 +295,7 @@ def open(uri: UriOption, **how: Unpack[RequestArguments]) -> Checkpoint[Any]:
         >>> with streamer.open("s3://bucket/model") as checkpoint:           # doctest: +SKIP
         ...     rows = checkpoint.get_slice("lm_head.weight")[:128]
     """
-    return Checkpoint(request_of(open, uri, how))
+    return Checkpoint(request_of(locals()))
 
 
 class safe_open(Checkpoint[Any]):  # noqa: N801  the name in safetensors

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, overload
 
-from streamer._arguments import request_of, takes_request
+from streamer._arguments import request_of
 from streamer._checkpoint_headers import OpenedCheckpoint, framework_for, open_checkpoint, wanted_tensors
 from streamer._stream import Stream
 from streamer.core.checkpoint.catalog import ShardTensor
@@ -25,11 +25,18 @@ from streamer.core.tensors.frameworks import Framework
 
 if TYPE_CHECKING:
     import torch
+    from fsspec import AbstractFileSystem
     from numpy.typing import NDArray
     from typing_extensions import Unpack
 
-    from streamer._arguments import LoadArguments, RequestArguments
+    from streamer._arguments import LoadArguments
+    from streamer.core.checkpoint.selection import NamesOption
+    from streamer.core.checkpoint.slicing import SlicesOption
     from streamer.core.checkpoint.targets import Targets
+    from streamer.core.checkpoint.verification import VerifyOption
+    from streamer.core.encryption.keys import KeyOption
+    from streamer.core.options.options import Options
+    from streamer.core.request.request import ProgressOption, StorageOptions
     from streamer.core.tensors.frameworks import NumpyName, TorchName
 
 __all__ = ["WholeRead", "collected", "load", "load_file", "whole_read"]
@@ -128,8 +135,23 @@ def load(uri: UriOption, *, framework: TorchName = ..., **how: Unpack[LoadArgume
 def load(uri: UriOption, *, framework: NumpyName, **how: Unpack[LoadArguments]) -> dict[str, NDArray[Any]]: ...
 @overload
 def load(uri: UriOption, *, framework: str, **how: Unpack[LoadArguments]) -> dict[str, Any]: ...
-@takes_request()
-def load(uri: UriOption, **how: Unpack[RequestArguments]) -> dict[str, Any]:
+def load(
+    uri: UriOption,
+    *,
+    device: Any = "cpu",
+    names: NamesOption = None,
+    slices: SlicesOption = None,
+    framework: str = "pt",
+    storage_options: StorageOptions = None,
+    fs: AbstractFileSystem | None = None,
+    options: Options | None = None,
+    progress: ProgressOption = None,
+    dtype: Any = None,
+    verify: VerifyOption = None,
+    key: KeyOption = None,
+    context: str | None = None,
+    group: Any = None,
+) -> dict[str, Any]:
     """Load a safetensors checkpoint.
 
     Args:
@@ -185,7 +207,7 @@ def load(uri: UriOption, **how: Unpack[RequestArguments]) -> dict[str, Any]:
     Example:
         >>> tensors = streamer.load("s3://bucket/model", names="model.layers.0.*")     # doctest: +SKIP
     """
-    return collected(whole_read(request_of(load, uri, how)))
+    return collected(whole_read(request_of(locals())))
 
 
 def whole_read(request: Request) -> WholeRead:

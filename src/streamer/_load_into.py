@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from streamer._arguments import request_of, takes_request
+from streamer._arguments import request_of
 from streamer._checkpoint_headers import OpenedCheckpoint, framework_for, open_checkpoint, wanted_tensors
 from streamer._load import WholeRead
 from streamer.core.checkpoint.catalog import ShardTensor
@@ -31,9 +31,14 @@ from streamer.core.tensors.tensor_bytes import flat_bytes
 from streamer.core.tensors.torch_modes import outside_captures
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
+    from fsspec import AbstractFileSystem
 
-    from streamer._arguments import RequestArguments
+    from streamer.core.checkpoint.selection import NamesOption
+    from streamer.core.checkpoint.slicing import SlicesOption
+    from streamer.core.checkpoint.verification import VerifyOption
+    from streamer.core.encryption.keys import KeyOption
+    from streamer.core.options.options import Options
+    from streamer.core.request.request import ProgressOption, StorageOptions
 
 __all__ = ["load_into"]
 
@@ -42,15 +47,26 @@ TARGET = "target"  # a value of ``dtype=``
 _log = OwnLogger()
 
 
-@takes_request(device=None)
-def load_into(
+def load_into(  # noqa: D417  `load` describes the others
     uri: UriOption,
     target: Any,
     *,
     strict: bool = True,
     prefix: str | None = None,
     rename: RenameOption = None,
-    **how: Unpack[RequestArguments],
+    device: Any = None,
+    names: NamesOption = None,
+    slices: SlicesOption = None,
+    framework: str = "pt",
+    storage_options: StorageOptions = None,
+    fs: AbstractFileSystem | None = None,
+    options: Options | None = None,
+    progress: ProgressOption = None,
+    dtype: Any = None,
+    verify: VerifyOption = None,
+    key: KeyOption = None,
+    context: str | None = None,
+    group: Any = None,
 ) -> LoadReport:
     """Load a checkpoint into existing tensors, in place if they are contiguous, on the CPU or a CUDA device.
 
@@ -95,7 +111,11 @@ def load_into(
         ...     model = Model()
         >>> streamer.load_into("s3://bucket/model", model, device="cuda:0")     # doctest: +SKIP
     """
-    request = request_of(load_into, uri, how)
+    return _filled(request_of(locals()), target, prefix, rename, strict=strict)
+
+
+def _filled(request: Request, target: Any, prefix: str | None, rename: RenameOption, *, strict: bool) -> LoadReport:
+    """Load into a target; raises as `load_into` does."""
     with joined_group(request) as member:
         if isinstance(request.slices, Placements):
             hint = "Leave slices= out: DTensors as targets have placements of their own"

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, overload
 
 from streamer import _native
-from streamer._arguments import request_of, takes_request
+from streamer._arguments import request_of
 from streamer._checkpoint_headers import OpenedCheckpoint, framework_for, open_checkpoint, wanted_tensors
 from streamer._progress import Progress
 from streamer._reads import Order, reads_of
@@ -28,12 +28,18 @@ from streamer.core.tensors.frameworks import Framework, TensorT
 
 if TYPE_CHECKING:
     import torch
+    from fsspec import AbstractFileSystem
     from numpy.typing import NDArray
     from typing_extensions import Unpack
 
-    from streamer._arguments import RequestArguments, StreamArguments
+    from streamer._arguments import StreamArguments
+    from streamer.core.checkpoint.selection import NamesOption
+    from streamer.core.checkpoint.slicing import SlicesOption
     from streamer.core.checkpoint.targets import Targets
-    from streamer.core.checkpoint.verification import Verification
+    from streamer.core.checkpoint.verification import Verification, VerifyOption
+    from streamer.core.encryption.keys import KeyOption
+    from streamer.core.options.options import Options
+    from streamer.core.request.request import ProgressOption, StorageOptions
     from streamer.core.tensors.frameworks import NumpyName, TorchName
 
 __all__ = ["Stream", "begun", "stream"]
@@ -232,8 +238,24 @@ def stream(uri: UriOption, *, framework: TorchName = ..., **how: Unpack[StreamAr
 def stream(uri: UriOption, *, framework: NumpyName, **how: Unpack[StreamArguments]) -> Stream[NDArray[Any]]: ...
 @overload
 def stream(uri: UriOption, *, framework: str, **how: Unpack[StreamArguments]) -> Stream[Any]: ...
-@takes_request()
-def stream(uri: UriOption, *, order: Order = "completion", **how: Unpack[RequestArguments]) -> Stream[Any]:
+def stream(  # noqa: D417  `load` describes the others
+    uri: UriOption,
+    *,
+    order: Order = "completion",
+    device: Any = "cpu",
+    names: NamesOption = None,
+    slices: SlicesOption = None,
+    framework: str = "pt",
+    storage_options: StorageOptions = None,
+    fs: AbstractFileSystem | None = None,
+    options: Options | None = None,
+    progress: ProgressOption = None,
+    dtype: Any = None,
+    verify: VerifyOption = None,
+    key: KeyOption = None,
+    context: str | None = None,
+    group: Any = None,
+) -> Stream[Any]:
     """Stream the tensors of a checkpoint as they arrive.
 
     Args:
@@ -255,7 +277,7 @@ def stream(uri: UriOption, *, order: Order = "completion", **how: Unpack[Request
         ...         consume(name, tensor)
         >>> print(tensors.report)                                      # doctest: +SKIP
     """
-    return begun(request_of(stream, uri, how), order)
+    return begun(request_of(locals()), order)
 
 
 def begun(request: Request, order: Order) -> Stream[Any]:

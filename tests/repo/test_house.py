@@ -129,7 +129,7 @@ USED_OF_REQUEST = set(read_of_requests()) | {"uri"}
 def idle_arguments(function):
     (definition,) = ast.parse(textwrap.dedent(inspect.getsource(function))).body
     used = {name for statement in definition.body for name in house.names_used_in(statement)}
-    used |= USED_OF_REQUEST if "how" in used else set()  # `takes_request` writes the fields of a request in its place
+    used |= USED_OF_REQUEST if "locals" in used else set()  # which become a request
     return set(inspect.signature(function).parameters) - {"self"} - used
 
 

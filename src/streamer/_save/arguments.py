@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 from streamer.core.encryption.keys import KeySource
 from streamer.core.encryption.sealed_files import reserved_name
@@ -21,26 +21,10 @@ if TYPE_CHECKING:
     from streamer.core.options.options import Options
     from streamer.core.request.request import ProgressOption, StorageOptions
 
-__all__ = ["SaveArguments", "SaveOptions", "place_request"]
+__all__ = ["SaveOptions", "place_request"]
 
 
 _ARCHIVES = ("libarchive", "tar", "zip")  # schemes of fsspec whose file systems write no file in place
-
-
-class SaveArguments(TypedDict, total=False):
-    """The keyword arguments of `streamer.save`, for type checkers."""
-
-    max_shard_bytes: int | str
-    metadata: Mapping[str, str] | None
-    storage_options: StorageOptions
-    options: Options | None
-    progress: ProgressOption
-    overwrite: bool
-    digests: bool
-    resume: bool
-    key: KeyOption
-    context: str | None
-    hide_names: bool
 
 
 @dataclass(frozen=True)

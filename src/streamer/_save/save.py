@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from streamer._arguments import checked, takes_fields
+from streamer._arguments import fields_in
 from streamer._lazy_checkpoint import Checkpoint
 from streamer._locate_shards import opened_store
 from streamer._save.arguments import SaveOptions, place_request
@@ -26,20 +26,30 @@ from streamer.core.tensors.shared_memory import names_to_drop
 from streamer.core.tensors.tensor_bytes import is_torch_tensor, layout_of
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-    from streamer._save.arguments import SaveArguments
+    from streamer.core.encryption.keys import KeyOption
+    from streamer.core.options.options import Options
+    from streamer.core.request.request import ProgressOption, StorageOptions
 
 __all__ = ["asave", "save", "save_model"]
 
 METADATA = {"format": "pt"}  # without it transformers refuses a file
 
 
-@takes_fields(SaveOptions)
 def save(
     tensors: Any,
     uri: OneUri,
-    **how: Unpack[SaveArguments],
+    *,
+    max_shard_bytes: int | str = "5GB",
+    metadata: Mapping[str, str] | None = None,
+    storage_options: StorageOptions = None,
+    options: Options | None = None,
+    progress: ProgressOption = None,
+    overwrite: bool = False,
+    digests: bool = True,
+    resume: bool = False,
+    key: KeyOption = None,
+    context: str | None = None,
+    hide_names: bool = False,
 ) -> SaveReport:
     """Save tensors as a safetensors checkpoint, to any storage that can be written.
 
@@ -52,34 +62,24 @@ def save(
             comes, and then freed.
         uri: A folder or prefix, or a file that ends in ``.safetensors``; any URL that can be written. A folder has
             ``model.safetensors``, or shards and their index, as transformers names them.
-        how: ``max_shard_bytes`` (default ``"5GB"``): most bytes of tensors in one file of a folder, as a number or with
-            a unit (``"5GB"`` is 5 * 10^9). A larger tensor has a file of its own.
-
-            ``metadata``: for the header of each file, in addition to ``{"format": "pt"}``, which transformers requires,
-            and to the metadata of the checkpoints that `streamer.open` has opened. Its values replace theirs.
-
-            ``storage_options`` as for `streamer.load`, for one storage; the credentials must allow writing.
-
-            ``options``: its ``memory_limit_bytes`` bounds the parts in flight; see `streamer.Options`.
-
-            ``progress`` as for `streamer.load`.
-
-            ``overwrite`` (default False): replace an existing checkpoint. It stays loadable until the new one is
-            complete; files that the new one does not name are then removed.
-
-            ``digests`` (default True): write a manifest with the CRC32C of each tensor, computed on the way, for loads
-            with ``verify="manifest"``.
-
-            ``resume`` (default False): keep each shard once it and the first missing one are whole, also if the save
-            fails. The next call with the same tensors sends the others. Readers refuse a series with a gap.
-
-            ``key`` (default None): encrypt the tensors. 32 bytes, the path of a file with them, ``"env:NAME"``, a
-            function that returns them, or a `KeyProvider`. See docs/encryption.md.
-
-            ``context`` (default None): a name to which the encrypted checkpoint is bound, such as ``"llama-prod-7"``. A
-            load must pass the same name. It stays readable.
-
-            ``hide_names`` (default False): encrypt names, dtypes, shapes and metadata, too.
+        max_shard_bytes: Most bytes of tensors in one file of a folder, as a number or with a unit (``"5GB"`` is
+            5 * 10^9). A larger tensor has a file of its own.
+        metadata: For the header of each file, in addition to ``{"format": "pt"}``, which transformers requires, and to
+            the metadata of the checkpoints that `streamer.open` has opened. Its values replace theirs.
+        storage_options: As for `streamer.load`, for one storage; the credentials must allow writing.
+        options: Its ``memory_limit_bytes`` bounds the parts in flight; see `streamer.Options`.
+        progress: As for `streamer.load`.
+        overwrite: Replace an existing checkpoint. It stays loadable until the new one is complete; files that the new
+            one does not name are then removed.
+        digests: Write a manifest with the CRC32C of each tensor, computed on the way, for loads with
+            ``verify="manifest"``.
+        resume: Keep each shard once it and the first missing one are whole, also if the save fails. The next call with
+            the same tensors sends the others. Readers refuse a series with a gap.
+        key: Encrypt the tensors. 32 bytes, the path of a file with them, ``"env:NAME"``, a function that returns them,
+            or a `KeyProvider`. See docs/encryption.md.
+        context: A name to which the encrypted checkpoint is bound, such as ``"llama-prod-7"``. A load must pass the
+            same name. It stays readable.
+        hide_names: Encrypt names, dtypes, shapes and metadata, too.
 
     Returns:
         What was written.
@@ -97,14 +97,24 @@ def save(
         >>> streamer.save(model, "s3://bucket/model").files                          # doctest: +SKIP
         ('model.safetensors.manifest.json', 'model.safetensors')
     """
-    return _saved(_saving(uri, _tensors_of(tensors), checked(save, SaveOptions, how)))
+    return _saved(_saving(uri, _tensors_of(tensors), SaveOptions(**fields_in(locals(), SaveOptions))))
 
 
-@takes_fields(SaveOptions)
-def save_model(
+def save_model(  # noqa: D417  `save` describes the others
     model: Any,
     uri: OneUri,
-    **how: Unpack[SaveArguments],
+    *,
+    max_shard_bytes: int | str = "5GB",
+    metadata: Mapping[str, str] | None = None,
+    storage_options: StorageOptions = None,
+    options: Options | None = None,
+    progress: ProgressOption = None,
+    overwrite: bool = False,
+    digests: bool = True,
+    resume: bool = False,
+    key: KeyOption = None,
+    context: str | None = None,
+    hide_names: bool = False,
 ) -> SaveReport:
     """Save a module whose tensors may share memory, such as tied weights, as ``safetensors.torch.save_model`` does.
 
@@ -114,8 +124,7 @@ def save_model(
 
     Args:
         model: An ``nn.Module``, or a mapping of names to torch tensors.
-        uri: As for `save`.
-        how: As for `save`.
+        uri: As for `save`, like the keyword arguments.
 
     Raises:
         UsageError: as for `save`; or none of the tensors that share memory covers all of it; or a tensor that has its
@@ -125,22 +134,32 @@ def save_model(
     Example:
         >>> streamer.save_model(model, "s3://bucket/model")                         # doctest: +SKIP
     """
-    options = checked(save_model, SaveOptions, how)
+    how = SaveOptions(**fields_in(locals(), SaveOptions))
     tensors = _tensors_of(model)
     of_torch = {name: tensor for name, tensor in tensors.items() if is_torch_tensor(tensor)}
     for name, tensor in of_torch.items():
         layout_of(name, tensor)
     dropped = names_to_drop({name: tensor for name, tensor in of_torch.items() if not tensor.is_meta})
     kept = {name: tensor for name, tensor in tensors.items() if name not in dropped}
-    more = {**_notes_of(model), **dropped, **(options.metadata or {})}
-    return _saved(_saving(uri, kept, replace(options, metadata=more)))
+    more = {**_notes_of(model), **dropped, **(how.metadata or {})}
+    return _saved(_saving(uri, kept, replace(how, metadata=more)))
 
 
-@takes_fields(SaveOptions)
-async def asave(
+async def asave(  # noqa: D417  `save` describes the others
     tensors: Any,
     uri: OneUri,
-    **how: Unpack[SaveArguments],
+    *,
+    max_shard_bytes: int | str = "5GB",
+    metadata: Mapping[str, str] | None = None,
+    storage_options: StorageOptions = None,
+    options: Options | None = None,
+    progress: ProgressOption = None,
+    overwrite: bool = False,
+    digests: bool = True,
+    resume: bool = False,
+    key: KeyOption = None,
+    context: str | None = None,
+    hide_names: bool = False,
 ) -> SaveReport:
     """Save tensors, as `save` does, without blocking the event loop.
 
@@ -149,8 +168,8 @@ async def asave(
 
     Args:
         tensors: As for `save`.
-        uri: As for `save`.
-        how: As for `save`; a callable ``progress`` runs in another thread.
+        uri: As for `save`, like the keyword arguments.
+        progress: A callable runs in another thread.
 
     Raises:
         StreamerError: as for `save`.
@@ -158,7 +177,7 @@ async def asave(
     Example:
         >>> await streamer.asave(model, "s3://bucket/model")                        # doctest: +SKIP
     """
-    saving = _saving(uri, _tensors_of(tensors), checked(asave, SaveOptions, how))
+    saving = _saving(uri, _tensors_of(tensors), SaveOptions(**fields_in(locals(), SaveOptions)))
     saved = asyncio.ensure_future(in_thread(lambda: _saved(saving), role="async"))
     try:
         return await asyncio.shield(saved)

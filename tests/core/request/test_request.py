@@ -16,6 +16,7 @@ from safetensors.numpy import save_file
 
 import streamer
 from streamer import _arguments
+from streamer._save.arguments import SaveOptions
 from streamer.core.options import arguments
 from streamer.core.request.request import Request
 from streamer.plugins import registry
@@ -36,8 +37,15 @@ def test_the_signature_of_a_public_function_names_every_field(face):
             assert parameters[name].default == FIELDS[name].default
 
 
+def test_the_signature_of_a_save_names_every_option():
+    options = {each.name: each.default for each in dataclasses.fields(SaveOptions)}
+    for face in (streamer.save, streamer.save_model, streamer.asave):
+        parameters = inspect.signature(face).parameters.values()
+        assert {each.name: each.default for each in parameters if each.kind is each.KEYWORD_ONLY} == options
+
+
 def test_a_type_checker_knows_every_field_by_its_type():
-    checked = {**_arguments.LoadArguments.__annotations__, **_arguments.RequestArguments.__annotations__}
+    checked = {**_arguments.LoadArguments.__annotations__, "framework": "str"}
     reported = {name: getattr(each, "__forward_arg__", each) for name, each in checked.items()}
     assert reported == {name: each.type for name, each in FIELDS.items() if name != "uri"}
 
