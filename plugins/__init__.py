@@ -117,41 +117,22 @@ __all__ = [
     "open_store",
 ]
 
+_NAMES_IN = {
+    "streamer.core.store.sources": (
+        "AnswerChecksum DigestingStore FileSource HttpSource NfsSource ObjectInfo PythonSource RemoteStore "
+        "Source Store WritableStore hookimpl"
+    ),
+    "streamer.plugins.inventory": "Backend Examined ExaminedFormat examine examine_formats installed",
+    "streamer.core.other_formats.interface": "BytesFile CheckpointFile CheckpointIndex Format Reader TensorPlace",
+    "streamer.core.options.limits": "Limits ListingCount",
+    "streamer.core.store.digests": "NoDigest ObjectDigest PartDigest",
+    "streamer.core.store.uploads": "Upload UploadingStore",
+    "streamer.backends.option_names": "check_option_names",
+    "streamer.plugins.registry": "open_store",
+}
 _DEFINED_IN = {
-    "AnswerChecksum": "streamer.core.store.sources",
-    "Backend": "streamer.plugins.inventory",
-    "BytesFile": "streamer.core.other_formats.interface",
-    "CheckpointFile": "streamer.core.other_formats.interface",
-    "CheckpointIndex": "streamer.core.other_formats.interface",
-    "DigestingStore": "streamer.core.store.sources",
-    "Examined": "streamer.plugins.inventory",
-    "ExaminedFormat": "streamer.plugins.inventory",
-    "FileSource": "streamer.core.store.sources",
-    "Format": "streamer.core.other_formats.interface",
-    "HttpSource": "streamer.core.store.sources",
-    "Limits": "streamer.core.options.limits",
-    "ListingCount": "streamer.core.options.limits",
-    "NfsSource": "streamer.core.store.sources",
-    "NoDigest": "streamer.core.store.digests",
-    "ObjectDigest": "streamer.core.store.digests",
-    "ObjectInfo": "streamer.core.store.sources",
-    "PartDigest": "streamer.core.store.digests",
-    "PythonSource": "streamer.core.store.sources",
-    "Reader": "streamer.core.other_formats.interface",
-    "RemoteStore": "streamer.core.store.sources",
-    "Source": "streamer.core.store.sources",
-    "Store": "streamer.core.store.sources",
-    "TensorPlace": "streamer.core.other_formats.interface",
-    "Upload": "streamer.core.store.uploads",
-    "UploadingStore": "streamer.core.store.uploads",
-    "WritableStore": "streamer.core.store.sources",
-    "check_option_names": "streamer.backends.option_names",
-    "examine": "streamer.plugins.inventory",
-    "examine_formats": "streamer.plugins.inventory",
-    "hookimpl": "streamer.core.store.sources",
-    "installed": "streamer.plugins.inventory",
-    "open_store": "streamer.plugins.registry",
     **dict.fromkeys((name for name in __all__ if name.endswith("Error")), "streamer.core.errors"),
+    **{name: module for module, names in _NAMES_IN.items() for name in names.split()},
 }
 
 
