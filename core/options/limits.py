@@ -18,51 +18,31 @@ _DEFAULTS = Options()
 
 
 class Limits(NamedTuple):
-    """How large a server's answers may be, and how long they may take; the fields of `Options` with these names.
+    """How large a server's answers may be, and how long they may take; the fields of `Options` with these names."""
 
-    Attributes:
-        answer_bytes: Maximum number of bytes in the body of one answer.
-        listing_entries: Maximum number of entries of one folder.
-        listing_empty_pages: Maximum number of pages without an entry in one listing.
-        connect_timeout_s: Time until a connection is established.
-        first_byte_timeout_s: Time from the connection until the headers of an answer are complete. One request, with
-            its retries and redirects, has the sum of both times. An option of the storage itself wins.
-        stall_timeout_s: Time that a body may be slower than `stall_bytes_per_s`.
-        stall_bytes_per_s: A slower transfer has stalled.
-        block_deadline_s: Time until a block has all its bytes.
-        is_wanted: Says whether the load still waits for the answer; called before each further page.
-    """
-
-    answer_bytes: int = _DEFAULTS.answer_bytes
-    listing_entries: int = _DEFAULTS.listing_entries
-    listing_empty_pages: int = _DEFAULTS.listing_empty_pages
-    connect_timeout_s: float = _DEFAULTS.connect_timeout_s
+    answer_bytes: int = _DEFAULTS.answer_bytes  # maximum number of bytes in the body of one answer
+    listing_entries: int = _DEFAULTS.listing_entries  # maximum number of entries of one folder
+    listing_empty_pages: int = _DEFAULTS.listing_empty_pages  # maximum number of pages without an entry in one listing
+    connect_timeout_s: float = _DEFAULTS.connect_timeout_s  # time until a connection is established
+    # Time from the connection until the headers of an answer are complete. One request, with its retries and redirects,
+    # has the sum of both times. An option of the storage itself wins.
     first_byte_timeout_s: float = _DEFAULTS.first_byte_timeout_s
-    stall_timeout_s: float = _DEFAULTS.stall_timeout_s
-    stall_bytes_per_s: float = _DEFAULTS.stall_bytes_per_s
-    block_deadline_s: float = _DEFAULTS.block_deadline_s
+    stall_timeout_s: float = _DEFAULTS.stall_timeout_s  # time that a body may be slower than `stall_bytes_per_s`
+    stall_bytes_per_s: float = _DEFAULTS.stall_bytes_per_s  # a slower transfer has stalled
+    block_deadline_s: float = _DEFAULTS.block_deadline_s  # time until a block has all its bytes
+    # Says whether the load still waits for the answer; called before each further page.
     is_wanted: Callable[[], bool] = lambda: True
 
 
 class ListingCount:
-    """Counts the entries of one listing while it arrives, page by page.
-
-    Args:
-        limits: The bounds to enforce.
-        uri: The folder, without secrets.
-    """
+    """Counts the entries of one listing while it arrives, page by page."""
 
     def __init__(self, limits: Limits, uri: str) -> None:
         self._limits, self._uri = limits, uri
         self._entries = self._empty_pages = 0
 
     def add(self, entries: int) -> None:
-        """Count a page with this number of entries, including skipped ones.
-
-        Raises:
-            StorageError: there are too many entries, or too many pages without one.
-            LoadCancelledError: the load no longer waits for the listing.
-        """
+        """Count a page with this number of entries, including skipped ones."""
         if not self._limits.is_wanted():
             raise LoadCancelledError("the load no longer waits for the listing", uri=self._uri)
         self._entries += entries
@@ -82,15 +62,10 @@ class ListingCount:
 
 
 class Deadline(NamedTuple):
-    """The time at which a load must have ended.
+    """The time at which a load must have ended."""
 
-    Attributes:
-        began: Begin of the load, by `time.monotonic`.
-        limit_s: How long the load may take (`Options.deadline_s`); None for no limit.
-    """
-
-    began: float
-    limit_s: float | None
+    began: float  # begin of the load, by `time.monotonic`
+    limit_s: float | None  # how long the load may take (`Options.deadline_s`); None for no limit
 
     @property
     def elapsed_s(self) -> float:

@@ -34,34 +34,24 @@ class Settings(Options):
     `file_threads`, `direct_io`, `gpudirect`, `pinned_bytes`, `http_reactors`, `http_in_flight`, `nfs_threads` and
     `python_threads` may be None (`streamer.core.engine.tuning` chooses them), and so may `io_uring` (the engine tries
     it).
-
-    Attributes:
-        file_block_bytes: `block_bytes` for files; this and the next four are chosen here if the user set none.
-        http_block_bytes: Largest block over HTTP.
-        http_first_block_bytes: First block over HTTP.
-        nfs_block_bytes: Block over NFS without a mount.
-        python_block_bytes: Block of sources in Python.
-        limits: Bounds of a server's answers while a checkpoint is located.
-        max_bytes_per_second: Limit of the rate; 0 for no limit.
-        first_memory_limit_bytes: Limit until `ReadSession.set_memory_limit` is called; 0 for `memory_limit_bytes`.
-        began: Monotonic time from which `deadline_s` counts; None for the beginning of each read.
-        earlier: Counters of the load before the tensors are read.
-        findings: What another process has found already, or is to be told; None unless processes open together.
-        node_limit_bytes: Memory limit of all processes together that share what they read.
     """
 
     memory_limit_bytes: int
-    max_bytes_per_second: int
-    file_block_bytes: int
-    http_block_bytes: int
-    http_first_block_bytes: int
-    nfs_block_bytes: int
-    python_block_bytes: int
-    limits: Limits
+    max_bytes_per_second: int  # limit of the rate; 0 for no limit
+    file_block_bytes: int  # `block_bytes` for files; this and the next four are chosen here if the user set none
+    http_block_bytes: int  # largest block over HTTP
+    http_first_block_bytes: int  # first block over HTTP
+    nfs_block_bytes: int  # block over NFS without a mount
+    python_block_bytes: int  # block of sources in Python
+    limits: Limits  # bounds of a server's answers while a checkpoint is located
+    # Limit until `ReadSession.set_memory_limit` is called; 0 for `memory_limit_bytes`.
     first_memory_limit_bytes: int = 0
+    # Memory limit of all processes together that share what they read.
     node_limit_bytes: int = SMALLEST_DEFAULT_LIMIT_BYTES
-    began: float | None = None
+    began: float | None = None  # monotonic time from which `deadline_s` counts; None for the beginning of each read
+    # Counters of the load before the tensors are read.
     earlier: EarlierCounters = field(default_factory=EarlierCounters, compare=False)
+    # What another process has found already, or is to be told; None unless processes open together.
     findings: Findings | None = field(default=None, compare=False, repr=False)
 
     @property

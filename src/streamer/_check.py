@@ -67,32 +67,21 @@ READ = {
 
 @dataclass(frozen=True)
 class CheckReport:
-    """The result of `check`.
+    """The result of `check`."""
 
-    Attributes:
-        uri: The URI of the checkpoint, without secrets.
-        shards: Number of its shards.
-        tensors: Number of its tensors.
-        bytes: Bytes of these tensors.
-        has_index: Whether an index named the shards.
-        format: What the shards are: ``"safetensors"``, ``"PyTorch"``, ….
-        manifest: ``"fits"``, ``"none"``, or ``"unreadable"`` if access to it is denied. If listing is denied, S3
-            denies access also to a manifest that does not exist.
-        remarks: The remarks of a load.
-        read: What every byte of the tensors was compared with, if all were read: ``"key"``, ``"manifest"``,
-            ``"storage"``, or ``"nothing"`` if there is no digest of all objects. None if they were not read.
-        seconds: Duration of the call.
-    """
-
-    uri: str
-    shards: int
-    tensors: int
-    bytes: int
-    has_index: bool
+    uri: str  # the URI of the checkpoint, without secrets
+    shards: int  # number of its shards
+    tensors: int  # number of its tensors
+    bytes: int  # bytes of these tensors
+    has_index: bool  # whether an index named the shards
+    # ``"fits"``, ``"none"``, or ``"unreadable"`` if access to it is denied. If listing is denied, S3 denies access also
+    # to a manifest that does not exist.
     manifest: str
-    remarks: tuple[str, ...]
-    seconds: float
-    format: str = "safetensors"
+    remarks: tuple[str, ...]  # the remarks of a load
+    seconds: float  # duration of the call
+    format: str = "safetensors"  # what the shards are: ``"safetensors"``, ``"PyTorch"``, …
+    # What every byte of the tensors was compared with, if all were read: ``"key"``, ``"manifest"``, ``"storage"``, or
+    # ``"nothing"`` if there is no digest of all objects. None if they were not read.
     read: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
@@ -123,16 +112,7 @@ def check(
     in_full: bool = False,
     progress: ProgressOption = None,
 ) -> CheckReport:
-    """Check a checkpoint; raises as `streamer.open` does, and as with ``verify="manifest"`` if there is a manifest.
-
-    Args:
-        uri: As for `streamer.load`.
-        storage_options: As for `streamer.load`.
-        key: As for `streamer.load`; headers are then authenticated, and tensors only with `in_full`.
-        context: As for `streamer.load`.
-        in_full: Read every tensor, too; raises as `streamer.load` then.
-        progress: As for `streamer.load`, of the bytes of tensors.
-    """
+    """Check a checkpoint; raises as `streamer.open` does, and as with ``verify="manifest"`` if there is a manifest."""
     began = time.monotonic()
     request = Request(uri=uri, storage_options=storage_options, key=key, context=context)
     checkpoint = open_checkpoint(request, any_format=True)

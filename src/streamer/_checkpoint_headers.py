@@ -41,15 +41,10 @@ _log = OwnLogger()
 
 
 class OpenedCheckpoint:
-    """A checkpoint whose headers were read; all public functions that load use one.
+    """A checkpoint whose headers were read; all public functions that load use one."""
 
-    Attributes:
-        member: This rank of the group that reads it together, or None.
-        logs_reads: Whether each read logs its report.
-    """
-
-    member: Member | None = None
-    logs_reads = True
+    member: Member | None = None  # this rank of the group that reads it together, or None
+    logs_reads = True  # whether each read logs its report
 
     def __init__(
         self,
@@ -122,16 +117,7 @@ def open_checkpoint(
     is_raw: bool = False,
     any_format: bool = False,
 ) -> OpenedCheckpoint:
-    """Locate the shards and read their headers; raises as `streamer.load` does.
-
-    Args:
-        request: The arguments of the call.
-        listed: As for `locate`.
-        member: This rank of the group that reads it together, or None.
-        uses_cache: Whether the cache of the options is used.
-        is_raw: Whether the bytes are wanted as the storage has them, so that no key is needed.
-        any_format: Whether other formats than safetensors are read, too.
-    """
+    """Locate the shards and read their headers; raises as `streamer.load` does."""
     settings, strategy = resolve(request.options), _strategy_of(request.verify)
     if not uses_cache:
         settings = replace(settings, cache_dir=None)

@@ -101,16 +101,7 @@ def waiting(
     *,
     findings: Findings | None = None,
 ) -> Store:
-    """Wrap a store.
-
-    Args:
-        store: The store to wrap.
-        uri: The URI for which it was opened.
-        options: The storage options with which it was opened; they may name a proxy.
-        waits: Waits for servers that are unavailable; one object for a load.
-        secrets: The secrets of the URL and of its options.
-        findings: As of `Settings`.
-    """
+    """Wrap a store."""
     server = store.server if isinstance(store, RemoteStore) else _server_of(uri)
     abilities = tuple(ability for protocol, ability in _ABILITIES.items() if isinstance(store, protocol))
     origin = digest_of(stable_url(uri), options or {})

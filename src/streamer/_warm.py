@@ -26,21 +26,13 @@ LONGEST_WRITE_S = 3600.0  # for the last bytes on their way to a slow disk; at m
 
 @dataclass(frozen=True)
 class WarmReport:
-    """The result of `warm`.
+    """The result of `warm`."""
 
-    Attributes:
-        uri: The URI of the checkpoint, without secrets.
-        shards: Number of its shards.
-        bytes: Bytes of its tensors.
-        read_bytes: The part of `bytes` that was read from the storage; the other bytes were in the cache.
-        seconds: Duration of the call.
-    """
-
-    uri: str
-    shards: int
-    bytes: int
-    read_bytes: int
-    seconds: float
+    uri: str  # the URI of the checkpoint, without secrets
+    shards: int  # number of its shards
+    bytes: int  # bytes of its tensors
+    read_bytes: int  # the part of `bytes` that was read from the storage; the other bytes were in the cache
+    seconds: float  # duration of the call
 
     def to_dict(self) -> dict[str, Any]:
         """Return all fields as plain values for JSON."""

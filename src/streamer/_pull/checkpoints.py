@@ -26,21 +26,13 @@ WEIGHTS_INDEX_SUFFIX = SHARD_SUFFIX + INDEX_SUFFIX
 
 @dataclass(frozen=True)
 class Copied:
-    """The files that a pull has copied to the disk.
+    """The files that a pull has copied to the disk."""
 
-    Attributes:
-        infos: The storage's description of each file, by name.
-        there: Names of all files that are in the storage, or on the disk, also from earlier pulls.
-        is_wanted: Whether the user's patterns choose a name.
-        opened: Opens one of the files on the disk, and returns its descriptor.
-        label: The URL of the folder, without secrets.
-    """
-
-    infos: Mapping[str, ObjectInfo]
-    there: Collection[str]
-    is_wanted: Callable[[str], bool]
-    opened: Callable[[str], int]
-    label: str = ""
+    infos: Mapping[str, ObjectInfo]  # the storage's description of each file, by name
+    there: Collection[str]  # names of all files that are in the storage, or on the disk, also from earlier pulls
+    is_wanted: Callable[[str], bool]  # whether the user's patterns choose a name
+    opened: Callable[[str], int]  # opens one of the files on the disk, and returns its descriptor
+    label: str = ""  # the URL of the folder, without secrets
 
 
 def check_series(listing: Listing, chosen: Collection[str], label: str) -> None:

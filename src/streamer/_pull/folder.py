@@ -48,22 +48,16 @@ FOUND_BY = ("config.json", "model_index.json", ".index.json")  # suffixes of the
 
 
 class Folder:
-    """An open folder on a disk, with its sub-folders for the pull's state and for parts; names are relative to it.
-
-    Attributes:
-        path: The path that the caller passed.
-        parts: The sub-folder of parts.
-        is_read_only: Whether the lock file could be read, but not written.
-    """
+    """An open folder on a disk, with its sub-folders for the pull's state and for parts; names are relative to it."""
 
     is_read_only = False
 
     def __init__(self, path: str) -> None:
-        self.path = path
+        self.path = path  # the path that the caller passed
         with ExitStack() as opened:
             self._root = opened.enter_context(OpenFolder(path))
             self._state = opened.enter_context(self._root.inner(STATE, is_made=True))
-            self.parts = opened.enter_context(self._state.inner("parts", is_made=True))
+            self.parts = opened.enter_context(self._state.inner("parts", is_made=True))  # the sub-folder of parts
             self._opened = opened.pop_all()
 
     def close(self) -> None:
@@ -77,6 +71,7 @@ class Folder:
         except OSError as error:
             if error.errno not in READ_ONLY:
                 raise
+            # Whether the lock file could be read, but not written.
             self.is_read_only = True  # enough for a pull that finds every file here
             return self._state.open("lock", os.O_RDONLY)
 

@@ -93,18 +93,13 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
 
 @dataclass(frozen=True)
 class Listing:
-    """The files below a URL.
+    """The files below a URL."""
 
-    Attributes:
-        files: The files, by their names relative to the URL; for the URL of one file, only this file; for the URL of an
-            index, the index and the shards that it names.
-        is_whole: Whether these are all files; False if listing was forbidden.
-        is_file: Whether the URL names one file, not a folder.
-    """
-
+    # The files, by their names relative to the URL; for the URL of one file, only this file; for the URL of an index,
+    # the index and the shards that it names.
     files: dict[str, ObjectInfo]
-    is_whole: bool = True
-    is_file: bool = False
+    is_whole: bool = True  # whether these are all files; False if listing was forbidden
+    is_file: bool = False  # whether the URL names one file, not a folder
 
     @property
     def is_read_by_name(self) -> bool:

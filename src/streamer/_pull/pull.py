@@ -134,11 +134,7 @@ class _Pull:
         pulled: Mapping[str, PulledFile],
         others: Mapping[str, PulledFile],
     ) -> int:
-        """Check that checkpoints are complete and, if there is a key, authentic, before any file gets its final name.
-
-        Returns:
-            The number of files that were authenticated.
-        """
+        """Check that checkpoints are complete and, with a key, authentic, before any file gets its final name."""
         folder = self._folder
 
         def opened(name: str) -> int:

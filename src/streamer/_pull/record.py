@@ -22,38 +22,24 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class PulledFile:
-    """One file of a record.
-
-    Attributes:
-        size_bytes: Its size.
-        version: The version that its storage reported, or None.
-        crc32c: The CRC-32C of its bytes, in hexadecimal digits.
-        digest: The hash that its storage keeps, as ``sha256:…``, or None.
-        verified_by: The algorithm of the storage's digest that it was compared with, or None.
-        changed_ns: The time of the last change of the file on the disk, as it was pulled; None if it is not known.
-    """
+    """One file of a record."""
 
     size_bytes: int
-    version: str | None
-    crc32c: str
-    digest: str | None = None
-    verified_by: str | None = None
+    version: str | None  # the version that its storage reported, or None
+    crc32c: str  # the CRC-32C of its bytes, in hexadecimal digits
+    digest: str | None = None  # the hash that its storage keeps, as ``sha256:…``, or None
+    verified_by: str | None = None  # the algorithm of the storage's digest that it was compared with, or None
+    # The time of the last change of the file on the disk, as it was pulled; None if it is not known.
     changed_ns: int | None = None
 
 
 @dataclass(frozen=True)
 class PulledFolder:
-    """All files of a pull, by their relative names.
+    """All files of a pull, by their relative names."""
 
-    Attributes:
-        uri: The URI from which they were pulled, without secrets.
-        files: The files, by name.
-        seal: `seal_of` the identity of the place that the URI named, with its query and its login.
-    """
-
-    uri: str
-    files: Mapping[str, PulledFile]
-    seal: str = ""
+    uri: str  # the URI from which they were pulled, without secrets
+    files: Mapping[str, PulledFile]  # the files, by name
+    seal: str = ""  # `seal_of` the identity of the place that the URI named, with its query and its login
 
 
 def render_record(record: PulledFolder) -> bytes:
@@ -92,61 +78,38 @@ def _file_of(entry: dict[str, Any]) -> PulledFile:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What to pull, and how.
+    """What to pull, and how."""
 
-    Attributes:
-        include: Patterns of wanted files; if it is empty, all files are wanted.
-        exclude: Patterns of files that are left out.
-        largest_bytes: Larger files are left out, with a warning; None: no file is too large.
-        is_verified: Files are compared with the digests that their storage keeps.
-        is_checked: Files that are already in the folder are read, and compared with the record.
-        storage_options: As for `streamer.load`.
-        options: As for `streamer.load`.
-        key: As for `streamer.load`; every file that may hold tensors is authenticated.
-        context: As for `streamer.load`.
-        replaces: Weights of an older checkpoint are removed when the new files are there; otherwise they are refused.
-    """
-
-    include: Sequence[str] = ()
-    exclude: Sequence[str] = ()
-    largest_bytes: int | None = None
-    is_verified: bool = True
-    is_checked: bool = False
+    include: Sequence[str] = ()  # patterns of wanted files; if it is empty, all files are wanted
+    exclude: Sequence[str] = ()  # patterns of files that are left out
+    largest_bytes: int | None = None  # larger files are left out, with a warning; None: no file is too large
+    is_verified: bool = True  # files are compared with the digests that their storage keeps
+    is_checked: bool = False  # files that are already in the folder are read, and compared with the record
     storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
     options: Options | None = None
+    # As for `streamer.load`; every file that may hold tensors is authenticated.
     key: KeyOption = field(default=None, repr=False)
     context: str | None = None
+    # Weights of an older checkpoint are removed when the new files are there; otherwise they are refused.
     replaces: bool = False
 
 
 @dataclass(frozen=True)
 class PullReport:
-    """The result of a pull.
+    """The result of a pull."""
 
-    Attributes:
-        uri: The URI from which the files were pulled, without secrets.
-        folder: The folder on the disk.
-        files: Number of files that are in the folder now.
-        bytes: Bytes of these files.
-        read_bytes: Bytes that were read from the storage.
-        kept_files: Number of files that were already in the folder.
-        verified_files: Number of files that were compared with a digest of their storage, now or earlier.
-        removed: Files of an earlier pull that the storage no longer has or has replaced, and of an older checkpoint.
-        replaced: Those of them that the storage has in another version, which the patterns leave out.
-        seconds: Duration.
-        authenticated_files: Number of encrypted files of which every byte was authenticated.
-    """
-
-    uri: str
-    folder: str
-    files: int
-    bytes: int
-    read_bytes: int
-    kept_files: int
-    verified_files: int
+    uri: str  # the URI from which the files were pulled, without secrets
+    folder: str  # the folder on the disk
+    files: int  # number of files that are in the folder now
+    bytes: int  # bytes of these files
+    read_bytes: int  # bytes that were read from the storage
+    kept_files: int  # number of files that were already in the folder
+    verified_files: int  # number of files that were compared with a digest of their storage, now or earlier
+    # Files of an earlier pull that the storage no longer has or has replaced, and of an older checkpoint.
     removed: tuple[str, ...]
-    seconds: float
-    authenticated_files: int = 0
+    seconds: float  # duration
+    authenticated_files: int = 0  # number of encrypted files of which every byte was authenticated
+    # Those of them that the storage has in another version, which the patterns leave out.
     replaced: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:

@@ -29,25 +29,19 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Part:
-    """Holds a file until all files are complete.
-
-    Attributes:
-        name: The name of the part in the folder of parts.
-        offset: Number of bytes on the disk.
-        crc32c: The CRC-32C of the whole file, once it is verified.
-    """
+    """Holds a file until all files are complete."""
 
     def __init__(self, folder: OpenFolder, name: str, info: ObjectInfo, place: str) -> None:
-        self.name = name_of_part(name)
+        self.name = name_of_part(name)  # the name of the part in the folder of parts
         self._folder, self._note_name = folder, f"{self.name}.json"
         self._of, self._info, self._place = name, info, place
         self._file = [name, info.path, info.version, info.size_bytes]
         self._descriptor = -1
         note = self._note()
-        self.crc32c: str | None = note.get("crc32c")
+        self.crc32c: str | None = note.get("crc32c")  # the CRC-32C of the whole file, once it is verified
         self._verified_by: str | None = note.get("verified_by")
         self._synced_bytes = int(note.get("synced_bytes", 0))
-        self.offset = self._bytes_here(note)
+        self.offset = self._bytes_here(note)  # number of bytes on the disk
 
     def is_whole(self, expected: ObjectDigest | NoDigest) -> bool:
         """Whether all bytes are on the disk, and were compared with the storage's digest if there is one."""

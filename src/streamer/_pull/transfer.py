@@ -41,15 +41,11 @@ AHEAD_BYTES = 256 << 20  # in flight in the engine; pieces that wait for a write
 
 
 class Ahead:
-    """Measures how fast bytes arrive.
-
-    Attributes:
-        bytes: How many bytes may be in flight now.
-    """
+    """Measures how fast bytes arrive."""
 
     def __init__(self, most_bytes: int, now: float) -> None:
         self._most_bytes = most_bytes
-        self._least_bytes = self.bytes = min(FIRST_BYTES, most_bytes)
+        self._least_bytes = self.bytes = min(FIRST_BYTES, most_bytes)  # how many bytes may be in flight now
         self._arrived_bytes, self._since = 0, now
 
     def count(self, size_bytes: int, now: float) -> bool:
@@ -94,21 +90,13 @@ def _power_of_two(at_most: int) -> int:
 
 @dataclass(frozen=True)
 class Incoming:
-    """One file to read.
+    """One file to read."""
 
-    Attributes:
-        info: The storage's description of the file.
-        source_object: The source of its bytes.
-        part: The part to which the bytes are written.
-        digests: The digests of its bytes.
-        kept_bytes: Bytes from an earlier run, which are read again for the digests.
-    """
-
-    info: ObjectInfo
-    source_object: SourceObject
-    part: Part
-    digests: FileDigests
-    kept_bytes: int
+    info: ObjectInfo  # the storage's description of the file
+    source_object: SourceObject  # the source of its bytes
+    part: Part  # the part to which the bytes are written
+    digests: FileDigests  # the digests of its bytes
+    kept_bytes: int  # bytes from an earlier run, which are read again for the digests
 
     @property
     def checked_bytes(self) -> int:

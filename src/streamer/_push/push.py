@@ -61,15 +61,11 @@ _log = OwnLogger()
 
 @dataclass(frozen=True)
 class Target:
-    """Where files are copied to.
+    """Where files are copied to."""
 
-    Attributes:
-        uri: URI of the folder or prefix; or of the new file, if one file is copied and its name has the same suffix.
-        storage_options: As for `streamer.save`.
-    """
-
+    # URI of the folder or prefix; or of the new file, if one file is copied and its name has the same suffix.
     uri: str = field(repr=False)
-    storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
+    storage_options: Mapping[str, Any] | None = field(default=None, repr=False)  # as for `streamer.save`
 
 
 def push(source: str, target: Target, wanted: Wanted, *, progress: ProgressOption) -> PushReport:

@@ -28,20 +28,13 @@ MOST_PARTS = 9_000  # most parts of one object; S3 takes 10 000, Azure 50 000
 
 @dataclass(frozen=True)
 class SentFile:
-    """A file to be sent.
+    """A file to be sent."""
 
-    Attributes:
-        path: The store's own path of the file.
-        size_bytes: Its size.
-        pieces: Its bytes, in order.
-        replaced: The existing file that is replaced, or None.
-        held_bytes: Maximum memory that a piece takes beside the parts: a tensor that is read, or copied from a device.
-    """
-
-    path: str
-    size_bytes: int
-    pieces: Iterable[memoryview]
-    replaced: ObjectInfo | None
+    path: str  # the store's own path of the file
+    size_bytes: int  # its size
+    pieces: Iterable[memoryview]  # its bytes, in order
+    replaced: ObjectInfo | None  # the existing file that is replaced, or None
+    # Maximum memory that a piece takes beside the parts: a tensor that is read, or copied from a device.
     held_bytes: int = 0
 
 
@@ -86,20 +79,13 @@ def _joined(pieces: list[memoryview]) -> memoryview:
 
 
 class ShardBytes:
-    """The bytes of one shard.
-
-    Attributes:
-        header: As the argument.
-        layouts: As the argument.
-        size_bytes: Size of the file.
-        digests: Digests of the tensors that were read so far.
-    """
+    """The bytes of one shard."""
 
     def __init__(self, header: bytes, tensors: SavedTensors, layouts: list[TensorLayout], *, has_digests: bool) -> None:
         self.header, self._tensors, self._has_digests = header, tensors, has_digests
-        self.layouts = layouts
-        self.size_bytes = len(header) + sum(each.size_bytes for each in layouts)
-        self.digests: dict[str, TensorDigest] = {}
+        self.layouts = layouts  # as the argument
+        self.size_bytes = len(header) + sum(each.size_bytes for each in layouts)  # size of the file
+        self.digests: dict[str, TensorDigest] = {}  # digests of the tensors that were read so far
 
     @property
     def held_bytes(self) -> int:

@@ -59,25 +59,14 @@ MOST_NAMES = 4  # most names with a save id that are tried; each older checkpoin
 
 @dataclass(frozen=True)
 class Resumed:
-    """The shards to save, for a comparison with existing files.
+    """The shards to save, for a comparison with existing files."""
 
-    Attributes:
-        store: Where they are.
-        settings: How they are read.
-        shards: The shards to be saved, two or more.
-    """
-
-    store: Store
-    settings: Settings
-    shards: Sequence[ShardBytes]
+    store: Store  # where they are
+    settings: Settings  # how they are read
+    shards: Sequence[ShardBytes]  # the shards to be saved, two or more
 
     def names(self, existing: Mapping[str, ObjectInfo], in_use: Collection[str]) -> list[str] | None:
-        """Name the shards as the save that ended early did.
-
-        Returns:
-            Names of all shards; the files that exist under these names have the content to be saved. None if the save
-            that ended early left no such files.
-        """
+        """Name the shards as the save that ended early did."""
         for names in self._possible_names():
             there = [name for name in names if name in existing]
             if not any(name in in_use for name in there) and self._are_equal(names, existing):
@@ -106,22 +95,15 @@ _MOVE_AWAY = "Save elsewhere, or move them away first: a load of the folder coul
 
 @dataclass(frozen=True)
 class Place:
-    """The files of one save.
+    """The files of one save."""
 
-    Attributes:
-        folder: The store's own path of the folder, with a slash at its end.
-        shards: Names of the new shards.
-        index: Name of the new index, or None for a single file.
-        manifest: Name of the manifest, new or old.
-        existing: Existing files that belong to the checkpoint, by name.
-        left: New shards that exist already and are complete: an earlier save that ended early wrote them.
-    """
-
-    folder: str
-    shards: Sequence[str]
-    index: str | None
-    manifest: str
+    folder: str  # the store's own path of the folder, with a slash at its end
+    shards: Sequence[str]  # names of the new shards
+    index: str | None  # name of the new index, or None for a single file
+    manifest: str  # name of the manifest, new or old
+    # Existing files that belong to the checkpoint, by name.
     existing: dict[str, ObjectInfo] = field(default_factory=dict)
+    # New shards that exist already and are complete: an earlier save that ended early wrote them.
     left: frozenset[str] = frozenset()
 
     @property
@@ -151,16 +133,7 @@ class Place:
 def place_of(
     store: Store, shards: int, settings: Settings, *, is_file: bool, overwrite: bool, resumed: Resumed | None = None
 ) -> Place:
-    """Examine the existing files, and name the new ones.
-
-    Args:
-        store: The store, opened for the URI of the checkpoint.
-        shards: Number of shards to be written.
-        settings: How to read an index that is there.
-        is_file: Whether the URI names one file, not a folder.
-        overwrite: Whether an existing checkpoint may be replaced.
-        resumed: The shards, if an earlier save that ended early may have written some of them.
-    """
+    """Examine the existing files, and name the new ones."""
     if is_file:
         name = store.root.rpartition("/")[2]
         prefix = store.root[: len(store.root) - len(name)]

@@ -80,33 +80,19 @@ MOST_MANIFESTS = 4  # of other programs that are replaced
 
 @dataclass(frozen=True)
 class Saving:
-    """What is saved, and how.
+    """What is saved, and how."""
 
-    Attributes:
-        request: Where to save to, with which options.
-        tensors: What is saved.
-        metadata: Metadata for the headers.
-        most_shard_bytes: Maximum number of bytes of tensors in one file.
-        overwrite: Whether an existing checkpoint may be replaced.
-        has_digests: Whether a manifest is written.
-        resume: Whether shards that are whole are kept, now and if the save ends early.
-        settings: Limits and time-outs.
-        key: The key with which the files are encrypted, or None.
-        hides_names: Whether the headers are encrypted, too.
-        is_cancelled: Set when the caller wants the save to end.
-    """
-
-    request: Request
-    tensors: SavedTensors
-    metadata: Mapping[str, str]
-    most_shard_bytes: int
-    overwrite: bool
-    has_digests: bool
-    resume: bool
-    settings: Settings
-    key: KeySource | None = None
-    hides_names: bool = False
-    is_cancelled: Event = field(default_factory=Event)
+    request: Request  # where to save to, with which options
+    tensors: SavedTensors  # what is saved
+    metadata: Mapping[str, str]  # metadata for the headers
+    most_shard_bytes: int  # maximum number of bytes of tensors in one file
+    overwrite: bool  # whether an existing checkpoint may be replaced
+    has_digests: bool  # whether a manifest is written
+    resume: bool  # whether shards that are whole are kept, now and if the save ends early
+    settings: Settings  # limits and time-outs
+    key: KeySource | None = None  # the key with which the files are encrypted, or None
+    hides_names: bool = False  # whether the headers are encrypted, too
+    is_cancelled: Event = field(default_factory=Event)  # set when the caller wants the save to end
 
     def run(self, store: Store) -> SaveReport:
         """Save to a store that is opened for the URI; raises as `streamer.save`."""

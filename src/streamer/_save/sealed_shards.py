@@ -134,16 +134,7 @@ def sealed_shards(
     hides_names: bool,
     has_digests: bool,
 ) -> list[SealedShard]:
-    """Lay out the encrypted files of one checkpoint.
-
-    Args:
-        groups: The tensors of each file, in file order.
-        tensors: What is saved.
-        metadata: Metadata for the headers.
-        key: The key.
-        hides_names: Whether names, dtypes, shapes and metadata are encrypted, too.
-        has_digests: Whether digests of the encrypted tensors are computed.
-    """
+    """Lay out the encrypted files of one checkpoint."""
     reserved = [each.name for group in groups for each in group if each.name.startswith("streamer.")]
     if reserved:
         raise reserved_name(reserved[0])

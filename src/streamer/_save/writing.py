@@ -62,21 +62,7 @@ def quiet_writing(store: Store, uri: str, settings: Settings) -> Iterator[Writin
 
 
 class Writing:
-    """A context manager around the writing of some files.
-
-    Args:
-        store: The store to write to.
-        memory_limit_bytes: Bounds the parts in flight.
-        progress: Progress of the save; its total is the bytes of all files.
-        is_cancelled: Set when the caller wants the save to end.
-        failure: How the message of an error begins.
-        resumes: Whether parts that a killed program has sent are kept.
-
-    Attributes:
-        most_parallel: Maximum number of parts that may be sent at a time.
-        sent_bytes: Bytes that were sent.
-        guarding: Path of a file that leads readers to the older files: after an error, it goes only with all others.
-    """
+    """A context manager around the writing of some files."""
 
     def __init__(
         self,
@@ -89,6 +75,7 @@ class Writing:
         resumes: bool = False,
     ) -> None:
         self._store, self._progress, self._is_cancelled = store, progress, is_cancelled
+        # Maximum number of parts that may be sent at a time.
         self.most_parallel = max(1, min(MOST_PARALLEL, memory_limit_bytes // (COPIES_OF_PART * PART_BYTES)))
         self._guard = threading.Lock()  # of the next three: several threads finish files
         self._begun: list[tuple[str, OwningUpload]] = []
@@ -96,10 +83,11 @@ class Writing:
         self._unconfirmed: list[OwningUpload] = []
         self._naming: tuple[str, OwningUpload] | None = None
         self._stale: list[ObjectInfo] = []  # files that do not match those that have shown up
+        # Path of a file that leads readers to the older files: after an error, it goes only with all others.
         self.guarding = ""
         self._failure, self._resumes = failure, resumes
         self._process = os.getpid()
-        self.sent_bytes = 0
+        self.sent_bytes = 0  # bytes that were sent
 
     def send(
         self, path: str, size_bytes: int, pieces: Iterable[memoryview], replaced: ObjectInfo | None
