@@ -27,5 +27,5 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     width = max(len(name) for name in behaviours)
     terminalreporter.write_line(" " * width + letters)
     for behaviour in behaviours:
-        cells = "".join(f"{table[name].get(behaviour, '?'):>4}" for name in backends)
+        cells = "".join(f"{table[name].get(behaviour, ''):>4}" for name in backends)
         terminalreporter.write_line(behaviour.ljust(width) + cells)

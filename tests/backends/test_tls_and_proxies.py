@@ -126,6 +126,29 @@ def test_a_wrong_certificate_is_reported_with_its_reason(secure, monkeypatch, ki
     assert len(handshakes) <= 2, "it would fail again"
 
 
+OPTION_OF = {
+    "https": "verify",
+    "s3": "AWS_CA_BUNDLE",
+    "s3, no login": "AWS_CA_BUNDLE",
+    "gs": "SSL_CERT_FILE",
+    "az": "connection_verify",
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_unknown_authority_is_an_error_that_names_the_option(secure, monkeypatch, kind):
+    server, source = secure()
+    monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+    uri, options = options_of(kind, server.port, source.ca_file)
+    options = {
+        name: value for name, value in options.items() if name not in ("verify", "client_kwargs", "connection_verify")
+    }
+    with pytest.raises(errors.TlsError, match=OPTION_OF[kind]) as caught:
+        streamer.load(uri, storage_options=options)
+    assert caught.value.attempts == 1
+    assert server.requests == []
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("content", [None, "no certificate"])
 def test_an_unusable_ca_file_is_reported_at_once(secure, tmp_path, monkeypatch, kind, content):

@@ -1,4 +1,4 @@
-"""The contract of fsspec's in-memory files, which stand for every file system read through Python."""
+"""The contract of files: mounted ones, those of an NFS server, and fsspec's, read through Python."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from fsspec.implementations.memory import MemoryFileSystem
 from servers.ganesha import NfsServer
 
 from streamer.plugins.contract import BackendContract
+from streamer.plugins.contract.failures import FailuresContract
+from streamer.plugins.contract.reading_tests import ListingContract
 
 
 class TestMemory(BackendContract):
@@ -23,13 +25,12 @@ class TestMemory(BackendContract):
         MemoryFileSystem().rm_file(f"/contract/{name}")
 
 
-# --- the contract of mounted files, as paths and as ``file://`` URLs ------------------------------------------------
+class InFolder:
+    scheme = ""
 
-
-class TestPath(BackendContract):
     @pytest.fixture(autouse=True)
     def _in_a_folder(self, tmp_path: Path) -> None:
-        self.folder_uri = str(tmp_path)
+        self.folder_uri = f"{self.scheme}{tmp_path}"
         self.folder = tmp_path
 
     def put(self, name: str, data: bytes) -> None:
@@ -42,14 +43,15 @@ class TestPath(BackendContract):
         (self.folder / name).unlink()
 
 
-class TestFileUrl(TestPath):
-    @pytest.fixture(autouse=True)
-    def _in_a_folder(self, tmp_path: Path) -> None:
-        self.folder_uri = f"file://{tmp_path}"
-        self.folder = tmp_path
+class TestPath(InFolder, BackendContract):
+    pass
 
 
-class TestRewrittenInPlace(TestPath):
+class TestFileUrl(InFolder, ListingContract, FailuresContract):
+    scheme = "file://"
+
+
+class TestRewrittenInPlace(InFolder, BackendContract):
     """The same where an object is overwritten in place instead of renamed over."""
 
     def put(self, name: str, data: bytes) -> None:
@@ -58,9 +60,6 @@ class TestRewrittenInPlace(TestPath):
         path.write_bytes(data)
         stat = path.stat()
         os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns + 1))  # two writes within a tick of the clock
-
-
-# --- the contract of NFS without a mount, against nfs-ganesha -------------------------------------------------------
 
 
 class TestNfs(BackendContract):

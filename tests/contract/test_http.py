@@ -10,9 +10,11 @@ from servers.nginx import NginxServer
 
 from streamer.core.store.sources import ObjectInfo
 from streamer.plugins.contract import BackendContract
+from streamer.plugins.contract.failures import FailuresContract, SharingContract
+from streamer.plugins.contract.reading_tests import ListingContract
 
 
-class TestHttp(BackendContract):
+class OnNginx:
     @pytest.fixture(autouse=True)
     def _on_a_server(self, http_server: NginxServer) -> None:
         self.server = http_server
@@ -41,7 +43,11 @@ class TestHttp(BackendContract):
         (self.server.root / "contract" / name).unlink()
 
 
-class TestHttps(TestHttp):
+class TestHttp(OnNginx, BackendContract):
+    pass
+
+
+class TestHttps(OnNginx, ListingContract, FailuresContract, SharingContract):
     @pytest.fixture(autouse=True)
     def _on_a_server(self, https_server: NginxServer) -> None:
         self.server = https_server
@@ -54,7 +60,7 @@ class TestHttps(TestHttp):
         self.secrets = (https_server.token,)
 
 
-class TestHttpWithoutRanges(TestHttp):
+class TestHttpWithoutRanges(OnNginx, BackendContract):
     @pytest.fixture(autouse=True)
     def _on_a_server(self, http_server: NginxServer) -> None:
         self.server = http_server
@@ -64,7 +70,7 @@ class TestHttpWithoutRanges(TestHttp):
         self.secrets = ()
 
 
-class TestHttpThatTakesPut(TestHttp):
+class TestHttpThatTakesPut(OnNginx, BackendContract):
     @pytest.fixture(autouse=True)
     def _on_a_server(self, http_server: NginxServer) -> None:
         self.server = http_server

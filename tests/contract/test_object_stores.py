@@ -1,6 +1,8 @@
-"""The contract of Google Cloud Storage, with real sign-in tokens."""
+"""The contract of object stores, against servers that check credentials; an alias of a scheme lists and is denied."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 from servers.azurite import AzuriteServer
@@ -9,83 +11,70 @@ from servers.hub import TOKEN, HubServer
 from servers.seaweedfs import SeaweedServer
 
 from streamer.plugins.contract import BackendContract
+from streamer.plugins.contract.failures import FailuresContract
+from streamer.plugins.contract.reading_tests import ListingContract
 
 
-class TestGcs(BackendContract):
+class OnServer:
+    """Objects of the bucket ``private``."""
+
+    server: Any
+
+    def put(self, name: str, data: bytes) -> None:
+        self.server.put("private", f"contract/{name}", data)
+
+    def delete(self, name: str) -> None:
+        self.server.delete("private", f"contract/{name}")
+
+    def set_server(self, server: Any, *secrets: str) -> None:
+        self.server, self.secrets = server, secrets
+        self.storage_options = server.storage_options()
+        self.denied_options = server.anonymous_options()
+
+
+class TestGcs(OnServer, BackendContract):
     folder_uri = "gs://private/contract"
 
     @pytest.fixture(autouse=True)
     def _on_a_server(self, gcs_server: GcsServer) -> None:
-        self.server = gcs_server
-        self.storage_options = gcs_server.storage_options()
-        self.denied_options = gcs_server.anonymous_options()
-        self.secrets = (gcs_server.service_account()["private_key"], "Bearer ")
-
-    def put(self, name: str, data: bytes) -> None:
-        self.server.put("private", f"contract/{name}", data)
-
-    def delete(self, name: str) -> None:
-        self.server.delete("private", f"contract/{name}")
+        self.set_server(gcs_server, gcs_server.service_account()["private_key"], "Bearer ")
 
 
-# --- the contract of S3, against a server that verifies signatures --------------------------------------------------
-
-
-class TestS3(BackendContract):
+class TestS3(OnServer, BackendContract):
     folder_uri = "s3://private/contract"
 
     @pytest.fixture(autouse=True)
     def _on_a_server(self, s3_server: SeaweedServer) -> None:
-        self.server = s3_server
-        self.storage_options = s3_server.storage_options()
-        self.denied_options = s3_server.anonymous_options()
-        self.secrets = (s3_server.secret_key, "X-Amz-Signature")
-
-    def put(self, name: str, data: bytes) -> None:
-        self.server.put("private", f"contract/{name}", data)
-
-    def delete(self, name: str) -> None:
-        self.server.delete("private", f"contract/{name}")
+        self.set_server(s3_server, s3_server.secret_key, "X-Amz-Signature")
 
 
-# --- the contract of Azure Blob Storage, by account key and, over TLS, by bearer token ------------------------------
+class OnAzure(OnServer):
+    @pytest.fixture(autouse=True)
+    def _on_a_server(self, azure_server: AzuriteServer) -> None:
+        self.set_server(azure_server, azure_server.key, "sig=")
 
 
-class TestAzure(BackendContract):
+class TestAzure(OnAzure, BackendContract):
+    folder_uri = "az://private/contract"
+
+
+class TestAbfs(OnAzure, ListingContract, FailuresContract):
+    folder_uri = "abfs://private/contract"
+
+
+class TestAzureSas(OnServer, BackendContract):
     folder_uri = "az://private/contract"
 
     @pytest.fixture(autouse=True)
     def _on_a_server(self, azure_server: AzuriteServer) -> None:
-        self.server = azure_server
-        self.storage_options = azure_server.storage_options()
-        self.denied_options = azure_server.anonymous_options()
-        self.secrets = (azure_server.key, "sig=")
-
-    def put(self, name: str, data: bytes) -> None:
-        self.server.put("private", f"contract/{name}", data)
-
-    def delete(self, name: str) -> None:
-        self.server.delete("private", f"contract/{name}")
-
-
-class TestAbfs(TestAzure):
-    folder_uri = "abfs://private/contract"
-
-
-class TestAzureSas(TestAzure):
-    @pytest.fixture(autouse=True)
-    def _on_a_server(self, azure_server: AzuriteServer) -> None:
-        self.server = azure_server
         sas = azure_server.container_sas("private")
+        self.set_server(azure_server, sas, "sig=")
         self.storage_options = azure_server.sas_options(sas)
-        self.denied_options = azure_server.anonymous_options()
-        self.secrets = (sas, "sig=")
-
-
-# --- the contract of Hugging Face repositories, against the stand-in for the Hub: every change is a commit ----------
 
 
 class TestHf(BackendContract):
+    """Against the stand-in for the Hub: every change is a commit."""
+
     folder_uri = "hf://contract/model"
     keeps_versions = True
     secrets = (TOKEN,)

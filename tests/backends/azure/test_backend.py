@@ -32,7 +32,6 @@ from streamer.core.errors import (
     CredentialsError,
     ObjectNotFoundError,
     StorageError,
-    TlsError,
     TransferTimeoutError,
     UsageError,
 )
@@ -397,14 +396,6 @@ def test_a_wrong_account_name_is_an_unknown_host() -> None:
     error = refused(AzureStore("az://container/a", options))
     assert isinstance(error, ConnectError)
     assert "no storage account 'nosuchaccount'" in str(error)
-
-
-def test_an_unknown_authority_is_a_tls_error(tls_server: AzuriteServer) -> None:
-    options = {key: value for key, value in tls_server.storage_options().items() if key != "connection_verify"}
-    error = refused(AzureStore("az://private/a.bin", options))
-    assert isinstance(error, TlsError)
-    assert "connection_verify" in str(error)
-    assert error.attempts == 1
 
 
 def test_the_proxy_of_the_options_is_used_by_both_planes(azure_server: AzuriteServer) -> None:

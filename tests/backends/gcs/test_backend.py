@@ -539,16 +539,6 @@ def trust(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
 
 
-def test_an_unknown_ca_is_a_tls_error_until_it_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    document = json.dumps({"name": "key", "size": "5", "generation": "7"}).encode()
-    with ScriptedServer(b"", lambda request, answer: answer.become(200, document), with_tls=True) as server:
-        options = {"token": "anon", "endpoint_url": tls_endpoint(server)}
-        with pytest.raises(TlsError, match="SSL_CERT_FILE"):
-            GcsStore("gs://bucket/key", options).info("bucket/key")
-        trust(server, monkeypatch, tmp_path)
-        assert GcsStore("gs://bucket/key", options).info("bucket/key").size_bytes == 5
-
-
 def test_a_ca_in_the_environment_counts_for_the_token_server_too(
     gcs_server: GcsServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

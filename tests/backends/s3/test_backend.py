@@ -32,7 +32,6 @@ from streamer.core.errors import (
     CredentialsError,
     OptionError,
     StorageError,
-    TlsError,
     UsageError,
 )
 from streamer.core.options.limits import Limits
@@ -303,12 +302,6 @@ def test_a_ca_in_the_environment_is_trusted_and_handed_to_the_engine(
     monkeypatch.setenv(name, str(tls_server.ca_file))
     source = signed(tls_server, "s3://public/a.bin", client_kwargs={}, skip_instance_cache=True)
     assert source.ca_file == tls_server.ca_file
-
-
-def test_an_unknown_ca_is_a_tls_error_that_says_how_to_name_it(tls_server: SeaweedServer) -> None:
-    store = opened(tls_server, "s3://public/a.bin", client_kwargs={}, skip_instance_cache=True)
-    with pytest.raises(TlsError, match="AWS_CA_BUNDLE"):
-        store.info(store.root)
 
 
 def test_tls_cannot_be_left_unverified(s3_server: SeaweedServer) -> None:

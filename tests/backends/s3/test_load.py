@@ -89,12 +89,6 @@ def test_an_identity_that_may_not_read_the_bucket_is_denied(s3_server, s3_checkp
         streamer.load(s3_checkpoint, storage_options=s3_server.storage_options(s3_server.limited))
 
 
-def test_a_server_with_an_unknown_authority_is_a_tls_error(s3_tls_server):
-    given = {**s3_tls_server.storage_options(), "client_kwargs": {}}
-    with pytest.raises(streamer.TlsError, match=r"(?i)ca|certificate"):
-        streamer.load("s3://private/tls", storage_options=given)
-
-
 @pytest.mark.parametrize("more", [{}, {"config_kwargs": {"connect_timeout": 5}}], ids=["plain", "option of botocore"])
 @pytest.mark.parametrize("variable", ["AWS_CA_BUNDLE", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"])
 def test_an_authority_that_the_environment_names_is_trusted(s3_tls_server, tmp_path, monkeypatch, variable, more):
