@@ -16,18 +16,27 @@ from itertools import chain
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from streamer.backends.blob_urls import CREDENTIAL_OPTIONS, has_sas, is_blob_url
+from streamer.backends.builtin_storages import install_hint
 from streamer.backends.client.redirects import Hop, origin_of, quoted
 from streamer.backends.fsspec_settings import are_configured
-from streamer.backends.http.azure import is_for_azure, open_azure
 from streamer.backends.http.client import HttpClient, access_of
 from streamer.backends.http.index_page import is_listing, may_be_shard, names_in
 from streamer.backends.http.probe import Probe, index_page, no_listing, probe_object, replaced
 from streamer.backends.http.stream import OneStream
-from streamer.core.errors import AccessDeniedError, ObjectNotFoundError, RangeResponseError, StorageError, UsageError
+from streamer.core.errors import (
+    AccessDeniedError,
+    ObjectNotFoundError,
+    RangeResponseError,
+    StorageError,
+    UnknownSchemeError,
+    UsageError,
+)
 from streamer.core.format.shard_names import hidden_beside
 from streamer.core.options.limits import Limits
 from streamer.core.outages.outage_waits import answered_so_far
 from streamer.core.outages.transient import is_transient
+from streamer.core.secrets.environment import set_variables
 from streamer.core.secrets.redact import redact
 from streamer.core.store.identities import digest_of, stable_url
 from streamer.core.store.parallel import in_parallel
@@ -36,9 +45,11 @@ from streamer.core.store.sources import HttpSource, ObjectInfo, PythonSource, St
 from streamer.core.store.uploads import Upload
 from streamer.core.store.versions import is_same_version
 
-__all__ = ["HttpStore", "source_of_probe", "streamer_open_store", "streamer_source_kind"]
+__all__ = ["HttpStore", "is_for_azure", "source_of_probe", "streamer_open_store", "streamer_source_kind"]
 
 DEFAULT_LIMITS = Limits()
+_AZURE_OPTIONS = {*CREDENTIAL_OPTIONS, "account_name", "client_secret", "tenant_id"}
+_FILES = (".safetensors", ".json")
 PROBES_AT_A_TIME = 16  # as many as the sources that are requested at once
 _IN_PATHS = "!$%&'()*+,/:;=@[]~"  # not quoted in a path; a `?` or `#` in the name of a shard is quoted
 
@@ -53,7 +64,7 @@ def streamer_open_store(scheme: str, uri: str, storage_options: Mapping[str, Any
         return None
     _split(uri)  # raises if it is no URL
     if is_for_azure(uri, storage_options):
-        return open_azure(uri, storage_options, limits)
+        return _open_azure(uri, storage_options, limits)
     if _needs_only_headers(storage_options):
         return HttpStore(uri, dict(storage_options), limits)
     from streamer.backends.http.options import fsspec_option, merged_options  # noqa: PLC0415  they import aiohttp
@@ -65,6 +76,33 @@ def streamer_open_store(scheme: str, uri: str, storage_options: Mapping[str, Any
     from streamer.backends.http.fallback import open_through_fsspec  # noqa: PLC0415
 
     return open_through_fsspec(uri, options, reason)
+
+
+def is_for_azure(uri: str, options: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> bool:
+    """Say whether a URL is of Azure and needs its API, for a folder, or its signatures, for credentials."""
+    if not is_blob_url(uri):
+        return False
+    if options.keys() & _AZURE_OPTIONS:
+        return True
+    parts = urlsplit(uri)
+    if not parts.path.endswith(_FILES) or any(letter in parts.path for letter in "*["):
+        return True  # a folder, or a pattern in one
+    names = set_variables() if environment is None else environment
+    has_credentials = any(name.startswith("AZURE_STORAGE_") or name == "AZURE_CLIENT_ID" for name in names)
+    return has_credentials and not has_sas(parts.query)
+
+
+def _open_azure(uri: str, options: Mapping[str, Any], limits: Limits) -> Store:
+    """Open the URL with the Azure backend."""
+    try:
+        from streamer.backends.azure.store import AzureStore  # noqa: PLC0415 (needs adlfs)
+    except ImportError as error:
+        raise UnknownSchemeError(
+            "A folder of Azure Blob Storage, or one with credentials, needs the Azure backend",
+            uri=redact(uri),
+            hint=install_hint("az"),
+        ) from error
+    return AzureStore(uri, options, limits)
 
 
 def _needs_only_headers(storage_options: Mapping[str, Any]) -> bool:

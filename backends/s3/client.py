@@ -21,12 +21,12 @@ from time import monotonic
 from typing import Any
 
 from streamer.backends.client.answer_times import answer_times
-from streamer.backends.client.answer_values import TOLERANCE_S, clock_offset_s
-from streamer.backends.client.exchange import Response
+from streamer.backends.client.answer_values import TOLERANCE_S, clock_offset_s, refuse_cut
+from streamer.backends.client.exchange import Response, send
+from streamer.backends.client.retry import Attempts, answered
 from streamer.backends.s3.answers import RefusedError, refuse_foreign_listing
 from streamer.backends.s3.login import AMAZON, Login, plain_login
 from streamer.backends.s3.requests import CHECKSUM, Request, request_of, result_of
-from streamer.backends.s3.sender import Sender
 from streamer.backends.s3.signing import LONGEST_URL, UNSIGNED, Signer, host_of
 from streamer.core.collector import collector_paused
 from streamer.core.errors import RedirectError, StorageError
@@ -42,6 +42,7 @@ DEFAULT_LIMITS = Limits()
 MOST_ROUNDS = 4  # another time, another region, other keys, and the answer
 CHECK_SERVER = "Check endpoint_url: is it a server of S3's kind?"
 
+_CA_OPTION = "client_kwargs={'verify': '/path/ca.pem'}, AWS_CA_BUNDLE=/path/ca.pem"
 _EXPIRED = frozenset({"ExpiredToken", "TokenRefreshRequired", "InvalidToken", "InvalidAccessKeyId"})
 _OTHER_REGION = frozenset({"AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "PermanentRedirect"})
 _REGION = re.compile(r"(?!-)(?![0-9]+\Z)[A-Za-z0-9-]{1,63}(?<!-)", re.ASCII)  # a part of a host name
@@ -81,10 +82,7 @@ class S3Client:
             login, signer = self._signer(bucket)
             wanted = request_of(operation, parameters, login.settings)
             source = _signed(login, signer, wanted, is_checked=is_checked)
-            sender = Sender(self._times, self._limits.answer_bytes, login.most_attempts)
-            answer, attempts = sender.answer(
-                source, wanted.method, wanted.body, began_s=began_s, is_document=wanted.is_document
-            )
+            answer, attempts = self._answer_to(wanted, source, began_s, login.most_attempts)
             is_other_time = self._is_other_time(answer, signer)
             if 200 <= answer.status < 300 and answer.error_code is None:
                 return _result_of(operation, answer, source.url)
@@ -148,6 +146,29 @@ class S3Client:
         keys = login.keys and login.keys()
         of_keys = login_identity(self._options) if keys and keys.token else (keys and keys.access_key) or "anonymous"
         return of_keys and digest_of(login.server, of_keys)
+
+    def _answer_to(
+        self, wanted: Request, source: HttpSource, began_s: float, most_attempts: int
+    ) -> tuple[Response, Attempts]:
+        """Return the whole answer, of any status, and the attempts that it took; a document that is cut is retried."""
+        times = self._times.with_upload(len(wanted.body))
+
+        def once(attempts: Attempts) -> Response:
+            response = send(
+                source,
+                times,
+                method=wanted.method,
+                body=wanted.body,
+                head_timeout_s=min(attempts.head_timeout_s, times.left_s(monotonic() - began_s)),
+                is_repeated=attempts.is_repeated,
+                ca_option=_CA_OPTION,
+            )
+            response.read(self._limits.answer_bytes)
+            if wanted.is_document and response.status == 200:
+                refuse_cut(response.body)
+            return response
+
+        return answered(once, times, None, most_attempts)
 
     def _current(self) -> Login:
         """Return the login; botocore's is found when it is first needed, because that may fail."""

@@ -17,11 +17,11 @@ from typing import Any
 
 from streamer.backends.client.answer_times import ATTEMPTS
 from streamer.backends.fsspec_settings import are_configured
-from streamer.backends.s3.sender import ca_file_of
 from streamer.backends.s3.signing import Keys, Place
 from streamer.core.collector import collector_paused
+from streamer.core.secrets.environment import variable
 
-__all__ = ["AMAZON", "Login", "keys_of_session", "plain_login"]
+__all__ = ["AMAZON", "Login", "ca_file_of", "keys_of_session", "plain_login"]
 
 AMAZON = "aws"  # the public partition
 
@@ -125,6 +125,16 @@ def plain_login(storage_options: Mapping[str, Any], environment: Mapping[str, st
         return None  # botocore's client raises the error
     endpoint = endpoint and endpoint.removesuffix("/")
     return Login(endpoint or AMAZON, partial(_place_of, endpoint, region), keys, ca_file, int(attempts))
+
+
+def ca_file_of(verify: object, environment: Mapping[str, str], configured: str | None = None) -> str | None:
+    """Return the first file that is named, in botocore's order and with ``SSL_CERT_FILE``; None for the system's."""
+    if isinstance(verify, (str, os.PathLike)) and os.fspath(verify):
+        return os.fspath(verify)
+    aws, ours, requests = (
+        variable(name, environment) for name in ("AWS_CA_BUNDLE", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE")
+    )
+    return aws or ours or configured or requests
 
 
 def _has_certificates(path: str) -> bool:

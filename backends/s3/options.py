@@ -25,8 +25,8 @@ from streamer.backends.client.proxy import check_proxy, environment_proxy
 from streamer.backends.client.request_headers import fault_of
 from streamer.backends.fsspec_settings import configured_options, names_of_arguments
 from streamer.backends.option_names import check_option_names
+from streamer.backends.s3.login import ca_file_of
 from streamer.backends.s3.requests import OF_REQUESTS
-from streamer.backends.s3.sender import ca_file_of
 from streamer.core import VERSION
 from streamer.core.errors import OptionError
 from streamer.core.options.limits import Limits

@@ -7,7 +7,7 @@ import sys
 import pytest
 from each_row import each_row
 
-from streamer.backends.http.azure import is_for_azure, open_azure
+from streamer.backends.http.store import is_for_azure, streamer_open_store
 from streamer.core.errors import UnknownSchemeError
 from streamer.core.options.limits import Limits
 
@@ -39,5 +39,5 @@ def test_a_file_anyone_may_read_is_plain_http_and_all_else_is_azures(uri, option
 def test_without_its_library_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "streamer.backends.azure.store", None)
     with pytest.raises(UnknownSchemeError, match=r"streamer\[azure\]") as caught:
-        open_azure(f"{FILE}?sig=canary", {}, Limits())
+        streamer_open_store("https", "https://account.blob.core.windows.net/container/folder?sig=canary", {}, Limits())
     assert "canary" not in str(caught.value)

@@ -158,5 +158,5 @@ def test_a_missing_adlfs_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_telling_blob_urls_apart_needs_no_adlfs() -> None:
     import subprocess
 
-    code = "import sys, streamer.backends.http.azure; sys.exit('adlfs' in sys.modules or 'azure' in sys.modules)"
+    code = "import sys, streamer.backends.http.store; sys.exit('adlfs' in sys.modules or 'azure' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
