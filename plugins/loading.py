@@ -70,11 +70,7 @@ def open_with(point: EntryPoint, scheme: str, uri: str, options: Mapping[str, An
     from streamer.plugins.guard import HOOK, Calls, GuardedStore  # noqa: PLC0415 (as needed)
 
     calls = Calls(plugin_of(point, scheme), uri, options, limits)
-
-    def opened() -> Any:  # plug-ins pass the options to fsspec unchanged
-        return hook(scheme=scheme, uri=str(uri), storage_options=options, limits=limits)
-
-    store = calls.call(HOOK, opened)
+    store = calls.call(HOOK, lambda: hook(scheme=scheme, uri=uri, storage_options=options, limits=limits))
     return None if store is None else GuardedStore(store, calls)
 
 
