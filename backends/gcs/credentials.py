@@ -62,29 +62,28 @@ class GoogleLogin:
         self.renewal = threading.Lock()  # lock that is held while a token is renewed
         # The user's project, or else the project of the credentials.
         self.project = project or variable("GCSFS_DEFAULT_PROJECT") or ""
-        own = {"token": token}
-        self.credentials: Any = self._credentials(own, access, key_file)  # credentials of google-auth, or None
+        self.credentials: Any = self._credentials(token, access, key_file)  # credentials of google-auth, or None
         if self.credentials is None and self.why_anonymous is None:
             self.why_anonymous = "asked"
 
-    def _credentials(self, own: dict[str, Any], access: str, key_file: str | None) -> Any:
-        kind = own["token"] if own["token"] in (EMULATOR, *METHODS) else None
+    def _credentials(self, token: Any, access: str, key_file: str | None) -> Any:
+        kind = token if token in (EMULATOR, *METHODS) else None
         if kind == EMULATOR:
             self.why_anonymous = EMULATOR
         if kind in (EMULATOR, "anon"):
             return None
-        if own["token"] is None or kind == "google_default":
+        if token is None or kind == "google_default":
             return self._default_credentials(kind or key_file, access)
         if kind == "cloud":
             from google.auth import compute_engine  # noqa: PLC0415  the import takes 60 ms
 
             return compute_engine.Credentials()  # type: ignore[no-untyped-call]
-        if kind is None and isinstance(own["token"], str) and not os.path.exists(own["token"]):
-            return RawToken(own["token"])
-        if isinstance(own["token"], Credentials):
-            return own["token"]
-        account = None if kind else _service_account(own, access)
-        return account or _of_gcsfs(own, self.project, access)
+        if kind is None and isinstance(token, str) and not os.path.exists(token):
+            return RawToken(token)
+        if isinstance(token, Credentials):
+            return token
+        account = None if kind else _service_account(token, access)
+        return account or _of_gcsfs(token, self.project, access)
 
     def _default_credentials(self, named: str | None, access: str) -> Any:
         try:
@@ -113,23 +112,23 @@ class RawToken(Credentials):
         raise RefreshError("an access token alone cannot be renewed")  # type: ignore[no-untyped-call]
 
 
-def _service_account(own: dict[str, Any], access: str) -> Any:
+def _service_account(token: Any, access: str) -> Any:
     """Read the key of a service account; None for any other content."""
     from google.oauth2 import service_account  # noqa: PLC0415  the import takes 150 ms
 
     cls = service_account.Credentials
-    make: Any = cls.from_service_account_file if isinstance(own["token"], str) else cls.from_service_account_info
+    make: Any = cls.from_service_account_file if isinstance(token, str) else cls.from_service_account_info
     try:
-        return make(own["token"], scopes=[SCOPE + access])
+        return make(token, scopes=[SCOPE + access])
     except Exception:  # gcsfs reads the other kinds of tokens, and raises for an invalid one
         return None
 
 
-def _of_gcsfs(own: dict[str, Any], project: str, access: str) -> Any:
+def _of_gcsfs(token: Any, project: str, access: str) -> Any:
     """Return the credentials that gcsfs makes of a token: the login of a user, in a file or a browser."""
     from gcsfs.credentials import GoogleCredentials  # noqa: PLC0415  it takes 0.4 s
 
-    return GoogleCredentials(project, access, own["token"]).credentials
+    return GoogleCredentials(project, access, token).credentials
 
 
 def _googles_default(scopes: list[str]) -> tuple[Any, str | None]:
