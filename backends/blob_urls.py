@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from urllib.parse import urlsplit
 
-__all__ = ["CREDENTIAL_OPTIONS", "has_sas", "is_azure_host", "is_blob_url"]
-
 # Arguments of adlfs that name credentials.
 CREDENTIAL_OPTIONS = ("account_key", "anon", "client_id", "connection_string", "credential", "sas_token")
 

@@ -5,8 +5,6 @@ They are found without the metadata of the distribution, which images and bundle
 
 from __future__ import annotations
 
-__all__ = ["BUILTIN_MODULES", "BUILTIN_SCHEMES", "install_hint"]
-
 EXTRAS = {
     "s3": "s3",
     "s3a": "s3",

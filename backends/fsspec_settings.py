@@ -16,8 +16,6 @@ from typing import Any
 from streamer.core.errors import OptionError
 from streamer.core.secrets.environment import is_blank, set_variables
 
-__all__ = ["are_configured", "configured_options", "names_of_arguments"]
-
 _FOLDER = "~/.config/fsspec"  # unless FSSPEC_CONFIG_DIR names another folder
 
 

@@ -12,8 +12,6 @@ from huggingface_hub import constants, get_token
 
 from streamer.core.secrets.environment import blank_variables, variable
 
-__all__ = ["OF_HOME", "hub_cache", "hub_endpoint", "saved_token"]
-
 USUAL_ENDPOINT = "https://huggingface.co"
 OF_HOME = ("HF_HOME", "XDG_CACHE_HOME")
 

@@ -14,8 +14,6 @@ from typing import Any
 from streamer.core.secrets.environment import set_variables, variable
 from streamer.core.store.identities import digest_of
 
-__all__ = ["key_of", "login_identity", "login_state"]
-
 _PREFIXES = ("AWS_", "AZURE_", "BOTO_", "CLOUDSDK_", "GOOGLE_", "CURL_CA_", "REQUESTS_CA_", "SSL_CERT_")
 _PROXY = "_PROXY"  # the end of the names of variables of proxies, in either case
 # The variables that name files, and the usual path of each file.

@@ -15,8 +15,6 @@ from streamer.backends.private_names.azure import identity_of, ignore_environmen
 from streamer.backends.private_names.botocore import use_no_proxy
 from streamer.core.secrets.environment import variable
 
-__all__ = ["ask_aws_directly", "ask_azure_directly", "is_metadata_host", "is_metadata_url"]
-
 # Most metadata servers have link-local addresses; these servers have other addresses.
 ADDRESSES = (
     ipaddress.ip_address("fd00:ec2::254"),  # Amazon's machines

@@ -14,8 +14,6 @@ from streamer.backends.builtin_storages import BUILTIN_SCHEMES
 from streamer.core.errors import OptionError
 from streamer.core.quoting import quoted
 
-__all__ = ["OF_FSSPEC", "check_option_names", "near_name"]
-
 # Arguments of `fsspec.AbstractFileSystem`, of its asynchronous kind, and of its cache of instances.
 OF_FSSPEC = frozenset(
     {

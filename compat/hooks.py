@@ -23,8 +23,6 @@ from streamer.core.log import OwnLogger
 from streamer.core.options.switches_and_sizes import is_on
 from streamer.core.quoting import printable
 
-__all__ = ["SWITCH", "Hook", "imported", "is_equal", "package_with", "version_of"]
-
 SWITCH = "STREAMER_DISABLE_PATCHES"
 
 _log = OwnLogger()

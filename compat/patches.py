@@ -23,8 +23,6 @@ from typing import Any
 from streamer.compat.hooks import Hook, imported, is_equal
 from streamer.core.options.options import Options
 
-__all__ = ["TABLE", "patch", "patched", "unpatch"]
-
 
 def _ours(module: str, name: str) -> Any:
     return getattr(import_module(f"streamer.compat.{module}"), name)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import traceback
 from collections.abc import Iterator
 
-__all__ = ["forget_locals", "with_causes"]
-
 
 def with_causes(error: BaseException) -> Iterator[BaseException]:
     """Yield `error`, then every error that its traceback would show; they may refer to each other in a circle.

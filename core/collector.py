@@ -18,8 +18,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["collector_paused", "past_frozen"]
-
 NEVER = 1 << 30  # new objects; no load makes as many
 
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-__all__ = ["Condition", "Event"]
-
 
 class Condition(threading.Condition):
     """A `threading.Condition` whose ``with`` statement calls the lock itself, which is one step."""

@@ -48,44 +48,6 @@ from typing import Any
 
 from streamer.core.quoting import printable
 
-__all__ = [
-    "AccessDeniedError",
-    "ChangedError",
-    "ChecksumError",
-    "ConnectError",
-    "CredentialsError",
-    "DeviceError",
-    "EncryptionKeyError",
-    "EngineError",
-    "FormatError",
-    "GroupError",
-    "HeaderError",
-    "HttpStatusError",
-    "LoadCancelledError",
-    "ManifestError",
-    "MissingShardError",
-    "ObjectNotFoundError",
-    "OptionError",
-    "OutOfMemoryError",
-    "PluginError",
-    "RangeResponseError",
-    "RedirectError",
-    "ShardIndexError",
-    "StorageError",
-    "StreamerError",
-    "TamperedError",
-    "TargetError",
-    "TensorIndexError",
-    "TlsError",
-    "TransferTimeoutError",
-    "TruncatedError",
-    "UnknownDeviceError",
-    "UnknownSchemeError",
-    "UnknownTensorError",
-    "UnsupportedDtypeError",
-    "UsageError",
-]
-
 
 class StreamerError(Exception):
     """Base of all errors of this package.

@@ -13,8 +13,6 @@ import zlib
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
-__all__ = ["Findings"]
-
 Range: TypeAlias = tuple[str, str, str, int, int]  # what it holds; server and identity; first byte, end of the range
 LENGTH_BYTES = 8
 FASTEST = 1  # of zlib's levels: a header shrinks to a tenth, at 100 MB/s

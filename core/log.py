@@ -10,8 +10,6 @@ import logging
 import warnings
 from typing import Any
 
-__all__ = ["OwnLogger", "warn"]
-
 
 class OwnLogger(logging.Logger):
     """Passes its records to Python's logger of the same name, so handlers, levels and filters are the user's."""

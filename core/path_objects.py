@@ -12,8 +12,6 @@ from typing import Any, Protocol, runtime_checkable
 
 from streamer.core.errors import OptionError, UsageError
 
-__all__ = ["PathObject", "is_path_object", "text_of", "without_path_objects"]
-
 _LOCAL = ("", "file", "local")
 
 

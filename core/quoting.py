@@ -9,8 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-__all__ = ["counted", "names_text", "printable", "quoted", "size_text"]
-
 SHOWN_CHARACTERS = 80  # one line of a terminal; longer than the tensor names of common models
 
 

@@ -38,8 +38,6 @@ from streamer.integrations.small_checkpoint import small_checkpoint
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
-__all__ = ["load_checkpoint_and_dispatch", "load_checkpoint_in_model", "load_state", "save_model", "save_state"]
-
 
 def save_state(
     accelerator: Any,

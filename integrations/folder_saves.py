@@ -34,8 +34,6 @@ from streamer.core.store.own_objects import OwningUpload
 from streamer.core.store.sources import Store
 from streamer.integrations.routed_call import RoutedName, routed
 
-__all__ = ["check_saves", "refuse_arguments_of_save", "refuse_hub", "saved_folder"]
-
 _ENCRYPT = "Save the weights with streamer.save(model, url, key=…), and the other files with the library"
 _INSTEAD = {
     "key": _ENCRYPT,

@@ -37,8 +37,6 @@ from streamer.integrations.naming import is_accelerator
 from streamer.integrations.read_ahead import ReadAhead
 from streamer.integrations.shard_handles import WholeCheckpoint
 
-__all__ = ["FolderWeights", "write_weight_files"]
-
 
 def write_weight_files(checkpoint: WholeCheckpoint, folder: str, shards: Collection[str]) -> None:
     """Write shards into a folder."""

@@ -14,8 +14,6 @@ from streamer.integrations.library_calls import Location
 from streamer.integrations.routed_call import RoutedName, routed
 from streamer.integrations.small_checkpoint import small_checkpoint
 
-__all__ = ["OFFLOADED", "keep", "name_after"]
-
 _READER = RoutedName("accelerate.utils.offload", origin=("safetensors", "safe_open"))
 
 

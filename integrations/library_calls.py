@@ -24,8 +24,6 @@ from streamer.core.store.sources import ObjectInfo, Store
 if TYPE_CHECKING:
     from streamer.integrations.shard_handles import WholeCheckpoint
 
-__all__ = ["Location", "check_class", "library_call", "refuse_arguments_of_load"]
-
 _OF_LOAD = {
     "key": "Make the model of its configuration, and fill it with streamer.load_into(model, url, key=…)",
     "verify": "Check the files with python -m streamer verify, or set STREAMER_VERIFY",

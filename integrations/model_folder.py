@@ -27,8 +27,6 @@ from streamer.integrations.library_calls import Location
 from streamer.integrations.naming import CONFIG, TRANSFORMERS, Naming, without
 from streamer.integrations.small_files import files_of_sub_folders, write_small_files
 
-__all__ = ["ModelFolder", "SingleFile"]
-
 ADAPTER_CONFIG, ADAPTER = "adapter_config.json", "adapter_model.safetensors"
 
 

@@ -18,20 +18,6 @@ from streamer.core.errors import ObjectNotFoundError
 from streamer.core.store.presence import enumerated
 from streamer.integrations.library_calls import Location
 
-__all__ = [
-    "COMPONENT",
-    "CONFIG",
-    "ChosenWeights",
-    "DIFFUSERS",
-    "Naming",
-    "PIPELINE",
-    "TRANSFORMERS",
-    "explicit_devices",
-    "goes_to_devices",
-    "is_accelerator",
-    "without",
-]
-
 CONFIG, PIPELINE = "config.json", "model_index.json"
 SHARD_SUFFIX = ".safetensors"
 _STEMS = ("diffusion_pytorch_model", "model")  # a component of a pipeline may be a model of transformers

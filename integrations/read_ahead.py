@@ -26,8 +26,6 @@ from streamer.core.conditions import Condition
 from streamer.core.errors import LoadCancelledError
 from streamer.core.tensors.frameworks import Framework, framework_of
 
-__all__ = ["PartsAhead", "ReadAhead", "in_order_of_names"]
-
 WINDOW_BYTES = 64 << 20  # several blocks: tensors that are wanted within this distance are read in file order
 AT_A_TIME = 16  # tensors; threads that take tensors in order differ by a few
 _NUMBER = re.compile(r"[0-9]{1,18}")

@@ -24,8 +24,6 @@ from safetensors import SafetensorError
 from streamer.compat.hooks import Hook
 from streamer.core.errors import StreamerError
 
-__all__ = ["Reader", "Route", "Routed", "RoutedName", "call_routed", "routed"]
-
 Reader = Callable[..., Any]  # takes a path in the folder, and the other arguments of the replaced name
 
 

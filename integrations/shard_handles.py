@@ -22,8 +22,6 @@ from streamer.core.store.sources import FileSource, ObjectInfo
 from streamer.core.tensors.frameworks import Framework
 from streamer.integrations.read_ahead import PartsAhead, ReadAhead
 
-__all__ = ["PlannedSlice", "WholeCheckpoint"]
-
 # If more of the sampled pages are in the page cache, the file counts as cached; its other pages are read on use.
 MOSTLY_CACHED = 0.9
 

@@ -16,8 +16,6 @@ from streamer.compat.hooks import imported
 from streamer.core.options.options import Options
 from streamer.integrations.library_calls import Location
 
-__all__ = ["small_checkpoint", "without_progress_bars"]
-
 _log = logging.getLogger("streamer")  # through which the lines of all modules pass
 
 

@@ -23,8 +23,6 @@ from streamer.core.quoting import printable
 from streamer.core.store.parallel import in_parallel
 from streamer.core.store.sources import FolderStore, ObjectInfo, Store
 
-__all__ = ["LARGEST_BYTES", "files_of_sub_folders", "left_behind", "write_small_files"]
-
 MOST_FOLDERS = 64  # a folder of many models has more; a tokenizer has one or two
 LARGEST_BYTES = 128 << 20  # the limit of one file: a tokenizer.json has 40 MB; unrelated data are larger
 

@@ -29,8 +29,6 @@ from streamer.core.store.sources import (
     Source,
 )
 
-__all__ = ["BrokenContractError", "digest_in", "info_in", "kind_of", "listing_in", "names_in", "number_in", "source_in"]
-
 _URL = re.compile(r"https?://[^\s/?#]\S*", re.IGNORECASE)
 _OF_THE_ENGINE = frozenset({"content-length", "if-range", "range", "transfer-encoding"})
 MOST_THREADS = 256  # the limit of `Options`

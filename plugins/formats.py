@@ -27,8 +27,6 @@ from streamer.plugins.loading import distribution_of, plugin_of, points_of
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-__all__ = ["FORMATS", "enabled_formats", "formats_for", "installed_formats", "is_our_format", "loaded_format"]
-
 FORMATS = "streamer.formats"
 OUR_FORMATS = {
     "torch": f"{OUR_MODULES}torch_zip",

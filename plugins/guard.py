@@ -44,8 +44,6 @@ from streamer.plugins.answers import (
     source_in,
 )
 
-__all__ = ["HOOK", "Calls", "GuardedStore", "GuardedUpload", "Plugin", "unguarded"]
-
 SHOWN_CHARACTERS = 300  # of an exception's text: enough for a sentence, not for a page of HTML
 HOOK = "streamer_open_store"
 METHODS = ("info", "find", "source", "close")

@@ -15,8 +15,6 @@ from streamer.plugins.registry import choose, enabled
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-__all__ = ["Backend", "Examined", "ExaminedFormat", "examine", "examine_formats", "installed"]
-
 
 @dataclass(frozen=True)
 class Backend:

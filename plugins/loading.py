@@ -36,18 +36,6 @@ if TYPE_CHECKING:  # the import takes 15 ms, a quarter of the time that `import 
 
     from streamer.plugins.guard import Plugin
 
-__all__ = [
-    "FALLBACK",
-    "distribution_of",
-    "is_builtin",
-    "open_with",
-    "our_points",
-    "plugin_of",
-    "points_of",
-    "source_kind",
-    "version_of",
-]
-
 # Libraries of storages read these variables at their import, and some fail if a variable is blank.
 OF_LIBRARIES = (
     *("DEFAULT_GCSFS_CONCURRENCY", "GCSFS_DEBUG", "S3FS_LOGGING_LEVEL"),

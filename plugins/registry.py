@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 
     from fsspec import AbstractFileSystem
 
-__all__ = ["GROUP", "choose", "enabled", "may_serve", "open_checked_store", "open_store", "options_of"]
-
 GROUP = "streamer.backends"
 OUR_MODULES = "streamer.backends."
 DEFAULT_LIMITS = Limits()

@@ -40,8 +40,6 @@ from streamer.core.secrets.environment import is_blank, set_variables
 from streamer.core.secrets.texts import note_credential
 from streamer.core.store.certificates import trust_in
 
-__all__ = ["AzureClient", "AzureFileSystem", "Grant"]
-
 # Long enough for requests that are in flight while the signature is renewed; short, so that a leaked URL soon expires.
 SIGNATURE_LIFETIME_S = 600
 CLOCK_SKEW_S = 300  # a server whose clock is behind would refuse a signature that begins now

@@ -33,8 +33,6 @@ from streamer.core.outages.transient import UNKNOWN_HOST, asks_for_another_attem
 from streamer.core.quoting import quoted
 from streamer.core.secrets.environment import variable
 
-__all__ = ["Request", "raise_login_error", "raise_storage_error"]
-
 _Row: TypeAlias = ErrorRow[StorageError] | ErrorRow[UsageError]
 
 _LOGIN_HINT = (

@@ -21,8 +21,6 @@ from streamer.core.errors import OptionError
 from streamer.core.quoting import quoted
 from streamer.core.secrets.environment import blank_variables
 
-__all__ = ["filled_options"]
-
 PUBLIC_CLOUD = "blob.core.windows.net"
 ACCOUNT_HINT = (
     "Give storage_options={'account_name': …}, AZURE_STORAGE_ACCOUNT_NAME, a connection string, "

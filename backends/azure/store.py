@@ -32,8 +32,6 @@ from streamer.core.store.uploads import Upload
 if TYPE_CHECKING:
     from streamer.backends.azure.upload import AzureUpload
 
-__all__ = ["AzureStore", "streamer_open_store", "streamer_source_kind"]
-
 DEFAULT_LIMITS = Limits()
 LIST_PAGE_BLOBS = 5000  # Azure's own limit
 

@@ -21,8 +21,6 @@ from streamer.backends.client.retry import Attempts, answered
 from streamer.core.errors import TruncatedError
 from streamer.core.store.sources import HttpSource
 
-__all__ = ["Call", "EngineTransport"]
-
 _CA_OPTION = "storage_options={'connection_verify': '/path/ca.pem'}"
 _ENGINE_HEADERS = {"accept", "user-agent"}  # the engine sets these, so that lookups and reads send the same values
 

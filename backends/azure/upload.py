@@ -25,8 +25,6 @@ from streamer.core.store.own_objects import FoundObject, ProvenUpload
 from streamer.core.store.sources import ObjectInfo
 from streamer.core.store.uploads import changed_meanwhile
 
-__all__ = ["AzureUpload"]
-
 PARALLEL_PARTS = 16
 MOST_BYTES_AT_ONCE = 1 << 20  # of a blob that is sent in one request, in `finish`
 USUAL_ID_BYTES = 48  # as in Azure's clients for Python and .NET

@@ -22,8 +22,6 @@ from streamer.backends.blob_urls import has_sas, is_azure_host
 from streamer.core.errors import UsageError
 from streamer.core.secrets.redact import redact
 
-__all__ = ["AzureUrl", "check_host", "named_by_connection_string", "parse_url"]
-
 _CONTAINER = re.compile(r"[A-Za-z0-9$-]{1,63}")  # `$` begins $root, $web and $logs
 _EXPECTED = (
     "Expected az://container/path, abfss://container@account.dfs.core.windows.net/path "

@@ -15,8 +15,6 @@ from streamer.core.options.limits import Limits
 if TYPE_CHECKING:
     import aiohttp
 
-__all__ = ["ATTEMPTS", "BODY_S", "HOW_TO_WAIT", "TOO_SLOW", "AnswerTimes", "answer_times", "named_times"]
-
 BODY_S = 30.0  # for a page of a listing or a document; enough for 16 MiB, the largest index page, at half a MiB/s
 SILENCE_S = 15.0  # longest pause in a body; an answer that may take longer to begin may pause as long
 TOO_SLOW = "Check the network and the proxy on the way to it; a page or document must arrive within 30 s"

@@ -21,25 +21,6 @@ from streamer.core.errors import ObjectNotFoundError, StorageError, TruncatedErr
 from streamer.core.quoting import quoted
 from streamer.core.store.sources import MAX_SIZE_BYTES
 
-__all__ = [
-    "TOLERANCE_S",
-    "clock_offset_s",
-    "FOREIGN",
-    "code_in",
-    "described",
-    "is_directly_in",
-    "is_plain",
-    "is_text",
-    "parse_document",
-    "parse_name",
-    "parse_size",
-    "parse_word",
-    "quoted_start",
-    "refuse_cut",
-    "refuse_version_of_folder",
-    "folder_in_bucket",
-]
-
 MOST_CHARACTERS = 4096  # S3, Google and Azure allow 1024; the Hub's limit is that of Git
 CHECK_SERVER = "Check the endpoint, and the proxy on the way to it"
 FOREIGN = "A proxy or a login page may have answered in the server's place"

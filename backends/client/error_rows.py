@@ -30,24 +30,6 @@ from streamer.core.quoting import printable, quoted
 from streamer.core.store.certificates import demands_certificate, flaw_of
 from streamer.core.store.proxies import advice_about, named_by
 
-__all__ = [
-    "ARCHIVED_ROWS",
-    "MAY_BE_PLAIN",
-    "MAY_BE_TLS",
-    "TOO_LARGE",
-    "ErrorRow",
-    "ExceptionTable",
-    "address_in",
-    "is_plain_server",
-    "is_plain_server_in",
-    "is_unknown_host",
-    "refusal_of_proxy",
-    "row_for",
-    "row_of_status",
-    "unknown_host",
-    "wants_tls",
-]
-
 MAY_BE_PLAIN = "The server at this port does not speak TLS: try http://"
 MAY_BE_TLS = "It may speak TLS: try https://"
 

@@ -23,8 +23,6 @@ from streamer.core.outages.counters import note_bytes
 from streamer.core.store.certificates import default_ca_file, trust_in
 from streamer.core.store.sources import HttpSource
 
-__all__ = ["Response", "send"]
-
 PIECE_BYTES = 1 << 18
 ERROR_BODY_BYTES = 8 << 10  # an <Error> document is a few hundred bytes
 ERROR_BODY_WAIT_S = 1.0  # for the error body; a new connection costs less than a longer wait

@@ -27,8 +27,6 @@ from streamer.core.quoting import printable, quoted
 from streamer.core.store.certificates import flaw_in
 from streamer.core.store.proxies import advice_about, named_by, place_of
 
-__all__ = ["ambiguous", "compressed", "failure_of", "silent", "too_long", "too_slow"]
-
 _TLS_RECORDS = (b"\x15\x03", b"\x16\x03")  # an alert and a handshake begin like this
 _CHECK_PLACE = "Check host and port, that the server runs, and the network"
 

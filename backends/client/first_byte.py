@@ -19,8 +19,6 @@ from streamer.core.engine.native_errors import HOW_TO_STORE
 from streamer.core.errors import RangeResponseError, StorageError
 from streamer.core.store.sources import HttpSource
 
-__all__ = ["DOWNLOAD_IT", "FIRST_BYTE", "HOW_TO_STORE", "MEND_RANGES", "size_by_first_byte", "size_of"]
-
 FIRST_BYTE = {"Range": "bytes=0-0"}
 _RANGE = re.compile(r"bytes\s+0-0/([0-9]+|\*)", re.IGNORECASE)
 _EMPTY = re.compile(r"bytes\s+\*/0", re.IGNORECASE)

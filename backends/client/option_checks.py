@@ -18,21 +18,6 @@ from streamer.core.secrets.environment import is_blank
 if TYPE_CHECKING:
     import aiohttp
 
-__all__ = [
-    "ANY_NAME",
-    "CA_FILE",
-    "FLAG",
-    "MAPPING",
-    "NUMBER",
-    "TEXT",
-    "Kind",
-    "Kinds",
-    "check_tls_is_verified",
-    "check_types",
-    "is_sendable",
-    "timeout_of",
-]
-
 _SWITCHES = ("verify", "ssl", "verify_ssl")
 
 

@@ -16,12 +16,6 @@ from streamer.core.errors import OptionError
 from streamer.core.secrets.environment import blank_variables, is_blank, variable
 from streamer.core.store.proxies import place_of
 
-__all__ = [
-    "check_proxy",
-    "environment_proxy",
-    "named_proxy",
-]
-
 
 def environment_proxy(url: str) -> str | None:
     """Return the proxy that the environment names for a URL. A proxy without a scheme speaks HTTP, as for libcurl."""

@@ -21,18 +21,6 @@ from streamer.backends.metadata_servers import is_metadata_host
 from streamer.core.errors import RedirectError
 from streamer.core.secrets.redact import redact
 
-__all__ = [
-    "KEEPING_METHOD",
-    "MAX_REDIRECTS",
-    "REDIRECTS",
-    "Hop",
-    "next_hop",
-    "origin_of",
-    "quoted",
-    "refused_redirect",
-    "too_many_redirects",
-]
-
 MAX_REDIRECTS = 5  # a load balancer, a login, a mirror and a CDN need four
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 KEEPING_METHOD = frozenset({307, 308})

@@ -16,8 +16,6 @@ from typing import Any
 from streamer.backends.client.option_checks import is_sendable
 from streamer.core.errors import OptionError
 
-__all__ = ["basic_authorization", "check_headers", "fault_of", "login_of", "own_headers"]
-
 _CONDITIONS = frozenset({"if-match", "if-modified-since", "if-none-match", "if-range", "if-unmodified-since"})
 _OF_BODIES = frozenset({"content-encoding", "content-length", "content-range", "trailer", "transfer-encoding"})
 _FORBIDDEN = _CONDITIONS | {"host", "range"}

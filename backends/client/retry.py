@@ -22,8 +22,6 @@ from streamer.core.errors import StorageError, StreamerError, TransferTimeoutErr
 from streamer.core.outages.outage_waits import first_byte_limit_s
 from streamer.core.outages.transient import asks_for_another_attempt, is_transient
 
-__all__ = ["LONGEST_PAUSE_S", "Attempts", "answered", "demanded_pause_s", "may_pass"]
-
 PAUSE_S = 0.25  # before the second attempt; twice as long before the third
 _NO_DESCRIPTOR = (errno.errorcode[errno.EMFILE], errno.errorcode[errno.ENFILE])
 ATTEMPTS_IN_SILENCE = 2  # the second may reach another server behind the same address

@@ -6,8 +6,6 @@ from aiobotocore.session import AioSession
 
 from streamer.backends.aws_sessions import SkipsBlanks
 
-__all__ = ["AsyncEnvironmentSession"]
-
 
 class AsyncEnvironmentSession(SkipsBlanks, AioSession):  # type: ignore[misc]  # aiobotocore has no types
     """A session of the current environment and files, for file systems with an event loop."""

@@ -18,8 +18,6 @@ from streamer.core.errors import RangeResponseError, TruncatedError
 from streamer.core.folders.drafts import LockedDraft
 from streamer.core.folders.paths import NO_ROOM
 
-__all__ = ["BlockFile", "Blocks", "sends_ranges"]
-
 BLOCK_BYTES = 4 << 20  # about the size of fsspec's own blocks
 
 

@@ -46,8 +46,6 @@ from streamer.core.quoting import printable
 from streamer.core.store.identities import digest_of, is_sealed, seal_of
 from streamer.core.store.versions import seconds_of, settled_at
 
-__all__ = ["is_decompressing", "local_size_bytes", "open_for_reading", "with_whole_records"]
-
 T = TypeVar("T")
 
 ATTRIBUTE = "user.streamer.source"

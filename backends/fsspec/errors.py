@@ -42,8 +42,6 @@ from streamer.core.errors import (
 from streamer.core.folders.private_folders import no_temporary_folder
 from streamer.core.store.certificates import is_untrusted
 
-__all__ = ["raise_opening_error", "raise_storage_error"]
-
 LEAST_SIMILARITY = 0.5  # s4 and s3 are this similar
 LEAST_SIMILARITY_OF_OTHERS = 0.7  # for schemes that begin with another letter
 

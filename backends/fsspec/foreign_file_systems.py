@@ -28,8 +28,6 @@ from streamer.core.quoting import quoted
 from streamer.core.secrets.environment import blank_variables, is_blank
 from streamer.core.secrets.redact import redact
 
-__all__ = ["LOGINS", "check_instance", "check_scheme", "reason_for_missing", "with_guarded_links", "with_login"]
-
 _HINT = "Name the CA instead: client_kwargs={'verify': '/path/ca.pem'}, or AWS_CA_BUNDLE=/path/ca.pem"
 
 # The arguments in which a file system over another file system holds the protocol and the options of the other one.

@@ -29,8 +29,6 @@ from streamer.core.store.certificates import trust_in
 if TYPE_CHECKING:
     import aiohttp
 
-__all__ = ["GuardedSessions", "with_guarded_sessions"]
-
 LIMITS = Limits()  # the defaults: fsspec keeps a session for many loads, so it cannot use the times of one load
 SILENCE_S = max(LIMITS.first_byte_timeout_s, LIMITS.stall_timeout_s)
 

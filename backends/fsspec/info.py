@@ -21,8 +21,6 @@ from streamer.core.errors import ChangedError
 from streamer.core.store.sources import ObjectInfo
 from streamer.core.store.versions import YOUNG_S, settled_at
 
-__all__ = ["VersionCheck", "fresh_info", "make_folders", "origin_of", "size_of", "version_of"]
-
 # Names under which file systems report the version of a file, the most precise first.
 VERSION_KEYS = (
     "ETag",

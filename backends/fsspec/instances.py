@@ -32,8 +32,6 @@ from streamer.backends.login_state import key_of, login_state
 from streamer.backends.private_names.fsspec import forget_instance, kept_instances, vars_of
 from streamer.backends.private_names.python import detach_finalizers
 
-__all__ = ["IDLE_KEPT", "INSTANCES", "Instance", "InstanceSnapshot", "close_idle", "layers", "shared", "stop_sharing"]
-
 # A job reads from a few storages in turn. Each file system costs one or two connections and half a megabyte; s3fs in a
 # chain of fsspec costs 14 MB.
 IDLE_KEPT = 8

@@ -30,8 +30,6 @@ from streamer.backends.private_names.fsspec import vars_of
 from streamer.core.errors import ChangedError, RangeResponseError, StreamerError, TruncatedError
 from streamer.core.store.sources import ObjectInfo, PythonSource
 
-__all__ = ["connection_of", "exclusive", "source_of"]
-
 
 class _OneCall:
     """Context manager for one thread at a time. Files that nothing reads any more are closed between two calls.

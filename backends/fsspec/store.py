@@ -30,8 +30,6 @@ from streamer.core.store.presence import folders_among
 from streamer.core.store.sources import ObjectInfo, PythonSource, Store, hookimpl
 from streamer.core.store.uploads import Upload
 
-__all__ = ["FsspecStore", "streamer_open_store", "streamer_source_kind"]
-
 _WITHOUT_QUERY = frozenset({"memory", "sftp", "ssh"})  # in their paths, `?` and `#` are part of a name
 
 

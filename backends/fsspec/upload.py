@@ -21,8 +21,6 @@ from streamer.backends.private_names.fsspec import parent_of
 from streamer.core.errors import ChangedError, UsageError
 from streamer.core.store.uploads import changed_meanwhile
 
-__all__ = ["FsspecUpload"]
-
 SMALL_BYTES = 1 << 20
 _READ_ONLY = (NotImplementedError, ValueError)  # raised by file systems without the mode "wb"
 

@@ -36,8 +36,6 @@ from streamer.core.store.sources import HttpSource
 if TYPE_CHECKING:
     from streamer.backends.gcs.session import GcsfsSession
 
-__all__ = ["DescribedObject", "GcsClient", "names_in", "object_in", "page_in"]
-
 DEFAULT_LIMITS = Limits()
 _OF_PAGES = {"items", "kind", "nextPageToken", "prefixes"}  # an empty listing may have none of them
 CERTIFICATE = "the client certificate of google-auth's configuration"

@@ -30,8 +30,6 @@ from google.auth.exceptions import DefaultCredentialsError, GoogleAuthError, Ref
 from streamer.backends.login_state import key_of, login_state
 from streamer.core.secrets.environment import blank_variables, variable
 
-__all__ = ["EMULATOR", "LOGINS", "Bearer", "GoogleLogin", "bearer_of"]
-
 METHODS = ("anon", "browser", "cache", "cloud", "google_default")  # values of gcsfs's option `token`
 EMULATOR = "emulator"  # our own value: anonymous because requests go to an emulator, not because the user chose it
 SAVED_LOGIN = "application_default_credentials.json"  # written by `gcloud auth application-default login`

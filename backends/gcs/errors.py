@@ -32,8 +32,6 @@ from streamer.core.errors import (
 )
 from streamer.core.outages.transient import asks_for_another_attempt
 
-__all__ = ["Answer", "Caller", "missing_bucket", "not_found", "raise_storage_error", "refusal"]
-
 HOW_TO_LOG_IN = (
     "Set GOOGLE_APPLICATION_CREDENTIALS to a key file, run `gcloud auth application-default login`, or give "
     "storage_options={'token': …}; for a public bucket {'token': 'anon'}"

@@ -22,8 +22,6 @@ from streamer.backends.option_names import OF_FSSPEC, check_option_names
 from streamer.core.errors import OptionError
 from streamer.core.secrets.environment import blank_variables
 
-__all__ = ["check_session", "filled_options", "only_of_aiohttp"]
-
 _OF_ENGINE = frozenset({"headers", "proxy", "proxy_auth", "trust_env"})
 
 # The options that this package reads, including its own `key_file`; others are checked against gcsfs's signature.

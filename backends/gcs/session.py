@@ -47,8 +47,6 @@ from streamer.core.store.sources import HttpSource, ObjectInfo
 if TYPE_CHECKING:
     from streamer import _native
 
-__all__ = ["GcsfsSession", "RangeReader"]
-
 _CHECK = "Check the session_kwargs, endpoint_url and network"
 _FAILURES: ExceptionTable[StorageError] = {
     (ssl.SSLError, aiohttp.ClientSSLError, aiohttp.ServerFingerprintMismatch): ErrorRow(

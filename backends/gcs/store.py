@@ -29,8 +29,6 @@ from streamer.core.store.uploads import Upload
 if TYPE_CHECKING:
     from streamer.backends.gcs.upload import ObjectWriter
 
-__all__ = ["GcsStore", "streamer_open_store", "streamer_source_kind"]
-
 # GCS sends this header with every range. If an emulator does not, only the condition in the URL pins the generation.
 VERSION_HEADER = "x-goog-generation"
 

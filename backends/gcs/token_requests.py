@@ -13,8 +13,6 @@ from google.auth.transport.requests import Request
 from streamer.backends.metadata_servers import is_metadata_url
 from streamer.core.secrets.environment import variable
 
-__all__ = ["ask_token_server"]
-
 TOKEN_TIMEOUT_S = 15  # google-auth itself waits 120 s, three times
 
 

@@ -26,8 +26,6 @@ from streamer.core.store.own_objects import FoundObject, ProvenUpload
 from streamer.core.store.sources import ObjectInfo
 from streamer.core.store.uploads import changed_meanwhile
 
-__all__ = ["GcsUpload", "ObjectWriter"]
-
 CHUNK_MULTIPLE_BYTES = 256 << 10  # Google's rule for every chunk except the last
 MARK = "streamer-upload"
 SERVICE = "upload/storage/v1"

@@ -21,8 +21,6 @@ from streamer.backends.client.redirects import origin_of
 from streamer.backends.hf.paths import COMMIT
 from streamer.core.errors import StorageError
 
-__all__ = ["HubFile", "commit_in", "entries_in", "files_in", "names_in", "next_page"]
-
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 _NEXT = "next"

@@ -18,8 +18,6 @@ from streamer.backends.hf.paths import COMMIT, HfPath
 from streamer.backends.hub_variables import hub_cache
 from streamer.core.folders.paths import followed
 
-__all__ = ["cached_commit", "cached_file", "cached_files", "cached_folders", "cached_sha256", "is_offline"]
-
 
 def is_offline() -> bool:
     """Say whether ``HF_HUB_OFFLINE`` forbids requests to the Hub."""

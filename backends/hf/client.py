@@ -40,8 +40,6 @@ from streamer.core.outages.outage_waits import answered_so_far
 from streamer.core.secrets.texts import note_credential
 from streamer.core.store.presence import folders_among
 
-__all__ = ["HubClient", "refusal"]
-
 _LOGIN = "HF_TOKEN, or storage_options={'token': …}"
 
 _CHECK_NAME = "Check the names: hf://owner/name@revision/path"

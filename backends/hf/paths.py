@@ -13,8 +13,6 @@ from urllib.parse import unquote
 from streamer.core.errors import UsageError
 from streamer.core.secrets.redact import redact
 
-__all__ = ["COMMIT", "HfPath", "parse_uri"]
-
 COMMIT = re.compile(r"[0-9a-f]{40}")
 DEFAULT_REVISION = "main"
 

@@ -33,8 +33,6 @@ from streamer.core.store.digests import NoDigest, ObjectDigest, PartDigest
 from streamer.core.store.identities import digest_of
 from streamer.core.store.sources import FileSource, HttpSource, ObjectInfo, Source, Store, hookimpl
 
-__all__ = ["HfStore", "streamer_open_store", "streamer_source_kind"]
-
 DEFAULT_LIMITS = Limits()
 _PUBLIC_HUB = "huggingface.co"
 _OTHER_KINDS = (

@@ -39,8 +39,6 @@ from streamer.core.store.sources import HttpSource
 if TYPE_CHECKING:
     import aiohttp
 
-__all__ = ["Access", "HttpClient", "OpenResponse", "access_of"]
-
 
 @dataclass(frozen=True)
 class Access:

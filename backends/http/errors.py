@@ -26,8 +26,6 @@ from streamer.core.errors import (
     StorageError,
 )
 
-__all__ = ["refusal"]
-
 _REQUEST_IDS = ("x-request-id", "x-amz-request-id", "x-ms-request-id", "x-guploader-uploadid", "x-amz-cf-id")
 
 _LOGIN = "Give storage_options={'auth': (user, password)} or {'headers': {'Authorization': 'Bearer …'}}"

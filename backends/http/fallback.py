@@ -21,8 +21,6 @@ from streamer.core.errors import OptionError
 from streamer.core.store.certificates import trust_in
 from streamer.core.store.sources import ObjectInfo, PythonSource
 
-__all__ = ["open_through_fsspec"]
-
 
 def open_through_fsspec(uri: str, options: Mapping[str, Any], reason: str) -> FsspecStore:
     """Open the server of `uri` with fsspec's `HTTPFileSystem`."""

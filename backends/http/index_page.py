@@ -18,8 +18,6 @@ from streamer.core.errors import StorageError
 from streamer.core.format.shard_names import is_of_checkpoint
 from streamer.core.options.limits import Limits, ListingCount
 
-__all__ = ["MAX_PAGE_BYTES", "NAME_THE_INDEX", "PAGES", "is_page", "is_whole", "may_be_shard", "media_type", "names_in"]
-
 MAX_PAGE_BYTES = 16 << 20  # a hundred thousand links
 NAME_THE_INDEX = "Name the file, or the index …/model.safetensors.index.json"
 _HOLDERS = (b"body", b"pre", b"table", b"ul")  # of all links, in the pages of common servers

@@ -22,8 +22,6 @@ from streamer.backends.fsspec_settings import configured_options
 from streamer.backends.option_names import OF_FSSPEC, check_option_names, near_name
 from streamer.core.errors import OptionError
 
-__all__ = ["OF_AIOHTTP", "check_options", "fsspec_option", "merged_options"]
-
 # Options that matter only to fsspec's own reading, caching and listing.
 _IRRELEVANT = OF_FSSPEC | {"block_size", "cache_options", "cache_type", "same_scheme", "simple_links", "size_policy"}
 _OF_REQUESTS = frozenset({"auth", "cookies", "headers", "proxy", "proxy_auth", "ssl", "timeout"})

@@ -26,10 +26,11 @@ from streamer.backends.client.answer_values import (
     quoted_start,
 )
 from streamer.backends.client.exchange import Response
-from streamer.backends.client.first_byte import DOWNLOAD_IT, FIRST_BYTE, HOW_TO_STORE, MEND_RANGES, size_of
+from streamer.backends.client.first_byte import DOWNLOAD_IT, FIRST_BYTE, MEND_RANGES, size_of
 from streamer.backends.client.redirects import Hop
 from streamer.backends.http.client import HttpClient
 from streamer.backends.http.index_page import MAX_PAGE_BYTES, NAME_THE_INDEX, is_page, is_whole, media_type
+from streamer.core.engine.native_errors import HOW_TO_STORE
 from streamer.core.errors import (
     ChangedError,
     CredentialsError,
@@ -39,20 +40,6 @@ from streamer.core.errors import (
     TruncatedError,
 )
 from streamer.core.store.versions import seconds_of, settled_at
-
-__all__ = [
-    "Probe",
-    "check_kind",
-    "covers_all",
-    "expiry_of",
-    "index_page",
-    "no_listing",
-    "probe_object",
-    "probe_of",
-    "replaced",
-    "version_in",
-    "whole_version_in",
-]
 
 _WHOLE = re.compile(r"bytes\s+0-([0-9]{1,18})/([0-9]{1,18})", re.IGNORECASE)
 _SHARD = ".safetensors"

@@ -45,8 +45,6 @@ from streamer.core.store.sources import HttpSource, ObjectInfo, PythonSource, St
 from streamer.core.store.uploads import Upload
 from streamer.core.store.versions import is_same_version
 
-__all__ = ["HttpStore", "is_for_azure", "source_of_probe", "streamer_open_store", "streamer_source_kind"]
-
 DEFAULT_LIMITS = Limits()
 _AZURE_OPTIONS = {*CREDENTIAL_OPTIONS, "account_name", "client_secret", "tenant_id"}
 _FILES = (".safetensors", ".json")

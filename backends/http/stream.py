@@ -33,8 +33,6 @@ from streamer.core.options.limits import Limits
 from streamer.core.store.sources import ObjectInfo
 from streamer.core.store.versions import is_same_version
 
-__all__ = ["OneStream", "receive"]
-
 # Share of `stall_bytes_per_s`, the minimum pace of a range; lower here, because a retry starts from the object's start.
 STALL_SHARE = 1 / 8
 

@@ -23,8 +23,6 @@ from streamer.core.store.sources import ObjectInfo
 from streamer.core.store.uploads import changed_meanwhile
 from streamer.core.store.versions import is_same_version
 
-__all__ = ["HttpFile", "HttpUpload"]
-
 MOST_BYTES = 256 << 20  # per file; up to eight files are in memory until they are sent
 HELD_BYTES = 1 << 20  # a smaller file is sent in `finish`
 MOST_LOOKS = 3  # before the request: a proxy may have given the answer to one of them

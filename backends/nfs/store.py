@@ -25,8 +25,6 @@ from streamer.core.secrets.redact import redact
 from streamer.core.store.identities import digest_of
 from streamer.core.store.sources import NfsSource, ObjectInfo, Store, hookimpl
 
-__all__ = ["NfsStore", "NfsUrl", "streamer_open_store", "streamer_source_kind"]
-
 SCHEME = "nfs://"
 USUAL_VERSION = 4
 # Lowest and highest value. The engine sets the options of libnfs that change how it reads; they are not allowed here.

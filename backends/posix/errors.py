@@ -16,8 +16,6 @@ from streamer.core.quoting import quoted
 from streamer.core.secrets.redact import redact
 from streamer.core.store.presence import near_names
 
-__all__ = ["LOOKED_AT", "hint_for_missing", "storage_error"]
-
 LOOKED_AT = 5000  # names of one folder
 
 _USUAL = "Check the path, and that its disk is mounted"

@@ -26,8 +26,6 @@ from streamer.core.store.sources import FileSource, ObjectInfo, Store, hookimpl
 if TYPE_CHECKING:
     from streamer.core.store.uploads import Upload
 
-__all__ = ["PosixStore", "streamer_open_store", "streamer_source_kind"]
-
 # statfs(2)'s f_type of file systems on other machines. FUSE is not in the table, because it is often local (the page
 # cache shows which). Lustre is not in the table, because its client itself reads ahead over all servers.
 REMOTE_FILE_SYSTEMS = {

@@ -23,8 +23,6 @@ from streamer.core.secrets.redact import redact
 from streamer.core.store.sources import ObjectInfo
 from streamer.core.store.uploads import changed_meanwhile
 
-__all__ = ["PosixUpload", "remove_made_folders"]
-
 PARALLEL_PARTS = 4  # more do not write faster: one copies while another waits for the disk
 MOST_TRIES = 3  # to make a draft in a folder that others remove
 SMALL_BYTES = 1 << 20  # a smaller file stays in the page cache, from which it is probably read next

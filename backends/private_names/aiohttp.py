@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["verifies_tls"]
-
 
 def verifies_tls(connector: Any) -> bool:
     """Say whether a connector was made without ``ssl=False``."""

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["identity_of", "ignore_environment", "transport_of_identity"]
-
 
 def identity_of(credential: Any) -> Any:
     """Return the credential that a `ManagedIdentityCredential` has chosen for this machine, or None."""

@@ -8,12 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-__all__ = [
-    "change_credential_provider",
-    "give_environment",
-    "use_no_proxy",
-]
-
 
 def use_no_proxy(provider: Any) -> None:
     """Make the provider of EC2's credentials (``iam-role``) send requests to the metadata server without a proxy."""

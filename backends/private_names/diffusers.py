@@ -16,8 +16,6 @@ from streamer.core.format.header_entries import LORA_METADATA
 from streamer.core.log import OwnLogger
 from streamer.core.options.switches_and_sizes import is_on
 
-__all__ = ["LoraTensors", "with_metadata"]
-
 _TENSORS = "pretrained_model_name_or_path_or_dict"
 _SWITCH = "STREAMER_DISABLE_PATCHES"
 

@@ -17,23 +17,6 @@ from typing import Any
 
 from fsspec import AbstractFileSystem
 
-__all__ = [
-    "cached_copy",
-    "cached_file_name",
-    "forget_instance",
-    "kept_instances",
-    "make_cache_folder",
-    "note_new_file",
-    "parent_of",
-    "path_of",
-    "record_whole_file",
-    "reload_record",
-    "remove_malformed_record",
-    "send_at_once",
-    "vars_of",
-    "whole_file_name",
-]
-
 
 def path_of(fs: AbstractFileSystem, uri: str) -> Any:
     """Return the file system's own path of a URL."""

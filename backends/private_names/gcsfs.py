@@ -8,8 +8,6 @@ from __future__ import annotations
 import aiohttp
 from gcsfs.core import GCSFileSystem
 
-__all__ = ["open_session", "shows_certificate"]
-
 
 async def open_session(fs: GCSFileSystem) -> aiohttp.ClientSession:
     """Return the session of a file system; make it if there is none yet."""

@@ -9,8 +9,6 @@ import pickle
 import weakref
 from typing import Any
 
-__all__ = ["PythonUnpickler", "detach_finalizers"]
-
 # Its memo takes memory only for what it holds; that of the public one has room for each index up to the largest.
 PythonUnpickler: Any = getattr(pickle, "_Unpickler", pickle.Unpickler)
 

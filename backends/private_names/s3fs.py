@@ -9,8 +9,6 @@ from typing import Any
 
 from s3fs import S3FileSystem
 
-__all__ = ["give_session", "is_connected", "verifies_tls"]
-
 
 def give_session(fs: S3FileSystem, session: Any) -> None:
     """Set the session of a file system, so that the file system does not replace it when it connects again."""

@@ -22,20 +22,6 @@ from streamer.core.secrets.redact import redact
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
 
-__all__ = [
-    "FIELDS",
-    "ForeignAnswerError",
-    "ListedObject",
-    "RefusedError",
-    "count_of_entries",
-    "names_in",
-    "objects_in",
-    "parse_error",
-    "parse_page",
-    "parse_result",
-    "refuse_foreign_listing",
-]
-
 LOOKED_AT_BYTES = 4096  # the root element of a listing comes soon after its XML declaration
 
 _ROOT = re.compile(rb"<(?:[\w-]+:)?([A-Za-z][\w-]*)")

@@ -43,8 +43,6 @@ from streamer.core.collector import collector_paused
 from streamer.core.errors import UsageError
 from streamer.core.store.certificates import trust_in
 
-__all__ = ["KEPT", "BotocoreLogin", "UsersSession", "forget_logins", "keys_in", "shared_login", "shared_session"]
-
 _AMAZON = (".amazonaws.com", ".amazonaws.com.cn")
 _EXPRESS = "v4-s3express"
 _GLOBAL = {"aws-global": "us-east-1"}  # a name of the global endpoint, and the region that its signatures name

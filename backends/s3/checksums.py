@@ -16,8 +16,6 @@ from typing import Any
 from streamer.backends.s3.answers import FIELDS
 from streamer.core.store.digests import CHECKSUMS, NoDigest, ObjectDigest, PartDigest, digest_of_base64, parts_in_etag
 
-__all__ = ["Composite", "digest_in_head", "digest_of_parts"]
-
 _PARTS = re.compile(r"[0-9]{1,5}")  # S3 allows 10 000 parts
 
 

@@ -36,8 +36,6 @@ from streamer.core.secrets.environment import set_variables
 from streamer.core.secrets.texts import note_credential
 from streamer.core.store.sources import HttpSource
 
-__all__ = ["CHECK_SERVER", "S3Client"]
-
 DEFAULT_LIMITS = Limits()
 MOST_ROUNDS = 4  # another time, another region, other keys, and the answer
 CHECK_SERVER = "Check endpoint_url: is it a server of S3's kind?"

@@ -43,8 +43,6 @@ from streamer.core.outages.transient import asks_for_another_attempt
 from streamer.core.quoting import quoted
 from streamer.core.secrets.environment import variable
 
-__all__ = ["LoginError", "error_code", "storage_error"]
-
 _CHECK_KEY = "Check bucket and key; keys are case-sensitive, and have no slash at the start"
 _REDIRECTS = frozenset({"PermanentRedirect", "TemporaryRedirect", "Redirect", "IllegalLocationConstraintException"})
 _WEB_PAGE = "The answer is a web page and none of S3's: check endpoint_url, and the proxy on the way to it"

@@ -21,8 +21,6 @@ from streamer.backends.s3.signing import Keys, Place
 from streamer.core.collector import collector_paused
 from streamer.core.secrets.environment import variable
 
-__all__ = ["AMAZON", "Login", "ca_file_of", "keys_of_session", "plain_login"]
-
 AMAZON = "aws"  # the public partition
 
 _OPTIONS = frozenset({"anon", "client_kwargs", "endpoint_url", "key", "profile", "secret", "token"})

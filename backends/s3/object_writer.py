@@ -9,8 +9,6 @@ from streamer.backends.s3.client import S3Client
 from streamer.backends.s3.urls import split_path
 from streamer.core.errors import AccessDeniedError, CredentialsError, StorageError, StreamerError
 
-__all__ = ["CONDITION_FAILED", "UNKNOWN", "ObjectWriter"]
-
 # Codes of errors: the condition of a request does not hold; the server does not have the request, or its options.
 CONDITION_FAILED = frozenset({"PreconditionFailed", "ConditionalRequestConflict", "NoSuchUpload", "412", "409"})
 UNKNOWN = frozenset({"NotImplemented", "InvalidArgument", "InvalidRequest", "501"})

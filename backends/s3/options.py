@@ -33,17 +33,6 @@ from streamer.core.options.limits import Limits
 from streamer.core.secrets.environment import is_blank
 from streamer.core.store.certificates import check_client_certificate
 
-__all__ = [
-    "NAMES",
-    "OF_AIOBOTOCORE",
-    "OF_SESSION",
-    "endpoint_of",
-    "filled_options",
-    "texts_of_settings",
-    "times_of",
-    "user_agent_of",
-]
-
 OF_SESSION = ("event_hooks", "include_builtin_handlers", "profile", "session_vars")  # of botocore's session
 # Options of aiobotocore's own HTTP client, which sends no requests here.
 OF_AIOBOTOCORE = frozenset({"connector_args", "http_session_cls", "warm_up_loader_caches"})

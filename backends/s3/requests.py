@@ -14,8 +14,6 @@ from streamer.backends.client.exchange import Response
 from streamer.backends.s3.answers import FIELDS, parse_page, parse_result
 from streamer.backends.s3.signing import encoded
 
-__all__ = ["CHECKSUM", "OF_REQUESTS", "Request", "request_of", "result_of"]
-
 _OF_ALL = frozenset({"ExpectedBucketOwner", "RequestPayer"})
 _OF_KEY = _OF_ALL | {"SSECustomerAlgorithm", "SSECustomerKey", "SSECustomerKeyMD5"}
 _OF_REMOVAL = _OF_ALL | {"BypassGovernanceRetention", "MFA"}

@@ -17,8 +17,6 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
-__all__ = ["LONGEST_URL", "UNSIGNED", "Keys", "Place", "Signer", "encoded", "host_of"]
-
 LONGEST_URL = 4096  # of characters, signature included; many servers and proxies accept lines of 8 KiB
 UNSIGNED = "UNSIGNED-PAYLOAD"  # in place of the SHA-256 of a body
 

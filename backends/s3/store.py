@@ -53,8 +53,6 @@ if TYPE_CHECKING:
     from streamer.core.store.digests import NoDigest, ObjectDigest
     from streamer.core.store.uploads import Upload
 
-__all__ = ["S3Store", "streamer_open_store", "streamer_source_kind"]
-
 # botocore renews temporary credentials 10 minutes before they expire, so they stay valid as long as the signature.
 SIGNATURE_LIFETIME_S = 600
 MAX_PARTS = 10_000  # S3's own limit of a multipart upload

@@ -25,8 +25,6 @@ from streamer.core.store.own_objects import FoundObject, ProvenUpload
 from streamer.core.store.sources import ObjectInfo
 from streamer.core.store.uploads import changed_meanwhile
 
-__all__ = ["S3Upload"]
-
 MOST_BYTES_AT_ONCE = 1 << 20  # held until `finish`; a multipart upload costs two requests more
 PARALLEL_PARTS = 16
 TAG_NUMBER = 10_000  # the highest number of a part; no object has so many parts (`streamer._save.parts`)

@@ -10,8 +10,6 @@ import re
 from streamer.core.errors import UsageError
 from streamer.core.secrets.redact import redact
 
-__all__ = ["parse_url", "split_path"]
-
 # ARNs that stand in place of a bucket and have slashes: access points (regional, Outposts, Lambda), Outposts buckets.
 # https://docs.aws.amazon.com/AmazonS3/latest/userguide/using-access-points.html
 _NAME = r"[a-zA-Z0-9-]{1,63}"

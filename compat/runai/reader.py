@@ -19,8 +19,9 @@ from streamer import _native
 from streamer.compat.runai.submissions import Code, Objects, Range, code_of
 from streamer.compat.runai.variables import options_from_environment
 from streamer.core.conditions import Condition
+from streamer.core.engine.native_session import SourceObject
 from streamer.core.engine.plan import Item, ReadPlan, plan_reads
-from streamer.core.engine.session import ReadSession, SourceObject
+from streamer.core.engine.session import ReadSession
 from streamer.core.errors import (
     AccessDeniedError,
     ChangedError,

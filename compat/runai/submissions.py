@@ -20,7 +20,7 @@ from streamer.backends.fsspec.foreign_file_systems import with_guarded_links
 from streamer.backends.private_names.fsspec import path_of
 from streamer.compat.runai.variables import storage_options_for
 from streamer.core.checkpoint.shards import source_object
-from streamer.core.engine.session import SourceObject
+from streamer.core.engine.native_session import SourceObject
 from streamer.core.errors import (
     LoadCancelledError,
     ObjectNotFoundError,

@@ -8,10 +8,8 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from streamer.core.engine.session import SourceObject
+from streamer.core.engine.native_session import SourceObject
 from streamer.core.options.settings import Settings
-
-__all__ = ["Cache", "open_cache"]
 
 
 class Cache:

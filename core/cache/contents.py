@@ -12,8 +12,6 @@ from streamer import _native
 from streamer.core.cache.folder import CacheFolder, Held
 from streamer.core.secrets.redact import KEY_SCHEMES, redact
 
-__all__ = ["Content", "check", "contents", "is_named"]
-
 _SIGNED = re.compile(r"[?&](?:sig|[\w-]*Signature)=|://[^/]*:[^/]*@")
 
 

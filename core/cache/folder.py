@@ -26,12 +26,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from urllib.parse import urlsplit
 
-from streamer.core.engine.session import SourceObject
+from streamer.core.engine.native_session import SourceObject
 from streamer.core.errors import StorageError
 from streamer.core.folders.drafts import NO_LOCKS, draft_of, locked_folder
 from streamer.core.store.sources import FileSource, HttpSource, PythonSource
-
-__all__ = ["CacheFolder", "Held", "Identity", "Lock", "absolute_path", "identity_of", "why_not_cached"]
 
 
 @dataclass(frozen=True)

@@ -17,13 +17,11 @@ from functools import lru_cache
 
 from streamer import _native
 from streamer.core.cache.folder import CacheFolder, Held, Identity, identity_of, why_not_cached
+from streamer.core.engine.native_session import SourceObject
 from streamer.core.engine.plan import CachedObject
-from streamer.core.engine.session import SourceObject
 from streamer.core.errors import StreamerError
 from streamer.core.quoting import counted
 from streamer.core.store.sources import NfsSource
-
-__all__ = ["Room", "make_room", "placed_objects"]
 
 
 @dataclass(frozen=True)

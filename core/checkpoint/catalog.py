@@ -18,29 +18,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from streamer.core.checkpoint.shards import NO_INDEX, ShardChoice, duplicate_tensor
 from streamer.core.collector import collector_paused
 from streamer.core.engine.byte_reads import read_ranges
-from streamer.core.engine.session import SourceObject
+from streamer.core.engine.native_session import SourceObject
 from streamer.core.errors import FormatError, ShardIndexError, StreamerError
-from streamer.core.format.header import LENGTH_BYTES, Header, TensorEntry, header_size_bytes, parse_header
-from streamer.core.format.header_entries import ENCRYPTION_METADATA, OWN_PREFIX, remarks_on_metadata
+from streamer.core.format.header import LENGTH_BYTES, Header, header_size_bytes, parse_header
+from streamer.core.format.header_entries import ENCRYPTION_METADATA, OWN_PREFIX, TensorEntry, remarks_on_metadata
 from streamer.core.options.settings import Settings
 from streamer.core.quoting import quoted
 
 if TYPE_CHECKING:
     from streamer.core.checkpoint.cuts import Cut
     from streamer.core.encryption.sealed_files import SealedFile
-
-__all__ = [
-    "Catalog",
-    "HeadersRead",
-    "SAVED_OFFSETS",
-    "SHARDING_INFO",
-    "ShardTensor",
-    "check_index",
-    "not_held",
-    "read_catalog",
-    "read_headers",
-    "remarks_on_parts",
-]
 
 HEADER_SHARE = 64  # the first read is at most this fraction of a shard; headers usually take less than a thousandth
 LEAST_FIRST_BYTES = 16 << 10  # the entries of 120 tensors

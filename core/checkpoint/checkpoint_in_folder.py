@@ -55,8 +55,6 @@ from streamer.core.store.sources import ObjectInfo, Store
 if TYPE_CHECKING:
     from streamer.core.other_formats.interface import Format
 
-__all__ = ["LISTED_PER_FILE", "are_of_one_folder", "is_named_after", "shards_in", "shards_of_files"]
-
 
 def shards_in(
     store: Store,

@@ -14,11 +14,9 @@ from typing import Any, NamedTuple
 
 from streamer.core.errors import UsageError
 from streamer.core.format.dtypes import bits_of
-from streamer.core.format.header import TensorEntry
+from streamer.core.format.header_entries import TensorEntry
 from streamer.core.quoting import quoted
 from streamer.core.tensors.frameworks import Framework
-
-__all__ = ["Cut", "cut_out", "runs_of", "starts_of"]
 
 # The whole tensor is read unless a shorter range saves one byte in this many, because only whole tensors have digests.
 LEAST_SAVED = 8

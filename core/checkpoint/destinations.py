@@ -19,7 +19,7 @@ from streamer import _native
 from streamer.core.checkpoint.catalog import ShardTensor
 from streamer.core.engine.plan import Row
 from streamer.core.format.dtypes import bits_of
-from streamer.core.format.header import TensorEntry
+from streamer.core.format.header_entries import TensorEntry
 from streamer.core.tensors.frameworks import Framework
 from streamer.core.tensors.torch_modes import normal_tensors, outside_captures
 
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from streamer.core.checkpoint.targets import Targets
     from streamer.core.tensors.device_tensors import DeviceTensors
     from streamer.core.tensors.target_states import ResizeLock
-
-__all__ = ["Destinations", "InPieces", "in_pieces", "path_of_new"]
 
 Range: TypeAlias = tuple[int, int]
 LEAST_PIECE_BYTES = 64 << 10  # the requests for shorter pieces would cost more than the bytes between them

@@ -13,7 +13,7 @@ from streamer.core.checkpoint.shards import check_unchanged, size_of, sized, sou
 from streamer.core.checkpoint.store_verification import mismatch
 from streamer.core.checkpoint.verification import digests_of
 from streamer.core.engine.byte_reads import read_ranges
-from streamer.core.engine.session import SourceObject
+from streamer.core.engine.native_session import SourceObject
 from streamer.core.errors import AccessDeniedError, ChecksumError, ObjectNotFoundError, StorageError
 from streamer.core.log import OwnLogger
 from streamer.core.options.settings import Settings
@@ -23,21 +23,6 @@ from streamer.core.store.names import path_in
 from streamer.core.store.parallel import in_parallel
 from streamer.core.store.presence import info_if_present
 from streamer.core.store.sources import ObjectInfo, Store
-
-__all__ = [
-    "FileBytes",
-    "FileDigests",
-    "MOST_BYTES",
-    "OF_TOKENIZERS",
-    "OWN",
-    "USUAL_FILES",
-    "are_equal",
-    "folder_files",
-    "hash_of",
-    "named_files",
-    "read_files",
-    "without_large",
-]
 
 OWN = "crc32c"  # the algorithm of the record; processors have an instruction for it
 

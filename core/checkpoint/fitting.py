@@ -22,8 +22,6 @@ from streamer.core.tensors.frameworks import Framework
 if TYPE_CHECKING:
     from streamer.core.checkpoint.targets import Targets
 
-__all__ = ["KeptMemory"]
-
 LARGEST_GROWTH = 4  # the most that a cast enlarges a tensor: from F16 to F64
 
 

@@ -15,12 +15,11 @@ from typing import NamedTuple
 from streamer.core.checkpoint.catalog import Catalog, ShardTensor, check_index
 from streamer.core.checkpoint.shards import ShardChoice, duplicate_tensor
 from streamer.core.encryption.keys import LEAVE_OUT, KeySource
+from streamer.core.engine.native_session import SourceObject
 from streamer.core.engine.python_readers import LastAttemptError
-from streamer.core.engine.session import SourceObject
 from streamer.core.errors import FormatError, PluginError, StreamerError, TamperedError
 from streamer.core.format.dtypes import byte_length
-from streamer.core.format.header import TensorEntry
-from streamer.core.format.header_entries import remarks_on_metadata
+from streamer.core.format.header_entries import TensorEntry, remarks_on_metadata
 from streamer.core.log import OwnLogger
 from streamer.core.options.settings import Settings
 from streamer.core.other_formats.interface import (
@@ -34,8 +33,6 @@ from streamer.core.other_formats.interface import (
 from streamer.core.outages.counters import PackedBytes
 from streamer.core.quoting import counted, printable, quoted
 from streamer.core.store.sources import PythonSource
-
-__all__ = ["read_format_catalog"]
 
 MOST_VIEWS = 1000  # per file, for tensors that share bytes; each view opens the file
 MOST_NAME_CHARACTERS = 1 << 16  # as for an entry in a header of safetensors

@@ -24,8 +24,6 @@ _HAS_SUFFIX = re.compile(r"\.[A-Za-z][^./]*\Z")
 # beside DCP, states of accelerate.
 _BESIDE_A_MODEL = re.compile(r"(?:meta|common)\.pt|(?:sampler|dl_state_dict|random_states)[^/]*\.(?:bin|pt|pth)")
 
-__all__ = ["NO_FORMATS", "OUR_MODULES", "FolderChoice", "Formats", "is_beside_a_model"]
-
 
 def is_beside_a_model(name: str) -> bool:
     """Say whether programs write a file of this name beside a model: it holds the state of a training."""

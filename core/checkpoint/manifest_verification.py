@@ -15,9 +15,9 @@ from streamer.core.checkpoint.catalog import Catalog, ShardTensor
 from streamer.core.checkpoint.report import ObjectCheck
 from streamer.core.checkpoint.verification import ManifestOfShard, Pieces
 from streamer.core.engine.byte_reads import read_ranges
-from streamer.core.engine.session import SourceObject
+from streamer.core.engine.native_session import SourceObject
 from streamer.core.errors import ManifestError, ObjectNotFoundError, StorageError
-from streamer.core.format.header import TensorEntry
+from streamer.core.format.header_entries import TensorEntry
 from streamer.core.format.manifest import (
     ALGORITHM,
     MAX_MANIFEST_BYTES,
@@ -32,8 +32,6 @@ from streamer.core.quoting import quoted
 from streamer.core.store.identities import identity_of
 from streamer.core.store.names import is_url, unquoted
 from streamer.core.store.sources import ObjectInfo, Store
-
-__all__ = ["ManifestVerification", "Manifests", "check_fit", "checks_of_shards", "manifest_paths", "name_in_manifest"]
 
 
 class ManifestVerification:

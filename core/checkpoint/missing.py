@@ -16,19 +16,6 @@ from streamer.core.quoting import names_text, printable
 from streamer.core.store.presence import SHARD_SUFFIX, SHOWN_CHARACTERS, PeekingStore, enumerated, near_names
 from streamer.core.store.sources import ObjectInfo, RemoteStore, Store
 
-__all__ = [
-    "INCOMPLETE",
-    "check_whole",
-    "is_pattern",
-    "missing_shard",
-    "no_match",
-    "no_shard",
-    "nothing_there",
-    "refuse_half_pulled",
-    "unfinished",
-    "without_second_copies",
-]
-
 _UNFINISHED = r"\.safetensors\.(aria2|crdownload|download|incomplete|part|partial|tmp)\Z"
 
 _log = OwnLogger()

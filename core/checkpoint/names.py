@@ -21,8 +21,6 @@ from streamer.core.quoting import quoted
 from streamer.core.tensors.named_targets import is_extra_state
 from streamer.core.tensors.shared_memory import covered_names
 
-__all__ = ["PairedNames", "RenameOption", "Renaming", "pair_names", "prefix_hint"]
-
 RenameOption: TypeAlias = Mapping[str, str | None] | Callable[[str], str | None] | None
 
 SHOWN = 5  # names shown in a message

@@ -27,16 +27,6 @@ from streamer.core.store.names import name_in, path_in
 from streamer.core.store.presence import info_if_present
 from streamer.core.store.sources import ObjectInfo, Store
 
-__all__ = [
-    "OTHER_WEIGHTS",
-    "check_replaceable",
-    "in_the_way",
-    "is_found_by_name",
-    "is_index",
-    "is_manifest",
-    "weights_in_the_way",
-]
-
 OTHER_WEIGHTS = (".bin", ".pt", ".pth", ".ckpt", ".gguf", ".npz", ".tensors")
 
 _REPLACE = "Copy to another place, or pass --replace: they are removed when all new files are there"

@@ -13,8 +13,6 @@ from streamer.core.outages.counters import EarlierCounters
 from streamer.core.quoting import counted, printable, size_text
 from streamer.core.store.sources import FileSource, HttpSource, NfsSource, PythonSource, Source
 
-__all__ = ["LoadReport", "ObjectCheck", "device_path", "gpudirect_remarks", "joined_reports", "load_report"]
-
 _READERS: dict[type[Source], str] = {
     FileSource: "file",
     HttpSource: "http",

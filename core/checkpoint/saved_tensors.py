@@ -25,8 +25,6 @@ from streamer.core.tensors.shared_memory import refuse_shared
 from streamer.core.tensors.tensor_bytes import bytes_of, dtype_name, is_array, is_torch_tensor, layout_of
 from streamer.core.tensors.torch_private_names import changes_in_place
 
-__all__ = ["MOST_READ_BYTES", "SavedTensors", "divided", "index_text", "most_shard_bytes", "shard_names"]
-
 MOST_READ_BYTES = 256 << 20  # enough for full speed; smaller tensors are read whole, as rows have no digest
 
 

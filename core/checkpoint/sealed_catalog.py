@@ -33,11 +33,9 @@ from streamer.core.engine.byte_reads import read_ranges
 from streamer.core.engine.plan import ReadPlan
 from streamer.core.errors import TamperedError, UsageError
 from streamer.core.format.dtypes import bits_of
-from streamer.core.format.header import MAX_JSON_BYTES, TensorEntry, parse_header
-from streamer.core.format.header_entries import ENCRYPTION_METADATA
+from streamer.core.format.header import MAX_JSON_BYTES, parse_header
+from streamer.core.format.header_entries import ENCRYPTION_METADATA, TensorEntry
 from streamer.core.options.settings import Settings
-
-__all__ = ["opened_catalog", "seal_plan", "with_whole_pieces"]
 
 _HINT = "Do not use it; get it again from where it was saved"
 LEAST_ENTRY_BYTES = 16  # of one tensor's entry in a header; its name, dtype and offsets always need more

@@ -16,8 +16,6 @@ from typing import TypeAlias
 from streamer.core.errors import UnknownTensorError, UsageError
 from streamer.core.quoting import quoted
 
-__all__ = ["NamesOption", "checked_names", "hint_at_names", "select", "unknown_tensor"]
-
 NamesOption: TypeAlias = str | Iterable[str] | Callable[[str], bool] | None
 
 _PATTERN_CHARACTERS = r"[*?\[]"

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from streamer.core.checkpoint.missing import missing_shard, nothing_there
 from streamer.core.engine.byte_reads import read_ranges
-from streamer.core.engine.session import SourceObject
+from streamer.core.engine.native_session import SourceObject
 from streamer.core.errors import ChangedError, FormatError, ObjectNotFoundError, StorageError
 from streamer.core.format.shard_names import MOST_SHARDS, SHARD_SUFFIX
 from streamer.core.log import OwnLogger
@@ -33,26 +33,6 @@ if TYPE_CHECKING:
     from streamer.core.checkpoint.verification import Expected
     from streamer.core.format.index import ShardIndex
     from streamer.core.other_formats.interface import Format
-
-__all__ = [
-    "Kind",
-    "NO_INDEX",
-    "ShardChoice",
-    "Shards",
-    "check_unchanged",
-    "duplicate_tensor",
-    "info_of",
-    "infos_of_shards",
-    "joined",
-    "name_of",
-    "objects_of",
-    "read_index",
-    "settled",
-    "shards_of",
-    "size_of",
-    "sized",
-    "source_object",
-]
 
 
 class ShardChoice(NamedTuple):

@@ -21,10 +21,8 @@ from streamer.core.checkpoint.catalog import ShardTensor
 from streamer.core.checkpoint.cuts import cut_out
 from streamer.core.checkpoint.selection import hint_at_names
 from streamer.core.errors import UnknownTensorError, UsageError
-from streamer.core.format.header import TensorEntry
+from streamer.core.format.header_entries import TensorEntry
 from streamer.core.quoting import printable, quoted
-
-__all__ = ["KNOWN_WAYS", "Slice", "TensorParallel"]
 
 
 @dataclass(frozen=True)

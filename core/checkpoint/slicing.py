@@ -22,8 +22,6 @@ from streamer.core.checkpoint.slices import Slice, TensorParallel
 from streamer.core.errors import StreamerError, UsageError
 from streamer.core.quoting import quoted
 
-__all__ = ["Layout", "Placements", "SlicesOption", "checked_slices", "sliced"]
-
 
 @dataclass(frozen=True)
 class Placements:

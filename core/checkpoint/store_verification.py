@@ -22,12 +22,10 @@ from streamer import _native
 from streamer.core.checkpoint.catalog import Catalog, ShardTensor
 from streamer.core.checkpoint.report import ObjectCheck
 from streamer.core.checkpoint.verification import Pieces, Verification
-from streamer.core.engine.session import SourceObject
+from streamer.core.engine.native_session import SourceObject
 from streamer.core.errors import ChecksumError
 from streamer.core.store.digests import CHECKSUMS, NoDigest, ObjectDigest
 from streamer.core.store.sources import HttpSource
-
-__all__ = ["ArchiveVerification", "StoreVerification", "mismatch", "with_checksums"]
 
 
 class StoreVerification:

@@ -17,13 +17,11 @@ from streamer.core.checkpoint.catalog import ShardTensor
 from streamer.core.checkpoint.cuts import cut_out
 from streamer.core.checkpoint.destinations import path_of_new
 from streamer.core.errors import TargetError
-from streamer.core.format.header import TensorEntry
+from streamer.core.format.header_entries import TensorEntry
 from streamer.core.tensors.frameworks import Framework
 from streamer.core.tensors.sharded_tensors import is_sharded, part_of
 from streamer.core.tensors.target_memory import check_all_apart, check_kind
 from streamer.core.tensors.target_states import ResizeLock, TargetStates
-
-__all__ = ["Targets", "match_targets"]
 
 _NONE: Mapping[str, Any] = {}
 

@@ -14,12 +14,10 @@ from streamer.core.checkpoint.cuts import Cut
 from streamer.core.encryption.sealed_files import SealedParameters
 from streamer.core.errors import TensorIndexError
 from streamer.core.format.dtypes import bits_of, byte_length
-from streamer.core.format.header import TensorEntry
+from streamer.core.format.header_entries import TensorEntry
 from streamer.core.quoting import printable, quoted, size_text
 from streamer.core.tensors.frameworks import Framework, TensorT
 from streamer.core.tensors.torch_modes import normal_tensors
-
-__all__ = ["TensorSlice", "Unread", "narrow"]
 
 HINT = "it is not read yet: index it with [...] to read it, or with [:10] to read rows"
 

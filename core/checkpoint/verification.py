@@ -30,21 +30,6 @@ if TYPE_CHECKING:
     from streamer.core.checkpoint.catalog import ShardTensor
     from streamer.core.format.manifest import Manifest
 
-__all__ = [
-    "ByManifest",
-    "ByStore",
-    "Expected",
-    "ManifestOfShard",
-    "Pieces",
-    "Strategy",
-    "Verification",
-    "VerifyOption",
-    "Watched",
-    "digests_of",
-    "log_unverified",
-    "strategy_of",
-]
-
 _log = OwnLogger()
 
 

@@ -24,8 +24,6 @@ from streamer.core.quoting import quoted
 if TYPE_CHECKING:  # the import takes 15 ms, a quarter of the time that `import streamer` may take
     from importlib.metadata import Distribution, EntryPoint
 
-__all__ = ["ALLOWED", "DISABLED", "entry_points_of", "is_allowed", "name_of", "normalized", "refuse_accidental"]
-
 ALLOWED = "STREAMER_PLUGINS"
 DISABLED = "STREAMER_DISABLED_PLUGINS"
 UNNAMED = "a distribution without a name"

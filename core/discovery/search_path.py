@@ -11,8 +11,6 @@ modules that every Python imports at its start, so that it can be imported befor
 import os
 import sys
 
-__all__ = ["home", "is_accidental", "split_path"]
-
 
 def split_path(folders: tuple[str, ...] = ()) -> tuple[list[str], list[str]]:
     """Return the chosen entries of ``sys.path``, and the real paths of the accidental ones, each in its order."""

@@ -24,17 +24,6 @@ from streamer.core.errors import EncryptionKeyError, StreamerError, TamperedErro
 from streamer.core.log import OwnLogger
 from streamer.core.quoting import printable, quoted
 
-__all__ = [
-    "LEAVE_OUT",
-    "DataKey",
-    "KeyOption",
-    "KeyProvider",
-    "KeySource",
-    "NewKey",
-    "check_lone_context",
-    "key_source",
-]
-
 MOST_CONTEXT_CHARACTERS = 256
 MOST_KEY_ID_CHARACTERS = 2048  # the name of a key in Google's service has up to 250, an ARN up to 2048
 MOST_WRAPPED_BYTES = 32 << 10  # wrapped keys of the large services have a few hundred

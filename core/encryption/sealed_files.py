@@ -21,12 +21,7 @@ from streamer import _native
 from streamer.core.encryption.keys import MOST_CONTEXT_CHARACTERS, MOST_KEY_ID_CHARACTERS, MOST_WRAPPED_BYTES, NewKey
 from streamer.core.encryption.secret_keys import SecretKey
 from streamer.core.errors import EncryptionKeyError, FormatError, TamperedError, UsageError
-from streamer.core.format.header import TensorEntry
-from streamer.core.format.header_entries import ENCRYPTION_METADATA
-
-__all__ = ["HEADER_TENSOR", "PAYLOAD_TENSOR", "PIECE_BYTES", "TAGS_TENSOR", "TAG_BYTES"]
-__all__ += ["SealedFile", "SealedParameters", "cipher_of", "new_parameters", "parsed_parameters"]
-__all__ += ["refuse_encrypted", "refuse_reserved", "reserved_name", "sealed_file", "tags_digest", "tensor_name"]
+from streamer.core.format.header_entries import ENCRYPTION_METADATA, TensorEntry
 
 TAGS_TENSOR, HEADER_TENSOR, PAYLOAD_TENSOR = "streamer.tags", "streamer.header", "streamer.tensors"
 TAG_BYTES = 16

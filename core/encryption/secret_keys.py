@@ -13,8 +13,6 @@ from typing import Any, cast
 
 from streamer.core.errors import EncryptionKeyError
 
-__all__ = ["KEY_BYTES", "KEY_HINT", "MOST_KEY_FILE_BYTES", "Passphrase", "SecretKey"]
-
 KEY_BYTES = 32
 MOST_KEY_FILE_BYTES = 1024  # 32 bytes as text need 64 digits; a longer file holds no key
 KEY_HINT = "A key is 32 bytes; a text is the path of a key file, or env:NAME for an environment variable"

@@ -22,13 +22,12 @@ from dataclasses import replace
 import numpy as np
 
 from streamer import _native
+from streamer.core.engine.native_session import SourceObject
 from streamer.core.engine.plan import Item, ReadPlan, plan_reads
-from streamer.core.engine.session import ReadSession, SourceObject
+from streamer.core.engine.session import ReadSession
 from streamer.core.errors import LoadCancelledError
 from streamer.core.options.settings import Settings
 from streamer.core.store.sources import HttpSource, NfsSource
-
-__all__ = ["ByteStream", "JoinedItems", "address_of", "read_bytes", "read_into", "read_ranges"]
 
 # The C API can make ``bytes`` with uninitialised content, which the caller fills before any other code sees them. In
 # Python itself, new ``bytes`` are always a copy of a value.

@@ -13,16 +13,6 @@ from streamer.core.store.parallel import NO_THREAD_HINT
 if TYPE_CHECKING:
     from streamer._native import ReadError
 
-__all__ = [
-    "ARCHIVED",
-    "HOW_TO_RESTORE",
-    "HOW_TO_STORE",
-    "IS_ARCHIVED",
-    "checksum_error",
-    "error_from_native",
-    "tampered_error",
-]
-
 
 HOW_TO_STORE = (
     "If the object is stored so (its Content-Encoding), ranges of it cannot be read: upload it without compression, or "

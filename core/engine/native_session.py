@@ -31,8 +31,6 @@ from streamer.core.store.sources import AnswerChecksum, FileSource, HttpSource, 
 if TYPE_CHECKING:
     from streamer import _native
 
-__all__ = ["Renewals", "SourceObject", "http_target", "make_engine"]
-
 CHOSEN_FOR_A_PLAN = {"file_threads", "gpudirect", "http_reactors", "http_in_flight", "nfs_threads", "pinned_bytes"}
 _AS_SET = [
     name

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from streamer import _native
     from streamer.core.engine.native_session import SourceObject
 
-__all__ = ["CachedObject", "CachedReads", "Item", "ReadPlan", "check_memory", "plan_reads", "with_cache"]
-
 
 class Item(NamedTuple):
     """One wanted byte range."""

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from streamer import _native
     from streamer.core.engine.native_session import SourceObject
 
-__all__ = ["LastAttemptError", "PythonReaders", "RunningReads", "owner_of"]
-
 
 class RunningReads:
     """The calls of one session's threads. Thread-safe."""

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from streamer.core.tensors.device_tensors import DeviceTensors
     from streamer.core.tensors.target_states import ResizeLock
 
-__all__ = ["ReadSession", "SourceObject"]
-
 WAIT_S = 0.2  # between two updates of the progress; the engine itself wakes this thread for anything else
 
 

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from streamer.core.tensors.device_tensors import DeviceTensors
     from streamer.core.tensors.target_states import ResizeLock
 
-__all__ = ["SessionEnd", "Targets", "of_one_process"]
-
 LEAST_BYTES_TO_ANNOUNCE = 256 << 20  # a smaller load ends before other loads could adapt to it
 # Memory that a hanging device may still write, by its id; the end of the process frees it with the device's context.
 _LEFT_TO_DEVICES: dict[int, Targets] = {}

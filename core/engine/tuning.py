@@ -33,18 +33,6 @@ from streamer.core.options.options import GIB, MIB
 from streamer.core.options.settings import Settings
 from streamer.core.store.sources import FileSource, Source
 
-__all__ = [
-    "FileReading",
-    "HttpReading",
-    "cached_fraction",
-    "cached_fractions",
-    "choose_file_reading",
-    "choose_http_reading",
-    "choose_nfs_threads",
-    "choose_pinned_bytes",
-    "choose_python_threads",
-]
-
 # If 64 of the files are all cached, or all not cached, probably at most one in twenty of the others differs. Checking a
 # thousand files takes 10 ms, and nothing is read meanwhile.
 FILES_LOOKED_AT = 64

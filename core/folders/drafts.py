@@ -18,18 +18,6 @@ from contextlib import contextmanager, suppress
 
 from streamer.core.format.shard_names import is_usual_shard
 
-__all__ = [
-    "NO_LOCKS",
-    "LockedDraft",
-    "OwnDraft",
-    "draft_of",
-    "is_at",
-    "locked_folder",
-    "new_draft_name",
-    "sync_folder",
-    "write_atomically",
-]
-
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # errors of network file systems without locks
 
 LONGEST_STEM_BYTES = 100

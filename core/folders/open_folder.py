@@ -15,8 +15,6 @@ from types import TracebackType
 from streamer.core.folders.drafts import new_draft_name
 from streamer.core.folders.paths import disk_name, text_of
 
-__all__ = ["OpenFolder", "are_in_one_another"]
-
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 MOST_PARENTS = 4096  # a path has 4096 characters at most
 

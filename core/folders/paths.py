@@ -18,8 +18,6 @@ from urllib.parse import unquote
 from streamer.core.errors import UsageError
 from streamer.core.secrets.redact import redact
 
-__all__ = ["NO_ROOM", "NO_ROOM_NAMES", "absolute_path", "disk_name", "followed", "text_of"]
-
 PREFIXES = ("file://", "local://", "file:", "local:")  # fsspec's local file system strips the same prefixes
 _UNUSUAL = re.compile(r"//|/\.?(?:/|\Z)")  # in an absolute path
 

@@ -13,8 +13,6 @@ from pathlib import Path
 from streamer.core.errors import StorageError
 from streamer.core.folders.paths import NO_ROOM
 
-__all__ = ["make_folders_above", "no_temporary_folder", "private_folder", "room_in"]
-
 _HINT = "Set TMPDIR to a folder that can be written and has room"
 
 

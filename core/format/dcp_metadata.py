@@ -16,8 +16,6 @@ from streamer.core.format.plain_pickle import Foreign, GlobalName, Record, empty
 from streamer.core.format.shard_names import why_not_inside
 from streamer.core.quoting import quoted
 
-__all__ = ["DcpMetadata", "SavedChunk", "SavedItem", "SavedTensor", "parse_dcp_metadata"]
-
 _METADATA = "torch.distributed.checkpoint.metadata"
 _BEFORE_2_3 = "torch.distributed._shard.sharded_tensor.metadata"
 _RECORDS: frozenset[GlobalName] = frozenset(

@@ -12,9 +12,6 @@ from types import MappingProxyType
 from streamer.core.errors import FormatError
 from streamer.core.quoting import quoted
 
-__all__ = ["DTYPES_BY_NUMPY_CODE", "DTYPES_BY_TORCH_NAME", "DTYPE_BITS", "MAX_UNSIGNED", "TORCH_DTYPES"]
-__all__ += ["bit_length", "bits_of", "byte_length"]
-
 MAX_UNSIGNED = 2**64 - 1
 """Largest dimension, offset, element count and bit length: the format counts in unsigned 64-bit integers."""
 

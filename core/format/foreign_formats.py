@@ -12,8 +12,6 @@ from typing import NamedTuple
 
 from streamer.core.quoting import quoted
 
-__all__ = ["Foreign", "foreign_format"]
-
 
 class Foreign(NamedTuple):
     """A description of a file's kind, and a hint for the user."""

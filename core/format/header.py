@@ -24,8 +24,6 @@ from streamer.core.format.header_entries import Entries, Row, TensorEntry, read_
 from streamer.core.format.strict_json import decode_utf8
 from streamer.core.quoting import quoted
 
-__all__ = ["MAX_JSON_BYTES", "Header", "TensorEntry", "header_size_bytes", "parse_header"]
-
 LENGTH_BYTES = 8
 MAX_JSON_BYTES = 100_000_000  # the reference's own limit
 

@@ -23,19 +23,6 @@ from streamer.core.format import strict_json
 from streamer.core.format.dtypes import DTYPE_BITS, MAX_UNSIGNED, byte_length
 from streamer.core.quoting import quoted
 
-__all__ = [
-    "ENCRYPTION_METADATA",
-    "LORA_METADATA",
-    "METADATA_KEY",
-    "OWN_PREFIX",
-    "Document",
-    "Entries",
-    "Row",
-    "TensorEntry",
-    "read_document",
-    "remarks_on_metadata",
-]
-
 METADATA_KEY = "__metadata__"
 ENCRYPTION_METADATA = "streamer.encryption"  # key of the metadata of an encrypted file
 OWN_PREFIX = "streamer."  # that key begins with it, and so do the tensors that only encrypted files have

@@ -16,8 +16,6 @@ from streamer.core.format.header import LENGTH_BYTES, MAX_JSON_BYTES
 from streamer.core.format.header_entries import METADATA_KEY
 from streamer.core.quoting import quoted
 
-__all__ = ["TensorLayout", "in_file_order", "render_header"]
-
 ALIGNMENT_BYTES = 8  # aligns the first tensor, which has the largest elements, in a mapped file
 
 # The reference sorts by the order in which it declares its dtypes, with F4 after BOOL.

@@ -18,8 +18,6 @@ from streamer.core.format import strict_json
 from streamer.core.format.shard_names import MOST_SHARDS, why_not_inside
 from streamer.core.quoting import quoted
 
-__all__ = ["MAX_INDEX_BYTES", "ShardIndex", "check_index_size", "parse_index"]
-
 SHARD_SUFFIX = ".safetensors"
 MAX_INDEX_BYTES = 100_000_000  # as for a header; the index of a model with 90 000 tensors has 9 million bytes
 MOST_CHARACTERS = 1 << 16  # of each member except weight_map; `metadata` usually holds one number

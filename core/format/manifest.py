@@ -15,10 +15,8 @@ from typing import Any, NoReturn
 
 from streamer.core.errors import ManifestError
 from streamer.core.format import strict_json
-from streamer.core.format.header import TensorEntry
+from streamer.core.format.header_entries import TensorEntry
 from streamer.core.quoting import quoted
-
-__all__ = ["ALGORITHM", "Manifest", "ShardManifest", "TensorDigest", "check_shard", "parse_manifest", "render_manifest"]
 
 FORMAT = "streamer.manifest"
 VERSION = 1

@@ -23,8 +23,6 @@ from typing import Any, TypeAlias
 from streamer.core.errors import FormatError
 from streamer.core.quoting import quoted
 
-__all__ = ["Foreign", "GlobalName", "Record", "check_lengths", "empty_dict", "read_plain", "same"]
-
 # Opcodes without a length, with the bytes of their argument; most of a pickle consists of these.
 _PLAIN = re.compile(
     rb"(?:[()0-2NQRabdelostu}\])\x81\x85-\x89\x92-\x94\x97\x98]|[Khq\x80\x82].|[M\x83]..|[Jj\x84]....|[G\x95].{8})*",

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 
-__all__ = ["PositionedFile"]
-
 
 class PositionedFile(io.RawIOBase):
     """Keeps the position of a file that can be read and sought; a subclass defines ``readinto``."""

@@ -15,26 +15,6 @@ from collections.abc import Collection, Iterable
 from itertools import islice
 from typing import NamedTuple
 
-__all__ = [
-    "INDEX_SUFFIX",
-    "IncompleteSeries",
-    "MANIFEST_SUFFIX",
-    "MOST_SHARDS",
-    "SHARD_SUFFIX",
-    "USUAL_INDEX",
-    "USUAL_MANIFEST",
-    "hidden_beside",
-    "USUAL_SHARD",
-    "incomplete_series",
-    "is_consolidated",
-    "is_of_checkpoint",
-    "is_usual_shard",
-    "is_of_training",
-    "second_copies",
-    "series_of",
-    "why_not_inside",
-]
-
 SHARD_SUFFIX = ".safetensors"
 INDEX_SUFFIX = ".index.json"
 MANIFEST_SUFFIX = ".manifest.json"

@@ -20,8 +20,6 @@ from typing import Any
 
 from streamer.core.quoting import quoted
 
-__all__ = ["SEPARATOR", "SPACE", "Reader", "decode_utf8", "loads", "refuse_duplicate"]
-
 MAX_DEPTH = 127  # the limit of the reference's JSON reader (serde_json)
 
 SPACE = r"[ \t\n\r]*"  # fewer characters than Python's own spaces

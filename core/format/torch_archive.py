@@ -18,8 +18,6 @@ from streamer.core.format.dtypes import DTYPES_BY_TORCH_NAME, bits_of
 from streamer.core.format.plain_pickle import GlobalName, Record, empty_dict, read_plain
 from streamer.core.format.positioned_file import PositionedFile
 
-__all__ = ["Archives", "SavedArchive", "StoredTensor", "STORAGES", "TORCH_NAMES", "begin_of_data", "stored_tensor"]
-
 # The dtype of each class of storages that `torch.save` names.
 STORAGES = {
     "BFloat16Storage": "BF16",

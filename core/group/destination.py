@@ -20,19 +20,6 @@ from streamer.core.engine.plan import Item, ReadPlan
 from streamer.core.format.dtypes import bits_of
 from streamer.core.tensors.device_tensors import DeviceTensors
 
-__all__ = [
-    "Destination",
-    "Part",
-    "Runs",
-    "bytes_before",
-    "bytes_between",
-    "clipped",
-    "copy_bytes",
-    "packed",
-    "part_of",
-    "size_of",
-]
-
 
 class Runs(NamedTuple):
     """Equal runs of bytes at equal distances."""

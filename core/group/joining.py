@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from streamer.core.group.member import Member
     from streamer.core.request.request import Request
 
-__all__ = ["joined_group", "reporting_to_group"]
-
 
 def joined_group(request: Request) -> AbstractContextManager[Member | None]:
     """Join the load of the request's group, if it has one; an error in the block is reported to the other ranks."""

@@ -22,8 +22,6 @@ from typing import Any
 from streamer.core.errors import GroupError, StreamerError
 from streamer.core.options.limits import Deadline
 
-__all__ = ["SILENCE_S", "Member", "State"]
-
 ROW_BYTES = 1024
 STATE_BYTES, LENGTH_BYTES = 1, 8  # at the start of a row; text follows
 FAREWELL_S = 1.0  # a rank that waits for the others joins a round after a quarter of a second

@@ -23,8 +23,6 @@ from streamer.core.group.member import Member, State
 from streamer.core.group.verification import CHECKSUM_BYTES, GroupVerification
 from streamer.core.group.windows import GroupReads, OwnRead, Window
 
-__all__ = ["GroupSession"]
-
 BEAT_S = 0.25  # how often a rank that waits for its storage asks the others whether they failed
 
 

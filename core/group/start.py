@@ -19,8 +19,6 @@ from streamer.core.group.verification import GroupVerification
 from streamer.core.group.windows import group_reads
 from streamer.core.options.settings import Settings
 
-__all__ = ["SharedReads"]
-
 WINDOWS_HELD = 6  # two windows are sent, two are received, and the collective and the copies need two more
 
 

@@ -20,8 +20,6 @@ from streamer.core.format.manifest import ALGORITHM, TensorDigest
 from streamer.core.group.windows import GroupReads, OwnRead
 from streamer.core.quoting import quoted
 
-__all__ = ["CHECKSUM_BYTES", "GroupVerification"]
-
 CHECKSUM_BYTES = 8  # of one read, as it is sent
 
 

@@ -15,8 +15,6 @@ from streamer.core.checkpoint.catalog import ShardTensor
 from streamer.core.engine.plan import Item, ReadPlan, plan_reads
 from streamer.core.group.destination import Part, bytes_between
 
-__all__ = ["GroupReads", "OwnRead", "Piece", "Window", "group_reads", "windows_of"]
-
 STRIPE_STEP_BYTES = 64 << 10  # a smaller request takes as long
 LEAST_OWN_BYTES = 256 << 10  # for a shorter range, a separate request takes longer than the exchange
 

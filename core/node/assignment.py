@@ -15,8 +15,6 @@ from typing import TypeAlias
 
 from streamer.core.node.grid import Hull
 
-__all__ = ["Block", "Book", "Grant", "Letter", "READERS", "Ready"]
-
 
 @dataclass
 class Block:

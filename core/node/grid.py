@@ -7,8 +7,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, islice
 from typing import TypeAlias
 
-__all__ = ["Grid", "Hull", "Range", "Wanted", "without"]
-
 Range: TypeAlias = tuple[int, int, int]  # object, first byte, byte after the last
 Hull: TypeAlias = tuple[int, int]  # wanted range of a block, as offsets in the object: first byte, byte after the last
 

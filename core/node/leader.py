@@ -19,8 +19,6 @@ from streamer.core.node.grid import Grid, Hull
 from streamer.core.node.messages import Channel, ChannelClosedError, Message, Pulse, is_of_this_user
 from streamer.core.node.region import Region, closed_in_children, opening
 
-__all__ = ["Leader", "Terms"]
-
 FIRST_MEMBER_S = 5.0  # how long the first member is waited for; the leader's own process joins at once
 ARRIVAL_S = 1.0  # how long blocks are kept for ranks that were launched together; perhaps only one of them loads
 

@@ -18,8 +18,9 @@ from select import select
 from typing import Any
 
 from streamer.core.causes import forget_locals
+from streamer.core.engine.native_session import SourceObject
 from streamer.core.engine.plan import Item, plan_reads
-from streamer.core.engine.session import ReadSession, SourceObject
+from streamer.core.engine.session import ReadSession
 from streamer.core.errors import LoadCancelledError
 from streamer.core.node.assignment import READERS, Grant, Ready
 from streamer.core.node.grid import Grid, Hull, Range, Wanted
@@ -27,8 +28,6 @@ from streamer.core.node.messages import Channel, ChannelClosedError, Message
 from streamer.core.node.region import Region
 from streamer.core.options.settings import Settings
 from streamer.core.store.sources import HttpSource
-
-__all__ = ["Fetchers", "Meeting", "RenewedObjects", "StorageReads", "entered"]
 
 _MERGED = ("read", "take")  # messages whose lists may be joined
 

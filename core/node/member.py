@@ -26,8 +26,6 @@ from streamer.core.node.meeting import Fetchers, Meeting, StorageReads, entered
 from streamer.core.node.messages import NAMES, Channel, ChannelClosedError, Message, Place, Pulse
 from streamer.core.node.region import closed_in_children, opening
 
-__all__ = ["Found", "Member", "is_shortage"]
-
 MEETING_S = 3.0  # longest wait for a meeting: finding one takes milliseconds, or a second if a leader is silent
 MOST_MEETINGS = 64  # a load that lost so many leaders reads the rest by itself
 RETRY_S = 0.01  # between two attempts at a name whose owner comes or goes

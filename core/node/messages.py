@@ -24,8 +24,6 @@ from typing import Any, NamedTuple, TypeAlias
 
 from streamer.core.node.region import closed_in_children, opening
 
-__all__ = ["Channel", "ChannelClosedError", "Message", "NAMES", "PULSE_S", "Place", "Pulse", "is_of_this_user"]
-
 Message: TypeAlias = "list[Any]"  # the kind of the message, then its values
 
 _LENGTH = struct.Struct("=I")

@@ -19,8 +19,6 @@ import weakref
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
-__all__ = ["Region", "closed_in_children", "opening"]
-
 
 class _Open(Protocol):
     def close(self) -> None:

@@ -18,9 +18,9 @@ from functools import partial
 from streamer import _native
 from streamer.core.conditions import Event
 from streamer.core.engine.byte_reads import address_of
+from streamer.core.engine.native_session import SourceObject
 from streamer.core.engine.plan import Item, ReadPlan, plan_reads
 from streamer.core.engine.python_readers import LastAttemptError
-from streamer.core.engine.session import SourceObject
 from streamer.core.errors import StreamerError
 from streamer.core.node.assignment import READERS
 from streamer.core.node.grid import Grid, Wanted
@@ -34,8 +34,6 @@ from streamer.core.options.machine import local_ranks, sharers
 from streamer.core.options.options import KIB, MIB
 from streamer.core.options.settings import Settings
 from streamer.core.store.sources import PythonSource
-
-__all__ = ["NodeShare"]
 
 LARGEST_BLOCK_BYTES = 8 * MIB
 SMALLEST_BLOCK_BYTES = 64 * KIB

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from streamer.core.checkpoint.catalog import Catalog, ShardTensor
+from streamer.core.engine.native_session import SourceObject
 from streamer.core.engine.plan import ReadPlan
-from streamer.core.engine.session import SourceObject
 from streamer.core.log import OwnLogger
 from streamer.core.options.options import MIB
 from streamer.core.options.settings import Settings
@@ -24,8 +24,6 @@ from streamer.core.store.sources import HttpSource, NfsSource
 if TYPE_CHECKING:
     from streamer.core.node.share import NodeShare
     from streamer.core.node.stripes_ahead import StripesAhead
-
-__all__ = ["is_shareable", "key_of", "node_share", "read_ahead"]
 
 PROTOCOL = 2  # version of the messages, the book and the shared memory
 _KEY_DIGITS = 40  # the name of a socket has at most 107 bytes

@@ -14,13 +14,12 @@ import weakref
 from collections.abc import Iterator, Sequence
 
 from streamer.core.conditions import Event
+from streamer.core.engine.native_session import SourceObject
 from streamer.core.engine.plan import ReadPlan
-from streamer.core.engine.session import ReadSession, SourceObject
+from streamer.core.engine.session import ReadSession
 from streamer.core.options.machine import local_rank, local_ranks
 from streamer.core.options.settings import Settings
 from streamer.core.store.sources import FileSource
-
-__all__ = ["StripesAhead", "stripes_ahead"]
 
 LEAST_BYTES = 64 << 20  # of mounted files in a load; less is read before the advice would matter
 STRIPE_BYTES = 4 << 20

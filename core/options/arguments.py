@@ -22,20 +22,6 @@ _MANGLED = re.compile(
     re.IGNORECASE,
 )
 
-__all__ = [
-    "check_file_system",
-    "check_group",
-    "check_letters",
-    "check_name",
-    "check_options",
-    "check_progress",
-    "check_storage_options",
-    "check_switch",
-    "check_uri",
-    "checked_uris",
-    "is_group",
-]
-
 
 def checked_uris(uris: Any) -> Any:
     """Check one URI, or an iterable of them, and return it, or a list: some can be iterated only once."""

@@ -12,8 +12,6 @@ from typing import NamedTuple
 from streamer.core.errors import LoadCancelledError, StorageError, TransferTimeoutError
 from streamer.core.options.options import Options
 
-__all__ = ["Deadline", "Limits", "ListingCount"]
-
 _DEFAULTS = Options()
 
 

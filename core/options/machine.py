@@ -26,9 +26,6 @@ from pathlib import Path
 
 from streamer.core.secrets.environment import variable
 
-__all__ = ["AnnouncedLoad", "free_bytes", "local_rank", "local_ranks", "memory_bytes", "processors", "sharers"]
-__all__ += ["swap_bytes"]
-
 GROUPS = Path("/sys/fs/cgroup")
 MEMBERSHIP = Path("/proc/self/cgroup")
 MEMORY = Path("/proc/meminfo")

@@ -17,8 +17,6 @@ from streamer.core.errors import OptionError
 from streamer.core.options.switches_and_sizes import parsed_bytes
 from streamer.core.secrets.environment import variable
 
-__all__ = ["Options"]
-
 KIB = 1 << 10
 MIB = 1 << 20
 GIB = 1 << 30

@@ -15,8 +15,6 @@ from streamer.core.outages.counters import EarlierCounters
 if TYPE_CHECKING:
     from streamer.core.findings import Findings
 
-__all__ = ["Settings", "resolve"]
-
 DEFAULT_FILE_BLOCK_BYTES = 8 * MIB  # from the page cache, 4 MiB costs a tenth more CPU, 16 MiB saves nothing
 FIRST_HTTP_BLOCK_BYTES = 1 * MIB  # native/net/request_size.h grows it if the server is faster with larger requests
 LARGEST_HTTP_BLOCK_BYTES = 8 * MIB  # with larger blocks, the end of a load waits for few requests

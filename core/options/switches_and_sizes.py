@@ -20,8 +20,6 @@ from streamer.core.log import OwnLogger
 from streamer.core.quoting import printable
 from streamer.core.secrets.environment import variable
 
-__all__ = ["ON", "OTHERS", "PREFIX", "is_on", "parsed_bytes", "warn_of_typos"]
-
 ON, OFF = ("1", "true", "yes", "on"), ("", "0", "false", "no", "off")
 
 _log = OwnLogger()

@@ -30,8 +30,6 @@ from streamer.core.quoting import names_text, quoted
 from streamer.core.store.parallel import in_parallel
 from streamer.core.store.sources import hookimpl
 
-__all__ = ["OBJECTS_KEY", "Chunk", "Dcp", "chunks_overlap", "streamer_format"]
-
 OBJECTS_KEY = "streamer.dcp_objects"
 METADATA = ".metadata"
 MOST_AROUND_BYTES = 64 << 10  # in an item beside its tensor; torch writes 1.6 KB

@@ -29,8 +29,6 @@ from streamer.core.quoting import names_text, quoted
 from streamer.core.store.parallel import in_parallel
 from streamer.core.store.sources import hookimpl
 
-__all__ = ["BLOCKS", "TYPES_KEY", "Gguf", "streamer_format"]
-
 TYPES_KEY = "streamer.ggml_types"
 
 _PLAIN = {0: "F32", 1: "F16", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 30: "BF16"}

@@ -23,25 +23,8 @@ from streamer.core.store.sources import hookspec
 
 if TYPE_CHECKING:  # the engine imports numpy, and `streamer.plugins` is imported without it
     from streamer.core.encryption.keys import KeySource
-    from streamer.core.engine.session import SourceObject
+    from streamer.core.engine.native_session import SourceObject
     from streamer.core.options.settings import Settings
-
-__all__ = [
-    "HEAD_BYTES",
-    "MOST_READ_BYTES",
-    "BytesFile",
-    "CheckpointFile",
-    "CheckpointIndex",
-    "EncryptedFormat",
-    "EngineFile",
-    "Format",
-    "FormatHooks",
-    "Reader",
-    "TensorPlace",
-    "about",
-    "not_of",
-    "only_file",
-]
 
 HEAD_BYTES = 512  # the beginning of a file that `Format.is_format` gets: a zip archive names its first member there
 MOST_READ_BYTES = 64 << 20  # in all ranges of one read; an index of a million tensors is this large

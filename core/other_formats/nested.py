@@ -15,8 +15,6 @@ from typing import Any
 from streamer.core.errors import FormatError
 from streamer.core.quoting import quoted
 
-__all__ = ["flattened"]
-
 MOST_DEPTH = 64  # of containers in containers; the state of an optimizer has four
 MOST_VISITS = 1_000_000  # of values in containers; a model with an optimizer has some 100 000
 MOST_BITS = 1024  # of a number: Python takes long to write a million digits

@@ -32,8 +32,6 @@ from streamer.core.quoting import quoted
 from streamer.core.store.parallel import in_parallel
 from streamer.core.store.sources import hookimpl
 
-__all__ = ["Npz", "streamer_format"]
-
 SUFFIX = ".npy"
 MAGIC = b"\x93NUMPY"
 HEADER_BYTES = 256  # numpy writes 128

@@ -20,8 +20,6 @@ from streamer import _native
 from streamer.core.errors import FormatError
 from streamer.core.other_formats.interface import Reader
 
-__all__ = ["Checked", "Inflated", "Laid", "Strided", "Swapped", "is_contiguous", "span_elements"]
-
 MOST_LAID = 2  # tensors of a checkpoint that `Strided` holds: one that is read, and the next
 FETCHED_BYTES = 2 << 20  # compressed bytes of one read, because a request to a storage takes milliseconds
 FED_BYTES = 16 << 10  # compressed bytes that the decompressor gets at a time; each point keeps the unused ones

@@ -30,8 +30,6 @@ from streamer.core.other_formats.tensorizer_entries import Entry, encrypted_plac
 from streamer.core.quoting import quoted
 from streamer.core.store.sources import hookimpl
 
-__all__ = ["SUFFIX", "Tensorizer", "streamer_format"]
-
 SUFFIX = ".tensors"
 MAGIC = b"|TZR|"
 ENCRYPTED_VERSION, FLAGS_VERSION, LONG_VERSION, NEWEST_VERSION = 3, 4, 5, 5

@@ -28,8 +28,6 @@ from streamer.core.other_formats.tensorizer_header import (
 )
 from streamer.core.quoting import quoted
 
-__all__ = ["DecryptedTensor", "derived_key"]
-
 HASHED_AGAIN_BYTES = 4 << 20  # read at a time if the bytes of a tensor did not come in their order
 # Of the wait for a thread that reads the bytes before these. It ends by itself: this only bounds a mistake of ours.
 ORDER_DEADLINE_S = 600.0

@@ -19,8 +19,6 @@ from streamer.core.other_formats.tensorizer_decryption import DecryptedTensor, d
 from streamer.core.other_formats.tensorizer_header import SHA256, TensorHeader, parsed_header
 from streamer.core.quoting import quoted
 
-__all__ = ["Entry", "encrypted_places"]
-
 _HINT = "Do not use it; get it again from where it was saved"
 
 

@@ -15,8 +15,6 @@ from typing import Any, NamedTuple
 
 from streamer.core.errors import FormatError
 
-__all__ = ["CRC32", "SHA256", "Derivation", "SealedChunks", "TensorHeader", "parsed_header"]
-
 CRC32, SHA256 = 0, 1  # kinds of a hash
 HASH_BYTES = {CRC32: 4, SHA256: 32}
 NONCE_BYTES, MAC_BYTES, SALT_BYTES = 24, 16, 16

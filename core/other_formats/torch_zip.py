@@ -40,8 +40,6 @@ from streamer.core.quoting import names_text, quoted
 from streamer.core.store.parallel import in_parallel
 from streamer.core.store.sources import hookimpl
 
-__all__ = ["TorchZip", "streamer_format"]
-
 # Names of whole models; a folder may also hold the states of optimizers and random generators, which nobody loads.
 _MODEL = re.compile(
     r"(?:pytorch_model|diffusion_pytorch_model|adapter_model|model|consolidated)(?:[.-][^/]*)?\.(?:bin|pt|pth|ckpt)"

@@ -18,8 +18,6 @@ from streamer.core.other_formats.interface import CheckpointFile, Reader, about,
 from streamer.core.other_formats.readers import Inflated
 from streamer.core.quoting import quoted
 
-__all__ = ["ZIP_HEAD", "ZipMember", "read_members", "reader_of"]
-
 ZIP_HEAD = b"PK\x03\x04"
 MOST_DIRECTORY_BYTES = 32 << 20  # 300 000 members
 FIRST_TAIL_BYTES = 64 << 10  # holds a directory of about 700 members, so most archives need no second request

@@ -11,8 +11,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-__all__ = ["EarlierCounters", "PackedBytes", "ReceivedBytes", "counting", "note_bytes"]
-
 # The engine's counters that add up over the stages of a load.
 _SUMMED = ("http_requests", "retries", "hedges", "credential_refreshes", "outages", "waited_us", "probes")
 

@@ -19,8 +19,6 @@ from streamer.core.quoting import printable
 if TYPE_CHECKING:
     from streamer import _native
 
-__all__ = ["OUTAGE_LOG", "OutageNews"]
-
 _log = OwnLogger()
 
 LOOK_S = 0.5

@@ -29,8 +29,6 @@ from streamer.core.outages.counters import ReceivedBytes, counting
 from streamer.core.outages.news import OUTAGE_LOG
 from streamer.core.outages.transient import is_away, is_transient, is_transport_failure
 
-__all__ = ["Answered", "OutageWaits", "answered_so_far", "first_byte_limit_s", "limited", "one_question"]
-
 Answer = TypeVar("Answer")
 
 LIMIT_OF_ONE_REQUEST_S = 10.0  # for statuses that one request may cause by itself: 408, 500

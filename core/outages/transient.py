@@ -18,8 +18,6 @@ from streamer.core.errors import (
     TransferTimeoutError,
 )
 
-__all__ = ["STATUSES", "UNKNOWN_HOST", "asks_for_another_attempt", "is_away", "is_transient", "is_transport_failure"]
-
 UNKNOWN_HOST = "EAI_NONAME"  # the code of the error for a host that does not exist; in C, of getaddrinfo(3)
 STATUSES_OF_ONE_REQUEST = frozenset({408, 500})  # the server may still answer other requests
 STATUSES = frozenset(status for status in range(400, 600) if _native.asks_for_another_attempt(status, ""))

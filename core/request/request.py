@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from streamer.core.checkpoint.verification import VerifyOption
     from streamer.core.encryption.keys import KeyOption, KeySource
 
-__all__ = ["OneUri", "ProgressOption", "Request", "StorageOptions", "UriOption"]
-
 OneUri: TypeAlias = "str | os.PathLike[str] | PathObject"
 UriOption: TypeAlias = "OneUri | Iterable[OneUri]"
 StorageOptions: TypeAlias = "Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None"

@@ -9,8 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping
 
-__all__ = ["PROXIES", "blank_variables", "is_blank", "secrets_of_environment", "set_variables", "variable"]
-
 # Credentials that the clients of S3, Azure and the Hub read. Names of accounts and key ids are no secrets.
 CREDENTIALS = (
     "AWS_SECRET_ACCESS_KEY",

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["KEY_SCHEMES", "redact"]
-
 KEPT_QUERY_KEYS = frozenset({"versionId"})  # it names the bytes that were read, and grants no access
 CONTAINER_SCHEMES = frozenset({"abfs", "abfss", "wasb", "wasbs"})  # container@account: the container is no secret
 # Schemes whose URLs have no fragments.

@@ -19,8 +19,6 @@ from streamer.core.causes import forget_locals, with_causes
 from streamer.core.errors import ConnectError, StorageError, StreamerError
 from streamer.core.secrets.environment import secrets_of_environment
 
-__all__ = ["SecretTexts", "note_credential"]
-
 SHORTEST = 8  # characters
 # These options say where and how an object is read; the reader of a message needs them.
 OPEN_NAMES = frozenset(

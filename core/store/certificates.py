@@ -15,17 +15,6 @@ from streamer.core.errors import OptionError
 from streamer.core.quoting import printable
 from streamer.core.secrets.environment import variable
 
-__all__ = [
-    "Flaw",
-    "check_client_certificate",
-    "default_ca_file",
-    "demands_certificate",
-    "flaw_in",
-    "flaw_of",
-    "is_untrusted",
-    "trust_in",
-]
-
 # A wheel's libcurl was built on another machine, so its compiled-in path may not exist here. These are the usual places
 # of distributions.
 _BUNDLES = (

@@ -19,20 +19,6 @@ from dataclasses import dataclass
 
 from streamer import _native
 
-__all__ = [
-    "CHECKSUMS",
-    "HASHES",
-    "NOT_REQUESTED",
-    "NoDigest",
-    "ObjectDigest",
-    "PartDigest",
-    "digest_of_base64",
-    "doubt_of",
-    "is_of_bytes",
-    "is_sound",
-    "parts_in_etag",
-]
-
 CHECKSUMS = {"crc32": 4, "crc32c": 4, "crc64nvme": 8}  # bytes of a value
 HASHES = {"md5": 16, "sha1": 20, "sha256": 32}
 

@@ -19,8 +19,6 @@ from urllib.parse import unquote_plus
 
 from streamer.core.store.sources import HttpSource, IdentifyingStore, ObjectInfo, Source, Store
 
-__all__ = ["digest_of", "identity_of", "is_sealed", "seal_of", "stable_url"]
-
 SALT_BYTES = 8
 ROUNDS = 10_000  # some milliseconds, once for a load or a pull
 

@@ -9,8 +9,6 @@ from streamer.core.errors import UsageError
 from streamer.core.quoting import quoted
 from streamer.core.secrets.redact import KEY_SCHEMES
 
-__all__ = ["check_can_hold", "is_url", "name_in", "path_in", "scheme_of", "unquoted", "whole_name"]
-
 # Google refuses line ends; Azure and its clients take a backslash for a slash.
 _REFUSED = {**dict.fromkeys(("gs", "gcs"), "\r\n"), **dict.fromkeys(("az", "abfs", "abfss", "wasb", "wasbs"), "\\")}
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+._-]*)(?:://|::)")

@@ -22,8 +22,6 @@ from streamer.core.outages.transient import is_transient
 from streamer.core.store.sources import ObjectInfo
 from streamer.core.store.uploads import Upload, changed_meanwhile
 
-__all__ = ["FoundObject", "OwningUpload", "ProvenUpload"]
-
 # Some storages show an object some time after it was written. These pauses are between the looks, ten seconds in all.
 PAUSES_S = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 3.65)
 FEW_LOOKS = 4  # if the answer says that nothing was written

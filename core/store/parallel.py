@@ -21,8 +21,6 @@ from streamer.core.errors import OutOfMemoryError
 if TYPE_CHECKING:
     import asyncio
 
-__all__ = ["MOST_LARGE", "NO_THREAD_HINT", "AnswerTimeoutError", "in_parallel", "in_thread", "no_thread_error"]
-
 Argument = TypeVar("Argument")
 Result = TypeVar("Result")
 

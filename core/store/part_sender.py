@@ -15,8 +15,6 @@ from dataclasses import dataclass, field
 from streamer.core.conditions import Condition
 from streamer.core.store.uploads import Upload
 
-__all__ = ["PartSender"]
-
 Noted = Callable[[int], None]
 
 

@@ -13,16 +13,6 @@ from streamer.core.errors import ObjectNotFoundError
 from streamer.core.quoting import printable, quoted
 from streamer.core.store.sources import ObjectInfo, Store
 
-__all__ = [
-    "SHARD_SUFFIX",
-    "SHOWN_CHARACTERS",
-    "PeekingStore",
-    "enumerated",
-    "folders_among",
-    "info_if_present",
-    "near_names",
-]
-
 LONGEST_COMPARED = 300  # characters: difflib is quadratic in the length
 MOST_COMPARED = 1000  # names: an error must not take seconds
 SHOWN_NAMES = 5

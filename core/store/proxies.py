@@ -14,8 +14,6 @@ from streamer.core.errors import AccessDeniedError, HttpStatusError, StorageErro
 from streamer.core.quoting import printable
 from streamer.core.secrets.environment import PROXIES, variable
 
-__all__ = ["advice_about", "named_by", "place_of", "suspect_proxy"]
-
 _STATUSES = frozenset({502, 503, 504})  # RFC 9110, 15.6: statuses of gateways, and of overloaded proxies
 
 

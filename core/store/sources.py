@@ -21,26 +21,6 @@ from streamer.core.store.versions import is_same_version, settled_at
 if TYPE_CHECKING:
     from streamer.core.store.digests import NoDigest, ObjectDigest
 
-__all__ = [
-    "AnswerChecksum",
-    "FileSource",
-    "HttpSource",
-    "MAX_SIZE_BYTES",
-    "NfsSource",
-    "DigestingStore",
-    "FolderStore",
-    "IdentifyingStore",
-    "ObjectInfo",
-    "PythonSource",
-    "RemoteStore",
-    "Source",
-    "Store",
-    "StoreHooks",
-    "WritableStore",
-    "hookimpl",
-    "hookspec",
-]
-
 PROJECT_NAME = "streamer"
 MAX_SIZE_BYTES = (1 << 63) - 1  # the limit of off_t on every system, and of the engine
 _LINE_END = re.compile("[\r\n\0]")

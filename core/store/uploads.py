@@ -14,8 +14,6 @@ from typing import Protocol, runtime_checkable
 from streamer.core.errors import ChangedError
 from streamer.core.store.sources import ObjectInfo
 
-__all__ = ["ResumingStore", "Upload", "UploadingStore", "changed_meanwhile"]
-
 
 class Upload(Protocol):
     """One object that is being written. It ends with `finish` or `abort`.

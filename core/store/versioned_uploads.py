@@ -16,8 +16,6 @@ from streamer.core.store.sources import ObjectInfo, Store
 from streamer.core.store.uploads import Upload, UploadingStore
 from streamer.core.store.versions import is_same_version
 
-__all__ = ["owning", "write_whole"]
-
 
 @runtime_checkable
 class ReadableUpload(Upload, Protocol):

@@ -16,8 +16,6 @@ import time
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
 
-__all__ = ["YOUNG_S", "is_same_version", "seconds_of", "settled_at"]
-
 YOUNG_S = 2.0  # two ticks of a second: the file system's clock may lag behind the one that the server shows
 # How far this machine's clock may be from that of a storage that does not show its own.
 MOST_SKEW_S = 60.0

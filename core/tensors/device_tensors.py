@@ -16,10 +16,8 @@ from streamer.core.tensors.torch_copies import StagedCopy
 from streamer.core.tensors.torch_modes import outside_captures
 
 if TYPE_CHECKING:
-    from streamer.core.format.header import TensorEntry
+    from streamer.core.format.header_entries import TensorEntry
     from streamer.core.tensors.frameworks import Framework
-
-__all__ = ["DeviceTensors", "Provision"]
 
 
 class Provision(NamedTuple):

@@ -19,8 +19,6 @@ from streamer.core.errors import OptionError, UnknownDeviceError
 if TYPE_CHECKING:
     from streamer.core.tensors.torch_copies import TorchCuda, TorchStaging
 
-__all__ = ["Devices", "HINT", "HostOnly", "Placement", "TorchDevices", "refused_device", "shown_device"]
-
 HINT = "Give device='cpu', or another that torch has here"
 LONGEST_REASON = 200  # characters
 SHOWN_CHARACTERS = 80

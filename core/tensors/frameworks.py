@@ -14,23 +14,11 @@ from streamer import _native
 from streamer.core.discovery.entry_points import refuse_accidental
 from streamer.core.errors import OptionError, UnsupportedDtypeError
 from streamer.core.format.dtypes import TORCH_DTYPES
-from streamer.core.format.header import TensorEntry
+from streamer.core.format.header_entries import TensorEntry
 from streamer.core.tensors.devices import Devices, TorchDevices
 
 if TYPE_CHECKING:
-    from streamer.core.format.header import TensorEntry
-
-__all__ = [
-    "AUTO",
-    "DtypesByName",
-    "Framework",
-    "NumpyName",
-    "TensorT",
-    "TorchName",
-    "check_addressable",
-    "framework_of",
-    "unsupported",
-]
+    from streamer.core.format.header_entries import TensorEntry
 
 LARGEST_ITEM_BYTES = 16
 LARGEST_STRIDE = 2**63 - 1

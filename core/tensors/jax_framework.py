@@ -19,9 +19,7 @@ from streamer.core.tensors.frameworks import unsupported
 from streamer.core.tensors.numpy_framework import NumpyFramework
 
 if TYPE_CHECKING:
-    from streamer.core.format.header import TensorEntry
-
-__all__ = ["JaxFramework"]
+    from streamer.core.format.header_entries import TensorEntry
 
 
 class JaxFramework(NumpyFramework):

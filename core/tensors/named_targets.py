@@ -26,8 +26,6 @@ from streamer.core.tensors.sharded_tensors import is_sharded, like_sharded
 from streamer.core.tensors.target_memory import check_kind
 from streamer.core.tensors.torch_modes import normal_tensors
 
-__all__ = ["MetaModule", "is_extra_state", "run_post_hooks", "skipped_code", "tensors_of"]
-
 EXTRA_STATE = "_extra_state"  # the last part of the name under which a module saves other state than weights
 
 

@@ -14,9 +14,7 @@ from streamer.core.tensors.frameworks import check_addressable, unsupported
 
 if TYPE_CHECKING:
     from streamer import _native
-    from streamer.core.format.header import TensorEntry
-
-__all__ = ["ML_DTYPES", "NUMPY_DTYPES", "NumpyFramework"]
+    from streamer.core.format.header_entries import TensorEntry
 
 NUMPY_DTYPES = {
     "BOOL": "?",

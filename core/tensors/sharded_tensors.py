@@ -11,8 +11,6 @@ from typing import Any, NamedTuple
 
 from streamer.core.errors import TargetError
 
-__all__ = ["Part", "device_type_of", "is_sharded", "like_sharded", "part_of"]
-
 
 class Part(NamedTuple):
     """The part of a tensor that this process holds."""

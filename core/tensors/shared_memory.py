@@ -19,16 +19,6 @@ import numpy as np
 from streamer.core.errors import UsageError
 from streamer.core.quoting import quoted
 
-__all__ = [
-    "Elements",
-    "MemoryRanges",
-    "SharedGroup",
-    "covered_names",
-    "names_to_drop",
-    "refuse_shared",
-    "shared_groups",
-]
-
 MOST_RANGES = 1 << 22  # 64 MiB while they are compared; a slice of columns has one range for each row
 
 

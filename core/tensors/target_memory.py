@@ -23,8 +23,6 @@ from streamer.core.errors import TargetError
 from streamer.core.tensors import torch_private_names
 from streamer.core.tensors.shared_memory import Elements
 
-__all__ = ["Extent", "ReadOnlyMemory", "check_all_apart", "check_apart", "check_kind", "extent_of", "opaque"]
-
 MAPS = Path("/proc/self/maps")  # proc_pid_maps(5): "begin-end perms …", in the order of addresses
 
 

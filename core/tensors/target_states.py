@@ -29,8 +29,6 @@ from streamer.core.errors import TargetError
 from streamer.core.tensors.sharded_tensors import is_sharded
 from streamer.core.tensors.torch_private_names import address_of_storage
 
-__all__ = ["ResizeLock", "TargetStates", "count_changes"]
-
 
 class TargetStates:
     """The states of the targets, in four lists: one object for each of 100 000 targets would burden the collector."""

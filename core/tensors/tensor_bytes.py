@@ -16,8 +16,6 @@ from streamer.core.format.header_writer import TensorLayout
 from streamer.core.quoting import quoted
 from streamer.core.tensors.numpy_framework import ML_DTYPES, NUMPY_DTYPES
 
-__all__ = ["bytes_of", "check_no_mask", "dtype_name", "flat_bytes", "is_array", "is_torch_tensor", "layout_of"]
-
 _OF_TORCH = {name: dtype for dtype, name in TORCH_DTYPES.items()}
 _OF_ML_DTYPES = {name: dtype for dtype, name in ML_DTYPES.items()}
 _OF_NUMPY = {name: dtype for dtype, name in NUMPY_DTYPES.items()}

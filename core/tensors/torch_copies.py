@@ -15,8 +15,6 @@ from typing import Any, NamedTuple
 from streamer import _native
 from streamer.core.tensors.torch_modes import normal_tensors
 
-__all__ = ["StagedCopy", "TorchCuda", "TorchStaging", "probe"]
-
 
 def probe(torch: Any, device: Any) -> None:
     """Use a device once, so that torch raises if it cannot use it."""

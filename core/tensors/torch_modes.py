@@ -19,8 +19,6 @@ from typing import ParamSpec, TypeVar
 
 from streamer import _native
 
-__all__ = ["normal_tensors", "outside_captures"]
-
 
 def normal_tensors() -> AbstractContextManager[object]:
     """Return a context in which torch makes normal tensors; it does nothing if torch already does, or is not imported.

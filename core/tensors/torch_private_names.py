@@ -10,25 +10,6 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
-__all__ = [
-    "address_of_storage",
-    "alias",
-    "changes_in_place",
-    "copies",
-    "dispatch_mode",
-    "is_composite",
-    "is_without_memory",
-    "is_wrapped",
-    "load_post_hooks",
-    "load_pre_hooks",
-    "own_loader",
-    "tensor_without_bytes",
-    "views_without_alias",
-    "without_dispatch_modes",
-    "without_torch_function",
-    "written_positions",
-]
-
 
 def address_of_storage(storage: Any) -> int:
     """Return the address of the C++ object behind an `UntypedStorage`, not of its bytes."""

@@ -14,8 +14,6 @@ from torch.distributed.checkpoint.planner import LoadPlanner, ReadItem
 from streamer.core.errors import FormatError, TargetError
 from streamer.core.quoting import quoted
 
-__all__ = ["Destination", "loaded"]
-
 _FOREIGN = re.compile(r"GLOBAL (\S+) (?:was not an allowed|whose module)")  # in messages of torch.load
 _SCALES = {"torch.uint8", "torch.float8_e8m0fnu"}  # two names of the same byte, an exponent
 _LOOKUPS = ("resolve_tensor", "lookup_tensor", "transform_tensor")

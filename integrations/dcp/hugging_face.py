@@ -38,8 +38,6 @@ from streamer.integrations.library_calls import Location
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
-__all__ = ["HuggingFaceStorageReader", "QuantizedHuggingFaceStorageReader", "QuantizedTensorFiles"]
-
 SCALE_BIAS, NOT_A_NUMBER = 127, 255  # the bias of the exponents in MXFP4, and the byte that is no exponent
 SCALES = ("U8", "F8_E8M0")  # two names of one byte: the exponent of a power of two
 E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)  # the 4-bit values; the highest bit is the sign

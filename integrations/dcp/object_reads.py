@@ -26,16 +26,14 @@ from streamer.core.checkpoint.report import LoadReport
 from streamer.core.checkpoint.shards import Shards
 from streamer.core.checkpoint.targets import match_targets
 from streamer.core.checkpoint.tensor_slice import narrow
-from streamer.core.engine.session import SourceObject
+from streamer.core.engine.native_session import SourceObject
 from streamer.core.errors import FormatError
-from streamer.core.format.header import TensorEntry
+from streamer.core.format.header_entries import TensorEntry
 from streamer.core.options.settings import Settings
 from streamer.core.quoting import quoted
 from streamer.core.tensors.frameworks import framework_of
 from streamer.core.tensors.target_states import count_changes
 from streamer.integrations.dcp.destination import Destination
-
-__all__ = ["Job", "Objects", "Part", "Rows", "Stored", "TensorJob", "block_of", "read_jobs", "rows_of"]
 
 
 @dataclass(frozen=True)

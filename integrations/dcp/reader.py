@@ -24,7 +24,7 @@ from torch.futures import Future
 from streamer.core.checkpoint.file_bytes import read_files
 from streamer.core.checkpoint.report import LoadReport
 from streamer.core.checkpoint.shards import source_object
-from streamer.core.engine.session import SourceObject
+from streamer.core.engine.native_session import SourceObject
 from streamer.core.errors import AccessDeniedError, ObjectNotFoundError, StreamerError, UsageError
 from streamer.core.format.dcp_metadata import DcpMetadata, parse_dcp_metadata
 from streamer.core.format.shard_names import is_of_checkpoint
@@ -46,8 +46,6 @@ from streamer.integrations.library_calls import Location
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
-
-__all__ = ["Found", "SavedCheckpoint", "StorageReader", "checkpoint_in"]
 
 
 class SavedCheckpoint:

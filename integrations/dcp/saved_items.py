@@ -27,13 +27,11 @@ from streamer.core.engine.byte_reads import read_ranges
 from streamer.core.errors import FormatError, TruncatedError
 from streamer.core.format.dcp_metadata import DcpMetadata, SavedItem
 from streamer.core.format.dtypes import DTYPES_BY_TORCH_NAME, TORCH_DTYPES, bits_of
-from streamer.core.format.header import TensorEntry
+from streamer.core.format.header_entries import TensorEntry
 from streamer.core.format.torch_archive import Archives, SavedArchive, StoredTensor, begin_of_data
 from streamer.core.quoting import quoted, size_text
 from streamer.integrations.dcp.destination import Destination, loaded
 from streamer.integrations.dcp.object_reads import Job, Objects, Part, Stored, block_of, read_jobs, rows_of
-
-__all__ = ["MOST_OBJECT_BYTES", "check_transforms", "decompressed", "grouped", "read_items"]
 
 ZSTD = "stream.zstd"
 LIBRARIES = ("zstandard", "pyzstd", "compression.zstd")

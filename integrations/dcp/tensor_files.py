@@ -20,10 +20,11 @@ from streamer.core.checkpoint.checkpoint_in_folder import shards_in
 from streamer.core.checkpoint.report import LoadReport
 from streamer.core.checkpoint.shards import Shards, duplicate_tensor
 from streamer.core.encryption.sealed_files import refuse_encrypted
-from streamer.core.engine.session import SourceObject
+from streamer.core.engine.native_session import SourceObject
 from streamer.core.errors import FormatError
 from streamer.core.format.dcp_metadata import SavedChunk
-from streamer.core.format.header import Header, TensorEntry
+from streamer.core.format.header import Header
+from streamer.core.format.header_entries import TensorEntry
 from streamer.core.options.settings import Settings
 from streamer.core.other_formats.dcp import chunks_overlap
 from streamer.core.quoting import names_text, quoted
@@ -33,8 +34,6 @@ from streamer.integrations.dcp.destination import Destination
 from streamer.integrations.dcp.object_reads import Job, Objects, Stored, TensorJob, read_jobs, rows_of
 from streamer.integrations.dcp.torch_metadata import metadata_of_tensor, metadata_of_tensors
 from streamer.integrations.library_calls import Location
-
-__all__ = ["TensorFiles", "tensor_files_in"]
 
 
 def tensor_files_in(store: Store, location: Location, settings: Settings) -> TensorFiles:

@@ -22,8 +22,6 @@ from streamer.core.errors import FormatError
 from streamer.core.format.dcp_metadata import DcpMetadata, SavedChunk, SavedTensor
 from streamer.core.quoting import quoted
 
-__all__ = ["metadata_of_dcp", "metadata_of_tensor", "metadata_of_tensors"]
-
 _MEMORY_FORMATS = (torch.contiguous_format, torch.channels_last, torch.preserve_format)
 
 

@@ -30,8 +30,6 @@ from streamer.core.secrets.redact import redact
 from streamer.core.store.presence import info_if_present
 from streamer.core.store.sources import Store
 
-__all__ = ["StorageWriter"]
-
 METADATA = ".metadata"
 THREADS = 4  # each holds one serialised item
 

@@ -28,8 +28,6 @@ from streamer.integrations.small_checkpoint import small_checkpoint, without_pro
 from streamer.integrations.transformers import hooks as transformers_hooks
 from streamer.integrations.transformers.hooks import LIBRARY, placed_tensors, placement_hook
 
-__all__ = ["file_hook", "is_of_transformers", "is_placed_by", "package_of", "placed_models", "route_of", "weights_hook"]
-
 _OTHERWISE = "weights are written to a private folder on a disk before they are loaded, which is slower"
 _TRANSFORMERS_STEM = "model"  # the beginning of the names of its files
 

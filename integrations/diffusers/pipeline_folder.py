@@ -23,8 +23,6 @@ from streamer.integrations.model_folder import ModelFolder
 from streamer.integrations.naming import COMPONENT, PIPELINE, without
 from streamer.integrations.small_files import write_small_files
 
-__all__ = ["PipelineFolder"]
-
 
 class PipelineFolder:
     """The private folder of a pipeline, with a folder for each component; it exists until `close`."""

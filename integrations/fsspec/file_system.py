@@ -37,8 +37,6 @@ from streamer.integrations.fsspec.transfers import (
     write_to,
 )
 
-__all__ = ["StreamerFileSystem"]
-
 # Arguments that fsspec accepts for every file system.
 _COMMON = frozenset({"use_listings_cache", "listings_expiry_time", "max_paths", "skip_instance_cache"})
 _OPEN_ARGUMENTS = frozenset({"cache_options", "cache_type", "fill_cache", "size"})

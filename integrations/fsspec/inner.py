@@ -33,8 +33,6 @@ from streamer.core.store.sources import FolderStore, ObjectInfo, Store
 from streamer.integrations.fsspec.remote_file import Opened
 from streamer.plugins.registry import choose, enabled, refuse_accidental_file_systems
 
-__all__ = ["Inner", "ListedInside", "ReadOnly", "StoreFileSystem", "refusal"]
-
 
 def refusal() -> io.UnsupportedOperation:
     """Return the error, which is an `OSError` and a `ValueError`."""

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 from fsspec.spec import AbstractBufferedFile
 
 from streamer.core.engine.byte_reads import ByteStream, read_bytes, read_into
-from streamer.core.engine.session import SourceObject
+from streamer.core.engine.native_session import SourceObject
 from streamer.core.errors import ChangedError
 from streamer.core.format.positioned_file import PositionedFile
 from streamer.core.options.settings import Settings
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from streamer.integrations.fsspec.file_system import StreamerFileSystem
-
-__all__ = ["CachedFile", "LookUp", "Opened", "PinnedObject", "RemoteFile"]
 
 
 @dataclass(frozen=True)

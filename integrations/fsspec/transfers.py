@@ -32,17 +32,6 @@ from streamer.integrations.fsspec.remote_file import PinnedObject
 if TYPE_CHECKING:
     from fsspec.callbacks import Callback
 
-__all__ = [
-    "bounds",
-    "check_names",
-    "download",
-    "download_small",
-    "is_small",
-    "opened_objects",
-    "read_ranges",
-    "write_to",
-]
-
 # Errors of one object. Any other error would probably also occur for the next object, after another wait.
 _OF_ONE_OBJECT = (AccessDeniedError, ChangedError, ObjectNotFoundError, RangeResponseError, TruncatedError)
 

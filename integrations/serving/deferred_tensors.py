@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from streamer.core.checkpoint.catalog import ShardTensor
     from streamer.integrations.serving.recorder import Recorder
 
-__all__ = ["Copy", "Deferred", "StoredTensor", "all_tensors", "expanded", "is_plain", "kind_of"]
-
 _aten = torch.ops.aten
 _COPY, _IS_PINNED = _aten.copy_.default, _aten.is_pinned.default
 _COPIES = torch_private_names.copies(torch)

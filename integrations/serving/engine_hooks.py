@@ -20,18 +20,6 @@ from streamer.compat.hooks import Hook, is_equal
 from streamer.core.errors import UsageError
 from streamer.core.log import OwnLogger
 
-__all__ = [
-    "SmallModel",
-    "all_fit",
-    "both_loaders",
-    "changed",
-    "first_misfit",
-    "is_filled_alike",
-    "refusal",
-    "without_lines",
-    "without_url",
-]
-
 
 def without_url(engine: str, format_name: str) -> str:
     """Return the text for a hook that does not fit: the consequence, and the commands that work with any version."""

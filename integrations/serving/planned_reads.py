@@ -20,15 +20,13 @@ from streamer._load import WholeRead, collected
 from streamer.core.checkpoint.catalog import ShardTensor
 from streamer.core.checkpoint.destinations import LEAST_PIECE_BYTES
 from streamer.core.checkpoint.targets import match_targets
-from streamer.core.format.header import TensorEntry
+from streamer.core.format.header_entries import TensorEntry
 from streamer.core.outages.counters import EarlierCounters
 from streamer.core.quoting import counted, printable, size_text
 from streamer.core.request.request import Request
 from streamer.core.tensors.torch_modes import normal_tensors, outside_captures
 from streamer.integrations.serving.deferred_tensors import Copy, Deferred, StoredTensor
 from streamer.integrations.serving.recorder import Recorder
-
-__all__ = ["PlannedCheckpoint"]
 
 # Loaders compute with scales, shapes and heads: small tensors are read ahead, all together. If larger ones were, each
 # rank would read the scales of all experts.

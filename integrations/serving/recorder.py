@@ -24,8 +24,6 @@ from streamer.core.tensors import torch_private_names
 from streamer.core.tensors.shared_memory import Elements
 from streamer.integrations.serving.deferred_tensors import Copy, Deferred, all_tensors, expanded, is_plain, kind_of
 
-__all__ = ["Recorder"]
-
 _log = OwnLogger()
 
 _PROCESS = "process_weights_after_loading"

@@ -10,7 +10,8 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from streamer._checkpoint_headers import open_checkpoint
-from streamer._pull.pull import Wanted, pull
+from streamer._pull.pull import pull
+from streamer._pull.record import Wanted
 from streamer.core.checkpoint.file_bytes import folder_files
 from streamer.core.errors import StreamerError, UsageError
 from streamer.core.options.options import Options
@@ -19,8 +20,6 @@ from streamer.core.request.request import Request
 from streamer.core.secrets.redact import redact
 from streamer.integrations.library_calls import Location
 from streamer.integrations.small_files import LARGEST_BYTES, left_behind
-
-__all__ = ["is_url", "pull_small_files", "weights_of", "without_ignored"]
 
 
 def is_url(name: Any) -> bool:

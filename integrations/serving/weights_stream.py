@@ -36,8 +36,6 @@ from streamer.integrations.shard_handles import WholeCheckpoint
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["ExtraConfig", "for_place", "mapped_weights", "parsed", "stream_weights"]
-
 AHEAD_BYTES = 256 << 20
 URL_AHEAD_BYTES = 512 << 20
 URL_AHEAD_OF_MEMORY = 64

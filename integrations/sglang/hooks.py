@@ -23,8 +23,6 @@ from streamer.core.secrets.redact import redact
 from streamer.integrations.serving.engine_hooks import first_misfit, refusal, without_url
 from streamer.integrations.serving.weights_location import is_url, pull_small_files
 
-__all__ = ["COMMAND", "FORMAT", "LOADER", "NAMES", "register_hooks"]
-
 COMMAND = "sglang serve --model-path"
 
 _SRT = "sglang.srt"

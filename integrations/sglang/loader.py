@@ -44,8 +44,6 @@ from streamer.integrations.sglang.private_names import (
 )
 from streamer.integrations.small_checkpoint import small_checkpoint
 
-__all__ = ["StreamerModelLoader", "TENSORS"]
-
 
 def _is_filled_alike(loader: Any, model_config: Any) -> bool:
     """Whether our loader and SGLang's loader from which it derives fill a small model equally."""

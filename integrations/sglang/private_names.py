@@ -7,8 +7,6 @@ from typing import Any
 
 from sglang.srt.model_loader.loader import DefaultModelLoader
 
-__all__ = ["all_weights", "is_of_another_draft", "load_in_this_thread", "named_for_draft"]
-
 
 def all_weights(loader: Any, model_config: Any, model: Any) -> Iterator[tuple[str, Any]]:
     """Yield all tensors of a model, as ``load_model`` of a loader requests them."""

@@ -26,8 +26,6 @@ from streamer.integrations.routed_call import RoutedName, routed
 from streamer.integrations.shard_handles import PlannedSlice
 from streamer.integrations.small_checkpoint import small_checkpoint, without_progress_bars
 
-__all__ = ["LIBRARY", "late_readers", "package_of", "placed_tensors", "placement_hook", "readers", "weights_hook"]
-
 LIBRARY = "transformers"
 
 package_of = partial(package_with, LIBRARY)

@@ -30,8 +30,6 @@ from streamer.core.secrets.redact import redact
 from streamer.integrations.serving.weights_location import is_url, pull_small_files
 from streamer.integrations.vllm.hooks import LOGGER, forward_log
 
-__all__ = ["FORMATS", "wrap"]
-
 FORMATS = ("streamer", "streamer_sharded")
 
 OF_FILES = ("hf", "safetensors", "fastsafetensors", "instanttensor", "pt", "npcache", "mistral")  # need local files

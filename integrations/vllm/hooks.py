@@ -13,8 +13,6 @@ import logging
 from streamer.compat.hooks import Hook
 from streamer.integrations.serving.engine_hooks import without_url
 
-__all__ = ["COMMAND", "CONFIGURATION", "LOADERS", "LOGGER", "REGISTRATION", "forward_log"]
-
 COMMAND = "vllm serve"
 
 _LOADERS = "vllm.model_executor.model_loader"

@@ -42,13 +42,6 @@ from streamer.integrations.vllm.hooks import COMMAND, forward_log
 from streamer.integrations.vllm.private_names import files_of_rank, is_left_out, own_tensors
 from streamer.integrations.vllm.takeover import translated
 
-__all__ = [
-    "SHARDED_TENSORS",
-    "StreamerModelLoader",
-    "StreamerShardedLoader",
-    "TENSORS",
-]
-
 
 def _is_filled_alike(loader: Any, model_config: Any) -> bool:
     """Whether our loader and vLLM's loader from which it derives fill a small model equally."""

@@ -11,8 +11,6 @@ from typing import Any
 import torch
 from vllm.model_executor.model_loader.sharded_state_loader import ShardedStateLoader
 
-__all__ = ["files_of_rank", "is_left_out", "own_tensors"]
-
 
 def is_left_out(loader: Any) -> Callable[[str], bool]:
     """Return a test for tensors that ``--mm-encoder-only`` leaves out; call it after ``load_weights`` has set it up.

@@ -12,8 +12,6 @@ from streamer.core.log import OwnLogger
 from streamer.core.options.switches_and_sizes import is_on
 from streamer.integrations.vllm.hooks import LOGGER
 
-__all__ = ["is_taken_over", "translated"]
-
 VARIABLE = "STREAMER_TAKE_OVER_RUNAI"
 # Not needed here: each process reads only its own tensors, and the engine chooses the number of requests.
 SWITCHES = ("distributed", "concurrency")

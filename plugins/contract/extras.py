@@ -14,8 +14,6 @@ from streamer.core.store.sources import DigestingStore, FolderStore, ObjectInfo,
 from streamer.core.store.uploads import Upload, UploadingStore
 from streamer.plugins.contract.storage import ContractStorage, pattern, read_whole, rule
 
-__all__ = ["ExtrasContract"]
-
 
 class ExtrasContract(ContractStorage):
     """See the module's docstring."""

@@ -31,8 +31,6 @@ from streamer.plugins.contract.storage import (
 from streamer.plugins.guard import unguarded
 from streamer.plugins.registry import open_store
 
-__all__ = ["FailuresContract", "SharingContract"]
-
 
 class FailuresContract(ContractStorage):
     """See the module's docstring."""

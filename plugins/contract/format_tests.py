@@ -31,8 +31,6 @@ from streamer.plugins.contract.storage import rule
 if TYPE_CHECKING:
     from streamer.core.other_formats.interface import EncryptedFormat
 
-__all__ = ["FormatContract", "Sample"]
-
 MUTATIONS = 300  # of each sample; a quarter of a second
 FOREIGN = (b"", b"\0" * HEAD_BYTES, b"\x02\0\0\0\0\0\0\0{}", b"<!doctype html>", b"version https://git-lfs")
 

@@ -21,8 +21,6 @@ from streamer.plugins.contract.storage import (
     settings,
 )
 
-__all__ = ["ListingContract", "ReadingContract"]
-
 
 class ListingContract(ContractStorage):
     """See the module's docstring."""

@@ -11,25 +11,13 @@ from uuid import uuid4
 import pytest
 
 from streamer.core.engine.byte_reads import read_ranges
-from streamer.core.engine.session import SourceObject
+from streamer.core.engine.native_session import SourceObject
 from streamer.core.options.limits import Limits
 from streamer.core.options.options import MIB, Options
 from streamer.core.options.settings import Settings, resolve
 from streamer.core.store.sources import ObjectInfo, Store
 from streamer.plugins.guard import unguarded
 from streamer.plugins.registry import open_store
-
-__all__ = [
-    "JOIN_S",
-    "LARGE_BYTES",
-    "ContractStorage",
-    "as_object",
-    "opened_object",
-    "pattern",
-    "read_whole",
-    "rule",
-    "settings",
-]
 
 Test = TypeVar("Test", bound=Callable[..., None])
 

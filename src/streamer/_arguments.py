@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from streamer.core.options.options import Options
     from streamer.core.request.request import ProgressOption, StorageOptions
 
-__all__ = ["LoadArguments", "StreamArguments", "fields_in", "request_of"]
-
 
 class LoadArguments(TypedDict, total=False):
     """The arguments of `streamer.load` and `streamer.open`, except ``framework=``: it determines the returned type."""

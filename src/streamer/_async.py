@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from streamer.core.request.request import ProgressOption, StorageOptions
     from streamer.core.tensors.frameworks import NumpyName, TorchName
 
-__all__ = ["AsyncStream", "aload", "astream"]
-
 Result = TypeVar("Result")
 
 # A step ends at this many bytes or tensors. Larger steps keep more tensors waiting; smaller steps cost too much time.

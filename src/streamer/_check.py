@@ -25,8 +25,6 @@ from streamer.core.errors import AccessDeniedError, ObjectNotFoundError
 from streamer.core.quoting import counted, printable, size_text
 from streamer.core.request.request import ProgressOption, Request, StorageOptions
 
-__all__ = ["CheckReport", "check", "read_in_full"]
-
 
 def read_in_full(checkpoint: OpenedCheckpoint, progress: ProgressOption = None) -> Sequence[ObjectCheck]:
     """Read all tensors of a checkpoint; return what was compared, object by object."""

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from streamer.core.group.member import Member
     from streamer.core.other_formats.interface import Format
 
-__all__ = ["OpenedCheckpoint", "framework_for", "open_checkpoint", "wanted_tensors"]
-
 _log = OwnLogger()
 
 

@@ -27,8 +27,6 @@ from streamer.core.secrets.redact import redact
 if TYPE_CHECKING:
     from streamer import plugins
 
-__all__ = ["main"]
-
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s')]*")
 
 

@@ -47,8 +47,6 @@ if TYPE_CHECKING:
     from streamer.core.request.request import ProgressOption, StorageOptions
     from streamer.core.tensors.frameworks import NumpyName, TorchName
 
-__all__ = ["Checkpoint", "open", "safe_open"]
-
 LEAST_CHECKED_BYTES = 16 << 20  # smaller reads skip the memory check, which takes a tenth of a millisecond
 
 

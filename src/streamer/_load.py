@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from streamer.core.request.request import ProgressOption, StorageOptions
     from streamer.core.tensors.frameworks import NumpyName, TorchName
 
-__all__ = ["WholeRead", "collected", "load", "load_file", "whole_read"]
-
 
 class WholeRead:
     """An iterator of ``(name, tensor)`` and a context manager; if a name comes twice, the last tensor counts."""

@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from streamer.core.options.options import Options
     from streamer.core.request.request import ProgressOption, StorageOptions
 
-__all__ = ["load_into"]
-
 TARGET = "target"  # a value of ``dtype=``
 
 _log = OwnLogger()

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from streamer.core.checkpoint.verification import Strategy
     from streamer.core.outages.outage_waits import OutageWaits
 
-__all__ = ["close_store", "locate", "opened_store"]
-
 _log = OwnLogger()
 
 _Wanted: TypeAlias = "tuple[str, Mapping[str, Any] | None]"

@@ -35,8 +35,6 @@ from streamer.core.store.versioned_uploads import write_whole
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
-__all__ = ["ManifestReport", "write_manifest"]
-
 
 @dataclass(frozen=True)
 class ManifestReport:

@@ -20,8 +20,6 @@ from streamer.core.options.switches_and_sizes import is_on
 from streamer.core.quoting import printable, size_text
 from streamer.core.request.request import ProgressOption
 
-__all__ = ["Progress", "is_terminal"]
-
 SHOWN_AFTER_S = 0.5  # a shorter load needs no bar
 LOGGED_EVERY_S = 10.0
 ENVIRONMENT = "STREAMER_PROGRESS"

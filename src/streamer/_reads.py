@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from streamer.core.node.share import NodeShare
     from streamer.core.node.stripes_ahead import StripesAhead
 
-__all__ = ["Order", "Reads", "Session", "reads_of"]
-
 LEAST_RANKS = 2  # of one node, to share what they read
 
 Order = Literal["completion", "file"]

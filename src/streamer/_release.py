@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from streamer import _native
 
-__all__ = ["release", "release_pinned_memory"]
-
 
 def release() -> None:
     """Close the connections to HTTP servers and free the pinned host memory that the process keeps between loads.

@@ -15,8 +15,6 @@ from streamer import _native
 from streamer.core.errors import OptionError, StorageError
 from streamer.core.store.proxies import place_of, suspect_proxy
 
-__all__ = ["Route"]
-
 # Options of these names hold the URL of a proxy of plain HTTP: proxy, proxies={"http": …}; in requests also by host.
 _OF_PLAIN_HTTP = re.compile(r"proxy|(http|all)(://.*)?")
 

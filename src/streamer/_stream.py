@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     from streamer.core.request.request import ProgressOption, StorageOptions
     from streamer.core.tensors.frameworks import NumpyName, TorchName
 
-__all__ = ["Stream", "begun", "stream"]
-
 _log = OwnLogger()
 
 BATCH_BYTES = 32 << 20  # tensors of a batch no longer count against the memory limit, and may be cast or moved

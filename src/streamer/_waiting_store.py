@@ -37,8 +37,6 @@ from streamer.core.store.uploads import ResumingStore, Upload, UploadingStore
 if TYPE_CHECKING:
     from streamer.core.store.own_objects import OwningUpload
 
-__all__ = ["StoreFindings", "waiting"]
-
 _REFUSALS: dict[str, type[StorageError]] = {each.__name__: each for each in (ObjectNotFoundError, AccessDeniedError)}
 
 

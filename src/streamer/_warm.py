@@ -19,8 +19,6 @@ from streamer.core.engine.session import ReadSession
 from streamer.core.errors import StorageError, UsageError
 from streamer.core.request.request import ProgressOption, Request
 
-__all__ = ["WarmReport", "warm"]
-
 LONGEST_WRITE_S = 3600.0  # for the last bytes on their way to a slow disk; at most some hundred megabytes
 
 

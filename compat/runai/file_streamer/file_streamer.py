@@ -11,8 +11,9 @@ from streamer.compat.runai.file_streamer.requests_iterator import FileChunks
 from streamer.compat.runai.s3_utils.s3_utils import S3Credentials, credentials_of
 from streamer.compat.runai.submissions import Objects, listed_files
 from streamer.compat.runai.variables import options_from_environment, storage_options_for
+from streamer.core.engine.native_session import SourceObject
 from streamer.core.engine.plan import Item, plan_reads
-from streamer.core.engine.session import ReadSession, SourceObject
+from streamer.core.engine.session import ReadSession
 from streamer.core.errors import OptionError, StreamerError, TruncatedError, UsageError
 from streamer.core.options.settings import resolve
 

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from streamer._warm import WarmReport
     from streamer.core.cache.folder import CacheFolder
 
-__all__ = ["cache"]
-
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 _folder_option = click.option(

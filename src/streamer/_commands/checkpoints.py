@@ -11,8 +11,6 @@ from streamer._commands.output import exit_code_of, parsed_options, print_line, 
 from streamer.core.errors import EncryptionKeyError, StreamerError
 from streamer.core.quoting import counted, printable, size_text
 
-__all__ = ["check_checkpoint", "write_manifest"]
-
 KEY_VARIABLE = "STREAMER_KEY"
 
 

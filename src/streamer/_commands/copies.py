@@ -30,12 +30,10 @@ from streamer.core.errors import StreamerError
 from streamer.core.quoting import counted, printable, size_text
 
 if TYPE_CHECKING:
-    from streamer._pull.pull import PullReport
+    from streamer._pull.record import PullReport
     from streamer._push.push import Target
     from streamer._push.report import PushReport
     from streamer.core.request.request import ProgressOption
-
-__all__ = ["copy_files", "pull_folder", "push_folder"]
 
 SHOWN_EVERY_S = 10.0  # one line of progress in the log of a container
 
@@ -88,7 +86,8 @@ def pull_folder(
     """
     if not folder:
         raise click.BadParameter("the name is empty; write . for the working directory", param_hint="DIR")
-    from streamer._pull.pull import Wanted, pull  # noqa: PLC0415 (as needed)
+    from streamer._pull.pull import pull  # noqa: PLC0415 (as needed)
+    from streamer._pull.record import Wanted  # noqa: PLC0415 (as needed)
 
     chosen = Wanted(
         include=wanted["include"],

@@ -36,22 +36,6 @@ from streamer.core.errors import (
 from streamer.core.folders.paths import NO_ROOM_NAMES
 from streamer.core.quoting import printable
 
-__all__ = [
-    "DISK",
-    "INTERRUPTED",
-    "TERMINATED",
-    "TRY_AGAIN",
-    "WRONG_DATA",
-    "copy_options",
-    "exit_code_of",
-    "parsed_options",
-    "print_line",
-    "print_table",
-    "reason_of",
-    "report_failure",
-    "say",
-]
-
 USAGE = 2  # as in click
 WRONG_DATA = 65
 NOT_FOUND = 66

@@ -26,8 +26,6 @@ from streamer.core.other_formats.interface import HEAD_BYTES
 from streamer.core.other_formats.tensorizer import MAGIC as TENSORIZER_MAGIC
 from streamer.core.request.request import Request
 
-__all__ = ["authenticate"]
-
 READ_BYTES = 1 << 20
 _IMAGE = re.compile(rb"\x89PNG\r\n|\xff\xd8\xff|GIF8|%PDF-|RIFF....WEBP", re.DOTALL)
 _IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".gif", ".pdf", ".webp")

@@ -19,8 +19,6 @@ from streamer.core.format.shard_names import INDEX_SUFFIX, SHARD_SUFFIX, series_
 from streamer.core.options.settings import Settings
 from streamer.core.store.sources import ObjectInfo
 
-__all__ = ["Copied", "check_checkpoints", "check_series", "header_of", "is_of"]
-
 WEIGHTS_INDEX_SUFFIX = SHARD_SUFFIX + INDEX_SUFFIX
 
 

@@ -36,8 +36,6 @@ from streamer.core.log import OwnLogger
 from streamer.core.quoting import printable, quoted, size_text
 from streamer.core.store.parallel import no_thread_error
 
-__all__ = ["Destination", "Folder", "Writers", "finish_placing", "open_folder", "place"]
-
 NOTE = b"python -m streamer pull has not finished here: files may be missing. Run it again with the same URI.\n"
 
 _log = OwnLogger()

@@ -28,8 +28,6 @@ from streamer.core.store.parallel import in_parallel
 from streamer.core.store.presence import info_if_present
 from streamer.core.store.sources import FolderStore, ObjectInfo, Store
 
-__all__ = ["STATE", "Listing", "check_names", "check_source", "files_below", "is_safe", "is_selected"]
-
 STATE = ".streamer-pull"  # the sub-folder with the pull's own state
 LONGEST_SEGMENT_BYTES = 255  # NAME_MAX of Linux
 

@@ -49,8 +49,6 @@ from streamer.core.store.parallel import MOST_LARGE, in_parallel
 from streamer.core.store.sources import ObjectInfo, Store
 from streamer.core.store.versions import is_same_version
 
-__all__ = ["PullReport", "Wanted", "pull"]
-
 _log = OwnLogger()
 
 

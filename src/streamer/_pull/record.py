@@ -15,8 +15,6 @@ from streamer.core.encryption.keys import KeyOption
 from streamer.core.format import strict_json
 from streamer.core.options.options import Options
 
-__all__ = ["PullReport", "PulledFile", "PulledFolder", "Wanted", "parse_record", "render_record"]
-
 FORMAT = 1
 
 

@@ -21,8 +21,6 @@ from streamer.core.store.digests import NoDigest, ObjectDigest
 from streamer.core.store.identities import is_sealed, seal_of
 from streamer.core.store.sources import ObjectInfo
 
-__all__ = ["Part", "name_of_part"]
-
 SYNC_EVERY_BYTES = 256 << 20  # the most that a crash of the machine may lose, per file
 READ_BYTES = 8 << 20
 _BOOT = Path("/proc/sys/kernel/random/boot_id")

@@ -7,8 +7,6 @@ from collections.abc import Collection
 from streamer.core.checkpoint.other_weights import OTHER_WEIGHTS, is_index, is_manifest
 from streamer.core.format.shard_names import SHARD_SUFFIX
 
-__all__ = ["turn"]
-
 
 def turn(names: Collection[str], name: str) -> tuple[int, str]:
     """Return the sort key of a file; in this order, readers find a checkpoint only when it is whole.

@@ -54,8 +54,6 @@ from streamer.core.store.parallel import in_parallel
 from streamer.core.store.presence import info_if_present
 from streamer.core.store.sources import ObjectInfo, Store
 
-__all__ = ["Target", "push"]
-
 _log = OwnLogger()
 
 

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from streamer.core.options.options import Options
     from streamer.core.request.request import ProgressOption, StorageOptions
 
-__all__ = ["SaveOptions", "place_request"]
-
 
 _ARCHIVES = ("libarchive", "tar", "zip")  # schemes of fsspec whose file systems write no file in place
 

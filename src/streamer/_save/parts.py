@@ -18,8 +18,6 @@ from streamer.core.format.manifest import ALGORITHM, TensorDigest
 from streamer.core.quoting import quoted
 from streamer.core.store.sources import ObjectInfo
 
-__all__ = ["PART_BYTES", "SentFile", "ShardBytes", "cut", "part_bytes_for", "tensor_changed"]
-
 MIB = 1 << 20
 PART_BYTES = 16 * MIB  # with parts of this size, S3 takes 1 Gbit/s from one connection; eight are in flight
 WORTH_A_PART_BYTES = MIB

@@ -23,7 +23,7 @@ from streamer.core.checkpoint.other_weights import check_replaceable, is_found_b
 from streamer.core.checkpoint.saved_tensors import shard_names
 from streamer.core.checkpoint.shards import size_of, sized
 from streamer.core.engine.byte_reads import read_ranges
-from streamer.core.engine.session import SourceObject
+from streamer.core.engine.native_session import SourceObject
 from streamer.core.errors import (
     ChangedError,
     ManifestError,
@@ -51,8 +51,6 @@ from streamer.core.store.names import name_in
 from streamer.core.store.presence import info_if_present
 from streamer.core.store.sources import ObjectInfo, Store
 from streamer.core.store.uploads import changed_meanwhile
-
-__all__ = ["Place", "Resumed", "old_manifest", "place_of", "writers_errors"]
 
 MOST_NAMES = 4  # most names with a save id that are tried; each older checkpoint of the same tensors may have one
 

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from streamer.core.options.options import Options
     from streamer.core.request.request import ProgressOption, StorageOptions
 
-__all__ = ["asave", "save", "save_model"]
-
 METADATA = {"format": "pt"}  # without it transformers refuses a file
 
 

@@ -31,8 +31,6 @@ from streamer.core.store.presence import info_if_present
 from streamer.core.store.sources import Store
 from streamer.core.store.uploads import UploadingStore
 
-__all__ = ["SaveReport", "Saving"]
-
 
 @dataclass(frozen=True)
 class SaveReport:

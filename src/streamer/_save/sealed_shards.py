@@ -38,8 +38,6 @@ from streamer.core.format.header_entries import ENCRYPTION_METADATA
 from streamer.core.format.header_writer import TensorLayout, render_header
 from streamer.core.options.machine import processors
 
-__all__ = ["SealedRun", "SealedShard", "SealingThreads", "sealed_shards"]
-
 WORTH_A_THREAD_BYTES = 1 << 20  # to hand over less takes longer than to encrypt it
 
 

@@ -32,8 +32,6 @@ from streamer.core.store.uploads import ResumingStore, UploadingStore
 from streamer.core.store.versioned_uploads import owning
 from streamer.core.store.versions import is_same_version
 
-__all__ = ["Writing", "quiet_writing", "uploading_store"]
-
 _log = OwnLogger()
 
 MOST_PARALLEL = 8
