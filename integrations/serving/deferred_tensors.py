@@ -70,19 +70,12 @@ _AS_STORED = Casts((), torch.device("cpu"))
 
 
 class StoredTensor(NamedTuple):
-    """A tensor of a checkpoint, from which deferred tensors read.
-
-    Attributes:
-        name: Its name.
-        checkpoint: The `PlannedCheckpoint` that has it.
-        recorder: What records copies of it.
-        wanted: Its place.
-    """
+    """A tensor of a checkpoint, from which deferred tensors read."""
 
     name: str
-    checkpoint: Any
-    recorder: Recorder
-    wanted: ShardTensor
+    checkpoint: Any  # the `PlannedCheckpoint` that has it
+    recorder: Recorder  # what records copies of it
+    wanted: ShardTensor  # its place
 
 
 class _Memory:
@@ -104,24 +97,15 @@ class _Memory:
 
 
 class Deferred(torch.Tensor):
-    """A tensor whose bytes come later.
-
-    Attributes:
-        late_stored: The tensor of the checkpoint.
-        late_memory: What this tensor shares with its views.
-        late_form: A meta tensor, whose geometry is that of this tensor in its memory.
-        late_view: A meta tensor, whose geometry and dtype are those of the elements in the stored tensor.
-        late_casts: What becomes of the stored elements.
-        late_value: The elements, once they were read; None before that.
-    """
+    """A tensor whose bytes come later."""
 
     __torch_function__ = torch_private_names.without_torch_function(torch)
-    late_stored: StoredTensor
-    late_memory: _Memory
-    late_form: torch.Tensor
-    late_view: torch.Tensor
-    late_casts: Casts
-    late_value: torch.Tensor | None
+    late_stored: StoredTensor  # the tensor of the checkpoint
+    late_memory: _Memory  # what this tensor shares with its views
+    late_form: torch.Tensor  # a meta tensor, whose geometry is that of this tensor in its memory
+    late_view: torch.Tensor  # a meta tensor, whose geometry and dtype are those of the elements in the stored tensor
+    late_casts: Casts  # what becomes of the stored elements
+    late_value: torch.Tensor | None  # the elements, once they were read; None before that
 
     @staticmethod
     def of(stored: StoredTensor, form: torch.Tensor) -> Deferred:

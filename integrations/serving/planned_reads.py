@@ -138,31 +138,18 @@ class PlannedCheckpoint:
 
 
 class _Part(NamedTuple):
-    """A range of bytes of a shard, and the elements in it that are copied; sorted by place.
+    """A range of bytes of a shard, and the elements in it that are copied; sorted by place."""
 
-    Attributes:
-        shard: The number of the shard.
-        begin: The first byte.
-        number: A number of its own, so that sorting compares nothing else.
-        end: The byte after the last.
-        name: The tensor.
-        shape: The shape of the elements, from the longest stride to the shortest.
-        strides: Their strides, in elements; the first one is at `begin`.
-        dtype: Their dtype.
-        region: Where they are copied to: of the same shape.
-        casts: The dtypes to which they are cast, one after the other.
-    """
-
-    shard: int
-    begin: int
-    number: int
-    end: int
-    name: str
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
+    shard: int  # the number of the shard
+    begin: int  # the first byte
+    number: int  # a number of its own, so that sorting compares nothing else
+    end: int  # the byte after the last
+    name: str  # the tensor
+    shape: tuple[int, ...]  # the shape of the elements, from the longest stride to the shortest
+    strides: tuple[int, ...]  # their strides, in elements; the first one is at `begin`
     dtype: torch.dtype
-    region: torch.Tensor
-    casts: tuple[torch.dtype, ...]
+    region: torch.Tensor  # where they are copied to: of the same shape
+    casts: tuple[torch.dtype, ...]  # the dtypes to which they are cast, one after the other
 
     @property
     def is_direct(self) -> bool:

@@ -45,21 +45,13 @@ _log = OwnLogger()
 
 @dataclass(frozen=True)
 class ExtraConfig:
-    """How to read the weights.
+    """How to read the weights."""
 
-    Attributes:
-        options: As for `streamer.load`; None for the defaults and the environment.
-        storage_options: As for `streamer.load`.
-        verify: As for `streamer.load`.
-        is_deferred: Whether tensors may come after a loader has said which parts of them it keeps.
-        of_engine: The keys of the engine's own loader.
-    """
-
-    options: Options | None
-    storage_options: Mapping[str, Any] | None = field(repr=False)
-    verify: VerifyOption
-    is_deferred: bool
-    of_engine: dict[str, Any] = field(repr=False)
+    options: Options | None  # as for `streamer.load`; None for the defaults and the environment
+    storage_options: Mapping[str, Any] | None = field(repr=False)  # as for `streamer.load`
+    verify: VerifyOption  # as for `streamer.load`
+    is_deferred: bool  # whether tensors may come after a loader has said which parts of them it keeps
+    of_engine: dict[str, Any] = field(repr=False)  # the keys of the engine's own loader
 
 
 def parsed(given: Any, of_engine: tuple[str, ...]) -> ExtraConfig:

@@ -37,28 +37,20 @@ FOREIGN = (b"", b"\0" * HEAD_BYTES, b"\x02\0\0\0\0\0\0\0{}", b"<!doctype html>",
 
 @dataclass(frozen=True)
 class Sample:
-    """A checkpoint and its content.
+    """A checkpoint and its content."""
 
-    Attributes:
-        files: The bytes of each file of a folder, by name. Other files may lie among them.
-        tensors: Arrays by name: the content as the format's own library reads it. Their bytes are compared, so arrays
-            of bytes stand for dtypes that numpy lacks.
-    """
-
+    # The bytes of each file of a folder, by name. Other files may lie among them.
     files: Mapping[str, bytes]
+    # Arrays by name: the content as the format's own library reads it. Their bytes are compared, so arrays of bytes
+    # stand for dtypes that numpy lacks.
     tensors: Mapping[str, Any]
 
 
 class FormatContract:
-    """The suite. A subclass whose name starts with ``Test`` is collected by pytest.
-
-    Attributes:
-        format: The format.
-        key: What the samples are encrypted with; for formats of this package alone.
-    """
+    """The suite. A subclass whose name starts with ``Test`` is collected by pytest."""
 
     format: Format
-    key: KeyOption = None
+    key: KeyOption = None  # what the samples are encrypted with; for formats of this package alone
 
     def samples(self) -> Sequence[Sample]:
         """Return checkpoints that together use everything that the format can hold."""
