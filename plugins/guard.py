@@ -48,6 +48,7 @@ SHOWN_CHARACTERS = 300  # of an exception's text: enough for a sentence, not for
 HOOK = "streamer_open_store"
 METHODS = ("info", "find", "source", "close")
 OPTIONAL = ("begin_upload", "digest", "folders", "remove", "write")
+UNGUARDED = ("identity", "peek", "resume_upload")
 
 # Python's own classes with a clear meaning; docs/write-a-plugin.md lists them.
 _MEANINGS: tuple[tuple[tuple[type[Exception], ...], type[StorageError], str], ...] = (
@@ -156,6 +157,9 @@ class GuardedStore:
         for name in OPTIONAL:
             if getattr(store, name, None) is not None:
                 setattr(self, name, getattr(self, f"_{name}"))
+        for name in UNGUARDED:
+            if getattr(store, name, None) is not None:
+                setattr(self, name, getattr(store, name))
 
     def info(self, path: str) -> ObjectInfo:
         """Describe one object; raises as `Store.info`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import inspect
 import itertools
 import logging
 import os
@@ -128,6 +129,14 @@ def blamed(method: str, **named: Any) -> streamer.PluginError:
 
 def test_a_right_store_loads(shelf: Shelf) -> None:
     assert all((load()[name] == WEIGHTS[name]).all() for name in WEIGHTS)
+
+
+def test_python_3_12_sees_which_optional_methods_a_store_has_regression(shelf: Any) -> None:
+    names = ("identity", "peek", "resume_upload", "digest")
+    for name in names:
+        setattr(shelf, name, returns(""))
+    store = plugins.open_store("acme://folder")
+    assert all(inspect.getattr_static(store, name) for name in names)  # so `isinstance` asks there
 
 
 @pytest.mark.parametrize(
