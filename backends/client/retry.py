@@ -1,4 +1,4 @@
-"""Retries a request about objects until it is answered; decides how often, after which failures and pauses.
+"""Retries lookups and writes (listings, HEADs, uploads): decides how often, and how long to wait.
 
 Guarantees: retries end after the last attempt, or earlier if the time (`AnswerTimes`) is over. Pauses grow and have
 jitter, so that many clients do not retry at the same moment; the pause that a server demands, and whether an answer

@@ -1,7 +1,8 @@
 """Finds the bytes that hold a part of a tensor, and cuts the part out of them.
 
 A part of whole rows is one range of bytes. The elements of any other part lie in separate runs: one range that holds
-all runs is read, and the part is copied out of it. Reading each run would take thousands of requests.
+all runs is read, and the part is copied out of it, because reading each run would take thousands of requests. Only
+long runs that lie far apart are read alone (`streamer.core.checkpoint.destinations`).
 """
 
 from __future__ import annotations

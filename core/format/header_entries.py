@@ -53,7 +53,7 @@ class TensorEntry(NamedTuple):
 
 
 # The fields of a TensorEntry, in the same order. Python's garbage collector scans a plain tuple of text and numbers
-# only once, but a million objects of another class again and again, which would take longer than reading them.
+# once, and objects of other classes again and again: for a million tensors, that takes longer than reading them.
 Row: TypeAlias = tuple[str, str, tuple[int, ...], int, int]
 
 _make_entry = partial(tuple.__new__, TensorEntry)  # TensorEntry(...) without its constructor's Python frame

@@ -51,14 +51,14 @@ def _version_of(each: SourceObject) -> str:
 
 
 LEAST_BYTES = 64 * MIB  # of a load that shares by itself: to meet takes some milliseconds
-# Smallest shared memory of a load that does not fit into it. In less, blocks are so few and so small that processes are
-# faster alone; and what a slow process misses, it reads in small requests.
+# Least shared memory worth using if the load is larger than it. In less, blocks are so few and so small that processes
+# are faster alone; and what a slow process misses, it reads in small requests.
 LEAST_MEMORY_BYTES = 64 * MIB
 _log = OwnLogger()
 
 
 def node_share(catalog: Catalog, wanted: Sequence[ShardTensor], plan: ReadPlan, settings: Settings) -> NodeShare | None:
-    """Begin to share a load, if its options or the launcher of this process say so, and something can be shared."""
+    """Begin to share a load, if its options allow it and something can be shared."""
     if settings.share == "off" or not plan.span_bytes or not sys.platform.startswith("linux"):
         return None
     if settings.share is None and plan.span_bytes < LEAST_BYTES:

@@ -1,4 +1,4 @@
-"""Removes every secret from a URL before it is shown; no other module does this.
+"""Removes every secret from a URL before it is shown; `streamer.core.secrets.texts` does so for texts of servers.
 
 Only parts on an allow-list are kept: scheme, host, port, path, and the query keys of `KEPT_QUERY_KEYS`. User names,
 passwords, signatures, tokens and fragments are dropped, in every part of a chained URL (``a::b``). If a URL is too

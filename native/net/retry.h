@@ -1,5 +1,5 @@
-// Decides which failures are worth another attempt, and for reads how often, and when. Pure. Other
-// requests about objects, writes among them, are retried by backends/client/retry.py.
+// Decides which failures are worth another attempt, and for reads how often, and when. Pure.
+// Lookups and writes are retried by backends/client/retry.py.
 #pragma once
 
 #include <string>
@@ -26,8 +26,8 @@ bool asks_for_another_attempt(int http_status, std::string storage_code);
 // 500).
 bool may_be_of_one_object(const ReadError& error);
 
-// The n-th pause is random between 0 and first * 2^n. This is full jitter, a formula of the AWS
-// architecture blog.
+// A pause after n others is random between 0 and first * 2^n. This is full jitter, a formula of the
+// AWS architecture blog.
 struct Pauses {
   double first_s;
   double longest_s;

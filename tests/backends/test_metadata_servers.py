@@ -78,7 +78,7 @@ def test_addresses_of_metadata_servers_are_recognised(url: str) -> None:
         "http://169.254/",
     ],
 )
-def test_other_addresses_are_not(url: str) -> None:
+def test_other_addresses_are_no_metadata_servers(url: str) -> None:
     assert not is_metadata_url(url)
 
 

@@ -9,7 +9,6 @@ from hashlib import md5
 from typing import Any
 
 import botocore.session
-import fsspec
 import pytest
 import torch
 from each_row import each_row
@@ -186,18 +185,3 @@ def assert_refused(kind: str, options: dict[str, Any], name: str) -> None:
         with pytest.raises(streamer.OptionError, match=name):
             streamer.load(uri, **how, progress=False)
         assert storage.log == []
-
-
-@each_row("kind", ["s3", "gcs", "azure"])
-@each_row("name", ["ACL", "content_type", "fixed_key_metadata", "kms_key_name", "metadata"])
-def test_an_argument_of_one_file_without_an_effect_is_refused(kind: str, name: str) -> None:
-    with writable(kind) as storage:
-        fs = fsspec.filesystem("streamer", target_protocol=storage.scheme, target_options=storage.options())
-        for write in (
-            lambda: fs.open("bkt/x", "wb", **{name: "x"}),
-            lambda: fs.pipe_file("bkt/x", b"x", **{name: "x"}),
-            lambda: fs.put_file(__file__, "bkt/x", **{name: "x"}),
-        ):
-            with pytest.raises(streamer.OptionError, match=name):
-                write()
-        assert not any(sent.method in ("POST", "PUT") for sent in storage.log)

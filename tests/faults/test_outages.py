@@ -64,7 +64,7 @@ def met_by(outage: str, storage: Storage, lasts_s: float | None, at_bytes: int =
         ("nfs_with_grace", "killed", 0.1),
     ],
 )
-def test_a_load_outlasts(
+def test_a_load_outlasts_an_outage(
     kind: str,
     outage: str,
     lasts_s: float,

@@ -384,7 +384,7 @@ def test_only_what_is_kept_is_read(folder, loader, read, direct):
     assert (loads.checkpoint.read_bytes, loads.checkpoint.direct_bytes) == (read, direct)
 
 
-def test_all_is_one_read(folder, monkeypatch):
+def test_small_tensors_are_one_read_and_all_others_another(folder, monkeypatch):
     reads = []
     original = planned_reads.WholeRead
     monkeypatch.setattr(planned_reads, "WholeRead", lambda *a, **n: reads.append(original(*a, **n)) or reads[-1])

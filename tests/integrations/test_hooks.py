@@ -79,7 +79,7 @@ def test_a_rejected_hook_is_not_used_again(host, caplog):
     assert len(caplog.messages) == 1
 
 
-def test_the_switch_turns_all_off(host, caplog, monkeypatch):
+def test_disabled_patches_turn_all_hooks_off(host, caplog, monkeypatch):
     monkeypatch.setenv("STREAMER_DISABLE_PATCHES", "1")
     with caplog.at_level(logging.INFO, "streamer"):
         assert not hook().fits()

@@ -1,7 +1,7 @@
 """The private names of other libraries that this package uses are in the installed versions, and mean what they meant.
 
 Where a test fails, a library has renamed something: find the new name, or better a public one, for the one file that
-has the old name (``backends/private_names/``, ``core/tensors/torch_private_names.py``).
+has the old name (``tests/fences.py`` lists these files).
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def test_private_names_of_botocore() -> None:
     asyncio.run(use())
 
 
-def test_of_s3fs() -> None:
+def test_the_private_names_of_s3fs() -> None:
     fs = S3FileSystem(key="AKID", secret="secret", skip_instance_cache=True)
     session = AioSession()
     of_s3fs.give_session(fs, session)

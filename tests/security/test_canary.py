@@ -72,7 +72,7 @@ S3_SECRETS = {"key": "AKIDEXAMPLE", "secret": CANARY, "token": CANARY}
 
 
 @pytest.mark.parametrize("fault", [name for name, fault in FAULTS.items() if fault.ends and not fault.is_silent])
-def test_through_every_fault_of_a_signed_load(tmp_path, caplog, fault):
+def test_every_fault_of_a_signed_load_shows_no_secret(tmp_path, caplog, fault):
     save_file({"weight": torch.arange(60_000.0)}, tmp_path / "a.safetensors")
     with FaultServer(tmp_path, lambda asked: FAULTS[fault] if asked.number > 0 else None) as server:
         options = {**server.storage_options(), **S3_SECRETS}

@@ -43,7 +43,7 @@ def test_printable_text_is_one_line_of_letters(text: str) -> None:
     assert printable(text) == text or not text.isprintable()
 
 
-@each_row("name", errors.__all__)
+@each_row("name", [name for name in streamer.__all__ if name.endswith("Error")])
 def test_every_error_shows_foreign_text_as_letters(name):
     cls = getattr(errors, name)
     error = cls(EVIL, uri=f"s3://bucket/{EVIL}", hint=EVIL)

@@ -250,6 +250,6 @@ def test_an_sglang_that_asks_for_no_weights_is_an_error(monkeypatch):
         loader.load_model(model_config=None, device_config=None)
 
 
-def test_the_switch(monkeypatch, caplog):
+def test_disabled_patches_turn_the_hooks_off(monkeypatch, caplog):
     monkeypatch.setenv("STREAMER_DISABLE_PATCHES", "1")
     assert hooks_of(monkeypatch, caplog) == ([], [])

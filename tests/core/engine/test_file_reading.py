@@ -44,7 +44,7 @@ def test_a_machine_of_many_processors_is_not_filled_with_threads(chosen, monkeyp
     assert chosen("/0.0", blocks=10_000).threads == MOST_WARM_FILE_THREADS
 
 
-def test_what_is_not_is_read_past_it_by_many(chosen):
+def test_cold_files_are_read_directly_by_many_threads(chosen):
     assert chosen("/0.0", "/0.00") == tuning.FileReading(COLD_FILE_THREADS, frozenset({"/0.0", "/0.00"}))
 
 

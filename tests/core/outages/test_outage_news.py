@@ -135,10 +135,10 @@ STAYING = [
 
 
 @each_row("error", PASSING)
-def test_what_may_pass(error):
+def test_failures_that_may_pass_are_transient(error):
     assert is_transient(error)
 
 
 @each_row("error", STAYING)
-def test_what_will_not(error):
+def test_failures_that_stay_are_not_transient(error):
     assert not is_transient(error)

@@ -262,7 +262,7 @@ def test_weights_for_several_devices_come_from_one_plan(url, folder, s3, streams
     assert_one_plan_read_all(streams, url, s3)
 
 
-def test_the_switch_turns_it_off(monkeypatch, caplog, folder, streams):
+def test_disabled_patches_turn_the_hook_off(monkeypatch, caplog, folder, streams):
     monkeypatch.setenv("STREAMER_DISABLE_PATCHES", "1")
     ours, theirs = full(), full()
     streamer.accelerate.load_checkpoint_in_model(ours, str(folder))

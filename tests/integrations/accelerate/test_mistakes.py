@@ -34,7 +34,7 @@ def load(uri, **how):
     streamer.accelerate.load_checkpoint_in_model(torch.nn.Linear(4, 3), uri, **how)
 
 
-def test_no_folder(tmp_path):
+def test_a_missing_folder_is_named(tmp_path):
     with pytest.raises(streamer.ObjectNotFoundError):
         load(tmp_path / "none")
 

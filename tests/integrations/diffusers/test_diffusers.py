@@ -270,7 +270,7 @@ def test_code_is_pulled_only_with_trust_remote_code(folder, tmp_path):
         assert names == ({"pipeline.py", "code.py"} if takes_code else set())
 
 
-def test_the_switch_turns_it_off(monkeypatch, folder, streams):
+def test_disabled_patches_turn_the_hook_off(monkeypatch, folder, streams):
     monkeypatch.setenv("STREAMER_DISABLE_PATCHES", "1")
     ours = load(AutoencoderKL, folder, subfolder="vae")
     theirs = AutoencoderKL.from_pretrained(folder, subfolder="vae")

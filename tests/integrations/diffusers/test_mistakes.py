@@ -51,7 +51,7 @@ def rewrite_index(folder, **components):
 
 
 @pytest.mark.parametrize("cls", [DiffusionPipeline, UNet2DConditionModel, DDIMScheduler])
-def test_no_folder(tmp_path, cls):
+def test_a_missing_folder_is_named(tmp_path, cls):
     with pytest.raises(streamer.ObjectNotFoundError, match="there is no such folder, or it is empty"):
         load(tmp_path / "none", cls)
 

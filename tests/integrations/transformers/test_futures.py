@@ -103,7 +103,7 @@ def test_every_kind_of_model_from_s3_equals_the_folder_s(models, url, s3_server,
     assert [path.name for path in tmp_path.iterdir()] == ["future"]  # what was written is removed
 
 
-def test_the_switch_turns_hooks_off_and_no_url(models, url, s3_server, monkeypatch, caplog):
+def test_disabled_patches_turn_hooks_off_and_no_url(models, url, s3_server, monkeypatch, caplog):
     monkeypatch.setenv("STREAMER_DISABLE_PATCHES", "1")
     with caplog.at_level(logging.INFO, "streamer"):
         for _ in range(2):

@@ -65,7 +65,7 @@ def test_a_folder_without_a_configuration(folder):
 
 
 @pytest.mark.parametrize("cls", [AutoModelForCausalLM, AutoTokenizer])
-def test_no_folder(tmp_path, cls):
+def test_a_missing_folder_is_named(tmp_path, cls):
     with pytest.raises(streamer.ObjectNotFoundError, match="there is no such folder, or it is empty"):
         load(tmp_path / "none", cls)
 
