@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import torch
+from safetensors.torch import save_file
 from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
@@ -25,6 +27,14 @@ SIZES = {
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "vocab_size": 256,
+}
+
+ADAPTER: dict[str, object] = {
+    "peft_type": "LORA",
+    "base_model_name_or_path": "tiny/llama",
+    "r": 4,
+    "lora_alpha": 8,
+    "target_modules": ["q_proj", "v_proj"],
 }
 
 
@@ -61,3 +71,18 @@ def save_models(path: Path) -> dict[str, Path]:
             torch.nn.init.normal_(tensor)
         model.save_pretrained(path / name, max_shard_size="700KB")
     return {name: path / name for name in models}
+
+
+def save_adapter(path: Path) -> Path:
+    """Save a LoRA of rank 4 for the first layers of the Llama, as PEFT does."""
+    torch.manual_seed(1)
+    width = SIZES["hidden_size"]
+    tensors = {}
+    for name in ("q_proj", "v_proj"):
+        rows = width if name == "q_proj" else width // 2
+        start = f"base_model.model.model.layers.0.self_attn.{name}"
+        tensors |= {f"{start}.lora_A.weight": torch.randn(4, width), f"{start}.lora_B.weight": torch.randn(rows, 4)}
+    path.mkdir()
+    save_file(tensors, path / "adapter_model.safetensors")
+    (path / "adapter_config.json").write_text(json.dumps(ADAPTER))
+    return path

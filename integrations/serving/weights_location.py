@@ -1,25 +1,33 @@
-"""Resolves the name of a model to a URL, a folder on a disk or a repository of the Hub, and pulls its small files."""
+"""Resolves the name of a model to a URL, a folder on a disk or a repository of the Hub; pulls small files and LoRAs."""
 
 from __future__ import annotations
 
+import json
 import logging
 import os
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any
 
 from streamer._checkpoint_headers import open_checkpoint
 from streamer._pull.pull import pull
 from streamer._pull.record import Wanted
 from streamer.core.checkpoint.file_bytes import folder_files
-from streamer.core.errors import StreamerError, UsageError
+from streamer.core.errors import FormatError, ObjectNotFoundError, StreamerError, UsageError
 from streamer.core.options.options import Options
 from streamer.core.options.settings import resolve
 from streamer.core.request.request import Request
+from streamer.core.secrets.environment import variable
 from streamer.core.secrets.redact import redact
 from streamer.integrations.library_calls import Location
 from streamer.integrations.small_files import LARGEST_BYTES, left_behind
+
+_ADAPTER = "adapter_config.json"
+_OF_ADAPTER = (_ADAPTER, "adapter_model*.safetensors", "adapter_model*.bin", "new_embeddings.*", "added_tokens.json")
+_INSIDE = re.compile(r"(?!\.)[\w.-]+(/(?!\.)[\w.-]+)*")  # a client chooses it: no .., escape, query or other URL
 
 
 def is_url(name: Any) -> bool:
@@ -79,3 +87,36 @@ def pull_small_files(url: str, folder: str, log: logging.Logger, *, takes_code: 
     wanted = Wanted(exclude=left_behind(takes_code=takes_code), largest_bytes=LARGEST_BYTES)
     report = pull(url, folder, wanted, progress=False, on_wait=log.info)
     log.info("Pulled %d files of %s into %s", report.files, report.uri, folder)
+
+
+def adapter_url(name: str) -> str | None:
+    """Return the URL of a LoRA adapter that a client names; None if the name is not one of ours.
+
+    With ``STREAMER_LORA_URL``, only adapters below it have names: their URLs, or what follows it in them.
+    """
+    above = variable("STREAMER_LORA_URL")
+    if above is None:
+        return name if is_url(name) else None
+    inside = name.removeprefix(above.rstrip("/") + "/")
+    return Location(uri=above).inside(inside).uri if _INSIDE.fullmatch(inside) else None
+
+
+def pull_adapter(url: str, folder: str, log: logging.Logger) -> None:
+    """Pull a LoRA adapter into a folder, once per node, and check that it is one."""
+    hint = f"Name a folder in which PEFT's save_pretrained wrote a LoRA: {_ADAPTER} beside adapter_model.safetensors"
+    wanted = Wanted(include=_OF_ADAPTER, exclude=("*/*",))
+    try:
+        report = pull(url, folder, wanted, progress=False, on_wait=log.info)
+    except ObjectNotFoundError as error:
+        error.hint = hint
+        raise
+    try:
+        config = json.loads(Path(folder, _ADAPTER).read_bytes())
+        base, rank = config["base_model_name_or_path"], config["r"]
+    except (FileNotFoundError, ValueError, KeyError, TypeError) as error:
+        raise FormatError(f"this is no LoRA adapter: {error!r}", uri=report.uri, hint=hint) from error
+    has_weights = any(name.startswith("adapter_model") for name in os.listdir(folder))
+    if not (base and isinstance(base, str) and isinstance(rank, int) and rank > 0 and has_weights):
+        reason = f"base model {base!r}, rank {rank!r}, {'with' if has_weights else 'without'} weights"
+        raise FormatError(f"this is no LoRA adapter: {reason}", uri=report.uri, hint=hint)
+    log.info("Pulled a LoRA adapter of rank %d for %s from %s into %s", rank, base, report.uri, folder)

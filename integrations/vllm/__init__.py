@@ -17,7 +17,7 @@ __all__ = ["register"]
 
 @cache  # vLLM may call it several times
 def register() -> None:
-    """Register the load formats ``streamer`` and ``streamer_sharded``, and make vLLM accept every URL.
+    """Register the load formats ``streamer`` and ``streamer_sharded``, and make vLLM accept every URL, also of a LoRA.
 
     With ``STREAMER_TAKE_OVER_RUNAI=1``, also register ``runai_streamer`` and ``runai_streamer_sharded``.
     If a name in this version of vLLM does not fit, a line in the log names it, and a load format that needs it raises
@@ -34,6 +34,10 @@ def register() -> None:
         from streamer.integrations.vllm.configuration import wrap  # noqa: PLC0415 (it imports vLLM)
 
         wrap()
+        if all_fit(hooks.ADAPTERS):
+            from streamer.integrations.vllm import adapters  # noqa: PLC0415 (it imports vLLM)
+
+            adapters.register()
 
 
 def _register(name: str, prefix: str) -> None:

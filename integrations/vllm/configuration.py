@@ -105,7 +105,11 @@ def _untying(theirs: Callable[..., None], config: Any) -> None:
 def pulled(url: str, *, takes_code: bool) -> str:
     """Pull the small files of a model, once per node; return their folder."""
     forward_log()
-    name = hashlib.sha256(redact(url).encode()).hexdigest()[:16]
-    folder = os.path.join(get_cache_dir(), "streamer", name)
+    folder = cache_folder(url, "streamer")
     pull_small_files(url, folder, _log, takes_code=takes_code)
     return folder
+
+
+def cache_folder(url: str, kind: str) -> str:
+    """Return the folder for the files of a URL in vLLM's cache."""
+    return os.path.join(get_cache_dir(), kind, hashlib.sha256(redact(url).encode()).hexdigest()[:16])

@@ -56,6 +56,14 @@ CONFIGURATION = (
     Hook("vllm.config.vllm", "VllmConfig.try_verify_and_update_config", _NO_URL, positional=1),
 )
 
+# Names that are needed so that a URL can name a LoRA adapter.
+_NO_ADAPTER = "a URL cannot name a LoRA adapter. Use: python -m streamer pull URI DIR, then --lora-modules NAME=DIR"
+ADAPTERS = (
+    Hook("vllm.lora.request", "LoRARequest", _NO_ADAPTER, keywords=("lora_name", "lora_int_id", "lora_path")),
+    Hook("vllm.lora.resolver", "LoRAResolver.resolve_lora", _NO_ADAPTER, positional=3),
+    Hook("vllm.lora.resolver", "LoRAResolverRegistry.get_supported_resolvers", _NO_ADAPTER),
+    Hook("vllm.lora.resolver", "LoRAResolverRegistry.register_resolver", _NO_ADAPTER, positional=2),
+)
 
 LOGGER = "vllm.streamer"
 

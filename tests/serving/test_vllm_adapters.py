@@ -1,0 +1,141 @@
+"""A LoRA adapter named by a URL, in the real vLLM: its resolvers, its register of models, its reader of adapters."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import threading
+from http import HTTPStatus
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import safetensors.torch
+
+pytest.importorskip("vllm", reason="vLLM is installed by make test-serving alone")
+
+from each_row import each_row
+from hypothesis import given
+from hypothesis import strategies as st
+from tiny_models import ADAPTER, save_adapter
+from vllm.entrypoints.openai.models.serving import OpenAIServingModels
+from vllm.entrypoints.serve.engine.protocol import ErrorResponse
+from vllm.lora.lora_model import LoRAModel
+from vllm.lora.peft_helper import PEFTHelper
+from vllm.lora.resolver import LoRAResolverRegistry
+
+import streamer
+from streamer.integrations.serving import weights_location
+from streamer.integrations.vllm import configuration
+
+pytestmark = [pytest.mark.server, pytest.mark.filterwarnings("ignore")]
+
+
+@pytest.fixture(scope="module")
+def adapter(tmp_path_factory):
+    return save_adapter(tmp_path_factory.mktemp("lora") / "adapter")
+
+
+@pytest.fixture(scope="module")
+def adapter_url(adapter, s3_server):
+    return s3_server.upload_folder(adapter, "private", "loras/tiny")
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path, monkeypatch):
+    monkeypatch.setattr(configuration, "get_cache_dir", lambda: str(tmp_path / "cache"))
+
+
+def resolved(name):
+    """Return what our resolver, out of vLLM's registry, says to a name."""
+    return asyncio.run(LoRAResolverRegistry.get_resolver("streamer").resolve_lora("any", name))
+
+
+def models_of(added):
+    """Return vLLM's own register of models, whose engine is not started."""
+
+    async def add_lora(request):
+        added.append(request)
+
+    client = SimpleNamespace(model_config=None, renderer=None, input_processor=None, add_lora=add_lora)
+    client.model_config = SimpleNamespace(model="base", max_model_len=64)
+    return OpenAIServingModels(client, [SimpleNamespace(name="base", model_path="base")])
+
+
+def test_a_request_for_a_url_loads_the_adapter_into_vllm(adapter, adapter_url):
+    added = []
+    models = models_of(added)
+    request = asyncio.run(models.resolve_lora(adapter_url))
+    assert (request.lora_name, added) == (adapter_url, [request])
+    modules = {"q_proj", "v_proj"}
+    peft = PEFTHelper.from_local_dir(request.lora_path, max_position_embeddings=64)
+    taken = LoRAModel.from_local_checkpoint(request.lora_path, modules, peft, lora_model_id=1, device="cpu")
+    saved = safetensors.torch.load_file(adapter / "adapter_model.safetensors")
+    assert len(taken.loras) == 2
+    for name, each in taken.loras.items():
+        assert each.lora_a.equal(saved[f"base_model.model.{name}.lora_A.weight"].to(each.lora_a.dtype))
+
+
+def test_a_name_is_a_folder_below_the_variable(adapter_url, monkeypatch):
+    by_url = resolved(adapter_url)
+    monkeypatch.setenv("STREAMER_LORA_URL", adapter_url.rpartition("/")[0] + "/")
+    by_name = resolved("tiny")
+    assert (by_name.lora_name, by_name.lora_path) == ("tiny", by_url.lora_path)
+    assert by_name.lora_int_id == resolved("tiny").lora_int_id != by_url.lora_int_id
+    assert resolved(adapter_url).lora_path == by_url.lora_path
+
+
+@each_row("name", ["../secret", "a/../../b", ".", "s3://other/lora", "a?b", "a%2f..", "", "file:///etc"])
+def test_with_the_variable_a_client_names_nothing_else(name, monkeypatch):
+    monkeypatch.setenv("STREAMER_LORA_URL", "s3://private/loras")
+    assert resolved(name) is None
+
+
+@given(st.text("ab.-_/%?#@:\\\n ~", max_size=12))
+def test_any_name_stays_below_the_variable(name):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("STREAMER_LORA_URL", "s3://private/loras")
+        url = weights_location.adapter_url(name)
+    is_plain = all(re.fullmatch(r"[ab_-][ab._-]*", part) for part in name.split("/"))
+    assert url == (f"s3://private/loras/{name}" if is_plain else None)
+
+
+def test_unknown_names_are_left_to_other_resolvers(adapter_url):
+    assert resolved("tiny") is None
+    answer = asyncio.run(models_of([]).resolve_lora(f"{adapter_url}/nothing"))
+    assert isinstance(answer, ErrorResponse)
+    assert answer.error.code == HTTPStatus.NOT_FOUND
+
+
+@each_row(
+    "change",
+    [{"r": 0}, {"r": "4"}, {"base_model_name_or_path": None}, {"r": None}],
+)
+def test_what_is_no_adapter_is_an_error_that_says_what_to_name(change, adapter, tmp_path, s3_server):
+    folder = save_adapter(tmp_path / "adapter")
+    (folder / "adapter_config.json").write_text(json.dumps(ADAPTER | change))
+    url = s3_server.upload_folder(folder, "private", f"loras/{tmp_path.name}")
+    with pytest.raises(streamer.FormatError, match=rf"{re.escape(url)}.*is no LoRA adapter.*save_pretrained"):
+        resolved(url)
+
+
+def test_an_adapter_without_weights_is_an_error(tmp_path, s3_server):
+    folder = save_adapter(tmp_path / "adapter")
+    (folder / "adapter_model.safetensors").unlink()
+    with pytest.raises(streamer.FormatError, match="without weights"):
+        resolved(s3_server.upload_folder(folder, "private", "loras/empty"))
+
+
+def test_a_node_pulls_an_adapter_once(adapter, s3_server):
+    url = s3_server.upload_folder(adapter, "private", "loras/once")
+    requests = []
+    threads = [threading.Thread(target=lambda: requests.append(resolved(url))) for _ in range(3)]
+    [each.start() for each in threads]
+    [each.join() for each in threads]
+    assert len({each.lora_path for each in requests}) == 1
+    assert len(requests) == 3
+    assert {each.name for each in Path(requests[0].lora_path).iterdir() if not each.name.startswith(".")} == {
+        "adapter_config.json",
+        "adapter_model.safetensors",
+    }
