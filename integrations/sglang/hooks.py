@@ -15,13 +15,13 @@ from typing import Any
 from sglang.srt.arg_groups.choices import LOAD_FORMAT_CHOICES, add_load_format_choices
 from sglang.srt.arg_groups.overrides import declare_resolution, resolving_view
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
-from sglang.srt.utils.runai_utils import SUPPORTED_SCHEMES
+from sglang.srt.utils.runai_utils import SUPPORTED_SCHEMES, ObjectStorageModel
 
 from streamer.compat.hooks import Hook
 from streamer.core.log import OwnLogger
 from streamer.core.secrets.redact import redact
-from streamer.integrations.serving.engine_hooks import first_misfit, refusal, without_url
-from streamer.integrations.serving.weights_location import is_url, pull_small_files
+from streamer.integrations.serving.engine_hooks import changed, first_misfit, refusal, without_url
+from streamer.integrations.serving.weights_location import is_url, pull_adapter, pull_small_files
 
 COMMAND = "sglang serve --model-path"
 
@@ -58,6 +58,12 @@ LOADER = (
     Hook(f"{_SRT}.utils.model_file_verifier", "verify", _INSTEAD, keywords=("model_path", "checksums_source")),
 )
 
+ADAPTER = Hook(
+    f"{_SRT}.lora.lora_config",
+    "LoRAConfig",
+    "a URL cannot name a LoRA adapter. Use: python -m streamer pull URI DIR, and DIR as lora_path",
+    positional=1,
+)
 
 FORMAT = "streamer"
 
@@ -71,13 +77,16 @@ def register_hooks() -> None:
     """Register the hooks; SGLang applies them afterwards, also in modules that have imported the wrapped names."""
     if FORMAT not in LOAD_FORMAT_CHOICES:
         add_load_format_choices([FORMAT])
-    hooks = {
+    hooks: dict[str, Callable[..., Any]] = {
         "sglang.srt.utils.runai_utils.is_runai_obj_uri": _is_pulled,
         "sglang.srt.utils.runai_utils.ObjectStorageModel.download_and_get_path": _pulled,
         "sglang.srt.arg_groups.model_path_hook.handle_load_format": _choose_format,
         "sglang.srt.configs.load_config.LoadConfig._verify_load_format": _verify_format,
         "sglang.srt.model_loader.loader.get_model_loader": _loader,
+        "sglang.srt.model_loader.loader.DefaultModelLoader.__init__": _own_loader,
     }
+    if ADAPTER.fits():
+        hooks[f"{ADAPTER.label}.__init__"] = _adapter
     for name, hook in hooks.items():
         HookRegistry.register(name, hook, HookType.AROUND)
 
@@ -92,6 +101,21 @@ def _pulled(theirs: Callable[..., str], owner: Any, url: str) -> str:  # noqa: A
     # SGLang does not pass here whether the user trusts the code; it checks this before it runs any.
     pull_small_files(url, folder, _log, takes_code=True)
     return folder
+
+
+def _adapter(theirs: Callable[..., None], config: Any, path: Any = None, *others: Any, **named: Any) -> None:
+    """Pull an adapter, once per node, when a process of SGLang opens it."""
+    if is_url(path):
+        url, path = path, f"{ObjectStorageModel.get_path(path)}_adapter"
+        pull_adapter(url, path, _log)
+    theirs(config, path, *others, **named)
+
+
+def _own_loader(theirs: Callable[..., None], loader: Any, load_config: Any) -> None:
+    """Let SGLang read a LoRA with its own loader, to which it passes the load format of the model."""
+    if load_config.load_format == FORMAT and type(loader).__name__ == "DefaultModelLoader":
+        load_config = changed(load_config, load_format="auto", model_loader_extra_config={})
+    theirs(loader, load_config)
 
 
 def _choose_format(theirs: Callable[..., None], server_args: Any) -> None:

@@ -1,0 +1,76 @@
+"""``/load_lora_adapter`` with a URL, in the real SGLang on a CPU: the classes by which its manager opens an adapter."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+import pytest
+import safetensors.torch
+import torch
+
+if find_spec("sglang") is None:
+    pytest.skip("SGLang is installed by make test-serving alone", allow_module_level=True)
+
+from sglang.srt.lora.lora_config import LoRAConfig
+from sglang.srt.lora.lora_manager import LoRAManager
+from sglang.srt.lora.lora_registry import LoRARef
+from sglang_engine import load_config, started
+from tiny_models import save_adapter
+from transformers import LlamaConfig
+
+import streamer
+
+pytestmark = [pytest.mark.server, pytest.mark.filterwarnings("ignore")]
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("SGLANG_CACHE_DIR", str(tmp_path / "cache"))
+
+
+def manager_of(folder, url):
+    """Return SGLang's manager of adapters, of a server whose model is read by this package."""
+    args, _ = started(url, "--model-loader-extra-config", '{"storage_options": {}}')
+    manager = LoRAManager.__new__(LoRAManager)
+    manager.__dict__.update(
+        device=torch.device("cpu"),
+        load_config=load_config(args),
+        base_hf_config=LlamaConfig.from_pretrained(folder),
+        base_model=torch.nn.Module(),
+        lora_backend=None,
+        speculative_algorithm=None,
+        attn_dp_enabled=False,
+        configs={},
+        loras={},
+        lora_refs={},
+        num_pinned_loras=0,
+    )
+    return manager
+
+
+@pytest.mark.parametrize("is_local", [False, True])
+def test_the_manager_loads_an_adapter_with_our_load_format_regression(folder, url, tmp_path, s3_server, is_local):
+    adapter = save_adapter(tmp_path / "adapter")
+    manager = manager_of(folder, url)
+    path = str(adapter) if is_local else s3_server.upload_folder(adapter, "private", "loras/sglang")
+    reference = LoRARef(lora_name="tiny", lora_path=path, pinned=False)
+    result = manager.load_lora_adapter(reference)
+    assert (result.success, result.error_message) == (True, "")
+    assert result.loaded_adapters == {"tiny": reference.lora_path}
+    saved = safetensors.torch.load_file(adapter / "adapter_model.safetensors")
+    found = manager.loras[reference.lora_id].layers[0].weights
+    q_a = found["base_model.model.model.layers.0.self_attn.qkv_proj.lora_A.weight"]
+    assert q_a[:4].equal(saved["base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight"])
+
+
+def test_an_error_says_what_to_name(folder, url):
+    result = manager_of(folder, url).load_lora_adapter(LoRARef(lora_name="base", lora_path=url))
+    assert not result.success
+    assert "save_pretrained" in result.error_message
+
+
+def test_a_local_folder_stays_where_it_is(tmp_path):
+    adapter = save_adapter(tmp_path / "adapter")
+    assert LoRAConfig(str(adapter)).path == str(adapter)
+    with pytest.raises(streamer.StorageError):
+        LoRAConfig("s3://private/loras/nothing")
