@@ -21,7 +21,7 @@ from streamer.backends.client.proxy import environment_proxy
 from streamer.core.errors import StreamerError
 from streamer.core.outages.counters import note_bytes
 from streamer.core.store.certificates import default_ca_file, trust_in
-from streamer.core.store.sources import HttpSource
+from streamer.core.store.sources import HttpSource, header_lines
 
 PIECE_BYTES = 1 << 18
 ERROR_BODY_BYTES = 8 << 10  # an <Error> document is a few hundred bytes
@@ -161,7 +161,7 @@ def send(
     exchange = _native.Exchange(
         _native.HttpTarget(
             url=source.url,
-            headers=[f"{name}: {value}" for name, value in {**_kind_of(source, method), **source.headers}.items()],
+            headers=header_lines({**_kind_of(source, method), **source.headers}),
             ca_file=source.ca_file or default_ca_file(),
             proxy=source.proxy or "",
             expires_at_s=0.0,

@@ -116,9 +116,12 @@ class Signer(NamedTuple):
     def _signature(self, stamp: str, method: str, url: str, headers: Mapping[str, str], payload: str) -> str:
         parts, keys = urlsplit(url), self.keys
         signed = {"Host": host_of(url).get("Host", parts.netloc), **headers}
-        lines = sorted(f"{name.lower()}:{' '.join(value.split())}\n" for name, value in signed.items())
-        query = "&".join(sorted(each if "=" in each else f"{each}=" for each in parts.query.split("&") if each))
-        request = "\n".join((method, parts.path or "/", query, "".join(lines), _names(signed), payload))
+        # Sorted by name: of whole lines, "a-b:" would come before "a:", and "a-b=" before "a=".
+        lines = sorted((name.lower(), " ".join(value.split())) for name, value in signed.items())
+        pairs = sorted(each.partition("=")[::2] for each in parts.query.split("&") if each)
+        query = "&".join(f"{name}={value}" for name, value in pairs)
+        headed = "".join(f"{name}:{value}\n" for name, value in lines)
+        request = "\n".join((method, parts.path or "/", query, headed, _names(signed), payload))
         scope = self._scope(stamp)
         text = "\n".join((_ALGORITHM, stamp, scope, hashlib.sha256(request.encode()).hexdigest()))
         key = f"AWS4{keys.secret_key if keys else ''}".encode()

@@ -26,7 +26,15 @@ from streamer.core.errors import ConnectError, CredentialsError, StreamerError
 from streamer.core.options.machine import sharers
 from streamer.core.options.settings import Settings
 from streamer.core.quoting import printable
-from streamer.core.store.sources import AnswerChecksum, FileSource, HttpSource, NfsSource, PythonSource, Source
+from streamer.core.store.sources import (
+    AnswerChecksum,
+    FileSource,
+    HttpSource,
+    NfsSource,
+    PythonSource,
+    Source,
+    header_lines,
+)
 
 if TYPE_CHECKING:
     from streamer import _native
@@ -148,7 +156,7 @@ def http_target(source: HttpSource) -> _native.HttpTarget:
     renew_at_s = now_s + (expires_at_s - now_s) * RENEW_AFTER if expires_at_s and source.refresh else 0.0
     return _native.HttpTarget(
         url=source.url,
-        headers=[f"{name}: {value}" for name, value in source.headers.items()],
+        headers=header_lines(source.headers),
         ca_file=source.ca_file or default_ca_file(),
         proxy=source.proxy or "",
         expires_at_s=expires_at_s,

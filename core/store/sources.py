@@ -159,6 +159,11 @@ class HttpSource:
                 raise ValueError(f"{quoted(name)} of an HttpSource holds a CR, LF or NUL, which would end it there")
 
 
+def header_lines(headers: Mapping[str, str]) -> list[str]:
+    """Return headers as libcurl takes them: it would leave out a name with a colon and nothing behind it."""
+    return [f"{name}: {value}" if value else f"{name};" for name, value in headers.items()]
+
+
 @dataclass(frozen=True)
 class NfsSource:
     """A file of an NFS server, read by the native NFS client without a mount.

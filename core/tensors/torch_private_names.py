@@ -77,6 +77,12 @@ def without_dispatch_modes(torch: Any) -> AbstractContextManager[object]:
     return context
 
 
+def outside_torch_functions(torch: Any) -> AbstractContextManager[object]:
+    """Return a context in which no mode and no class sees the calls of torch's functions in this thread."""
+    context: AbstractContextManager[object] = torch._C.DisableTorchFunction()
+    return context
+
+
 def without_torch_function(torch: Any) -> Any:
     """Return the ``__torch_function__`` of a class whose operations all go to its ``__torch_dispatch__``."""
     return torch._C._disabled_torch_function_impl

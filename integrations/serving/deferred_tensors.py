@@ -140,6 +140,11 @@ class Deferred(torch.Tensor):
             self.late_value = self.read_original(why)
         return self.late_value
 
+    def given_away(self, why: str) -> torch.Tensor:
+        """Return the elements in the memory that this tensor and its views have from now on."""
+        self.late_memory.change(why)
+        return self.read_now(why)
+
     def read_original(self, why: str) -> torch.Tensor:
         """Read the elements as they are stored, in the layout of this tensor."""
         with torch_private_names.without_dispatch_modes(torch), normal_tensors(), torch.no_grad():

@@ -3,8 +3,8 @@
 Guarantees: an operation in the recorder's thread that reads or writes a region that waits for its bytes fills it first.
 Regions that are written twice are filled in the order of the writes. If the load fails, what was recorded is dropped.
 
-Not seen are calls that take a parameter's memory without an operation of torch (``numpy``, ``data_ptr``): call
-`Recorder.fill` before such code.
+Calls that take a parameter's memory without an operation (``numpy``, ``data_ptr``, ``torch.save``) fill it first, too.
+Not seen is code that has taken the address before, and other threads that do so: call `Recorder.fill` before them.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from functools import wraps
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from streamer.core.log import OwnLogger
 from streamer.core.quoting import size_text
@@ -28,6 +29,39 @@ _log = OwnLogger()
 
 _PROCESS = "process_weights_after_loading"
 _MOST_NAMED = 8  # views in a line of the log
+
+
+_SET_DATA = torch.Tensor.data.__set__  # type: ignore[attr-defined]  # as torch names ``tensor.data = …``
+_TAKES_MEMORY = {
+    getattr(torch.Tensor, name)
+    for name in (
+        "__array__",
+        "__dlpack__",
+        "data_ptr",
+        "numpy",
+        "share_memory_",
+        "storage",
+        "tolist",
+        "untyped_storage",
+    )
+}
+
+
+class _Calls(TorchFunctionMode):
+    """Sees the calls in this thread that are no operations, and yet take a tensor's memory."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self._recorder = recorder
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Fill the memory that is taken; `data` becomes the elements of a deferred tensor: others end the process."""
+        del types
+        if func in _TAKES_MEMORY and isinstance(args[0], torch.Tensor):
+            self._recorder.settle(args[0])
+        elif func == _SET_DATA and type(args[1]) is Deferred:
+            args = args[0], args[1].given_away("data =")
+        return func(*args, **(kwargs or {}))
 
 
 class Recorder(torch_private_names.dispatch_mode(torch)):  # type: ignore[misc]
@@ -66,8 +100,9 @@ class Recorder(torch_private_names.dispatch_mode(torch)):  # type: ignore[misc]
         if kind == "copy_" and type(args[1]) is Deferred and not args[1].is_read and type(first) is not Deferred:
             if first.is_meta:
                 return first
-            if self._record(first, args[1]):
-                return first
+            with torch_private_names.outside_torch_functions(torch):
+                if self._record(first, args[1]):
+                    return first
         if self._pending:
             for each in all_tensors((*args, *named.values())):
                 if type(each) is not Deferred:
@@ -92,10 +127,12 @@ class Recorder(torch_private_names.dispatch_mode(torch)):  # type: ignore[misc]
 
     def settle(self, tensor: torch.Tensor) -> None:
         """Fill what is recorded, if a part of this tensor waits for it."""
-        if tensor.is_meta or tensor.layout is not torch.strided or not is_plain(tensor) or not tensor.numel():
+        if not self._pending:
             return
-        key = torch_private_names.address_of_storage(tensor.untyped_storage())
-        with self._lock:
+        with self._lock, torch_private_names.outside_torch_functions(torch):
+            if tensor.is_meta or tensor.layout is not torch.strided or not is_plain(tensor) or not tensor.numel():
+                return
+            key = torch_private_names.address_of_storage(tensor.untyped_storage())
             if any(_meet(tensor, each.destination) for each in self._pending.get(key, ())):
                 self.early_fills += 1
                 self.fill()
@@ -129,7 +166,12 @@ class Recorder(torch_private_names.dispatch_mode(torch)):  # type: ignore[misc]
     @contextmanager
     def _reading(self) -> Iterator[None]:
         """Read in a ``with`` block; a loader may catch the error of a read, and the load fails all the same."""
-        with self._lock, torch_private_names.without_dispatch_modes(torch), torch.no_grad():
+        with (
+            self._lock,
+            torch_private_names.without_dispatch_modes(torch),
+            torch_private_names.outside_torch_functions(torch),
+            torch.no_grad(),
+        ):
             try:
                 yield
             except BaseException as error:
@@ -165,7 +207,7 @@ class Recorder(torch_private_names.dispatch_mode(torch)):  # type: ignore[misc]
         self._forget()
         self.is_active = True
         try:
-            with self, _filled_before_processing(model, self):
+            with self, _Calls(self), _filled_before_processing(model, self):
                 yield
             if self._failure is not None:
                 raise self._failure

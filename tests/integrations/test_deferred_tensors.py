@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import ctypes
 import io
 import logging
 import pickle
@@ -298,6 +299,35 @@ def in_inference_mode(w):
         ]
 
 
+def deferred_tensors_as_data(w):
+    made = [torch.nn.Parameter(torch.zeros(8, 12), requires_grad=False) for _ in range(5)]
+    made[0].data = w["q"]
+    made[1].data = w["q"].t()
+    made[2].data = w["k"].to(torch.float16)
+    made[3].data = w["v"].clone()
+    made[4].data = w["k"]
+    w["k"].mul_(2)  # in the memory of the parameter, too
+    return made
+
+
+def memory_taken_without_an_operation(w):
+    made = [torch.zeros(8, 12) for _ in range(6)]
+    for each, name in zip(made, "qkvqkv", strict=True):
+        each.copy_(w[name])
+    saved = io.BytesIO()
+    torch.save(made[0], saved)
+    saved.seek(0)
+    by_address = (ctypes.c_float * 96).from_address(made[1].data_ptr())
+    return [
+        torch.load(saved),
+        torch.tensor(list(by_address)),
+        torch.from_numpy(made[2].numpy().copy()),
+        torch.tensor(made[3].tolist()),
+        torch.from_dlpack(made[4]).clone(),
+        torch.frombuffer(bytearray(bytes(made[5].untyped_storage())), dtype=torch.float32).clone(),
+    ]
+
+
 def in_a_thread(w):
     made = torch.zeros(8, 12)
     made.copy_(w["q"])
@@ -339,6 +369,8 @@ ALSO_COMPUTED = [
     parameters_of_one_memory,
     a_tensor_changed_in_place,
     in_inference_mode,
+    deferred_tensors_as_data,
+    memory_taken_without_an_operation,
 ]
 
 

@@ -285,6 +285,19 @@ def test_private_names_of_the_operations_of_torch() -> None:
     assert type(of_torch.alias(torch, parameter)) is torch.Tensor
     assert of_torch.alias(torch, parameter).data_ptr() == parameter.data_ptr()
 
+    calls: list[object] = []
+
+    class Calls(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            calls.append(func)
+            return func(*args, **kwargs or {})
+
+    with Calls():
+        parameter.numel()
+        with of_torch.outside_torch_functions(torch):
+            parameter.data_ptr()
+    assert calls == [torch.Tensor.numel]
+
     class Wrapper(torch.Tensor):
         __torch_function__ = of_torch.without_torch_function(torch)
         __torch_dispatch__ = None  # type: ignore[assignment]

@@ -9,10 +9,12 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
+import torch
 from botocore import auth
 from botocore.awsrequest import AWSRequest
 from each_row import each_row
 
+import streamer
 from streamer.backends.client.answer_values import clock_offset_s
 from streamer.backends.s3 import signing
 from streamer.backends.s3.signing import Keys, Place, Signer
@@ -48,9 +50,19 @@ def test_a_retry_after_without_a_time_changes_nothing(date: str | None) -> None:
 
 URLS = [
     *("model.safetensors", "a/b/c-1_2~3.bin", "with space+plus", "ünïcode%20", "a//b/./../c", "q?uery=1&b", "a/"),
-    *("key?versionId=1%2F%2B", "?list-type=2&prefix=a%2Fb&delimiter=%2F&encoding-type=url", "key?uploads", ""),
+    *(
+        "key?versionId=1%2F%2B",
+        "?list-type=2&prefix=a%2Fb&delimiter=%2F&encoding-type=url",
+        "key?uploads",
+        "?list-type=2&list=1",
+        "",
+    ),
 ]
 HEADERS = [{}, {"x-amz-request-payer": "requester", "Range": "bytes=0-0", "x-amz-meta-Team": "  two   words "}]
+HEADERS += [  # a name that is the beginning of another one
+    {"x-amz-server-side-encryption-customer-key": "k", "x-amz-server-side-encryption-customer-key-md5": "m"},
+    {"x-amz-meta-a": "", "x-amz-meta-a-b": "2"},
+]
 
 
 def both(place: Place, key: str, token: str | None) -> tuple[str, Signer]:
@@ -124,6 +136,26 @@ def test_a_real_server_accepts_it(s3_server: Any, bucket: None, key: str) -> Non
     store = S3Store("s3://signed", s3_server.storage_options())
     source = store.source(store.info(f"signed/{key}"))
     assert urllib.request.urlopen(source.url).read() == key.encode()
+
+
+@pytest.mark.server
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"SSECustomerAlgorithm": "AES256", "SSECustomerKey": "k" * 32},
+        {"Metadata": {"a": "y", "a-b": "x"}},
+        {"Metadata": {"a": "", "a-b": "x"}},
+        {"CacheControl": ""},
+    ],
+    ids=["customer-key", "metadata", "empty", "cache"],
+)
+def test_a_real_server_accepts_headers_whose_names_begin_alike_regression(
+    s3_server: Any, bucket: None, settings: dict[str, Any]
+) -> None:
+    how = {**s3_server.storage_options(), "s3_additional_kwargs": settings}
+    uri = f"s3://signed/{len(str(settings))}/m.safetensors"
+    streamer.save({"w": torch.ones(3)}, uri, storage_options=how)
+    assert streamer.load(uri, storage_options=how)["w"].sum() == 3
 
 
 @pytest.mark.server
