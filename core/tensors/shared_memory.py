@@ -55,6 +55,16 @@ class MemoryRanges(NamedTuple):
         return _merged(self.device, begins, ends)
 
 
+def are_apart(all_ranges: Iterable[MemoryRanges]) -> bool:
+    """Say whether no two of many tensors of one memory have a byte in common."""
+    each = [*all_ranges]
+    if not each:
+        return True
+    begins, ends = np.concatenate([one.begins for one in each]), np.concatenate([one.ends for one in each])
+    order = np.argsort(begins, kind="stable")
+    return bool((begins[order][1:] >= np.maximum.accumulate(ends[order])[:-1]).all())
+
+
 class Elements(NamedTuple):
     """Where the elements of a strided tensor lie."""
 

@@ -104,12 +104,17 @@ def views_without_alias(torch: Any) -> Collection[Any]:
     return torch.ops.aten._unsafe_view.default, torch.ops.aten.lift_fresh.default
 
 
+def views_by_address(torch: Any) -> Collection[Any]:
+    """Return the views whose arguments are places in the memory of a tensor."""
+    return torch.ops.aten.as_strided.default, torch.ops.aten._reshape_alias.default
+
+
 def copies(torch: Any) -> Collection[Any]:
     """Return the operations that return a copy of a tensor, in another layout, dtype or on another device."""
     return torch.ops.aten.clone.default, torch.ops.aten._to_copy.default
 
 
-def written_positions(operation: Any) -> list[int]:
-    """Return the positions of the arguments that an operation changes."""
+def written_arguments(operation: Any) -> list[tuple[int, str]]:
+    """Return the positions and names of the arguments that an operation changes."""
     arguments = enumerate(operation._schema.arguments)
-    return [at for at, each in arguments if each.alias_info is not None and each.alias_info.is_write]
+    return [(at, each.name) for at, each in arguments if each.alias_info is not None and each.alias_info.is_write]

@@ -34,6 +34,8 @@ _OF_SHAPE = {  # of their first argument, these need no bytes
     _aten.new_ones.default,
     _aten.new_full.default,
 }
+_BY_ADDRESS = torch_private_names.views_by_address(torch)
+_OTHER_SHAPE = {_aten.set_.source_Tensor, _aten.set_.source_Storage_storage_offset, _aten.resize_.default}
 _kinds: dict[Any, str] = {}
 
 
@@ -140,6 +142,11 @@ class Deferred(torch.Tensor):
             self.late_value = self.read_original(why)
         return self.late_value
 
+    def refuse_other_shape(self, operation: str) -> None:
+        """Raise: this object has one shape, and one place in the checkpoint."""
+        message = f"a loader gives {self.late_stored.name!r} another shape or memory in place ({operation})"
+        raise NotImplementedError(f'{message}: load with "deferred": false in the extra config')
+
     def given_away(self, why: str) -> torch.Tensor:
         """Return the elements in the memory that this tensor and its views have from now on."""
         self.late_memory.change(why)
@@ -165,8 +172,15 @@ class Deferred(torch.Tensor):
             return None  # and the operation raises on the elements, too
         if not _are_views(forms, self.late_form):
             return None
+        if any(each.is_conj() or each.is_neg() for each in all_tensors([forms])):
+            return None  # no byte of it is as it is stored
         try:
-            views = forms if self.late_view is self.late_form else operation(self.late_view, *arguments, **named)
+            if self.late_view is self.late_form:
+                views = forms
+            elif operation in _BY_ADDRESS:  # in the memory of the copy, not of the stored tensor
+                views = None
+            else:
+                views = operation(self.late_view, *arguments, **named)
         except (RuntimeError, NotImplementedError):
             views = None
         is_recast = bool(self.late_casts.dtypes) and _first(forms).dtype != self.dtype
@@ -206,17 +220,19 @@ class Deferred(torch.Tensor):
             return func.decompose(*args, **named)
         first = args[0] if args else None
         if isinstance(first, cls):
+            if torch.Tag.inplace_view in func.tags or func in _OTHER_SHAPE:
+                first.refuse_other_shape(str(func))
             made = first._late_result(func, kind, args[1:], named)
             if made is not None:
                 return made
         elif kind == "copy_" and not args[1].is_read and is_plain(first):
             return args[1].late_stored.recorder.copy_at_once(first, args[1])
-        for position in torch_private_names.written_positions(func):
-            for each in all_tensors(args[position : position + 1]):
+        for position, name in torch_private_names.written_arguments(func):
+            for each in all_tensors([args[position] if position < len(args) else named.get(name)]):
                 if isinstance(each, cls):
                     each.late_memory.change(str(func))
         why = str(func)
-        return func(*_read_all(args, why), **{key: _read_all(value, why) for key, value in named.items()})
+        return func(*read_all(args, why), **{key: read_all(value, why) for key, value in named.items()})
 
     def _late_result(self, func: Any, kind: str, arguments: Sequence[Any], named: dict[str, Any]) -> Any:
         if kind == "view":
@@ -234,7 +250,7 @@ class Deferred(torch.Tensor):
 
     def numpy(self, *, force: bool = False) -> Any:
         """As of a tensor with data."""
-        return self.read_now("numpy").numpy(force=force)
+        return self.given_away("numpy").numpy(force=force)
 
     def tolist(self) -> Any:
         """As of a tensor with data."""
@@ -242,15 +258,15 @@ class Deferred(torch.Tensor):
 
     def data_ptr(self) -> int:
         """As of a tensor with data."""
-        return self.read_now("data_ptr").data_ptr()
+        return self.given_away("data_ptr").data_ptr()
 
     def untyped_storage(self) -> torch.UntypedStorage:
         """As of a tensor with data."""
-        return self.read_now("untyped_storage").untyped_storage()
+        return self.given_away("untyped_storage").untyped_storage()
 
     def share_memory_(self) -> Any:
         """As of a tensor with data."""
-        return self.read_now("share_memory_").share_memory_()  # type: ignore[no-untyped-call]
+        return self.given_away("share_memory_").share_memory_()  # type: ignore[no-untyped-call]
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return self.read_now("pickle").__reduce_ex__(protocol)  # type: ignore[no-untyped-call]
@@ -259,7 +275,10 @@ class Deferred(torch.Tensor):
         return copy.deepcopy(self.read_now("deepcopy"), memo)
 
     def __dlpack__(self, **named: Any) -> Any:
-        return self.read_now("dlpack").__dlpack__(**named)
+        return self.given_away("dlpack").__dlpack__(**named)
+
+    def __format__(self, form: str) -> str:
+        return format(self.read_now("format"), form)
 
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]  # torch's argument does not matter
         return f"<Deferred {self.late_stored.name!r} {self.dtype} {list(self.shape)}>"
@@ -284,14 +303,17 @@ def _reach(form: torch.Tensor) -> int:
 
 
 def is_plain(tensor: Any) -> bool:
-    """Whether a tensor is one of torch's own, or of a subclass that leaves operations as they are."""
-    return type(tensor).__torch_dispatch__ is torch.Tensor.__torch_dispatch__ and tensor.layout is torch.strided
+    """Whether a tensor has its bytes, and is one of torch's own or of a subclass that leaves operations as they are."""
+    if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__ or tensor.layout is not torch.strided:
+        return False
+    return not (tensor.is_conj() or tensor.is_neg())
 
 
-def _read_all(value: Any, why: str) -> Any:
+def read_all(value: Any, why: str) -> Any:
+    """Replace deferred tensors by their elements, in lists, too."""
     if isinstance(value, Deferred):
         return value.read_now(why)
-    return type(value)(_read_all(each, why) for each in value) if isinstance(value, (list, tuple)) else value
+    return type(value)(read_all(each, why) for each in value) if isinstance(value, (list, tuple)) else value
 
 
 def expanded(deferred: Deferred, shape: Sequence[int]) -> Any:

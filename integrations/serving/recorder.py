@@ -22,8 +22,16 @@ from torch.overrides import TorchFunctionMode
 from streamer.core.log import OwnLogger
 from streamer.core.quoting import size_text
 from streamer.core.tensors import torch_private_names
-from streamer.core.tensors.shared_memory import Elements
-from streamer.integrations.serving.deferred_tensors import Copy, Deferred, all_tensors, expanded, is_plain, kind_of
+from streamer.core.tensors.shared_memory import Elements, are_apart
+from streamer.integrations.serving.deferred_tensors import (
+    Copy,
+    Deferred,
+    all_tensors,
+    expanded,
+    is_plain,
+    kind_of,
+    read_all,
+)
 
 _log = OwnLogger()
 
@@ -32,19 +40,8 @@ _MOST_NAMED = 8  # views in a line of the log
 
 
 _SET_DATA = torch.Tensor.data.__set__  # type: ignore[attr-defined]  # as torch names ``tensor.data = …``
-_TAKES_MEMORY = {
-    getattr(torch.Tensor, name)
-    for name in (
-        "__array__",
-        "__dlpack__",
-        "data_ptr",
-        "numpy",
-        "share_memory_",
-        "storage",
-        "tolist",
-        "untyped_storage",
-    )
-}
+_TAKING_MEMORY = "__array__ __dlpack__ data_ptr numpy share_memory_ storage tolist untyped_storage"
+_SEEN = {_SET_DATA, *(getattr(torch.Tensor, name) for name in _TAKING_MEMORY.split())}
 
 
 class _Calls(TorchFunctionMode):
@@ -57,11 +54,14 @@ class _Calls(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Fill the memory that is taken; `data` becomes the elements of a deferred tensor: others end the process."""
         del types
-        if func in _TAKES_MEMORY and isinstance(args[0], torch.Tensor):
-            self._recorder.settle(args[0])
-        elif func == _SET_DATA and type(args[1]) is Deferred:
-            args = args[0], args[1].given_away("data =")
-        return func(*args, **(kwargs or {}))
+        if func in _SEEN:
+            if func != _SET_DATA and isinstance(args[0], torch.Tensor):
+                self._recorder.settle(args[0])
+            elif func == _SET_DATA and type(args[0]) is Deferred:
+                args[0].refuse_other_shape("data =")
+            elif func == _SET_DATA and type(args[1]) is Deferred:
+                args = args[0], args[1].given_away("data =")
+        return func(*args, **kwargs) if kwargs else func(*args)
 
 
 class Recorder(torch_private_names.dispatch_mode(torch)):  # type: ignore[misc]
@@ -103,6 +103,8 @@ class Recorder(torch_private_names.dispatch_mode(torch)):  # type: ignore[misc]
             with torch_private_names.outside_torch_functions(torch):
                 if self._record(first, args[1]):
                     return first
+        if any(map(_is_nested, args)):
+            args = read_all(args, str(func))  # torch finds no class in lists of lists
         if self._pending:
             for each in all_tensors((*args, *named.values())):
                 if type(each) is not Deferred:
@@ -111,7 +113,7 @@ class Recorder(torch_private_names.dispatch_mode(torch)):  # type: ignore[misc]
 
     def _record(self, destination: torch.Tensor, deferred: Deferred) -> bool:
         """Record a copy; return False if it has to be made now."""
-        if not is_plain(destination) or destination.is_neg() or destination.is_conj():
+        if not is_plain(destination):
             return False
         if destination.shape != deferred.shape:
             deferred = expanded(deferred, destination.shape)
@@ -130,7 +132,11 @@ class Recorder(torch_private_names.dispatch_mode(torch)):  # type: ignore[misc]
         if not self._pending:
             return
         with self._lock, torch_private_names.outside_torch_functions(torch):
-            if tensor.is_meta or tensor.layout is not torch.strided or not is_plain(tensor) or not tensor.numel():
+            if tensor.is_meta or not tensor.numel():
+                return
+            if not is_plain(tensor):  # a wrapper of other tensors, such as a DTensor
+                self.early_fills += 1
+                self.fill()
                 return
             key = torch_private_names.address_of_storage(tensor.untyped_storage())
             if any(_meet(tensor, each.destination) for each in self._pending.get(key, ())):
@@ -248,6 +254,10 @@ def _filled_before_processing(model: Any, recorder: Recorder) -> Iterator[None]:
                 setattr(each, _PROCESS, own)
 
 
+def _is_nested(argument: Any) -> bool:
+    return isinstance(argument, (list, tuple)) and any(isinstance(each, (list, tuple)) for each in argument)
+
+
 def _meet(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether two tensors have a byte in common; True if that takes too long to find out."""
     first, second = Elements.of(one), Elements.of(other)
@@ -261,6 +271,9 @@ def _meet(one: torch.Tensor, other: torch.Tensor) -> bool:
 def _turns(copies: Sequence[Copy]) -> list[int]:
     """Number copies into one storage: one that writes the bytes of an earlier one has a higher number."""
     turns = [0] * len(copies)
+    ranges = [Elements.of(each.destination).ranges() for each in copies]
+    if are_apart(each for each in ranges if each is not None) and None not in ranges:
+        return turns
     spans = sorted((*Elements.of(each.destination).span()[1:], at) for at, each in enumerate(copies))
     overlapping = list[tuple[int, int]]()
     reaching = list[tuple[int, int]]()
@@ -276,10 +289,19 @@ def _turns(copies: Sequence[Copy]) -> list[int]:
 
 
 def _read_kept(model: Any) -> None:
-    """Read the deferred tensors that have become parameters or buffers."""
+    """Give data to the deferred tensors that modules have kept; what several modules share stays shared."""
+    made: dict[int, torch.Tensor] = {}
     for module in model.modules() if isinstance(model, torch.nn.Module) else ():
-        for name, each in [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]:
-            if isinstance(each, Deferred):
-                data = each.read_now("kept by the model")
-                is_parameter = isinstance(each, torch.nn.Parameter)
-                setattr(module, name, torch.nn.Parameter(data, each.requires_grad) if is_parameter else data)
+        for kept in [vars(module), *(each for each in vars(module).values() if isinstance(each, dict))]:
+            for name, each in [*kept.items()]:
+                if isinstance(each, Deferred):
+                    kept[name] = made[id(each)] if id(each) in made else made.setdefault(id(each), _with_data(each))
+
+
+def _with_data(kept: Deferred) -> torch.Tensor:
+    data = kept.given_away("kept by the model")
+    if not isinstance(kept, torch.nn.Parameter):
+        return data
+    parameter = torch.nn.Parameter(data, kept.requires_grad)
+    vars(parameter).update({name: value for name, value in vars(kept).items() if not name.startswith("late_")})
+    return parameter

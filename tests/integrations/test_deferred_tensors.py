@@ -299,6 +299,26 @@ def in_inference_mode(w):
         ]
 
 
+def views_of_memory(w):
+    conjugated = torch.view_as_complex(w["q"].reshape(8, 6, 2)).conj()
+    return [
+        torch.zeros(8, 6, dtype=torch.complex64).copy_(conjugated),
+        torch.zeros(3).copy_(w["q"].t().contiguous().as_strided((3,), (1,))),
+        torch.zeros(12).copy_(w["q"][2:].clone().as_strided((12,), (1,), 0)),
+        torch.zeros(3).copy_(w["q"].as_strided((3,), (2,), 1)),
+    ]
+
+
+def written_through_another_view(w):
+    torch.mul(w["q"][:2], 2, out=w["q"][:2])
+    w["k"][:2].numpy()[:] = 3
+    return [torch.zeros(8, 12).copy_(w["q"]), torch.zeros(8, 12).copy_(w["k"])]
+
+
+def text(w):
+    return [torch.tensor(float(f"{w['q'][0, 0]:.2f}"))]
+
+
 def deferred_tensors_as_data(w):
     made = [torch.nn.Parameter(torch.zeros(8, 12), requires_grad=False) for _ in range(5)]
     made[0].data = w["q"]
@@ -369,6 +389,9 @@ ALSO_COMPUTED = [
     parameters_of_one_memory,
     a_tensor_changed_in_place,
     in_inference_mode,
+    views_of_memory,
+    written_through_another_view,
+    text,
     deferred_tensors_as_data,
     memory_taken_without_an_operation,
 ]
@@ -422,6 +445,44 @@ def test_small_tensors_are_one_read_and_all_others_another(folder, monkeypatch):
     monkeypatch.setattr(planned_reads, "WholeRead", lambda *a, **n: reads.append(original(*a, **n)) or reads[-1])
     Loads(folder, lambda w: fused(w) + columns_of_a_rank(w) + casts(w)).assert_equal()
     assert len(reads) == 2  # of small tensors, and of all others
+
+
+@pytest.mark.parametrize(
+    "change", [lambda t: t.t_(), lambda t: t.unsqueeze_(0), lambda t: setattr(t, "data", torch.ones(2))]
+)
+def test_another_shape_in_place_is_refused(folder, change):
+    with pytest.raises(NotImplementedError, match=r"gives 'q' another shape .* load with \"deferred\": false"):
+        Loads(folder, lambda w: change(w["q"]) or [])
+
+
+def test_what_modules_keep_has_data_its_attributes_and_is_shared(folder):
+    model = torch.nn.ModuleList([torch.nn.Linear(12, 8, bias=False) for _ in range(2)])
+
+    def loader(w):
+        if type(w["q"]) is torch.Tensor:
+            return []
+        kept = torch.nn.Parameter(w["q"], requires_grad=False)
+        kept.weight_loader = len
+        for each in model:
+            each.weight = each.again = kept
+            each.register_buffer("scale", w["k"])
+            each.plain = w["v"]
+        return []
+
+    Loads(folder, loader, model)
+    first, second = model
+    assert first.weight is second.weight is first.again
+    assert first.weight.weight_loader is len
+    for kept, name in ((first.weight, "q"), (second.scale, "k"), (first.plain, "v")):
+        assert type(kept) in (torch.Tensor, torch.nn.Parameter)
+        assert torch.equal(kept, tensors()[name])
+
+
+def test_interleaved_columns_are_ordered_without_comparing_pairs(folder, monkeypatch):
+    compared = []
+    monkeypatch.setattr(recorder, "_meet", lambda *pair: compared.append(pair) or True)
+    Loads(folder, lambda w: [made := torch.zeros(8, 12), *[made[:, i].copy_(w["q"][:, i]) for i in range(12)]][:1])
+    assert not compared
 
 
 def test_a_tensor_that_is_kept_is_read_when_it_is_used(folder):

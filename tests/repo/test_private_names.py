@@ -261,7 +261,7 @@ def test_private_names_of_the_operations_of_torch() -> None:
     check("torch", torch.utils._python_dispatch, "_disable_current_modes")
     check("torch", torch._C, "_disabled_torch_function_impl", "_dispatch_has_kernel_for_dispatch_key")
     check("torch", torch.Tensor, "_make_wrapper_subclass")
-    check("torch", aten, "_to_copy", "_unsafe_view")
+    check("torch", aten, "_to_copy", "_unsafe_view", "_reshape_alias")
     check("torch", aten.copy_.default, "_schema")
     seen: list[object] = []
 
@@ -277,10 +277,12 @@ def test_private_names_of_the_operations_of_torch() -> None:
     assert seen == [aten.zeros.default, aten._to_copy.default]
     assert aten._to_copy.default in of_torch.copies(torch)
     assert aten._unsafe_view.default in of_torch.views_without_alias(torch)
+    assert aten.as_strided.default in of_torch.views_by_address(torch)
     assert of_torch.is_composite(torch, aten.reshape.default)
     assert not of_torch.is_composite(torch, aten.slice.Tensor)
-    assert of_torch.written_positions(aten.copy_.default) == [0]
-    assert of_torch.written_positions(aten.add.Tensor) == []
+    assert of_torch.written_arguments(aten.copy_.default) == [(0, "self")]
+    assert of_torch.written_arguments(aten.add.Tensor) == []
+    assert of_torch.written_arguments(aten.add.out) == [(3, "out")]
     parameter = torch.nn.Parameter(torch.zeros(2))
     assert type(of_torch.alias(torch, parameter)) is torch.Tensor
     assert of_torch.alias(torch, parameter).data_ptr() == parameter.data_ptr()
