@@ -238,7 +238,12 @@ class GuardedUpload:
 
     def send(self, offset_bytes: int, part: memoryview) -> None:
         """Send one part: a view of the user's tensors, which the plug-in cannot write to."""
-        self._calls.call("send", self._upload.send, offset_bytes, part.toreadonly(), uri=self._uri)
+
+        def sent() -> None:
+            if (answer := self._upload.send(offset_bytes, part.toreadonly())) is not None:
+                raise BrokenContractError(f"returned {kind_of(answer)}, not None")
+
+        self._calls.call("send", sent, uri=self._uri)
 
     def finish(self) -> None:
         """Make the object visible; raises as `Upload.finish`."""

@@ -49,10 +49,20 @@ if find_spec("s3fs") is None:  # the options are those of s3fs, and s3fs install
     raise ModuleNotFoundError("No module named 's3fs'", name="s3fs")
 
 
+def _without_unsigned(options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Replace ``config_kwargs={"signature_version": botocore.UNSIGNED}``, as for boto3, by ``anon=True``."""
+    config, botocore = options.get("config_kwargs"), sys.modules.get("botocore")
+    if botocore is None or not isinstance(config, Mapping) or config.get("signature_version") is not botocore.UNSIGNED:
+        return options
+    left = {name: value for name, value in config.items() if name != "signature_version"}
+    return {**options, "anon": True, "config_kwargs": left}
+
+
 class S3Client:
     """Sends requests about objects, and signs URLs for them."""
 
     def __init__(self, storage_options: Mapping[str, Any], limits: Limits = DEFAULT_LIMITS) -> None:
+        storage_options = _without_unsigned(storage_options)
         self._options, self._limits, self._times = storage_options, limits, answer_times(limits)
         self._lock = threading.RLock()
         self._for_botocore: Mapping[str, Any] | None = None  # the options, if botocore has to find the login

@@ -15,10 +15,12 @@ from streamer.core.errors import OptionError, UsageError
 from streamer.core.path_objects import is_path_object, text_of
 from streamer.core.secrets.redact import redact
 
-# URLs that were damaged so that they look like paths: in quotes, or with a slash that `Path` removed. As paths, they
-# would be shown with password and signature.
+# URLs that were damaged so that they look like paths: in quotes, with a slash that `Path` removed, without a colon, or
+# with something before the scheme. As paths, they would be shown with password and signature, and saved to a disk.
+_SCHEMES = "(abfss?|az|gc?s|hf|https?|nfs|s3a?|wasbs?)"
 _MANGLED = re.compile(
-    r"""[\s"'<(]+[a-z][a-z0-9+.-]*:/|//[^/]*@|[^/:@\s]+:[^/@\s]+@[^/\s]+/|(abfss?|az|gc?s|hf|https?|nfs|s3a?|wasbs?):/(?!/)""",
+    rf"""[\s"'<(]+[a-z][a-z0-9+.-]*:/|//[^/]*@|[^/:@\s]+:[^/@\s]+@[^/\s]+/|{_SCHEMES}(:/(?!/)|//|:\s+//|:\\)"""
+    r"""|(?![.~])[^/]*[^/a-z0-9+._:-][^/]*://|[a-z][a-z0-9+.-]*:(?!:)[a-z0-9+.-]+://""",
     re.IGNORECASE,
 )
 

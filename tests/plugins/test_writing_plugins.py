@@ -233,6 +233,15 @@ def test_a_wrong_number_of_parallel_parts_is_named_regression(
         save(OLD, "acme://m")
 
 
+def test_a_send_that_returns_something_is_not_taken_for_success_regression(
+    opens: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Upload, "send", lambda *_: False)
+    opens(UploadingDepot())
+    with pytest.raises(streamer.PluginError, match=r"acme-store 1\.5 broke its contract: send returned bool, not None"):
+        streamer.save(OLD, "acme://folder", progress=False)
+
+
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS])
 @pytest.mark.parametrize("method", ["send", "finish"])
 def test_a_full_storage_is_not_blamed_on_the_plugin_regression(

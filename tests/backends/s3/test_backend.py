@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+import botocore
 import pytest
 from each_row import each_row
 from servers.seaweedfs import SeaweedServer
@@ -270,8 +271,15 @@ def test_a_virtual_host_is_signed_for_and_served(tls_server: SeaweedServer, monk
     assert get(source, Range="bytes=0-9") == (206, DATA[:10])
 
 
-def test_anonymous_use_gives_the_bare_url(tls_server: SeaweedServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = S3Store("s3://public/a.bin", tls_server.anonymous_options())
+@pytest.mark.parametrize("is_of_boto3", [False, True])
+def test_anonymous_use_gives_the_bare_url(
+    tls_server: SeaweedServer, monkeypatch: pytest.MonkeyPatch, is_of_boto3: bool
+) -> None:
+    options = tls_server.anonymous_options()
+    if is_of_boto3:
+        del options["anon"]
+        options["config_kwargs"] = {"signature_version": botocore.UNSIGNED}
+    store = S3Store("s3://public/a.bin", options)
     source = store.source(store.info(store.root))
     assert source.url == f"{tls_server.endpoint_url}/public/a.bin"
     assert (source.expires_at_s, source.refresh) == (None, None)

@@ -17,6 +17,8 @@ from each_row import each_row
 from safetensors.torch import save_file
 
 import streamer
+from streamer.core.errors import UsageError
+from streamer.core.options.arguments import check_uri
 
 URL = "http://127.0.0.1:9/a.safetensors"  # nobody is there, nobody is asked
 OTHER = object()
@@ -182,3 +184,27 @@ def test_options_are_keywords_and_immutable():
     options = streamer.Options(max_attempts=3)
     assert pickle.loads(pickle.dumps(options)) == options == dataclasses.replace(options)
     assert "max_attempts" in inspect.signature(streamer.Options).parameters
+
+
+@each_row(
+    "uri",
+    [
+        *("s3 ://b/m", "\ufeffs3://b/m", "\u200bs3://b/m", "url=s3://b/m", "%s3://b/m", "simplecache:s3://b/m"),
+        *("s3: //b/m", "s3//b/m", "https//u:p@h/m", "az//c/m", "s3:\\b\\m", "hTTp ://u:p@h", "s3:/b/m", " s3://b/m"),
+    ],
+)
+def test_a_damaged_url_is_no_path_regression(uri: str) -> None:
+    with pytest.raises(UsageError, match="The URI is a damaged URL"):
+        check_uri(uri)
+
+
+@each_row(
+    "uri",
+    [
+        *("s3://b/m", "zip://a.zip::s3://b/m", "simplecache::s3://b/m", "/data/a b://c", "./x y://z", "~/x =://"),
+        *("m odel/x", "github://o:r@main/x", "streamer::s3://b/x", "http://h/p?x=y://z", "my_scheme://x", "models/s3"),
+        *("abfs://c@a.dfs.core.windows.net/x", "s3://bucket/with space://x", "file:/tmp/x", "local:///x"),
+    ],
+)
+def test_other_texts_are_urls_or_paths(uri: str) -> None:
+    check_uri(uri)
