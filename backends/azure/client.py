@@ -1,11 +1,7 @@
-"""The Azure control plane: a service client over the engine's connections, with the credential of one adlfs instance.
-
-adlfs only checks whether a setting is None. A blank ``AZURE_STORAGE_CONNECTION_STRING`` is not None: adlfs would use it
-as a connection string without an account, and it would hide the login of the machine.
+"""The Azure control plane: requests about blobs over the engine's connections, signed here.
 
 Guarantees: a request ends within three attempts and the time of `answer_times`, a login within 30 s; no redirect is
-followed. Refuses unverified TLS, and options that name another account than the URL. The methods of adlfs are not
-called, because its listing cache may be stale. The service client's own retries are not used: they wait 15 s and more.
+followed, and nothing is decompressed. Refuses unverified TLS, and options that name another account than the URL.
 """
 
 from __future__ import annotations
@@ -14,31 +10,37 @@ import asyncio
 import inspect
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
-from typing import Any, TypeVar
-from urllib.parse import parse_qs, urlsplit
+from email.utils import formatdate
+from importlib.util import find_spec
+from typing import Any
+from urllib.parse import parse_qs, quote, urlencode, urlsplit
 
-from adlfs import AzureBlobFileSystem
-from azure.storage.blob import BlobSasPermissions, BlobServiceClient, generate_blob_sas
-from fsspec.asyn import sync
-
-from streamer.backends.azure.errors import Request, raise_login_error, raise_storage_error
+from streamer.backends.azure.errors import (
+    Request,
+    malformed_answer,
+    malformed_credential,
+    name_account,
+    raise_login_error,
+    refusal,
+)
+from streamer.backends.azure.login import VERSION, login_of
 from streamer.backends.azure.options import filled_options
-from streamer.backends.azure.transport import Call, EngineTransport
 from streamer.backends.azure.urls import AzureUrl
 from streamer.backends.blob_urls import is_azure_host
 from streamer.backends.client.answer_times import ATTEMPTS, answer_times
+from streamer.backends.client.answer_values import refuse_cut
+from streamer.backends.client.exchange import Response, send
 from streamer.backends.client.proxy import check_proxy, environment_proxy
-from streamer.backends.fsspec.instances import shared
-from streamer.backends.login_state import login_identity
-from streamer.backends.metadata_servers import ask_azure_directly
-from streamer.core.errors import OptionError
+from streamer.backends.client.retry import Attempts, answered
+from streamer.core.errors import OptionError, StreamerError, TruncatedError
 from streamer.core.options.limits import Limits
-from streamer.core.secrets.environment import is_blank, set_variables
+from streamer.core.secrets.environment import set_variables
 from streamer.core.secrets.texts import note_credential
 from streamer.core.store.certificates import trust_in
+from streamer.core.store.sources import HttpSource
 
 # Long enough for requests that are in flight while the signature is renewed; short, so that a leaked URL soon expires.
 SIGNATURE_LIFETIME_S = 600
@@ -50,32 +52,11 @@ LOGIN_TIMEOUT_S = 30
 TOKEN_RESERVE_S = 300  # renews a token this long before it expires, as azure-identity does; a new one takes a second
 TOKEN_SCOPE = "https://storage.azure.com/.default"  # noqa: S105  (a name, the same in all clouds)
 
-_Answer = TypeVar("_Answer")
+_CA_OPTION = "storage_options={'connection_verify': '/path/ca.pem'}"
+_NOTHING: Mapping[str, str] = {}
 
-
-class _Setting:
-    """An attribute that is None if it is set to a blank text."""
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name
-
-    def __get__(self, instance: Any, owner: type) -> Any:
-        return None if instance is None else vars(instance).get(self._name)
-
-    def __set__(self, instance: Any, value: Any) -> None:
-        vars(instance)[self._name] = None if is_blank(value) else value
-
-
-class AzureFileSystem(AzureBlobFileSystem):  # type: ignore[misc]  # adlfs has no types
-    """adlfs's file system. The settings below are those that adlfs also reads from the environment."""
-
-    account_key = _Setting()
-    account_name = _Setting()
-    client_id = _Setting()
-    client_secret = _Setting()
-    connection_string = _Setting()
-    sas_token = _Setting()
-    tenant_id = _Setting()
+if find_spec("adlfs") is None:  # raise now, rather than when the first login needs adlfs
+    raise ModuleNotFoundError("No module named 'adlfs'", name="adlfs")
 
 
 @dataclass(frozen=True)
@@ -89,63 +70,93 @@ class Grant:
 
 
 class AzureClient:
-    """Sends requests about blobs, and makes the URLs and headers that read them, with one adlfs instance."""
+    """Sends requests about blobs, and makes the URLs and headers that read them, with one login."""
 
     def __init__(self, url: AzureUrl, storage_options: Mapping[str, Any], limits: Limits = DEFAULT_LIMITS) -> None:
-        options = filled_options(url, storage_options, set_variables())
-        try:
-            self._fs = shared(self, AzureFileSystem, options, _close)
-        except Exception as error:
-            raise OptionError(
-                f"adlfs refuses the storage options: {type(error).__name__}",
-                hint="Check connection_string, or account_name and one of account_key, sas_token and credential",
-            ) from None  # the text of the exception may repeat the options
-        adlfs_client: Any = self._fs.service_client
-        self._credential: Any = adlfs_client.credential
-        # The account's endpoint, without SAS.
-        self.endpoint = str(adlfs_client.url).partition("?")[0].rstrip("/")  # the query may be a SAS
-        if options.get("credential") is None and self._has_token:
-            ask_azure_directly(self._credential)
-        self._options = options
+        environment = set_variables()
+        self._options = options = filled_options(url, storage_options, environment)
+        self._login = login_of(self, options, environment)
         self._last_token: Any = None
         self._one_login = asyncio.Lock()
-        _check_account(url, adlfs_client.account_name)
-        self.transport = _transport(options, limits)  # uses the certificates and proxies that the options name
-        _check_proxies(self.transport.proxies, self.endpoint)
+        self.endpoint = self._login.endpoint
+        _check_account(url, self._login.account)
+        verify, retries = options.get("connection_verify"), options.get("retry_total")
+        self.ca_file = os.fspath(verify) if isinstance(verify, (str, os.PathLike)) else None
+        trust_in(self.ca_file or "")  # raises if the file cannot be used
+        times = answer_times(limits, options.get("read_timeout"))
+        self.times = replace(times, connect_s=options.get("connection_timeout") or times.connect_s)
+        self._most_attempts = ATTEMPTS if retries is None else 1 + int(retries)
+        self._most_bytes = limits.answer_bytes
+        self._proxies: Mapping[str, str] = options.get("proxies") or {}
+        _check_proxies(self._proxies, self.endpoint)
         # The option `timeout` of adlfs is a limit of Azure's own; reads of data have the times of `Options`.
-        self._of_requests = {"timeout": options["timeout"]} if options.get("timeout") else {}
-        self._service: Any = BlobServiceClient(
-            adlfs_client.url,
-            None if self._has_token else self._credential,
-            transport=self.transport,
-            retry_total=0,
-            permit_redirects=False,  # otherwise the client signs requests for any host that a redirect names
-        )
+        self._of_requests = {"timeout": str(options["timeout"])} if options.get("timeout") else {}
 
-    def call(
-        self, send: Callable[[BlobServiceClient, Mapping[str, Any]], _Answer], uri: str, container: str
-    ) -> _Answer:
-        """Call ``send(service_client, request_options)``."""
-        call = Call(uri, self._token_headers(uri, container))
+    def ask(
+        self,
+        method: str,
+        path: str,
+        uri: str,
+        query: Mapping[str, str] = _NOTHING,
+        *,
+        headers: Mapping[str, str] = _NOTHING,
+        body: bytes = b"",
+    ) -> Response:
+        """Send a request about a container, or a blob (``container/name``); return its whole, successful answer."""
+        request, times = self._request(uri, path), self.times.with_upload(len(body))
+        headers = {"x-ms-version": VERSION, "x-ms-date": formatdate(usegmt=True), **headers}
+        if method == "PUT":
+            headers = {"Content-Type": "application/octet-stream", "Content-Length": str(len(body)), **headers}
+        source = self._signed(method, path, request, {**query, **self._of_requests}, headers)
+
+        def once(attempts: Attempts) -> Response:
+            response = send(
+                source,
+                times,
+                method=method,
+                body=body,
+                head_timeout_s=attempts.head_timeout_s,
+                is_repeated=attempts.is_repeated,
+                ca_option=_CA_OPTION,
+            )
+            if method != "HEAD":
+                response.read(self._most_bytes)
+            if method == "GET" and response.status == 200:
+                _refuse_cut(query, response.body)
+            return response
+
         try:
-            return send(self._service, {"call": call, **self._of_requests})
-        except Exception as error:
-            raise_storage_error(error, self._request(uri, container), call.attempts, call.answer)
+            response, attempts = answered(once, times, uri, self._most_attempts)
+        except StreamerError as error:
+            name_account(error, request)
+            raise
+        if response.status >= 300:
+            raise refusal(response, request, attempts)
+        if method == "HEAD" and not response.headers.get("etag"):  # every blob has one, so a proxy answers
+            raise malformed_answer(response, uri)
+        return response
 
-    def grant(self, container: str, name: str, uri: str) -> Grant:
+    def proxy(self, url: str) -> str | None:
+        """Return the proxy that the options name for this URL; the longest prefix wins."""
+        return next((self._proxies[key] for key in sorted(self._proxies, reverse=True) if url.startswith(key)), None)
+
+    def grant(self, path: str, uri: str) -> Grant:
         """Return a URL that reads one blob: signed by the account key, with the user's SAS, or with a token header."""
-        credential = self._credential
-        url: str = self._service.get_blob_client(container, name).url
-        # Without this header Azure answers an anonymous request by the protocol of 2009, with ETags without quotes.
-        headers = {"x-ms-version": str(self._service.api_version)}
-        if hasattr(credential, "account_key"):
-            ends_at_s = int(time.time()) + SIGNATURE_LIFETIME_S
-            return Grant(f"{url}?{self._signed(container, name, uri, ends_at_s)}", headers, float(ends_at_s))
-        if self._has_token:
-            token = self._token(uri, container)
+        login, url, headers = self._login, self._url(path), {"x-ms-version": VERSION}
+        if login.key is not None:
+            end_s = int(time.time()) + SIGNATURE_LIFETIME_S
+            try:
+                signed = login.signed_query(path, end_s - SIGNATURE_LIFETIME_S - CLOCK_SKEW_S, end_s)
+            except ValueError:
+                raise malformed_credential(self._request(uri, path)) from None
+            return Grant(f"{url}?{signed}", headers, float(end_s))
+        if login.has_token:
+            token = self._token(self._request(uri, path))
             return Grant(url, {**headers, "Authorization": f"Bearer {token.token}"}, float(token.expires_on))
-        if hasattr(credential, "signature"):  # an `AzureSasCredential`, whose owner may update it
-            sas = str(credential.signature).lstrip("?")
+        if login.sas:
+            return Grant(f"{url}?{login.sas}", headers, may_be_renewed=False)
+        if login.credential is not None:  # an `AzureSasCredential`, whose owner may update it
+            sas = login.current_sas
             expires_at_s = _expiry_of(sas)
             # Only Azure's clock decides whether a SAS has ended: this machine's may be ahead.
             is_early = expires_at_s is not None and expires_at_s > time.time()
@@ -154,72 +165,63 @@ class AzureClient:
 
     def login_identity(self) -> str:
         """Return what the login adds to the identity of a blob; empty if another process cannot have the login."""
+        from streamer.backends.login_state import login_identity  # noqa: PLC0415 (a plain load compares none)
+
         # Azure's own hosts are accounts, and each name in one has the same bytes for every login that may read it.
         return "azure" if is_azure_host(urlsplit(self.endpoint).netloc) else login_identity(self._options)
 
-    def _signed(self, container: str, name: str, uri: str, ends_at_s: int) -> str:
-        credential = self._credential
+    def _url(self, path: str) -> str:
+        return f"{self.endpoint}/{quote(path, safe='~/')}"
+
+    def _signed(
+        self,
+        method: str,
+        path: str,
+        request: Request,
+        query: Mapping[str, str],
+        headers: dict[str, str],
+    ) -> HttpSource:
+        """Return the source of a request with its signature, SAS or token."""
+        login, url = self._login, self._url(path)
+        if login.has_token:
+            headers["Authorization"] = f"Bearer {self._token(request).token}"
+        elif login.key is not None:
+            try:
+                headers["Authorization"] = login.authorization(method, url, query, headers)
+            except ValueError:
+                raise malformed_credential(request) from None
+        whole = "&".join(each for each in (urlencode(query, quote_via=quote), login.current_sas) if each)
+        headers.pop("Content-Length", None)  # libcurl sends it
+        return HttpSource(f"{url}?{whole}" if whole else url, headers, ca_file=self.ca_file, proxy=self.proxy(url))
+
+    def _token(self, request: Request) -> Any:
+        from fsspec.asyn import get_loop, sync  # noqa: PLC0415 (keys and SAS need none)
+
         try:
-            return str(
-                generate_blob_sas(
-                    credential.account_name,
-                    container,
-                    name,
-                    account_key=credential.account_key,
-                    permission=BlobSasPermissions(read=True),
-                    start=datetime.fromtimestamp(ends_at_s - SIGNATURE_LIFETIME_S - CLOCK_SKEW_S, timezone.utc),
-                    expiry=datetime.fromtimestamp(ends_at_s, timezone.utc),
-                    protocol="https" if self._service.scheme == "https" else None,
-                )
-            )
+            return sync(get_loop(), self._get_token)
         except Exception as error:
-            raise_storage_error(error, self._request(uri, container))
-
-    @property
-    def _has_token(self) -> bool:
-        return hasattr(self._credential, "get_token")
-
-    def _token_headers(self, uri: str, container: str) -> dict[str, str]:
-        """Return the header with the token of a login; empty without a login.
-
-        The service client is made without the login, because its own wait for a token has no time-out.
-        """
-        return {"Authorization": f"Bearer {self._token(uri, container).token}"} if self._has_token else {}
-
-    def _token(self, uri: str, container: str) -> Any:
-        try:
-            return sync(self._fs.loop, self._get_token)
-        except Exception as error:
-            raise_login_error(error, self._request(uri, container))
+            raise_login_error(error, request)
 
     async def _get_token(self) -> Any:
         async with self._one_login:
             if self._last_token is None or self._last_token.expires_on < time.time() + TOKEN_RESERVE_S:
-                pending = self._credential.get_token(TOKEN_SCOPE)
+                pending = self._login.credential.get_token(TOKEN_SCOPE)
                 if not inspect.isawaitable(pending):
                     raise TypeError
                 self._last_token = await asyncio.wait_for(pending, LOGIN_TIMEOUT_S)
             note_credential(self._last_token.token)
             return self._last_token
 
-    def _request(self, uri: str, container: str) -> Request:
-        credential = self._credential
-        sas = urlsplit(self._service.url).query or str(getattr(credential, "signature", ""))
-        named = "account key" if hasattr(credential, "account_key") else "SAS" if sas else None
+    def _request(self, uri: str, path: str) -> Request:
+        login, sas = self._login, self._login.current_sas
+        named = "account key" if login.key is not None else "SAS" if sas else None
         return Request(
             uri=uri,
-            container=container,
-            account=self._service.account_name,
-            credential="token" if self._has_token else named,
+            container=path.partition("/")[0],
+            account=login.account,
+            credential="token" if login.has_token else named,
             sas_expires_at_s=_expiry_of(sas),
         )
-
-
-async def _close(fs: AzureBlobFileSystem) -> None:
-    await fs.service_client.close()
-    if fs.storage_options.get("credential") is None and hasattr(fs.credential, "get_token"):  # adlfs made it
-        await fs.credential.close()
-        fs.sync_credential.close()
 
 
 def _check_account(url: AzureUrl, account: str | None) -> None:
@@ -241,19 +243,14 @@ def _check_proxies(named: Mapping[str, str], endpoint: str) -> None:
         environment_proxy(endpoint)
 
 
-def _transport(options: Mapping[str, Any], limits: Limits) -> EngineTransport:
-    """Make a transport with the options that adlfs does not pass to the clients it makes."""
-    verify, retries = options.get("connection_verify"), options.get("retry_total")
-    ca_file = os.fspath(verify) if isinstance(verify, (str, os.PathLike)) else None
-    trust_in(ca_file or "")  # raises if the file cannot be used
-    times = answer_times(limits, options.get("read_timeout"))
-    return EngineTransport(
-        times=replace(times, connect_s=options.get("connection_timeout") or times.connect_s),
-        most_attempts=ATTEMPTS if retries is None else 1 + int(retries),
-        most_bytes=limits.answer_bytes,
-        ca_file=ca_file,
-        proxies=options.get("proxies") or {},
-    )
+def _refuse_cut(query: Mapping[str, str], body: bytes) -> None:
+    """Refuse a document without its end; a page of a listing always names the next page, or none (``NextMarker``)."""
+    if "comp" not in query:  # the answer is a blob
+        return
+    refuse_cut(body)
+    if query["comp"] == "list" and b"</EnumerationResults>" in body and b"<NextMarker" not in body:
+        hint = "Load again; if that fails, check account_host and the proxy on the way to it"
+        raise TruncatedError("Azure's listing does not say whether more follows (NextMarker)", hint=hint)
 
 
 def _expiry_of(sas: str) -> float | None:

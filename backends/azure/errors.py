@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import NoReturn, TypeAlias
 
-from azure.core.exceptions import AzureError, HttpResponseError, ServiceRequestError, ServiceResponseError
-
-from streamer.backends.client.answer_values import FOREIGN, clock_offset_s, parse_word
+from streamer.backends.client.answer_values import FOREIGN, clock_offset_s, described, parse_word
 from streamer.backends.client.error_rows import ARCHIVED_ROWS, ErrorRow, row_of_status
+from streamer.backends.client.exchange import Response
 from streamer.backends.client.retry import Attempts, demanded_pause_s
 from streamer.core.errors import (
     AccessDeniedError,
@@ -125,29 +123,40 @@ class Request:
     sas_expires_at_s: float | None = None
 
 
-def raise_storage_error(
-    error: Exception, request: Request, attempts: Attempts | None = None, answer: str = ""
-) -> NoReturn:
-    """Raise an exception of azure-storage-blob, or an error of its transport, as one of this package."""
-    if isinstance(error, StreamerError):
-        _name_account(error, request)
-        raise error
-    if isinstance(error, HttpResponseError) and error.response is not None and (error.status_code or 0) >= 300:
-        raise _from_answer(error, request, attempts) from None
-    if attempts is not None:
-        what = f"Azure's answer is malformed: {answer}"
-        raise StorageError(what, uri=request.uri, hint=f"{FOREIGN}: check account_host") from None
-    if isinstance(error, (AzureError, ValueError)):  # signing with a key that is not base64
-        hint = "Copy it again; an account key is base64"
-        raise CredentialsError(
-            f"The {request.credential or 'request'} is malformed", uri=request.uri, hint=hint
-        ) from None
-    hint = "The cause is not shown because it may contain a SAS; the log of the library azure has more details"
-    raise StorageError(f"The Azure client failed with {type(error).__name__}", uri=request.uri, hint=hint) from None
+def refusal(response: Response, request: Request, attempts: Attempts) -> StorageError | UsageError:
+    """Return the error for an answer that is no success."""
+    status, headers, code = response.status, response.headers, response.error_code
+    row = _row(str(code), status, request, headers.get("date"))
+    named = row.filled(
+        container=request.container, account=request.account, credential=request.credential or "anonymous caller"
+    )
+    return named.error(
+        request.uri,
+        status=status,
+        code=code,
+        request_id=parse_word(headers.get("x-ms-request-id")),
+        retry_after_s=demanded_pause_s(status, headers),
+        attempts=attempts.number,
+        elapsed_s=attempts.elapsed_s,
+    )
+
+
+def malformed_answer(response: Response, uri: str) -> StorageError:
+    """Return the error for a success that describes no blob, as of a proxy."""
+    what = f"Azure's answer is malformed: HTTP {response.status}, {described(response.headers)}"
+    return StorageError(what, uri=uri, hint=f"{FOREIGN}: check account_host")
+
+
+def malformed_credential(request: Request) -> CredentialsError:
+    """Return the error for a key that signs nothing."""
+    hint = "Copy it again; an account key is base64"
+    return CredentialsError(f"The {request.credential} is malformed", uri=request.uri, hint=hint)
 
 
 def raise_login_error(error: Exception, request: Request) -> NoReturn:
     """Raise the error for a missing token. The chained exception of azure-identity lists the logins that it tried."""
+    from azure.core.exceptions import AzureError, ServiceRequestError, ServiceResponseError  # noqa: PLC0415 (0.2 s)
+
     if isinstance(error, asyncio.TimeoutError):
         raise CredentialsError("Azure gave no token in time", uri=request.uri, hint=_LOGIN_HINT) from None
     if isinstance(error, (ServiceRequestError, ServiceResponseError)):
@@ -170,28 +179,11 @@ def raise_login_error(error: Exception, request: Request) -> NoReturn:
     ) from None
 
 
-def _name_account(error: StreamerError, request: Request) -> None:
+def name_account(error: StreamerError, request: Request) -> None:
     """Name the account in the error for an unknown host: the user may never have seen the host's name."""
     if isinstance(error, ConnectError) and error.code == UNKNOWN_HOST and request.account:
         error.message = f"There is no storage account {quoted(request.account)}. {error.message}"
         error.hint = "Check account_name, and account_host outside the public cloud"
-
-
-def _from_answer(error: HttpResponseError, request: Request, attempts: Attempts | None) -> StorageError | UsageError:
-    assert error.response is not None
-    headers: Mapping[str, str] = error.response.headers  # type: ignore[attr-defined]
-    status = error.status_code or 0
-    of_body = getattr(error, "error_code", None)
-    code = parse_word(headers.get("x-ms-error-code") or getattr(of_body, "value", of_body))
-    row = _row(str(code), status, request, headers.get("date"))
-    named = row.filled(
-        container=request.container, account=request.account, credential=request.credential or "anonymous caller"
-    )
-    request_id = parse_word(headers.get("x-ms-request-id"))
-    pause_s = demanded_pause_s(status, headers)
-    answered = {"status": status or None, "code": code, "request_id": request_id, "retry_after_s": pause_s}
-    facts = {} if attempts is None else {"attempts": attempts.number, "elapsed_s": attempts.elapsed_s}
-    return named.error(request.uri, **answered, **facts)
 
 
 def _row(code: str, status: int, request: Request, date: str | None) -> _Row:

@@ -10,13 +10,11 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from adlfs import AzureBlobFileSystem
-
 from streamer.backends.azure.urls import AzureUrl, check_host, named_by_connection_string
 from streamer.backends.blob_urls import CREDENTIAL_OPTIONS
 from streamer.backends.client.option_checks import ANY_NAME, CA_FILE, NUMBER, TEXT, Kinds, check_types
 from streamer.backends.fsspec_settings import configured_options, names_of_arguments
-from streamer.backends.option_names import check_option_names
+from streamer.backends.option_names import OF_FSSPEC, check_option_names
 from streamer.core.errors import OptionError
 from streamer.core.quoting import quoted
 from streamer.core.secrets.environment import blank_variables
@@ -38,8 +36,23 @@ _KINDS: Kinds = {
 }
 
 
-# adlfs's own options, and the options of the Azure SDK that this backend supports.
-_NAMES = names_of_arguments(AzureBlobFileSystem) | {"connection_verify", "proxies", "retry_total"}
+# The options that this package reads, and those of the Azure SDK that it has; others are checked by adlfs's signature.
+_NAMES = frozenset(_KINDS) | {"anon", "credential", "location_mode"}
+
+
+class _Schemes:
+    """What fsspec's configuration looks at in a class."""
+
+    protocol = ("abfs", "az", "abfss")
+
+
+def _check_names(options: Mapping[str, Any]) -> None:
+    names = _NAMES
+    if options.keys() - _NAMES - OF_FSSPEC:
+        from adlfs import AzureBlobFileSystem  # noqa: PLC0415 (the import takes a second)
+
+        names = _NAMES | names_of_arguments(AzureBlobFileSystem)
+    check_option_names("az://", options, names)
 
 
 def filled_options(url: AzureUrl, storage_options: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
@@ -47,8 +60,8 @@ def filled_options(url: AzureUrl, storage_options: Mapping[str, Any], environmen
 
     A plain ``https://`` URL without any credentials is read anonymously; ``anon=False`` logs in instead.
     """
-    check_option_names("az://", storage_options, _NAMES)
-    options = configured_options(AzureBlobFileSystem, storage_options)
+    _check_names(storage_options)
+    options = configured_options(_Schemes, storage_options)
     check_types(options, _KINDS)
     _refuse(options)
     check_host(url, options, environment)
@@ -114,7 +127,7 @@ def _secret(
     if options.get("credential") is not None or options.get("client_id"):
         return None
     if not key and not sas and not environment.get("AZURE_STORAGE_CONNECTION_STRING"):
-        key = environment.get("AZURE_STORAGE_ACCOUNT_KEY")
+        key, sas = (environment.get(f"AZURE_STORAGE_{name}") for name in ("ACCOUNT_KEY", "SAS_TOKEN"))
     if key:
         return f";AccountName={account};AccountKey={key}"  # adlfs itself only uses a key for hosts `*.blob.core.*`
     if sas:

@@ -1,4 +1,4 @@
-"""Blobs in Azure Storage; adlfs finds credentials, the Azure SDK lists, the native reactors read.
+"""Blobs in Azure Storage: lists, describes, writes and removes them; the native reactors read.
 
 Guarantees: every answer is requested from Azure, never taken from a listing cache; a listing is complete, without the
 empty blobs that stand for folders in a hierarchical namespace; a blob's ETag is pinned from the first answer on. An
@@ -13,9 +13,9 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from azure.storage.blob import BlobProperties, BlobServiceClient, BlobType
-
+from streamer.backends.azure.answers import Blob, blob_of, page_of
 from streamer.backends.azure.client import AzureClient
+from streamer.backends.azure.errors import malformed_answer
 from streamer.backends.azure.urls import parse_url
 from streamer.backends.blob_urls import is_blob_url
 from streamer.backends.client.answer_values import folder_in_bucket, is_directly_in, is_plain, parse_name
@@ -74,12 +74,12 @@ class AzureStore:
 
     def info(self, path: str) -> ObjectInfo:
         """Request size and ETag with one HEAD. If Azure refuses it, a header of the answer holds the reason."""
-        container, _, name = path.partition("/")
+        name = path.partition("/")[2]
         uri = self._url.uri_of(name)
         if not name:
             raise ObjectNotFoundError("This is a container, not a blob", uri=uri, hint="Name a blob in it")
 
-        blob = self._client.call(partial(_properties, container, name), uri, container)
+        blob = blob_of(self._client.ask("HEAD", path, uri), name)
         if _is_folder(blob):
             raise ObjectNotFoundError("This is a folder, not a blob", uri=uri, hint="Name a blob in it")
         return self._described(path, uri, blob)
@@ -89,7 +89,7 @@ class AzureStore:
         container, folder = folder_in_bucket(prefix)
         uri = self._url.uri_of(folder)
         entries = [entry for page in self._pages(container, folder, uri) for entry in page]
-        files = [entry for entry in entries if isinstance(entry, BlobProperties) and not _is_folder(entry)]
+        files = [entry for entry in entries if not _is_folder(entry)]
         blobs = [blob for blob in files if is_directly_in(folder, parse_name(blob.name, uri), uri)]
         infos = [_info(f"{container}/{blob.name}", self._url.uri_of(blob.name), blob) for blob in blobs]
         return sorted(infos, key=lambda info: info.path)
@@ -98,40 +98,37 @@ class AzureStore:
         """Return the names of the blobs and folders of the first page of a folder's listing."""
         container, folder = folder_in_bucket(prefix)
         entries, _ = self._page(container, folder, None)
-        names = {str(each.name).removeprefix(folder) for each in entries}
+        names = {each.name.removeprefix(folder) for each in entries}
         return sorted(name for name in names if name and f"{name}/" not in names)
 
     def folders(self, prefix: str) -> list[str]:
         """Return the names of the sub-folders of a folder; raises as `find`."""
         container, folder = folder_in_bucket(prefix)
         pages = self._pages(container, folder, self._url.uri_of(folder))
-        return folders_among(str(entry.name).removeprefix(folder) for page in pages for entry in page)
+        return folders_among(entry.name.removeprefix(folder) for page in pages for entry in page)
 
     def source(self, info: ObjectInfo) -> HttpSource:
         """Return a URL and headers that read one blob; `HttpSource.refresh` renews them."""
-        container, _, name = info.path.partition("/")
-        grant = self._client.grant(container, name, info.uri)
+        grant = self._client.grant(info.path, info.uri)
         return HttpSource(
             url=grant.url,
             headers=grant.headers,
             version=info.version,
             expires_at_s=grant.expires_at_s,
             refresh=partial(self.source, info) if grant.may_be_renewed else None,
-            ca_file=self._client.transport.ca_file,
-            proxy=self._client.transport.proxy(grant.url),
+            ca_file=self._client.ca_file,
+            proxy=self._client.proxy(grant.url),
             answer_checksum=CRC64,
         )
 
     def digest(self, info: ObjectInfo) -> ObjectDigest | NoDigest:
         """Request the Content-MD5 of the blob by one HEAD; the blob has one only if its uploader stored it."""
-        container, _, name = info.path.partition("/")
-
-        blob = self._client.call(partial(_properties, container, name), info.uri, container)
+        blob = blob_of(self._client.ask("HEAD", info.path, info.uri), info.path.partition("/")[2])
         if self._described(info.path, info.uri, blob) != info:
             return NoDigest("it was replaced meanwhile")  # reading this blob fails, too
-        if blob.blob_type not in (None, BlobType.BLOCKBLOB):
+        if blob.kind not in (None, "BlockBlob"):
             return NoDigest("its Content-MD5 may be outdated: appended blocks and written pages do not change it")
-        value = bytes(blob.content_settings.content_md5 or b"")
+        value = blob.md5
         if len(value) != HASHES["md5"]:
             return NoDigest("it was uploaded without a Content-MD5, and Azure computes none for several blocks")
         return ObjectDigest("md5", (PartDigest(info.size_bytes or 0, value.hex()),))
@@ -143,12 +140,8 @@ class AzureStore:
 
     def write(self, path: str, data: bytes) -> None:
         """Upload one small blob."""
-        container, _, name = path.partition("/")
-
-        def upload(service: BlobServiceClient, options: Mapping[str, Any]) -> None:
-            service.get_blob_client(container, name).upload_blob(data, overwrite=True, **options)
-
-        self._client.call(upload, self._url.uri_of(name), container)
+        uri = self._url.uri_of(path.partition("/")[2])
+        self._client.ask("PUT", path, uri, headers={"x-ms-blob-type": "BlockBlob"}, body=data)
 
     def begin_upload(self, path: str, size_bytes: int, part_bytes: int, replaced: ObjectInfo | None) -> Upload:
         """Begin the upload of a blob; raises as `Upload.send` with its first block."""
@@ -162,13 +155,8 @@ class AzureStore:
 
     def remove(self, path: str) -> None:
         """Remove one blob; raises as `write`."""
-        container, _, name = path.partition("/")
-
-        def delete(service: BlobServiceClient, options: Mapping[str, Any]) -> None:
-            service.get_blob_client(container, name).delete_blob(**options)
-
         with suppress(ObjectNotFoundError):
-            self._client.call(delete, self._url.uri_of(name), container)
+            self._client.ask("DELETE", path, self._url.uri_of(path.partition("/")[2]))
 
     def _upload(self, path: str, size_bytes: int, part_bytes: int, replaced: ObjectInfo | None) -> AzureUpload:
         from streamer.backends.azure.upload import AzureUpload  # noqa: PLC0415 (a load needs none)
@@ -179,15 +167,15 @@ class AzureStore:
     def close(self) -> None:
         """Do nothing: connections are shared, and closed after the last source that may need them."""
 
-    def _described(self, path: str, uri: str, blob: BlobProperties) -> ObjectInfo:
+    def _described(self, path: str, uri: str, blob: Blob) -> ObjectInfo:
         """Describe a blob by the answer to a HEAD; request the first byte, too, unless the answer has its length."""
         found = _info(path, uri, blob)
-        encoding = blob.content_settings.content_encoding or ""
+        encoding = blob.encoding
         if found.size_bytes is not None and is_plain({"Content-Encoding": encoding}):
             return found
-        return replace(found, size_bytes=size_by_first_byte(self.source(found), self._client.transport.times, uri))
+        return replace(found, size_bytes=size_by_first_byte(self.source(found), self._client.times, uri))
 
-    def _pages(self, container: str, folder: str, uri: str) -> Iterator[list[Any]]:
+    def _pages(self, container: str, folder: str, uri: str) -> Iterator[list[Blob]]:
         """Request page after page; each page has its own attempts and its own time."""
         count, answered = ListingCount(self._limits, uri), answered_so_far()
         seen: set[str | None] = set()
@@ -201,40 +189,23 @@ class AzureStore:
                 return
         raise StorageError("Azure lists the same page again", uri=uri, hint="Check account_host")
 
-    def _page(self, container: str, folder: str, marker: str | None) -> tuple[list[Any], str | None]:
-        return self._client.call(partial(_page, container, folder, marker), self._url.uri_of(folder), container)
+    def _page(self, container: str, folder: str, marker: str | None) -> tuple[list[Blob], str | None]:
+        query = {"restype": "container", "comp": "list", "delimiter": "/", "include": "metadata"}
+        query |= {"maxresults": str(LIST_PAGE_BLOBS), "prefix": folder, "marker": marker or ""}
+        uri = self._url.uri_of(folder)
+        answer = self._client.ask("GET", container, uri, {name: value for name, value in query.items() if value})
+        page = page_of(answer.body, uri)
+        if page is None:
+            raise malformed_answer(answer, uri)
+        return page
 
 
-def _properties(container: str, name: str, service: BlobServiceClient, options: Mapping[str, Any]) -> BlobProperties:
-    found = service.get_blob_client(container, name).get_blob_properties(**options)
-    if not found.etag:
-        raise ValueError  # every blob has an ETag, so this is the answer of a proxy
-    return found
-
-
-def _page(
-    container: str, folder: str, marker: str | None, service: BlobServiceClient, options: Mapping[str, Any]
-) -> tuple[list[Any], str | None]:
-    pages: Any = (
-        service.get_container_client(container)
-        .walk_blobs(
-            name_starts_with=folder or None,
-            include=["metadata"],
-            delimiter="/",
-            results_per_page=LIST_PAGE_BLOBS,
-            **options,
-        )
-        .by_page(marker)
-    )
-    return list(next(pages)), pages.continuation_token
-
-
-def _info(path: str, uri: str, blob: BlobProperties) -> ObjectInfo:
+def _info(path: str, uri: str, blob: Blob) -> ObjectInfo:
     etag = blob.etag or None
     version = etag if etag is None or etag.endswith('"') else f'"{etag}"'  # a listing has it without its quotes
     return ObjectInfo(path, uri, size_bytes=blob.size, version=version)
 
 
-def _is_folder(blob: BlobProperties) -> bool:
+def _is_folder(blob: Blob) -> bool:
     """Say whether an empty blob stands for a folder: a hierarchical namespace and consoles write such blobs."""
-    return str((blob.metadata or {}).get("hdi_isfolder")).lower() == "true" or str(blob.name).endswith("/")
+    return str(blob.metadata.get("hdi_isfolder")).lower() == "true" or blob.name.endswith("/")

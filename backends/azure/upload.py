@@ -11,15 +11,14 @@ https://learn.microsoft.com/rest/api/storageservices/put-block-list
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
-from functools import partial
+from base64 import b64encode
+from collections.abc import Mapping
 from hashlib import md5
-from typing import Any, TypeVar
 
-from azure.core import MatchConditions
-from azure.storage.blob import BlobBlock, BlobClient, BlobServiceClient
-
+from streamer.backends.azure.answers import blob_of, blocks_of
 from streamer.backends.azure.client import AzureClient
+from streamer.backends.azure.errors import malformed_answer
+from streamer.backends.client.exchange import Response
 from streamer.core.errors import AccessDeniedError, ObjectNotFoundError, StorageError
 from streamer.core.store.own_objects import FoundObject, ProvenUpload
 from streamer.core.store.sources import ObjectInfo
@@ -31,8 +30,6 @@ USUAL_ID_BYTES = 48  # as in Azure's clients for Python and .NET
 LEAST_ID_BYTES = 6  # for a letter and a number
 OTHER_LENGTH, LOST_BLOCKS = "InvalidBlobOrBlock", "InvalidBlockList"  # codes of errors
 MARK = "streamer_upload"  # a name of the blob's metadata, in which Azure allows no dash
-
-_Answer = TypeVar("_Answer")
 
 
 class AzureUpload(ProvenUpload):
@@ -53,7 +50,7 @@ class AzureUpload(ProvenUpload):
     ) -> None:
         super().__init__(uri, replaced)
         self._client = client
-        self._container, _, self._name = path.partition("/")
+        self._path = path
         self._part_bytes = part_bytes
         self._lock = threading.Lock()
         # What replaces a blob is sent in blocks, which can be looked at before they become the blob.
@@ -89,13 +86,12 @@ class AzureUpload(ProvenUpload):
             self._blocks[number] = block_id, part.nbytes
 
     def _stage(self, block_id: str, data: bytes) -> None:
-        self._ask(lambda blob, options: blob.stage_block(block_id, data, validate_content=True, **options))
+        self._ask("PUT", {"comp": "block", "blockid": block_id}, _checked(data), data)
 
     def _stage_as_others(self, number: int, digest: str, data: bytes, refused: StorageError) -> str:
         """Send a block with an id that is as long as those of another upload's blocks; return the id."""
-        lengths = {len(each.encode()) for each in self._uncommitted()}
-        # Azure compares the length in base 64, and its client shows an id in base 64 if it is no text.
-        for id_bytes in {bytes_ for each in lengths for bytes_ in (-(-each // 3) * 3, each // 4 * 3)}:
+        # Azure compares the length in base 64.
+        for id_bytes in {len(each) // 4 * 3 for each in self._uncommitted()}:
             if id_bytes < LEAST_ID_BYTES:
                 continue
             block_id = _id_of(number, digest, id_bytes)
@@ -117,19 +113,25 @@ class AzureUpload(ProvenUpload):
     def _uncommitted(self) -> dict[str, int]:
         """Return the sizes of the blocks that are no part of a blob yet, by their ids; empty if we may not look."""
         try:
-            _, blocks = self._ask(lambda blob, options: blob.get_block_list("uncommitted", **options))
+            answer = self._ask("GET", {"comp": "blocklist", "blocklisttype": "uncommitted"})
         except (AccessDeniedError, ObjectNotFoundError):  # no right to read, or no block at all
             return {}
-        return {block.id: block.size for block in blocks}
+        blocks = blocks_of(answer.body)
+        if blocks is None:
+            raise malformed_answer(answer, self._uri)
+        return blocks
 
     def _commit(self) -> str | None:
         """Make the blob; return its ETag."""
         try:
+            marked = {f"x-ms-meta-{MARK}": self.mark, **self._condition()}
             if self._is_small:
-                answer = self._ask(partial(_put, self._body, {MARK: self.mark}))
+                headers = {"x-ms-blob-type": "BlockBlob", **_checked(self._body), **marked}
+                answer = self._ask("PUT", {}, headers, self._body)
             else:
-                blocks = [BlobBlock(block_id) for _, (block_id, _) in sorted(self._blocks.items())]
-                answer = self._ask(partial(_commit, blocks, {MARK: self.mark}, self._condition()))
+                ids = "".join(f"<Latest>{block_id}</Latest>" for _, (block_id, _) in sorted(self._blocks.items()))
+                body = f'<?xml version="1.0" encoding="utf-8"?><BlockList>{ids}</BlockList>'.encode()
+                answer = self._ask("PUT", {"comp": "blocklist"}, {"Content-Type": "application/xml", **marked}, body)
         except StorageError as error:
             if error.status in (409, 412):
                 raise changed_meanwhile(self._uri, self._replaced, status=error.status) from error.__cause__
@@ -137,8 +139,7 @@ class AzureUpload(ProvenUpload):
                 error.message = "Azure no longer has the blocks that were sent: any upload to this name removes them"
                 error.hint = "Save again, when no other program saves to this name"
             raise
-        etag = (answer or {}).get("etag")
-        return None if etag is None else str(etag)
+        return answer.headers.get("etag")
 
     def _check_parts(self) -> None:
         there = self._uncommitted()
@@ -149,17 +150,16 @@ class AzureUpload(ProvenUpload):
 
     def _look(self) -> FoundObject | None:
         try:
-            found = self._ask(lambda blob, options: blob.get_blob_properties(**options))
+            found = blob_of(self._ask("HEAD"), self._path)
         except ObjectNotFoundError:
             return None
-        digest = bytes(found.content_settings.content_md5 or b"")
-        is_equal = digest == md5(self._body, usedforsecurity=False).digest() if digest and self._is_small else None
-        return FoundObject(found.size, found.etag, (found.metadata or {}).get(MARK), is_equal)
+        digest = md5(self._body, usedforsecurity=False).digest()
+        is_equal = found.md5 == digest if found.md5 and self._is_small else None
+        return FoundObject(found.size, found.etag, found.metadata.get(MARK), is_equal)
 
     def _remove(self, found: FoundObject) -> None:
-        delete = partial(_delete, {"match_condition": MatchConditions.IfNotModified, "etag": found.version})
         try:
-            self._ask(delete)
+            self._ask("DELETE", headers={"If-Match": str(found.version)})
         except ObjectNotFoundError:
             return
         except StorageError as error:
@@ -169,16 +169,17 @@ class AzureUpload(ProvenUpload):
     def _discard(self) -> None:
         """Do nothing: Azure has no request that removes blocks."""
 
-    def _condition(self) -> dict[str, Any]:
-        if self._replaced is None:
-            return {"match_condition": MatchConditions.IfMissing}
-        return {"match_condition": MatchConditions.IfNotModified, "etag": self._replaced.version}
+    def _condition(self) -> dict[str, str]:
+        return {"If-None-Match": "*"} if self._replaced is None else {"If-Match": str(self._replaced.version)}
 
-    def _ask(self, request: Callable[[BlobClient, Mapping[str, Any]], _Answer]) -> _Answer:
-        def send(service: BlobServiceClient, options: Mapping[str, Any]) -> _Answer:
-            return request(service.get_blob_client(self._container, self._name), options)
+    def _ask(
+        self, method: str, query: Mapping[str, str] = {}, headers: Mapping[str, str] = {}, body: bytes = b""
+    ) -> Response:
+        return self._client.ask(method, self._path, self._uri, query, headers=headers, body=body)
 
-        return self._client.call(send, self._uri, self._container)
+
+def _checked(data: bytes) -> dict[str, str]:
+    return {"Content-MD5": b64encode(md5(data, usedforsecurity=False).digest()).decode()}
 
 
 def _id_of(number: int, digest: str, id_bytes: int) -> str:
@@ -188,22 +189,5 @@ def _id_of(number: int, digest: str, id_bytes: int) -> str:
     blocks from others.
     """
     usual = f"streamer-{number:06d}-{digest}"
-    return usual if id_bytes == USUAL_ID_BYTES else f"s{number:04x}{digest:_<64}"[:id_bytes]
-
-
-def _put(body: bytes, metadata: dict[str, str], blob: BlobClient, options: Mapping[str, Any]) -> Any:
-    return blob.upload_blob(body, length=len(body), metadata=metadata, validate_content=True, **options)
-
-
-def _commit(
-    blocks: list[BlobBlock],
-    metadata: dict[str, str],
-    condition: Mapping[str, Any],
-    blob: BlobClient,
-    options: Mapping[str, Any],
-) -> Any:
-    return blob.commit_block_list(blocks, metadata=metadata, **condition, **options)
-
-
-def _delete(condition: Mapping[str, Any], blob: BlobClient, options: Mapping[str, Any]) -> None:
-    blob.delete_blob(**condition, **options)
+    named = usual if id_bytes == USUAL_ID_BYTES else f"s{number:04x}{digest:_<64}"[:id_bytes]
+    return b64encode(named.encode()).decode()

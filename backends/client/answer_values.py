@@ -15,11 +15,14 @@ import json
 import re
 from collections.abc import Mapping, Sized
 from email.utils import parsedate_to_datetime
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from streamer.core.errors import ObjectNotFoundError, StorageError, TruncatedError
 from streamer.core.quoting import quoted
 from streamer.core.store.sources import MAX_SIZE_BYTES
+
+if TYPE_CHECKING:
+    from xml.etree.ElementTree import Element
 
 MOST_CHARACTERS = 4096  # S3, Google and Azure allow 1024; the Hub's limit is that of Git
 CHECK_SERVER = "Check the endpoint, and the proxy on the way to it"
@@ -47,6 +50,7 @@ MOST_S = 100 * 365.25 * 86400
 _MAY_BE_SECRET = re.compile(rf"[\w+/=.~%:-]{{{SHORTEST_SECRET},}}", re.ASCII)
 _BLANKS = re.compile(r"\s+")
 _PAGE = re.compile(rb"(?:<\?xml[^>]*>)?\s*<(?:!|html)", re.IGNORECASE)
+_DECLARES = re.compile(r"<!(?:DOCTYPE|ENTITY)")
 _ROOT = re.compile(rb"(?:<\?xml[^>]*\?>)?\s*<([A-Za-z][\w.:-]*)[^>]*?(/?)>")
 
 
@@ -133,6 +137,23 @@ def code_in(body: bytes) -> str | None:
     """
     found = _CODE.search(body[:LOOKED_AT_BYTES])
     return found[1].decode() if found else None
+
+
+def parse_xml(document: bytes, name: str) -> Element | None:
+    """Return the root of a document; None for another root, and for a document with entities or a type of its own."""
+    from xml.etree.ElementTree import ParseError, fromstring  # noqa: PLC0415 (one object needs no document)
+
+    try:
+        text = document.decode("utf-8-sig")
+        root = None if _DECLARES.search(text) else fromstring(text)  # noqa: S314 (entities are XML's own)
+    except (ParseError, UnicodeDecodeError):
+        return None
+    return None if root is None or element_name(root) != name else root
+
+
+def element_name(element: Element) -> str:
+    """Return the name of an element without its namespace."""
+    return element.tag.rpartition("}")[2]
 
 
 def _has_whole_characters(text: str) -> bool:

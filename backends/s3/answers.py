@@ -13,7 +13,14 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote_plus, urlsplit
 
-from streamer.backends.client.answer_values import parse_name, parse_size, parse_word, quoted_start
+from streamer.backends.client.answer_values import (
+    element_name,
+    parse_name,
+    parse_size,
+    parse_word,
+    parse_xml,
+    quoted_start,
+)
 from streamer.backends.client.exchange import Response
 from streamer.backends.client.retry import Attempts
 from streamer.core.errors import StorageError
@@ -40,7 +47,6 @@ FIELDS = {
 # Elements that may be there several times, and botocore's names of the lists; elements that are numbers.
 _LISTS = {"CommonPrefixes": "CommonPrefixes", "Contents": "Contents", "Part": "Parts", "Upload": "Uploads"}
 _NUMBERS = frozenset({"NextPartNumberMarker", "PartNumber", "Size"})
-_DECLARES = re.compile(r"<!(?:DOCTYPE|ENTITY)")
 
 
 class ListedObject(NamedTuple):
@@ -94,7 +100,7 @@ def parse_page(document: bytes) -> dict[str, Any] | None:
 
 def parse_result(document: bytes, name: str) -> dict[str, Any] | None:
     """Parse a document as botocore does; return None if it has another root, or if its numbers are none."""
-    root = _root(document, name)
+    root = parse_xml(document, name)
     try:
         return None if root is None else _fields_of(root)
     except ValueError:
@@ -108,26 +114,14 @@ def parse_error(document: bytes) -> dict[str, Any]:
         >>> parse_error(b"<Error><Code>NoSuchKey</Code><Key>a</Key></Error>")
         {'Code': 'NoSuchKey', 'Key': 'a'}
     """
-    root = _root(document, "Error")
-    return {} if root is None else {_name(child): child.text or "" for child in root}
-
-
-def _root(document: bytes, name: str) -> Element | None:
-    """Return the root of a document; None for another root, and for a document with entities or a type of its own."""
-    from xml.etree.ElementTree import ParseError, fromstring  # noqa: PLC0415 (one object needs no document)
-
-    try:
-        text = document.decode("utf-8-sig")
-        root = None if _DECLARES.search(text) else fromstring(text)  # noqa: S314 (entities are XML's own)
-    except (ParseError, UnicodeDecodeError):
-        return None
-    return None if root is None or _name(root) != name else root
+    root = parse_xml(document, "Error")
+    return {} if root is None else {element_name(child): child.text or "" for child in root}
 
 
 def _fields_of(element: Element) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     for child in element:
-        name, text = _name(child), child.text or ""
+        name, text = element_name(child), child.text or ""
         if name in _LISTS:
             fields.setdefault(_LISTS[name], []).append(_fields_of(child))
         elif name in _NUMBERS and text:
@@ -137,10 +131,6 @@ def _fields_of(element: Element) -> dict[str, Any]:
         else:
             fields[name] = _fields_of(child) if len(child) else text
     return fields
-
-
-def _name(element: Element) -> str:
-    return element.tag.rpartition("}")[2]  # without its namespace
 
 
 class ForeignAnswerError(Exception):

@@ -26,7 +26,7 @@ AZURE = """
 from streamer.backends.azure.client import AzureClient
 from streamer.backends.azure.urls import parse_url
 client = AzureClient(parse_url("az://container/x"), {"account_name": "account"})
-grant = client.grant("container", "x", "az://container/x")
+grant = client.grant("container/x", "az://container/x")
 found = grant.headers["Authorization"] == "Bearer of-the-machine"
 print(json.dumps({"found": found, "answered": answered, "proxied": proxied}))
 """

@@ -55,7 +55,7 @@ def filled(uri: str, given: dict[str, Any], **environment: str) -> dict[str, Any
         (f"{HTTPS}?sig=S", {"account_key": "K"}, {}, f"{ENDPOINT};SharedAccessSignature=sig=S"),
         (HTTPS, {}, {}, ENDPOINT),
         (HTTPS, {"anon": False}, {}, None),
-        (HTTPS, {}, {"sas_token": "S"}, None),
+        (HTTPS, {}, {"sas_token": "S"}, f"{ENDPOINT};SharedAccessSignature=S"),
         (ABFS, {}, {}, None),
         (ABFS, {"anon": True}, {}, ENDPOINT),
     ],

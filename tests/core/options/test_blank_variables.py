@@ -194,7 +194,7 @@ def test_a_blank_variable_changes_no_load_from_azure_regression(
 def test_a_blank_variable_hides_no_login_of_azure_regression(monkeypatch, name):
     monkeypatch.setenv(f"AZURE_STORAGE_{name}", "")
     client = AzureClient(parse_url("az://container/m"), {"account_name": "name"})
-    assert hasattr(client._credential, "get_token")
+    assert hasattr(client._login.credential, "get_token")
 
 
 def test_a_blank_home_of_the_hub_is_not_the_working_directory_regression(tmp_path, monkeypatch):
