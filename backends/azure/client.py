@@ -104,9 +104,7 @@ class AzureClient:
     ) -> Response:
         """Send a request about a container, or a blob (``container/name``); return its whole, successful answer."""
         request, times = self._request(uri, path), self.times.with_upload(len(body))
-        headers = {"x-ms-version": VERSION, "x-ms-date": formatdate(usegmt=True), **headers}
-        if method == "PUT":
-            headers = {"Content-Type": "application/octet-stream", "Content-Length": str(len(body)), **headers}
+        headers = {"Content-Length": str(len(body)), **headers} if method == "PUT" else headers
         source = self._signed(method, path, request, {**query, **self._of_requests}, headers)
 
         def once(attempts: Attempts) -> Response:
@@ -130,11 +128,7 @@ class AzureClient:
         except StreamerError as error:
             name_account(error, request)
             raise
-        if response.status >= 300:
-            raise refusal(response, request, attempts)
-        if method == "HEAD" and not response.headers.get("etag"):  # every blob has one, so a proxy answers
-            raise malformed_answer(response, uri)
-        return response
+        return _successful(method, response, request, attempts)
 
     def proxy(self, url: str) -> str | None:
         """Return the proxy that the options name for this URL; the longest prefix wins."""
@@ -179,10 +173,12 @@ class AzureClient:
         path: str,
         request: Request,
         query: Mapping[str, str],
-        headers: dict[str, str],
+        headers: Mapping[str, str],
     ) -> HttpSource:
         """Return the source of a request with its signature, SAS or token."""
         login, url = self._login, self._url(path)
+        kind = {"Content-Type": "application/octet-stream"} if method == "PUT" else {}
+        headers = {"x-ms-version": VERSION, "x-ms-date": formatdate(usegmt=True), **kind, **headers}
         if login.has_token:
             headers["Authorization"] = f"Bearer {self._token(request).token}"
         elif login.key is not None:
@@ -222,6 +218,14 @@ class AzureClient:
             credential="token" if login.has_token else named,
             sas_expires_at_s=_expiry_of(sas),
         )
+
+
+def _successful(method: str, response: Response, request: Request, attempts: Attempts) -> Response:
+    if response.status >= 300:
+        raise refusal(response, request, attempts)
+    if method == "HEAD" and not response.headers.get("etag"):  # every blob has one, so a proxy answers
+        raise malformed_answer(response, request.uri)
+    return response
 
 
 def _check_account(url: AzureUrl, account: str | None) -> None:

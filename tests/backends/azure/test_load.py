@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 import traceback
 
@@ -149,3 +151,20 @@ def test_a_login_that_fails_under_a_load_ends_it_with_its_reason(azure_tls_serve
     with pytest.raises(streamer.CredentialsError, match="no token") as caught:
         load_slowly(tls_checkpoint, options, login.revoke)
     assert "CANARY" not in "".join(traceback.format_exception(caught.value))
+
+
+@pytest.mark.parametrize("kind", ["key", "sas", "anonymous"])
+def test_a_plain_load_imports_no_library_of_azure_regression(azure_server, checkpoint, kind):
+    """adlfs and the SDK took a second of each first load."""
+    private = azure_server.upload_folder(checkpoint, "private" if kind != "anonymous" else "public", "models/plain")
+    options = {
+        "key": azure_server.storage_options(),
+        "sas": azure_server.sas_options(azure_server.container_sas("private")),
+        "anonymous": azure_server.anonymous_options(),
+    }[kind]
+    code = (
+        f"import sys, streamer; streamer.load({private!r}, storage_options={options!r}); "
+        "print({*sys.modules} & {'adlfs', 'azure.core', 'azure.storage', 'azure.identity', 'aiohttp', 'requests'})"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == "set()"
