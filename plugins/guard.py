@@ -240,7 +240,8 @@ class GuardedUpload:
         """Send one part: a view of the user's tensors, which the plug-in cannot write to."""
 
         def sent() -> None:
-            if (answer := self._upload.send(offset_bytes, part.toreadonly())) is not None:
+            send: Callable[..., Any] = self._upload.send
+            if (answer := send(offset_bytes, part.toreadonly())) is not None:
                 raise BrokenContractError(f"returned {kind_of(answer)}, not None")
 
         self._calls.call("send", sent, uri=self._uri)

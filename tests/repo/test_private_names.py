@@ -287,6 +287,13 @@ def test_private_names_of_the_operations_of_torch() -> None:
     assert type(of_torch.alias(torch, parameter)) is torch.Tensor
     assert of_torch.alias(torch, parameter).data_ptr() == parameter.data_ptr()
 
+
+def test_private_names_of_the_functions_of_torch() -> None:
+    import torch
+
+    from streamer.core.tensors import torch_private_names as of_torch
+
+    parameter = torch.nn.Parameter(torch.zeros(2))
     calls: list[object] = []
 
     class Calls(torch.overrides.TorchFunctionMode):

@@ -155,7 +155,7 @@ def test_a_login_that_fails_under_a_load_ends_it_with_its_reason(azure_tls_serve
 
 @pytest.mark.parametrize("kind", ["key", "sas", "anonymous"])
 def test_a_plain_load_imports_no_library_of_azure_regression(azure_server, checkpoint, kind):
-    """adlfs and the SDK took a second of each first load."""
+    """adlfs and the SDK take a third of a second or more of a first load."""
     private = azure_server.upload_folder(checkpoint, "private" if kind != "anonymous" else "public", "models/plain")
     options = {
         "key": azure_server.storage_options(),
