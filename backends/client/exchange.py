@@ -134,12 +134,12 @@ def _failures() -> ModuleType:
     return failures
 
 
-def _kind_of(source: HttpSource, method: str) -> Mapping[str, str]:
+def _kind_of(source: HttpSource, method: str) -> list[str]:
     """Return a Content-Type for an upload whose headers have none: otherwise libcurl would send the type of a form."""
     if method == "DELETE":  # it has no body, and a signature may cover the headers, so no Content-Type is sent
-        return {"Content-Type": ""}
+        return ["Content-Type:"]
     is_named = method in ("GET", "HEAD") or any(name.lower() == "content-type" for name in source.headers)
-    return {} if is_named else {"Content-Type": "application/octet-stream"}
+    return [] if is_named else ["Content-Type: application/octet-stream"]
 
 
 def send(
@@ -161,7 +161,7 @@ def send(
     exchange = _native.Exchange(
         _native.HttpTarget(
             url=source.url,
-            headers=header_lines({**_kind_of(source, method), **source.headers}),
+            headers=[*_kind_of(source, method), *header_lines(source.headers)],
             ca_file=source.ca_file or default_ca_file(),
             proxy=source.proxy or "",
             expires_at_s=0.0,
