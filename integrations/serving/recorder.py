@@ -1,4 +1,4 @@
-"""Records where a model's loaders copy deferred tensors, and fills all of that in one read, or what an operation needs.
+"""Records the copies of deferred tensors into parameters, and makes them in one read, or before an operation needs one.
 
 Guarantees: an operation in the recorder's thread that reads or writes a region that waits for its bytes fills it first.
 Regions that are written twice are filled in the order of the writes. If the load fails, what was recorded is dropped.
@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -37,11 +38,9 @@ _log = OwnLogger()
 
 _PROCESS = "process_weights_after_loading"
 _MOST_NAMED = 8  # views in a line of the log
-
-
 _SET_DATA = torch.Tensor.data.__set__  # type: ignore[attr-defined]  # as torch names ``tensor.data = …``
-_TAKING_MEMORY = "__array__ __dlpack__ data_ptr numpy share_memory_ storage tolist untyped_storage"
-_SEEN = {_SET_DATA, *(getattr(torch.Tensor, name) for name in _TAKING_MEMORY.split())}
+_TAKING = "__array__ __dlpack__ data_ptr numpy share_memory_ storage tolist untyped_storage"
+_TAKES_MEMORY = {getattr(torch.Tensor, name) for name in _TAKING.split()}
 
 
 class _Calls(TorchFunctionMode):
@@ -52,15 +51,14 @@ class _Calls(TorchFunctionMode):
         self._recorder = recorder
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Fill the memory that is taken; `data` becomes the elements of a deferred tensor: others end the process."""
+        """Fill memory that is taken; ``data`` gets the elements of a deferred tensor, else torch crashes."""
         del types
-        if func in _SEEN:
-            if func != _SET_DATA and isinstance(args[0], torch.Tensor):
-                self._recorder.settle(args[0])
-            elif func == _SET_DATA and type(args[0]) is Deferred:
-                args[0].refuse_other_shape("data =")
-            elif func == _SET_DATA and type(args[1]) is Deferred:
-                args = args[0], args[1].given_away("data =")
+        if func in _TAKES_MEMORY:
+            self._recorder.settle(args[0])
+        elif func == _SET_DATA and type(args[0]) is Deferred:
+            args[0].refuse_other_shape("data =")
+        elif func == _SET_DATA and type(args[1]) is Deferred:
+            args = args[0], args[1].given_away("data =")
         return func(*args, **kwargs) if kwargs else func(*args)
 
 
@@ -139,7 +137,8 @@ class Recorder(torch_private_names.dispatch_mode(torch)):  # type: ignore[misc]
                 self.fill()
                 return
             key = torch_private_names.address_of_storage(tensor.untyped_storage())
-            if any(_meet(tensor, each.destination) for each in self._pending.get(key, ())):
+            own = Elements.of(tensor)
+            if any(_meet(own, Elements.of(each.destination)) for each in self._pending.get(key, ())):
                 self.early_fills += 1
                 self.fill()
 
@@ -258,29 +257,27 @@ def _is_nested(argument: Any) -> bool:
     return isinstance(argument, (list, tuple)) and any(isinstance(each, (list, tuple)) for each in argument)
 
 
-def _meet(one: torch.Tensor, other: torch.Tensor) -> bool:
+def _meet(one: Elements, other: Elements) -> bool:
     """Whether two tensors have a byte in common; True if that takes too long to find out."""
-    first, second = Elements.of(one), Elements.of(other)
-    (_, begin, end), (_, other_begin, other_end) = first.span(), second.span()
+    (_, begin, end), (_, other_begin, other_end) = one.span(), other.span()
     if end <= other_begin or other_end <= begin:
         return False
-    ranges, other_ranges = first.ranges(), second.ranges()
+    ranges, other_ranges = one.ranges(), other.ranges()
     return ranges is None or other_ranges is None or ranges.meets(other_ranges)
 
 
 def _turns(copies: Sequence[Copy]) -> list[int]:
     """Number copies into one storage: one that writes the bytes of an earlier one has a higher number."""
-    turns = [0] * len(copies)
-    ranges = [Elements.of(each.destination).ranges() for each in copies]
-    if are_apart(each for each in ranges if each is not None) and None not in ranges:
+    turns, elements = [0] * len(copies), [Elements.of(each.destination) for each in copies]
+    spans = sorted((*each.span()[1:], at) for at, each in enumerate(elements))
+    if all(end <= begin for (_, end, _), (begin, _, _) in pairwise(spans)) or are_apart(elements):
         return turns
-    spans = sorted((*Elements.of(each.destination).span()[1:], at) for at, each in enumerate(copies))
     overlapping = list[tuple[int, int]]()
     reaching = list[tuple[int, int]]()
     for begin, end, at in spans:
         reaching = [(other_end, other) for other_end, other in reaching if other_end > begin]
         for _, other in reaching:
-            if _meet(copies[at].destination, copies[other].destination):
+            if _meet(elements[at], elements[other]):
                 overlapping.append((min(at, other), max(at, other)))
         reaching.append((end, at))
     for earlier, later in sorted(overlapping, key=lambda pair: pair[::-1]):
@@ -295,7 +292,9 @@ def _read_kept(model: Any) -> None:
         for kept in [vars(module), *(each for each in vars(module).values() if isinstance(each, dict))]:
             for name, each in [*kept.items()]:
                 if isinstance(each, Deferred):
-                    kept[name] = made[id(each)] if id(each) in made else made.setdefault(id(each), _with_data(each))
+                    if id(each) not in made:
+                        made[id(each)] = _with_data(each)
+                    kept[name] = made[id(each)]
 
 
 def _with_data(kept: Deferred) -> torch.Tensor:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import safetensors
 import torch
@@ -32,9 +32,6 @@ from streamer.integrations.serving.planned_reads import PlannedCheckpoint
 from streamer.integrations.serving.recorder import Recorder
 from streamer.integrations.serving.weights_location import without_ignored
 from streamer.integrations.shard_handles import WholeCheckpoint
-
-if TYPE_CHECKING:
-    import torch
 
 AHEAD_BYTES = 256 << 20
 URL_AHEAD_BYTES = 512 << 20

@@ -8,7 +8,6 @@ The first model's configuration is used for a dry run of our loader and of SGLan
 
 from __future__ import annotations
 
-import copy
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -79,9 +78,7 @@ class StreamerModelLoader(DefaultModelLoader):  # type: ignore[misc]
         if modelopt.checkpoint_restore_path or modelopt.checkpoint_save_path or modelopt.export_path:
             raise UsageError("the load format 'streamer' does not quantize with ModelOpt", hint="Use another format")
         self._how = parsed(load_config.model_loader_extra_config or _of_command_line(), ())
-        theirs = copy.copy(load_config)
-        theirs.model_loader_extra_config = {}
-        super().__init__(theirs)
+        super().__init__(changed(load_config, model_loader_extra_config={}))
         self.load_config = load_config
         self._began: float | None = None
         self._recorder = Recorder()
@@ -117,16 +114,15 @@ class StreamerModelLoader(DefaultModelLoader):  # type: ignore[misc]
         if self._began is None:
             self._began = self.counter_before_loading_weights = time.perf_counter()  # for a line in SGLang's log
         draft = self.load_config.draft_model_idx
-        stream = (
-            stream_weights(  # opened now, not with the first tensor: an update that fails to open must change nothing
-                folder,
-                self._how,
-                lambda name: not is_of_another_draft(name, draft),
-                patterns=source.allow_patterns_overrides,
-                ignored=self.load_config.ignore_patterns,
-                progress=None,
-                recorder=self._recorder,
-            )
+        # Opened now, not with the first tensor: an update that fails to open must change nothing.
+        stream = stream_weights(
+            folder,
+            self._how,
+            lambda name: not is_of_another_draft(name, draft),
+            patterns=source.allow_patterns_overrides,
+            ignored=self.load_config.ignore_patterns,
+            progress=None,
+            recorder=self._recorder,
         )
         if draft is not None:
             return named_for_draft(self._tensors(stream), source.prefix, draft)

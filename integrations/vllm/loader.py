@@ -8,7 +8,6 @@ The first model's configuration is used for a dry run of our loaders and of vLLM
 
 from __future__ import annotations
 
-import copy
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -84,9 +83,7 @@ class StreamerModelLoader(DefaultModelLoader):  # type: ignore[misc]
     def __init__(self, load_config: Any) -> None:
         forward_log()
         self._how = parsed(translated(load_config), ("enable_weights_track",))
-        theirs = copy.copy(load_config)
-        theirs.model_loader_extra_config = self._how.of_engine
-        super().__init__(theirs)
+        super().__init__(changed(load_config, model_loader_extra_config=self._how.of_engine))
         self.load_config = load_config
         self._began: float | None = None
         self._recorder = Recorder()
@@ -198,9 +195,7 @@ class StreamerShardedLoader(ShardedStateLoader):  # type: ignore[misc]
     def __init__(self, load_config: Any) -> None:
         forward_log()
         self._how = parsed(translated(load_config), ("pattern",))
-        theirs = copy.copy(load_config)
-        theirs.model_loader_extra_config = self._how.of_engine
-        super().__init__(theirs)
+        super().__init__(changed(load_config, model_loader_extra_config=self._how.of_engine))
         self.load_config = load_config
 
     def download_model(self, model_config: Any) -> None:
