@@ -14,11 +14,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import statistics
-import subprocess
 import sys
 import tempfile
-import time
 import zlib
 from collections.abc import Iterable
 from contextlib import nullcontext
@@ -27,6 +24,8 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "tests")]
+
+from rank_processes import Ranks, in_turn, print_rows, request_of_parent  # noqa: E402  its folder is no package
 
 WAYS = ("whole", "deferred", "load_into")
 HIDDEN, INNER, VOCABULARY = 2048, 7168, 16384
@@ -119,7 +118,7 @@ def loaded_by_loaders(model: Model, place: str, options: dict[str, Any], recorde
 
 def rank() -> None:
     """Load once the parent says so; one process."""
-    request = json.loads(sys.stdin.readline())
+    request = request_of_parent()
     import torch
     import torch.fx.experimental.symbolic_shapes  # torch imports it for the first mode, and an engine has done so
 
@@ -156,31 +155,12 @@ def rank() -> None:
 
 def measured(way: str, arguments: argparse.Namespace, place: str, endpoint: str | None) -> dict[str, Any]:
     """Run one round."""
-    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     keys = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_DEFAULT_REGION": "us-east-1"}
-    environment = os.environ | keys | {"LOCAL_WORLD_SIZE": str(arguments.ranks)}
-    children = [
-        subprocess.Popen([sys.executable, __file__, "--rank"], env=environment, **pipes) for _ in range(arguments.ranks)
-    ]
-
-    def say(each: Any, text: str) -> None:
-        each.stdin.write(text + "\n")
-        each.stdin.flush()
-
-    for number, each in enumerate(children):
-        request = {"way": way, "place": place, "endpoint": endpoint, "rank": number, "parts": arguments.parts}
-        say(each, json.dumps({**request, "device": arguments.device}))
-    assert [each.stdout.readline() for each in children] == ["ready\n"] * len(children), way
-    began = time.perf_counter()
-    for each in children:
-        say(each, "go")
-    answers = [json.loads(each.stdout.readline()) for each in children]
-    seconds = time.perf_counter() - began
-    for each in children:
-        say(each, "check")
-    checks = [json.loads(each.stdout.readline()) for each in children]
-    for each in children:
-        each.wait()
+    request = {"way": way, "place": place, "endpoint": endpoint, "parts": arguments.parts, "device": arguments.device}
+    requests = [{**request, "rank": number} for number in range(arguments.ranks)]
+    with Ranks(__file__, requests, os.environ | keys | {"LOCAL_WORLD_SIZE": str(arguments.ranks)}) as ranks:
+        seconds, answers = ranks.load()
+        checks = ranks.checked()
     read = sum(each["read"] for each in answers) / sum(each["kept"] for each in checks)
     cpu_s = sum(each["cpu_s"] for each in answers)
     return {"seconds": seconds, "cpu_s": cpu_s, "read": read, "crcs": [each["crcs"] for each in checks]}
@@ -197,19 +177,11 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "gpu-serving" / "model")
     arguments = parser.parse_args()
     make(arguments.folder, int(arguments.gib * 2**30))
-    rows: dict[str, list[dict[str, Any]]] = {way: [] for way in WAYS}
     with origin(arguments) as server:
         place = f"s3://{arguments.folder.name}" if server else str(arguments.folder)
-        for _ in range(arguments.rounds):
-            for way, found in rows.items():
-                found.append(measured(way, arguments, place, server and server.http_url))
+        rows = in_turn(WAYS, arguments.rounds, lambda way: measured(way, arguments, place, server and server.http_url))
     assert len({json.dumps(each["crcs"]) for found in rows.values() for each in found}) == 1, "the parameters differ"
-    print(f"{'way':<10} {'s':>7} {'least':>7} {'most':>7} {'CPU s':>7} {'read':>6}")
-    for way, found in rows.items():
-        seconds = sorted(each["seconds"] for each in found)
-        cpu_s, read = (statistics.median(each[name] for each in found) for name in ("cpu_s", "read"))
-        times = " ".join(f"{each:7.2f}" for each in (statistics.median(seconds), seconds[0], seconds[-1]))
-        print(f"{way:<10} {times} {cpu_s:7.2f} {read:6.2f}")
+    print_rows(rows, {"CPU s": ("cpu_s", 1, ".2f"), "read": ("read", 1, ".2f")})
 
 
 def origin(arguments: argparse.Namespace) -> Any:
