@@ -25,7 +25,7 @@ class Blob(NamedTuple):
     encoding: str = ""
 
 
-def blob_of(answer: Response, name: str) -> Blob:
+def blob_of(answer: Response, name: str, uri: str) -> Blob:
     """Describe a blob by the answer to a HEAD."""
     headers = answer.headers
     length = headers.get("content-length")
@@ -35,7 +35,7 @@ def blob_of(answer: Response, name: str) -> Blob:
         digest = b""
     return Blob(
         name,
-        None if length is None else parse_size(length, name),
+        None if length is None else parse_size(length, uri),
         headers.get("etag"),
         {each[len(_OF_USER) :]: value for each, value in headers.items() if each.startswith(_OF_USER)},
         headers.get("x-ms-blob-type"),
@@ -61,10 +61,10 @@ def page_of(document: bytes, uri: str) -> tuple[list[Blob], str | None] | None:
     return blobs, root.findtext("NextMarker") or None
 
 
-def blocks_of(document: bytes) -> dict[str, int] | None:
+def blocks_of(document: bytes, uri: str) -> dict[str, int] | None:
     """Return the sizes of the blocks that are no part of a blob yet, by their ids in base 64; None if malformed."""
     root = parse_xml(document, "BlockList")
     if root is None:
         return None
     blocks = root.iterfind("UncommittedBlocks/Block")
-    return {each.findtext("Name", ""): parse_size(each.findtext("Size"), "") for each in blocks}
+    return {each.findtext("Name", ""): parse_size(each.findtext("Size"), uri) for each in blocks}

@@ -117,7 +117,7 @@ def _place(url: str) -> tuple[str, str | None]:
     endpoint = url.partition("?")[0].rstrip("/")
     parts = urlsplit(endpoint)
     account, dot, _ = parts.netloc.partition(".blob.")
-    is_local = parts.hostname in ("localhost", "127.0.0.1")
-    return endpoint, account.removesuffix("-secondary") if dot else (
-        parts.path.strip("/") or None
-    ) if is_local else None
+    if dot:
+        return endpoint, account.removesuffix("-secondary")
+    is_emulator = parts.hostname in ("localhost", "127.0.0.1")  # its URLs name the account in their path
+    return endpoint, (parts.path.strip("/") or None) if is_emulator else None

@@ -79,7 +79,7 @@ class AzureStore:
         if not name:
             raise ObjectNotFoundError("This is a container, not a blob", uri=uri, hint="Name a blob in it")
 
-        blob = blob_of(self._client.ask("HEAD", path, uri), name)
+        blob = blob_of(self._client.ask("HEAD", path, uri), name, uri)
         if _is_folder(blob):
             raise ObjectNotFoundError("This is a folder, not a blob", uri=uri, hint="Name a blob in it")
         return self._described(path, uri, blob)
@@ -123,7 +123,7 @@ class AzureStore:
 
     def digest(self, info: ObjectInfo) -> ObjectDigest | NoDigest:
         """Request the Content-MD5 of the blob by one HEAD; the blob has one only if its uploader stored it."""
-        blob = blob_of(self._client.ask("HEAD", info.path, info.uri), info.path.partition("/")[2])
+        blob = blob_of(self._client.ask("HEAD", info.path, info.uri), info.path.partition("/")[2], info.uri)
         if self._described(info.path, info.uri, blob) != info:
             return NoDigest("it was replaced meanwhile")  # reading this blob fails, too
         if blob.kind not in (None, "BlockBlob"):

@@ -116,7 +116,7 @@ class AzureUpload(ProvenUpload):
             answer = self._ask("GET", {"comp": "blocklist", "blocklisttype": "uncommitted"})
         except (AccessDeniedError, ObjectNotFoundError):  # no right to read, or no block at all
             return {}
-        blocks = blocks_of(answer.body)
+        blocks = blocks_of(answer.body, self._uri)
         if blocks is None:
             raise malformed_answer(answer, self._uri)
         return blocks
@@ -150,7 +150,7 @@ class AzureUpload(ProvenUpload):
 
     def _look(self) -> FoundObject | None:
         try:
-            found = blob_of(self._ask("HEAD"), self._path)
+            found = blob_of(self._ask("HEAD"), self._path, self._uri)
         except ObjectNotFoundError:
             return None
         digest = md5(self._body, usedforsecurity=False).digest()
