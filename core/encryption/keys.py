@@ -252,11 +252,6 @@ def check_lone_context(key: Any, context: str | None) -> None:
         raise UsageError("context= names what a key was used for, and so needs key=", hint=hint)
 
 
-def key_source(value: Any) -> KeySource | None:
-    """Wrap the argument ``key=``, which no `repr` shows then."""
-    return None if value is None else KeySource(value)
-
-
 def _of_environment(name: str) -> SecretKey:
     if not os.environ.get(name):
         raise EncryptionKeyError(f"the environment variable {quoted(name)} with the key is not set", hint=KEY_HINT)

@@ -92,6 +92,11 @@ class Request:
         uris: Any = self.uri
         return [uris] if isinstance(uris, str) else [*uris]
 
+    @property
+    def key_source(self) -> KeySource | None:
+        """The key, which was checked."""
+        return self.key  # type: ignore[return-value]  # `__post_init__` has replaced it
+
     def check_pickled(self) -> None:
         """Check that all arguments can be sent to another process."""
         if any(name.rpartition(".")[2] == "cloudpickle" for name in list(sys.modules)):

@@ -191,20 +191,18 @@ def _opened(
 
 def _catalog_of_format(format_: Format, shards: Shards, cache: Cache, settings: Settings, request: Request) -> Catalog:
     from streamer.core.checkpoint.format_catalog import read_format_catalog  # noqa: PLC0415 (as needed)
-    from streamer.core.encryption.keys import key_source  # noqa: PLC0415 (as needed)
 
-    names, key = [name_of(info) for info in shards.infos], key_source(request.key)
-    return read_format_catalog(format_, cache.objects, names, settings, shards.choice, key=key)
+    names = [name_of(info) for info in shards.infos]
+    return read_format_catalog(format_, cache.objects, names, settings, shards.choice, key=request.key_source)
 
 
 def _decrypted(catalog: Catalog, shards: Shards, settings: Settings, request: Request) -> Catalog:
     if request.key is None and not catalog.may_be_encrypted:
         return catalog
     from streamer.core.checkpoint.sealed_catalog import opened_catalog  # noqa: PLC0415 (as needed)
-    from streamer.core.encryption.keys import key_source  # noqa: PLC0415 (as needed)
 
     is_whole = shards.kind in ("folder", "index")
-    return opened_catalog(catalog, key_source(request.key), settings, is_whole=is_whole)
+    return opened_catalog(catalog, request.key_source, settings, is_whole=is_whole)
 
 
 def _with_parts_remarked(catalog: Catalog, label: str) -> Catalog:

@@ -16,7 +16,7 @@ from streamer._save.arguments import SaveOptions, place_request
 from streamer._save.saving import SaveReport, Saving
 from streamer.backends.private_names.diffusers import LoraTensors
 from streamer.core.checkpoint.saved_tensors import SavedTensors, most_shard_bytes
-from streamer.core.encryption.keys import key_source
+from streamer.core.encryption.keys import KeySource
 from streamer.core.encryption.sealed_files import refuse_reserved
 from streamer.core.errors import UsageError
 from streamer.core.options.settings import resolve
@@ -200,7 +200,7 @@ def _saving(uri: Any, tensors: Mapping[str, Any], how: SaveOptions) -> Saving:
         has_digests=how.digests,
         resume=how.resume,
         settings=resolve(request.options),
-        key=key_source(how.key),
+        key=None if how.key is None else KeySource(how.key),
         hides_names=how.hide_names,
     )
 

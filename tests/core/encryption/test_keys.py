@@ -20,7 +20,7 @@ from shown import shown_by
 import streamer
 from streamer._check import check
 from streamer.core.encryption import keys
-from streamer.core.encryption.keys import KeySource, key_source
+from streamer.core.encryption.keys import KeySource
 from streamer.core.encryption.secret_keys import SecretKey
 from streamer.core.request.request import Request
 
@@ -207,7 +207,7 @@ def test_no_error_shows_a_key(failure: str, tmp_path: Path, monkeypatch: pytest.
 
 
 def test_a_key_shows_in_no_text(tmp_path: Path) -> None:
-    source = key_source(KEY)
+    source = KeySource(KEY)
     assert repr(source) == "KeySource(…)"
     assert str(KEY) not in repr(streamer.DataKey(KEY, b"wrapped", "id"))
     request = Request(uri=str(tmp_path), key=KEY)
