@@ -179,7 +179,7 @@ def digest_in(answer: Any, info: ObjectInfo) -> ObjectDigest | NoDigest:
 
 
 def source_in(answer: Any) -> Source:
-    """Return the source of an object; texts of requests are checked where a source is made."""
+    """Return the checked source of an object; its constructor has checked URL and headers already."""
     source: Source = checked(answer, HttpSource, FileSource, NfsSource, PythonSource)
     if isinstance(source, HttpSource):
         if not _URL.fullmatch(source.url):

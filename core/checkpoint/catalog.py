@@ -87,7 +87,7 @@ class _Parser:
         self._shards, self._settings = shards, settings
 
     def parse(self, indexes: Sequence[int], beginnings: Sequence[memoryview]) -> None:
-        """Parse the headers of some shards; leave out a header of which only a part was read."""
+        """Parse the headers of some shards; skip a header that was not read completely."""
         deadline = self._settings.deadline
         with collector_paused():
             for index in indexes:

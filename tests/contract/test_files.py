@@ -52,7 +52,7 @@ class TestFileUrl(InFolder, ListingContract, FailuresContract):
 
 
 class TestRewrittenInPlace(InFolder, BackendContract):
-    """The same where an object is overwritten in place instead of renamed over."""
+    """The same, with a file that is overwritten in place and not replaced by a rename."""
 
     def put(self, name: str, data: bytes) -> None:
         path = self.folder / name

@@ -10,8 +10,8 @@ from typing import Any
 class PushReport:
     """What a push, or a copy between storages, did."""
 
-    source: str  # where the files come from, without secrets
-    uri: str  # where the files were copied to, without secrets
+    source: str  # URL of the source folder, without secrets
+    uri: str  # URL of the target folder, without secrets
     files: int  # number of wanted files that the target has now
     bytes: int  # bytes of these files
     sent_bytes: int  # bytes that were sent

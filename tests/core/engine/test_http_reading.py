@@ -170,7 +170,7 @@ class Served:
         self._lock = threading.Lock()
 
     def __contains__(self, handler: BaseHTTPRequestHandler) -> bool:
-        """Whether this one is among the first of those that are open."""
+        """Whether this connection is among the first ones that are open."""
         with self._lock:
             if handler not in self._handlers:
                 self._handlers.append(handler)

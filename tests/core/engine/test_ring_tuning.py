@@ -55,7 +55,7 @@ def test_what_the_user_set_counts():
     assert ring_mib(options=Options(pinned_bytes=5 * MIB), sharers=8) == 5
 
 
-# --- files that are read past the page cache are read through io_uring, where the system lets a process have it -----
+# --- direct reads use io_uring, if the system allows it -------------------------------------------------------------
 
 # The numbers of system calls as new as io_uring_setup(2), and of prctl(2), are the same on every kind of machine.
 LOAD = """

@@ -1,6 +1,6 @@
 """fsspec's own suites for reading, over a real S3, files on a disk and memory.
 
-What the suites write and remove is written and removed by the file system inside.
+The suites write and remove their files through the inner file system.
 """
 
 from __future__ import annotations
