@@ -47,13 +47,13 @@ def check_uri(uri: Any) -> None:
     if not isinstance(text, str) or not text:
         kind = "bytes" if isinstance(text, bytes) else "an empty one" if text == "" else type(uri).__name__
         raise UsageError(f"a URI is non-empty text or a path, not {kind}", hint="Give one, or a list of them")
+    check_letters(text, may_be_bytes=True)
     if _MANGLED.match(text):
         raise UsageError(
             "The URI is a damaged URL",
             hint="Pass the URL as plain text: without quotes or spaces around it, with its scheme, and not as a Path, "
             "which takes one of two slashes away",
         )
-    check_letters(text, may_be_bytes=True)
 
 
 def check_letters(uri: str, *, may_be_bytes: bool) -> None:
