@@ -22,12 +22,12 @@ from streamer._pull.record import Wanted
 from streamer._push.push import Target, push
 from streamer._save.saving import SaveReport
 from streamer.compat.hooks import Hook, imported, is_equal
-from streamer.core.checkpoint.file_bytes import folder_files
 from streamer.core.collector import past_frozen
 from streamer.core.errors import OptionError, UsageError
 from streamer.core.folders.private_folders import private_folder
 from streamer.core.options.options import Options
 from streamer.core.options.settings import resolve
+from streamer.core.verification.file_bytes import folder_files
 from streamer.integrations.folder_saves import refuse_arguments_of_save, saved_folder
 from streamer.integrations.folder_weights import FolderWeights
 from streamer.integrations.library_calls import Location

@@ -20,16 +20,16 @@ from streamer._locate_shards import opened_store
 from streamer._push.order import turn
 from streamer._save.arguments import SaveOptions
 from streamer._save.parts import ShardBytes
+from streamer._save.saved_tensors import SavedTensors
 from streamer._save.saving import SaveReport
 from streamer._save.writing import Writing, quiet_writing
-from streamer.core.checkpoint.other_weights import check_replaceable, weights_in_the_way
-from streamer.core.checkpoint.saved_tensors import SavedTensors
 from streamer.core.errors import OptionError, UsageError
 from streamer.core.folders.private_folders import private_folder
 from streamer.core.format.header_writer import in_file_order, render_header
 from streamer.core.options.options import Options
 from streamer.core.options.settings import Settings, resolve
 from streamer.core.secrets.redact import redact
+from streamer.core.shards.other_weights import check_replaceable, weights_in_the_way
 from streamer.core.store.own_objects import OwningUpload
 from streamer.core.store.sources import Store
 from streamer.integrations.routed_call import RoutedName, routed

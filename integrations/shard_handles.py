@@ -15,7 +15,7 @@ from streamer._lazy_checkpoint import Checkpoint
 from streamer._stream import Stream
 from streamer.compat.safetensors._handle import EngineHandle, HandleSlice
 from streamer.core.checkpoint.catalog import ShardTensor
-from streamer.core.checkpoint.tensor_slice import TensorSlice
+from streamer.core.checkpoint.lazy_tensor import TensorSlice
 from streamer.core.engine.tuning import cached_fraction
 from streamer.core.request.request import Request
 from streamer.core.store.sources import FileSource, ObjectInfo

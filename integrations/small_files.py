@@ -13,15 +13,15 @@ from contextlib import suppress
 from pathlib import Path
 
 from streamer._pull.listing import is_safe, is_selected
-from streamer.core.checkpoint.file_bytes import MOST_BYTES, read_files, without_large
-from streamer.core.checkpoint.shards import sized
 from streamer.core.errors import AccessDeniedError
 from streamer.core.folders.private_folders import make_folders_above, room_in
 from streamer.core.log import OwnLogger
 from streamer.core.options.settings import Settings
 from streamer.core.quoting import printable
+from streamer.core.shards.shards import sized
 from streamer.core.store.parallel import in_parallel
 from streamer.core.store.sources import FolderStore, ObjectInfo, Store
+from streamer.core.verification.file_bytes import MOST_BYTES, read_files, without_large
 
 MOST_FOLDERS = 64  # a folder of many models has more; a tokenizer has one or two
 LARGEST_BYTES = 128 << 20  # the limit of one file: a tokenizer.json has 40 MB; unrelated data are larger

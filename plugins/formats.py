@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pluggy
 
-from streamer.core.checkpoint.format_choice import OUR_MODULES
 from streamer.core.discovery.entry_points import DISABLED, normalized
 from streamer.core.errors import PluginError, StreamerError
 from streamer.core.log import OwnLogger
 from streamer.core.other_formats.interface import CheckpointFile, CheckpointIndex, Format, FormatHooks, TensorPlace
 from streamer.core.secrets.environment import variable
+from streamer.core.shards.format_choice import OUR_MODULES
 from streamer.core.store.sources import PROJECT_NAME
 from streamer.plugins.answers import kind_of
 from streamer.plugins.loading import distribution_of, plugin_of, points_of

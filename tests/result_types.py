@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from typing_extensions import assert_type
 
 import streamer
-from streamer.core.checkpoint.tensor_slice import TensorSlice
+from streamer.core.checkpoint.lazy_tensor import TensorSlice
 
 
 def _results(framework: str) -> None:

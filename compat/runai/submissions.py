@@ -19,7 +19,6 @@ from streamer.backends.fsspec.errors import raise_storage_error
 from streamer.backends.fsspec.foreign_file_systems import with_guarded_links
 from streamer.backends.private_names.fsspec import path_of
 from streamer.compat.runai.variables import storage_options_for
-from streamer.core.checkpoint.shards import source_object
 from streamer.core.engine.native_session import SourceObject
 from streamer.core.errors import (
     LoadCancelledError,
@@ -37,6 +36,7 @@ from streamer.core.errors import (
 from streamer.core.options.settings import Settings, resolve
 from streamer.core.secrets.redact import redact
 from streamer.core.secrets.texts import SecretTexts
+from streamer.core.shards.shards import source_object
 from streamer.core.store.names import scheme_of
 from streamer.core.store.parallel import in_parallel
 from streamer.plugins.registry import enabled, refuse_accidental_file_systems

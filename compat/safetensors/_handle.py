@@ -20,7 +20,7 @@ from streamer._lazy_checkpoint import Checkpoint
 from streamer._stream import Stream
 from streamer.compat.safetensors._errors import both, raised_as_safetensors
 from streamer.compat.safetensors._prefetch import PrefetchLoader, planned
-from streamer.core.checkpoint.tensor_slice import TensorSlice
+from streamer.core.checkpoint.lazy_tensor import TensorSlice
 from streamer.core.errors import ObjectNotFoundError, OptionError, UnknownTensorError, UsageError
 from streamer.core.options.options import Options
 from streamer.core.path_objects import text_of

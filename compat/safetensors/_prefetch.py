@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 from streamer._stream import Stream
 from streamer.compat.safetensors._errors import raised_as_safetensors
 from streamer.core.checkpoint.catalog import ShardTensor
-from streamer.core.checkpoint.tensor_slice import narrow
+from streamer.core.checkpoint.lazy_tensor import narrow
 from streamer.core.quoting import quoted
 
 if TYPE_CHECKING:

@@ -1,1 +1,1 @@
-"""A checkpoint as a whole: its shards and tensors, the selection to read, and its verification."""
+"""The tensors of a checkpoint: where they lie, which ones or which parts are read, and where to."""

@@ -15,7 +15,6 @@ from collections.abc import Container, Iterator, Mapping, Sequence, Set
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from streamer.core.checkpoint.shards import NO_INDEX, ShardChoice, duplicate_tensor
 from streamer.core.collector import collector_paused
 from streamer.core.engine.byte_reads import read_ranges
 from streamer.core.engine.native_session import SourceObject
@@ -24,9 +23,10 @@ from streamer.core.format.header import LENGTH_BYTES, Header, header_size_bytes,
 from streamer.core.format.header_entries import ENCRYPTION_METADATA, OWN_PREFIX, TensorEntry, remarks_on_metadata
 from streamer.core.options.settings import Settings
 from streamer.core.quoting import quoted
+from streamer.core.shards.shards import NO_INDEX, ShardChoice, duplicate_tensor
 
 if TYPE_CHECKING:
-    from streamer.core.checkpoint.cuts import Cut
+    from streamer.core.checkpoint.tensor_parts import Cut
     from streamer.core.encryption.sealed_files import SealedFile
 
 HEADER_SHARE = 64  # the first read is at most this fraction of a shard; headers usually take less than a thousandth
@@ -124,7 +124,7 @@ class ShardTensor(NamedTuple):
     shard: int  # the number of the shard
     entry: TensorEntry  # the bytes that are read
     cut: Cut | None = None  # how the part is cut out of these bytes; None if they are handed out as they are
-    layout: Any = None  # the DTensor that is made of the part (`streamer.core.checkpoint.slicing.Layout`), or None
+    layout: Any = None  # the DTensor that is made of the part (`streamer.core.checkpoint.slices.Layout`), or None
 
     @property
     def kept(self) -> TensorEntry:

@@ -4,7 +4,7 @@ Refuses, before any byte is read, a tensor for which the framework has no dtype 
 
 A part of a tensor is read as several ranges if its runs of bytes are long, and far apart. If fused experts
 (``[experts, out, in]``) are cut by `out`, each rank keeps a run of bytes of each expert, and only these are read. If
-runs are short or close together, one range is read and they are cut out of it (`streamer.core.checkpoint.cuts`).
+runs are short or close together, one range is read and they are cut out of it (`tensor_parts.py`).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def in_pieces(wanted: ShardTensor, largest_gap_bytes: int) -> InPieces:
     whole = InPieces(wanted, [(entry.begin, entry.end)])
     if cut is None:
         return whole
-    from streamer.core.checkpoint.cuts import runs_of, starts_of  # noqa: PLC0415 (as needed)
+    from streamer.core.checkpoint.tensor_parts import runs_of, starts_of  # noqa: PLC0415 (as needed)
 
     run, levels = runs_of(cut)
     bits = bits_of(entry.dtype)

@@ -13,7 +13,6 @@ from functools import partial
 from typing import NamedTuple
 
 from streamer.core.checkpoint.catalog import Catalog, ShardTensor, check_index
-from streamer.core.checkpoint.shards import ShardChoice, duplicate_tensor
 from streamer.core.encryption.keys import LEAVE_OUT, KeySource
 from streamer.core.engine.native_session import SourceObject
 from streamer.core.engine.python_readers import LastAttemptError
@@ -32,6 +31,7 @@ from streamer.core.other_formats.interface import (
 )
 from streamer.core.outages.counters import PackedBytes
 from streamer.core.quoting import counted, printable, quoted
+from streamer.core.shards.shards import ShardChoice, duplicate_tensor
 from streamer.core.store.sources import PythonSource
 
 MOST_VIEWS = 1000  # per file, for tensors that share bytes; each view opens the file

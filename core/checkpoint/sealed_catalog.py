@@ -13,8 +13,7 @@ from typing import NamedTuple, NoReturn
 
 from streamer import _native
 from streamer.core.checkpoint.catalog import Catalog, ShardTensor
-from streamer.core.checkpoint.cuts import Cut
-from streamer.core.checkpoint.shards import duplicate_tensor
+from streamer.core.checkpoint.tensor_parts import Cut
 from streamer.core.encryption.keys import LEAVE_OUT, KeySource
 from streamer.core.encryption.sealed_files import (
     HEADER_TENSOR,
@@ -36,6 +35,7 @@ from streamer.core.format.dtypes import bits_of
 from streamer.core.format.header import MAX_JSON_BYTES, parse_header
 from streamer.core.format.header_entries import ENCRYPTION_METADATA, TensorEntry
 from streamer.core.options.settings import Settings
+from streamer.core.shards.shards import duplicate_tensor
 
 _HINT = "Do not use it; get it again from where it was saved"
 LEAST_ENTRY_BYTES = 16  # of one tensor's entry in a header; its name, dtype and offsets always need more

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 from streamer import _native
 from streamer.core.checkpoint.catalog import ShardTensor
-from streamer.core.checkpoint.cuts import cut_out
 from streamer.core.checkpoint.destinations import path_of_new
+from streamer.core.checkpoint.tensor_parts import cut_out
 from streamer.core.errors import TargetError
 from streamer.core.format.header_entries import TensorEntry
 from streamer.core.tensors.frameworks import Framework

@@ -14,9 +14,8 @@ from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
 from streamer.core.checkpoint.catalog import Catalog, ShardTensor
-from streamer.core.checkpoint.slices import TensorParallel
-from streamer.core.checkpoint.slicing import Placements
-from streamer.core.checkpoint.verification import ByManifest, ByStore, strategy_of
+from streamer.core.checkpoint.parallel_plans import TensorParallel
+from streamer.core.checkpoint.slices import Placements
 from streamer.core.engine.native_session import SourceObject
 from streamer.core.errors import ChangedError, GroupError, UsageError
 from streamer.core.findings import Findings
@@ -30,6 +29,7 @@ from streamer.core.secrets.redact import redact
 from streamer.core.store.identities import digest_of, stable_url
 from streamer.core.store.names import scheme_of
 from streamer.core.store.sources import FileSource
+from streamer.core.verification.strategy import ByManifest, ByStore, strategy_of
 
 MOST_WINDOW_BYTES = 128 << 20
 LEAST_WINDOW_BYTES = 4 << 20  # smaller windows cost more time in rounds than the overlap saves

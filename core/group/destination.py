@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from streamer import _native
 from streamer.core.checkpoint.catalog import ShardTensor
-from streamer.core.checkpoint.cuts import runs_of, starts_of
+from streamer.core.checkpoint.tensor_parts import runs_of, starts_of
 from streamer.core.engine.plan import Item, ReadPlan
 from streamer.core.format.dtypes import bits_of
 from streamer.core.tensors.device_tensors import DeviceTensors

@@ -12,13 +12,13 @@ from collections.abc import Callable, Mapping, Sequence
 
 from streamer import _native
 from streamer.core.checkpoint.catalog import Catalog, ShardTensor
-from streamer.core.checkpoint.manifest_verification import checks_of_shards
 from streamer.core.checkpoint.report import ObjectCheck
-from streamer.core.checkpoint.verification import Pieces
 from streamer.core.errors import ChecksumError
 from streamer.core.format.manifest import ALGORITHM, TensorDigest
 from streamer.core.group.windows import GroupReads, OwnRead
 from streamer.core.quoting import quoted
+from streamer.core.verification.by_manifest import checks_of_shards
+from streamer.core.verification.strategy import Pieces
 
 CHECKSUM_BYTES = 8  # of one read, as it is sent
 

@@ -30,9 +30,9 @@ from streamer.core.path_objects import PathObject, text_of, without_path_objects
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
-    from streamer.core.checkpoint.slicing import SlicesOption
-    from streamer.core.checkpoint.verification import VerifyOption
+    from streamer.core.checkpoint.slices import SlicesOption
     from streamer.core.encryption.keys import KeyOption, KeySource
+    from streamer.core.verification.strategy import VerifyOption
 
 OneUri: TypeAlias = "str | os.PathLike[str] | PathObject"
 UriOption: TypeAlias = "OneUri | Iterable[OneUri]"
@@ -117,7 +117,7 @@ def _copied(storage_options: Any) -> Any:
 
 
 def _checked_slices(slices: SlicesOption) -> SlicesOption:
-    from streamer.core.checkpoint.slicing import checked_slices  # noqa: PLC0415 (as needed)
+    from streamer.core.checkpoint.slices import checked_slices  # noqa: PLC0415 (as needed)
 
     return checked_slices(slices)
 

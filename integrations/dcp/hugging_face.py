@@ -20,8 +20,8 @@ import torch
 from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.planner import LoadPlan, ReadItem
 
+from streamer.core.checkpoint.lazy_tensor import narrow
 from streamer.core.checkpoint.report import LoadReport
-from streamer.core.checkpoint.tensor_slice import narrow
 from streamer.core.errors import FormatError, OptionError
 from streamer.core.format.dcp_metadata import SavedChunk
 from streamer.core.options.options import Options

@@ -22,15 +22,15 @@ from streamer._checkpoint_headers import OpenedCheckpoint
 from streamer._stream import Stream
 from streamer.core.cache.cache import open_cache
 from streamer.core.checkpoint.catalog import Catalog, ShardTensor
+from streamer.core.checkpoint.lazy_tensor import narrow
 from streamer.core.checkpoint.report import LoadReport
-from streamer.core.checkpoint.shards import Shards
 from streamer.core.checkpoint.targets import match_targets
-from streamer.core.checkpoint.tensor_slice import narrow
 from streamer.core.engine.native_session import SourceObject
 from streamer.core.errors import FormatError
 from streamer.core.format.header_entries import TensorEntry
 from streamer.core.options.settings import Settings
 from streamer.core.quoting import quoted
+from streamer.core.shards.shards import Shards
 from streamer.core.tensors.frameworks import framework_of
 from streamer.core.tensors.target_states import count_changes
 from streamer.integrations.dcp.destination import Destination

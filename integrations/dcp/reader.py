@@ -21,9 +21,7 @@ from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner
 from torch.distributed.checkpoint.storage import StorageReader as TorchStorageReader
 from torch.futures import Future
 
-from streamer.core.checkpoint.file_bytes import read_files
 from streamer.core.checkpoint.report import LoadReport
-from streamer.core.checkpoint.shards import source_object
 from streamer.core.engine.native_session import SourceObject
 from streamer.core.errors import AccessDeniedError, ObjectNotFoundError, StreamerError, UsageError
 from streamer.core.format.dcp_metadata import DcpMetadata, parse_dcp_metadata
@@ -33,10 +31,12 @@ from streamer.core.options.options import Options
 from streamer.core.options.settings import Settings, resolve
 from streamer.core.path_objects import is_path_object
 from streamer.core.quoting import printable, quoted
+from streamer.core.shards.shards import source_object
 from streamer.core.store.names import path_in
 from streamer.core.store.parallel import in_parallel
 from streamer.core.store.presence import enumerated
 from streamer.core.store.sources import ObjectInfo, Store
+from streamer.core.verification.file_bytes import read_files
 from streamer.integrations.dcp.destination import Destination
 from streamer.integrations.dcp.object_reads import Objects
 from streamer.integrations.dcp.saved_items import grouped, read_items

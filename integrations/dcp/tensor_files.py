@@ -16,9 +16,7 @@ from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadat
 from torch.distributed.checkpoint.planner import LoadPlan, ReadItem
 
 from streamer.core.checkpoint.catalog import SAVED_OFFSETS, SHARDING_INFO, check_index, read_headers
-from streamer.core.checkpoint.checkpoint_in_folder import shards_in
 from streamer.core.checkpoint.report import LoadReport
-from streamer.core.checkpoint.shards import Shards, duplicate_tensor
 from streamer.core.encryption.sealed_files import refuse_encrypted
 from streamer.core.engine.native_session import SourceObject
 from streamer.core.errors import FormatError
@@ -28,6 +26,8 @@ from streamer.core.format.header_entries import TensorEntry
 from streamer.core.options.settings import Settings
 from streamer.core.other_formats.dcp import chunks_overlap
 from streamer.core.quoting import names_text, quoted
+from streamer.core.shards.search import shards_in
+from streamer.core.shards.shards import Shards, duplicate_tensor
 from streamer.core.store.sources import Store
 from streamer.core.tensors.frameworks import framework_of
 from streamer.integrations.dcp.destination import Destination

@@ -21,12 +21,12 @@ from torch.futures import Future
 
 from streamer._locate_shards import opened_store
 from streamer._save.writing import quiet_writing, uploading_store
-from streamer.core.checkpoint.other_weights import check_replaceable, weights_in_the_way
 from streamer.core.errors import UsageError
 from streamer.core.options.arguments import check_storage_options, check_uri
 from streamer.core.options.options import Options
 from streamer.core.options.settings import resolve
 from streamer.core.secrets.redact import redact
+from streamer.core.shards.other_weights import check_replaceable, weights_in_the_way
 from streamer.core.store.presence import info_if_present
 from streamer.core.store.sources import Store
 

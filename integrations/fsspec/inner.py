@@ -23,11 +23,11 @@ from streamer.backends.fsspec.errors import raise_storage_error
 from streamer.backends.fsspec.foreign_file_systems import check_scheme, with_guarded_links
 from streamer.backends.fsspec.info import origin_of
 from streamer.backends.private_names.fsspec import parent_of, path_of
-from streamer.core.checkpoint.shards import settled, sized, source_object
 from streamer.core.errors import ObjectNotFoundError, OptionError, StreamerError
 from streamer.core.options.settings import Settings
 from streamer.core.secrets.redact import redact
 from streamer.core.secrets.texts import SecretTexts
+from streamer.core.shards.shards import settled, sized, source_object
 from streamer.core.store.presence import PeekingStore
 from streamer.core.store.sources import FolderStore, ObjectInfo, Store
 from streamer.integrations.fsspec.remote_file import Opened

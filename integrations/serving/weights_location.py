@@ -15,13 +15,13 @@ from typing import Any
 from streamer._checkpoint_headers import open_checkpoint
 from streamer._pull.pull import pull
 from streamer._pull.record import Wanted
-from streamer.core.checkpoint.file_bytes import folder_files
 from streamer.core.errors import FormatError, ObjectNotFoundError, StreamerError, UsageError
 from streamer.core.options.options import Options
 from streamer.core.options.settings import resolve
 from streamer.core.request.request import Request
 from streamer.core.secrets.environment import variable
 from streamer.core.secrets.redact import redact
+from streamer.core.verification.file_bytes import folder_files
 from streamer.integrations.library_calls import Location
 from streamer.integrations.small_files import LARGEST_BYTES, left_behind
 

@@ -17,7 +17,6 @@ import torch
 
 from streamer._progress import Progress
 from streamer._stream import stream
-from streamer.core.checkpoint.verification import VerifyOption
 from streamer.core.errors import ObjectNotFoundError, OptionError
 from streamer.core.log import OwnLogger
 from streamer.core.options.arguments import check_switch
@@ -28,6 +27,7 @@ from streamer.core.quoting import size_text
 from streamer.core.request.request import ProgressOption, Request
 from streamer.core.secrets.environment import variable
 from streamer.core.store.names import scheme_of
+from streamer.core.verification.strategy import VerifyOption
 from streamer.integrations.serving.planned_reads import PlannedCheckpoint
 from streamer.integrations.serving.recorder import Recorder
 from streamer.integrations.serving.weights_location import without_ignored

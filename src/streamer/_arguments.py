@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
     from streamer._reads import Order
     from streamer.core.checkpoint.selection import NamesOption
-    from streamer.core.checkpoint.slicing import SlicesOption
-    from streamer.core.checkpoint.verification import VerifyOption
+    from streamer.core.checkpoint.slices import SlicesOption
     from streamer.core.encryption.keys import KeyOption
     from streamer.core.options.options import Options
     from streamer.core.request.request import ProgressOption, StorageOptions
+    from streamer.core.verification.strategy import VerifyOption
 
 
 class LoadArguments(TypedDict, total=False):

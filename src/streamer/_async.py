@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 
     from streamer._arguments import LoadArguments, StreamArguments
     from streamer.core.checkpoint.selection import NamesOption
-    from streamer.core.checkpoint.slicing import SlicesOption
-    from streamer.core.checkpoint.verification import VerifyOption
+    from streamer.core.checkpoint.slices import SlicesOption
     from streamer.core.encryption.keys import KeyOption
     from streamer.core.options.options import Options
     from streamer.core.request.request import ProgressOption, StorageOptions
     from streamer.core.tensors.frameworks import NumpyName, TorchName
+    from streamer.core.verification.strategy import VerifyOption
 
 Result = TypeVar("Result")
 

@@ -17,13 +17,13 @@ from streamer._checkpoint_headers import OpenedCheckpoint, open_checkpoint
 from streamer._progress import Progress
 from streamer.core.checkpoint.report import ObjectCheck
 from streamer.core.checkpoint.sealed_catalog import seal_plan
-from streamer.core.checkpoint.verification import VerifyOption
 from streamer.core.encryption.keys import KeyOption
 from streamer.core.engine.plan import Item, plan_reads
 from streamer.core.engine.session import ReadSession
 from streamer.core.errors import AccessDeniedError, ObjectNotFoundError
 from streamer.core.quoting import counted, printable, size_text
 from streamer.core.request.request import ProgressOption, Request, StorageOptions
+from streamer.core.verification.strategy import VerifyOption
 
 
 def read_in_full(checkpoint: OpenedCheckpoint, progress: ProgressOption = None) -> Sequence[ObjectCheck]:

@@ -14,26 +14,26 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from streamer._locate_shards import locate
 from streamer.core.cache.cache import Cache, open_cache
 from streamer.core.checkpoint.catalog import Catalog, ShardTensor, read_catalog, remarks_on_parts
-from streamer.core.checkpoint.format_choice import NO_FORMATS, Formats
 from streamer.core.checkpoint.selection import select
-from streamer.core.checkpoint.shards import Shards, name_of
 from streamer.core.errors import ChecksumError, FormatError, TruncatedError
 from streamer.core.log import OwnLogger
 from streamer.core.options.settings import Settings, resolve
 from streamer.core.quoting import printable
 from streamer.core.request.request import Request
 from streamer.core.secrets.environment import variable
+from streamer.core.shards.format_choice import NO_FORMATS, Formats
+from streamer.core.shards.shards import Shards, name_of
 from streamer.core.store.sources import ObjectInfo
 from streamer.core.tensors.frameworks import Framework, framework_of
 from streamer.plugins.registry import folder_of
 
 if TYPE_CHECKING:
     from streamer import _native
-    from streamer.core.checkpoint.verification import Strategy, Verification, VerifyOption
     from streamer.core.engine.plan import ReadPlan
     from streamer.core.format.manifest import TensorDigest
     from streamer.core.group.member import Member
     from streamer.core.other_formats.interface import Format
+    from streamer.core.verification.strategy import Strategy, Verification, VerifyOption
 
 _log = OwnLogger()
 
@@ -77,12 +77,12 @@ class OpenedCheckpoint:
         strategy = self._strategy
         verification = None if strategy is None else strategy.verification(self.catalog, self._expected, wanted)
         if self.catalog.checksums:
-            from streamer.core.checkpoint.store_verification import with_checksums  # noqa: PLC0415 (as needed)
+            from streamer.core.verification.by_store import with_checksums  # noqa: PLC0415 (as needed)
 
             verification = with_checksums(self.catalog, wanted, verification)
         if verification is None:
             return None
-        from streamer.core.checkpoint.verification import Watched  # noqa: PLC0415 (as needed)
+        from streamer.core.verification.strategy import Watched  # noqa: PLC0415 (as needed)
 
         return Watched(verification, wanted, self._refuse_mismatch)
 
@@ -100,7 +100,7 @@ class OpenedCheckpoint:
 
     def tensor_digests(self) -> list[Mapping[str, TensorDigest]]:
         """Return the digests that the manifest has for each shard's tensors; empty if no manifest is compared."""
-        from streamer.core.checkpoint.verification import ManifestOfShard  # noqa: PLC0415 (as needed)
+        from streamer.core.shards.shards import ManifestOfShard  # noqa: PLC0415 (as needed)
 
         expected = (each for each in self._expected if isinstance(each, ManifestOfShard))
         return [each.manifest.shards[each.shard].tensors for each in expected]
@@ -136,7 +136,7 @@ def _strategy_of(verify: VerifyOption) -> Strategy | None:
     """Return how to verify; what chooses it is imported if the caller or the environment asks for it."""
     if (variable("STREAMER_VERIFY") or "off" if verify is None else verify) == "off":
         return None
-    from streamer.core.checkpoint.verification import strategy_of  # noqa: PLC0415 (as needed)
+    from streamer.core.verification.strategy import strategy_of  # noqa: PLC0415 (as needed)
 
     return strategy_of(verify)
 
@@ -239,7 +239,7 @@ def wanted_tensors(checkpoint: OpenedCheckpoint, request: Request, *, is_lazy: b
     chosen = select(request.names, available, checkpoint.label)
     wanted = list(checkpoint.catalog.in_file_order(chosen))
     if request.slices is not None:
-        from streamer.core.checkpoint.slicing import sliced  # noqa: PLC0415 (as needed)
+        from streamer.core.checkpoint.slices import sliced  # noqa: PLC0415 (as needed)
 
         wanted = sliced(wanted, request.slices, available, checkpoint.label)
     if is_lazy or not checkpoint.is_sealed:

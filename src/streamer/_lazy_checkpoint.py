@@ -17,10 +17,10 @@ from streamer._load import WholeRead, collected
 from streamer._stream import Stream
 from streamer.core.checkpoint.catalog import ShardTensor
 from streamer.core.checkpoint.fitting import KeptMemory
+from streamer.core.checkpoint.lazy_tensor import TensorSlice
 from streamer.core.checkpoint.sealed_catalog import with_whole_pieces
 from streamer.core.checkpoint.selection import NamesOption, select, unknown_tensor
-from streamer.core.checkpoint.slicing import Placements
-from streamer.core.checkpoint.tensor_slice import TensorSlice
+from streamer.core.checkpoint.slices import Placements
 from streamer.core.errors import ChangedError, UsageError
 from streamer.core.format.dtypes import byte_length
 from streamer.core.options.arguments import check_name, check_progress
@@ -40,12 +40,12 @@ if TYPE_CHECKING:
 
     from streamer._arguments import LoadArguments
     from streamer.core.checkpoint.selection import NamesOption
-    from streamer.core.checkpoint.slicing import SlicesOption
-    from streamer.core.checkpoint.verification import VerifyOption
+    from streamer.core.checkpoint.slices import SlicesOption
     from streamer.core.encryption.keys import KeyOption
     from streamer.core.options.options import Options
     from streamer.core.request.request import ProgressOption, StorageOptions
     from streamer.core.tensors.frameworks import NumpyName, TorchName
+    from streamer.core.verification.strategy import VerifyOption
 
 LEAST_CHECKED_BYTES = 16 << 20  # smaller reads skip the memory check, which takes a tenth of a millisecond
 

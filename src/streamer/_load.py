@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 
     from streamer._arguments import LoadArguments
     from streamer.core.checkpoint.selection import NamesOption
-    from streamer.core.checkpoint.slicing import SlicesOption
+    from streamer.core.checkpoint.slices import SlicesOption
     from streamer.core.checkpoint.targets import Targets
-    from streamer.core.checkpoint.verification import VerifyOption
     from streamer.core.encryption.keys import KeyOption
     from streamer.core.options.options import Options
     from streamer.core.request.request import ProgressOption, StorageOptions
     from streamer.core.tensors.frameworks import NumpyName, TorchName
+    from streamer.core.verification.strategy import VerifyOption
 
 
 class WholeRead:
@@ -61,7 +61,7 @@ class WholeRead:
         try:
             verification = checkpoint.verification(wanted)
             if verification is not None:
-                from streamer.core.checkpoint.verification import Watched  # noqa: PLC0415 (as needed)
+                from streamer.core.verification.strategy import Watched  # noqa: PLC0415 (as needed)
 
                 wrong = self._wrong_shards  # a function that refers to this object would keep it open
                 verification = Watched(verification, wanted, lambda shard, _: wrong.add(shard))

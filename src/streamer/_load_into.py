@@ -11,9 +11,9 @@ from streamer._arguments import request_of
 from streamer._checkpoint_headers import OpenedCheckpoint, framework_for, open_checkpoint, wanted_tensors
 from streamer._load import WholeRead
 from streamer.core.checkpoint.catalog import ShardTensor
-from streamer.core.checkpoint.names import RenameOption, Renaming, pair_names
 from streamer.core.checkpoint.report import LoadReport
-from streamer.core.checkpoint.slicing import Placements
+from streamer.core.checkpoint.slices import Placements
+from streamer.core.checkpoint.target_names import RenameOption, Renaming, pair_names
 from streamer.core.checkpoint.targets import Targets, match_targets
 from streamer.core.collector import collector_paused
 from streamer.core.errors import TargetError, UsageError
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
     from streamer.core.checkpoint.selection import NamesOption
-    from streamer.core.checkpoint.slicing import SlicesOption
-    from streamer.core.checkpoint.verification import VerifyOption
+    from streamer.core.checkpoint.slices import SlicesOption
     from streamer.core.encryption.keys import KeyOption
     from streamer.core.options.options import Options
     from streamer.core.request.request import ProgressOption, StorageOptions
+    from streamer.core.verification.strategy import VerifyOption
 
 TARGET = "target"  # a value of ``dtype=``
 

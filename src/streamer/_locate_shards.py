@@ -8,21 +8,21 @@ from contextlib import contextmanager
 from importlib.metadata import EntryPoint
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from streamer.core.checkpoint.checkpoint_in_folder import (
-    LISTED_PER_FILE,
-    are_of_one_folder,
-    is_named_after,
-    shards_in,
-    shards_of_files,
-)
-from streamer.core.checkpoint.format_choice import NO_FORMATS, Formats
-from streamer.core.checkpoint.shards import Shards, joined
 from streamer.core.errors import OptionError, StreamerError
 from streamer.core.log import OwnLogger
 from streamer.core.options.settings import Settings
 from streamer.core.request.request import Request, StorageOptions
 from streamer.core.secrets.redact import redact
 from streamer.core.secrets.texts import SecretTexts
+from streamer.core.shards.format_choice import NO_FORMATS, Formats
+from streamer.core.shards.search import (
+    LISTED_PER_FILE,
+    are_of_one_folder,
+    is_named_after,
+    shards_in,
+    shards_of_files,
+)
+from streamer.core.shards.shards import Shards, joined
 from streamer.core.store.names import scheme_of
 from streamer.core.store.parallel import AnswerTimeoutError, in_parallel
 from streamer.core.store.sources import ObjectInfo, RemoteStore, Store
@@ -31,8 +31,8 @@ from streamer.plugins.registry import enabled, open_checked_store, refuse_accide
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
-    from streamer.core.checkpoint.verification import Strategy
     from streamer.core.outages.outage_waits import OutageWaits
+    from streamer.core.verification.strategy import Strategy
 
 _log = OwnLogger()
 

@@ -17,7 +17,6 @@ from streamer import _native, plugins
 from streamer._checkpoint_headers import OpenedCheckpoint, open_checkpoint
 from streamer._locate_shards import close_store
 from streamer._progress import Progress
-from streamer.core.checkpoint.manifest_verification import manifest_paths, name_in_manifest
 from streamer.core.engine.plan import Item, plan_reads
 from streamer.core.engine.session import ReadSession
 from streamer.core.errors import AccessDeniedError, UsageError
@@ -31,6 +30,7 @@ from streamer.core.store.presence import info_if_present
 from streamer.core.store.sources import Store, WritableStore
 from streamer.core.store.uploads import UploadingStore
 from streamer.core.store.versioned_uploads import write_whole
+from streamer.core.verification.by_manifest import manifest_paths, name_in_manifest
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem

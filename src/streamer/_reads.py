@@ -22,10 +22,10 @@ from streamer.core.tensors.frameworks import Framework
 
 if TYPE_CHECKING:
     from streamer.core.checkpoint.targets import Targets
-    from streamer.core.checkpoint.verification import Verification
     from streamer.core.group.session import GroupSession
     from streamer.core.node.share import NodeShare
     from streamer.core.node.stripes_ahead import StripesAhead
+    from streamer.core.verification.strategy import Verification
 
 LEAST_RANKS = 2  # of one node, to share what they read
 

@@ -34,13 +34,13 @@ if TYPE_CHECKING:
 
     from streamer._arguments import StreamArguments
     from streamer.core.checkpoint.selection import NamesOption
-    from streamer.core.checkpoint.slicing import SlicesOption
+    from streamer.core.checkpoint.slices import SlicesOption
     from streamer.core.checkpoint.targets import Targets
-    from streamer.core.checkpoint.verification import Verification, VerifyOption
     from streamer.core.encryption.keys import KeyOption
     from streamer.core.options.options import Options
     from streamer.core.request.request import ProgressOption, StorageOptions
     from streamer.core.tensors.frameworks import NumpyName, TorchName
+    from streamer.core.verification.strategy import Verification, VerifyOption
 
 _log = OwnLogger()
 
@@ -225,7 +225,7 @@ class Stream(Generic[TensorT]):
         if self._checkpoint.logs_reads:
             _log.info("%s", report)
         if report.verified:
-            from streamer.core.checkpoint.verification import log_unverified  # noqa: PLC0415 (as needed)
+            from streamer.core.verification.strategy import log_unverified  # noqa: PLC0415 (as needed)
 
             log_unverified(report.uri, report.verified)
 

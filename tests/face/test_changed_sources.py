@@ -21,9 +21,9 @@ from streamer._pull.resumed_file import Part
 from streamer._push.push import Target, push
 from streamer._save.writing import Writing
 from streamer.backends.fsspec import info as fsspec_info
-from streamer.core.checkpoint import shards
 from streamer.core.engine.session import SourceObject
 from streamer.core.node.should_share import is_shareable
+from streamer.core.shards import shards
 from streamer.core.store import versions
 from streamer.core.store.sources import HttpSource
 

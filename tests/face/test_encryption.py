@@ -240,7 +240,7 @@ def test_a_checkpoint_is_copied_lazily_and_encrypted_again(tmp_path: Path) -> No
 
 
 def test_rows_of_a_huge_lazy_tensor_are_joined_to_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streamer.core.checkpoint.saved_tensors.MOST_READ_BYTES", 100_000)
+    monkeypatch.setattr("streamer._save.saved_tensors.MOST_READ_BYTES", 100_000)
     tensors = large_tensors()
     streamer.save(tensors, tmp_path / "one")
     with streamer.open(tmp_path / "one") as opened:

@@ -14,10 +14,10 @@ from safetensors.torch import save
 import streamer
 from streamer import _native
 from streamer.backends.posix.store import PosixStore
-from streamer.core.checkpoint.verification import ByManifest, ByStore, Strategy, VerifyOption, strategy_of
 from streamer.core.errors import OptionError
 from streamer.core.store.digests import NoDigest, ObjectDigest, PartDigest, digest_of_base64
 from streamer.core.store.sources import ObjectInfo
+from streamer.core.verification.strategy import ByManifest, ByStore, Strategy, VerifyOption, strategy_of
 
 
 @pytest.mark.parametrize(

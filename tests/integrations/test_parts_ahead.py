@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 import streamer
 from streamer._checkpoint_headers import open_checkpoint
 from streamer.core.checkpoint.catalog import ShardTensor
-from streamer.core.checkpoint.tensor_slice import narrow
+from streamer.core.checkpoint.lazy_tensor import narrow
 from streamer.core.request.request import Request
 from streamer.core.tensors.frameworks import framework_of
 from streamer.integrations import read_ahead

@@ -30,7 +30,7 @@ def test_a_plain_load_imports_no_module_that_it_does_not_use(tmp_path: Path) -> 
     imported = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
     others = re.compile(
         r"streamer\.(?:_save|_pull|_push|core\.encryption|core\.group\.start|core\.node\.share|backends\.(?!posix|builtin|opt)"
-        r"|core\.checkpoint\.(?:slicing|sealed_catalog|format_catalog|manifest_\w+|store_verification|targets))(?:\.|$)"
+        r"|core\.verification|core\.checkpoint\.(?:slices|parallel_plans|sealed_catalog|format_catalog|targets))(?:\.|$)"
     )
     assert [name for name in imported if others.match(name)] == []
 

@@ -80,7 +80,7 @@ def test_the_examples_run_one_after_another(names: dict[str, Any]) -> None:
 
 
 def test_the_page_lists_exactly_the_existing_ways() -> None:
-    from streamer.core.checkpoint import slices as tensor_parallel
+    from streamer.core.checkpoint import parallel_plans as tensor_parallel
 
     rows = [line for line in PAGE.splitlines() if line.startswith("| `")]
     assert {way for row in rows for way in re.findall(r"`([a-z_]+)`", row.split("|")[1])} == {

@@ -17,10 +17,10 @@ from servers.background import begun
 from servers.scripted_http import Answer, Request, ScriptedServer
 
 import streamer
-from streamer.core.checkpoint.shards import Shards
-from streamer.core.checkpoint.verification import ByStore
 from streamer.core.options.settings import resolve
+from streamer.core.shards.shards import Shards
 from streamer.core.store.sources import ObjectInfo
+from streamer.core.verification.strategy import ByStore
 
 LIMIT_S = 1.5  # a second, and what a busy machine takes to wake a thread
 

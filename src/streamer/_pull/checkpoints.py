@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 from streamer._pull.listing import Listing
 from streamer.core.checkpoint.catalog import not_held
-from streamer.core.checkpoint.missing import check_whole, missing_shard
 from streamer.core.format.header import LENGTH_BYTES, Header, header_size_bytes, parse_header
 from streamer.core.format.index import check_index_size, parse_index
 from streamer.core.format.shard_names import INDEX_SUFFIX, SHARD_SUFFIX, series_of
 from streamer.core.options.settings import Settings
+from streamer.core.shards.missing import check_whole, missing_shard
 from streamer.core.store.sources import ObjectInfo
 
 WEIGHTS_INDEX_SUFFIX = SHARD_SUFFIX + INDEX_SUFFIX

@@ -29,11 +29,11 @@ from typing import Protocol, TypeAlias
 from streamer._pull.listing import STATE
 from streamer._pull.record import PulledFolder, parse_record, render_record
 from streamer._pull.resumed_file import Part, name_of_part
-from streamer.core.checkpoint.missing import INCOMPLETE
 from streamer.core.folders.drafts import NO_LOCKS
 from streamer.core.folders.open_folder import OpenFolder
 from streamer.core.log import OwnLogger
 from streamer.core.quoting import printable, quoted, size_text
+from streamer.core.shards.missing import INCOMPLETE
 from streamer.core.store.parallel import no_thread_error
 
 NOTE = b"python -m streamer pull has not finished here: files may be missing. Run it again with the same URI.\n"

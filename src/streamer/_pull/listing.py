@@ -13,20 +13,20 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 
-from streamer.core.checkpoint.file_bytes import USUAL_FILES, named_files
-from streamer.core.checkpoint.missing import INCOMPLETE, nothing_there, refuse_half_pulled
-from streamer.core.checkpoint.other_weights import is_found_by_name
-from streamer.core.checkpoint.shards import check_unchanged, info_of, infos_of_shards, read_index, sized
 from streamer.core.errors import AccessDeniedError, FormatError, ObjectNotFoundError, StorageError, UsageError
 from streamer.core.format.shard_names import INDEX_SUFFIX, SHARD_SUFFIX, USUAL_INDEX, USUAL_SHARD
 from streamer.core.log import OwnLogger
 from streamer.core.options.settings import Settings
 from streamer.core.quoting import printable, quoted
 from streamer.core.secrets.redact import redact
+from streamer.core.shards.missing import INCOMPLETE, nothing_there, refuse_half_pulled
+from streamer.core.shards.other_weights import is_found_by_name
+from streamer.core.shards.shards import check_unchanged, info_of, infos_of_shards, read_index, sized
 from streamer.core.store.names import is_url, name_in, unquoted
 from streamer.core.store.parallel import in_parallel
 from streamer.core.store.presence import info_if_present
 from streamer.core.store.sources import FolderStore, ObjectInfo, Store
+from streamer.core.verification.file_bytes import USUAL_FILES, named_files
 
 STATE = ".streamer-pull"  # the sub-folder with the pull's own state
 LONGEST_SEGMENT_BYTES = 255  # NAME_MAX of Linux

@@ -25,14 +25,6 @@ from streamer._pull.record import PulledFile, PulledFolder, PullReport, Wanted
 from streamer._pull.resumed_file import READ_BYTES, Part, name_of_part
 from streamer._pull.transfer import Incoming, transfer
 from streamer.backends.posix.store import PosixStore
-from streamer.core.checkpoint.file_bytes import OWN, FileDigests, hash_of, without_large
-from streamer.core.checkpoint.other_weights import (
-    check_replaceable,
-    is_manifest,
-    weights_in_the_way,
-)
-from streamer.core.checkpoint.shards import settled, sized, source_object
-from streamer.core.checkpoint.verification import digests_of
 from streamer.core.encryption.keys import check_lone_context
 from streamer.core.errors import ChecksumError, FormatError, ObjectNotFoundError, TruncatedError, UsageError
 from streamer.core.folders.open_folder import are_in_one_another
@@ -42,12 +34,20 @@ from streamer.core.options.arguments import check_storage_options, check_uri
 from streamer.core.options.settings import Settings, resolve
 from streamer.core.request.request import ProgressOption
 from streamer.core.secrets.redact import redact
+from streamer.core.shards.other_weights import (
+    check_replaceable,
+    is_manifest,
+    weights_in_the_way,
+)
+from streamer.core.shards.shards import settled, sized, source_object
 from streamer.core.store.digests import NOT_REQUESTED, NoDigest, ObjectDigest
 from streamer.core.store.identities import identity_of, is_sealed, seal_of
 from streamer.core.store.names import scheme_of
 from streamer.core.store.parallel import MOST_LARGE, in_parallel
 from streamer.core.store.sources import ObjectInfo, Store
 from streamer.core.store.versions import is_same_version
+from streamer.core.verification.file_bytes import OWN, FileDigests, hash_of, without_large
+from streamer.core.verification.strategy import digests_of
 
 _log = OwnLogger()
 

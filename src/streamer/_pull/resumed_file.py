@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from streamer._pull.record import PulledFile
-from streamer.core.checkpoint.file_bytes import FileDigests
 from streamer.core.folders.open_folder import OpenFolder
 from streamer.core.store.digests import NoDigest, ObjectDigest
 from streamer.core.store.identities import is_sealed, seal_of
 from streamer.core.store.sources import ObjectInfo
+from streamer.core.verification.file_bytes import FileDigests
 
 SYNC_EVERY_BYTES = 256 << 20  # the most that a crash of the machine may lose, per file
 READ_BYTES = 8 << 20

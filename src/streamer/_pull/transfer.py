@@ -19,12 +19,12 @@ from dataclasses import dataclass, replace
 
 from streamer._pull.folder import Writers
 from streamer._pull.resumed_file import Part
-from streamer.core.checkpoint.file_bytes import FileDigests
 from streamer.core.engine.native_session import SourceObject
 from streamer.core.engine.plan import Item, plan_reads
 from streamer.core.engine.session import ReadSession
 from streamer.core.options.settings import Settings
 from streamer.core.store.sources import ObjectInfo
+from streamer.core.verification.file_bytes import FileDigests
 
 FIRST_BYTES = 256 << 10  # four seconds of a line with 64 kB/s, so that a pull stopped every five seconds advances
 # Highest factor by which one measurement raises the read-ahead: the first bytes may come from a buffer, faster than the

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from streamer.core.checkpoint.other_weights import OTHER_WEIGHTS, is_index, is_manifest
 from streamer.core.format.shard_names import SHARD_SUFFIX
+from streamer.core.shards.other_weights import OTHER_WEIGHTS, is_index, is_manifest
 
 
 def turn(names: Collection[str], name: str) -> tuple[int, str]:

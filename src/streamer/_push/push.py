@@ -28,14 +28,6 @@ from streamer._pull.record import Wanted
 from streamer._push.order import turn
 from streamer._push.report import PushReport
 from streamer._save.writing import Writing, uploading_store
-from streamer.core.checkpoint.file_bytes import FileBytes, are_equal
-from streamer.core.checkpoint.other_weights import (
-    check_replaceable,
-    is_index,
-    is_manifest,
-    weights_in_the_way,
-)
-from streamer.core.checkpoint.shards import settled, sized
 from streamer.core.conditions import Event
 from streamer.core.encryption.keys import check_lone_context
 from streamer.core.errors import AccessDeniedError, ChangedError, ObjectNotFoundError, StorageError, UsageError
@@ -48,11 +40,19 @@ from streamer.core.options.settings import Settings, resolve
 from streamer.core.quoting import printable, quoted
 from streamer.core.request.request import ProgressOption
 from streamer.core.secrets.redact import redact
+from streamer.core.shards.other_weights import (
+    check_replaceable,
+    is_index,
+    is_manifest,
+    weights_in_the_way,
+)
+from streamer.core.shards.shards import settled, sized
 from streamer.core.store.names import check_can_hold, is_url, name_in, path_in, scheme_of
 from streamer.core.store.own_objects import OwningUpload
 from streamer.core.store.parallel import in_parallel
 from streamer.core.store.presence import info_if_present
 from streamer.core.store.sources import ObjectInfo, Store
+from streamer.core.verification.file_bytes import FileBytes, are_equal
 
 _log = OwnLogger()
 

@@ -10,13 +10,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from streamer import _native
-from streamer.core.checkpoint.file_bytes import FileDigests
-from streamer.core.checkpoint.saved_tensors import SavedTensors
+from streamer._save.saved_tensors import SavedTensors
 from streamer.core.errors import ChangedError
 from streamer.core.format.header_writer import TensorLayout
 from streamer.core.format.manifest import ALGORITHM, TensorDigest
 from streamer.core.quoting import quoted
 from streamer.core.store.sources import ObjectInfo
+from streamer.core.verification.file_bytes import FileDigests
 
 MIB = 1 << 20
 PART_BYTES = 16 * MIB  # with parts of this size, S3 takes 1 Gbit/s from one connection; eight are in flight

@@ -18,10 +18,7 @@ from dataclasses import dataclass, field, replace
 
 from streamer import _native
 from streamer._save.parts import ShardBytes
-from streamer.core.checkpoint.file_bytes import FileBytes, has_content
-from streamer.core.checkpoint.other_weights import check_replaceable, is_found_by_name, weights_in_the_way
-from streamer.core.checkpoint.saved_tensors import shard_names
-from streamer.core.checkpoint.shards import size_of, sized
+from streamer._save.saved_tensors import shard_names
 from streamer.core.engine.byte_reads import read_ranges
 from streamer.core.engine.native_session import SourceObject
 from streamer.core.errors import (
@@ -47,10 +44,13 @@ from streamer.core.format.shard_names import (
 )
 from streamer.core.options.settings import Settings
 from streamer.core.quoting import quoted
+from streamer.core.shards.other_weights import check_replaceable, is_found_by_name, weights_in_the_way
+from streamer.core.shards.shards import size_of, sized
 from streamer.core.store.names import name_in
 from streamer.core.store.presence import info_if_present
 from streamer.core.store.sources import ObjectInfo, Store
 from streamer.core.store.uploads import changed_meanwhile
+from streamer.core.verification.file_bytes import FileBytes, has_content
 
 MOST_NAMES = 4  # most names with a save id that are tried; each older checkpoint of the same tensors may have one
 

@@ -13,9 +13,9 @@ from streamer._arguments import fields_in
 from streamer._lazy_checkpoint import Checkpoint
 from streamer._locate_shards import opened_store
 from streamer._save.arguments import SaveOptions, place_request
+from streamer._save.saved_tensors import SavedTensors, most_shard_bytes
 from streamer._save.saving import SaveReport, Saving
 from streamer.backends.private_names.diffusers import LoraTensors
-from streamer.core.checkpoint.saved_tensors import SavedTensors, most_shard_bytes
 from streamer.core.encryption.keys import KeySource
 from streamer.core.encryption.sealed_files import refuse_reserved
 from streamer.core.errors import UsageError

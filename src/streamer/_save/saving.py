@@ -11,9 +11,9 @@ from streamer._checkpoint_headers import open_checkpoint
 from streamer._progress import Progress
 from streamer._save.parts import SentFile, ShardBytes
 from streamer._save.place import Place, Resumed, old_manifest, place_of, writers_errors
+from streamer._save.saved_tensors import SavedTensors, divided, index_text
 from streamer._save.sealed_shards import sealed_shards
 from streamer._save.writing import Writing, uploading_store
-from streamer.core.checkpoint.saved_tensors import SavedTensors, divided, index_text
 from streamer.core.conditions import Event
 from streamer.core.encryption.keys import KeySource
 from streamer.core.errors import ChangedError, FormatError, ObjectNotFoundError, StreamerError

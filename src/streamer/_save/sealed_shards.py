@@ -17,7 +17,7 @@ from queue import SimpleQueue
 
 from streamer import _native
 from streamer._save.parts import ShardBytes, tensor_changed
-from streamer.core.checkpoint.saved_tensors import SavedTensors
+from streamer._save.saved_tensors import SavedTensors
 from streamer.core.conditions import Event
 from streamer.core.encryption.keys import KeySource
 from streamer.core.encryption.sealed_files import (

@@ -17,7 +17,7 @@ from typing import Any
 
 from streamer._progress import Progress
 from streamer._save.parts import PART_BYTES, SentFile, cut, part_bytes_for
-from streamer.core.checkpoint.saved_tensors import MOST_READ_BYTES
+from streamer._save.saved_tensors import MOST_READ_BYTES
 from streamer.core.conditions import Event
 from streamer.core.errors import LoadCancelledError, StorageError, StreamerError, UsageError
 from streamer.core.log import OwnLogger

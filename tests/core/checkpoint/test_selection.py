@@ -6,8 +6,8 @@ import pytest
 from each_row import each_row
 
 import streamer
-from streamer.core.checkpoint.names import Renaming, prefix_hint
 from streamer.core.checkpoint.selection import select
+from streamer.core.checkpoint.target_names import Renaming, prefix_hint
 from streamer.core.errors import UnknownTensorError, UsageError
 
 AVAILABLE = ["h.0.attn.weight", "h.0.attn.bias", "h.1.attn.weight", "lm_head.weight", "odd[0]", "odd0"]

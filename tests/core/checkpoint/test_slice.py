@@ -9,7 +9,7 @@ from each_row import each_row
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamer.core.checkpoint.tensor_slice import TensorSlice, narrow
+from streamer.core.checkpoint.lazy_tensor import TensorSlice, narrow
 from streamer.core.errors import TensorIndexError
 from streamer.core.format.header import TensorEntry
 from streamer.core.tensors.frameworks import framework_of

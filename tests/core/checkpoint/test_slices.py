@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 import streamer
 from streamer import Slice, TensorParallel
 from streamer.core.checkpoint.catalog import ShardTensor
-from streamer.core.checkpoint.cuts import LEAST_SAVED, cut_out
-from streamer.core.checkpoint.slicing import sliced
+from streamer.core.checkpoint.slices import sliced
+from streamer.core.checkpoint.tensor_parts import LEAST_SAVED, cut_out
 from streamer.core.engine.plan import plan_reads
 from streamer.core.format.dtypes import byte_length
 from streamer.core.format.header import TensorEntry

@@ -23,7 +23,7 @@ from transformers.integrations.tensor_parallel import ALL_PARALLEL_STYLES
 
 import streamer
 from streamer import TensorParallel
-from streamer.core.checkpoint.slices import KNOWN_WAYS
+from streamer.core.checkpoint.parallel_plans import KNOWN_WAYS
 
 WHOLE = 304  # bytes of float32, and an integer of 8 bytes for each process
 OF_TWO = ["fsdp2", "fsdp2 on meta", "rows", "columns", "columns on meta", "copies", "of the first process"]

@@ -24,8 +24,8 @@ from servers.tcp_proxy import TcpProxy, http_requests
 import streamer
 from streamer._pull.pull import Wanted
 from streamer._pull.pull import pull as pull_folder
-from streamer.core.checkpoint.file_bytes import FileDigests
 from streamer.core.folders.open_folder import OpenFolder
+from streamer.core.verification.file_bytes import FileDigests
 
 PIECE = 8 << 20
 BLOCK = 64 << 10  # of which blocks have a multiple

@@ -19,7 +19,7 @@ from servers.seaweedfs import SeaweedServer
 import streamer
 from streamer._cli import main
 from streamer.compat.safetensors.torch import save_file as compat_save_file
-from streamer.core.checkpoint.other_weights import in_the_way
+from streamer.core.shards.other_weights import in_the_way
 
 Tensors = dict[str, np.ndarray[Any, Any]]
 

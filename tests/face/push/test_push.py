@@ -278,7 +278,7 @@ def test_a_file_that_changes_during_the_call_is_reported_and_not_shown(tmp_path:
     (source / "a.bin").write_bytes(b"a" * 100)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("streamer.core.checkpoint.file_bytes.read_ranges", _changing_reads(source / "a.bin"))
+        patch.setattr("streamer.core.verification.file_bytes.read_ranges", _changing_reads(source / "a.bin"))
         with pytest.raises(streamer.ChangedError, match="changed while it was read"):
             push(str(source), Target(str(tmp_path / "there")), Wanted(), progress=False)
     assert not (tmp_path / "there/a.bin").exists()

@@ -20,7 +20,7 @@ from safetensors.torch import save_file
 
 import streamer
 import streamer.compat.safetensors.torch as compat
-from streamer.core.checkpoint.saved_tensors import MOST_READ_BYTES, SavedTensors
+from streamer._save.saved_tensors import MOST_READ_BYTES, SavedTensors
 
 KEY = bytes(range(32))
 NOTES = {"lora_adapter_metadata": json.dumps({"transformer.lora_alpha": 4}), "step": "3", "ü\n": "née"}
@@ -118,7 +118,7 @@ def test_a_cast_counts_the_memory_before_it_regression(dtype: str | None, times:
 def test_rows_are_read_so_that_both_dtypes_fit_regression(
     dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("streamer.core.checkpoint.saved_tensors.MOST_READ_BYTES", 1200)
+    monkeypatch.setattr("streamer._save.saved_tensors.MOST_READ_BYTES", 1200)
     save_file({"a": torch.arange(1000.0).reshape(50, 20)}, tmp_path / "a.safetensors")
     with streamer.open(tmp_path / "a.safetensors", dtype=dtype) as checkpoint:
         tensors = SavedTensors(checkpoint)

@@ -363,7 +363,7 @@ def test_a_checkpoint_is_cast_on_the_way(tmp_path: Path) -> None:
 
 
 def test_a_large_lazy_tensor_is_read_by_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streamer.core.checkpoint.saved_tensors.MOST_READ_BYTES", 1000)
+    monkeypatch.setattr("streamer._save.saved_tensors.MOST_READ_BYTES", 1000)
     saved = {"a": torch.randn(70, 9), "one row": torch.randn(1, 900)}
     streamer.save(saved, tmp_path / "one")
     with streamer.open(tmp_path / "one") as checkpoint:

@@ -13,8 +13,8 @@ import torch
 
 import streamer
 from streamer._save import sealed_shards
+from streamer._save.saved_tensors import SavedTensors
 from streamer._save.sealed_shards import MOST_THREADS, RUN_BYTES, SealedShard
-from streamer.core.checkpoint.saved_tensors import SavedTensors
 from streamer.core.encryption.keys import KeySource
 from streamer.core.encryption.sealed_files import new_parameters
 from streamer.core.encryption.secret_keys import SecretKey

@@ -12,7 +12,7 @@ import json
 from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any
 
-from streamer.core.checkpoint.tensor_slice import TensorSlice
+from streamer.core.checkpoint.lazy_tensor import TensorSlice
 from streamer.core.encryption.keys import KeySource
 from streamer.core.errors import ChangedError, OptionError, UsageError
 from streamer.core.format.dtypes import byte_length

@@ -11,38 +11,25 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from itertools import islice
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 from streamer.core.checkpoint.catalog import Catalog, ShardTensor
 from streamer.core.checkpoint.report import ObjectCheck
-from streamer.core.checkpoint.shards import Shards
 from streamer.core.errors import ChecksumError, FormatError, OptionError, PluginError
 from streamer.core.log import OwnLogger
 from streamer.core.options.settings import Settings
 from streamer.core.quoting import printable
 from streamer.core.secrets.environment import variable
+from streamer.core.shards.shards import Expected, ManifestOfShard, Shards
 from streamer.core.store.digests import NoDigest, ObjectDigest, doubt_of, is_sound
 from streamer.core.store.parallel import in_parallel
 from streamer.core.store.sources import DigestingStore, ObjectInfo, Store
 
 if TYPE_CHECKING:
     from streamer import _native
-    from streamer.core.checkpoint.catalog import ShardTensor
-    from streamer.core.format.manifest import Manifest
 
 _log = OwnLogger()
 
-
-class ManifestOfShard(NamedTuple):
-    """A manifest, and the name of one shard in it."""
-
-    manifest: Manifest
-    uri: str
-    shard: str
-
-
-# The expected digest of one shard, or the reason why there is none.
-Expected: TypeAlias = ObjectDigest | NoDigest | ManifestOfShard
 
 # (first byte in the object, size in bytes, checksum) of the consecutive pieces of an item.
 Pieces: TypeAlias = list[tuple[int, int, int]]
@@ -202,7 +189,7 @@ class ByStore:
     def verification(
         self, catalog: Catalog, expected: Sequence[Expected], wanted: Sequence[ShardTensor]
     ) -> Verification:
-        from streamer.core.checkpoint.store_verification import StoreVerification  # noqa: PLC0415 (as needed)
+        from streamer.core.verification.by_store import StoreVerification  # noqa: PLC0415 (as needed)
 
         digests = [each for each in expected if not isinstance(each, ManifestOfShard)]
         return StoreVerification(catalog, wanted, digests)
@@ -217,7 +204,7 @@ class ByManifest:
     compares_objects = False
 
     def expected_of(self, store: Store, found: Sequence[Shards], settings: Settings) -> list[list[Expected]]:
-        from streamer.core.checkpoint.manifest_verification import Manifests  # noqa: PLC0415 (as needed)
+        from streamer.core.verification.by_manifest import Manifests  # noqa: PLC0415 (as needed)
 
         manifests = Manifests(store, settings)  # reads each manifest once, also if many URIs share it
 
@@ -231,13 +218,13 @@ class ByManifest:
     def verification(
         self, catalog: Catalog, expected: Sequence[Expected], wanted: Sequence[ShardTensor]
     ) -> Verification:
-        from streamer.core.checkpoint.manifest_verification import ManifestVerification  # noqa: PLC0415 (as needed)
+        from streamer.core.verification.by_manifest import ManifestVerification  # noqa: PLC0415 (as needed)
 
         manifests = [each.manifest.shards[each.shard] for each in _manifests(expected)]
         return ManifestVerification(catalog, wanted, manifests)
 
     def check_headers(self, catalog: Catalog, expected: Sequence[Expected]) -> None:
-        from streamer.core.checkpoint.manifest_verification import check_fit  # noqa: PLC0415 (as needed)
+        from streamer.core.verification.by_manifest import check_fit  # noqa: PLC0415 (as needed)
 
         check_fit(catalog, _manifests(expected))
 

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 
 import streamer
 from streamer.backends.s3.client import S3Client
-from streamer.core.checkpoint import manifest_verification
+from streamer.core.verification import by_manifest as manifest_verification
 
 SHARDS = 40
 

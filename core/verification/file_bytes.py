@@ -9,20 +9,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from streamer import _native
-from streamer.core.checkpoint.shards import check_unchanged, size_of, sized, source_object
-from streamer.core.checkpoint.store_verification import mismatch
-from streamer.core.checkpoint.verification import digests_of
 from streamer.core.engine.byte_reads import read_ranges
 from streamer.core.engine.native_session import SourceObject
 from streamer.core.errors import AccessDeniedError, ChecksumError, ObjectNotFoundError, StorageError
 from streamer.core.log import OwnLogger
 from streamer.core.options.settings import Settings
 from streamer.core.quoting import printable, size_text
+from streamer.core.shards.shards import check_unchanged, size_of, sized, source_object
 from streamer.core.store.digests import CHECKSUMS, HASHES, NOT_REQUESTED, NoDigest, ObjectDigest
 from streamer.core.store.names import path_in
 from streamer.core.store.parallel import in_parallel
 from streamer.core.store.presence import info_if_present
 from streamer.core.store.sources import ObjectInfo, Store
+from streamer.core.verification.by_store import mismatch
+from streamer.core.verification.strategy import digests_of
 
 OWN = "crc32c"  # the algorithm of the record; processors have an instruction for it
 

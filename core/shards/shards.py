@@ -15,7 +15,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
-from streamer.core.checkpoint.missing import missing_shard, nothing_there
 from streamer.core.engine.byte_reads import read_ranges
 from streamer.core.engine.native_session import SourceObject
 from streamer.core.errors import ChangedError, FormatError, ObjectNotFoundError, StorageError
@@ -23,6 +22,7 @@ from streamer.core.format.shard_names import MOST_SHARDS, SHARD_SUFFIX
 from streamer.core.log import OwnLogger
 from streamer.core.options.settings import Settings
 from streamer.core.quoting import counted, names_text
+from streamer.core.shards.missing import missing_shard, nothing_there
 from streamer.core.store.identities import identity_of
 from streamer.core.store.names import name_in, path_in, whole_name
 from streamer.core.store.parallel import in_parallel
@@ -30,9 +30,10 @@ from streamer.core.store.sources import MAX_SIZE_BYTES, ObjectInfo, Store
 from streamer.core.store.versions import YOUNG_S, is_same_version
 
 if TYPE_CHECKING:
-    from streamer.core.checkpoint.verification import Expected
     from streamer.core.format.index import ShardIndex
+    from streamer.core.format.manifest import Manifest
     from streamer.core.other_formats.interface import Format
+    from streamer.core.store.digests import NoDigest, ObjectDigest
 
 
 class ShardChoice(NamedTuple):
@@ -87,6 +88,18 @@ _log = OwnLogger()
 Kind: TypeAlias = Literal["file", "folder", "index", "glob", "list"]
 
 
+class ManifestOfShard(NamedTuple):
+    """A manifest, and the name of one shard in it."""
+
+    manifest: Manifest
+    uri: str
+    shard: str
+
+
+# The expected digest of one shard, or the reason why there is none.
+Expected: TypeAlias = "ObjectDigest | NoDigest | ManifestOfShard"
+
+
 class Shards(NamedTuple):
     """The shards of a checkpoint, and where they are."""
 
@@ -96,8 +109,7 @@ class Shards(NamedTuple):
     infos: list[ObjectInfo]  # the store's description of each shard
     index_path: str | None = None  # the path of the index in the store; None without an index, and for a list of URIs
     kind: Kind = "file"  # what the user's URI names
-    # The digests or manifests that the shards are compared with, if they are verified
-    expected: Sequence[Expected] = ()
+    expected: Sequence[Expected] = ()  # what the shards are compared with, if they are verified
     remarks: tuple[str, ...] = ()  # remarks on these shards for the report
     checkpoint_of: Sequence[int] = ()  # for each shard, the number of the URI that names it, if there are several
     format: Format | None = None  # the format of the shards; None for safetensors

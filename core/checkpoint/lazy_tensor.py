@@ -10,7 +10,7 @@ from math import prod
 from numbers import Integral
 from typing import Any, Generic, NoReturn
 
-from streamer.core.checkpoint.cuts import Cut
+from streamer.core.checkpoint.tensor_parts import Cut
 from streamer.core.encryption.sealed_files import SealedParameters
 from streamer.core.errors import TensorIndexError
 from streamer.core.format.dtypes import bits_of, byte_length

@@ -13,7 +13,6 @@ from threading import Lock
 from streamer import _native
 from streamer.core.checkpoint.catalog import Catalog, ShardTensor
 from streamer.core.checkpoint.report import ObjectCheck
-from streamer.core.checkpoint.verification import ManifestOfShard, Pieces
 from streamer.core.engine.byte_reads import read_ranges
 from streamer.core.engine.native_session import SourceObject
 from streamer.core.errors import ManifestError, ObjectNotFoundError, StorageError
@@ -29,13 +28,15 @@ from streamer.core.format.manifest import (
 from streamer.core.format.shard_names import INDEX_SUFFIX, MANIFEST_SUFFIX, USUAL_MANIFEST
 from streamer.core.options.settings import Settings
 from streamer.core.quoting import quoted
+from streamer.core.shards.shards import ManifestOfShard
 from streamer.core.store.identities import identity_of
 from streamer.core.store.names import is_url, unquoted
 from streamer.core.store.sources import ObjectInfo, Store
+from streamer.core.verification.strategy import Pieces
 
 
 class ManifestVerification:
-    """Compares tensors with the digests of their manifest; see `streamer.core.checkpoint.verification.Verification`."""
+    """Compares tensors with the digests of their manifest; see `streamer.core.verification.strategy.Verification`."""
 
     needs_order = False
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Sequence
 
-from streamer.core.checkpoint.format_choice import is_beside_a_model
-from streamer.core.checkpoint.shards import read_index
 from streamer.core.errors import AccessDeniedError, UsageError
 from streamer.core.format.shard_names import (
     INDEX_SUFFIX,
@@ -23,6 +21,8 @@ from streamer.core.format.shard_names import (
 )
 from streamer.core.options.settings import Settings
 from streamer.core.quoting import quoted
+from streamer.core.shards.format_choice import is_beside_a_model
+from streamer.core.shards.shards import read_index
 from streamer.core.store.names import name_in, path_in
 from streamer.core.store.presence import info_if_present
 from streamer.core.store.sources import ObjectInfo, Store

@@ -14,26 +14,6 @@ from contextlib import suppress
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, NamedTuple
 
-from streamer.core.checkpoint.format_choice import NO_FORMATS, Formats, is_beside_a_model
-from streamer.core.checkpoint.missing import (
-    check_whole,
-    is_pattern,
-    no_match,
-    no_shard,
-    refuse_half_pulled,
-    unfinished,
-    unnamed,
-    without_second_copies,
-)
-from streamer.core.checkpoint.shards import (
-    Shards,
-    info_of,
-    infos_of_shards,
-    name_of,
-    objects_of,
-    read_index,
-    shards_of,
-)
 from streamer.core.engine.byte_reads import read_ranges
 from streamer.core.errors import (
     AccessDeniedError,
@@ -48,6 +28,26 @@ from streamer.core.format.shard_names import INDEX_SUFFIX, SHARD_SUFFIX, USUAL_I
 from streamer.core.options.settings import Settings
 from streamer.core.quoting import names_text
 from streamer.core.secrets.redact import redact
+from streamer.core.shards.format_choice import NO_FORMATS, Formats, is_beside_a_model
+from streamer.core.shards.missing import (
+    check_whole,
+    is_pattern,
+    no_match,
+    no_shard,
+    refuse_half_pulled,
+    unfinished,
+    unnamed,
+    without_second_copies,
+)
+from streamer.core.shards.shards import (
+    Shards,
+    info_of,
+    infos_of_shards,
+    name_of,
+    objects_of,
+    read_index,
+    shards_of,
+)
 from streamer.core.store.names import name_in
 from streamer.core.store.parallel import in_parallel
 from streamer.core.store.sources import ObjectInfo, Store

@@ -21,15 +21,15 @@ from typing import Any
 from streamer import _native
 from streamer.core.checkpoint.catalog import Catalog, ShardTensor
 from streamer.core.checkpoint.report import ObjectCheck
-from streamer.core.checkpoint.verification import Pieces, Verification
 from streamer.core.engine.native_session import SourceObject
 from streamer.core.errors import ChecksumError
 from streamer.core.store.digests import CHECKSUMS, NoDigest, ObjectDigest
 from streamer.core.store.sources import HttpSource
+from streamer.core.verification.strategy import Pieces, Verification
 
 
 class StoreVerification:
-    """Compares objects with the digests of their storage; see `streamer.core.checkpoint.verification.Verification`."""
+    """Compares objects with the digests of their storage; see `streamer.core.verification.strategy.Verification`."""
 
     def __init__(
         self, catalog: Catalog, wanted: Sequence[ShardTensor], digests: Sequence[ObjectDigest | NoDigest]
@@ -211,7 +211,7 @@ def with_checksums(
 class ArchiveVerification:
     """Compares each tensor that is read whole with the checksum in its file.
 
-    See `streamer.core.checkpoint.verification.Verification`.
+    See `streamer.core.verification.strategy.Verification`.
     """
 
     def __init__(self, digests: _native.DigestPlan, verification: Verification | None) -> None:

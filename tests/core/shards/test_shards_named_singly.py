@@ -15,7 +15,7 @@ from servers.raw_tcp import asked, speaking
 from servers.scripted_http import Answer, Request, Script, ScriptedServer
 
 import streamer
-from streamer.core.checkpoint.checkpoint_in_folder import are_of_one_folder
+from streamer.core.shards.search import are_of_one_folder
 
 
 @each_row("folder", ["/models/llama", "s3://bucket", "s3a://bucket/a/b", "gs://b/x y", "az://c", ""])
