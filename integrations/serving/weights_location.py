@@ -90,15 +90,21 @@ def pull_small_files(url: str, folder: str, log: logging.Logger, *, takes_code: 
 
 
 def adapter_url(name: str) -> str | None:
-    """Return the URL of a LoRA adapter that a client names; None if the name is not one of ours.
+    """Return the URL of a LoRA adapter that a client names: one below a URL of ``STREAMER_LORA_URL``.
 
-    With ``STREAMER_LORA_URL``, only adapters below it have names: their URLs, or what follows it in them.
+    A plain name is below the first of these URLs. None if the name is neither plain nor a URL, or no URL is set for it.
+
+    Raises:
+        UsageError: The name is a URL below none of them.
     """
-    above = variable("STREAMER_LORA_URL")
-    if above is None:
-        return name if is_url(name) else None
-    inside = name.removeprefix(above.rstrip("/") + "/")
-    return Location(uri=above).inside(inside).uri if _INSIDE.fullmatch(inside) else None
+    for above in (variable("STREAMER_LORA_URL") or "").split():
+        inside = name.removeprefix(above.rstrip("/") + "/")
+        if _INSIDE.fullmatch(inside):
+            return str(Location(uri=above).inside(inside).uri)
+    if is_url(name):
+        hint = "Set it for the server: URLs of folders whose adapters clients may name, with spaces between"
+        raise UsageError("this LoRA adapter is not below a URL of STREAMER_LORA_URL", uri=redact(name), hint=hint)
+    return None
 
 
 def pull_adapter(url: str, folder: str, log: logging.Logger) -> None:

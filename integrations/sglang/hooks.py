@@ -21,7 +21,7 @@ from streamer.compat.hooks import Hook
 from streamer.core.log import OwnLogger
 from streamer.core.secrets.redact import redact
 from streamer.integrations.serving.engine_hooks import changed, first_misfit, refusal, without_url
-from streamer.integrations.serving.weights_location import is_url, pull_adapter, pull_small_files
+from streamer.integrations.serving.weights_location import adapter_url, is_url, pull_adapter, pull_small_files
 
 COMMAND = "sglang serve --model-path"
 
@@ -105,8 +105,9 @@ def _pulled(theirs: Callable[..., str], owner: Any, url: str) -> str:  # noqa: A
 
 def _adapter(theirs: Callable[..., None], config: Any, path: Any = None, *others: Any, **named: Any) -> None:
     """Pull an adapter, once per node, when a process of SGLang opens it."""
-    if is_url(path):
-        url, path = path, f"{ObjectStorageModel.get_path(path)}_adapter"
+    url = adapter_url(path) if is_url(path) else None
+    if url is not None:
+        path = f"{ObjectStorageModel.get_path(url)}_adapter"
         pull_adapter(url, path, _log)
     theirs(config, path, *others, **named)
 

@@ -26,6 +26,7 @@ pytestmark = [pytest.mark.server, pytest.mark.filterwarnings("ignore")]
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("SGLANG_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("STREAMER_LORA_URL", "s3://private/loras s3://private/serving")
 
 
 def manager_of(folder, url):
@@ -74,3 +75,9 @@ def test_a_local_folder_stays_where_it_is(tmp_path):
     assert LoRAConfig(str(adapter)).path == str(adapter)
     with pytest.raises(streamer.StorageError):
         LoRAConfig("s3://private/loras/nothing")
+
+
+def test_a_url_that_is_not_below_the_variable_is_refused_regression(monkeypatch):
+    monkeypatch.delenv("STREAMER_LORA_URL")
+    with pytest.raises(streamer.UsageError, match=r"s3://private/loras/tiny.*STREAMER_LORA_URL.*Set it for the server"):
+        LoRAConfig("s3://private/loras/tiny")

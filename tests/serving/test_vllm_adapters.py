@@ -45,6 +45,7 @@ def adapter_url(adapter, s3_server):
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path, monkeypatch):
     monkeypatch.setattr(configuration, "get_cache_dir", lambda: str(tmp_path / "cache"))
+    monkeypatch.setenv("STREAMER_LORA_URL", "s3://private/loras")
 
 
 def resolved(name):
@@ -77,32 +78,47 @@ def test_a_request_for_a_url_loads_the_adapter_into_vllm(adapter, adapter_url):
         assert each.lora_a.equal(saved[f"base_model.model.{name}.lora_A.weight"].to(each.lora_a.dtype))
 
 
-def test_a_name_is_a_folder_below_the_variable(adapter_url, monkeypatch):
+def test_a_name_is_a_folder_below_the_first_url_of_the_variable(adapter_url, monkeypatch):
     by_url = resolved(adapter_url)
-    monkeypatch.setenv("STREAMER_LORA_URL", adapter_url.rpartition("/")[0] + "/")
+    monkeypatch.setenv("STREAMER_LORA_URL", f"{adapter_url.rpartition('/')[0]}/ s3://private/others")
     by_name = resolved("tiny")
     assert (by_name.lora_name, by_name.lora_path) == ("tiny", by_url.lora_path)
     assert by_name.lora_int_id == resolved("tiny").lora_int_id != by_url.lora_int_id
     assert resolved(adapter_url).lora_path == by_url.lora_path
 
 
-@each_row("name", ["../secret", "a/../../b", ".", "s3://other/lora", "a?b", "a%2f..", "", "file:///etc"])
-def test_with_the_variable_a_client_names_nothing_else(name, monkeypatch):
-    monkeypatch.setenv("STREAMER_LORA_URL", "s3://private/loras")
+@each_row("name", ["../secret", "a/../../b", ".", "a?b", "a%2f..", "", "/etc"])
+def test_with_the_variable_a_client_names_nothing_else(name):
     assert resolved(name) is None
 
 
-@given(st.text("ab.-_/%?#@:\\\n ~", max_size=12))
-def test_any_name_stays_below_the_variable(name):
+@each_row(
+    "above",
+    ["", "s3://private/other", "s3://private/loras/tiny", "s3://private/lora", "loras", "https://private/loras"],
+)
+def test_a_url_that_is_not_below_the_variable_is_refused_regression(above, adapter_url, monkeypatch):
+    monkeypatch.setenv("STREAMER_LORA_URL", above)
+    with pytest.raises(streamer.UsageError, match=rf"{adapter_url}.*STREAMER_LORA_URL.*Set it for the server"):
+        asyncio.run(models_of([]).resolve_lora(adapter_url))  # a ValueError, which vLLM answers with 400
+
+
+@given(st.text("ab.-_/%?#@:\\\n ~", max_size=12), st.sampled_from(["", "s3://private/loras/", "s3://others/"]))
+def test_any_name_stays_below_the_variable(inside, above):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("STREAMER_LORA_URL", "s3://private/loras")
-        url = weights_location.adapter_url(name)
-    is_plain = all(re.fullmatch(r"[ab_-][ab._-]*", part) for part in name.split("/"))
-    assert url == (f"s3://private/loras/{name}" if is_plain else None)
+        patch.setenv("STREAMER_LORA_URL", "s3://private/loras s3://others")
+        try:
+            url = weights_location.adapter_url(above + inside)
+        except streamer.UsageError:
+            url = None
+    is_plain = all(re.fullmatch(r"[ab_-][ab._-]*", part) for part in inside.split("/"))
+    assert url == ((above or "s3://private/loras/") + inside if is_plain else None)
 
 
-def test_unknown_names_are_left_to_other_resolvers(adapter_url):
+def test_unknown_names_are_left_to_other_resolvers(adapter_url, monkeypatch):
+    assert resolved("other") is None
+    monkeypatch.delenv("STREAMER_LORA_URL")
     assert resolved("tiny") is None
+    monkeypatch.setenv("STREAMER_LORA_URL", "s3://private/loras")
     answer = asyncio.run(models_of([]).resolve_lora(f"{adapter_url}/nothing"))
     assert isinstance(answer, ErrorResponse)
     assert answer.error.code == HTTPStatus.NOT_FOUND
