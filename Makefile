@@ -204,16 +204,16 @@ $(RUNAI_STAMP): | $(INSTALL_STAMP)
 	touch $@
 
 # vLLM and the packages that it imports, without the CUDA packages that it requires. The suffix +cpu of its version tells
-# vLLM that it runs on a CPU. Run:ai's package is for vLLM's other loader.
+# vLLM that it runs on a CPU. Run:ai's package is for vLLM's other loader, and ModelExpress for a third.
 $(SERVING_STAMP): | $(INSTALL_STAMP)
 	$(UV) --no-deps --target .venv/serving vllm==0.33.0 apache-tvm-ffi==0.1.15.post2 \
 	  cachetools==8.0.1 cbor2==6.3.0 cloudpickle==3.1.2 compressed-tensors==0.17.0 einops==0.8.2 fastapi==0.165.0 \
 	  llguidance==1.9.1 loguru==0.7.3 msgspec==0.22.0 openai==3.54.0 openai-harmony==0.0.8 \
 	  partial-json-parser==0.2.1.1.post7 prometheus-client==0.26.0 py-cpuinfo==9.0.0 pybase64==1.5.1 pyzmq==27.3.0 \
 	  sniffio==1.3.1 starlette==1.10.0 uvloop==0.23.0 xgrammar==0.2.8 s3transfer==0.19.3 \
-	  runai-model-streamer==0.17.0 runai-model-streamer-s3==0.17.0 humanize==4.15.0 \
+	  runai-model-streamer==0.17.0 runai-model-streamer-s3==0.17.0 humanize==4.15.0 modelexpress==0.7.0 \
 	  boto3==$$($(BIN)/python -c 'import botocore; print(botocore.__version__)')
-	sed -i 's/^Version: [0-9.]*/&+cpu/' .venv/serving/vllm-*.dist-info/METADATA
+	sed -i 's/^Version: [0-9.]*$$/&+cpu/' .venv/serving/vllm-*.dist-info/METADATA
 	touch $@
 
 # SGLang and the packages that it imports to load a model. tests/empty_modules.py stands for the CUDA packages.

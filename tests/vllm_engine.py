@@ -30,7 +30,7 @@ def config_of(model: str | Path, load_format: str = "streamer", **named: Any) ->
 def created(config: VllmConfig) -> torch.nn.Module:
     """Create the model, not filled."""
     with set_current_vllm_config(config):
-        _join(is_moe=config.model_config.is_moe)
+        join(is_moe=config.model_config.is_moe)
         loader = get_model_loader(config.load_config)
         return loader.create_model(vllm_config=config, model_config=config.model_config)
 
@@ -81,7 +81,7 @@ def _join_world() -> None:
     init_distributed_environment(1, 0, address, 0, backend="gloo")
 
 
-def _join(*, is_moe: bool) -> None:
+def join(*, is_moe: bool) -> None:
     """Make the groups of one rank; those of a mixture of experts have one more."""
     _join_world()
     if is_moe is not _joined.get("is_moe"):
