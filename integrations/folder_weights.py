@@ -40,17 +40,19 @@ from streamer.integrations.shard_handles import WholeCheckpoint
 
 def write_weight_files(checkpoint: WholeCheckpoint, folder: str, shards: Collection[str]) -> None:
     """Write shards into a folder."""
-    copied: dict[str, dict[str, ShardTensor]] = {}
+    copied: dict[str, str] = {}  # the name of the shard by the path of the file
     for name in shards:
         path, local = os.path.join(folder, name), checkpoint.local_file(name)
         make_folders_above(Path(path), folder)
         if os.path.lexists(path):
             os.unlink(path)
         if local is None:
-            copied[path] = checkpoint.tensors_of_file(name)
+            copied[path] = name
         else:
             os.symlink(local, path)
-    needed_bytes = sum(_size_bytes(each) for tensors in copied.values() for each in tensors.values())
+    needed_bytes = sum(
+        _size_bytes(each) for name in copied.values() for each in checkpoint.tensors_of_file(name).values()
+    )
     free_bytes = shutil.disk_usage(folder).free
     if needed_bytes > free_bytes:
         raise _no_room(folder, f"{size_text(free_bytes)} are free", needed_bytes, checkpoint.label)
@@ -62,15 +64,16 @@ def write_weight_files(checkpoint: WholeCheckpoint, folder: str, shards: Collect
         raise _no_room(folder, str(error.strerror), needed_bytes, checkpoint.label) from error
 
 
-def _copy(checkpoint: WholeCheckpoint, copied: Mapping[str, Mapping[str, ShardTensor]]) -> None:
+def _copy(checkpoint: WholeCheckpoint, copied: Mapping[str, str]) -> None:
     """Read all shards as bytes in one plan, and write each tensor at its offset."""
     with ExitStack() as stack:
         places: dict[str, tuple[int, int]] = {}
         wanted: list[ShardTensor] = []
-        for path, tensors in copied.items():
+        for path, shard in copied.items():
+            tensors = checkpoint.tensors_of_file(shard)
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             stack.callback(os.close, descriptor)
-            header = _header(tensors, checkpoint.metadata())
+            header = _header(tensors, checkpoint.metadata_of_file(shard))
             _write(descriptor, memoryview(header), 0)
             first = min((each.entry.begin for each in tensors.values()), default=0)
             for name, each in tensors.items():

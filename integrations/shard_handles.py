@@ -92,25 +92,29 @@ class WholeCheckpoint(Checkpoint[Any]):
     def whole_shard(self, name: str, device: Any, plan: ReadAhead) -> dict[str, Any]:
         """Take all tensors of one shard."""
         taken: dict[str, Any] = {}
-        for each in self.tensors_of(self._shard_names().index(name)):
+        for each in self._tensors_of(self._shard_names().index(name)):
             tensor = plan.take(each)
             taken[each] = self.get_tensor(each, device=device) if tensor is None else tensor
         return taken
 
+    def metadata_of_file(self, name: str) -> dict[str, str]:
+        """Return the metadata of one shard; arguments as for `local_file`."""
+        return dict(self._checkpoint.catalog.header_metadata[self._shard_names().index(name)])
+
     def opened_shard(self, name: str, device: Any, plan: ReadAhead | PartsAhead) -> EngineHandle:
         """Open one shard."""
-        return _ShardHandle(self, self._shard_names().index(name), device, plan)
+        return _ShardHandle(self, name, device, plan)
 
     def opened_whole_shard(self, name: str, device: Any, plan: ReadAhead) -> EngineHandle:
         """Open one shard whose tensors go to different devices; arguments as for `opened_shard`.
 
         The plan reads all tensors to the CPU; tensors that are requested for another device are copied there.
         """
-        return _CopyingHandle(self, self._shard_names().index(name), device, plan)
+        return _CopyingHandle(self, name, device, plan)
 
     def tensors_of_file(self, name: str) -> dict[str, ShardTensor]:
         """Return the tensors of a shard in file order; arguments as for `local_file`."""
-        return self.tensors_of(self._shard_names().index(name))
+        return self._tensors_of(self._shard_names().index(name))
 
     def stream(self, wanted: list[ShardTensor], library: Framework) -> Stream[Any]:
         """Return a stream of tensors, in this order, made by `library`."""
@@ -132,15 +136,15 @@ class WholeCheckpoint(Checkpoint[Any]):
 
     def warm_shards(self) -> dict[str, list[str]] | None:
         """Return path to names of tensors in file order, if all shards are local files in the page cache; else None."""
-        held = {self._warm_path(number): [*self.tensors_of(number)] for number in range(len(self._checkpoint.infos))}
+        held = {self._warm_path(number): [*self._tensors_of(number)] for number in range(len(self._checkpoint.infos))}
         return None if None in held else {str(path): names for path, names in held.items()}
-
-    def tensors_of(self, shard: int) -> dict[str, ShardTensor]:
-        """Return the tensors of one shard, in file order."""
-        return {name: each for name, each in self._shard_tensors.items() if each.shard == shard}
 
     def _stream_of(self, wanted: ShardTensor, library: Framework) -> Stream[Any]:
         return self._own_reads.add(super()._stream_of(wanted, library))
+
+    def _tensors_of(self, shard: int) -> dict[str, ShardTensor]:
+        """Return the tensors of one shard, in file order."""
+        return {name: each for name, each in self._shard_tensors.items() if each.shard == shard}
 
     def _warm_path(self, number: int) -> str | None:
         shard, path = self._checkpoint.catalog.shards[number], self._local_path(number)
@@ -150,7 +154,7 @@ class WholeCheckpoint(Checkpoint[Any]):
         shard = self._checkpoint.catalog.shards[number]
         if not isinstance(shard.source, FileSource) or shard.source.is_remote:
             return None
-        is_verified = self._checkpoint.verification(list(self.tensors_of(number).values())) is not None
+        is_verified = self._checkpoint.verification(list(self._tensors_of(number).values())) is not None
         return None if is_verified else shard.source.path
 
     def _shard_names(self) -> list[str]:
@@ -172,12 +176,17 @@ class PlannedSlice(HandleSlice):
 
 
 class _ShardHandle(EngineHandle):
-    def __init__(self, whole: WholeCheckpoint, number: int, device: Any, plan: ReadAhead | PartsAhead) -> None:
+    def __init__(self, whole: WholeCheckpoint, name: str, device: Any, plan: ReadAhead | PartsAhead) -> None:
         self.__dict__.update(vars(whole))
         self._whole = whole
-        self._shard_tensors: dict[str, ShardTensor] = whole.tensors_of(number)
+        self._name, self._shard_tensors = name, whole.tensors_of_file(name)
         self._device = None if str(device) == "cpu" else device
         self._plan = plan if self._device is None else None
+
+    def metadata(self) -> dict[str, str] | None:  # type: ignore[override]  # as that of `EngineHandle`
+        """The ``__metadata__`` of this shard, or None if there is none."""
+        self._check_open()
+        return self._whole.metadata_of_file(self._name) or None
 
     def get_slice(self, name: str, **named: Any) -> TensorSlice[Any]:
         """Return a tensor that is read when it is indexed, and add it to the plan."""
@@ -204,8 +213,8 @@ class _ShardHandle(EngineHandle):
 
 
 class _CopyingHandle(_ShardHandle):
-    def __init__(self, whole: WholeCheckpoint, number: int, device: Any, plan: ReadAhead) -> None:
-        super().__init__(whole, number, "cpu", plan)
+    def __init__(self, whole: WholeCheckpoint, name: str, device: Any, plan: ReadAhead) -> None:
+        super().__init__(whole, name, "cpu", plan)
         self._copies_to = device
 
     def get_tensor(self, name: str, **named: Any) -> Any:

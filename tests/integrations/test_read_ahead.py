@@ -10,6 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 from comparison import assert_same
+from fsspec.implementations.memory import MemoryFileSystem
+from safetensors import safe_open
+from safetensors.torch import save
 
 import streamer
 from streamer._checkpoint_headers import open_checkpoint
@@ -18,6 +21,8 @@ from streamer.core.format.header import TensorEntry
 from streamer.core.request.request import Request
 from streamer.core.tensors.frameworks import framework_of
 from streamer.integrations import read_ahead
+from streamer.integrations.folder_weights import FolderWeights, write_weight_files
+from streamer.integrations.library_calls import Location
 from streamer.integrations.read_ahead import ReadAhead, in_order_of_names
 
 SMALL = 64 << 10
@@ -177,3 +182,17 @@ def test_tensors_wanted_close_to_each_other_are_read_as_they_lie():
     tensors = [ShardTensor(0, entry(f"{i}.w", begin)) for begin, i in enumerate((10, 3, 2, 1))]
     assert [each.entry.name for each in in_order_of_names(tensors, 1)] == ["1.w", "2.w", "3.w", "10.w"]
     assert [each.entry.name for each in in_order_of_names(tensors, 3)] == ["3.w", "2.w", "1.w", "10.w"]
+
+
+def test_each_file_that_a_library_opens_has_its_own_metadata_regression(tmp_path):
+    """All had those of the whole checkpoint; torchao's, for instance, describe the tensors of one file."""
+    notes = {f"model-0000{number}-of-00002.safetensors": {"names": f"t{number}"} for number in (1, 2)}
+    for name, own in notes.items():
+        MemoryFileSystem().pipe(f"/notes/{name}", save({own["names"]: torch.ones(2)}, own))
+    weights = FolderWeights(str(tmp_path), Location(uri="memory://notes"))
+    (tmp_path / "written").mkdir()
+    write_weight_files(weights._checkpoint, str(tmp_path / "written"), notes)
+    for name, own in notes.items():
+        assert weights.opened(str(tmp_path / name)).metadata() == own
+        with safe_open(tmp_path / "written" / name, "pt") as written:
+            assert written.metadata() == own
