@@ -3,7 +3,7 @@
 Plain tensors (F32, F16, BF16, F64, I8 to I64) have their dtype. A quantised tensor is loaded as its blocks: its dtype
 is U8, and its last dimension is the bytes of a row of blocks, as in the library ``gguf``. The metadata maps the names
 of these tensors to their types, under `TYPES_KEY`. All other metadata of the file keep their keys: texts are unchanged,
-numbers and arrays become JSON.
+numbers and arrays become JSON, and `KINDS_KEY` maps the keys to the types in the file. So nothing of the file is lost.
 
 Refuses with FormatError: version 1, big-endian files, lengths and offsets that do not fit the file, tensors that
 overlap, arrays that are nested too deep, and parts of a split model without the other parts.
@@ -29,7 +29,7 @@ from streamer.core.quoting import names_text, quoted
 from streamer.core.store.parallel import in_parallel
 from streamer.core.store.sources import hookimpl
 
-TYPES_KEY = "streamer.ggml_types"
+TYPES_KEY, KINDS_KEY = "streamer.ggml_types", "streamer.gguf_kinds"
 
 _PLAIN = {0: "F32", 1: "F16", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 30: "BF16"}
 # Number, name, elements of a block, bytes of a block.
@@ -48,6 +48,10 @@ BLOCKS = {
 
 _NUMBERS = dict(enumerate(["u1", "i1", "u2", "i2", "u4", "i4", "f4", "?"])) | {10: "u8", 11: "i8", 12: "f8"}
 _TEXT, _ARRAY = 8, 9
+_KINDS = (
+    *("UINT8", "INT8", "UINT16", "INT16", "UINT32", "INT32", "FLOAT32"),
+    *("BOOL", "STRING", "ARRAY", "UINT64", "INT64", "FLOAT64"),
+)
 _VERSIONS = (2, 3)
 MOST_NESTING = 4  # of arrays; no model has arrays of arrays
 MOST_INDEX_BYTES = 64 << 20  # a vocabulary of 256 000 tokens with its merges takes some 15 MB
@@ -90,13 +94,15 @@ class Gguf:
         found = in_parallel(_read_file, files, role="index")
         metadata: dict[str, str] = {}
         types: dict[str, str] = {}
-        for _, own_types, own in reversed(found):  # the first part has the metadata of the model
+        for _, own_types, own, _ in reversed(found):  # the first part has the metadata of the model
             metadata.update(own)
             types.update(own_types)
-        tensors = [tensor for tensors, _, _ in found for tensor in tensors]
+        tensors = [tensor for tensors, *_ in found for tensor in tensors]
         with about(files[0]):
             _check_parts(files[0].name, metadata, len(files), len(tensors))
-        return CheckpointIndex(tensors, {**metadata, TYPES_KEY: json.dumps(types)} if types else metadata)
+        kinds = {key: kind for _, _, _, own in reversed(found) for key, kind in own.items()}
+        own_notes = {TYPES_KEY: types, KINDS_KEY: kinds}
+        return CheckpointIndex(tensors, metadata | {key: json.dumps(each) for key, each in own_notes.items() if each})
 
 
 @hookimpl
@@ -123,11 +129,11 @@ def _check_parts(name: str, metadata: dict[str, str], files: int, tensors: int) 
         )
 
 
-def _read_file(file: CheckpointFile) -> tuple[list[TensorPlace], dict[str, str], dict[str, str]]:
-    """Return the tensors of a file, the types of those that are quantised, and the metadata."""
+def _read_file(file: CheckpointFile) -> tuple[list[TensorPlace], dict[str, str], dict[str, str], dict[str, str]]:
+    """Return the tensors of a file, the types of those that are quantised, the metadata, and their types."""
     with about(file, _HINT):
         cursor = _Cursor(file)
-        tensors, values = _parsed(cursor)
+        tensors, values, kinds = _parsed(cursor)
         alignment = values.get("general.alignment", 32)
         if type(alignment) is not int or not 0 < alignment <= MOST_ALIGNMENT or alignment & (alignment - 1):
             raise FormatError(f"the alignment is {quoted(str(alignment)[:40])}, not a power of two")
@@ -135,7 +141,7 @@ def _read_file(file: CheckpointFile) -> tuple[list[TensorPlace], dict[str, str],
         _check_places(tensors, alignment, file.size_bytes - data_begin)
         places = [TensorPlace(each.name, each.dtype, each.shape, file, data_begin + each.offset) for each in tensors]
         types = {each.name: each.type_name for each in tensors if each.type_name != each.dtype}
-        return places, types, {key: _text(value) for key, value in values.items()}
+        return places, types, {key: _text(value) for key, value in values.items()}, kinds
 
 
 def _text(value: Any) -> str:
@@ -154,7 +160,7 @@ def _check_places(tensors: Sequence[_Tensor], alignment: int, data_bytes: int) -
             raise FormatError(f"tensor {quoted(each.name)} ends {end - data_bytes} bytes behind the file")
 
 
-def _parsed(cursor: _Cursor) -> tuple[list[_Tensor], dict[str, Any]]:
+def _parsed(cursor: _Cursor) -> tuple[list[_Tensor], dict[str, Any], dict[str, str]]:
     head = cursor.take(4)
     if head != b"GGUF":
         raise not_of("GGUF file", head + cursor.take(4), _HINT)
@@ -167,12 +173,15 @@ def _parsed(cursor: _Cursor) -> tuple[list[_Tensor], dict[str, Any]]:
     cursor.check_room(tensor_count, 24)  # each tensor has at least two lengths, a type and an offset
     cursor.check_room(key_count, 13)
     values: dict[str, Any] = {}
+    kinds: dict[str, str] = {}
     for _ in range(key_count):
         key = cursor.text()
         if key in values:
             raise FormatError(f"the metadata has {quoted(key)} twice")
-        values[key] = cursor.value(cursor.u32(), 0)
-    return [_tensor(cursor) for _ in range(tensor_count)], values
+        kind, begin = cursor.u32(), cursor.position
+        values[key] = cursor.value(kind, 0)
+        kinds[key] = f"ARRAY[{_KINDS[cursor.u32_at(begin)]}]" if kind == _ARRAY else _KINDS[kind]
+    return [_tensor(cursor) for _ in range(tensor_count)], values, kinds
 
 
 def _tensor(cursor: _Cursor) -> _Tensor:
@@ -215,6 +224,10 @@ class _Cursor:
     def u32(self) -> int:
         """Return the next number of four bytes."""
         return int(_U32.unpack(self.take(4))[0])
+
+    def u32_at(self, position: int) -> int:
+        """Return a number of four bytes that was read before."""
+        return int(_U32.unpack_from(self._data, position)[0])
 
     def u64(self) -> int:
         """Return the next number of eight bytes."""
