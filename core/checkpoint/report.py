@@ -97,6 +97,7 @@ class LoadReport:
         verified: With ``verify=``, for each shard what was verified or why nothing was; empty without it.
         stages: Seconds spent in ``locate`` (listing), ``headers`` and ``read``.
         is_complete: Whether every requested tensor was delivered.
+        metadata: What the files say beside their tensors, as `Checkpoint.metadata` returns it.
     """
 
     uri: str
@@ -124,6 +125,7 @@ class LoadReport:
     verified: tuple[ObjectCheck, ...] = ()
     stages: Mapping[str, float] = field(default_factory=dict)
     is_complete: bool = False
+    metadata: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
     def is_verified(self) -> bool:
@@ -136,8 +138,9 @@ class LoadReport:
         return self.bytes / self.seconds / 1e9 if self.seconds else 0.0
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all fields, and ``gb_per_s``, as plain values for JSON."""
-        plain = asdict(self)
+        """Return all fields but the metadata, and ``gb_per_s``, as plain values for JSON."""
+        plain = asdict(replace(self, metadata={}))
+        del plain["metadata"]  # a vocabulary may be in it
         lists = {name: list(plain[name]) for name in ("remarks", "missing", "unexpected", "verified")}
         return {**plain, **lists, "gb_per_s": self.gb_per_s}
 
@@ -171,6 +174,7 @@ def load_report(
     verified: tuple[ObjectCheck, ...],
     device_path: str,
     is_complete: bool,
+    metadata: Mapping[str, str],
 ) -> LoadReport:
     """Assemble the report of a load.
 
@@ -186,6 +190,7 @@ def load_report(
         verified: The checks, by shard.
         device_path: The result of `device_path` in the module of this name.
         is_complete: Whether every tensor was delivered.
+        metadata: The metadata of the checkpoint.
     """
     counters = earlier.added_to(stats)
     same: dict[str, Any] = {name: counters[name] for name in _COUNTERS}
@@ -205,6 +210,7 @@ def load_report(
         device_path=device_path,
         stages=stages,
         is_complete=is_complete,
+        metadata=metadata,
     )
 
 

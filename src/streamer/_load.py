@@ -190,7 +190,8 @@ def load(
             them, and sent to the others that want it. Their `slices` may differ. With None, this process reads alone.
 
     Returns:
-        Name to tensor, in file order. Every tensor owns its memory.
+        Name to tensor, in file order. Every tensor owns its memory. `streamer.open` also returns the metadata of the
+        files: ``checkpoint.get_tensors()`` is this mapping, and ``checkpoint.metadata()`` what is noted beside it.
 
     Raises:
         UsageError: or a subclass: unknown scheme, device, tensor name, dtype or option; a Slice that does not fit.

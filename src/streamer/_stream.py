@@ -118,6 +118,7 @@ class Stream(Generic[TensorT]):
             verified=verification.checks(self._session.compares_answers) if verification else (),
             device_path=path,
             is_complete=self._yielded == len(self._wanted),
+            metadata=self._checkpoint.catalog.metadata,
         )
 
     @property
