@@ -20,7 +20,7 @@ from streamer.core.engine.byte_reads import read_ranges
 from streamer.core.engine.native_session import SourceObject
 from streamer.core.errors import FormatError, ShardIndexError, StreamerError
 from streamer.core.format.header import LENGTH_BYTES, Header, header_size_bytes, parse_header
-from streamer.core.format.header_entries import ENCRYPTION_METADATA, OWN_PREFIX, TensorEntry, remarks_on_metadata
+from streamer.core.format.header_entries import ENCRYPTION_METADATA, OWN_PREFIX, TensorEntry, differing_keys
 from streamer.core.options.settings import Settings
 from streamer.core.quoting import quoted
 from streamer.core.shards.shards import NO_INDEX, ShardChoice, duplicate_tensor
@@ -147,12 +147,12 @@ class Catalog(NamedTuple):
     # Shards that hold a tensor whose name the index takes from another shard. Reading such a file by itself gives the
     # wrong tensor.
     overruled: Set[int] = frozenset()
-    header_metadata: Sequence[Mapping[str, str]] = ()  # the ``__metadata__`` of each header
+    header_metadata: Sequence[Mapping[str, str]] = ()  # the ``__metadata__`` of each header, decrypted with a key
     sealed: Mapping[int, SealedFile] = MappingProxyType({})  # the shards that are encrypted, by number
     # The CRC-32 of tensors, by name, if their file has it: an archive of NumPy
     checksums: Mapping[str, int] = MappingProxyType({})
-    # What the files of another format hold that is not read, and metadata that differ between shards
-    remarks: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()  # what the files hold that is not read
+    differing: Set[str] = frozenset()  # keys of the metadata for which shards have different values
 
     @property
     def may_be_encrypted(self) -> bool:
@@ -193,12 +193,10 @@ def read_catalog(
     kept = zip(beginnings, headers, strict=True) if keeps_headers else ()
     begun = [bytes(data[: header.data_begin]) for data, header in kept]
     of_headers = [header.metadata or {} for header in headers]
-    by_nature = (ENCRYPTION_METADATA, SHARDING_INFO)  # each shard has parameters, and each rank parts, of its own
-    remarks = (
-        *remarks_on_metadata(of_headers, by_nature),
-        *choice.remarks_on((name, each.shard) for name, each in tensors.items()),
-    )
-    return Catalog(pinned, tensors, metadata, begun, overruled, of_headers, remarks=remarks)
+    by_nature = {ENCRYPTION_METADATA, SHARDING_INFO}  # each shard has parameters, and each rank parts, of its own
+    differing = differing_keys(of_headers) - by_nature
+    remarks = tuple(choice.remarks_on((name, each.shard) for name, each in tensors.items()))
+    return Catalog(pinned, tensors, metadata, begun, overruled, of_headers, remarks=remarks, differing=differing)
 
 
 def remarks_on_parts(catalog: Catalog) -> tuple[str, ...]:

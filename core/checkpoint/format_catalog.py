@@ -18,7 +18,7 @@ from streamer.core.engine.native_session import SourceObject
 from streamer.core.engine.python_readers import LastAttemptError
 from streamer.core.errors import FormatError, PluginError, StreamerError, TamperedError
 from streamer.core.format.dtypes import byte_length
-from streamer.core.format.header_entries import TensorEntry, remarks_on_metadata
+from streamer.core.format.header_entries import TensorEntry, differing_keys
 from streamer.core.log import OwnLogger
 from streamer.core.options.settings import Settings
 from streamer.core.other_formats.interface import (
@@ -62,6 +62,7 @@ def read_format_catalog(
     files = [EngineFile(name, each, settings) for name, each in zip(names, objects, strict=True)]
     placing = _Placing(files, settings, choice)
     of_checkpoints: list[Mapping[str, str]] = []
+    differing: set[str] = set()
     remarks: list[str] = []
     read_index = _index_reader(format_, files, key)
     for group in _checkpoints(files, choice.checkpoint_of):
@@ -69,14 +70,15 @@ def read_format_catalog(
         for tensor in index.tensors:
             placing.add(tensor)
         of_checkpoints.append(index.metadata)
+        differing |= {*index.differing}
         remarks += index.remarks
         for remark in index.remarks:  # a caller of load() sees no report
             _log.warning("%s: %s", printable(group[0].uri), printable(remark))
     settings.earlier.packed.clear()
     metadata = {key: value for each in of_checkpoints for key, value in each.items()}
     catalog = placing.catalog(metadata, format_.name)
-    remarks += [*remarks_on_metadata(of_checkpoints), *choice.remarks_on(placing.files_of_tensors())]
-    return catalog._replace(remarks=tuple(remarks))
+    remarks += choice.remarks_on(placing.files_of_tensors())
+    return catalog._replace(remarks=tuple(remarks), differing=differing | differing_keys(of_checkpoints))
 
 
 def _index_reader(

@@ -127,11 +127,13 @@ class TensorSlice(Unread, Generic[TensorT]):
         uri: The checkpoint, for messages.
         cut: How `read` cuts a part out of `entry`. With a cut, every index reads all bytes of `entry`.
         metadata: The metadata of the checkpoint.
+        differing: The keys of the metadata for which its shards have different values.
         remarks: What the checkpoint's report says of its files.
         sealed: The parameters of the encryption of its file, if it is encrypted.
 
     Attributes:
         metadata: As the argument.
+        differing: As the argument.
         remarks: As the argument.
         sealed: As the argument.
     """
@@ -145,6 +147,7 @@ class TensorSlice(Unread, Generic[TensorT]):
         *,
         cut: Cut | None = None,
         metadata: Mapping[str, str] | None = None,
+        differing: Set[str] = frozenset(),
         remarks: tuple[str, ...] = (),
         sealed: SealedParameters | None = None,
     ) -> None:
@@ -155,7 +158,7 @@ class TensorSlice(Unread, Generic[TensorT]):
         self._framework = framework
         self._uri = uri
         self.metadata: Mapping[str, str] = metadata or {}
-        self.remarks, self.sealed = remarks, sealed
+        self.differing, self.remarks, self.sealed = differing, remarks, sealed
 
     @property
     def stored_name(self) -> str:

@@ -33,7 +33,7 @@ from streamer.core.engine.plan import ReadPlan
 from streamer.core.errors import TamperedError, UsageError
 from streamer.core.format.dtypes import bits_of
 from streamer.core.format.header import MAX_JSON_BYTES, parse_header
-from streamer.core.format.header_entries import ENCRYPTION_METADATA, TensorEntry
+from streamer.core.format.header_entries import ENCRYPTION_METADATA, TensorEntry, differing_keys
 from streamer.core.options.settings import Settings
 from streamer.core.shards.shards import duplicate_tensor
 
@@ -80,18 +80,20 @@ def _opened(catalog: Catalog, files: Sequence[_OuterFile], key: SecretKey, setti
     contents, pinned = read_ranges(catalog.shards, ranges, settings, what="tags")
     remaining = iter(contents)
     tensors: dict[str, ShardTensor] = {}
-    metadata: dict[str, str] = {}
+    of_files: list[Mapping[str, str]] = []
     sealed: dict[int, SealedFile] = {}
     for number, file in enumerate(files):
         hidden = next(remaining) if file.hidden is not None else None
         opened = file.opened(key, catalog.headers[number], next(remaining), hidden)
         sealed[number] = opened.file
-        metadata.update(opened.metadata)
+        of_files.append(opened.metadata)
         for entry in opened.entries:
             if entry.name in tensors:
                 raise duplicate_tensor(entry.name, catalog.shards[tensors[entry.name].shard].uri, file.uri)
             tensors[entry.name] = ShardTensor(number, entry)
-    return catalog._replace(shards=pinned, tensors=tensors, metadata=metadata, sealed=sealed)
+    metadata, differing = {key: value for each in of_files for key, value in each.items()}, differing_keys(of_files)
+    opened_files = catalog._replace(shards=pinned, tensors=tensors, sealed=sealed)
+    return opened_files._replace(metadata=metadata, header_metadata=of_files, differing=differing)
 
 
 def _checked_parameters(catalog: Catalog, *, is_whole: bool) -> list[SealedParameters]:

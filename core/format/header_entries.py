@@ -12,7 +12,7 @@ So all errors come from the strict reader.
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from json import JSONDecodeError
 from typing import Any, NamedTuple, TypeAlias, overload
@@ -29,17 +29,10 @@ OWN_PREFIX = "streamer."  # that key begins with it, and so do the tensors that 
 LORA_METADATA = "lora_adapter_metadata"  # key of the metadata that diffusers' save_lora_weights writes
 
 
-def remarks_on_metadata(of_files: Sequence[Mapping[str, str]], but: Container[str] = ()) -> tuple[str, ...]:
-    """Return a remark on the keys for which the files of a checkpoint have different values."""
-    values: dict[str, set[str]] = {}
-    for key, value in (item for each in of_files for item in each.items()):
-        values.setdefault(key, set()).add(value)
-    differing = sorted(quoted(key) for key, found in values.items() if len(found) > 1 and key not in but)
-    return (
-        (f"the shards differ in their metadata {', '.join(differing[:5])}: the last shard's count",)
-        if differing
-        else ()
-    )
+def differing_keys(of_files: Iterable[Mapping[str, str]]) -> set[str]:
+    """Return the keys of the metadata for which the files of a checkpoint have different values."""
+    first: dict[str, str] = {}
+    return {key for each in of_files for key, value in each.items() if first.setdefault(key, value) != value}
 
 
 class TensorEntry(NamedTuple):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from streamer.core.errors import UsageError
 from streamer.core.format.dtypes import DTYPE_BITS
 from streamer.core.format.header import LENGTH_BYTES, MAX_JSON_BYTES
-from streamer.core.format.header_entries import METADATA_KEY
+from streamer.core.format.header_entries import METADATA_KEY, MOST_METADATA
 from streamer.core.quoting import quoted
 
 ALIGNMENT_BYTES = 8  # aligns the first tensor, which has the largest elements, in a mapped file
@@ -50,6 +50,9 @@ def render_header(tensors: Iterable[TensorLayout], metadata: Mapping[str, str], 
         >>> render_header([TensorLayout("w", "U8", (2,), 2)], {})[8:]
         b'{"w":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}}   '
     """
+    if len(metadata) > MOST_METADATA:
+        hint = "Join them: one value may hold many, as JSON"
+        raise UsageError(f"the metadata has {len(metadata)} members, and a load takes {MOST_METADATA}", hint=hint)
     document: dict[str, object] = {METADATA_KEY: dict(metadata)} if metadata else {}
     begin = 0
     for each in tensors:
@@ -61,7 +64,7 @@ def render_header(tensors: Iterable[TensorLayout], metadata: Mapping[str, str], 
     text = _encoded(document)
     text += b" " * max(-len(text) % ALIGNMENT_BYTES, least_bytes - LENGTH_BYTES - len(text))
     if len(text) > MAX_JSON_BYTES:
-        hint = "Save fewer tensors in one file: a smaller max_shard_bytes"
+        hint = "Save fewer tensors in one file (a smaller max_shard_bytes), or shorter metadata"
         raise UsageError(f"the header would have {len(text)} bytes, more than the format allows", hint=hint)
     return len(text).to_bytes(8, "little") + text
 

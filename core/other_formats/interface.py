@@ -11,7 +11,7 @@ Guarantees: the result of a format is checked before it is used, and a read neve
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
@@ -168,11 +168,13 @@ class CheckpointIndex:
         tensors: The tensors.
         metadata: Other values of the files, as text.
         remarks: What is in the files and is neither a tensor nor among the metadata; for the report of a load.
+        differing: The keys of the metadata for which the files have different values.
     """
 
     tensors: Sequence[TensorPlace]
     metadata: Mapping[str, str] = field(default_factory=dict)
     remarks: Sequence[str] = ()
+    differing: Collection[str] = ()
 
 
 class Format(Protocol):

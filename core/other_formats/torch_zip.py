@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from streamer.core.errors import FormatError
 from streamer.core.format.dtypes import DTYPES_BY_TORCH_NAME, bits_of
-from streamer.core.format.header_entries import remarks_on_metadata
+from streamer.core.format.header_entries import differing_keys
 from streamer.core.format.plain_pickle import GlobalName, Record, read_plain, same
 from streamer.core.format.shard_names import is_consolidated, is_of_training, series_of
 from streamer.core.format.torch_archive import STORAGES, TORCH_NAMES
@@ -168,8 +168,8 @@ class TorchZip:
         """Find the tensors; see `Format.read_index`."""
         found = in_parallel(_read_file, files, role="index")
         metadata = {name: value for index in found for name, value in index.metadata.items()}
-        remarks = [*remarks_on_metadata([index.metadata for index in found]), *chain(*(each.remarks for each in found))]
-        return CheckpointIndex([tensor for index in found for tensor in index.tensors], metadata, remarks)
+        tensors, remarks = [*chain(*(each.tensors for each in found))], [*chain(*(each.remarks for each in found))]
+        return CheckpointIndex(tensors, metadata, remarks, differing_keys(index.metadata for index in found))
 
 
 @hookimpl

@@ -18,7 +18,7 @@ from streamer.core.checkpoint.selection import select
 from streamer.core.errors import ChecksumError, FormatError, TruncatedError
 from streamer.core.log import OwnLogger
 from streamer.core.options.settings import Settings, resolve
-from streamer.core.quoting import printable
+from streamer.core.quoting import names_text, printable, quoted
 from streamer.core.request.request import Request
 from streamer.core.secrets.environment import variable
 from streamer.core.shards.format_choice import NO_FORMATS, Formats
@@ -60,6 +60,9 @@ class OpenedCheckpoint:
         self.kind = shards.kind
         self.format_name = "safetensors" if shards.format is None else shards.format.name
         self.remarks = (*shards.remarks, *catalog.remarks)
+        if catalog.differing:
+            keys = names_text([*map(quoted, sorted(catalog.differing))])
+            self.remarks += (f"the shards differ in their metadata {keys}: the last shard's count",)
         if catalog.sealed and strategy is not None:
             self.remarks += ("verify= is not used for an encrypted checkpoint: each piece is authenticated",)
         self.catalog = catalog

@@ -156,7 +156,8 @@ class Checkpoint(Mapping[str, TensorSlice[TensorT]]):
             self._checkpoint.label,
             cut=shard_tensor.cut,
             metadata=self._checkpoint.catalog.metadata,
-            remarks=tuple(self._checkpoint.catalog.remarks),
+            differing=self._checkpoint.catalog.differing,
+            remarks=self._checkpoint.catalog.remarks,
             sealed=None if sealed is None else sealed.parameters,
         )
 

@@ -2,8 +2,8 @@
 
 Guarantees: names, kinds, dtypes and shared memory are checked before a byte is written. A tensor of another checkpoint
 is in memory only while its bytes are sent, and beside it what a cast makes of it. If both are larger than
-`MOST_READ_BYTES`, it is read by rows. Its checkpoint's metadata are kept. Names and contents of shards and of their
-index are those of transformers.
+`MOST_READ_BYTES`, it is read by rows. Its checkpoint's metadata are kept; values that differ are refused. Names and
+contents of shards and of their index are those of transformers.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import json
 from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any
 
+from streamer.core.checkpoint.catalog import SHARDING_INFO
 from streamer.core.checkpoint.lazy_tensor import TensorSlice
 from streamer.core.encryption.keys import KeySource
 from streamer.core.errors import ChangedError, OptionError, UsageError
@@ -125,12 +126,15 @@ def _joined_metadata(tensors: Mapping[str, Any], replaced: Container[str]) -> di
     sources = {id(each.metadata): each.metadata for each in slices.values()}
     types = _types_by_name(slices, sources)
     joined: dict[str, str] = {} if types is None else {TYPES_KEY: types}
-    for key, value in (item for source in sources.values() for item in source.items()):
-        if (types is not None and key == TYPES_KEY) or key in replaced:
-            joined.setdefault(key, value)
-        elif joined.setdefault(key, value) != value:
-            hint = f"Pass the value that the new checkpoint shall have: metadata={{{key[:80]!r}: …}}"
-            raise UsageError(f"the checkpoints differ in their metadata {quoted(key)}", hint=hint)
+    differing = {key for each in slices.values() for key in each.differing}
+    for key, value in (item for source in sources.values() for item in source.items() if item[0] != SHARDING_INFO):
+        if joined.setdefault(key, value) != value:
+            differing.add(key)
+    differing = {key for key in differing if key not in replaced and (types is None or key != TYPES_KEY)}
+    if differing:
+        names = [quoted(key) for key in sorted(differing)]
+        hint = f"Pass the values that the new checkpoint shall have: metadata={{{names[0]}: …}}"
+        raise UsageError(f"the checkpoints, or their shards, differ in their metadata {names_text(names)}", hint=hint)
     return joined
 
 

@@ -13,13 +13,17 @@ import gguf
 import numpy as np
 import pytest
 import torch
+import torch.distributed.checkpoint as dcp
+from click.testing import CliRunner
 from each_row import each_row
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from safetensors import safe_open
 from safetensors.torch import save_file
 
 import streamer
 import streamer.compat.safetensors.torch as compat
+from streamer._cli import main
 from streamer._save.saved_tensors import MOST_READ_BYTES, SavedTensors
 
 KEY = bytes(range(32))
@@ -240,19 +244,126 @@ def test_what_a_load_would_take_for_an_encrypted_file_is_not_saved_regression(
     assert not (tmp_path / "saved").exists()
 
 
+def shards_that_differ(folder: Path, kind: str) -> None:
+    """Write five shards; each has its number under one key, and a key of its own."""
+    for number in range(5):
+        tensors, own = {f"t{number}": torch.full((4,), float(number))}, {"lora_alpha": str(number), f"k{number}": "x"}
+        if kind == "safetensors":
+            save_file(tensors, folder / f"model-0000{number + 1}-of-00005.safetensors", {"format": "pt"} | own)
+        else:
+            torch.save(tensors | own, folder / f"pytorch_model-0000{number + 1}-of-00005.bin")
+
+
+@each_row("kind", ["safetensors", "pickles"])
 @each_row("verb", VERBS)
-@each_row("taken", [dict, lambda checkpoint: checkpoint])
-def test_metadata_that_differ_between_shards_of_the_source_are_remarked_regression(
-    verb: str, taken: Callable[[Any], Any], tmp_path: Path
+@each_row("taken", [dict, lambda checkpoint: checkpoint, lambda checkpoint: {"t": checkpoint["t0"]}])
+def test_shards_that_differ_need_a_word_of_the_caller_regression(
+    verb: str, taken: Callable[[Any], Any], kind: str, tmp_path: Path
 ) -> None:
-    source = tmp_path / "source"
-    source.mkdir()
-    for number, alpha in ((1, "8"), (2, "16")):
-        path = source / f"model-0000{number}-of-00002.safetensors"
-        save_file({f"t{number}": torch.zeros(2)}, path, {"format": "pt", "lora_alpha": alpha})
-    with streamer.open(source) as checkpoint:
-        report = VERBS[verb](taken(checkpoint), tmp_path / "saved", {})
-    assert report.remarks == ("the shards differ in their metadata 'lora_alpha': the last shard's count",)
+    """The last shard's value was saved for all, and only a remark in the report said so."""
+    (tmp_path / "source").mkdir()
+    shards_that_differ(tmp_path / "source", kind)
+    with streamer.open(tmp_path / "source") as checkpoint:
+        with pytest.raises(streamer.UsageError, match=r"differ in their metadata 'lora_alpha'\..*metadata="):
+            VERBS[verb](taken(checkpoint), tmp_path / "saved", {"max_shard_bytes": 48})
+        assert not (tmp_path / "saved").exists()
+        chosen = {"max_shard_bytes": 48, "metadata": {"lora_alpha": "8"}}
+        assert VERBS[verb](taken(checkpoint), tmp_path / "saved", chosen).remarks == ()
+    with streamer.open(tmp_path / "saved") as saved:
+        assert saved.metadata() == {"format": "pt", "lora_alpha": "8"} | {f"k{number}": "x" for number in range(5)}
+
+
+NOTE_KEYS = st.sampled_from(
+    ["t0", "t1.weight", "__metadata__", "ss_network_alpha", "modelspec.title", "", "data_offsets"]
+)
+NOTE_TEXTS = st.one_of(st.sampled_from(["", "0.5", '{"t0": [1]}', "é\0\n\u2028😀", "x" * 70_000]), st.text(max_size=9))
+
+
+def copied(command: str) -> Callable[[Path, Path], Any]:
+    return lambda source, to: CliRunner().invoke(main, [command, str(source), str(to)], catch_exceptions=False)
+
+
+def saved_with(opened: dict[str, Any] | None = None, **how: Any) -> Callable[[Path, Path], Any]:
+    return lambda source, to: streamer.save(streamer.open(source, **(opened or {})), to, **how)
+
+
+def twice(source: Path, to: Path) -> None:
+    streamer.save(streamer.open(source), to.with_name("sealed"), key=KEY, hide_names=True)
+    streamer.save(streamer.open(to.with_name("sealed"), key=KEY), to)
+
+
+# The ways of a checkpoint to another place, and whether its files stay as they are.
+WAYS: dict[str, tuple[Callable[[Path, Path], Any], bool]] = {
+    **{command: (copied(command), True) for command in ("push", "copy", "pull")},
+    "save": (saved_with(), False),
+    "cast": (saved_with({"dtype": "bfloat16"}), False),
+    "fewer shards": (saved_with(max_shard_bytes=48), False),
+    "more shards": (saved_with(max_shard_bytes=1), False),
+    "parts": (saved_with({"slices": {"t0": streamer.Slice(0, 0, 2)}}), False),
+    "some": (saved_with({"names": ["t0"]}), False),
+    "encrypted and decrypted": (twice, False),
+}
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@given(
+    st.sampled_from(sorted(WAYS)),
+    st.dictionaries(NOTE_KEYS | st.text(max_size=4), NOTE_TEXTS, max_size=5),
+    st.sampled_from([{}, {"format": "pt"}]),
+    st.integers(1, 5),
+    st.booleans(),
+)
+def test_notes_survive_every_way_to_another_place(
+    tmp_path_factory: pytest.TempPathFactory,
+    way: str,
+    notes: dict[str, str],
+    form: dict[str, str],
+    shards: int,
+    apart: bool,
+) -> None:
+    folder, (run, is_same) = tmp_path_factory.mktemp("ways"), WAYS[way]
+    (folder / "source").mkdir()
+    kept = [dict(list(notes.items())[number::shards] if apart else notes) | form for number in range(shards)]
+    for number, own in enumerate(kept):
+        path = folder / "source" / f"model-{number + 1:05d}-of-{shards:05d}.safetensors"
+        save_file({f"t{number}": torch.full((4,), float(number))}, path, own or None)
+    run(folder / "source", folder / "to")
+    found = []
+    for path in sorted((folder / "to").glob("*.safetensors")):
+        with safe_open(path, "pt") as file:  # safetensors' own reader
+            found.append(file.metadata() or {})
+    assert found == (kept if is_same else [{"format": "pt"} | notes] * len(found)) != []
+    expected = notes | form if is_same else {"format": "pt"} | notes
+    with streamer.open(folder / "to") as opened, streamer.stream(folder / "to") as tensors:
+        assert opened.metadata() == tensors.report.metadata == expected
+    assert streamer.load_into(folder / "to", streamer.load(folder / "to")).metadata == expected
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_what_torch_writes_of_ranks_is_not_saved_for_other_shards_regression(tmp_path: Path) -> None:
+    """One shard's part of it was saved for all tensors, and torch's reader then lacked the others."""
+    for number in (1, 2):
+        sharding = json.dumps({f"t{number}": {"saved_offsets": [0]}})
+        path = tmp_path / f"model-0000{number}-of-00002.safetensors"
+        save_file({f"t{number}": torch.ones(2)}, path, {"DCP_SHARDING_INFO": sharding, "step": "3"})
+    with streamer.open(tmp_path) as checkpoint:
+        report = streamer.save(checkpoint, tmp_path / "saved")
+    assert report.remarks == (
+        "torch's writer saved this by rank: if files of other ranks are missing, tensors are parts, or missing",
+    )
+    state = {"t1": torch.zeros(2), "t2": torch.zeros(2)}
+    dcp.load(state, storage_reader=dcp.HuggingFaceStorageReader(str(tmp_path / "saved")), no_dist=True)
+    assert state["t1"].tolist() == state["t2"].tolist() == [1, 1]
+    assert streamer.stream(tmp_path / "saved").report.metadata == {"format": "pt", "step": "3"}
+
+
+def test_more_notes_than_a_load_takes_are_refused_before_a_byte_is_written_regression(tmp_path: Path) -> None:
+    notes = {str(number): "" for number in range(100_000)}
+    with pytest.raises(streamer.UsageError, match=r"the metadata has 100001 members, and a load takes 100000\. Join"):
+        streamer.save({"w": torch.ones(2)}, tmp_path / "saved", metadata=notes)
+    assert not (tmp_path / "saved").exists()
+    streamer.save({"w": torch.ones(2)}, tmp_path / "saved", metadata=notes | {"format": notes.pop("0") or "pt"})
+    assert streamer.load(tmp_path / "saved").keys() == {"w"}
 
 
 @each_row("hides", [False, True])
@@ -271,3 +382,48 @@ def test_what_protects_the_copied_checkpoint_alone_is_named_regression(
     assert ("and this one is not: pass key=" in remarks) is not is_sealed
     assert ("hides its names" in remarks) is (is_sealed and "hide_names" in old and not hides)
     assert ("bound to the context 'one'" in remarks) is (is_sealed and "context" in old and context != "one")
+
+
+VALUES: dict[str, list[Any]] = {
+    "STRING": ["3", "[1, 2]", "true", "née\n", ""],
+    "BOOL": [True, False],
+    "FLOAT32": [0.1, float("inf"), -0.0, 3.0],
+    "FLOAT64": [0.1],
+    **{f"{sign}INT{bits}": [3, (1 << bits - (sign == "")) - 1] for sign in ("", "U") for bits in (8, 16, 32, 64)},
+}
+
+
+def test_a_file_of_gguf_is_made_again_from_what_was_saved_of_it_regression(tmp_path: Path) -> None:
+    """The text "3" and the number 3 were one, and so were all kinds of numbers."""
+    values = {f"x.{kind}.{number}": (each, kind, None) for kind in VALUES for number, each in enumerate(VALUES[kind])}
+    values |= {f"x.all.{kind}": (each, "ARRAY", kind) for kind, each in VALUES.items()}
+    blocks = {"q": np.arange(72, dtype=np.uint8).reshape(4, 18), "plain": np.ones((2, 4), np.float32)}
+    types = {"q": gguf.GGMLQuantizationType.Q4_0, "plain": None}
+
+    def write(path: Path, values: dict[str, Any], tensors: dict[str, Any], types: dict[str, Any]) -> None:
+        writer = gguf.GGUFWriter(path, "llama")
+        for key, (value, kind, of) in values.items():
+            if key not in writer.kv_data[0]:
+                own = None if of is None else gguf.GGUFValueType[of]
+                writer.add_key_value(key, value, gguf.GGUFValueType[kind], own)
+        for name in sorted(tensors):
+            writer.add_tensor(name, tensors[name], raw_dtype=types.get(name))
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+
+    write(tmp_path / "one.gguf", values, blocks, types)
+    with streamer.open(tmp_path / "one.gguf") as checkpoint:
+        streamer.save(checkpoint, tmp_path / "saved")
+    with streamer.open(tmp_path / "saved", framework="np") as saved:
+        notes = saved.metadata()
+        kinds = json.loads(notes["streamer.gguf_kinds"])
+        found = {}
+        for key, kind in kinds.items():
+            outer, _, of = kind.rstrip("]").partition("[")
+            found[key] = notes[key] if outer == "STRING" else json.loads(notes[key]), outer, of or None
+        named = json.loads(notes["streamer.ggml_types"])
+        again = {name: gguf.GGMLQuantizationType[each] for name, each in named.items()}
+        write(tmp_path / "two.gguf", found, saved.get_tensors(), again)
+    assert (tmp_path / "one.gguf").read_bytes() == (tmp_path / "two.gguf").read_bytes()
