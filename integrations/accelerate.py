@@ -27,7 +27,7 @@ from streamer.core.errors import OptionError, UsageError
 from streamer.core.folders.private_folders import private_folder
 from streamer.core.options.options import Options
 from streamer.core.options.settings import resolve
-from streamer.core.verification.file_bytes import folder_files
+from streamer.core.shards.small_files import folder_files
 from streamer.integrations.folder_saves import refuse_arguments_of_save, saved_folder
 from streamer.integrations.folder_weights import FolderWeights
 from streamer.integrations.library_calls import Location

@@ -19,9 +19,9 @@ from typing import Any
 from streamer.core.errors import FormatError, OptionError, UsageError
 from streamer.core.folders.private_folders import private_folder
 from streamer.core.options.settings import resolve
+from streamer.core.shards.small_files import folder_files
 from streamer.core.store.parallel import in_parallel
 from streamer.core.store.sources import ObjectInfo
-from streamer.core.verification.file_bytes import folder_files
 from streamer.integrations.folder_weights import FolderWeights
 from streamer.integrations.library_calls import Location
 from streamer.integrations.naming import CONFIG, TRANSFORMERS, Naming, without

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from streamer.core.errors import ObjectNotFoundError
+from streamer.core.shards.small_files import OF_TOKENIZERS, USUAL_FILES
 from streamer.core.store.presence import enumerated
-from streamer.core.verification.file_bytes import OF_TOKENIZERS, USUAL_FILES
 from streamer.integrations.library_calls import Location
 
 CONFIG, PIPELINE = "config.json", "model_index.json"

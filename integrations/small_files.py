@@ -19,9 +19,9 @@ from streamer.core.log import OwnLogger
 from streamer.core.options.settings import Settings
 from streamer.core.quoting import printable
 from streamer.core.shards.shards import sized
+from streamer.core.shards.small_files import MOST_BYTES, read_files, without_large
 from streamer.core.store.parallel import in_parallel
 from streamer.core.store.sources import FolderStore, ObjectInfo, Store
-from streamer.core.verification.file_bytes import MOST_BYTES, read_files, without_large
 
 MOST_FOLDERS = 64  # a folder of many models has more; a tokenizer has one or two
 LARGEST_BYTES = 128 << 20  # the limit of one file: a tokenizer.json has 40 MB; unrelated data are larger

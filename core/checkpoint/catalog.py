@@ -124,7 +124,7 @@ class ShardTensor(NamedTuple):
     shard: int  # the number of the shard
     entry: TensorEntry  # the bytes that are read
     cut: Cut | None = None  # how the part is cut out of these bytes; None if they are handed out as they are
-    layout: Any = None  # the DTensor that is made of the part (`streamer.core.checkpoint.slices.Layout`), or None
+    layout: Any = None  # the DTensor that is made of the part (`parallel_plans.Layout`), or None
 
     @property
     def kept(self) -> TensorEntry:

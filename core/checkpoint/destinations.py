@@ -2,24 +2,29 @@
 
 Refuses, before any byte is read, a tensor for which the framework has no dtype or shape.
 
-A part of a tensor is read as several ranges if its runs of bytes are long, and far apart. If fused experts
-(``[experts, out, in]``) are cut by `out`, each rank keeps a run of bytes of each expert, and only these are read. If
-runs are short or close together, one range is read and they are cut out of it (`tensor_parts.py`).
+`KeptMemory` refuses a load whose tensors need more memory than this machine, or this container, has left. The kernel
+grants memory before it is filled, and kills a process that fills too much, without a message.
 """
 
 from __future__ import annotations
 
+import os
+import threading
+import weakref
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import repeat
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from streamer import _native
 from streamer.core.checkpoint.catalog import ShardTensor
 from streamer.core.engine.plan import Row
-from streamer.core.format.dtypes import bits_of
+from streamer.core.errors import OutOfMemoryError
 from streamer.core.format.header_entries import TensorEntry
+from streamer.core.options.machine import free_bytes
+from streamer.core.quoting import size_text
 from streamer.core.tensors.frameworks import Framework
 from streamer.core.tensors.torch_modes import normal_tensors, outside_captures
 
@@ -27,36 +32,6 @@ if TYPE_CHECKING:
     from streamer.core.checkpoint.targets import Targets
     from streamer.core.tensors.device_tensors import DeviceTensors
     from streamer.core.tensors.target_states import ResizeLock
-
-Range: TypeAlias = tuple[int, int]
-LEAST_PIECE_BYTES = 64 << 10  # the requests for shorter pieces would cost more than the bytes between them
-
-
-class InPieces(NamedTuple):
-    """A tensor to hand out, and the ranges of its shard that are read for it."""
-
-    # The tensor. If it has several pieces, its bytes are theirs, one after the other; the end of its entry is then not
-    # an offset in the shard.
-    wanted: ShardTensor
-    pieces: Sequence[Range]  # the ranges, in order; one for most tensors
-
-
-def in_pieces(wanted: ShardTensor, largest_gap_bytes: int) -> InPieces:
-    """Divide what is read of a tensor into pieces, if that leaves out bytes that are not wanted."""
-    entry, cut = wanted.entry, wanted.cut
-    whole = InPieces(wanted, [(entry.begin, entry.end)])
-    if cut is None:
-        return whole
-    from streamer.core.checkpoint.tensor_parts import runs_of, starts_of  # noqa: PLC0415 (as needed)
-
-    run, levels = runs_of(cut)
-    bits = bits_of(entry.dtype)
-    run_bytes = run * bits // 8
-    if not levels or run_bytes < LEAST_PIECE_BYTES or levels[0][1] * bits // 8 - run_bytes <= largest_gap_bytes:
-        return whole
-    begins = [entry.begin + start * bits // 8 for start in starts_of(cut, levels)]
-    kept = entry._replace(shape=cut.kept, begin=begins[0], end=begins[0] + prod(cut.box) * bits // 8)
-    return InPieces(wanted._replace(entry=kept, cut=None), [(begin, begin + run_bytes) for begin in begins])
 
 
 def path_of_new(wanted: ShardTensor, framework: Framework) -> str:
@@ -102,10 +77,8 @@ class Destinations:
             if each.cut is not None and self._is_new(each.entry.name):
                 self._devices[item] = _native.HOST  # cut in host memory: the device holds only the part that is kept
         self.wanted, self._pieces = list(wanted), dict[int, Sequence[tuple[int, int]]]()
-        for item, each in enumerate(wanted):
-            if largest_gap_bytes is not None and each.cut is not None and self._devices[item] == _native.HOST:
-                self.wanted[item], pieces = in_pieces(each, largest_gap_bytes)
-                self._pieces.update({item: pieces} if len(pieces) > 1 else {})
+        if largest_gap_bytes is not None:
+            self._divide(largest_gap_bytes)
         self.item_of_row: list[int] | None = None
         if self._pieces:
             self.item_of_row = [item for item in range(len(wanted)) for _ in self._pieces.get(item, (None,))]
@@ -114,6 +87,15 @@ class Destinations:
             from streamer.core.tensors.device_tensors import DeviceTensors  # noqa: PLC0415 (as needed)
 
             self.device_tensors = DeviceTensors(*self._by_row(), framework)
+
+    def _divide(self, largest_gap_bytes: int) -> None:
+        """Divide tensors that are cut in host memory into pieces."""
+        for item, each in enumerate(self._requested):
+            if each.cut is not None and self._devices[item] == _native.HOST:
+                from streamer.core.checkpoint.tensor_parts import in_pieces  # noqa: PLC0415 (as needed)
+
+                self.wanted[item], pieces = in_pieces(each, largest_gap_bytes)
+                self._pieces.update({item: pieces} if len(pieces) > 1 else {})
 
     def _by_row(self) -> tuple[list[TensorEntry], list[int]]:
         """Return the entry and the device of each row of the plan; a piece has those of its tensor."""
@@ -221,3 +203,77 @@ class Destinations:
 
     def _moved_and_cast(self, tensor: Any, entry: TensorEntry) -> Any:
         return self._framework.cast(self._framework.devices.moved(tensor, entry.name), entry)
+
+
+LARGEST_GROWTH = 4  # the most that a cast enlarges a tensor: from F16 to F64
+
+
+class KeptMemory:
+    """The host memory that all new tensors of one load need together.
+
+    Attributes:
+        unread_share: Returns the share of the bytes (from 1 to 0) that was not read yet, and has no memory yet.
+    """
+
+    def __init__(self, wanted: Sequence[ShardTensor], framework: Framework, targets: Targets | None) -> None:
+        self._wanted, self._framework, self._targets = wanted, framework, targets
+        self.unread_share: Callable[[], float] = lambda: 1.0
+
+    @cached_property
+    def stored_bytes(self) -> int:
+        """Bytes of the tensors in the checkpoint."""
+        return sum(each.entry.end - each.entry.begin for each in self._wanted)
+
+    @cached_property
+    def needed_bytes(self) -> int:
+        """Bytes of the new tensors in host memory; a cast makes them more or less than `stored_bytes`."""
+        framework, targets = self._framework, self._targets
+        new = [each for each in self._wanted if targets is None or each.entry.name in targets.fresh]
+        here = [each for each in new if not framework.devices.path(each.entry.name)]
+        return sum(_kept_bytes(each, framework) for each in here)
+
+    def check_fit(self, uri: str) -> None:
+        """Check that the memory is free, beside what other loads of this process still need; count it until `end`."""
+        with _checking:
+            others = list(_running)
+            free_now = free_bytes()
+            stored_bytes = self.stored_bytes + sum(each.stored_bytes for each in others)
+            if stored_bytes * LARGEST_GROWTH > free_now:  # rare; `needed_bytes` costs time for a million tensors
+                promised = sum(int(each.needed_bytes * each.unread_share()) for each in others)
+                if self.needed_bytes > free_now - promised:
+                    raise _refusal(self.needed_bytes, free_now, promised, uri)
+            _running.add(self)
+
+    def end(self) -> None:
+        """Stop counting this memory: the load has ended."""
+        _running.discard(self)
+
+
+_running: weakref.WeakSet[KeptMemory] = weakref.WeakSet()
+_checking = threading.Lock()
+
+
+def _forget_parents() -> None:
+    """Reset the loads and the lock in a forked child: a thread of the parent may hold the lock."""
+    global _checking  # noqa: PLW0603
+    _checking = threading.Lock()
+    _running.clear()
+
+
+os.register_at_fork(after_in_child=_forget_parents)
+
+
+def _refusal(needed_bytes: int, free_now: int, promised: int, uri: str) -> OutOfMemoryError:
+    others = f", of which running loads need {size_text(promised)}" if promised else ""
+    return OutOfMemoryError(
+        f"its tensors need {size_text(needed_bytes)} of memory, and this process can get {size_text(free_now)} more"
+        f" from its machine or container{others}",
+        uri=uri,
+        hint="Take them one at a time with stream(), load them to a device (device=), load fewer (names=), or give"
+        " the container more memory; Options(check_memory=False) tries it all the same",
+        requested_bytes=needed_bytes,
+    )
+
+
+def _kept_bytes(wanted: ShardTensor, framework: Framework) -> int:
+    return prod(framework.shape(wanted.kept)) * int(framework.final_dtype(wanted.entry).itemsize)

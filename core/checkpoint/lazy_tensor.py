@@ -8,16 +8,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Set
 from math import prod
 from numbers import Integral
-from typing import Any, Generic, NoReturn
+from typing import TYPE_CHECKING, Any, Generic, NoReturn
 
-from streamer.core.checkpoint.tensor_parts import Cut
-from streamer.core.encryption.sealed_files import SealedParameters
 from streamer.core.errors import TensorIndexError
 from streamer.core.format.dtypes import bits_of, byte_length
 from streamer.core.format.header_entries import TensorEntry
 from streamer.core.quoting import printable, quoted, size_text
 from streamer.core.tensors.frameworks import Framework, TensorT
 from streamer.core.tensors.torch_modes import normal_tensors
+
+if TYPE_CHECKING:
+    from streamer.core.checkpoint.tensor_parts import Cut
+    from streamer.core.encryption.sealed_files import SealedParameters
 
 HINT = "it is not read yet: index it with [...] to read it, or with [:10] to read rows"
 

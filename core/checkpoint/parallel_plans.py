@@ -1,107 +1,28 @@
-"""One of several equal parts of a tensor, along one dimension; the parts of a tensor-parallel rank, by a model's plan.
-
-Guarantees: the parts of all indices, one after the other, are the tensor, or each of its blocks.
-Refuses: counts below 1, indices that are not below the count, dimensions that the tensor does not have, scalars.
+"""The parts of tensors that a rank keeps: by a model's tensor-parallel plan, or by placements on a mesh of devices.
 
 A plan says which way each module is cut. The names of the ways, and what they cut, are those of transformers'
 ``tp_plan`` (https://huggingface.co/docs/transformers/perf_infer_gpu_multi). Only the parameters count here: two ways
 that differ in what they do with a module's input or output cut alike. Refuses: names of other ways, rules that match no
 tensor, and tensors of a cut module whose way of cutting is unknown.
+
+The parts of a rank of a `DeviceMesh`, and their sizes, are those of ``torch.distributed.tensor.distribute_tensor``.
+Refuses: placements that are no part of a tensor (partial sums), ranks outside of the mesh, and devices of another kind.
 """
 
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from numbers import Integral
+from math import prod
+from typing import Any, NamedTuple
 
-from streamer.core.checkpoint.catalog import ShardTensor
 from streamer.core.checkpoint.selection import hint_at_names
-from streamer.core.checkpoint.tensor_parts import cut_out
+from streamer.core.checkpoint.tensor_parts import Slice
 from streamer.core.errors import UnknownTensorError, UsageError
-from streamer.core.format.header_entries import TensorEntry
 from streamer.core.quoting import printable, quoted
-
-
-@dataclass(frozen=True)
-class Slice:
-    """One of `count` parts of a tensor along a dimension, for ``slices=`` of `streamer.load`.
-
-    A dimension that `count` does not divide is cut as ``torch.chunk`` and the ``Shard`` of DTensor cut it: each part
-    has ``ceil(size / count)`` positions, the last parts are smaller, or empty. 10 rows in 4 parts are 3, 3, 3 and 1;
-    5 rows are 2, 2, 1 and 0. (https://docs.pytorch.org/docs/stable/generated/torch.chunk.html)
-
-    Args:
-        dim: The dimension, as the checkpoint stores the tensor; a negative one counts from the last.
-        index: Which part, from 0: the rank.
-        count: How many parts: the number of ranks.
-        blocks: How many equal blocks lie along the dimension (2 where gate and up projections are one tensor). The part
-            is that of each block, one after the other; `blocks` times `count` must then divide the dimension.
-
-    Raises:
-        UsageError: an argument is no integer, `count` or `blocks` is below 1, or `index` is not in ``0 … count - 1``.
-
-    Example:
-        >>> Slice(dim=0, index=3, count=4).bounds(10)
-        (9, 10)
-    """
-
-    dim: int
-    index: int
-    count: int
-    blocks: int = 1
-
-    def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            if not isinstance(value, Integral) or isinstance(value, bool):
-                hint = 'int(os.environ["RANK"]) makes one' if isinstance(value, str) else None
-                raise UsageError(f"{name} of a Slice is an integer, not {type(value).__name__}", hint=hint)
-        vars(self).update({name: int(value) for name, value in vars(self).items()})  # those of numpy overflow
-        if self.count < 1 or not 0 <= self.index < self.count:
-            raise UsageError(
-                f"a Slice cannot have index {self.index} of count {self.count}",
-                hint="count is the number of ranks, 1 or more; index is the rank, from 0 to count - 1",
-            )
-        if self.blocks < 1:
-            raise UsageError(f"a Slice cannot have {self.blocks} blocks", hint="1 is a tensor that is no joint one")
-
-    def bounds(self, size: int) -> tuple[int, int]:
-        """Return the first position of this part, and the one after its last, in a dimension of this size."""
-        each = -(-size // self.count)
-        return min(size, self.index * each), min(size, (self.index + 1) * each)
-
-    def of(self, whole: ShardTensor) -> ShardTensor:
-        """Return this part of a tensor.
-
-        Raises:
-            UsageError: the tensor has no such dimension, the blocks do not divide the dimension, or the part begins or
-                ends inside of a byte.
-        """
-        entry = whole.entry
-        dim, block = self._place(entry)
-        first, end = self.bounds(block)
-        before, after = entry.shape[:dim], entry.shape[dim + 1 :]
-        in_blocks = entry._replace(shape=(*before, self.blocks, block, *after))
-        box = [slice(0, size) for size in in_blocks.shape]
-        box[dim + 1] = slice(first, end)
-        read, cut = cut_out(in_blocks, box, (*before, self.blocks * (end - first), *after))
-        return ShardTensor(whole.shard, read, cut)
-
-    def _place(self, entry: TensorEntry) -> tuple[int, int]:
-        """Return the dimension, counted from the first, and the size of a block in it; raises as `of`."""
-        shape = entry.shape
-        if not -len(shape) <= self.dim < len(shape):
-            what = f"{list(shape)} has no dimension {self.dim}" if shape else "[] is a scalar, and has no dimension"
-            hint = 'Load it whole: None in slices=, "replicate" in a plan' if not shape else None
-            raise UsageError(f"{self} does not fit tensor {quoted(entry.name)}: its shape {what}", hint=hint)
-        dim = self.dim % len(shape)
-        if self.blocks > 1 and shape[dim] % (self.blocks * self.count):
-            what = f"{self.blocks} blocks of {self.count} parts do not divide dimension {dim} of {list(shape)}"
-            raise UsageError(f"{self} does not fit tensor {quoted(entry.name)}: {what}")
-        return dim, shape[dim] // self.blocks
-
 
 # A linear layer's weight is [out, in], fused experts are [experts, out, in].
 _CUT_OUTPUT = ("colwise", "colwise_rep", "colwise_gather_output", "local_colwise")
@@ -249,3 +170,107 @@ def _check_way(name: str, way: object) -> None:
         f"the plan's rule for {quoted(name)} is {str(way)[:80]!r}, which is unknown",
         hint=f"Known: {', '.join(KNOWN_WAYS)}",
     )
+
+
+@dataclass(frozen=True)
+class Placements:
+    """How tensors are placed on a mesh of devices, for ``slices=`` of `streamer.load`, which then gives DTensors.
+
+    Each rank reads its own part of a tensor from the storage; ranks do not exchange bytes, unless there is a
+    ``group=``. The parts are those of ``torch.distributed.tensor.distribute_tensor``: one after the other, each
+    ``Shard(dim)`` cuts the rest of the dimension into parts of ``ceil(size / ranks)``.
+
+    Args:
+        mesh: A ``torch.distributed.device_mesh.DeviceMesh`` that this rank is in.
+        placements: Names or ``fnmatch`` patterns to placements: for each dimension of the mesh a ``Shard(dim)`` or
+            ``Replicate()``; None loads a plain tensor. The first pattern that matches a name counts; tensors that no
+            pattern matches are plain, too.
+
+    Raises:
+        UsageError: the mesh is no DeviceMesh, or this rank is not in it; the number of placements is not that of the
+            mesh's dimensions; or a placement is neither a Shard nor a Replicate.
+
+    Example:
+        >>> Placements(mesh, {"*_proj.weight": [Shard(0)], "*": [Replicate()]})      # doctest: +SKIP
+    """
+
+    mesh: Any
+    placements: Mapping[str, Sequence[Any] | None] = field(hash=False)
+
+    def __post_init__(self) -> None:
+        kind = getattr(sys.modules.get("torch.distributed.device_mesh"), "DeviceMesh", None)
+        if kind is None or not isinstance(self.mesh, kind):
+            hint = "torch.distributed.device_mesh.init_device_mesh makes one"
+            raise UsageError(f"mesh of Placements is a DeviceMesh, not {type(self.mesh).__name__}", hint=hint)
+        if not isinstance(self.placements, Mapping):
+            what = type(self.placements).__name__
+            hint = 'For all tensors: {"*": [Shard(0)]}'
+            raise UsageError(f"Placements take a mapping of patterns to placements, not {what}", hint=hint)
+        if self.mesh.get_coordinate() is None:
+            raise UsageError("this rank is not in the mesh of Placements", hint="Load only on the ranks of the mesh")
+        vars(self).update(placements={name: self._checked(name, each) for name, each in self.placements.items()})
+
+    def layout(self, name: str, placements: Sequence[Any] | None, shape: tuple[int, ...]) -> Layout | None:
+        """Return the layout of a tensor; `shape` is its shape in torch.
+
+        Raises:
+            UsageError: the tensor lacks the dimension of a Shard.
+        """
+        if placements is None:
+            return None
+        bounds = [[0, size] for size in shape]
+        for place, count, placement in zip(self.mesh.get_coordinate(), self.mesh.shape, placements, strict=True):
+            if placement.is_shard():
+                if not -len(shape) <= placement.dim < len(shape):
+                    what = f"its shape {list(shape)} has no dimension {placement.dim}"
+                    raise UsageError(f"{placement} does not fit tensor {quoted(name)}: {what}")
+                first, end = bounds[placement.dim]
+                low, high = Slice(placement.dim, place, count).bounds(end - first)
+                bounds[placement.dim] = [first + low, first + high]
+        box = tuple(slice(first, end) for first, end in bounds)
+        return Layout(self.mesh, tuple(placements), shape, box)
+
+    def _checked(self, name: Any, placements: Any) -> Sequence[Any] | None:
+        if not isinstance(name, str):
+            raise UsageError(f"Placements must have strings as keys, not {type(name).__name__}")
+        if placements is None:
+            return None
+        hint = f"One Shard(dim) or Replicate() for each of the {self.mesh.ndim} dimensions of the mesh, in a list"
+        kind = sys.modules["torch.distributed.tensor"].Placement if "torch.distributed.tensor" in sys.modules else ()
+        if not isinstance(placements, (list, tuple)) or not all(isinstance(each, kind) for each in placements):
+            raise UsageError(f"the placements for {quoted(name)} are no list of placements", hint=hint)
+        if len(placements) != self.mesh.ndim:
+            raise UsageError(f"there are {len(placements)} placements for {quoted(name)}", hint=hint)
+        for each in placements:
+            if type(each).__name__ not in ("Shard", "Replicate"):
+                raise UsageError(
+                    f"{quoted(name)} cannot be placed as {each}: a checkpoint holds no such part", hint=hint
+                )
+        return tuple(placements)
+
+
+class Layout(NamedTuple):
+    """One tensor on a mesh."""
+
+    mesh: Any
+    placements: tuple[Any, ...]  # one placement for each dimension of the mesh
+    shape: tuple[int, ...]  # shape of the whole tensor in torch
+    box: tuple[slice, ...]  # the elements that this rank keeps
+
+    def check_device(self, name: str, device: Any) -> None:
+        """Check that the part of a tensor will be on a device of the mesh's kind."""
+        kind = getattr(device, "type", None)
+        if kind != self.mesh.device_type:
+            wanted = f"device={self.mesh.device_type!r}" if kind else 'framework="pt"'
+            raise UsageError(
+                f"the DTensor {quoted(name)} is on a mesh of {self.mesh.device_type!r} devices, but its part is to be"
+                f" on {str(device)[:80]!r}",
+                hint=f"Pass {wanted}",
+            )
+
+    def dtensor(self, local: Any) -> Any:
+        """Make the DTensor of this rank's part, without communication between ranks."""
+        kind = sys.modules["torch.distributed.tensor"].DTensor
+        shape = sys.modules["torch"].Size(self.shape)
+        stride = tuple(prod(self.shape[dim + 1 :]) for dim in range(len(self.shape)))
+        return kind.from_local(local, self.mesh, self.placements, run_check=False, shape=shape, stride=stride)

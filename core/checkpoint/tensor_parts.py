@@ -1,23 +1,33 @@
-"""Finds the bytes that hold a part of a tensor, and cuts the part out of them.
+"""A part of a tensor: which bytes hold it, and how it is cut out of them.
 
 A part of whole rows is one range of bytes. The elements of any other part lie in separate runs: one range that holds
-all runs is read, and the part is copied out of it, because reading each run would take thousands of requests. Only
-long runs that lie far apart are read alone (`streamer.core.checkpoint.destinations`).
+all runs is read, and the part is copied out of it, because reading each run would take thousands of requests. Runs that
+are long and far apart are read as several ranges. If fused experts (``[experts, out, in]``) are cut by `out`, each rank
+keeps a run of bytes of each expert, and only these are read.
+
+`Slice` is one of several equal parts along a dimension. Guarantees: the parts of all indices, one after the other, are
+the tensor, or each of its blocks. Refuses: counts below 1, indices that are not below the count, dimensions that the
+tensor does not have, scalars.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import product
 from math import prod
-from typing import Any, NamedTuple
+from numbers import Integral
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from streamer.core.errors import UsageError
 from streamer.core.format.dtypes import bits_of
 from streamer.core.format.header_entries import TensorEntry
 from streamer.core.quoting import quoted
 from streamer.core.tensors.frameworks import Framework
+
+if TYPE_CHECKING:
+    from streamer.core.checkpoint.catalog import ShardTensor
 
 # The whole tensor is read unless a shorter range saves one byte in this many, because only whole tensors have digests.
 LEAST_SAVED = 8
@@ -68,6 +78,109 @@ def cut_out(
     if (count - (last - first)) * LEAST_SAVED < count:
         return entry._replace(shape=(count,)), Cut(entry.shape, shape, first, kept)
     return _range(entry, first, last), Cut(entry.shape, shape, 0, kept)
+
+
+@dataclass(frozen=True)
+class Slice:
+    """One of `count` parts of a tensor along a dimension, for ``slices=`` of `streamer.load`.
+
+    A dimension that `count` does not divide is cut as ``torch.chunk`` and the ``Shard`` of DTensor cut it: each part
+    has ``ceil(size / count)`` positions, the last parts are smaller, or empty. 10 rows in 4 parts are 3, 3, 3 and 1;
+    5 rows are 2, 2, 1 and 0. (https://docs.pytorch.org/docs/stable/generated/torch.chunk.html)
+
+    Args:
+        dim: The dimension, as the checkpoint stores the tensor; a negative one counts from the last.
+        index: Which part, from 0: the rank.
+        count: How many parts: the number of ranks.
+        blocks: How many equal blocks lie along the dimension (2 where gate and up projections are one tensor). The part
+            is that of each block, one after the other; `blocks` times `count` must then divide the dimension.
+
+    Raises:
+        UsageError: an argument is no integer, `count` or `blocks` is below 1, or `index` is not in ``0 … count - 1``.
+
+    Example:
+        >>> Slice(dim=0, index=3, count=4).bounds(10)
+        (9, 10)
+    """
+
+    dim: int
+    index: int
+    count: int
+    blocks: int = 1
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if not isinstance(value, Integral) or isinstance(value, bool):
+                hint = 'int(os.environ["RANK"]) makes one' if isinstance(value, str) else None
+                raise UsageError(f"{name} of a Slice is an integer, not {type(value).__name__}", hint=hint)
+        vars(self).update({name: int(value) for name, value in vars(self).items()})  # those of numpy overflow
+        if self.count < 1 or not 0 <= self.index < self.count:
+            raise UsageError(
+                f"a Slice cannot have index {self.index} of count {self.count}",
+                hint="count is the number of ranks, 1 or more; index is the rank, from 0 to count - 1",
+            )
+        if self.blocks < 1:
+            raise UsageError(f"a Slice cannot have {self.blocks} blocks", hint="1 is a tensor that is no joint one")
+
+    def bounds(self, size: int) -> tuple[int, int]:
+        """Return the first position of this part, and the one after its last, in a dimension of this size."""
+        each = -(-size // self.count)
+        return min(size, self.index * each), min(size, (self.index + 1) * each)
+
+    def of(self, whole: ShardTensor) -> ShardTensor:
+        """Return this part of a tensor.
+
+        Raises:
+            UsageError: the tensor has no such dimension, the blocks do not divide the dimension, or the part begins or
+                ends inside of a byte.
+        """
+        entry = whole.entry
+        dim, block = self._place(entry)
+        first, end = self.bounds(block)
+        before, after = entry.shape[:dim], entry.shape[dim + 1 :]
+        in_blocks = entry._replace(shape=(*before, self.blocks, block, *after))
+        box = [slice(0, size) for size in in_blocks.shape]
+        box[dim + 1] = slice(first, end)
+        read, cut = cut_out(in_blocks, box, (*before, self.blocks * (end - first), *after))
+        return whole._replace(entry=read, cut=cut)
+
+    def _place(self, entry: TensorEntry) -> tuple[int, int]:
+        """Return the dimension, counted from the first, and the size of a block in it; raises as `of`."""
+        shape = entry.shape
+        if not -len(shape) <= self.dim < len(shape):
+            what = f"{list(shape)} has no dimension {self.dim}" if shape else "[] is a scalar, and has no dimension"
+            hint = 'Load it whole: None in slices=, "replicate" in a plan' if not shape else None
+            raise UsageError(f"{self} does not fit tensor {quoted(entry.name)}: its shape {what}", hint=hint)
+        dim = self.dim % len(shape)
+        if self.blocks > 1 and shape[dim] % (self.blocks * self.count):
+            what = f"{self.blocks} blocks of {self.count} parts do not divide dimension {dim} of {list(shape)}"
+            raise UsageError(f"{self} does not fit tensor {quoted(entry.name)}: {what}")
+        return dim, shape[dim] // self.blocks
+
+
+Range: TypeAlias = tuple[int, int]
+LEAST_PIECE_BYTES = 64 << 10  # the requests for shorter pieces would cost more than the bytes between them
+
+
+def in_pieces(wanted: ShardTensor, largest_gap_bytes: int) -> tuple[ShardTensor, Sequence[Range]]:
+    """Divide what is read of a tensor into pieces, if that leaves out bytes that are not wanted.
+
+    Returns:
+        The tensor, and the ranges of its shard that are read for it. If there are several, its bytes are theirs, one
+        after the other; the end of its entry is then not an offset in the shard.
+    """
+    entry, cut = wanted.entry, wanted.cut
+    whole = wanted, [(entry.begin, entry.end)]
+    if cut is None:
+        return whole
+    run, levels = runs_of(cut)
+    bits = bits_of(entry.dtype)
+    run_bytes = run * bits // 8
+    if not levels or run_bytes < LEAST_PIECE_BYTES or levels[0][1] * bits // 8 - run_bytes <= largest_gap_bytes:
+        return whole
+    begins = [entry.begin + start * bits // 8 for start in starts_of(cut, levels)]
+    kept = entry._replace(shape=cut.kept, begin=begins[0], end=begins[0] + prod(cut.box) * bits // 8)
+    return wanted._replace(entry=kept, cut=None), [(begin, begin + run_bytes) for begin in begins]
 
 
 def runs_of(cut: Cut) -> tuple[int, list[tuple[int, int]]]:

@@ -14,14 +14,13 @@ from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
 from streamer.core.checkpoint.catalog import Catalog, ShardTensor
-from streamer.core.checkpoint.parallel_plans import TensorParallel
-from streamer.core.checkpoint.slices import Placements
+from streamer.core.checkpoint.parallel_plans import Placements, TensorParallel
 from streamer.core.engine.native_session import SourceObject
 from streamer.core.errors import ChangedError, GroupError, UsageError
 from streamer.core.findings import Findings
 from streamer.core.group.destination import Part, Runs, part_of
 from streamer.core.group.member import SILENCE_S, Member
-from streamer.core.options.arguments import is_group
+from streamer.core.options.arguments import chosen_verification, is_group
 from streamer.core.options.options import Options
 from streamer.core.options.settings import Settings
 from streamer.core.request.request import Request
@@ -29,7 +28,6 @@ from streamer.core.secrets.redact import redact
 from streamer.core.store.identities import digest_of, stable_url
 from streamer.core.store.names import scheme_of
 from streamer.core.store.sources import FileSource
-from streamer.core.verification.strategy import ByManifest, ByStore, strategy_of
 
 MOST_WINDOW_BYTES = 128 << 20
 LEAST_WINDOW_BYTES = 4 << 20  # smaller windows cost more time in rounds than the overlap saves
@@ -47,7 +45,7 @@ def joined(request: Request) -> Iterator[Member | None]:
     try:
         options = (request.options or Options()).filled_from_environment()
         member.silence_s = SILENCE_S - Options().block_deadline_s + options.block_deadline_s
-        if isinstance(strategy_of(request.verify), ByStore):
+        if chosen_verification(request.verify) == "auto":
             hint = 'Pass verify="manifest" or "off", or load without group='
             raise UsageError('verify="auto" compares whole objects, of which each rank reads only a part', hint=hint)
         _compare_requests(member, request)
@@ -194,7 +192,7 @@ def _summary(request: Request) -> Mapping[str, str]:
         "uri=": ", ".join(map(redact, request.uris)),
         "framework=": str(request.framework),
         "dtype=": str(request.dtype),
-        "verify=": "manifest" if isinstance(strategy_of(request.verify), ByManifest) else "off",
+        "verify=": chosen_verification(request.verify),
         "slices=": kind or ("None" if slices is None else "a mapping"),
         "fs=": "None" if request.fs is None else type(request.fs).__name__,
     }

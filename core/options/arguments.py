@@ -13,6 +13,7 @@ from typing import Any
 
 from streamer.core.errors import OptionError, UsageError
 from streamer.core.path_objects import is_path_object, text_of
+from streamer.core.secrets.environment import variable
 from streamer.core.secrets.redact import redact
 
 # URLs that were damaged so that they look like paths: in quotes, with a slash that `Path` removed, without a colon, or
@@ -98,6 +99,20 @@ def check_file_system(fs: Any) -> None:
         raise OptionError(
             f"fs is a file system of fsspec, not {type(fs).__name__}", hint="Pass the result of fsspec.filesystem(…)"
         )
+
+
+def chosen_verification(verify: Any, environment: Mapping[str, str] | None = None) -> str:
+    """Return ``"auto"``, ``"manifest"`` or ``"off"``: the argument, else ``STREAMER_VERIFY``, else ``"off"``.
+
+    Example:
+        >>> chosen_verification(None, {"STREAMER_VERIFY": "manifest"})
+        'manifest'
+    """
+    word: Any = variable("STREAMER_VERIFY", environment) or "off" if verify is None else verify
+    if not isinstance(word, str) or word not in ("auto", "manifest", "off"):
+        name = "STREAMER_VERIFY" if verify is None else "verify"
+        raise OptionError(f'{name} is "auto", "manifest" or "off", not {word!r}')
+    return word
 
 
 def check_progress(progress: Any) -> None:

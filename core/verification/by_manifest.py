@@ -15,7 +15,7 @@ from streamer.core.checkpoint.catalog import Catalog, ShardTensor
 from streamer.core.checkpoint.report import ObjectCheck
 from streamer.core.engine.byte_reads import read_ranges
 from streamer.core.engine.native_session import SourceObject
-from streamer.core.errors import ManifestError, ObjectNotFoundError, StorageError
+from streamer.core.errors import FormatError, ManifestError, ObjectNotFoundError, StorageError
 from streamer.core.format.header_entries import TensorEntry
 from streamer.core.format.manifest import (
     ALGORITHM,
@@ -28,11 +28,50 @@ from streamer.core.format.manifest import (
 from streamer.core.format.shard_names import INDEX_SUFFIX, MANIFEST_SUFFIX, USUAL_MANIFEST
 from streamer.core.options.settings import Settings
 from streamer.core.quoting import quoted
-from streamer.core.shards.shards import ManifestOfShard
+from streamer.core.shards.shards import Expected, ManifestOfShard, Shards
 from streamer.core.store.identities import identity_of
 from streamer.core.store.names import is_url, unquoted
+from streamer.core.store.parallel import in_parallel
 from streamer.core.store.sources import ObjectInfo, Store
-from streamer.core.verification.strategy import Pieces
+from streamer.core.verification.strategy import Pieces, Verification
+
+
+class ByManifest:
+    """``"manifest"``: each tensor is compared with the manifest beside the checkpoint."""
+
+    compares_objects = False
+
+    def expected_of(self, store: Store, found: Sequence[Shards], settings: Settings) -> list[list[Expected]]:
+        manifests = Manifests(store, settings)  # reads each manifest once, also if many URIs share it
+
+        def of_uri(shards: Shards) -> list[Expected]:
+            if shards.format is not None:
+                raise _no_manifests(shards.format.name, shards.infos[0].uri)
+            return [*manifests.of_shards(shards.infos, shards.index_path, is_whole=shards.kind in ("folder", "index"))]
+
+        return in_parallel(of_uri, found, role="digest")
+
+    def verification(
+        self, catalog: Catalog, expected: Sequence[Expected], wanted: Sequence[ShardTensor]
+    ) -> Verification:
+        manifests = [each.manifest.shards[each.shard] for each in _manifests(expected)]
+        return ManifestVerification(catalog, wanted, manifests)
+
+    def check_headers(self, catalog: Catalog, expected: Sequence[Expected]) -> None:
+        check_fit(catalog, _manifests(expected))
+
+
+def _no_manifests(name: str, uri: str) -> FormatError:
+    what = f"a manifest has the digests of safetensors files, and this checkpoint is of the format {name}"
+    return FormatError(
+        what,
+        uri=uri,
+        hint='Leave verify="manifest" out; or save the tensors with streamer.save, which writes a manifest',
+    )
+
+
+def _manifests(expected: Sequence[Expected]) -> list[ManifestOfShard]:
+    return [each for each in expected if isinstance(each, ManifestOfShard)]
 
 
 class ManifestVerification:

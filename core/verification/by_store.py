@@ -16,16 +16,58 @@ import hashlib
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Any
 
 from streamer import _native
 from streamer.core.checkpoint.catalog import Catalog, ShardTensor
 from streamer.core.checkpoint.report import ObjectCheck
 from streamer.core.engine.native_session import SourceObject
-from streamer.core.errors import ChecksumError
-from streamer.core.store.digests import CHECKSUMS, NoDigest, ObjectDigest
-from streamer.core.store.sources import HttpSource
+from streamer.core.errors import ChecksumError, PluginError
+from streamer.core.options.settings import Settings
+from streamer.core.shards.shards import Expected, ManifestOfShard, Shards
+from streamer.core.store.digests import CHECKSUMS, NoDigest, ObjectDigest, doubt_of, is_sound
+from streamer.core.store.parallel import in_parallel
+from streamer.core.store.sources import DigestingStore, HttpSource, ObjectInfo, Store
 from streamer.core.verification.strategy import Pieces, Verification
+
+
+class ByStore:
+    """``"auto"``: each object that is read whole is compared with the digest that its storage keeps, if any."""
+
+    compares_objects = True
+
+    def expected_of(self, store: Store, found: Sequence[Shards], settings: Settings) -> list[list[Expected]]:
+        digests = iter(digests_of(store, [info for shards in found for info in shards.infos]))
+        return [[*islice(digests, len(shards.infos))] for shards in found]
+
+    def verification(
+        self, catalog: Catalog, expected: Sequence[Expected], wanted: Sequence[ShardTensor]
+    ) -> Verification:
+        digests = [each for each in expected if not isinstance(each, ManifestOfShard)]
+        return StoreVerification(catalog, wanted, digests)
+
+    def check_headers(self, catalog: Catalog, expected: Sequence[Expected]) -> None:
+        pass
+
+
+_NOT_OFFERED = NoDigest("its storage keeps no digest of it")
+
+
+def digests_of(store: Store, infos: Sequence[ObjectInfo]) -> list[ObjectDigest | NoDigest]:
+    """Return the digests that a storage keeps of objects; each is valid, and belongs to the described version."""
+    if not isinstance(store, DigestingStore):
+        return [_NOT_OFFERED for _ in infos]
+    return in_parallel(lambda info: _digest_of(store, info), infos, role="digest")
+
+
+def _digest_of(store: DigestingStore, info: ObjectInfo) -> ObjectDigest | NoDigest:
+    digest = store.digest(info)
+    if isinstance(digest, ObjectDigest) and (doubt := doubt_of(digest, info.version)) is not None:
+        return NoDigest(doubt)
+    if isinstance(digest, NoDigest) or (isinstance(digest, ObjectDigest) and is_sound(digest, info.size_bytes)):
+        return digest
+    raise PluginError("the store's digest is neither a NoDigest nor a sound ObjectDigest of it", uri=info.uri)
 
 
 class StoreVerification:

@@ -8,22 +8,18 @@ was not compared is reported with the reason. Without ``verify`` nothing is comp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
-from itertools import islice
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 from streamer.core.checkpoint.catalog import Catalog, ShardTensor
 from streamer.core.checkpoint.report import ObjectCheck
-from streamer.core.errors import ChecksumError, FormatError, OptionError, PluginError
+from streamer.core.errors import ChecksumError
 from streamer.core.log import OwnLogger
 from streamer.core.options.settings import Settings
 from streamer.core.quoting import printable
-from streamer.core.secrets.environment import variable
-from streamer.core.shards.shards import Expected, ManifestOfShard, Shards
-from streamer.core.store.digests import NoDigest, ObjectDigest, doubt_of, is_sound
-from streamer.core.store.parallel import in_parallel
-from streamer.core.store.sources import DigestingStore, ObjectInfo, Store
+from streamer.core.shards.shards import Expected, Shards
+from streamer.core.store.sources import Store
 
 if TYPE_CHECKING:
     from streamer import _native
@@ -126,10 +122,6 @@ def _warn_once(uri: str, reason: str) -> None:
 
 VerifyOption: TypeAlias = Literal["auto", "manifest", "off"] | None
 
-ENVIRONMENT = "STREAMER_VERIFY"
-
-_NOT_OFFERED = NoDigest("its storage keeps no digest of it")
-
 
 class Strategy(Protocol):
     """How the bytes of one checkpoint are verified."""
@@ -163,99 +155,14 @@ class Strategy(Protocol):
         """
 
 
-def strategy_of(option: VerifyOption, environment: Mapping[str, str] | None = None) -> Strategy | None:
-    """Choose the strategy by the argument, else by ``STREAMER_VERIFY``, else ``"off"``, which is None.
+def strategy_of(word: str) -> Strategy | None:
+    """Return the strategy for a word of `chosen_verification`; None for ``"off"``."""
+    if word == "auto":
+        from streamer.core.verification.by_store import ByStore  # noqa: PLC0415 (as needed)
 
-    Example:
-        >>> type(strategy_of(None, {"STREAMER_VERIFY": "manifest"})).__name__
-        'ByManifest'
-    """
-    word = option if option is not None else variable(ENVIRONMENT, environment) or "off"
-    if not isinstance(word, str) or word not in _STRATEGIES:
-        name = "verify" if option is not None else ENVIRONMENT
-        raise OptionError(f'{name} is "auto", "manifest" or "off", not {word!r}')
-    return _STRATEGIES[word]
+        return ByStore()
+    if word == "manifest":
+        from streamer.core.verification.by_manifest import ByManifest  # noqa: PLC0415 (as needed)
 
-
-class ByStore:
-    """``"auto"``: each object that is read whole is compared with the digest that its storage keeps, if any."""
-
-    compares_objects = True
-
-    def expected_of(self, store: Store, found: Sequence[Shards], settings: Settings) -> list[list[Expected]]:
-        digests = iter(digests_of(store, [info for shards in found for info in shards.infos]))
-        return [[*islice(digests, len(shards.infos))] for shards in found]
-
-    def verification(
-        self, catalog: Catalog, expected: Sequence[Expected], wanted: Sequence[ShardTensor]
-    ) -> Verification:
-        from streamer.core.verification.by_store import StoreVerification  # noqa: PLC0415 (as needed)
-
-        digests = [each for each in expected if not isinstance(each, ManifestOfShard)]
-        return StoreVerification(catalog, wanted, digests)
-
-    def check_headers(self, catalog: Catalog, expected: Sequence[Expected]) -> None:
-        pass
-
-
-class ByManifest:
-    """``"manifest"``: each tensor is compared with the manifest beside the checkpoint."""
-
-    compares_objects = False
-
-    def expected_of(self, store: Store, found: Sequence[Shards], settings: Settings) -> list[list[Expected]]:
-        from streamer.core.verification.by_manifest import Manifests  # noqa: PLC0415 (as needed)
-
-        manifests = Manifests(store, settings)  # reads each manifest once, also if many URIs share it
-
-        def of_uri(shards: Shards) -> list[Expected]:
-            if shards.format is not None:
-                raise _no_manifests(shards.format.name, shards.infos[0].uri)
-            return [*manifests.of_shards(shards.infos, shards.index_path, is_whole=shards.kind in ("folder", "index"))]
-
-        return in_parallel(of_uri, found, role="digest")
-
-    def verification(
-        self, catalog: Catalog, expected: Sequence[Expected], wanted: Sequence[ShardTensor]
-    ) -> Verification:
-        from streamer.core.verification.by_manifest import ManifestVerification  # noqa: PLC0415 (as needed)
-
-        manifests = [each.manifest.shards[each.shard] for each in _manifests(expected)]
-        return ManifestVerification(catalog, wanted, manifests)
-
-    def check_headers(self, catalog: Catalog, expected: Sequence[Expected]) -> None:
-        from streamer.core.verification.by_manifest import check_fit  # noqa: PLC0415 (as needed)
-
-        check_fit(catalog, _manifests(expected))
-
-
-def _no_manifests(name: str, uri: str) -> FormatError:
-    what = f"a manifest has the digests of safetensors files, and this checkpoint is of the format {name}"
-    return FormatError(
-        what,
-        uri=uri,
-        hint='Leave verify="manifest" out; or save the tensors with streamer.save, which writes a manifest',
-    )
-
-
-_STRATEGIES: dict[str, Strategy | None] = {"auto": ByStore(), "manifest": ByManifest(), "off": None}
-
-
-def digests_of(store: Store, infos: Sequence[ObjectInfo]) -> list[ObjectDigest | NoDigest]:
-    """Return the digests that a storage keeps of objects; each is valid, and belongs to the described version."""
-    if not isinstance(store, DigestingStore):
-        return [_NOT_OFFERED for _ in infos]
-    return in_parallel(lambda info: _digest_of(store, info), infos, role="digest")
-
-
-def _digest_of(store: DigestingStore, info: ObjectInfo) -> ObjectDigest | NoDigest:
-    digest = store.digest(info)
-    if isinstance(digest, ObjectDigest) and (doubt := doubt_of(digest, info.version)) is not None:
-        return NoDigest(doubt)
-    if isinstance(digest, NoDigest) or (isinstance(digest, ObjectDigest) and is_sound(digest, info.size_bytes)):
-        return digest
-    raise PluginError("the store's digest is neither a NoDigest nor a sound ObjectDigest of it", uri=info.uri)
-
-
-def _manifests(expected: Sequence[Expected]) -> list[ManifestOfShard]:
-    return [each for each in expected if isinstance(each, ManifestOfShard)]
+        return ByManifest()
+    return None

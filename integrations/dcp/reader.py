@@ -32,11 +32,11 @@ from streamer.core.options.settings import Settings, resolve
 from streamer.core.path_objects import is_path_object
 from streamer.core.quoting import printable, quoted
 from streamer.core.shards.shards import source_object
+from streamer.core.shards.small_files import read_files
 from streamer.core.store.names import path_in
 from streamer.core.store.parallel import in_parallel
 from streamer.core.store.presence import enumerated
 from streamer.core.store.sources import ObjectInfo, Store
-from streamer.core.verification.file_bytes import read_files
 from streamer.integrations.dcp.destination import Destination
 from streamer.integrations.dcp.object_reads import Objects
 from streamer.integrations.dcp.saved_items import grouped, read_items

@@ -16,8 +16,8 @@ from streamer.core.folders.private_folders import private_folder
 from streamer.core.format import strict_json
 from streamer.core.options.settings import resolve
 from streamer.core.quoting import printable
+from streamer.core.shards.small_files import folder_files, read_files
 from streamer.core.store.parallel import in_parallel
-from streamer.core.verification.file_bytes import folder_files, read_files
 from streamer.integrations.library_calls import Location
 from streamer.integrations.model_folder import ModelFolder
 from streamer.integrations.naming import COMPONENT, PIPELINE, without

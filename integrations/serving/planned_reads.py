@@ -18,8 +18,8 @@ import torch
 from streamer._checkpoint_headers import OpenedCheckpoint, framework_for, open_checkpoint, wanted_tensors
 from streamer._load import WholeRead, collected
 from streamer.core.checkpoint.catalog import ShardTensor
-from streamer.core.checkpoint.destinations import LEAST_PIECE_BYTES
 from streamer.core.checkpoint.targets import match_targets
+from streamer.core.checkpoint.tensor_parts import LEAST_PIECE_BYTES
 from streamer.core.format.header_entries import TensorEntry
 from streamer.core.outages.counters import EarlierCounters
 from streamer.core.quoting import counted, printable, size_text

@@ -21,7 +21,7 @@ from streamer.core.options.settings import resolve
 from streamer.core.request.request import Request
 from streamer.core.secrets.environment import variable
 from streamer.core.secrets.redact import redact
-from streamer.core.verification.file_bytes import folder_files
+from streamer.core.shards.small_files import folder_files
 from streamer.integrations.library_calls import Location
 from streamer.integrations.small_files import LARGEST_BYTES, left_behind
 

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from streamer._save.saving import SaveReport
     from streamer._stream import Stream, stream
     from streamer.compat.patches import patch, patched, unpatch
-    from streamer.core.checkpoint.parallel_plans import Slice, TensorParallel
+    from streamer.core.checkpoint.parallel_plans import Placements, TensorParallel
     from streamer.core.checkpoint.report import LoadReport
-    from streamer.core.checkpoint.slices import Placements
+    from streamer.core.checkpoint.tensor_parts import Slice
     from streamer.core.encryption.keys import DataKey, KeyProvider
     from streamer.core.encryption.secret_keys import Passphrase
     from streamer.core.errors import (
@@ -180,8 +180,8 @@ _DEFINED_IN = {
     "Passphrase": "streamer.core.encryption.secret_keys",
     "Options": "streamer.core.options.options",
     "LoadReport": "streamer.core.checkpoint.report",
-    "Placements": "streamer.core.checkpoint.slices",
-    "Slice": "streamer.core.checkpoint.parallel_plans",
+    "Placements": "streamer.core.checkpoint.parallel_plans",
+    "Slice": "streamer.core.checkpoint.tensor_parts",
     "TensorParallel": "streamer.core.checkpoint.parallel_plans",
     "hookimpl": "streamer.core.store.sources",
     **dict.fromkeys((name for name in __all__ if name.endswith("Error")), "streamer.core.errors"),

@@ -17,10 +17,10 @@ from streamer.core.checkpoint.catalog import Catalog, ShardTensor, read_catalog,
 from streamer.core.checkpoint.selection import select
 from streamer.core.errors import ChecksumError, FormatError, TruncatedError
 from streamer.core.log import OwnLogger
+from streamer.core.options.arguments import chosen_verification
 from streamer.core.options.settings import Settings, resolve
 from streamer.core.quoting import names_text, printable, quoted
 from streamer.core.request.request import Request
-from streamer.core.secrets.environment import variable
 from streamer.core.shards.format_choice import NO_FORMATS, Formats
 from streamer.core.shards.shards import Shards, name_of
 from streamer.core.store.sources import ObjectInfo
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from streamer.core.format.manifest import TensorDigest
     from streamer.core.group.member import Member
     from streamer.core.other_formats.interface import Format
-    from streamer.core.verification.strategy import Strategy, Verification, VerifyOption
+    from streamer.core.verification.strategy import Strategy, Verification
 
 _log = OwnLogger()
 
@@ -119,7 +119,7 @@ def open_checkpoint(
     any_format: bool = False,
 ) -> OpenedCheckpoint:
     """Locate the shards and read their headers; raises as `streamer.load` does."""
-    settings, strategy = resolve(request.options), _strategy_of(request.verify)
+    settings, strategy = resolve(request.options), _strategy_of(chosen_verification(request.verify))
     if not uses_cache:
         settings = replace(settings, cache_dir=None)
     formats = Formats(cache(partial(_formats_for, request.uris))) if any_format else NO_FORMATS
@@ -135,13 +135,12 @@ def open_checkpoint(
     return checkpoint
 
 
-def _strategy_of(verify: VerifyOption) -> Strategy | None:
-    """Return how to verify; what chooses it is imported if the caller or the environment asks for it."""
-    if (variable("STREAMER_VERIFY") or "off" if verify is None else verify) == "off":
+def _strategy_of(word: str) -> Strategy | None:
+    if word == "off":
         return None
     from streamer.core.verification.strategy import strategy_of  # noqa: PLC0415 (as needed)
 
-    return strategy_of(verify)
+    return strategy_of(word)
 
 
 def _formats_for(uris: Sequence[str]) -> Sequence[Format]:

@@ -16,11 +16,11 @@ from streamer._checkpoint_headers import framework_for, open_checkpoint, wanted_
 from streamer._load import WholeRead, collected
 from streamer._stream import Stream
 from streamer.core.checkpoint.catalog import ShardTensor
-from streamer.core.checkpoint.fitting import KeptMemory
+from streamer.core.checkpoint.destinations import KeptMemory
 from streamer.core.checkpoint.lazy_tensor import TensorSlice
+from streamer.core.checkpoint.parallel_plans import Placements
 from streamer.core.checkpoint.sealed_catalog import with_whole_pieces
 from streamer.core.checkpoint.selection import NamesOption, select, unknown_tensor
-from streamer.core.checkpoint.slices import Placements
 from streamer.core.errors import ChangedError, UsageError
 from streamer.core.format.dtypes import byte_length
 from streamer.core.options.arguments import check_name, check_progress

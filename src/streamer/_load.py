@@ -15,7 +15,7 @@ from streamer._arguments import request_of
 from streamer._checkpoint_headers import OpenedCheckpoint, framework_for, open_checkpoint, wanted_tensors
 from streamer._stream import Stream
 from streamer.core.checkpoint.catalog import ShardTensor
-from streamer.core.checkpoint.fitting import KeptMemory
+from streamer.core.checkpoint.destinations import KeptMemory
 from streamer.core.checkpoint.report import LoadReport, joined_reports
 from streamer.core.format.header_entries import LORA_METADATA
 from streamer.core.group.joining import joined_group

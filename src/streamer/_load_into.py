@@ -11,8 +11,8 @@ from streamer._arguments import request_of
 from streamer._checkpoint_headers import OpenedCheckpoint, framework_for, open_checkpoint, wanted_tensors
 from streamer._load import WholeRead
 from streamer.core.checkpoint.catalog import ShardTensor
+from streamer.core.checkpoint.parallel_plans import Placements
 from streamer.core.checkpoint.report import LoadReport
-from streamer.core.checkpoint.slices import Placements
 from streamer.core.checkpoint.target_names import RenameOption, Renaming, pair_names
 from streamer.core.checkpoint.targets import Targets, match_targets
 from streamer.core.collector import collector_paused

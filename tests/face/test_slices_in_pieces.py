@@ -17,7 +17,7 @@ from servers.tcp_proxy import TcpProxy, http_requests
 
 import streamer
 from streamer import Options, Slice, TensorParallel
-from streamer.core.checkpoint import destinations
+from streamer.core.checkpoint import tensor_parts
 from streamer.core.format.dtypes import DTYPE_BITS
 
 EXPERTS, FFN, HIDDEN, RANKS = 8, 1536, 512, 4
@@ -62,7 +62,7 @@ def check_equal(got: dict[str, torch.Tensor], expected: dict[str, torch.Tensor])
 @pytest.fixture
 def every_run(monkeypatch: pytest.MonkeyPatch) -> Options:
     """Read even the shortest runs by themselves."""
-    monkeypatch.setattr(destinations, "LEAST_PIECE_BYTES", 1)
+    monkeypatch.setattr(tensor_parts, "LEAST_PIECE_BYTES", 1)
     return Options(coalesce_gap_bytes=0)
 
 

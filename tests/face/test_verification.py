@@ -15,31 +15,32 @@ import streamer
 from streamer import _native
 from streamer.backends.posix.store import PosixStore
 from streamer.core.errors import OptionError
+from streamer.core.options.arguments import chosen_verification
 from streamer.core.store.digests import NoDigest, ObjectDigest, PartDigest, digest_of_base64
 from streamer.core.store.sources import ObjectInfo
-from streamer.core.verification.strategy import ByManifest, ByStore, Strategy, VerifyOption, strategy_of
+from streamer.core.verification.strategy import VerifyOption
 
 
 @pytest.mark.parametrize(
-    ("given", "environment", "strategy"),
+    ("given", "environment", "chosen"),
     [
-        (None, {}, type(None)),
-        (None, {"STREAMER_VERIFY": ""}, type(None)),
-        (None, {"STREAMER_VERIFY": "auto"}, ByStore),
-        ("manifest", {"STREAMER_VERIFY": "auto"}, ByManifest),
-        ("off", {"STREAMER_VERIFY": "auto"}, type(None)),
+        (None, {}, "off"),
+        (None, {"STREAMER_VERIFY": ""}, "off"),
+        (None, {"STREAMER_VERIFY": "auto"}, "auto"),
+        ("manifest", {"STREAMER_VERIFY": "auto"}, "manifest"),
+        ("off", {"STREAMER_VERIFY": "auto"}, "off"),
     ],
 )
 def test_the_argument_goes_before_the_environment(
-    given: VerifyOption, environment: dict[str, str], strategy: type[Strategy | None]
+    given: VerifyOption, environment: dict[str, str], chosen: str
 ) -> None:
-    assert type(strategy_of(given, environment)) is strategy
+    assert chosen_verification(given, environment) == chosen
 
 
 @pytest.mark.parametrize(("given", "environment"), [("yes", {}), (True, {}), (None, {"STREAMER_VERIFY": "1"})])
 def test_an_unknown_word_is_refused(given: VerifyOption, environment: dict[str, str]) -> None:
     with pytest.raises(OptionError, match='"auto", "manifest" or "off"'):
-        strategy_of(given, environment)
+        chosen_verification(given, environment)
 
 
 def test_the_checksums_have_their_published_values() -> None:

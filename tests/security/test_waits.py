@@ -20,7 +20,7 @@ import streamer
 from streamer.core.options.settings import resolve
 from streamer.core.shards.shards import Shards
 from streamer.core.store.sources import ObjectInfo
-from streamer.core.verification.strategy import ByStore
+from streamer.core.verification.by_store import ByStore
 
 LIMIT_S = 1.5  # a second, and what a busy machine takes to wake a thread
 

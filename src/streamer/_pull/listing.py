@@ -22,11 +22,11 @@ from streamer.core.secrets.redact import redact
 from streamer.core.shards.missing import INCOMPLETE, nothing_there, refuse_half_pulled
 from streamer.core.shards.other_weights import is_found_by_name
 from streamer.core.shards.shards import check_unchanged, info_of, infos_of_shards, read_index, sized
+from streamer.core.shards.small_files import USUAL_FILES, named_files
 from streamer.core.store.names import is_url, name_in, unquoted
 from streamer.core.store.parallel import in_parallel
 from streamer.core.store.presence import info_if_present
 from streamer.core.store.sources import FolderStore, ObjectInfo, Store
-from streamer.core.verification.file_bytes import USUAL_FILES, named_files
 
 STATE = ".streamer-pull"  # the sub-folder with the pull's own state
 LONGEST_SEGMENT_BYTES = 255  # NAME_MAX of Linux

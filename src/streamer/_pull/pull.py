@@ -40,14 +40,15 @@ from streamer.core.shards.other_weights import (
     weights_in_the_way,
 )
 from streamer.core.shards.shards import settled, sized, source_object
+from streamer.core.shards.small_files import without_large
 from streamer.core.store.digests import NOT_REQUESTED, NoDigest, ObjectDigest
 from streamer.core.store.identities import identity_of, is_sealed, seal_of
 from streamer.core.store.names import scheme_of
 from streamer.core.store.parallel import MOST_LARGE, in_parallel
 from streamer.core.store.sources import ObjectInfo, Store
 from streamer.core.store.versions import is_same_version
-from streamer.core.verification.file_bytes import OWN, FileDigests, hash_of, without_large
-from streamer.core.verification.strategy import digests_of
+from streamer.core.verification.by_store import digests_of
+from streamer.core.verification.file_bytes import OWN, FileDigests, hash_of
 
 _log = OwnLogger()
 

@@ -15,7 +15,7 @@ from tests.control_groups import group_with
 
 import streamer
 from streamer import _load
-from streamer.core.checkpoint import fitting
+from streamer.core.checkpoint import destinations
 from streamer.core.checkpoint.catalog import ShardTensor
 from streamer.core.checkpoint.targets import Targets
 from streamer.core.format.header import TensorEntry
@@ -48,7 +48,7 @@ def file(tmp_path: Path) -> Path:
 @pytest.fixture
 def little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if this process could get 6 MiB more."""
-    monkeypatch.setattr(fitting, "free_bytes", lambda: 6 * MIB)
+    monkeypatch.setattr(destinations, "free_bytes", lambda: 6 * MIB)
 
 
 WAYS: dict[str, Any] = {
@@ -90,9 +90,9 @@ def test_only_the_kept_part_of_a_sharded_tensor_counts() -> None:
     part = torch.empty(8, MIB // 8, dtype=torch.uint8, device="meta")
     targets = Targets(ResizeLock(()), fresh={"columns": part})
     with pytest.raises(streamer.OutOfMemoryError):
-        fitting.KeptMemory([whole], framework_of("pt"), targets).check_fit("a")
+        destinations.KeptMemory([whole], framework_of("pt"), targets).check_fit("a")
     columns = streamer.Slice(1, 0, 8).of(whole)
-    fitting.KeptMemory([columns], framework_of("pt"), targets).check_fit("a")
+    destinations.KeptMemory([columns], framework_of("pt"), targets).check_fit("a")
 
 
 @pytest.mark.usefixtures("little_memory")
@@ -103,9 +103,9 @@ def test_what_a_cast_makes_of_it_counts(tmp_path: Path) -> None:
         streamer.load(path, dtype="float64")
 
 
-def kept(count: int) -> fitting.KeptMemory:
+def kept(count: int) -> destinations.KeptMemory:
     wanted = [ShardTensor(0, TensorEntry("a", "U8", (count * MIB,), 0, count * MIB))]
-    return fitting.KeptMemory(wanted, framework_of("pt"), None)
+    return destinations.KeptMemory(wanted, framework_of("pt"), None)
 
 
 @pytest.mark.usefixtures("little_memory")
@@ -128,10 +128,10 @@ def test_a_large_tensor_of_an_open_checkpoint_is_refused_too(
     read: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = sparse(tmp_path / "one.safetensors", {"a": 24 * MIB})
-    monkeypatch.setattr(fitting, "free_bytes", lambda: 20 * MIB)
+    monkeypatch.setattr(destinations, "free_bytes", lambda: 20 * MIB)
     with streamer.open(path) as opened, pytest.raises(streamer.OutOfMemoryError, match=r"need 25\.2 MB"):
         read(opened)
-    monkeypatch.setattr(fitting, "free_bytes", lambda: 30 * MIB)
+    monkeypatch.setattr(destinations, "free_bytes", lambda: 30 * MIB)
     for _ in range(2):  # what was read is the caller's now
         with streamer.open(path) as opened:
             assert read(opened).nbytes == 24 * MIB

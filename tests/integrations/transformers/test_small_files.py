@@ -12,7 +12,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoConfig, AutoTokenizer, PhobertTokenizer, PreTrainedTokenizerFast
 
 import streamer
-from streamer.core.verification import file_bytes as reading
+from streamer.core.shards import small_files as reading
 from streamer.integrations import small_files
 from streamer.integrations.diffusers import from_pretrained as of_diffusers
 
