@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from streamer._pull.record import Wanted
+from streamer._pull.record import PullArguments
 from streamer._push.push import Target, push
 from streamer._save.saving import SaveReport
 from streamer.compat.hooks import Hook, imported, is_equal
@@ -32,7 +32,7 @@ from streamer.integrations.folder_saves import refuse_arguments_of_save, saved_f
 from streamer.integrations.folder_weights import FolderWeights
 from streamer.integrations.library_calls import Location
 from streamer.integrations.naming import TRANSFORMERS
-from streamer.integrations.routed_call import Reader, Route, RoutedName, call_routed, routed
+from streamer.integrations.routed_call import Reader, RoutedFolder, RoutedName, call_routed, routed
 from streamer.integrations.small_checkpoint import small_checkpoint
 
 if TYPE_CHECKING:
@@ -110,7 +110,12 @@ def load_state(
     _check(accelerator)
     with private_folder() as folder:
         state = os.path.join(folder, "state")
-        push(os.fspath(uri), Target(state), Wanted(storage_options=storage_options, options=options), progress=False)
+        push(
+            os.fspath(uri),
+            Target(state),
+            PullArguments(storage_options=storage_options, options=options),
+            progress=False,
+        )
         accelerator.load_state(state, **kwargs)
 
 
@@ -216,7 +221,7 @@ def _with_folder(location: Location, call: Callable[[str], _Result]) -> _Result:
         stack.enter_context(past_frozen())
         weights = _private_weights(_chosen(location), stack)
         readers = _readers(weights) | _placing_readers(weights)
-        return call_routed(lambda: call(weights.path), [Route(weights, readers, HOOK)])
+        return call_routed(lambda: call(weights.path), [RoutedFolder(weights, readers, HOOK)])
 
 
 def _private_weights(location: Location, stack: ExitStack) -> FolderWeights:

@@ -121,7 +121,7 @@ class Routed(Protocol):
 
 
 @dataclass(frozen=True)
-class Route:
+class RoutedFolder:
     """How the weights of one folder are read."""
 
     folder: Routed
@@ -129,7 +129,7 @@ class Route:
     hook: Hook  # decides whether the names can be replaced
 
 
-def call_routed(call: Callable[[], _Result], routes: Sequence[Route]) -> _Result:
+def call_routed(call: Callable[[], _Result], routes: Sequence[RoutedFolder]) -> _Result:
     """Call a library while its readers are replaced."""
     fitting = [route for route in routes if route.hook.fits()]
     for route in routes:
@@ -154,7 +154,7 @@ def call_routed(call: Callable[[], _Result], routes: Sequence[Route]) -> _Result
     return result
 
 
-def _routed_call(call: Callable[[], _Result], routes: Sequence[Route]) -> _Result:
+def _routed_call(call: Callable[[], _Result], routes: Sequence[RoutedFolder]) -> _Result:
     with ExitStack() as stack:
         for route in routes:
             stack.enter_context(routed(route.folder.path, route.readers))

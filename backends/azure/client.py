@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import parse_qs, quote, urlencode, urlsplit
 
 from streamer.backends.azure.errors import (
-    Request,
+    RequestTarget,
     malformed_answer,
     malformed_credential,
     name_account,
@@ -171,7 +171,7 @@ class AzureClient:
         self,
         method: str,
         path: str,
-        request: Request,
+        request: RequestTarget,
         query: Mapping[str, str],
         headers: Mapping[str, str],
     ) -> HttpSource:
@@ -190,7 +190,7 @@ class AzureClient:
         headers.pop("Content-Length", None)  # libcurl sends it
         return HttpSource(f"{url}?{whole}" if whole else url, headers, ca_file=self.ca_file, proxy=self.proxy(url))
 
-    def _token(self, request: Request) -> Any:
+    def _token(self, request: RequestTarget) -> Any:
         from fsspec.asyn import get_loop, sync  # noqa: PLC0415 (keys and SAS need none)
 
         try:
@@ -208,10 +208,10 @@ class AzureClient:
             note_credential(self._last_token.token)
             return self._last_token
 
-    def _request(self, uri: str, path: str) -> Request:
+    def _request(self, uri: str, path: str) -> RequestTarget:
         login, sas = self._login, self._login.current_sas
         named = "account key" if login.key is not None else "SAS" if sas else None
-        return Request(
+        return RequestTarget(
             uri=uri,
             container=path.partition("/")[0],
             account=login.account,
@@ -220,7 +220,7 @@ class AzureClient:
         )
 
 
-def _successful(method: str, response: Response, request: Request, attempts: Attempts) -> Response:
+def _successful(method: str, response: Response, request: RequestTarget, attempts: Attempts) -> Response:
     if response.status >= 300:
         raise refusal(response, request, attempts)
     if method == "HEAD" and not response.headers.get("etag"):  # every blob has one, so a proxy answers

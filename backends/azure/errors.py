@@ -112,7 +112,7 @@ _STATUSES: dict[int, _Row] = {
 
 
 @dataclass(frozen=True)
-class Request:
+class RequestTarget:
     """The target of a request and its credential, for errors."""
 
     uri: str  # URL of the blob or folder, without secrets
@@ -123,7 +123,7 @@ class Request:
     sas_expires_at_s: float | None = None
 
 
-def refusal(response: Response, request: Request, attempts: Attempts) -> StorageError | UsageError:
+def refusal(response: Response, request: RequestTarget, attempts: Attempts) -> StorageError | UsageError:
     """Return the error for an answer that is no success."""
     status, headers, code = response.status, response.headers, response.error_code
     row = _row(str(code), status, request, headers.get("date"))
@@ -147,13 +147,13 @@ def malformed_answer(response: Response, uri: str) -> StorageError:
     return StorageError(what, uri=uri, hint=f"{FOREIGN}: check account_host")
 
 
-def malformed_credential(request: Request) -> CredentialsError:
+def malformed_credential(request: RequestTarget) -> CredentialsError:
     """Return the error for a key that signs nothing."""
     hint = "Copy it again; an account key is base64"
     return CredentialsError(f"The {request.credential} is malformed", uri=request.uri, hint=hint)
 
 
-def raise_login_error(error: Exception, request: Request) -> NoReturn:
+def raise_login_error(error: Exception, request: RequestTarget) -> NoReturn:
     """Raise the error for a missing token. The chained exception of azure-identity lists the logins that it tried."""
     from azure.core.exceptions import AzureError, ServiceRequestError, ServiceResponseError  # noqa: PLC0415 (0.2 s)
 
@@ -179,14 +179,14 @@ def raise_login_error(error: Exception, request: Request) -> NoReturn:
     ) from None
 
 
-def name_account(error: StreamerError, request: Request) -> None:
+def name_account(error: StreamerError, request: RequestTarget) -> None:
     """Name the account in the error for an unknown host: the user may never have seen the host's name."""
     if isinstance(error, ConnectError) and error.code == UNKNOWN_HOST and request.account:
         error.message = f"There is no storage account {quoted(request.account)}. {error.message}"
         error.hint = "Check account_name, and account_host outside the public cloud"
 
 
-def _row(code: str, status: int, request: Request, date: str | None) -> _Row:
+def _row(code: str, status: int, request: RequestTarget, date: str | None) -> _Row:
     if status in (401, 403) and request.sas_expires_at_s is not None:
         now_s = time.time()
         expired_at = datetime.fromtimestamp(request.sas_expires_at_s, timezone.utc)

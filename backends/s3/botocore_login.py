@@ -38,7 +38,7 @@ from streamer.backends.login_state import key_of, login_state
 from streamer.backends.s3.errors import LoginError
 from streamer.backends.s3.login import Login
 from streamer.backends.s3.options import OF_AIOBOTOCORE, OF_SESSION, texts_of_settings, user_agent_of
-from streamer.backends.s3.signing import Keys, Place
+from streamer.backends.s3.signing import BucketEndpoint, Keys
 from streamer.core.collector import collector_paused
 from streamer.core.errors import UsageError
 from streamer.core.store.certificates import trust_in
@@ -146,7 +146,7 @@ class BotocoreLogin:
         self._is_shared = not self._options.pop("skip_instance_cache", False)
         self._lock = RLock()
         self._clients: dict[str | None, Any] = {}  # by the region that an answer named
-        self._places: dict[tuple[str, str | None], Place] = {}
+        self._places: dict[tuple[str, str | None], BucketEndpoint] = {}
 
     @cached_property
     def session(self) -> Session:
@@ -199,14 +199,14 @@ class BotocoreLogin:
             self._clients[region] = client
         return self._clients[region]
 
-    def _place_of(self, bucket: str, region: str | None) -> Place:
+    def _place_of(self, bucket: str, region: str | None) -> BucketEndpoint:
         """Let botocore make a request about an object of the bucket, and return where it would go."""
         with self._lock:
             if (bucket, region) not in self._places:
                 self._places[bucket, region] = self._found_place(self._client(region), bucket)
             return self._places[bucket, region]
 
-    def _found_place(self, client: Any, bucket: str) -> Place:
+    def _found_place(self, client: Any, bucket: str) -> BucketEndpoint:
         if ":" in bucket and not bucket.startswith("arn:") and _is_amazon(client):
             raise UsageError(
                 "Amazon S3 forbids a colon in the name of a bucket; tenant:bucket is a name of other servers",
@@ -221,7 +221,7 @@ class BotocoreLogin:
         if kind == _EXPRESS:
             raise UsageError("S3 Express is not supported", hint="Copy the objects to a bucket of another kind")
         region = named.get("region") or client.meta.region_name or ""
-        return Place(
+        return BucketEndpoint(
             request.url.removesuffix("/k"),
             _GLOBAL.get(region, region),
             named.get("signing_name", "s3"),

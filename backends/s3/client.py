@@ -26,7 +26,7 @@ from streamer.backends.client.exchange import Response, send
 from streamer.backends.client.retry import Attempts, answered
 from streamer.backends.s3.answers import RefusedError, refuse_foreign_listing
 from streamer.backends.s3.login import AMAZON, Login, plain_login
-from streamer.backends.s3.requests import CHECKSUM, Request, request_of, result_of
+from streamer.backends.s3.requests import CHECKSUM, UnsignedRequest, request_of, result_of
 from streamer.backends.s3.signing import LONGEST_URL, UNSIGNED, Signer, host_of
 from streamer.core.collector import collector_paused
 from streamer.core.errors import RedirectError, StorageError
@@ -156,7 +156,7 @@ class S3Client:
         return of_keys and digest_of(login.server, of_keys)
 
     def _answer_to(
-        self, wanted: Request, source: HttpSource, began_s: float, most_attempts: int
+        self, wanted: UnsignedRequest, source: HttpSource, began_s: float, most_attempts: int
     ) -> tuple[Response, Attempts]:
         """Return the whole answer, of any status, and the attempts that it took; a document that is cut is retried."""
         times = self._times.with_upload(len(wanted.body))
@@ -208,7 +208,7 @@ class S3Client:
             raise AssertionError("botocore finds a place for each bucket, or raises")
         return login, Signer(place, login.keys and login.keys(), self._clock_offset_s)
 
-    def _is_signed_wrong(self, bucket: str, wanted: Request, error: RefusedError, signer: Signer) -> bool:
+    def _is_signed_wrong(self, bucket: str, wanted: UnsignedRequest, error: RefusedError, signer: Signer) -> bool:
         """Say whether a refused request may succeed for another region, or with other keys."""
         region = _region_in(wanted, error)
         if region is not None:
@@ -236,7 +236,7 @@ class S3Client:
         self.renew()
 
 
-def _signed(login: Login, signer: Signer, wanted: Request, *, is_checked: bool = False) -> HttpSource:
+def _signed(login: Login, signer: Signer, wanted: UnsignedRequest, *, is_checked: bool = False) -> HttpSource:
     """Return the source for a request, with its signature in headers."""
     url, signs_payload = signer.place.url + wanted.path, login.signs_payload
     if signs_payload is None:
@@ -268,7 +268,7 @@ def _result_of(operation: str, answer: Response, url: str) -> dict[str, Any]:
     return result
 
 
-def _region_in(wanted: Request, error: RefusedError) -> str | None:
+def _region_in(wanted: UnsignedRequest, error: RefusedError) -> str | None:
     """Return the region that a refusal names for a bucket; None if the refusal is no redirect, or names none."""
     is_of_head = wanted.method == "HEAD" and error.status == 400
     if not (error.status in (301, 302, 307) or is_of_head or error.code in _OTHER_REGION):

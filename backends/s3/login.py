@@ -17,7 +17,7 @@ from typing import Any
 
 from streamer.backends.client.answer_times import ATTEMPTS
 from streamer.backends.fsspec_settings import are_configured
-from streamer.backends.s3.signing import Keys, Place
+from streamer.backends.s3.signing import BucketEndpoint, Keys
 from streamer.core.collector import collector_paused
 from streamer.core.secrets.environment import variable
 
@@ -66,7 +66,7 @@ class Login:
 
     server: str  # URL of the server, or Amazon's partition, in which the name of a bucket has one owner
     # Returns the place of a bucket, in a region that an answer named; None if botocore has to find it.
-    place_of: Callable[[str, str | None], Place | None]
+    place_of: Callable[[str, str | None], BucketEndpoint | None]
     keys: Callable[[], Keys] | None  # returns the current keys of signatures; None for anonymous requests
     ca_file: str | None  # file of certificates to trust; None for the system's certificates
     most_attempts: int  # highest number of attempts of a request
@@ -79,14 +79,14 @@ class Login:
     signs_payload: bool | None = None  # whether bodies are signed; None to sign what no checksum and no TLS protects
 
 
-def _place_of(endpoint: str | None, own_region: str, bucket: str, region: str | None) -> Place | None:
+def _place_of(endpoint: str | None, own_region: str, bucket: str, region: str | None) -> BucketEndpoint | None:
     region = region or own_region
     if endpoint is not None:
-        return Place(f"{endpoint}/{bucket}", region) if _BUCKET_IN_PATH.fullmatch(bucket) else None
+        return BucketEndpoint(f"{endpoint}/{bucket}", region) if _BUCKET_IN_PATH.fullmatch(bucket) else None
     if not _BUCKET.fullmatch(bucket) or bucket.endswith("-s3alias") or not _REGION.fullmatch(region):
         return None
     in_host = "" if region == _DEFAULT_REGION else f".{region}"
-    return Place(f"https://{bucket}.s3{in_host}.amazonaws.com", region)
+    return BucketEndpoint(f"https://{bucket}.s3{in_host}.amazonaws.com", region)
 
 
 def plain_login(storage_options: Mapping[str, Any], environment: Mapping[str, str]) -> Login | None:

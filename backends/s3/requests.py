@@ -114,7 +114,7 @@ _OF_ANSWER = {
 } | {field: f"x-amz-checksum-{algorithm}" for field, algorithm in FIELDS.items()}
 
 
-class Request(NamedTuple):
+class UnsignedRequest(NamedTuple):
     """A request about a bucket, or about an object in it."""
 
     method: str  # method of HTTP
@@ -124,7 +124,7 @@ class Request(NamedTuple):
     is_document: bool  # the body of a successful answer is a document
 
 
-def request_of(operation: str, parameters: Mapping[str, Any], settings: Mapping[str, Any]) -> Request:
+def request_of(operation: str, parameters: Mapping[str, Any], settings: Mapping[str, Any]) -> UnsignedRequest:
     """Make a request of an operation; its parameters come before the settings of the user."""
     method, has, query, headers = _OPERATIONS[operation]
     named = {name: value for name, value in settings.items() if name in has} | dict(parameters)
@@ -140,7 +140,7 @@ def request_of(operation: str, parameters: Mapping[str, Any], settings: Mapping[
         body = _document_of(named["MultipartUpload"]["Parts"])
     path = f"/{quote(named['Key'], safe='/~')}" if "Key" in named else ""
     is_document = method == "GET" and operation != "get_object"
-    return Request(method, f"{path}?{encoded(query)}" if query else path, headers, body, is_document)
+    return UnsignedRequest(method, f"{path}?{encoded(query)}" if query else path, headers, body, is_document)
 
 
 def result_of(operation: str, answer: Response) -> dict[str, Any] | None:

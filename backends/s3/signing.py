@@ -33,7 +33,7 @@ class Keys:
     token: str | None = field(default=None, repr=False)
 
 
-class Place(NamedTuple):
+class BucketEndpoint(NamedTuple):
     """Where the objects of a bucket are, and what signatures of their requests name."""
 
     url: str  # URL of the bucket, without a slash at its end
@@ -68,7 +68,7 @@ def encoded(query: Mapping[str, str]) -> str:
 class Signer(NamedTuple):
     """Signs requests about the objects of one bucket; without keys, it returns them as they are."""
 
-    place: Place  # place of the bucket
+    place: BucketEndpoint  # place of the bucket
     keys: Keys | None  # keys of the signatures; None for anonymous requests
     offset_s: float = 0.0  # how far the server's clock is ahead of this machine's
 

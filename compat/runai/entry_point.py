@@ -11,7 +11,7 @@ import ctypes
 from collections.abc import Callable
 from functools import partial, wraps
 
-from streamer.compat.runai.reader import Reader
+from streamer.compat.runai.reader import RequestReader
 from streamer.compat.runai.submissions import Code, code_of, listed_files, ranges_at, texts_at
 from streamer.compat.runai.variables import storage_options_for
 from streamer.core.errors import StreamerError
@@ -25,7 +25,7 @@ _ANSWER_REST = ctypes.PYFUNCTYPE(None, ctypes.c_uint64, ctypes.c_uint64, ctypes.
 _LISTED = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_void_p)
 
 _log = OwnLogger()
-_readers: dict[int, Reader] = {}  # number of a streamer to its reader; a forked child has other numbers
+_readers: dict[int, RequestReader] = {}  # number of a streamer to its reader; a forked child has other numbers
 
 
 def _coded(function: Callable[..., Code]) -> Callable[..., int]:
@@ -48,7 +48,7 @@ def _coded(function: Callable[..., Code]) -> Callable[..., int]:
 @_coded
 def start(streamer: int, answer: int, answer_rest: int) -> Code:
     """Start a streamer; the two addresses are C functions that take its responses."""
-    _readers[streamer] = Reader(partial(_ANSWER(answer), streamer), partial(_ANSWER_REST(answer_rest), streamer))
+    _readers[streamer] = RequestReader(partial(_ANSWER(answer), streamer), partial(_ANSWER_REST(answer_rest), streamer))
     return Code.SUCCESS
 
 

@@ -16,7 +16,7 @@ from dataclasses import replace
 import numpy as np
 
 from streamer import _native
-from streamer.compat.runai.submissions import Code, Objects, Range, code_of
+from streamer.compat.runai.submissions import Code, FileLookup, Range, code_of
 from streamer.compat.runai.variables import options_from_environment
 from streamer.core.conditions import Condition
 from streamer.core.engine.native_session import SourceObject
@@ -36,7 +36,7 @@ from streamer.core.log import OwnLogger
 from streamer.core.options.settings import Settings, resolve
 from streamer.core.store.sources import FileSource, PythonSource
 
-__all__ = ["Reader", "Reading"]
+__all__ = ["Reading", "RequestReader"]
 
 # Errors of one object. Any other error would probably also occur for the next object of the same storage.
 _OF_ONE_OBJECT = (AccessDeniedError, ChangedError, ObjectNotFoundError, RangeResponseError, TruncatedError)
@@ -66,7 +66,7 @@ class Reading:
 
     def __init__(
         self,
-        objects: Objects,
+        objects: FileLookup,
         settings: Settings,
         open_session: OpenSession,
         answer: Callable[[Range, Code], None],
@@ -161,7 +161,7 @@ def _failed_with(error: StreamerError, sources: dict[str, SourceObject]) -> list
     return list(sources)
 
 
-class Reader:
+class RequestReader:
     """Reads the requests of one streamer.
 
     Args:
@@ -171,7 +171,7 @@ class Reader:
 
     def __init__(self, answer: AnswerRange, answer_rest: AnswerRest) -> None:
         self._answer, self._answer_rest = answer, answer_rest
-        self._objects = Objects()
+        self._objects = FileLookup()
         self._changed = Condition()
         self._waiting: dict[int, list[Range]] = {}  # by request; `_changed` guards this and all below
         self._threads: list[threading.Thread] = []

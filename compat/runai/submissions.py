@@ -41,7 +41,7 @@ from streamer.core.store.names import scheme_of
 from streamer.core.store.parallel import in_parallel
 from streamer.plugins.registry import enabled, refuse_accidental_file_systems
 
-__all__ = ["Code", "Objects", "Range", "code_of", "listed_files", "ranges_at", "texts_at"]
+__all__ = ["Code", "FileLookup", "Range", "code_of", "listed_files", "ranges_at", "texts_at"]
 
 
 class Code(IntEnum):
@@ -121,7 +121,7 @@ def _ranges(submission: int, files: list[tuple[str, int]], rows: Iterator[tuple[
             yield Range(submission, file, index, path, offset, offset + size, target)
 
 
-class Objects:
+class FileLookup:
     """Looks up files once. Thread-safe: two threads may look up the same file at the same time.
 
     Attributes:

@@ -16,7 +16,7 @@ from streamer import _native
 from streamer.core.engine.native_errors import checksum_error, error_from_native, tampered_error
 from streamer.core.engine.native_session import Renewals, SourceObject, make_engine
 from streamer.core.engine.plan import ReadPlan, check_memory, with_cache
-from streamer.core.engine.session_end import SessionEnd, Targets, of_one_process
+from streamer.core.engine.session_end import SessionEnd, SessionMemory, of_one_process
 from streamer.core.engine.tuning import choose_python_threads
 from streamer.core.errors import LoadCancelledError, StorageError, StreamerError
 from streamer.core.options.settings import Settings
@@ -81,7 +81,7 @@ class ReadSession:
         self._engine = make_engine(objects, plan, settings, in_item_order)
         self._news = self._outage_news(on_wait)
         self._renewals = Renewals(self._engine, objects, settings.block_deadline_s)
-        targets = Targets(keep_alive, lock, device_tensors)
+        targets = SessionMemory(keep_alive, lock, device_tensors)
         self._readers = self._python_readers(targets)
         self._end = SessionEnd(self._engine, self._readers, targets, plan.span_bytes, on_end)
         self._finalizer = weakref.finalize(self, self._end)
@@ -184,7 +184,7 @@ class ReadSession:
 
         return OutageNews(self._engine, on_wait)
 
-    def _python_readers(self, targets: Targets) -> PythonReaders | None:
+    def _python_readers(self, targets: SessionMemory) -> PythonReaders | None:
         """Make the threads that call sources in Python, if there are such sources."""
         if not any(isinstance(each.source, PythonSource) for each in self._objects):
             return None

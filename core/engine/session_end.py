@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 LEAST_BYTES_TO_ANNOUNCE = 256 << 20  # a smaller load ends before other loads could adapt to it
 # Memory that a hanging device may still write, by its id; the end of the process frees it with the device's context.
-_LEFT_TO_DEVICES: dict[int, Targets] = {}
+_LEFT_TO_DEVICES: dict[int, SessionMemory] = {}
 
 
-class Targets(NamedTuple):
+class SessionMemory(NamedTuple):
     """The memory to which a session writes."""
 
     owners: object  # the owners of the caller's tensors
@@ -39,7 +39,7 @@ class SessionEnd:
         self,
         engine: _native.Session,
         readers: PythonReaders | None,
-        targets: Targets,
+        targets: SessionMemory,
         span_bytes: int,
         on_end: Callable[[], object],
     ) -> None:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from streamer.core.quoting import quoted
 
 
-class Foreign(NamedTuple):
+class FileKind(NamedTuple):
     """A description of a file's kind, and a hint for the user."""
 
     what: str
@@ -27,8 +27,8 @@ _CONVERT = (
 _DOWNLOAD = "It was saved in place of the file: download the file again, with a login if it needs one"
 
 # Patterns of the first eight bytes. A pickle's third byte is its first instruction.
-_BEGINNINGS: tuple[tuple[re.Pattern[bytes], Foreign], ...] = tuple(
-    (re.compile(beginning, re.DOTALL | re.IGNORECASE), Foreign(what, hint))
+_BEGINNINGS: tuple[tuple[re.Pattern[bytes], FileKind], ...] = tuple(
+    (re.compile(beginning, re.DOTALL | re.IGNORECASE), FileKind(what, hint))
     for beginning, what, hint in (
         (
             rb"\0{8}",
@@ -54,7 +54,7 @@ _BEGINNINGS: tuple[tuple[re.Pattern[bytes], Foreign], ...] = tuple(
 )
 
 
-def foreign_format(prefix: bytes) -> Foreign | None:
+def foreign_format(prefix: bytes) -> FileKind | None:
     r"""Recognise another kind of file; None if the beginning matches none.
 
     Example:
@@ -64,5 +64,5 @@ def foreign_format(prefix: bytes) -> Foreign | None:
     match = next((foreign for beginning, foreign in _BEGINNINGS if beginning.match(prefix)), None)
     if match is None and prefix.isascii() and prefix.decode().isprintable():
         hint = "It is of another format, or an error page that was saved as a file"
-        return Foreign(f"text that begins with {quoted(prefix.decode())}", hint)
+        return FileKind(f"text that begins with {quoted(prefix.decode())}", hint)
     return match

@@ -108,7 +108,7 @@ def read_document(text: str, *, data_begin: int, max_rank: int) -> Document:
 class _DocumentReader:
     def __init__(self, text: str, data_begin: int, max_rank: int) -> None:
         self._text = text
-        self._json = strict_json.Reader(text, window=MOST_CHARACTERS)
+        self._json = strict_json.JsonReader(text, window=MOST_CHARACTERS)
         self._data_begin = data_begin
         self._max_rank = max_rank
         self._rows: list[Row] = []

@@ -99,7 +99,7 @@ class _Document:
         return shard_of
 
     def _read(self, text: str) -> None:
-        reader = strict_json.Reader(text, window=MOST_CHARACTERS)
+        reader = strict_json.JsonReader(text, window=MOST_CHARACTERS)
         if not reader.is_object(reader.begin):
             value, end = reader.read(reader.begin)
             reader.check_end(end)

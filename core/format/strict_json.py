@@ -58,13 +58,13 @@ def loads(text: str) -> Any:
         >>> loads('{"a": [1, 2]}')
         {'a': [1, 2]}
     """
-    reader = Reader(text)
+    reader = JsonReader(text)
     value, end = reader.read(reader.begin)
     reader.check_end(end)
     return value
 
 
-class Reader:
+class JsonReader:
     """Reads single values out of a longer text.
 
     Attributes:

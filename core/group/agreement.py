@@ -18,7 +18,7 @@ from streamer.core.checkpoint.parallel_plans import Placements, TensorParallel
 from streamer.core.engine.native_session import SourceObject
 from streamer.core.errors import ChangedError, GroupError, UsageError
 from streamer.core.findings import Findings
-from streamer.core.group.destination import Part, Runs, part_of
+from streamer.core.group.assembly import Part, Runs, part_of
 from streamer.core.group.member import SILENCE_S, Member
 from streamer.core.options.arguments import chosen_verification, is_group
 from streamer.core.options.options import Options

@@ -18,7 +18,7 @@ from streamer import _native
 from streamer.core.engine.plan import ReadPlan
 from streamer.core.engine.session import ReadSession
 from streamer.core.errors import LoadCancelledError
-from streamer.core.group.destination import Destination, bytes_between, clipped, copy_bytes, packed
+from streamer.core.group.assembly import TensorAssembly, bytes_between, clipped, copy_bytes, packed
 from streamer.core.group.member import Member, State
 from streamer.core.group.verification import CHECKSUM_BYTES, GroupVerification
 from streamer.core.group.windows import GroupReads, OwnRead, Window
@@ -51,7 +51,7 @@ class GroupSession:
         member: Member,
         reads: GroupReads,
         plan: ReadPlan,
-        destination: Destination,
+        destination: TensorAssembly,
         session: Callable[[Callable[[Callable[[], int]], None]], ReadSession],
         *,
         kept: Sequence[int],

@@ -12,7 +12,7 @@ from streamer.core.engine.plan import ReadPlan
 from streamer.core.engine.session import ReadSession
 from streamer.core.format.manifest import TensorDigest
 from streamer.core.group.agreement import agree_on_parts
-from streamer.core.group.destination import Destination, size_of
+from streamer.core.group.assembly import TensorAssembly, size_of
 from streamer.core.group.member import Member
 from streamer.core.group.session import GroupSession
 from streamer.core.group.verification import GroupVerification
@@ -81,7 +81,7 @@ class SharedReads:
             if each.entry.name in destinations.in_place
         }
         parts = self._reads.parts[self._member.rank]
-        destination = Destination(
+        destination = TensorAssembly(
             [parts[number] for number in self._kept_numbers], plan, destinations.device_tensors, targets
         )
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from streamer.core.checkpoint.catalog import ShardTensor
 from streamer.core.engine.plan import Item, ReadPlan, plan_reads
-from streamer.core.group.destination import Part, bytes_between
+from streamer.core.group.assembly import Part, bytes_between
 
 STRIPE_STEP_BYTES = 64 << 10  # a smaller request takes as long
 LEAST_OWN_BYTES = 256 << 10  # for a shorter range, a separate request takes longer than the exchange

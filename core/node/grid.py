@@ -65,7 +65,7 @@ def without(ranges: Iterable[Range], removed: Iterable[Range]) -> list[Range]:
     return left
 
 
-class Wanted:
+class WantedBytes:
     """The bytes of one load."""
 
     def __init__(self, ranges: Iterable[Range], takes_parts: bool = False) -> None:

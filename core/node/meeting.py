@@ -23,7 +23,7 @@ from streamer.core.engine.plan import Item, plan_reads
 from streamer.core.engine.session import ReadSession
 from streamer.core.errors import LoadCancelledError
 from streamer.core.node.assignment import READERS, Grant, Ready
-from streamer.core.node.grid import Grid, Hull, Range, Wanted
+from streamer.core.node.grid import Grid, Hull, Range, WantedBytes
 from streamer.core.node.messages import Channel, ChannelClosedError, Message
 from streamer.core.node.region import Region
 from streamer.core.options.settings import Settings
@@ -50,7 +50,7 @@ class Meeting:
         self.fetched: set[int] = set()
         self._unsent: deque[Message] = deque()
 
-    def join(self, missing: Iterable[Range], wanted: Wanted) -> None:
+    def join(self, missing: Iterable[Range], wanted: WantedBytes) -> None:
         """Say what the member wants."""
         hulls: dict[int, Hull] = {}
         for block, (source, begin, end) in self.grid.pieces(missing):

@@ -20,10 +20,10 @@ from typing import NamedTuple
 from streamer.core.conditions import Condition
 from streamer.core.errors import LoadCancelledError, OutOfMemoryError, StreamerError
 from streamer.core.node.assignment import Ready
-from streamer.core.node.grid import Wanted
+from streamer.core.node.grid import WantedBytes
 from streamer.core.node.leader import Leader, Terms
 from streamer.core.node.meeting import Fetchers, Meeting, StorageReads, entered
-from streamer.core.node.messages import NAMES, Channel, ChannelClosedError, Message, Place, Pulse
+from streamer.core.node.messages import NAMES, Channel, ChannelClosedError, Message, Pulse, Rendezvous
 from streamer.core.node.region import closed_in_children, opening
 
 MEETING_S = 3.0  # longest wait for a meeting: finding one takes milliseconds, or a second if a leader is silent
@@ -33,7 +33,7 @@ _SHORTAGES = frozenset({"EAGAIN", "EMFILE", "ENFILE", "ENOMEM"})
 JOIN_S = 5.0  # a session of the engine ends within a second
 
 
-class Found(NamedTuple):
+class RangeSource(NamedTuple):
     """Where the first part of a range can be read."""
 
     end: int  # end of the part of the range that lies there: the byte after its last
@@ -45,7 +45,7 @@ class Member:
     """The member's threads, until `close`."""
 
     def __init__(
-        self, place: Place, sizes: list[int], wanted: Wanted, terms: Terms, reads: Callable[[], StorageReads]
+        self, place: Rendezvous, sizes: list[int], wanted: WantedBytes, terms: Terms, reads: Callable[[], StorageReads]
     ) -> None:
         self._place, self._sizes, self._wanted, self._terms, self._reads = place, sizes, wanted, terms, reads
         self._changed = Condition()
@@ -63,7 +63,7 @@ class Member:
             self._wake.close()
             raise
 
-    def find(self, source: int, begin: int, end: int) -> Found:
+    def find(self, source: int, begin: int, end: int) -> RangeSource:
         """Wait for the first block of a range, and return where it can be read."""
         with self._changed:
             met, asks_at = self._meeting, time.monotonic() + self._silence_limit_s
@@ -73,7 +73,7 @@ class Member:
                 if self._is_over:
                     raise LoadCancelledError("the load was closed while its blocks were read")
                 meeting = self._meeting
-                found = Found(end) if self._is_alone else self._found(meeting, source, begin, end)
+                found = RangeSource(end) if self._is_alone else self._found(meeting, source, begin, end)
                 if found is not None:
                     return found
                 now = time.monotonic()
@@ -82,7 +82,7 @@ class Member:
                 if now < asks_at:
                     self._changed.wait(asks_at - now)
                 elif meeting is None:
-                    return Found(end)
+                    return RangeSource(end)
                 else:
                     self._post(meeting, ["need", meeting.grid.block(source, begin)])
                     asks_at = now + self._silence_limit_s
@@ -134,7 +134,7 @@ class Member:
 
     # --- for those who wait ---------------------------------------------------------------------------------------
 
-    def _found(self, meeting: Meeting | None, source: int, begin: int, end: int) -> Found | None:
+    def _found(self, meeting: Meeting | None, source: int, begin: int, end: int) -> RangeSource | None:
         if meeting is None:
             return None
         block = meeting.grid.block(source, begin)
@@ -143,12 +143,12 @@ class Member:
             while stop < end and block + 1 not in meeting.left:  # all that is to be read past the meeting, at once
                 block += 1
                 stop = min(end, meeting.grid.place(block)[2])
-            return Found(stop)
+            return RangeSource(stop)
         ready = meeting.ready.get(block)
         if ready is None:
             return None
         _, _, first, last, _ = ready
-        return Found(stop, meeting, ready) if first <= begin and stop <= last else Found(stop)
+        return RangeSource(stop, meeting, ready) if first <= begin and stop <= last else RangeSource(stop)
 
     def _post(self, meeting: Meeting, message: Message) -> None:
         meeting.post(message)

@@ -171,7 +171,7 @@ _CREDENTIALS = struct.Struct("=3i")  # struct ucred: pid, uid, gid
 _BACKLOG = 128
 
 
-class Place(NamedTuple):
+class Rendezvous(NamedTuple):
     """Where to meet."""
 
     key: str  # digest of what is loaded, from `streamer.core.node.should_share`

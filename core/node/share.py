@@ -23,11 +23,11 @@ from streamer.core.engine.plan import Item, ReadPlan, plan_reads
 from streamer.core.engine.python_readers import LastAttemptError
 from streamer.core.errors import StreamerError
 from streamer.core.node.assignment import READERS
-from streamer.core.node.grid import Grid, Wanted
+from streamer.core.node.grid import Grid, WantedBytes
 from streamer.core.node.leader import Terms
 from streamer.core.node.meeting import RenewedObjects, StorageReads
-from streamer.core.node.member import Found, Member, is_shortage
-from streamer.core.node.messages import Place
+from streamer.core.node.member import Member, RangeSource, is_shortage
+from streamer.core.node.messages import Rendezvous
 from streamer.core.node.region import opening
 from streamer.core.node.should_share import is_shareable, key_of
 from streamer.core.options.machine import local_ranks, sharers
@@ -77,7 +77,7 @@ class NodeShare:
         inner = _inner_settings(settings, terms)
         self._past = StorageReads(self._own, inner, self._count)
         self._member = Member(
-            Place(key_of(objects)),
+            Rendezvous(key_of(objects)),
             [each.size_bytes for each in objects],
             _wanted(self.plan, shared, takes_parts),
             terms,
@@ -143,7 +143,7 @@ class NodeShare:
             self._member.have(number, begin, found.end)
             begin = found.end
 
-    def _copy(self, begin: int, found: Found, block: _native.PythonBlock) -> bool:
+    def _copy(self, begin: int, found: RangeSource, block: _native.PythonBlock) -> bool:
         """Copy bytes out of the shared memory to their places; False if they were replaced meanwhile."""
         assert found.meeting is not None
         assert found.ready is not None
@@ -217,5 +217,5 @@ def _without_gaps(plan: ReadPlan) -> ReadPlan:
     return plan_reads(plan.item_rows(), 0)
 
 
-def _wanted(plan: ReadPlan, shared: set[int], takes_parts: bool) -> Wanted:
-    return Wanted((each for each in plan.span_ranges() if each[0] in shared), takes_parts)
+def _wanted(plan: ReadPlan, shared: set[int], takes_parts: bool) -> WantedBytes:
+    return WantedBytes((each for each in plan.span_ranges() if each[0] in shared), takes_parts)

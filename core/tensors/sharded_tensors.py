@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from streamer.core.errors import TargetError
 
 
-class Part(NamedTuple):
+class LocalPart(NamedTuple):
     """The part of a tensor that this process holds."""
 
     slices: tuple[slice, ...]  # the block of the part: a slice for each dimension of the whole tensor
@@ -26,7 +26,7 @@ def is_sharded(tensor: Any) -> bool:
     return kind is not None and isinstance(tensor, kind)
 
 
-def part_of(name: str, tensor: Any) -> Part:
+def part_of(name: str, tensor: Any) -> LocalPart:
     """Return the local part of a DTensor."""
     if tensor.device_mesh.get_coordinate() is None:
         raise _refused(name, "is shared by other processes than this one", "Leave it out with names=")
@@ -40,7 +40,7 @@ def part_of(name: str, tensor: Any) -> Part:
     if tuple(chunk.sizes) != tuple(local.shape):
         raise _refused(name, f"holds {list(local.shape)} here, where its placements say {list(chunk.sizes)}", None)
     bounds = zip(chunk.offsets, chunk.sizes, strict=True)
-    return Part(tuple(slice(int(first), int(first) + int(size)) for first, size in bounds), local)
+    return LocalPart(tuple(slice(int(first), int(first) + int(size)) for first, size in bounds), local)
 
 
 def like_sharded(old: Any, local: Any) -> Any:

@@ -28,9 +28,9 @@ from streamer.core.options.options import Options
 from streamer.core.options.settings import Settings
 from streamer.core.quoting import quoted
 from streamer.core.store.sources import Store
-from streamer.integrations.dcp.destination import Destination
-from streamer.integrations.dcp.object_reads import Job, Part, Stored
-from streamer.integrations.dcp.reader import Found, StorageReader
+from streamer.integrations.dcp.object_reads import Job, ObjectRange, Stored
+from streamer.integrations.dcp.planned_targets import PlannedTargets
+from streamer.integrations.dcp.reader import DcpCheckpoint, StorageReader
 from streamer.integrations.dcp.tensor_files import TensorFiles, tensor_files_in
 from streamer.integrations.dcp.torch_metadata import metadata_of_tensor, metadata_of_tensors
 from streamer.integrations.library_calls import Location
@@ -58,7 +58,7 @@ class QuantizedTensorFiles:
             tensors[name] = metadata_of_tensor([SavedChunk((0,) * len(shape), shape)], self._dtype)
         return metadata_of_tensors(tensors, load_id, self._files.label)
 
-    def read(self, plan: LoadPlan, destination: Destination, location: Location, settings: Settings) -> LoadReport:  # noqa: ARG002  of `Found`
+    def read(self, plan: LoadPlan, destination: PlannedTargets, location: Location, settings: Settings) -> LoadReport:  # noqa: ARG002  of `DcpCheckpoint`
         """Read the tensors of a plan, with their scales."""
         plain = [request for request in plan.items if request.storage_index.fqn not in self._scales]
         jobs = self._files.jobs(plain, destination)
@@ -103,7 +103,7 @@ class QuantizedTensorFiles:
             hint=f"Pass the block_size of this checkpoint, which is not {self._block_size}",
         )
 
-    def _job(self, request: ReadItem, destination: Destination) -> Job:
+    def _job(self, request: ReadItem, destination: PlannedTargets) -> Job:
         name = request.storage_index.fqn
         self._shape(name)
         weight, scale = self._whole(name), self._whole(self._scales[name])
@@ -118,7 +118,7 @@ def _scale_of(name: str) -> str:
 
 
 class _Context(NamedTuple):
-    destination: Destination
+    destination: PlannedTargets
     dtype: torch.dtype
     block_size: int
 
@@ -191,8 +191,8 @@ def _factors(scale: torch.Tensor) -> torch.Tensor:
     return (scale.view(torch.float8_e8m0fnu) if scale.dtype == torch.uint8 else scale).to(torch.float32)
 
 
-def _part(stored: Stored, rows: slice) -> Part:
-    return Part(stored.shard, narrow(stored.entry, (rows,))[0])
+def _part(stored: Stored, rows: slice) -> ObjectRange:
+    return ObjectRange(stored.shard, narrow(stored.entry, (rows,))[0])
 
 
 class HuggingFaceStorageReader(StorageReader):
@@ -221,7 +221,7 @@ class HuggingFaceStorageReader(StorageReader):
         super().__init__(path, storage_options=storage_options, fs=fs, options=options)
         self.thread_count = _counted("thread_count", thread_count)
 
-    def _in(self, store: Store, settings: Settings, rank: int | None) -> Found:  # noqa: ARG002  of its base
+    def _in(self, store: Store, settings: Settings, rank: int | None) -> DcpCheckpoint:  # noqa: ARG002  of its base
         return tensor_files_in(store, self._location, settings)
 
 
@@ -261,7 +261,7 @@ class QuantizedHuggingFaceStorageReader(HuggingFaceStorageReader):
             raise OptionError(f"target_dtype is a floating-point torch.dtype, not {str(target_dtype)[:80]}")
         self.target_dtype, self.block_size = target_dtype, _counted("block_size", block_size)
 
-    def _in(self, store: Store, settings: Settings, rank: int | None) -> Found:  # noqa: ARG002  of its base
+    def _in(self, store: Store, settings: Settings, rank: int | None) -> DcpCheckpoint:  # noqa: ARG002  of its base
         files = tensor_files_in(store, self._location, settings)
         return QuantizedTensorFiles(files, self.target_dtype, self.block_size)
 

@@ -33,7 +33,7 @@ from streamer.core.quoting import quoted
 from streamer.core.shards.shards import Shards
 from streamer.core.tensors.frameworks import framework_of
 from streamer.core.tensors.target_states import count_changes
-from streamer.integrations.dcp.destination import Destination
+from streamer.integrations.dcp.planned_targets import PlannedTargets
 
 
 @dataclass(frozen=True)
@@ -41,12 +41,12 @@ class Objects:
     """The objects to read from."""
 
     label: str  # the checkpoint, for messages
-    objects: Sequence[SourceObject]  # the files; `Part.shard` is an index of this list
+    objects: Sequence[SourceObject]  # the files; `ObjectRange.shard` is an index of this list
     settings: Settings
 
 
 @dataclass
-class Part:
+class ObjectRange:
     """One range of an object."""
 
     shard: int
@@ -59,7 +59,7 @@ class Job(Protocol):
     """Ranges of one item of the checkpoint."""
 
     @property
-    def parts(self) -> Sequence[Part]:
+    def parts(self) -> Sequence[ObjectRange]:
         """The ranges, at least one, in the order in which they are read."""
 
     def finish(self, tensors: list[Any]) -> None:
@@ -101,7 +101,7 @@ def _filled(tensor: torch.Tensor, target: torch.Tensor | None) -> torch.Tensor:
     return target
 
 
-def _keep_apart(parts: Sequence[Part]) -> None:
+def _keep_apart(parts: Sequence[ObjectRange]) -> None:
     """Prevent the engine from filling bytes twice: of targets that share memory, it fills only the first."""
     reach: dict[torch.device, int] = {}
     placed = [part for part in parts if part.target is not None and part.target.nbytes]
@@ -115,7 +115,7 @@ def _keep_apart(parts: Sequence[Part]) -> None:
             reach[target.device] = begin + target.nbytes
 
 
-def _uniquely_named(parts: Sequence[Part]) -> list[TensorEntry]:
+def _uniquely_named(parts: Sequence[ObjectRange]) -> list[TensorEntry]:
     """Return entries with unique names: the engine's results are identified by name, and a tensor may have several."""
     taken = {part.entry.name for part in parts}
     counts: dict[str, int] = {}
@@ -149,13 +149,13 @@ class Stored(NamedTuple):
 
 
 @dataclass
-class Rows(Part):
+class Rows(ObjectRange):
     """Rows of a tensor."""
 
     first: int = 0
     requests: list[ReadItem] = field(default_factory=list)
 
-    def deliver(self, tensor: torch.Tensor, destination: Destination) -> None:
+    def deliver(self, tensor: torch.Tensor, destination: PlannedTargets) -> None:
         """Copy the blocks of the requests to their destinations, unless they were read in place."""
         for request in self.requests:
             if self.target is not None:
@@ -167,7 +167,7 @@ class Rows(Part):
 class TensorJob:
     """All rows that a plan needs of one tensor in a safetensors file."""
 
-    def __init__(self, rows: Sequence[Rows], destination: Destination) -> None:
+    def __init__(self, rows: Sequence[Rows], destination: PlannedTargets) -> None:
         self.parts, self._destination = rows, destination
 
     def finish(self, tensors: list[Any]) -> None:
@@ -176,7 +176,7 @@ class TensorJob:
             rows.deliver(tensor, self._destination)
 
 
-def rows_of(stored: Stored, requests: Sequence[ReadItem], destination: Destination) -> list[Rows]:
+def rows_of(stored: Stored, requests: Sequence[ReadItem], destination: PlannedTargets) -> list[Rows]:
     """Return the rows that requests need of one stored tensor."""
     groups: list[tuple[int, int, list[ReadItem]]] = []
     for request in sorted(requests, key=_first_row):
@@ -203,7 +203,7 @@ def _first_row(request: ReadItem) -> int:
     return request.storage_offsets[0] if request.storage_offsets else 0
 
 
-def _rows(stored: Stored, first: int, end: int, requests: list[ReadItem], destination: Destination) -> Rows:
+def _rows(stored: Stored, first: int, end: int, requests: list[ReadItem], destination: PlannedTargets) -> Rows:
     entry, shape = stored.entry, stored.shape
     cut = narrow(entry, (slice(first, end),))[0] if shape else entry
     if cut.shape == entry.shape:  # all rows are read: they are wanted, or rows share bytes

@@ -37,8 +37,8 @@ from streamer.core.store.names import path_in
 from streamer.core.store.parallel import in_parallel
 from streamer.core.store.presence import enumerated
 from streamer.core.store.sources import ObjectInfo, Store
-from streamer.integrations.dcp.destination import Destination
 from streamer.integrations.dcp.object_reads import Objects
+from streamer.integrations.dcp.planned_targets import PlannedTargets
 from streamer.integrations.dcp.saved_items import grouped, read_items
 from streamer.integrations.dcp.tensor_files import tensor_files_in
 from streamer.integrations.dcp.torch_metadata import metadata_of_dcp
@@ -58,7 +58,7 @@ class SavedCheckpoint:
         """Return the metadata in torch's classes."""
         return metadata_of_dcp(self._saved, load_id, self._label)
 
-    def read(self, plan: LoadPlan, destination: Destination, location: Location, settings: Settings) -> LoadReport:
+    def read(self, plan: LoadPlan, destination: PlannedTargets, location: Location, settings: Settings) -> LoadReport:
         """Read the items of a plan."""
         wanted = grouped(plan.items, self._saved, self._label)
         paths = sorted({saved.path for saved in wanted})
@@ -86,17 +86,17 @@ METADATA = ".metadata"
 DATA_SUFFIX = ".distcp"
 
 
-class Found(Protocol):
+class DcpCheckpoint(Protocol):
     """A checkpoint whose metadata were read."""
 
     def metadata(self, load_id: str) -> Metadata:
         """Return the metadata in torch's classes."""
 
-    def read(self, plan: LoadPlan, destination: Destination, location: Location, settings: Settings) -> LoadReport:
+    def read(self, plan: LoadPlan, destination: PlannedTargets, location: Location, settings: Settings) -> LoadReport:
         """Read the items of a plan."""
 
 
-def checkpoint_in(store: Store, location: Location, settings: Settings, rank: int | None = None) -> Found:
+def checkpoint_in(store: Store, location: Location, settings: Settings, rank: int | None = None) -> DcpCheckpoint:
     """Find the checkpoint."""
     root = store.root.rstrip("/")
     names = [METADATA] if rank is None else [f"__{rank}{METADATA}", METADATA]
@@ -173,7 +173,7 @@ class StorageReader(TorchStorageReader):
     ) -> None:
         super().__init__()
         self._location = Location(uri=uri, storage_options=storage_options, fs=fs, options=options)
-        self._found: Found | None = None
+        self._found: DcpCheckpoint | None = None
         self._failure: StreamerError | None = None  # raised when the metadata of all ranks were read
         self.load_id = str(uuid.uuid4())
         self.report: LoadReport | None = None
@@ -248,7 +248,7 @@ class StorageReader(TorchStorageReader):
         """
         if self._found is None:
             raise UsageError("read_data was called before read_metadata", uri=self._location.label)
-        destination = Destination(planner, self._location.label)
+        destination = PlannedTargets(planner, self._location.label)
         self.report = self._found.read(plan, destination, self._location, resolve(self._location.options))
         done: Future[None] = Future()
         done.set_result(None)
@@ -271,5 +271,5 @@ class StorageReader(TorchStorageReader):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {printable(self._location.label)}>"
 
-    def _in(self, store: Store, settings: Settings, rank: int | None) -> Found:
+    def _in(self, store: Store, settings: Settings, rank: int | None) -> DcpCheckpoint:
         return checkpoint_in(store, self._location, settings, rank)

@@ -30,8 +30,8 @@ from streamer.core.format.dtypes import DTYPES_BY_TORCH_NAME, TORCH_DTYPES, bits
 from streamer.core.format.header_entries import TensorEntry
 from streamer.core.format.torch_archive import Archives, SavedArchive, StoredTensor, begin_of_data
 from streamer.core.quoting import quoted, size_text
-from streamer.integrations.dcp.destination import Destination, loaded
-from streamer.integrations.dcp.object_reads import Job, Objects, Part, Stored, block_of, read_jobs, rows_of
+from streamer.integrations.dcp.object_reads import Job, ObjectRange, Objects, Stored, block_of, read_jobs, rows_of
+from streamer.integrations.dcp.planned_targets import PlannedTargets, loaded
 
 ZSTD = "stream.zstd"
 LIBRARIES = ("zstandard", "pyzstd", "compression.zstd")
@@ -117,7 +117,7 @@ def read_items(
     metadata: DcpMetadata,
     shards: Mapping[str, int],
     where: Objects,
-    to: Destination,
+    to: PlannedTargets,
 ) -> LoadReport:
     """Read items, and deliver their values."""
     sizes = _Sizes(metadata)
@@ -208,7 +208,7 @@ class _Context(NamedTuple):
     """Shared by the jobs of one read; `again` collects the items that must be read again."""
 
     label: str
-    destination: Destination
+    destination: PlannedTargets
     archives: Archives
     again: list[_Item]
 
@@ -218,7 +218,7 @@ class _WholeItem:
 
     def __init__(self, item: _Item, how: _Context) -> None:
         self._item, self._how = item, how
-        self.parts = [Part(item.shard, item.entry(0, item.saved.length))]
+        self.parts = [ObjectRange(item.shard, item.entry(0, item.saved.length))]
 
     def finish(self, tensors: list[Any]) -> None:
         """Deliver the value; ``torch.load`` is called only if the bytes are not a plain tensor of the expected form."""
@@ -245,7 +245,7 @@ class _TensorInItem:
         stored = Stored(item.shard, item.entry(begin, end, item.dtype, item.shape), item.shape, dtype)
         self._rows = rows_of(stored, item.requests, how.destination)
         head, tail = item.entry(0, begin), item.entry(end, item.saved.length)
-        self.parts = [Part(item.shard, head), *self._rows, Part(item.shard, tail)]
+        self.parts = [ObjectRange(item.shard, head), *self._rows, ObjectRange(item.shard, tail)]
 
     def finish(self, tensors: list[Any]) -> None:
         """Deliver the rows, or add the item to those that are read again."""

@@ -30,8 +30,8 @@ from streamer.core.shards.search import shards_in
 from streamer.core.shards.shards import Shards, duplicate_tensor
 from streamer.core.store.sources import Store
 from streamer.core.tensors.frameworks import framework_of
-from streamer.integrations.dcp.destination import Destination
 from streamer.integrations.dcp.object_reads import Job, Objects, Stored, TensorJob, read_jobs, rows_of
+from streamer.integrations.dcp.planned_targets import PlannedTargets
 from streamer.integrations.dcp.torch_metadata import metadata_of_tensor, metadata_of_tensors
 from streamer.integrations.library_calls import Location
 
@@ -61,11 +61,11 @@ class TensorFiles:
         """Return the checkpoint's metadata."""
         return metadata_of_tensors(self.tensors(), load_id, self.label)
 
-    def read(self, plan: LoadPlan, destination: Destination, location: Location, settings: Settings) -> LoadReport:  # noqa: ARG002  of `Found`
+    def read(self, plan: LoadPlan, destination: PlannedTargets, location: Location, settings: Settings) -> LoadReport:  # noqa: ARG002  of `Found`
         """Read the rows of a plan."""
         return self.read_jobs(self.jobs(plan.items, destination), settings)
 
-    def jobs(self, requests: Iterable[ReadItem], destination: Destination) -> list[Job]:
+    def jobs(self, requests: Iterable[ReadItem], destination: PlannedTargets) -> list[Job]:
         """Return the jobs of some requests."""
         grouped: dict[tuple[str, tuple[int, ...]], list[ReadItem]] = {}
         for request in requests:

@@ -23,7 +23,7 @@ import torch
 from streamer.compat.hooks import Hook, imported, is_equal, package_with
 from streamer.integrations.model_folder import ModelFolder, SingleFile
 from streamer.integrations.naming import CONFIG, DIFFUSERS, explicit_devices, goes_to_devices
-from streamer.integrations.routed_call import Route, RoutedName, routed
+from streamer.integrations.routed_call import RoutedFolder, RoutedName, routed
 from streamer.integrations.small_checkpoint import small_checkpoint, without_progress_bars
 from streamer.integrations.transformers import hooks as transformers_hooks
 from streamer.integrations.transformers.hooks import LIBRARY, placed_tensors, placement_hook
@@ -36,15 +36,15 @@ package_of = partial(package_with, "diffusers")
 _QUANTISATION = "quantization_config"
 
 
-def route_of(part: ModelFolder | SingleFile, package: str) -> Route:
+def route_of(part: ModelFolder | SingleFile, package: str) -> RoutedFolder:
     """Return the route by which the weights of a component, or of a single file, are read."""
     if isinstance(part, SingleFile):
-        return Route(part, dict.fromkeys(_readers(package), part.loaded), file_hook(package))
+        return RoutedFolder(part, dict.fromkeys(_readers(package), part.loaded), file_hook(package))
     if is_of_transformers(part):
         library = transformers_hooks.LIBRARY
         readers = dict.fromkeys(transformers_hooks.readers(library), part.opened)
-        return Route(part, readers, transformers_hooks.weights_hook(library))
-    return Route(part, dict.fromkeys(_readers(package), part.loaded), weights_hook(package))
+        return RoutedFolder(part, readers, transformers_hooks.weights_hook(library))
+    return RoutedFolder(part, dict.fromkeys(_readers(package), part.loaded), weights_hook(package))
 
 
 def is_of_transformers(part: ModelFolder) -> bool:

@@ -71,7 +71,7 @@ class Casts(NamedTuple):
 _AS_STORED = Casts((), torch.device("cpu"))
 
 
-class StoredTensor(NamedTuple):
+class DeferredSource(NamedTuple):
     """A tensor of a checkpoint, from which deferred tensors read."""
 
     name: str
@@ -88,7 +88,7 @@ class _Memory:
         value: The elements, after an operation has changed one of them in place; None before that.
     """
 
-    def __init__(self, stored: StoredTensor, form: torch.Tensor, view: torch.Tensor, casts: Casts) -> None:
+    def __init__(self, stored: DeferredSource, form: torch.Tensor, view: torch.Tensor, casts: Casts) -> None:
         self.whole = stored, form, view, casts
         self.value: torch.Tensor | None = None
 
@@ -102,7 +102,7 @@ class Deferred(torch.Tensor):
     """A tensor whose bytes come later."""
 
     __torch_function__ = torch_private_names.without_torch_function(torch)
-    late_stored: StoredTensor  # the tensor of the checkpoint
+    late_stored: DeferredSource  # the tensor of the checkpoint
     late_memory: _Memory  # what this tensor shares with its views
     late_form: torch.Tensor  # a meta tensor, whose geometry is that of this tensor in its memory
     late_view: torch.Tensor  # a meta tensor, whose geometry and dtype are those of the elements in the stored tensor
@@ -110,13 +110,13 @@ class Deferred(torch.Tensor):
     late_value: torch.Tensor | None  # the elements, once they were read; None before that
 
     @staticmethod
-    def of(stored: StoredTensor, form: torch.Tensor) -> Deferred:
+    def of(stored: DeferredSource, form: torch.Tensor) -> Deferred:
         """Return all of a stored tensor; `form` is a meta tensor of its shape and dtype, which several may share."""
         return Deferred.late_made(stored, form, form, _AS_STORED, None)
 
     @staticmethod
     def late_made(
-        stored: StoredTensor, form: torch.Tensor, view: torch.Tensor, casts: Casts, memory: _Memory | None
+        stored: DeferredSource, form: torch.Tensor, view: torch.Tensor, casts: Casts, memory: _Memory | None
     ) -> Deferred:
         """Return a deferred tensor; without a memory, it begins one of its own."""
         with normal_tensors():

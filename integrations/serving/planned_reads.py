@@ -25,7 +25,7 @@ from streamer.core.outages.counters import EarlierCounters
 from streamer.core.quoting import counted, printable, size_text
 from streamer.core.request.request import Request
 from streamer.core.tensors.torch_modes import normal_tensors, outside_captures
-from streamer.integrations.serving.deferred_tensors import Copy, Deferred, StoredTensor
+from streamer.integrations.serving.deferred_tensors import Copy, Deferred, DeferredSource
 from streamer.integrations.serving.recorder import Recorder
 
 # Loaders compute with scales, shapes and heads: small tensors are read ahead, all together. If larger ones were, each
@@ -96,7 +96,7 @@ class PlannedCheckpoint:
                 with normal_tensors():
                     shape, dtype = self._library.shape(entry), self._library.dtype(entry)
                     forms[kind] = torch.empty(shape, dtype=dtype, device="meta")
-            yield entry.name, Deferred.of(StoredTensor(entry.name, self, recorder, each), forms[kind])
+            yield entry.name, Deferred.of(DeferredSource(entry.name, self, recorder, each), forms[kind])
         recorder.fill(is_last=True)  # models process their parameters then, some by kernels that take addresses
 
     @outside_captures

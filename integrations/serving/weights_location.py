@@ -14,7 +14,7 @@ from typing import Any
 
 from streamer._checkpoint_headers import open_checkpoint
 from streamer._pull.pull import pull
-from streamer._pull.record import Wanted
+from streamer._pull.record import PullArguments
 from streamer.core.errors import FormatError, ObjectNotFoundError, StreamerError, UsageError
 from streamer.core.options.options import Options
 from streamer.core.options.settings import resolve
@@ -84,7 +84,7 @@ def _inside(folder: str, subfolder: str | None) -> str:
 
 def pull_small_files(url: str, folder: str, log: logging.Logger, *, takes_code: bool) -> None:
     """Pull the small files of a model into a folder, once per node."""
-    wanted = Wanted(exclude=left_behind(takes_code=takes_code), largest_bytes=LARGEST_BYTES)
+    wanted = PullArguments(exclude=left_behind(takes_code=takes_code), largest_bytes=LARGEST_BYTES)
     report = pull(url, folder, wanted, progress=False, on_wait=log.info)
     log.info("Pulled %d files of %s into %s", report.files, report.uri, folder)
 
@@ -110,7 +110,7 @@ def adapter_url(name: str) -> str | None:
 def pull_adapter(url: str, folder: str, log: logging.Logger) -> None:
     """Pull a LoRA adapter into a folder, once per node, and check that it is one."""
     hint = f"Name a folder in which PEFT's save_pretrained wrote a LoRA: {_ADAPTER} beside adapter_model.safetensors"
-    wanted = Wanted(include=_OF_ADAPTER, exclude=("*/*",))
+    wanted = PullArguments(include=_OF_ADAPTER, exclude=("*/*",))
     try:
         report = pull(url, folder, wanted, progress=False, on_wait=log.info)
     except ObjectNotFoundError as error:

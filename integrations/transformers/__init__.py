@@ -22,7 +22,7 @@ from streamer.integrations.kept_folders import keep, name_after
 from streamer.integrations.library_calls import Location, check_class, library_call, refuse_arguments_of_load
 from streamer.integrations.model_folder import ModelFolder
 from streamer.integrations.naming import CONFIG, goes_to_devices
-from streamer.integrations.routed_call import Route, call_routed
+from streamer.integrations.routed_call import RoutedFolder, call_routed
 from streamer.integrations.transformers.hooks import (
     late_readers,
     package_of,
@@ -121,9 +121,9 @@ def _loaded(cls: Any, location: Location, model_args: tuple[Any, ...], kwargs: d
     return loaded
 
 
-def _routes(folder: ModelFolder, package: str) -> list[Route]:
+def _routes(folder: ModelFolder, package: str) -> list[RoutedFolder]:
     return [
-        Route(each, dict.fromkeys(readers(package), each.opened), weights_hook(package))
+        RoutedFolder(each, dict.fromkeys(readers(package), each.opened), weights_hook(package))
         for each in (folder, folder.base)
         if each is not None
     ]

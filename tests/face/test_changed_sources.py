@@ -16,8 +16,8 @@ from servers.scripted_http import ScriptedServer
 
 import streamer
 from streamer import _native
-from streamer._pull.record import Wanted
-from streamer._pull.resumed_file import Part
+from streamer._pull.record import PullArguments
+from streamer._pull.resumed_file import PartFile
 from streamer._push.push import Target, push
 from streamer._save.writing import Writing
 from streamer.backends.fsspec import info as fsspec_info
@@ -66,7 +66,7 @@ def test_a_push_of_files_that_change_leaves_no_index_regression(tmp_path, source
     at(monkeypatch, Writing, "show", min(shown, len(visible(source))), lambda: replace(source, NAMES[changed]))
     uri = str(tmp_path / "to") if target == "file" else f"memory://changed-{tmp_path.name}"
     with pytest.raises(streamer.ChangedError, match="changed while it was read") as caught:
-        push(str(source), Target(uri), Wanted(), progress=False)
+        push(str(source), Target(uri), PullArguments(), progress=False)
     assert NAMES[changed] in caught.value.uri
     with pytest.raises(streamer.StreamerError):
         streamer.load(f"{uri}/{INDEX}", framework="np", progress=False)
@@ -75,13 +75,15 @@ def test_a_push_of_files_that_change_leaves_no_index_regression(tmp_path, source
 @pytest.mark.parametrize("finished", [1, 2, 3, 4])
 @pytest.mark.parametrize("changed", [0, 2])
 def test_a_pull_of_files_that_change_ends_with_an_error_regression(tmp_path, source, monkeypatch, finished, changed):
-    at(monkeypatch, Part, "finish", finished, lambda: replace(source, NAMES[changed]))
+    at(monkeypatch, PartFile, "finish", finished, lambda: replace(source, NAMES[changed]))
     assert pull(source, tmp_path / "to")["exit_code"] == 75
     assert visible(tmp_path / "to") <= {".streamer-pull-incomplete"}
 
 
 def test_a_source_that_stays_is_copied(tmp_path, source):
-    assert push(str(source), Target(str(tmp_path / "to")), Wanted(), progress=False).files == len(visible(source))
+    assert push(str(source), Target(str(tmp_path / "to")), PullArguments(), progress=False).files == len(
+        visible(source)
+    )
     assert pull(source, tmp_path / "pulled")["exit_code"] == 0
 
 

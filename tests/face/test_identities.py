@@ -24,7 +24,7 @@ from servers.background import served
 
 import streamer
 from streamer._pull.pull import pull
-from streamer._pull.record import Wanted
+from streamer._pull.record import PullArguments
 from streamer.core.engine.session import SourceObject
 from streamer.core.node.should_share import key_of
 from streamer.core.store.identities import identity_of, stable_url
@@ -247,7 +247,11 @@ def test_a_pull_keeps_no_file_of_another_object_regression(part, tmp_path):
         options = {name: each.format(host) if name == "proxy" else each for name, each in options.items()}
         for uri, how, name, kept in [(of_a, {}, "a", 0), (of_a, {}, "a", 1), (of_b, options, "b", 0)]:
             report = pull(
-                uri.format(host), str(tmp_path / "here"), Wanted(storage_options=how), progress=False, on_wait=print
+                uri.format(host),
+                str(tmp_path / "here"),
+                PullArguments(storage_options=how),
+                progress=False,
+                on_wait=print,
             )
             (file,) = (each for each in (tmp_path / "here").iterdir() if each.is_file())
             assert file.read_bytes() == FILES[name]

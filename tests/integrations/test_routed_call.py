@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 from streamer.compat import hooks
 from streamer.compat.hooks import Hook
 from streamer.core.errors import ObjectNotFoundError
-from streamer.integrations.routed_call import Route, call_routed
+from streamer.integrations.routed_call import RoutedFolder, call_routed
 
 
 class Folder:
@@ -33,7 +33,7 @@ def route(monkeypatch):
     monkeypatch.setitem(sys.modules, "some_host", host)
     monkeypatch.setattr(hooks, "_REASONS", {})
     hooks._log_misfit.cache_clear()
-    return Route(Folder(), {}, Hook("some_host", "read", otherwise="weights take another way"))
+    return RoutedFolder(Folder(), {}, Hook("some_host", "read", otherwise="weights take another way"))
 
 
 def library(route, calls, failure=None, *, reads=False):
@@ -66,7 +66,7 @@ def test_a_function_that_bypasses_the_hook_is_called_again_with_real_files(route
     assert (len(calls), route.folder.is_written) == (2, True)
     (line,) = caplog.messages
     assert "weights were not read through it" in line
-    other = Route(Folder(), {}, route.hook)
+    other = RoutedFolder(Folder(), {}, route.hook)
     assert call_routed(library(other, calls), [other]) == "model"  # and from then on with real files at once
     assert (len(calls), other.folder.is_written) == (3, True)
 

@@ -18,7 +18,7 @@ from tiny_pipelines import make_pipeline
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 import streamer
-from streamer._pull.record import Wanted
+from streamer._pull.record import PullArguments
 from streamer._push.push import Target, push
 from streamer.compat.safetensors import torch as compat
 
@@ -39,7 +39,7 @@ def place(s3_server: SeaweedServer, tmp_path: Path) -> tuple[str, dict[str, Any]
 
 def fetched(place: tuple[str, dict[str, Any]], tmp_path: Path) -> dict[str, bytes]:
     folder = tmp_path / "fetched"
-    push(place[0], Target(str(folder)), Wanted(storage_options=place[1]), progress=False)
+    push(place[0], Target(str(folder)), PullArguments(storage_options=place[1]), progress=False)
     return content_of(folder)
 
 

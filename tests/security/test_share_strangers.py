@@ -20,7 +20,7 @@ from safetensors.numpy import save_file
 from servers.scripted_http import ScriptedServer
 from servers.tcp_proxy import TcpProxy, http_requests
 
-from streamer.core.node.messages import Place, is_of_this_user
+from streamer.core.node.messages import Rendezvous, is_of_this_user
 
 pytestmark = pytest.mark.server
 only_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user for a moment")
@@ -120,7 +120,7 @@ def test_a_name_that_another_user_has_taken_is_passed_over(started, data):
 
 @only_root
 def test_the_kernel_says_who_the_other_side_is():
-    place = Place("0" * 40)
+    place = Rendezvous("0" * 40)
     listener = place.listen(0)
     assert listener is not None
     with closing(listener):

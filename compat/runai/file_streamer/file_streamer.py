@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from streamer.compat.runai.file_streamer.requests_iterator import FileChunks
 from streamer.compat.runai.s3_utils.s3_utils import S3Credentials, credentials_of
-from streamer.compat.runai.submissions import Objects, listed_files
+from streamer.compat.runai.submissions import FileLookup, listed_files
 from streamer.compat.runai.variables import options_from_environment, storage_options_for
 from streamer.core.engine.native_session import SourceObject
 from streamer.core.engine.plan import Item, plan_reads
@@ -74,7 +74,7 @@ class FileStreamer:
         settings = replace(resolve(options_from_environment()), began=None)
         if memory_limit is not None and memory_limit > 0:
             settings = replace(settings, memory_limit_bytes=memory_limit)
-        objects = Objects()
+        objects = FileLookup()
         objects.credentials = credentials_of(credentials)
         found = objects.found((each.path for each in file_stream_requests), settings)
         sources = [_checked(found[each.path], each) for each in file_stream_requests]

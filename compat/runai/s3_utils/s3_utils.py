@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from fnmatch import fnmatch
 
-from streamer.compat.runai.submissions import Objects, listed_files
+from streamer.compat.runai.submissions import FileLookup, listed_files
 from streamer.compat.runai.variables import options_from_environment, storage_options_for
 from streamer.core.engine.byte_reads import ByteStream
 from streamer.core.errors import FormatError, StreamerError
@@ -112,7 +112,7 @@ def s3_pull_files(
         OSError: a file cannot be written.
     """
     base = f"{model_path.rstrip('/')}/"
-    objects = Objects()
+    objects = FileLookup()
     objects.credentials = credentials_of(s3_credentials)
     options = storage_options_for(base, objects.credentials)
     found = listed_files(base, options, is_recursive=True, allowed=[], ignored=[])
@@ -175,7 +175,7 @@ def filter_ignore(paths: Sequence[str], patterns: Sequence[str]) -> list[str]:
     return [path for path in paths if not any(fnmatch(path, pattern) for pattern in patterns)]
 
 
-def _download(objects: Objects, url: str, target: str) -> None:
+def _download(objects: FileLookup, url: str, target: str) -> None:
     settings = resolve(options_from_environment())
     found = objects.found([url], settings)[url]
     if isinstance(found, StreamerError):

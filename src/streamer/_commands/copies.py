@@ -87,9 +87,9 @@ def pull_folder(
     if not folder:
         raise click.BadParameter("the name is empty; write . for the working directory", param_hint="DIR")
     from streamer._pull.pull import pull  # noqa: PLC0415 (as needed)
-    from streamer._pull.record import Wanted  # noqa: PLC0415 (as needed)
+    from streamer._pull.record import PullArguments  # noqa: PLC0415 (as needed)
 
-    chosen = Wanted(
+    chosen = PullArguments(
         include=wanted["include"],
         exclude=wanted["exclude"],
         is_verified=not wanted["no_verify"],
@@ -177,10 +177,10 @@ def copy_files(
 
 
 def _push(source: str, target: Target, source_options: dict[str, Any] | None, asked: dict[str, Any]) -> int:
-    from streamer._pull.record import Wanted  # noqa: PLC0415 (as needed)
+    from streamer._pull.record import PullArguments  # noqa: PLC0415 (as needed)
     from streamer._push.push import push  # noqa: PLC0415 (as needed)
 
-    wanted = Wanted(
+    wanted = PullArguments(
         include=asked["include"],
         exclude=asked["exclude"],
         is_verified=not asked["no_verify"],

@@ -17,7 +17,7 @@ from typing import Any
 from streamer._check import read_in_full
 from streamer._checkpoint_headers import open_checkpoint
 from streamer._pull.checkpoints import Copied, header_of
-from streamer._pull.record import Wanted
+from streamer._pull.record import PullArguments
 from streamer.backends.private_names.python import PythonUnpickler
 from streamer.core.encryption.sealed_files import SealedParameters, parsed_parameters
 from streamer.core.errors import FormatError, StreamerError, TamperedError, TruncatedError
@@ -34,7 +34,7 @@ _VOCABULARY = re.compile(rb"\n[\x01-\x7f]\n[\x01-\x7f][^\0]{1,127}\x15.{4}(?:\x1
 _VOCABULARY_NAME = re.compile(r".*(\.spm|\.model(\.v[0-9]+)?)")
 
 
-def authenticate(copied: Copied, wanted: Wanted, settings: Settings, *, is_whole: bool) -> int:
+def authenticate(copied: Copied, wanted: PullArguments, settings: Settings, *, is_whole: bool) -> int:
     """Read all files that may hold tensors; return their number."""
     with ExitStack() as opened:
         uri_of: dict[str, str] = {}  # paths on this disk, and where the files came from
@@ -155,7 +155,7 @@ def _parameters(descriptor: int, uri: str, settings: Settings) -> SealedParamete
     return parameters
 
 
-def _authenticate(paths: list[str], uri_of: Mapping[str, str], wanted: Wanted) -> None:
+def _authenticate(paths: list[str], uri_of: Mapping[str, str], wanted: PullArguments) -> None:
     try:
         request = Request(uri=paths, key=wanted.key, context=wanted.context, options=wanted.options, progress=False)
         read_in_full(open_checkpoint(request, uses_cache=False, any_format=True), request.progress)

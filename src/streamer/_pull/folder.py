@@ -28,7 +28,7 @@ from typing import Protocol, TypeAlias
 
 from streamer._pull.listing import STATE
 from streamer._pull.record import PulledFolder, parse_record, render_record
-from streamer._pull.resumed_file import Part, name_of_part
+from streamer._pull.resumed_file import PartFile, name_of_part
 from streamer.core.folders.drafts import NO_LOCKS
 from streamer.core.folders.open_folder import OpenFolder
 from streamer.core.log import OwnLogger
@@ -174,7 +174,7 @@ def open_folder(path: str, on_wait: Callable[[str], None]) -> Iterator[Folder]:
             os.close(descriptor)
 
 
-def place(folder: Folder, record: PulledFolder, gone: Iterable[str], parts: Iterable[Part]) -> None:
+def place(folder: Folder, record: PulledFolder, gone: Iterable[str], parts: Iterable[PartFile]) -> None:
     """Move complete parts to their final names, and remove files that an older pull left."""
     folder.mark()
     whole = {part.name for part in parts}
@@ -219,7 +219,7 @@ CLOSE_TIMEOUT_S = 1.0
 SHOWN_EVERY_S = 0.2  # the interval at which progress is shown
 
 
-class Destination(Protocol):
+class FileWriter(Protocol):
     """One file that is written."""
 
     def write(self, data: memoryview) -> None:
@@ -232,13 +232,13 @@ class Destination(Protocol):
         """Close the file."""
 
 
-_Task: TypeAlias = tuple[Destination, memoryview | None] | None  # None ends the thread
+_Task: TypeAlias = tuple[FileWriter, memoryview | None] | None  # None ends the thread
 
 
 class Writers:
     """Writes pieces in the order of `put`; one thread writes all pieces of a file."""
 
-    def __init__(self, files: Sequence[Destination], on_wait: Callable[[], None]) -> None:
+    def __init__(self, files: Sequence[FileWriter], on_wait: Callable[[], None]) -> None:
         self._files, self._on_wait = files, on_wait
         self._queues = [queue.Queue[_Task](WAITING) for _ in range(THREADS)]
         self._failure: BaseException | None = None

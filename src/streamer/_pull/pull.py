@@ -21,8 +21,8 @@ from streamer._pull.authentication import authenticate
 from streamer._pull.checkpoints import Copied, check_checkpoints, check_series
 from streamer._pull.folder import Folder, finish_placing, open_folder, place
 from streamer._pull.listing import Listing, check_names, check_source, files_below, is_selected
-from streamer._pull.record import PulledFile, PulledFolder, PullReport, Wanted
-from streamer._pull.resumed_file import READ_BYTES, Part, name_of_part
+from streamer._pull.record import PullArguments, PulledFile, PulledFolder, PullReport
+from streamer._pull.resumed_file import READ_BYTES, PartFile, name_of_part
 from streamer._pull.transfer import Incoming, transfer
 from streamer.backends.posix.store import PosixStore
 from streamer.core.encryption.keys import check_lone_context
@@ -54,7 +54,7 @@ _log = OwnLogger()
 
 
 def pull(
-    uri: str, path: str, wanted: Wanted, *, progress: ProgressOption, on_wait: Callable[[str], None]
+    uri: str, path: str, wanted: PullArguments, *, progress: ProgressOption, on_wait: Callable[[str], None]
 ) -> PullReport:
     """Pull the wanted files; wait while another process pulls into the same folder."""
     check_uri(uri)
@@ -73,7 +73,7 @@ def pull(
 
 
 class _Pull:
-    def __init__(self, uri: str, folder: Folder, store: Store, settings: Settings, wanted: Wanted) -> None:
+    def __init__(self, uri: str, folder: Folder, store: Store, settings: Settings, wanted: PullArguments) -> None:
         self._uri, self._folder, self._store = uri, folder, store
         # Absolute, as the next pull may start in another folder.
         self._label = (absolute_path(uri) if scheme_of(uri) == "file" else redact(uri)).rstrip("/")
@@ -248,10 +248,10 @@ class _Pull:
 
     def _pull(
         self, missing: Mapping[str, ObjectInfo], progress: ProgressOption
-    ) -> tuple[dict[str, PulledFile], list[Part], int]:
+    ) -> tuple[dict[str, PulledFile], list[PartFile], int]:
         if not missing:
             return {}, [], 0
-        parts = {name: Part(self._folder.parts, name, info, self._place) for name, info in missing.items()}
+        parts = {name: PartFile(self._folder.parts, name, info, self._place) for name, info in missing.items()}
         for name in missing:
             self._folder.check_path(name)
         needed_bytes = sum((info.size_bytes or 0) - parts[name].offset for name, info in missing.items())
@@ -272,7 +272,7 @@ class _Pull:
     def _transfer(
         self,
         missing: Mapping[str, ObjectInfo],
-        parts: Mapping[str, Part],
+        parts: Mapping[str, PartFile],
         expected: Mapping[str, ObjectDigest | NoDigest],
         progress: ProgressOption,
     ) -> int:
@@ -287,7 +287,7 @@ class _Pull:
     def _incoming(
         self,
         missing: Mapping[str, ObjectInfo],
-        parts: Mapping[str, Part],
+        parts: Mapping[str, PartFile],
         expected: Mapping[str, ObjectDigest | NoDigest],
     ) -> list[Incoming]:
         """Return the sources of files that are not complete."""

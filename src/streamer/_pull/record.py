@@ -75,7 +75,7 @@ def _file_of(entry: dict[str, Any]) -> PulledFile:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class PullArguments:
     """What to pull, and how."""
 
     include: Sequence[str] = ()  # patterns of wanted files; if it is empty, all files are wanted

@@ -26,7 +26,7 @@ READ_BYTES = 8 << 20
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
-class Part:
+class PartFile:
     """Holds a file until all files are complete."""
 
     def __init__(self, folder: OpenFolder, name: str, info: ObjectInfo, place: str) -> None:

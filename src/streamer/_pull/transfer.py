@@ -18,7 +18,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 
 from streamer._pull.folder import Writers
-from streamer._pull.resumed_file import Part
+from streamer._pull.resumed_file import PartFile
 from streamer.core.engine.native_session import SourceObject
 from streamer.core.engine.plan import Item, plan_reads
 from streamer.core.engine.session import ReadSession
@@ -93,7 +93,7 @@ class Incoming:
 
     info: ObjectInfo  # the storage's description of the file
     source_object: SourceObject  # the source of its bytes
-    part: Part  # the part to which the bytes are written
+    part: PartFile  # the part to which the bytes are written
     digests: FileDigests  # the digests of its bytes
     kept_bytes: int  # bytes from an earlier run, which are read again for the digests
 
@@ -103,7 +103,7 @@ class Incoming:
         return min(self.digests.position_bytes, self.kept_bytes)
 
     def write(self, data: memoryview) -> None:
-        """Write the next bytes; raises as `Part.write`."""
+        """Write the next bytes; raises as `PartFile.write`."""
         self.part.write(data, self.digests)
 
     def close(self) -> None:
@@ -111,7 +111,7 @@ class Incoming:
         self.part.close()
 
     def finish(self) -> None:
-        """Verify and flush the file; raises as `Part.finish`."""
+        """Verify and flush the file; raises as `PartFile.finish`."""
         self.part.finish(self.digests)
 
 

@@ -4,8 +4,8 @@ Guarantees: a file shows up only when it is whole. The index of a checkpoint, or
 files that it needs, if no file of the source has changed until then. A second run sends only missing files: a file of
 the target is kept if the digests of the storages show equal content. Refuses, before a byte is sent, to replace a file
 that has other content, and to write weights beside others that a reader of the folder would take: otherwise an older
-checkpoint would be read, or mixed with the new one. With `Wanted.replaces`, these are replaced, and removed when all
-new files are there.
+checkpoint would be read, or mixed with the new one. With `replaces`, these are replaced, and removed when all new
+files are there.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from streamer._progress import Progress
 from streamer._pull.authentication import authenticate
 from streamer._pull.checkpoints import Copied, check_series
 from streamer._pull.listing import Listing, check_names, check_source, files_below, is_selected
-from streamer._pull.record import Wanted
+from streamer._pull.record import PullArguments
 from streamer._push.order import turn
 from streamer._push.report import PushReport
 from streamer._save.writing import Writing, uploading_store
@@ -66,7 +66,7 @@ class Target:
     storage_options: Mapping[str, Any] | None = field(default=None, repr=False)  # as for `streamer.save`
 
 
-def push(source: str, target: Target, wanted: Wanted, *, progress: ProgressOption) -> PushReport:
+def push(source: str, target: Target, wanted: PullArguments, *, progress: ProgressOption) -> PushReport:
     """Copy the wanted files of a folder, or one file, into a folder of another storage."""
     for uri, options in ((source, wanted.storage_options), (target.uri, target.storage_options)):
         check_uri(uri)
@@ -94,7 +94,7 @@ class _Side:
 
 
 class _Push:
-    def __init__(self, source: _Side, target: _Side, settings: Settings, wanted: Wanted) -> None:
+    def __init__(self, source: _Side, target: _Side, settings: Settings, wanted: PullArguments) -> None:
         self._source, self._to, self._target = source, target, target.store
         self._settings, self._wanted = settings, wanted
         self._verified_files = 0

@@ -10,7 +10,7 @@ import pytest
 from azure.core.exceptions import ClientAuthenticationError, ServiceRequestError
 from each_row import each_row
 
-from streamer.backends.azure.errors import Request, name_account, raise_login_error, refusal
+from streamer.backends.azure.errors import RequestTarget, name_account, raise_login_error, refusal
 from streamer.backends.client.answer_times import answer_times
 from streamer.backends.client.retry import Attempts
 from streamer.core.errors import (
@@ -26,7 +26,7 @@ from streamer.core.errors import (
 from streamer.core.options.limits import Limits
 from streamer.core.outages.transient import UNKNOWN_HOST
 
-ASKED = Request("az://c/a", "c", "acct", "account key")
+ASKED = RequestTarget("az://c/a", "c", "acct", "account key")
 NOBODY = replace(ASKED, credential=None)
 
 
@@ -42,7 +42,7 @@ def answer(status: int, code: str | None) -> Answer:
     return Answer(status, code)
 
 
-def reported(answered: Answer, request: Request = ASKED) -> StreamerError:
+def reported(answered: Answer, request: RequestTarget = ASKED) -> StreamerError:
     taken = Attempts(answer_times(Limits()))
     taken.number = 2
     error = refusal(answered, request, taken)  # type: ignore[arg-type]

@@ -17,7 +17,7 @@ from each_row import each_row
 import streamer
 from streamer.backends.client.answer_values import clock_offset_s
 from streamer.backends.s3 import signing
-from streamer.backends.s3.signing import Keys, Place, Signer
+from streamer.backends.s3.signing import BucketEndpoint, Keys, Signer
 from streamer.backends.s3.store import S3Store
 
 NOW_S = 1_700_000_000.0
@@ -65,7 +65,7 @@ HEADERS += [  # a name that is the beginning of another one
 ]
 
 
-def both(place: Place, key: str, token: str | None) -> tuple[str, Signer]:
+def both(place: BucketEndpoint, key: str, token: str | None) -> tuple[str, Signer]:
     path, mark, query = key.partition("?")
     path = path if mark and "=" not in path and query.startswith(("versionId", "list", "uploads")) else key
     query = f"?{query}" if path is not key else ""
@@ -84,7 +84,7 @@ def now(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("bucket", BUCKETS)
 @pytest.mark.parametrize("key", URLS)
 def test_it_signs_as_botocore_does(bucket: str, key: str, token: str | None) -> None:
-    place = Place(bucket, "eu-west-1")
+    place = BucketEndpoint(bucket, "eu-west-1")
     url, signer = both(place, key, token)
     for headers in HEADERS:
         request = AWSRequest("GET", url, headers=headers)
@@ -98,7 +98,7 @@ def test_it_signs_as_botocore_does(bucket: str, key: str, token: str | None) -> 
 
 @pytest.mark.parametrize("address", ["https://bucket.example", "https://example/bucket"])
 def test_the_retired_signature_is_botocores(address: str) -> None:
-    place = Place(address, "", signature="s3", path="/bucket")
+    place = BucketEndpoint(address, "", signature="s3", path="/bucket")
     signer = Signer(place, Keys("AKID", SECRET))
     url = f"{place.url}/a/b"
     request: Any = AWSRequest("GET", url, auth_path="/bucket/a/b")
@@ -108,13 +108,13 @@ def test_the_retired_signature_is_botocores(address: str) -> None:
 
 
 def test_without_keys_nothing_is_signed() -> None:
-    signer = Signer(Place("https://host/bucket", ""), None)
+    signer = Signer(BucketEndpoint("https://host/bucket", ""), None)
     assert signer.url("https://host/bucket/a", {}, 600) == "https://host/bucket/a"
     assert signer.headers("GET", "https://host/bucket/a", {"a": "b"}, "") == {"a": "b"}
 
 
 def test_it_signs_at_the_time_of_the_server() -> None:
-    assert "X-Amz-Date=20231114T231320Z" in Signer(Place("https://host/b", "r"), Keys("A", "B"), 3600).url(
+    assert "X-Amz-Date=20231114T231320Z" in Signer(BucketEndpoint("https://host/b", "r"), Keys("A", "B"), 3600).url(
         "https://host/b/k", {}, 1
     )
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from streamer.core.checkpoint.catalog import ShardTensor
 from streamer.core.checkpoint.tensor_parts import Slice, cut_out
 from streamer.core.format.header import TensorEntry
-from streamer.core.group.destination import Part, Runs, bytes_before, clipped, part_of, size_of
+from streamer.core.group.assembly import Part, Runs, bytes_before, clipped, part_of, size_of
 from streamer.core.group.windows import LEAST_OWN_BYTES, STRIPE_STEP_BYTES, group_reads, windows_of
 
 

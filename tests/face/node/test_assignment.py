@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamer.core.node.assignment import Book
-from streamer.core.node.grid import Grid, Wanted, without
+from streamer.core.node.grid import Grid, WantedBytes, without
 
 WHOLE = (0, 10)
 
@@ -329,13 +329,13 @@ def test_what_is_left_of_ranges_is_what_was_not_removed(pairs):
 
 @pytest.mark.parametrize(("begin", "end", "size"), [(0, 100, 30), (0, 15, 5), (12, 45, 13), (20, 40, 0), (95, 100, 0)])
 def test_gaps_between_ranges_do_not_count(begin, end, size):
-    wanted = Wanted([(0, 40, 60), (0, 10, 20)])
+    wanted = WantedBytes([(0, 40, 60), (0, 10, 20)])
     assert wanted.bytes_in(0, begin, end) == size
     assert wanted.bytes_in(1, begin, end) == 0
 
 
 def test_a_load_requests_no_byte_twice():
-    wanted = Wanted([(0, 40, 60), (0, 10, 20)])
+    wanted = WantedBytes([(0, 40, 60), (0, 10, 20)])
     wanted.have(0, 10, 15)
     wanted.have(0, 15, 20)
     wanted.have(0, 45, 50)

@@ -22,7 +22,7 @@ from servers.seaweedfs import SeaweedServer
 from servers.tcp_proxy import TcpProxy, http_requests
 
 import streamer
-from streamer._pull.pull import Wanted
+from streamer._pull.pull import PullArguments
 from streamer._pull.pull import pull as pull_folder
 from streamer.core.folders.open_folder import OpenFolder
 from streamer.core.verification.file_bytes import FileDigests
@@ -115,7 +115,7 @@ def test_a_part_shows_its_progress_while_it_is_read_again_regression(
         pull_folder(
             server.url,
             str(tmp_path / "copy"),
-            Wanted(),
+            PullArguments(),
             progress=lambda done, total: shown.append((done, total)),
             on_wait=lambda line: None,
         )

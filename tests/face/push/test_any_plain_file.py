@@ -23,7 +23,7 @@ from tensorizer_files import KEY, file_of, sealed
 
 import streamer
 from streamer._check import check
-from streamer._pull.pull import Wanted, pull
+from streamer._pull.pull import PullArguments, pull
 from streamer._push.push import Target, push
 from streamer.core.errors import StreamerError
 
@@ -122,12 +122,12 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
 
 
 def pulled(source: Path, target: Path, **how: Any) -> int:
-    wanted = Wanted(key=KEY, **how)
+    wanted = PullArguments(key=KEY, **how)
     return pull(str(source), str(target), wanted, progress=False, on_wait=print).authenticated_files
 
 
 def pushed(source: Path, target: Path, **how: Any) -> int:
-    return push(str(source), Target(str(target)), Wanted(key=KEY, **how), progress=False).authenticated_files
+    return push(str(source), Target(str(target)), PullArguments(key=KEY, **how), progress=False).authenticated_files
 
 
 @pytest.fixture
@@ -196,7 +196,7 @@ def test_a_plain_file_of_an_earlier_pull_is_refused_regression(tmp_path: Path) -
     source, target = tmp_path / "source", tmp_path / "to"
     source.mkdir()
     (source / "pytorch_model.bin").write_bytes(PLAIN["torch"])
-    pull(str(source), str(target), Wanted(), progress=False, on_wait=print)
+    pull(str(source), str(target), PullArguments(), progress=False, on_wait=print)
     streamer.save({"a": torch.ones(9)}, source, key=KEY)
     with pytest.raises(streamer.TamperedError, match=r"to/pytorch_model.bin: a key is given, and the file is not"):
         pulled(source, target, exclude=["*.bin"])
@@ -233,7 +233,7 @@ def test_a_checkpoint_is_loaded_and_pulled_under_its_own_context_alone(hide_name
 def test_only_files_on_a_disk_are_pushed_with_a_key(tmp_path: Path) -> None:
     streamer.save({"a": FORGED}, "memory://pushed-with-a-key", key=KEY)
     with pytest.raises(streamer.UsageError, match="a key authenticates files on a disk"):
-        push("memory://pushed-with-a-key", Target(str(tmp_path)), Wanted(key=KEY), progress=False)
+        push("memory://pushed-with-a-key", Target(str(tmp_path)), PullArguments(key=KEY), progress=False)
 
 
 def test_a_context_is_a_name_and_needs_a_key(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from servers.seaweedfs import SeaweedServer
 
 import streamer
 from streamer._cli import main
-from streamer._pull.record import Wanted
+from streamer._pull.record import PullArguments
 from streamer._push.push import Target, push
 from streamer._push.report import PushReport
 
@@ -66,7 +66,7 @@ def target(request: pytest.FixtureRequest, tmp_path: Path) -> Target:
 
 
 def pushed(source: Path | str, target: Target, **wanted: Any) -> PushReport:
-    return push(str(source), target, Wanted(**wanted), progress=False)
+    return push(str(source), target, PullArguments(**wanted), progress=False)
 
 
 def test_a_folder_is_pushed_whole_and_the_second_time_nothing_is_sent(target: Target, tmp_path: Path) -> None:
@@ -265,10 +265,10 @@ def test_one_of_two_writers_gets_an_error(s3_server: SeaweedServer, tmp_path: Pa
 
     def meanwhile(done: int, total: int) -> None:
         if done < total:
-            push(str(tmp_path / "other"), target, Wanted(), progress=False)
+            push(str(tmp_path / "other"), target, PullArguments(), progress=False)
 
     with pytest.raises(streamer.StreamerError):
-        push(str(tmp_path / "model"), target, Wanted(), progress=meanwhile)
+        push(str(tmp_path / "model"), target, PullArguments(), progress=meanwhile)
     assert files(target.uri, s3_server.storage_options()) == content_of(tmp_path / "other")
 
 
@@ -280,7 +280,7 @@ def test_a_file_that_changes_during_the_call_is_reported_and_not_shown(tmp_path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("streamer.core.verification.file_bytes.read_ranges", _changing_reads(source / "a.bin"))
         with pytest.raises(streamer.ChangedError, match="changed while it was read"):
-            push(str(source), Target(str(tmp_path / "there")), Wanted(), progress=False)
+            push(str(source), Target(str(tmp_path / "there")), PullArguments(), progress=False)
     assert not (tmp_path / "there/a.bin").exists()
 
 
@@ -328,12 +328,12 @@ import json, resource, sys
 import streamer
 from streamer._cli import main
 from streamer._push.push import Target, push
-from streamer._pull.record import Wanted
+from streamer._pull.record import PullArguments
 options = streamer.Options(memory_limit_bytes="64MiB")
 small, large, target, of_target = sys.argv[1:]
-push(small, Target(target + "-small", json.loads(of_target)), Wanted(options=options), progress=False)
+push(small, Target(target + "-small", json.loads(of_target)), PullArguments(options=options), progress=False)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-push(large, Target(target, json.loads(of_target)), Wanted(options=options), progress=False)
+push(large, Target(target, json.loads(of_target)), PullArguments(options=options), progress=False)
 print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10)
 """
 

@@ -19,7 +19,7 @@ _SCALES = {"torch.uint8", "torch.float8_e8m0fnu"}  # two names of the same byte,
 _LOOKUPS = ("resolve_tensor", "lookup_tensor", "transform_tensor")
 
 
-class Destination:
+class PlannedTargets:
     """The planner of one load."""
 
     def __init__(self, planner: LoadPlanner, label: str) -> None:

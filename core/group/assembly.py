@@ -99,7 +99,7 @@ def part_of(wanted: ShardTensor, tensor_begin: int) -> Part:
     )
 
 
-class Destination:
+class TensorAssembly:
     """See the module's docstring."""
 
     def __init__(
