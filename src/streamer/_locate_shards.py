@@ -145,7 +145,7 @@ def _opened(
     with secrets.masking_errors():
         store = open_checked_store(uri, storage_options, lookup.fs, lookup.backends, limits)
     if scheme_of(uri) != "file" or isinstance(store, RemoteStore):
-        from streamer._waiting_store import waiting  # noqa: PLC0415 (as needed)
+        from streamer.plugins.waiting_store import waiting  # noqa: PLC0415 (as needed)
 
         store = waiting(store, uri, options, lookup.waits(), secrets, findings=lookup.settings.findings)
     try:

@@ -27,7 +27,7 @@ from streamer.core.quoting import counted, printable, size_text
 from streamer.core.secrets.redact import redact
 
 if TYPE_CHECKING:
-    from streamer._warm import WarmReport
+    from streamer._commands.warm import WarmReport
     from streamer.core.cache.folder import CacheFolder
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -171,7 +171,7 @@ def warm_checkpoint(
 
     Example: python -m streamer cache warm s3://bucket/model
     """
-    from streamer._warm import warm  # noqa: PLC0415 (as needed)
+    from streamer._commands.warm import warm  # noqa: PLC0415 (as needed)
     from streamer.core.options.options import Options  # noqa: PLC0415 (as needed)
     from streamer.core.request.request import Request  # noqa: PLC0415 (as needed)
 

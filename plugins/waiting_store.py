@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from urllib.parse import urlsplit
 
 from streamer import _native
-from streamer._route import Route
 from streamer.core.errors import AccessDeniedError, ChangedError, CredentialsError, ObjectNotFoundError, StorageError
 from streamer.core.findings import Findings
 from streamer.core.outages.outage_waits import OutageWaits, answered_so_far
@@ -33,6 +32,7 @@ from streamer.core.store.sources import (
     Store,
 )
 from streamer.core.store.uploads import ResumingStore, Upload, UploadingStore
+from streamer.plugins.route import Route
 
 if TYPE_CHECKING:
     from streamer.core.store.own_objects import OwningUpload

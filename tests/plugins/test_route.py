@@ -9,8 +9,8 @@ import pytest
 from each_row import each_row
 
 from streamer import _native
-from streamer._route import Route
 from streamer.core.errors import AccessDeniedError, HttpStatusError
+from streamer.plugins.route import Route
 
 SERVER = "http://server.test"
 PROXY = "http://user:CANARY@proxy.test:3128"
