@@ -20,7 +20,8 @@ from streamer.core.engine.tuning import cached_fraction
 from streamer.core.request.request import Request
 from streamer.core.store.sources import FileSource, ObjectInfo
 from streamer.core.tensors.frameworks import Framework
-from streamer.integrations.read_ahead import PartsAhead, ReadAhead
+from streamer.integrations.parts_ahead import PartsAhead
+from streamer.integrations.read_ahead import ReadAhead
 
 # If more of the sampled pages are in the page cache, the file counts as cached; its other pages are read on use.
 MOSTLY_CACHED = 0.9

@@ -13,14 +13,19 @@ from collections.abc import Mapping
 from html.parser import HTMLParser
 from urllib.parse import unquote, urljoin, urlsplit
 
-from streamer.backends.client.redirects import origin_of, quoted
-from streamer.core.errors import StorageError
+from streamer.backends.client.answer_values import FOREIGN, described, quoted_start
+from streamer.backends.client.exchange import Response
+from streamer.backends.client.redirects import Hop, origin_of, quoted
+from streamer.backends.http.client import HttpClient
+from streamer.core.errors import CredentialsError, StorageError, TruncatedError
 from streamer.core.format.shard_names import is_of_checkpoint
 from streamer.core.options.limits import Limits, ListingCount
 
 MAX_PAGE_BYTES = 16 << 20  # a hundred thousand links
 NAME_THE_INDEX = "Name the file, or the index …/model.safetensors.index.json"
 _HOLDERS = (b"body", b"pre", b"table", b"ul")  # of all links, in the pages of common servers
+_WHOLE_RANGE = re.compile(r"bytes\s+0-([0-9]{1,18})/([0-9]{1,18})", re.IGNORECASE)
+PARTIAL = 206
 PAGES = ("text/html", "application/xhtml+xml", "")  # some servers send no type
 
 
@@ -101,3 +106,45 @@ class _Links(HTMLParser):
         if tag == "a":
             self._count.add(1)
             self.targets += [value.strip() for name, value in attrs if name == "href" and value]
+
+
+def index_page(client: HttpClient, folder: Hop, uri: str) -> tuple[bytes, str]:
+    """Request the index page of a folder; return the page and its URL. A page that breaks off is requested again."""
+
+    def receive(response: Response) -> None:
+        page = response.read_up_to(MAX_PAGE_BYTES + 1)
+        if is_page(response.headers, page) and len(page) <= MAX_PAGE_BYTES and not is_whole(response.headers, page):
+            what = "The index page of the folder may be truncated: it lacks </html>, or a length"
+            raise TruncatedError(what, hint=NAME_THE_INDEX)
+
+    answer = client.open(folder, uri, {}, receive)
+    page = answer.response.body
+    if not is_page(answer.headers, page):
+        raise no_listing(uri, described(answer.headers), page)
+    if answer.response.status == PARTIAL and not covers_all(answer.headers):
+        what = "The server sends a part of the folder's index page, though all of it was asked for"
+        raise StorageError(what, uri=uri, status=PARTIAL, hint=NAME_THE_INDEX)
+    if len(page) > MAX_PAGE_BYTES:
+        raise StorageError("The index page of the folder has no end", uri=uri, hint=NAME_THE_INDEX)
+    return page, answer.hop.url
+
+
+def no_listing(uri: str, what: str, body: bytes) -> CredentialsError:
+    """Make the error for an answer that lists no folder; like a refusal, it says nothing about the files there."""
+    quote = f" that begins {quoted_start(body)}" if body.strip() else ""
+    return CredentialsError(
+        f"The answer to the request for the folder is no listing, but {what}{quote}",
+        uri=uri,
+        hint=f"{FOREIGN} (a login: storage_options headers or auth), or the server lists no folders. {NAME_THE_INDEX}",
+    )
+
+
+def covers_all(headers: Mapping[str, str]) -> bool:
+    """Say whether the ``Content-Range`` of an answer covers the whole object.
+
+    Example:
+        >>> [covers_all({"content-range": value}) for value in ("bytes 0-9/10", "bytes 0-8/10", "bytes 0-9/*")]
+        [True, False, False]
+    """
+    stated = _WHOLE_RANGE.fullmatch(headers.get("content-range", "").strip())
+    return stated is not None and int(stated[1]) + 1 == int(stated[2])

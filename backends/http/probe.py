@@ -1,4 +1,4 @@
-"""Looks up objects and folders of a web server: size, version, and whether the server has ranges.
+"""Looks up objects of a web server: size, version, and whether the server has ranges.
 
 Guarantees: an answer of unknown size, a compressed answer, and a web page in place of weights are errors. Names of
 headers are in lower case, or their mapping ignores case.
@@ -9,7 +9,6 @@ GET is sent, whose body is not read.
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -23,13 +22,11 @@ from streamer.backends.client.answer_values import (
     is_plain,
     parse_size,
     parse_word,
-    quoted_start,
 )
-from streamer.backends.client.exchange import Response
 from streamer.backends.client.first_byte import DOWNLOAD_IT, FIRST_BYTE, MEND_RANGES, size_of
 from streamer.backends.client.redirects import Hop
 from streamer.backends.http.client import HttpClient
-from streamer.backends.http.index_page import MAX_PAGE_BYTES, NAME_THE_INDEX, is_page, is_whole, media_type
+from streamer.backends.http.index_page import PARTIAL, media_type
 from streamer.core.engine.native_errors import HOW_TO_STORE
 from streamer.core.errors import (
     ChangedError,
@@ -37,18 +34,14 @@ from streamer.core.errors import (
     ObjectNotFoundError,
     RangeResponseError,
     StorageError,
-    TruncatedError,
 )
 from streamer.core.store.versions import seconds_of, settled_at
 
-_WHOLE = re.compile(r"bytes\s+0-([0-9]{1,18})/([0-9]{1,18})", re.IGNORECASE)
 _SHARD = ".safetensors"
 _WEIGHTS = (_SHARD, ".json")
 _PAGES = (".html", ".htm", ".xhtml")
 _OTHER_PAGE = "It may want a login (storage_options headers or auth), or a proxy puts its own page in the way"
 _BLOB_PAGE = "A /blob/ page describes a file: give hf://owner/name/file, or the URL of its download (/resolve/, /raw/)"
-
-PARTIAL = 206
 
 
 @dataclass(frozen=True)
@@ -163,17 +156,6 @@ def replaced(uri: str, what: str, expected: tuple[str | None, str], found: tuple
     return RangeResponseError(what, uri=uri, hint=f"{FOREIGN}: load again")
 
 
-def covers_all(headers: Mapping[str, str]) -> bool:
-    """Say whether the ``Content-Range`` of an answer covers the whole object.
-
-    Example:
-        >>> [covers_all({"content-range": value}) for value in ("bytes 0-9/10", "bytes 0-8/10", "bytes 0-9/*")]
-        [True, False, False]
-    """
-    stated = _WHOLE.fullmatch(headers.get("content-range", "").strip())
-    return stated is not None and int(stated[1]) + 1 == int(stated[2])
-
-
 def probe_object(client: HttpClient, start: Hop, uri: str) -> Probe:
     """Request the first byte of an object."""
     try:
@@ -194,37 +176,6 @@ def probe_object(client: HttpClient, start: Hop, uri: str) -> Probe:
     if size_bytes is None:
         return _probe_whole(client, start, uri)
     return probe_of(answer.hop, answer.headers, size_bytes, has_ranges=has_ranges)
-
-
-def index_page(client: HttpClient, folder: Hop, uri: str) -> tuple[bytes, str]:
-    """Request the index page of a folder; return the page and its URL. A page that breaks off is requested again."""
-
-    def receive(response: Response) -> None:
-        page = response.read_up_to(MAX_PAGE_BYTES + 1)
-        if is_page(response.headers, page) and len(page) <= MAX_PAGE_BYTES and not is_whole(response.headers, page):
-            what = "The index page of the folder may be truncated: it lacks </html>, or a length"
-            raise TruncatedError(what, hint=NAME_THE_INDEX)
-
-    answer = client.open(folder, uri, {}, receive)
-    page = answer.response.body
-    if not is_page(answer.headers, page):
-        raise no_listing(uri, described(answer.headers), page)
-    if answer.response.status == PARTIAL and not covers_all(answer.headers):
-        what = "The server sends a part of the folder's index page, though all of it was asked for"
-        raise StorageError(what, uri=uri, status=PARTIAL, hint=NAME_THE_INDEX)
-    if len(page) > MAX_PAGE_BYTES:
-        raise StorageError("The index page of the folder has no end", uri=uri, hint=NAME_THE_INDEX)
-    return page, answer.hop.url
-
-
-def no_listing(uri: str, what: str, body: bytes) -> CredentialsError:
-    """Make the error for an answer that lists no folder; like a refusal, it says nothing about the files there."""
-    quote = f" that begins {quoted_start(body)}" if body.strip() else ""
-    return CredentialsError(
-        f"The answer to the request for the folder is no listing, but {what}{quote}",
-        uri=uri,
-        hint=f"{FOREIGN} (a login: storage_options headers or auth), or the server lists no folders. {NAME_THE_INDEX}",
-    )
 
 
 def _probe_whole(client: HttpClient, start: Hop, uri: str) -> Probe:

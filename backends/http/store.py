@@ -21,8 +21,8 @@ from streamer.backends.builtin_storages import install_hint
 from streamer.backends.client.redirects import Hop, origin_of, quoted
 from streamer.backends.fsspec_settings import are_configured
 from streamer.backends.http.client import HttpClient, access_of
-from streamer.backends.http.index_page import is_listing, may_be_shard, names_in
-from streamer.backends.http.probe import Probe, index_page, no_listing, probe_object, replaced
+from streamer.backends.http.index_page import index_page, is_listing, may_be_shard, names_in, no_listing
+from streamer.backends.http.probe import Probe, probe_object, replaced
 from streamer.backends.http.stream import OneStream
 from streamer.core.errors import (
     AccessDeniedError,

@@ -174,7 +174,7 @@ _BACKLOG = 128
 class Rendezvous(NamedTuple):
     """Where to meet."""
 
-    key: str  # digest of what is loaded, from `streamer.core.node.should_share`
+    key: str  # digest of what is loaded, from `streamer.core.node.share`
 
     def listen(self, number: int) -> socket.socket | None:
         """Bind a name, so that others find this process under it; None if another process has the name."""

@@ -29,10 +29,11 @@ from streamer.core.node.meeting import RenewedObjects, StorageReads
 from streamer.core.node.member import Member, RangeSource, is_shortage
 from streamer.core.node.messages import Rendezvous
 from streamer.core.node.region import opening
-from streamer.core.node.should_share import is_shareable, key_of
+from streamer.core.node.should_share import is_shareable, version_of
 from streamer.core.options.machine import local_ranks, sharers
 from streamer.core.options.options import KIB, MIB
 from streamer.core.options.settings import Settings
+from streamer.core.store.identities import digest_of, seal_of
 from streamer.core.store.sources import PythonSource
 
 LARGEST_BLOCK_BYTES = 8 * MIB
@@ -50,6 +51,18 @@ _SUMMED = (
     *("http_requests", "retries", "hedges", "credential_refreshes"),
     *("outages", "waited_us", "probes", "cached_bytes"),
 )
+
+
+PROTOCOL = 2  # version of the messages, the book and the shared memory
+_KEY_DIGITS = 40  # the name of a socket has at most 107 bytes
+
+
+def key_of(objects: Sequence[SourceObject]) -> str:
+    """Return a digest of a checkpoint's objects, in their order; it reveals no URL and no secret."""
+    described = [[each.identity, each.size_bytes, version_of(each)] for each in objects]
+    # All users see the names of sockets. Processes that meet need one salt, so that of their user is the best there is.
+    seal = seal_of(digest_of(PROTOCOL, described), f"user {os.geteuid()}")
+    return seal.rpartition("-")[2][:_KEY_DIGITS]
 
 
 class NodeShare:

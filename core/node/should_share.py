@@ -1,12 +1,10 @@
-"""Whether a load shares its reads with other processes of this machine, and with which.
+"""Whether a load shares its reads with other processes of this machine.
 
-They must have the same objects in the same versions in common, with equal identities. A load that does not share
-imports nothing of a meeting: that takes 25 ms.
+A load that does not share imports nothing of a meeting: that takes 25 ms.
 """
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -18,31 +16,19 @@ from streamer.core.log import OwnLogger
 from streamer.core.options.options import MIB
 from streamer.core.options.settings import Settings
 from streamer.core.quoting import printable
-from streamer.core.store.identities import digest_of, seal_of
 from streamer.core.store.sources import HttpSource, NfsSource
 
 if TYPE_CHECKING:
     from streamer.core.node.share import NodeShare
-    from streamer.core.node.stripes_ahead import StripesAhead
-
-PROTOCOL = 2  # version of the messages, the book and the shared memory
-_KEY_DIGITS = 40  # the name of a socket has at most 107 bytes
 
 
 def is_shareable(each: SourceObject) -> bool:
     """Whether an object is on a network and its version names its bytes; the page cache shares mounted files."""
-    return each.is_settled and _version_of(each) != "" and each.identity != ""
+    return each.is_settled and version_of(each) != "" and each.identity != ""
 
 
-def key_of(objects: Sequence[SourceObject]) -> str:
-    """Return a digest of a checkpoint's objects, in their order; it reveals no URL and no secret."""
-    described = [[each.identity, each.size_bytes, _version_of(each)] for each in objects]
-    # All users see the names of sockets. Processes that meet need one salt, so that of their user is the best there is.
-    seal = seal_of(digest_of(PROTOCOL, described), f"user {os.geteuid()}")
-    return seal.rpartition("-")[2][:_KEY_DIGITS]
-
-
-def _version_of(each: SourceObject) -> str:
+def version_of(each: SourceObject) -> str:
+    """Return the version that names the bytes of an object on a network; empty if none does."""
     if isinstance(each.source, HttpSource):
         if each.source.version_header is None:  # the URL names one version
             return each.stored_version or "named"
@@ -76,15 +62,6 @@ def node_share(catalog: Catalog, wanted: Sequence[ShardTensor], plan: ReadPlan, 
     except (OSError, RuntimeError) as error:  # no descriptor or thread is left: the load reads alone
         _log.info("the load is not shared with other processes of this node: %s", printable(str(error)))
         return None
-
-
-def read_ahead(catalog: Catalog, plan: ReadPlan, settings: Settings) -> StripesAhead | None:
-    """Return the read-ahead of a load of mounted files that other ranks of this node read, too; None for any other."""
-    if settings.share == "off" or plan.span_bytes < LEAST_BYTES:
-        return None
-    from streamer.core.node.stripes_ahead import stripes_ahead  # noqa: PLC0415 (see the module's docstring)
-
-    return stripes_ahead(catalog.shards, plan, settings)
 
 
 def _is_cached(each: SourceObject) -> bool:

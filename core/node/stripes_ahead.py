@@ -32,12 +32,9 @@ Range = tuple[str, int, int]
 
 
 def stripes_ahead(objects: Sequence[SourceObject], plan: ReadPlan, settings: Settings) -> StripesAhead | None:
-    """Return the read-ahead of one rank; None if other ranks do not read the same files through the page cache.
-
-    `streamer.core.node.should_share.read_ahead` calls this if several ranks may share.
-    """
+    """Return the read-ahead of one rank; None if other ranks do not read the same files through the page cache."""
     rank, ranks = local_rank(), local_ranks()
-    if settings.direct_io or rank is None or not rank < ranks:
+    if settings.share == "off" or settings.direct_io or rank is None or not rank < ranks:
         return None
     paths = {
         number: each.source.path

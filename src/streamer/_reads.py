@@ -164,9 +164,9 @@ class _OwnReads:
         checkpoint = self._checkpoint
         if local_ranks() < LEAST_RANKS:
             return None
-        from streamer.core.node.should_share import read_ahead  # noqa: PLC0415 (as above)
+        from streamer.core.node.stripes_ahead import stripes_ahead  # noqa: PLC0415 (as above)
 
-        return read_ahead(checkpoint.catalog, self.plan, checkpoint.settings)
+        return stripes_ahead(checkpoint.catalog.shards, self.plan, checkpoint.settings)
 
     def _name_of(self) -> Callable[[int], str]:
         """Return a function that names a row; it refers to no stream, so that garbage collection closes one."""

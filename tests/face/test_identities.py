@@ -26,7 +26,7 @@ import streamer
 from streamer._pull.pull import pull
 from streamer._pull.record import PullArguments
 from streamer.core.engine.session import SourceObject
-from streamer.core.node.should_share import key_of
+from streamer.core.node.share import key_of
 from streamer.core.store.identities import identity_of, stable_url
 from streamer.core.store.sources import ObjectInfo
 from streamer.plugins.registry import enabled, open_checked_store

@@ -15,7 +15,8 @@ from streamer.core.checkpoint.lazy_tensor import narrow
 from streamer.core.request.request import Request
 from streamer.core.tensors.frameworks import framework_of
 from streamer.integrations import read_ahead
-from streamer.integrations.read_ahead import LEARNED_AFTER, PartsAhead, ReadAhead
+from streamer.integrations.parts_ahead import LEARNED_AFTER, PartsAhead
+from streamer.integrations.read_ahead import ReadAhead
 
 LAYERS = 12
 KINDS = {"norm.weight": (4,), "mlp.up.weight": (8, 4), "mlp.down.weight": (4, 8), "attn.q.weight": (8, 4)}

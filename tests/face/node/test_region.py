@@ -15,7 +15,8 @@ import pytest
 from streamer.core.engine.session import SourceObject
 from streamer.core.node.messages import Channel, ChannelClosedError
 from streamer.core.node.region import Region
-from streamer.core.node.should_share import is_shareable, key_of
+from streamer.core.node.share import key_of
+from streamer.core.node.should_share import is_shareable
 from streamer.core.store.sources import FileSource, HttpSource, NfsSource, PythonSource
 
 

@@ -9,7 +9,7 @@ import sys
 import pytest
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from streamer.integrations.read_ahead import LEARNED_AFTER
+from streamer.integrations.parts_ahead import LEARNED_AFTER
 
 RANK = """
 import json, os, sys
