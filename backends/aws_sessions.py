@@ -23,7 +23,7 @@ from botocore.utils import parse_timestamp
 
 from streamer.backends.login_state import login_state
 from streamer.backends.metadata_servers import ask_aws_directly
-from streamer.backends.private_names.botocore import change_credential_provider, give_environment
+from streamer.backends.private_names.storage_clients import change_credential_provider, give_environment
 from streamer.core.secrets.environment import is_blank, set_variables
 
 _ISO_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{3})?Z", re.ASCII)  # as S3 writes it

@@ -11,8 +11,12 @@ from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
-from streamer.backends.private_names.azure import identity_of, ignore_environment, transport_of_identity
-from streamer.backends.private_names.botocore import use_no_proxy
+from streamer.backends.private_names.storage_clients import (
+    identity_of,
+    ignore_environment,
+    transport_of_identity,
+    use_no_proxy,
+)
 from streamer.core.secrets.environment import variable
 
 # Most metadata servers have link-local addresses; these servers have other addresses.

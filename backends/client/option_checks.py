@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from streamer.backends.private_names.aiohttp import verifies_tls
+from streamer.backends.private_names.storage_clients import connector_verifies_tls
 from streamer.core.errors import OptionError
 from streamer.core.secrets.environment import is_blank
 
@@ -94,7 +94,7 @@ def check_tls_is_verified(options: Mapping[str, Any]) -> None:
     """Check the arguments of an HTTP file system, and its ``client_kwargs``."""
     client = options.get("client_kwargs")
     connector = client.get("connector") if isinstance(client, Mapping) else None
-    if any(options.get(name) is False for name in _SWITCHES) or not verifies_tls(connector):
+    if any(options.get(name) is False for name in _SWITCHES) or not connector_verifies_tls(connector):
         raise OptionError(
             "Unverified TLS is refused",
             hint="Name the CA instead: storage_options={'verify': '/path/ca.pem'}, or SSL_CERT_FILE=/path/ca.pem",

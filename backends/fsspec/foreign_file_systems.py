@@ -56,9 +56,13 @@ def check_instance(fs: AbstractFileSystem) -> None:
         if "s3fs" not in {cls.__module__.partition(".")[0] for cls in type(layer).__mro__}:
             continue
         from streamer.backends.fsspec.aws_session import AsyncEnvironmentSession  # noqa: PLC0415  (only S3 needs it)
-        from streamer.backends.private_names.s3fs import give_session, is_connected, verifies_tls  # noqa: PLC0415
+        from streamer.backends.private_names.storage_clients import (  # noqa: PLC0415
+            client_verifies_tls,
+            give_session,
+            is_connected,
+        )
 
-        if not verifies_tls(layer):
+        if not client_verifies_tls(layer):
             raise OptionError("The file system fs= is connected without verifying TLS certificates", hint=_HINT)
         if not is_connected(layer) and layer.session is None:
             give_session(layer, AsyncEnvironmentSession(dict(layer.kwargs)))

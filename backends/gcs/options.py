@@ -49,9 +49,9 @@ def _check_names_of_session(session: Mapping[str, Any]) -> None:
     import aiohttp  # noqa: PLC0415  the import takes 0.2 s
 
     from streamer.backends.fsspec_settings import names_of_arguments  # noqa: PLC0415  imports aiohttp, too
-    from streamer.backends.private_names.aiohttp import verifies_tls  # noqa: PLC0415
+    from streamer.backends.private_names.storage_clients import connector_verifies_tls  # noqa: PLC0415
 
-    if not verifies_tls(session.get("connector")):
+    if not connector_verifies_tls(session.get("connector")):
         raise OptionError("A connector with ssl=False is refused: TLS certificates are always verified")
     for name in ("ssl", "ssl_context", "cert"):
         if name in session:

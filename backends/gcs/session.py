@@ -31,7 +31,7 @@ from streamer.backends.client.exchange import Response
 from streamer.backends.client.proxy import environment_proxy
 from streamer.backends.fsspec.instances import shared
 from streamer.backends.gcs.errors import Answer, Caller, raise_storage_error, refusal
-from streamer.backends.private_names.gcsfs import open_session, shows_certificate
+from streamer.backends.private_names.storage_clients import open_session, shows_certificate
 from streamer.core.errors import (
     ChangedError,
     ConnectError,

@@ -28,14 +28,10 @@ from fsspec.implementations.memory import MemoryFileSystem
 from gcsfs.core import GCSFileSystem
 from s3fs import S3FileSystem
 
-from streamer.backends.private_names import aiohttp as of_aiohttp
-from streamer.backends.private_names import azure as of_azure
-from streamer.backends.private_names import botocore as of_botocore
 from streamer.backends.private_names import diffusers as of_diffusers
 from streamer.backends.private_names import fsspec as of_fsspec
-from streamer.backends.private_names import gcsfs as of_gcsfs
 from streamer.backends.private_names import python as of_python
-from streamer.backends.private_names import s3fs as of_s3fs
+from streamer.backends.private_names import storage_clients as of_clients
 
 # The oldest and the newest version that these tests passed with.
 TRIED = {
@@ -90,7 +86,7 @@ def test_private_names_of_aiohttp() -> None:
     async def use() -> None:
         connectors = aiohttp.TCPConnector(ssl=False), aiohttp.TCPConnector()
         check("aiohttp", connectors[0], "_ssl")
-        assert [of_aiohttp.verifies_tls(each) for each in connectors] == [False, True]
+        assert [of_clients.connector_verifies_tls(each) for each in connectors] == [False, True]
         for each in connectors:
             await each.close()
 
@@ -105,13 +101,13 @@ def test_private_names_of_botocore() -> None:
         check("botocore", provider, "_role_fetcher")
         check("aiobotocore", provider._role_fetcher, "_session", "_timeout")
         before = provider._role_fetcher._session
-        of_botocore.use_no_proxy(provider)
+        of_clients.use_no_proxy(provider)
         assert provider._role_fetcher._session is not before
         check("botocore", session, "_components", "_create_credential_resolver")
         other = AioSession()
-        of_botocore.change_credential_provider(other, lambda chain: [chain])
+        of_clients.change_credential_provider(other, lambda chain: [chain])
         (chain,) = other.get_component("credential_provider")
-        of_botocore.give_environment(chain, {"AWS_ACCESS_KEY_ID": "of-mapping", "AWS_SECRET_ACCESS_KEY": "s"})
+        of_clients.give_environment(chain, {"AWS_ACCESS_KEY_ID": "of-mapping", "AWS_SECRET_ACCESS_KEY": "s"})
         check("botocore", chain.get_provider("env"), "environ")
         check("botocore", chain.get_provider("container-role"), "_environ")
         check("botocore", chain.get_provider("assume-role-with-web-identity"), "_get_env_config")
@@ -123,7 +119,7 @@ def test_private_names_of_botocore() -> None:
 def test_the_private_names_of_s3fs() -> None:
     fs = S3FileSystem(key="AKID", secret="secret", skip_instance_cache=True)
     session = AioSession()
-    of_s3fs.give_session(fs, session)
+    of_clients.give_session(fs, session)
     fs.connect()
     check("s3fs", fs, "_session_is_owned")
     fs.connect(refresh=True)
@@ -131,12 +127,12 @@ def test_the_private_names_of_s3fs() -> None:
     check("s3fs", fs, "_s3")
     check("aiobotocore", fs._s3, "_endpoint")
     check("aiobotocore", fs._s3._endpoint.http_session, "_verify")
-    assert of_s3fs.is_connected(fs)
-    assert of_s3fs.verifies_tls(fs)
+    assert of_clients.is_connected(fs)
+    assert of_clients.client_verifies_tls(fs)
     unverified = S3FileSystem(client_kwargs={"verify": False}, skip_instance_cache=True)
-    assert not of_s3fs.is_connected(unverified)
+    assert not of_clients.is_connected(unverified)
     unverified.connect()
-    assert not of_s3fs.verifies_tls(unverified)
+    assert not of_clients.client_verifies_tls(unverified)
 
 
 def test_private_names_of_gcsfs() -> None:
@@ -144,21 +140,21 @@ def test_private_names_of_gcsfs() -> None:
     check("gcsfs", fs, "_set_session")
     if tuple(map(int, version("gcsfs").split(".")[:2])) >= (2026, 10):  # the first that shows certificates
         check("gcsfs", fs, "_use_client_cert")
-    assert isinstance(fsspec.asyn.sync(fs.loop, of_gcsfs.open_session, fs), aiohttp.ClientSession)
-    assert of_gcsfs.shows_certificate(fs) is False
+    assert isinstance(fsspec.asyn.sync(fs.loop, of_clients.open_session, fs), aiohttp.ClientSession)
+    assert of_clients.shows_certificate(fs) is False
 
 
 def test_private_names_of_azure() -> None:
     async def use() -> None:
         credential = ManagedIdentityCredential()
         check("azure-identity", credential, "_credential")
-        identity = of_azure.identity_of(credential)
+        identity = of_clients.identity_of(credential)
         check("azure-identity", identity, "_client")
         check("azure-identity", identity._client, "_pipeline")
         check("azure-core", identity._client._pipeline, "_transport")
-        transport = of_azure.transport_of_identity(identity)
+        transport = of_clients.transport_of_identity(identity)
         check("azure-core", transport, "_use_env_settings")
-        of_azure.ignore_environment(transport)
+        of_clients.ignore_environment(transport)
         await transport.open()
         assert transport.session.trust_env is False
         await credential.close()
