@@ -31,7 +31,7 @@ from streamer.core.store.sources import (
     Source,
     Store,
 )
-from streamer.core.store.uploads import ResumingStore, Upload, UploadingStore
+from streamer.core.store.uploads import ResumingStore, SharedUpload, SharingStore, Upload, UploadingStore
 from streamer.plugins.route import Route
 
 if TYPE_CHECKING:
@@ -203,6 +203,17 @@ class _WaitingUpload:
     def withdraw(self) -> None:
         self._ask(self._upload.withdraw)
 
+    def share(self) -> Any:
+        return self._upload.share() if isinstance(self._upload, SharedUpload) else None
+
+    def sent(self) -> Any:
+        assert isinstance(self._upload, SharedUpload)
+        return self._upload.sent()
+
+    def add(self, sent: Any) -> None:
+        assert isinstance(self._upload, SharedUpload)
+        self._upload.add(sent)
+
 
 class _Digests:
     """Added to the wrapper of a `DigestingStore`. The next classes do the same for other protocols of stores."""
@@ -257,6 +268,14 @@ class _Resumes:
         return _owning(upload, self._store, path, facts, self._ask)
 
 
+class _Shares:
+    _store: Any
+    _ask: Callable[..., Any]
+
+    def join_upload(self, path: str, *facts: Any) -> OwningUpload:
+        return _owning(self._store.join_upload(path, *facts), self._store, path, [None], self._ask)
+
+
 def _owning(upload: Upload, store: Any, path: str, facts: Sequence[Any], ask: Callable[..., Any]) -> OwningUpload:
     from streamer.core.store.versioned_uploads import owning  # noqa: PLC0415 (a load needs none of it)
 
@@ -269,6 +288,7 @@ _ABILITIES: dict[Any, type] = {
     IdentifyingStore: _Identities,
     UploadingStore: _Uploads,
     ResumingStore: _Resumes,
+    SharingStore: _Shares,
 }
 
 

@@ -27,7 +27,7 @@ from streamer.core.store.digests import HASHES, NoDigest, ObjectDigest, PartDige
 from streamer.core.store.identities import digest_of
 from streamer.core.store.presence import folders_among
 from streamer.core.store.sources import AnswerChecksum, HttpSource, ObjectInfo, Store, hookimpl
-from streamer.core.store.uploads import Upload
+from streamer.core.store.uploads import SharedUpload, Upload
 
 if TYPE_CHECKING:
     from streamer.backends.azure.upload import AzureUpload
@@ -153,16 +153,25 @@ class AzureStore:
         upload.note_earlier_blocks()
         return upload
 
+    def join_upload(self, path: str, part_bytes: int, shared: Any) -> SharedUpload:
+        """Send blocks of a blob that another process has begun."""
+        del shared
+        return self._upload(path, 0, part_bytes, None, is_joined=True)
+
     def remove(self, path: str) -> None:
         """Remove one blob; raises as `write`."""
         with suppress(ObjectNotFoundError):
             self._client.ask("DELETE", path, self._url.uri_of(path.partition("/")[2]))
 
-    def _upload(self, path: str, size_bytes: int, part_bytes: int, replaced: ObjectInfo | None) -> AzureUpload:
+    def _upload(
+        self, path: str, size_bytes: int, part_bytes: int, replaced: ObjectInfo | None, *, is_joined: bool = False
+    ) -> AzureUpload:
         from streamer.backends.azure.upload import AzureUpload  # noqa: PLC0415 (a load needs none)
 
         uri = self._url.uri_of(path.partition("/")[2])
-        return AzureUpload(self._client, path, uri, size_bytes, part_bytes=part_bytes, replaced=replaced)
+        return AzureUpload(
+            self._client, path, uri, size_bytes, part_bytes=part_bytes, replaced=replaced, is_joined=is_joined
+        )
 
     def close(self) -> None:
         """Do nothing: connections are shared, and closed after the last source that may need them."""

@@ -14,6 +14,7 @@ import threading
 from base64 import b64encode
 from collections.abc import Mapping
 from hashlib import md5
+from typing import Any
 
 from streamer.backends.azure.answers import blob_of, blocks_of
 from streamer.backends.azure.client import AzureClient
@@ -47,6 +48,7 @@ class AzureUpload(ProvenUpload):
         *,
         part_bytes: int,
         replaced: ObjectInfo | None,
+        is_joined: bool = False,
     ) -> None:
         super().__init__(uri, replaced)
         self._client = client
@@ -54,7 +56,7 @@ class AzureUpload(ProvenUpload):
         self._part_bytes = part_bytes
         self._lock = threading.Lock()
         # What replaces a blob is sent in blocks, which can be looked at before they become the blob.
-        self._is_small = replaced is None and size_bytes <= MOST_BYTES_AT_ONCE
+        self._is_small = not is_joined and replaced is None and size_bytes <= MOST_BYTES_AT_ONCE
         self._body = b""  # of a small blob
         self._blocks: dict[int, tuple[str, int]] = {}  # id and size of each block that was sent
         self._id_bytes = USUAL_ID_BYTES
@@ -84,6 +86,19 @@ class AzureUpload(ProvenUpload):
                 block_id = self._stage_as_others(number, digest, data, error)
         with self._lock:
             self._blocks[number] = block_id, part.nbytes
+
+    def share(self) -> bool | None:
+        """Say that blocks can be sent by other processes, too; None if the blob is sent in one request."""
+        return None if self._is_small else True
+
+    def sent(self) -> Any:
+        """Return the ids and sizes of the blocks."""
+        return self.sent_bytes, list(self._blocks.items())
+
+    def add(self, sent: Any) -> None:
+        """Add the blocks of another process."""
+        self.sent_bytes = max(self.sent_bytes, sent[0])
+        self._blocks |= {number: (block_id, size_bytes) for number, (block_id, size_bytes) in sent[1]}
 
     def _stage(self, block_id: str, data: bytes) -> None:
         self._ask("PUT", {"comp": "block", "blockid": block_id}, _checked(data), data)

@@ -24,7 +24,7 @@ from streamer.core.store.digests import NoDigest, ObjectDigest, digest_of_base64
 from streamer.core.store.identities import digest_of
 from streamer.core.store.presence import folders_among
 from streamer.core.store.sources import HttpSource, ObjectInfo, PythonSource, Source, Store, hookimpl
-from streamer.core.store.uploads import Upload
+from streamer.core.store.uploads import SharedUpload, Upload
 
 if TYPE_CHECKING:
     from streamer.backends.gcs.upload import ObjectWriter
@@ -154,6 +154,14 @@ class GcsStore:
         if self._pinned_generation:
             raise UsageError("A generation of an object cannot be written", uri=self._uri(path), hint=UNPIN)
         return GcsUpload(self._writer(path), size_bytes, replaced)
+
+    def join_upload(self, path: str, part_bytes: int, shared: Any) -> SharedUpload:
+        """Send all parts of an object whose session another process has begun."""
+        from streamer.backends.gcs.upload import GcsUpload  # noqa: PLC0415 (a load needs none)
+
+        del part_bytes
+        session, size_bytes = shared
+        return GcsUpload(self._writer(path), size_bytes, None, joins=session)
 
     def remove(self, path: str) -> None:
         """Remove one object; raises as `write`."""

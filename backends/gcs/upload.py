@@ -98,12 +98,31 @@ class GcsUpload(ProvenUpload):
     parallel_parts = 1
     needs_equal_parts = True
 
-    def __init__(self, writer: ObjectWriter, size_bytes: int, replaced: ObjectInfo | None) -> None:
+    def __init__(
+        self, writer: ObjectWriter, size_bytes: int, replaced: ObjectInfo | None, *, joins: str | None = None
+    ) -> None:
         super().__init__(writer.uri, replaced)
         self._writer, self._size_bytes, self._refused = writer, size_bytes, writer.refused
         self._crc = self._crc_bytes = self._last_offset = 0
         self._last = b""  # the end of the object, which `finish` sends
-        self._id = self._begin()
+        self._id = joins or self._begin()
+
+    def share(self) -> tuple[str, int]:
+        """Return the id of the session, to which one process sends all parts, and the size of the object."""
+        return self._id, self._size_bytes
+
+    def sent(self) -> Any:
+        """Return what `finish` needs in the process that has begun the session; None if nothing was sent."""
+        if not self.sent_bytes:
+            return None
+        last = base64.b64encode(self._last).decode()
+        return self.sent_bytes, self._id, self._crc, self._last_offset, last
+
+    def add(self, sent: Any) -> None:
+        """Take over what another process has sent."""
+        if sent is not None:
+            self.sent_bytes, self._id, self._crc, self._last_offset, last = sent
+            self._last, self._crc_bytes = base64.b64decode(last), self.sent_bytes
 
     def _begin(self) -> str:
         """Begin a session, and return its id."""

@@ -24,7 +24,7 @@ from streamer.core.secrets.redact import redact
 from streamer.core.store.sources import FileSource, ObjectInfo, Store, hookimpl
 
 if TYPE_CHECKING:
-    from streamer.core.store.uploads import Upload
+    from streamer.core.store.uploads import SharedUpload, Upload
 
 # statfs(2)'s f_type of file systems on other machines. FUSE is not in the table, because it is often local (the page
 # cache shows which). Lustre is not in the table, because its client itself reads ahead over all servers.
@@ -156,6 +156,13 @@ class PosixStore:
 
         del part_bytes  # a disk does not need it
         return PosixUpload(path, size_bytes, replaced, self.info)
+
+    def join_upload(self, path: str, part_bytes: int, shared: Any) -> SharedUpload:
+        """Write parts of a file that another process has begun."""
+        from streamer.backends.posix.upload import JoinedUpload  # noqa: PLC0415 (takes 1 ms)
+
+        del part_bytes
+        return JoinedUpload(path, shared)
 
     def remove(self, path: str) -> None:
         """Remove one file, and its folder if an upload of this process has made it and nothing is left in it."""

@@ -34,25 +34,82 @@ _NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK
 _made: set[str] = set()  # folders that uploads of this process have made
 
 
-class PosixUpload:
-    """See `streamer.core.store.uploads.Upload`."""
+class _Parts:
+    """Writes parts of a file to its draft."""
 
     parallel_parts = PARALLEL_PARTS
     needs_equal_parts = True  # so that every part begins at a whole page
 
+    def __init__(self, path: str) -> None:
+        self._path, self._draft_path, self._is_direct = path, "", False
+        self._ends_bytes: list[int] = []  # of the parts that were written
+
+    def send(self, offset_bytes: int, part: memoryview) -> None:
+        """Write one part; raises as `Upload.send`."""
+        with self._translated():
+            _native.write_part(os.fsencode(self._draft_path), part, offset_bytes, is_direct=self._is_direct)
+        self._ends_bytes.append(offset_bytes + part.nbytes)
+
+    def share(self) -> tuple[str, bool]:
+        """Return the path of the draft, and how it is written."""
+        return self._draft_path, self._is_direct
+
+    def add(self, sent: list[int]) -> None:
+        """Add the parts of another process."""
+        self._ends_bytes += sent
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except StorageError:
+            raise
+        except OSError as error:
+            raise storage_error(error, self._path) from error
+
+
+class JoinedUpload(_Parts):
+    """Writes parts of a file that another process has begun; see `streamer.core.store.uploads.SharedUpload`."""
+
+    def __init__(self, path: str, shared: tuple[str, bool]) -> None:
+        super().__init__(path)
+        self._draft_path, self._is_direct = shared
+        if not os.path.exists(self._draft_path):
+            hint = "Ranks on several machines can save together to a file system that all of them have mounted"
+            raise StorageError("the file that rank 0 has begun is not there", uri=redact(path), hint=hint)
+
+    def sent(self) -> list[int]:
+        """Flush what was written to the disk, and return the ends of the parts."""
+        with self._translated(), open(self._draft_path, "rb") as file:
+            os.fsync(file.fileno())
+        return self._ends_bytes
+
+    def finish(self) -> None:
+        """Do nothing: the other process lets the file show up."""
+
+    def abort(self) -> None:
+        """Remove the draft; raises as `Upload.abort`."""
+        with self._translated(), suppress(FileNotFoundError):
+            os.unlink(self._draft_path)
+
+
+class PosixUpload(_Parts):
+    """See `streamer.core.store.uploads.Upload`."""
+
     def __init__(
         self, path: str, size_bytes: int, replaced: ObjectInfo | None, info: Callable[[str], ObjectInfo]
     ) -> None:
-        self._path, self._replaced, self._info = path, replaced, info
+        super().__init__(path)
+        self._replaced, self._info = replaced, info
         folder, name = os.path.split(disk_name(path))
         self._is_finished = False
         # The version of the finished file, if its disk is local; servers may set times later.
         self.version: str | None = None
-        self._ends_bytes: list[int] = []  # of the parts that were written
         with self._translated():
             if replaced is None:
                 _check_free(disk_name(path))
             self._draft = _draft_in(folder, name)
+            self._draft_path = self._draft.path
             if replaced is not None:
                 self._draft.take_permissions(disk_name(path), and_of_owner=True)
             if size_bytes:
@@ -61,11 +118,9 @@ class PosixUpload:
         self._is_local = is_local
         self._is_direct = is_local and size_bytes >= SMALL_BYTES
 
-    def send(self, offset_bytes: int, part: memoryview) -> None:
-        """Write one part; raises as `Upload.send`."""
-        with self._translated():
-            _native.write_part(os.fsencode(self._draft.path), part, offset_bytes, is_direct=self._is_direct)
-        self._ends_bytes.append(offset_bytes + part.nbytes)
+    def sent(self) -> list[int]:
+        """Return the ends of the parts that were written."""
+        return self._ends_bytes
 
     def finish(self) -> None:
         """Flush the draft to the disk and rename it; raises as `Upload.finish`."""
@@ -77,15 +132,15 @@ class PosixUpload:
             if self._replaced is None:
                 self._create()
             else:
-                with locked_folder(os.path.dirname(self._draft.path)):
+                with locked_folder(os.path.dirname(self._draft_path)):
                     self._check_replaced(self._replaced)
                     self._draft.take_permissions(disk_name(self._path))
-                    os.replace(self._draft.path, disk_name(self._path))
+                    os.replace(self._draft_path, disk_name(self._path))
             self._is_finished = True
             if self._is_local:
                 self.version = self._info(self._draft.open_path).version
             self._draft.close()
-            sync_folder(os.path.dirname(self._draft.path))
+            sync_folder(os.path.dirname(self._draft_path))
 
     def abort(self) -> None:
         """Remove the draft; raises as `Upload.abort`."""
@@ -94,7 +149,7 @@ class PosixUpload:
 
     def _reserve(self, size_bytes: int) -> None:
         try:
-            _native.reserve_room(os.fsencode(self._draft.path), size_bytes)
+            _native.reserve_room(os.fsencode(self._draft_path), size_bytes)
         except OSError:
             self._remove()
             raise
@@ -102,16 +157,16 @@ class PosixUpload:
     def _remove(self) -> None:
         try:
             with suppress(FileNotFoundError):
-                os.unlink(self._draft.path)
+                os.unlink(self._draft_path)
         finally:
             self._draft.close()
-        remove_made_folders(os.path.dirname(self._draft.path))
+        remove_made_folders(os.path.dirname(self._draft_path))
 
     def _create(self) -> None:
         """Rename the draft, unless a file with the final name exists."""
         target = disk_name(self._path)
         try:
-            os.link(self._draft.path, target)
+            os.link(self._draft_path, target)
         except FileExistsError:
             raise self._changed() from None
         except OSError as error:
@@ -119,9 +174,9 @@ class PosixUpload:
                 raise
             if os.path.lexists(target):
                 raise self._changed() from None
-            os.replace(self._draft.path, target)
+            os.replace(self._draft_path, target)
         else:
-            os.unlink(self._draft.path)
+            os.unlink(self._draft_path)
 
     def _check_size(self) -> None:
         """Look at the draft, because half a file must not replace a whole one."""
@@ -140,15 +195,6 @@ class PosixUpload:
 
     def _changed(self) -> StorageError:
         return changed_meanwhile(redact(self._path), self._replaced)
-
-    @contextmanager
-    def _translated(self) -> Iterator[None]:
-        try:
-            yield
-        except StorageError:
-            raise
-        except OSError as error:
-            raise storage_error(error, self._path) from error
 
 
 def _check_free(path: str) -> None:

@@ -51,7 +51,7 @@ from streamer.core.store.sources import HttpSource, ObjectInfo, Store, hookimpl
 if TYPE_CHECKING:
     from streamer.backends.s3.object_writer import ObjectWriter
     from streamer.core.store.digests import NoDigest, ObjectDigest
-    from streamer.core.store.uploads import Upload
+    from streamer.core.store.uploads import SharedUpload, Upload
 
 # botocore renews temporary credentials 10 minutes before they expire, so they stay valid as long as the signature.
 SIGNATURE_LIFETIME_S = 600
@@ -185,6 +185,12 @@ class S3Store:
     def resume_upload(self, path: str, size_bytes: int, part_bytes: int, replaced: ObjectInfo | None) -> Upload:
         """Begin the upload of an object, or continue its latest multipart upload; raises as `begin_upload`."""
         return self.begin_upload(path, size_bytes, part_bytes, replaced, resumes=True)
+
+    def join_upload(self, path: str, part_bytes: int, shared: Any) -> SharedUpload:
+        """Send parts of a multipart upload that another process has begun."""
+        from streamer.backends.s3.upload import S3Upload  # noqa: PLC0415 (a load needs none)
+
+        return S3Upload(self._writer(path), 0, part_bytes, None, joins=tuple(shared))
 
     def remove(self, path: str) -> None:
         """Remove one object; raises as `write`."""

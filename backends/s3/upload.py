@@ -46,6 +46,7 @@ class S3Upload(ProvenUpload):
         replaced: ObjectInfo | None,
         *,
         resumes: bool = False,
+        joins: tuple[str, bool, bool] | None = None,
     ) -> None:
         super().__init__(writer.uri, replaced)
         self._writer, self._call, self._part_bytes = writer, writer.call, part_bytes
@@ -56,8 +57,10 @@ class S3Upload(ProvenUpload):
         self._upload_id: str | None = None
         self._has_checksums = self._confirms = False
         self._earlier: dict[int, dict[str, Any]] | None = None  # parts that an earlier process sent, by number
+        if joins is not None:
+            self._upload_id, self._has_checksums, self._confirms = joins
         # What replaces an object is sent in parts, which can be looked at before they become the object.
-        if size_bytes > MOST_BYTES_AT_ONCE or (size_bytes and replaced is not None):
+        elif size_bytes > MOST_BYTES_AT_ONCE or (size_bytes and replaced is not None):
             tag = self._tag(size_bytes) if resumes else b""
             self._upload_id = (self._resumed(tag) if tag else None) or self._begin(tag)
 
@@ -77,6 +80,21 @@ class S3Upload(ProvenUpload):
         with self._lock:
             self._parts[number] = {"PartNumber": number, "ETag": etag, **checksum}
             self._sizes[number] = part.nbytes
+
+    def share(self) -> tuple[str, bool, bool] | None:
+        """Return the id of the upload, and whether its parts have checksums; None if it has no parts."""
+        return None if self._upload_id is None else (self._upload_id, self._has_checksums, self._confirms)
+
+    def sent(self) -> Any:
+        """Return the parts, and their sizes."""
+        return self.sent_bytes, list(self._parts.values()), list(self._sizes.items())
+
+    def add(self, sent: Any) -> None:
+        """Add the parts of another process."""
+        sent_bytes, parts, sizes = sent
+        self.sent_bytes = max(self.sent_bytes, sent_bytes)
+        self._parts |= {each["PartNumber"]: each for each in parts}
+        self._sizes |= {number: size_bytes for number, size_bytes in sizes}
 
     def _send(self, number: int, part: memoryview, checksum: Mapping[str, str]) -> str:
         """Send one part, and return its ETag."""

@@ -12,19 +12,23 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from enum import IntEnum
-from typing import Any
+from typing import Any, TypeVar
 
 from streamer.core.errors import GroupError, StreamerError
 from streamer.core.options.limits import Deadline
 
+Result = TypeVar("Result")
+
 ROW_BYTES = 1024
 STATE_BYTES, LENGTH_BYTES = 1, 8  # at the start of a row; text follows
 FAREWELL_S = 1.0  # a rank that waits for the others joins a round after a quarter of a second
+BEAT_S = 0.25  # how often a rank that waits for its storage asks the others whether they failed
 LOOK_S = 0.05  # between two checks whether a collective is done; Ctrl-C takes effect at these times, too
 SILENCE_S = 125.0  # until the options are known: a little longer than a rank waits for a server
 
@@ -76,13 +80,51 @@ class Member:
                 raise GroupError(f"{self.name_of(rank)} {text}", rank=rank)
         return states
 
+    def until_ready(self, payload_bytes: int = 0, check: Callable[[], None] = lambda: None) -> list[int]:
+        """Wait until all ranks are ready; return the bytes of their payloads, by rank."""
+        while True:
+            check()
+            states = self.round(State.READY, payload_bytes=payload_bytes)
+            if all(state is State.READY for state, _ in states):
+                return [size_bytes for _, size_bytes in states]
+
+    def meanwhile(self, work: Callable[[], Result], stop: Callable[[], None]) -> Result:
+        """Run work that may take long in a thread, and tell the other ranks meanwhile that this one waits.
+
+        If another rank fails, `stop` is called, which ends the work; its result counts if it has one nevertheless.
+        """
+        results: list[Result] = []
+        failures: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                results.append(work())
+            except BaseException as error:
+                failures.append(error)
+
+        thread = threading.Thread(target=run, name="streamer-rank", daemon=True)
+        thread.start()
+        thread.join(BEAT_S)
+        try:
+            while thread.is_alive():
+                self.round(State.WAITING)
+                thread.join(BEAT_S)
+        except BaseException as error:
+            stop()
+            thread.join()
+            if not results or not isinstance(error, GroupError):
+                raise
+        if failures:
+            raise failures[0]
+        return results[0]
+
     def gather(self, value: Any) -> list[Any]:
         """Return the values of all ranks, by rank; each value consists of JSON types."""
         return [json.loads(text) for text in self.gather_bytes(json.dumps(value).encode())]
 
     def gather_bytes(self, own: bytes) -> list[bytes]:
         """Return the bytes of all ranks, by rank."""
-        lengths = [length for _, length in self.round(State.READY, payload_bytes=len(own))]
+        lengths = self.until_ready(len(own))
         sent = self._torch.empty(len(own) * self.size, dtype=self._torch.uint8, device="cpu")
         if own:
             sent.view(self.size, -1)[:] = self._torch.frombuffer(bytearray(own), dtype=self._torch.uint8)

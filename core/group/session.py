@@ -19,11 +19,9 @@ from streamer.core.engine.plan import ReadPlan
 from streamer.core.engine.session import ReadSession
 from streamer.core.errors import LoadCancelledError
 from streamer.core.group.assembly import TensorAssembly, bytes_between, clipped, copy_bytes, packed
-from streamer.core.group.member import Member, State
+from streamer.core.group.member import BEAT_S, Member, State
 from streamer.core.group.verification import CHECKSUM_BYTES, GroupVerification
 from streamer.core.group.windows import GroupReads, OwnRead, Window
-
-BEAT_S = 0.25  # how often a rank that waits for its storage asks the others whether they failed
 
 
 class _Exchange(NamedTuple):
@@ -253,7 +251,5 @@ class GroupSession:
 
     def _wait_for_all(self) -> None:
         """Wait until all ranks have read their bytes of this window."""
-        self._check_open()
-        while any(state is not State.READY for state, _ in self._member.round(State.READY)):
-            self._check_open()
+        self._member.until_ready(check=self._check_open)
         self._last_beat = time.monotonic()

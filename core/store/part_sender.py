@@ -11,6 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from streamer.core.conditions import Condition
 from streamer.core.store.uploads import Upload
@@ -18,16 +19,26 @@ from streamer.core.store.uploads import Upload
 Noted = Callable[[int], None]
 
 
+class Sending(Protocol):
+    """What a sender needs of an `Upload`."""
+
+    parallel_parts: int
+
+    def send(self, offset_bytes: int, part: memoryview) -> None:
+        """Send one part."""
+
+
 class SenderClosedError(Exception):
     """Nothing is sent any more, because of a failure elsewhere or an interrupt."""
 
 
 @dataclass
-class _Stream:
+class PartStream:
     """The parts of one object, in their order."""
 
-    upload: Upload
+    upload: Sending
     on_sent: Noted
+    most: int  # of its parts that are sent at a time
     unsent: int = 0
     sent: deque[int] = field(default_factory=deque)  # bytes of sent parts that were not reported yet
     failure: BaseException | None = None
@@ -39,7 +50,7 @@ class PartSender:
     def __init__(self, most_parallel: int) -> None:
         self.workers = max(1, most_parallel)
         self._has_news = Condition()  # guards the next four attributes, and those of the streams
-        self._waiting: deque[tuple[_Stream, int, memoryview]] = deque()
+        self._waiting: deque[tuple[PartStream, int, memoryview]] = deque()
         self._places = self.workers + 1  # for parts that may be made
         self._is_closed = False
         self._threads: list[threading.Thread] = []
@@ -53,10 +64,9 @@ class PartSender:
 
     def send(self, upload: Upload, parts: Iterable[memoryview], on_sent: Noted) -> None:
         """Send the parts of one object, and wait until all are sent. Several threads may call this at a time."""
-        stream, offset_bytes, made = _Stream(upload, on_sent), 0, iter(parts)
-        most = max(1, min(self.workers, upload.parallel_parts))
+        stream, offset_bytes, made = self.stream(upload, on_sent), 0, iter(parts)
         while True:
-            self._take_place(stream)
+            self.take_place(stream)
             part: memoryview | None = None
             try:
                 part = next(made, None)
@@ -65,10 +75,22 @@ class PartSender:
                     self._give_place()
             if part is None:
                 break
-            self._wait(stream, lambda: stream.unsent < most)
-            self._put(stream, offset_bytes, part)
+            self.put(stream, offset_bytes, part)
             offset_bytes += part.nbytes
             del part
+        self.flush(stream)
+
+    def stream(self, upload: Sending, on_sent: Noted) -> PartStream:
+        """Begin with the parts of one object."""
+        return PartStream(upload, on_sent, max(1, min(self.workers, upload.parallel_parts)))
+
+    def put(self, stream: PartStream, offset_bytes: int, part: memoryview) -> None:
+        """Send a part, for which a place was taken, as soon as a thread is free."""
+        self._wait(stream, lambda: stream.unsent < stream.most)
+        self._put(stream, offset_bytes, part)
+
+    def flush(self, stream: PartStream) -> None:
+        """Wait until all parts of an object are sent."""
         self._wait(stream, lambda: not stream.unsent)
 
     def close(self) -> None:
@@ -76,20 +98,21 @@ class PartSender:
         if os.getpid() != self._process:  # a thread that is not there may hold the lock
             return
         try:
-            self._stop()
+            self.stop()
         except BaseException:  # an interrupt, which must leave no thread waiting
-            self._stop()
+            self.stop()
             raise
         for thread in self._threads:
             thread.join()
 
-    def _stop(self) -> None:
+    def stop(self) -> None:
+        """Send nothing more."""
         with self._has_news:
             self._is_closed = True
             self._waiting.clear()
             self._has_news.notify_all()
 
-    def _wait(self, stream: _Stream, is_reached: Callable[[], bool]) -> None:
+    def _wait(self, stream: PartStream, is_reached: Callable[[], bool]) -> None:
         """Wait on behalf of a stream, and report parts that have been sent to its caller."""
         while True:
             with self._has_news:
@@ -105,7 +128,7 @@ class PartSender:
             if is_over:
                 return
 
-    def _put(self, stream: _Stream, offset_bytes: int, part: memoryview) -> None:
+    def _put(self, stream: PartStream, offset_bytes: int, part: memoryview) -> None:
         """Send a part as soon as a thread is free."""
         with self._has_news:
             self._waiting.append((stream, offset_bytes, part))
@@ -114,7 +137,7 @@ class PartSender:
             if len(self._threads) < self.workers:
                 self._start()
 
-    def _take_place(self, stream: _Stream) -> None:
+    def take_place(self, stream: PartStream) -> None:
         """Wait until another part may be made."""
         while True:
             self._wait(stream, lambda: self._places > 0)
@@ -158,7 +181,7 @@ class PartSender:
                 stream.sent.append(size_bytes)
                 self._has_news.notify_all()
 
-    def _take(self) -> tuple[_Stream, int, memoryview] | None:
+    def _take(self) -> tuple[PartStream, int, memoryview] | None:
         with self._has_news:
             self._has_news.wait_for(lambda: self._waiting or self._is_closed)
             return self._waiting.popleft() if self._waiting else None

@@ -9,7 +9,7 @@ cannot guarantee this. So a caller can send the bytes of many objects first, and
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from streamer.core.errors import ChangedError
 from streamer.core.store.sources import ObjectInfo
@@ -80,6 +80,31 @@ class UploadingStore(Protocol):
         Raises:
             AccessDeniedError: the object may not be removed.
             StorageError: the object could not be removed.
+        """
+
+
+@runtime_checkable
+class SharedUpload(Upload, Protocol):
+    """An `Upload` to which several processes send parts; the process that began it finishes it. All values are JSON."""
+
+    def share(self) -> Any:
+        """Return what the store's `join_upload` takes in another process; None if only this one can send parts."""
+
+    def sent(self) -> Any:
+        """Return what this process has sent, for `add`; if the storage keeps it in a cache, it is flushed before."""
+
+    def add(self, sent: Any) -> None:
+        """Add what another process has sent."""
+
+
+@runtime_checkable
+class SharingStore(UploadingStore, Protocol):
+    """An `UploadingStore` whose uploads other processes may join."""
+
+    def join_upload(self, path: str, part_bytes: int, shared: Any) -> SharedUpload:
+        """Send parts of an object that another process has begun, which `SharedUpload.share` describes.
+
+        `Upload.abort` removes the parts of all processes.
         """
 
 

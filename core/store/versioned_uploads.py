@@ -6,14 +6,14 @@ program replaces it before this look by an object of the same size, that one is 
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from streamer import _native
 from streamer.core.secrets.redact import redact
 from streamer.core.store.own_objects import FoundObject, OwningUpload, ProvenUpload
 from streamer.core.store.presence import info_if_present
 from streamer.core.store.sources import ObjectInfo, Store
-from streamer.core.store.uploads import Upload, UploadingStore
+from streamer.core.store.uploads import SharedUpload, Upload, UploadingStore
 from streamer.core.store.versions import is_same_version
 
 
@@ -86,6 +86,18 @@ class _VersionedUpload(ProvenUpload):
         if offset_bytes == self.sent_bytes:
             self._crc32c = _native.crc("crc32c", part, self._crc32c)
         self.note_sent(offset_bytes, part)
+
+    def share(self) -> Any:
+        return self._upload.share() if isinstance(self._upload, SharedUpload) else None
+
+    def sent(self) -> Any:
+        assert isinstance(self._upload, SharedUpload)
+        return self.sent_bytes, self._upload.sent()
+
+    def add(self, sent: Any) -> None:
+        assert isinstance(self._upload, SharedUpload)
+        self.sent_bytes = max(self.sent_bytes, sent[0])
+        self._upload.add(sent[1])
 
     def finish(self) -> None:
         super().finish()

@@ -11,7 +11,7 @@ from streamer.core.encryption.sealed_files import reserved_name
 from streamer.core.errors import OptionError, UsageError
 from streamer.core.format.header_entries import ENCRYPTION_METADATA
 from streamer.core.format.shard_names import INDEX_SUFFIX, SHARD_SUFFIX
-from streamer.core.options.arguments import check_switch
+from streamer.core.options.arguments import check_group, check_switch
 from streamer.core.request.request import Request
 from streamer.core.secrets.redact import redact
 from streamer.core.store.names import check_can_hold
@@ -40,9 +40,11 @@ class SaveOptions:
     key: KeyOption = field(default=None, repr=False)
     context: str | None = None
     hide_names: bool = False
+    group: Any = None
 
     def __post_init__(self) -> None:
         self._check_key()
+        self._check_group()
         for name in ("overwrite", "digests", "resume", "hide_names"):
             check_switch(name, getattr(self, name))
         if self.storage_options is not None and not isinstance(self.storage_options, Mapping):
@@ -69,11 +71,24 @@ class SaveOptions:
             hint = "Save again without resume=: each save encrypts with new random numbers, so no byte is the same"
             raise UsageError("an encrypted save cannot be resumed", hint=hint)
 
+    def _check_group(self) -> None:
+        check_group(self.group)
+        if self.group is not None and self.resume:
+            raise UsageError("ranks that save together cannot resume a save", hint="Save again with overwrite=True")
+        if self.group is not None and self.key is not None:
+            hint = "Save without key=, and encrypt the checkpoint then: save(streamer.open(uri), …, key=…)"
+            raise UsageError("ranks that save together cannot encrypt", hint=hint)
+
 
 def place_request(uri: Any, how: SaveOptions) -> Request:
     """Check the URI to which a checkpoint is saved."""
     request = Request(
-        uri=uri, storage_options=how.storage_options, options=how.options, progress=how.progress, verify="off"
+        uri=uri,
+        storage_options=how.storage_options,
+        options=how.options,
+        progress=how.progress,
+        verify="off",
+        group=how.group,
     )
     if not isinstance(request.uri, str):
         raise UsageError("a checkpoint is saved to one place: one folder or file")

@@ -80,7 +80,7 @@ class ShardBytes:
     """The bytes of one shard."""
 
     def __init__(self, header: bytes, tensors: SavedTensors, layouts: list[TensorLayout], *, has_digests: bool) -> None:
-        self.header, self._tensors, self._has_digests = header, tensors, has_digests
+        self.header, self._tensors, self.has_digests = header, tensors, has_digests
         self.layouts = layouts  # as the argument
         self.size_bytes = len(header) + sum(each.size_bytes for each in layouts)  # size of the file
         self.digests: dict[str, TensorDigest] = {}  # digests of the tensors that were read so far
@@ -104,7 +104,7 @@ class ShardBytes:
             digest = read_bytes = 0
             for piece in pieces:
                 read_bytes += piece.nbytes
-                if self._has_digests:
+                if self.has_digests:
                     digest = _native.crc(ALGORITHM, piece, digest)
                 yield piece
             if read_bytes != layout.size_bytes:

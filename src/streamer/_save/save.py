@@ -6,7 +6,6 @@ import asyncio
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from streamer._arguments import fields_in
@@ -19,6 +18,7 @@ from streamer.backends.private_names.diffusers import LoraTensors
 from streamer.core.encryption.keys import KeySource
 from streamer.core.encryption.sealed_files import refuse_reserved
 from streamer.core.errors import UsageError
+from streamer.core.group.joining import joined_group, reporting_to_group
 from streamer.core.options.settings import resolve
 from streamer.core.request.request import OneUri
 from streamer.core.store.parallel import in_thread
@@ -48,6 +48,7 @@ def save(
     key: KeyOption = None,
     context: str | None = None,
     hide_names: bool = False,
+    group: Any = None,
 ) -> SaveReport:
     """Save tensors as a safetensors checkpoint, to any storage that can be written.
 
@@ -78,6 +79,8 @@ def save(
         context: A name to which the encrypted checkpoint is bound, such as ``"llama-prod-7"``. A load must pass the
             same name. It stays readable.
         hide_names: Encrypt names, dtypes, shapes and metadata, too.
+        group: A process group of torch, all of whose ranks call this with what each holds: DTensors, and tensors that
+            are equal on all ranks that have them. Each sends a part of the files. See docs/saving.md.
 
     Returns:
         What was written.
@@ -85,17 +88,19 @@ def save(
     Raises:
         UsageError: there is a checkpoint already, the storage cannot be written, or a tensor cannot be saved: it
             shares memory with another, is on the meta device, or the format lacks its dtype (`UnsupportedDtypeError`);
-            or the metadata of opened checkpoints, or of their shards, differ.
+            or the metadata of opened checkpoints, or of their shards, differ; or what the ranks of a group pass does not fit
+            together.
             No byte was written. `EncryptionKeyError`: the key cannot be read.
         ChangedError: another program wrote the same checkpoint meanwhile.
         StorageError: or a subclass: the storage refused or failed. Its hint names files that could not be removed.
+        GroupError: another rank of the group failed or died.
         LoadCancelledError: raised by `progress`, and passed on.
 
     Example:
         >>> streamer.save(model, "s3://bucket/model").files                          # doctest: +SKIP
         ('model.safetensors.manifest.json', 'model.safetensors')
     """
-    return _saved(_saving(uri, _tensors_of(tensors), SaveOptions(**fields_in(locals(), SaveOptions))))
+    return _saved(_saving_of(tensors, uri, locals()))
 
 
 def save_model(  # noqa: D417  `save` describes the others
@@ -113,6 +118,7 @@ def save_model(  # noqa: D417  `save` describes the others
     key: KeyOption = None,
     context: str | None = None,
     hide_names: bool = False,
+    group: Any = None,
 ) -> SaveReport:
     """Save a module whose tensors may share memory, such as tied weights, as ``safetensors.torch.save_model`` does.
 
@@ -132,15 +138,7 @@ def save_model(  # noqa: D417  `save` describes the others
     Example:
         >>> streamer.save_model(model, "s3://bucket/model")                         # doctest: +SKIP
     """
-    how = SaveOptions(**fields_in(locals(), SaveOptions))
-    tensors = _tensors_of(model)
-    of_torch = {name: tensor for name, tensor in tensors.items() if is_torch_tensor(tensor)}
-    for name, tensor in of_torch.items():
-        layout_of(name, tensor)
-    dropped = names_to_drop({name: tensor for name, tensor in of_torch.items() if not tensor.is_meta})
-    kept = {name: tensor for name, tensor in tensors.items() if name not in dropped}
-    more = {**_notes_of(model), **dropped, **(how.metadata or {})}
-    return _saved(_saving(uri, kept, replace(how, metadata=more)))
+    return _saved(_saving_of(model, uri, locals(), drops_shared=True))
 
 
 async def asave(  # noqa: D417  `save` describes the others
@@ -158,6 +156,7 @@ async def asave(  # noqa: D417  `save` describes the others
     key: KeyOption = None,
     context: str | None = None,
     hide_names: bool = False,
+    group: Any = None,
 ) -> SaveReport:
     """Save tensors, as `save` does, without blocking the event loop.
 
@@ -175,7 +174,7 @@ async def asave(  # noqa: D417  `save` describes the others
     Example:
         >>> await streamer.asave(model, "s3://bucket/model")                        # doctest: +SKIP
     """
-    saving = _saving(uri, _tensors_of(tensors), SaveOptions(**fields_in(locals(), SaveOptions)))
+    saving = _saving_of(tensors, uri, locals())
     saved = asyncio.ensure_future(in_thread(lambda: _saved(saving), role="async"))
     try:
         return await asyncio.shield(saved)
@@ -186,23 +185,44 @@ async def asave(  # noqa: D417  `save` describes the others
         raise
 
 
-def _saving(uri: Any, tensors: Mapping[str, Any], how: SaveOptions) -> Saving:
-    request, more = place_request(uri, how), how.metadata or {}
-    saved = SavedTensors(tensors, replaced=more)
-    metadata = {**METADATA, **_notes_of(tensors), **saved.metadata, **more}
-    refuse_reserved([each.name for each in saved.layouts], metadata)
-    return Saving(
-        request=request,
-        tensors=saved,
-        metadata=metadata,
-        most_shard_bytes=most_shard_bytes(how.max_shard_bytes),
-        overwrite=how.overwrite,
-        has_digests=how.digests,
-        resume=how.resume,
-        settings=resolve(request.options),
-        key=None if how.key is None else KeySource(how.key),
-        hides_names=how.hide_names,
-    )
+def _saving_of(tensors: Any, uri: Any, arguments: Mapping[str, Any], *, drops_shared: bool = False) -> Saving:
+    """Check the arguments of a public function."""
+    with reporting_to_group(arguments["group"]):
+        how = SaveOptions(**fields_in(arguments, SaveOptions))
+        named, parts = _tensors_of(tensors), None
+        notes = _notes_of(named)
+        if how.group is not None:
+            from streamer._save.rank_parts import own_parts  # noqa: PLC0415 (seldom needed)
+
+            named, parts = own_parts(named)
+        dropped = _dropped(named) if drops_shared else {}
+        kept = {name: tensor for name, tensor in named.items() if name not in dropped} if dropped else named
+        request, more = place_request(uri, how), {**notes, **dropped, **(how.metadata or {})}
+        saved = SavedTensors(kept, replaced=more)
+        metadata = {**METADATA, **saved.metadata, **more}
+        refuse_reserved([each.name for each in saved.layouts], metadata)
+        return Saving(
+            request=request,
+            tensors=saved,
+            metadata=metadata,
+            most_shard_bytes=most_shard_bytes(how.max_shard_bytes),
+            overwrite=how.overwrite,
+            has_digests=how.digests,
+            resume=how.resume,
+            settings=resolve(request.options),
+            key=None if how.key is None else KeySource(how.key),
+            hides_names=how.hide_names,
+            parts=parts,
+            dropped=dropped,
+        )
+
+
+def _dropped(tensors: Mapping[str, Any]) -> dict[str, str]:
+    """Choose tensors to leave out because another one holds their memory; return dropped name to kept name."""
+    of_torch = {name: tensor for name, tensor in tensors.items() if is_torch_tensor(tensor)}
+    for name, tensor in of_torch.items():
+        layout_of(name, tensor)
+    return names_to_drop({name: tensor for name, tensor in of_torch.items() if not tensor.is_meta})
 
 
 def _notes_of(tensors: Any) -> Mapping[str, str]:
@@ -213,10 +233,15 @@ def _notes_of(tensors: Any) -> Mapping[str, str]:
 
 
 def _saved(saving: Saving) -> SaveReport:
-    (uri,) = saving.request.uris
-    options: Any = saving.request.storage_options
-    with opened_store(uri, options, saving.request.fs, saving.settings) as store:
-        return saving.run(store)
+    with joined_group(saving.request) as member:
+        if saving.parts is not None:
+            from streamer._save.rank_saves import together  # noqa: PLC0415 (seldom needed)
+
+            saving = together(saving, member)
+        (uri,) = saving.request.uris
+        options: Any = saving.request.storage_options
+        with opened_store(uri, options, saving.request.fs, saving.settings) as store:
+            return saving.run(store)
 
 
 def _tensors_of(tensors: Any) -> Mapping[str, Any]:

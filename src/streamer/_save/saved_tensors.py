@@ -23,7 +23,7 @@ from streamer.core.options.switches_and_sizes import parsed_bytes
 from streamer.core.other_formats.gguf import TYPES_KEY
 from streamer.core.quoting import names_text, quoted
 from streamer.core.tensors.shared_memory import refuse_shared
-from streamer.core.tensors.tensor_bytes import bytes_of, dtype_name, is_array, is_torch_tensor, layout_of
+from streamer.core.tensors.tensor_bytes import bytes_of, dtype_name, flat_bytes, is_array, is_torch_tensor, layout_of
 from streamer.core.tensors.torch_private_names import changes_in_place
 
 MOST_READ_BYTES = 256 << 20  # enough for full speed; smaller tensors are read whole, as rows have no digest
@@ -92,6 +92,24 @@ class SavedTensors:
             return 0 if tensor.device.type == "cpu" and tensor.is_contiguous() else layout.size_bytes
         return 0 if tensor.flags.c_contiguous else layout.size_bytes
 
+    def is_in_memory(self, name: str) -> bool:
+        """Say whether a tensor is in memory, and not read when it is saved."""
+        return not isinstance(self._tensors[name], TensorSlice)
+
+    def bytes_between(self, layout: TensorLayout, begin: int, end: int) -> memoryview:
+        """Return some bytes of one tensor; of one that needs a copy, or is read, only the rows with these bytes are."""
+        tensor, size_bytes = self._tensors[layout.name], layout.size_bytes
+        while not _is_flat(tensor) and tensor.shape and not size_bytes % tensor.shape[0]:
+            row_bytes = size_bytes // tensor.shape[0]
+            first, stop = begin // row_bytes, -(-end // row_bytes)
+            tensor = tensor[first:stop]
+            begin, end, size_bytes = begin - first * row_bytes, end - first * row_bytes, (stop - first) * row_bytes
+            if stop - first > 1:
+                break
+            tensor = tensor[0]
+        tensor = tensor[...] if isinstance(tensor, TensorSlice) else tensor
+        return bytes_of(flat_bytes(tensor)[begin:end]) if is_torch_tensor(tensor) else bytes_of(tensor)[begin:end]
+
     def pieces(self, layout: TensorLayout) -> Iterator[memoryview]:
         """Yield the bytes of one tensor, in one or more pieces."""
         tensor = self._tensors[layout.name]
@@ -102,6 +120,15 @@ class SavedTensors:
                 yield bytes_of(rows)
         else:
             yield bytes_of(tensor)
+
+
+def _is_flat(tensor: Any) -> bool:
+    """Say whether the bytes of a tensor lie in memory as a file has them."""
+    if isinstance(tensor, TensorSlice):
+        return False
+    if is_torch_tensor(tensor):
+        return bool(tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg())
+    return not hasattr(tensor, "flags") or bool(tensor.flags.c_contiguous)  # arrays of JAX have no flags
 
 
 def _rows_at_a_time(tensor: TensorSlice[Any]) -> int:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from streamer._checkpoint_headers import open_checkpoint
 from streamer._progress import Progress
@@ -30,6 +30,12 @@ from streamer.core.store.own_objects import OwningUpload
 from streamer.core.store.presence import info_if_present
 from streamer.core.store.sources import Store
 from streamer.core.store.uploads import UploadingStore
+
+if TYPE_CHECKING:
+    from streamer._save.rank_parts import Description
+    from streamer._save.rank_saves import RankSave
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -90,6 +96,9 @@ class Saving:
     settings: Settings  # limits and time-outs
     key: KeySource | None = None  # the key with which the files are encrypted, or None
     hides_names: bool = False  # whether the headers are encrypted, too
+    parts: Mapping[str, Description | None] | None = None  # with a group, what this rank holds of DTensors
+    dropped: Mapping[str, str] = field(default_factory=dict)  # name of a tensor that is left out to that of its memory
+    ranks: RankSave | None = None  # this rank, if those of a group save together
     is_cancelled: Event = field(default_factory=Event)  # set when the caller wants the save to end
 
     def run(self, store: Store) -> SaveReport:
@@ -99,8 +108,13 @@ class Saving:
         writable = uploading_store(store, uri)
         is_file = store.root.endswith(SHARD_SUFFIX)
         shards = self._shards(is_file=is_file)
+        if self.ranks is not None and self.ranks.member.rank:
+            told = self.ranks.follow(writable, shards, self.settings.memory_limit_bytes)
+            known: dict[str, Any] = {key: tuple(each) if isinstance(each, list) else each for key, each in told.items()}
+            return SaveReport(**known)
         resumed = Resumed(store, self.settings, shards) if self.resume else None
-        place = place_of(store, len(shards), self.settings, is_file=is_file, overwrite=self.overwrite, resumed=resumed)
+        how = {"is_file": is_file, "overwrite": self.overwrite}
+        place = self._aside(lambda: place_of(store, len(shards), self.settings, **how, resumed=resumed))
         kept_bytes = sum(each.size_bytes for each, name in zip(shards, place.shards, strict=True) if name in place.left)
         total_bytes = sum(shard.size_bytes for shard in shards) - kept_bytes
         with (
@@ -110,12 +124,19 @@ class Saving:
             ) as writing,
         ):
             files = self._write(writing, store, place, shards)
-        not_removed = self._removed(writable, place)
+        not_removed = self._aside(lambda: self._removed(writable, place))
         seconds = time.perf_counter() - began
         tensors, sent_bytes = len(self.tensors.layouts), writing.sent_bytes
         size_bytes, remarks = sent_bytes + kept_bytes, self.tensors.remarks()
         remarks += self.tensors.lost_protection(self.key, hides_names=self.hides_names)
-        return SaveReport(redact(uri), tuple(files), tensors, size_bytes, seconds, not_removed, kept_bytes, remarks)
+        report = SaveReport(redact(uri), tuple(files), tensors, size_bytes, seconds, not_removed, kept_bytes, remarks)
+        if self.ranks is not None:
+            self.ranks.tell_end(report.to_dict())
+        return report
+
+    def _aside(self, work: Callable[[], Result]) -> Result:
+        """Do what the other ranks of a group wait for."""
+        return work() if self.ranks is None else self.ranks.aside(work)
 
     def _shards(self, *, is_file: bool) -> list[ShardBytes]:
         """Lay out the files, so that all errors except those of reading or sending bytes are raised here."""
@@ -132,8 +153,21 @@ class Saving:
     def _write(self, writing: Writing, store: Store, place: Place, shards: list[ShardBytes]) -> list[str]:
         """Write all files, and return their names in the order in which readers can see them."""
         if place.has_old_shards_without_index:
-            place = self._with_old_index(writing, store, place)
-        sent = self._send_shards(writing, place, shards)
+            place = self._aside(lambda: self._with_old_index(writing, store, place))
+        if self.ranks is None:
+            return self._complete(writing, store, place, shards, self._send_shards(writing, place, shards))
+        sent = self.ranks.lead(writing, place, shards)
+        return self.ranks.aside(lambda: self._complete(writing, store, place, shards, sent))
+
+    def _complete(
+        self,
+        writing: Writing,
+        store: Store,
+        place: Place,
+        shards: list[ShardBytes],
+        sent: list[tuple[str, OwningUpload]],
+    ) -> list[str]:
+        """Let the shards and the small files show up; return the names of all files."""
         old = old_manifest(store, place, self.settings) if self.has_digests and place.index else None
         if old is not None:
             place = self._with_old_digests(writing, store, place, old, shards)

@@ -41,6 +41,11 @@ MOST_FILES = 8  # at a time: small files wait for their first and last request, 
 COPIES_OF_PART = 3
 
 
+def most_parallel(memory_limit_bytes: int) -> int:
+    """Return how many parts may be sent at a time."""
+    return max(1, min(MOST_PARALLEL, memory_limit_bytes // (COPIES_OF_PART * PART_BYTES)))
+
+
 def uploading_store(store: Store, uri: str) -> UploadingStore:
     """Return the store, typed as a store that can be written."""
     if isinstance(store, UploadingStore):
@@ -74,7 +79,7 @@ class Writing:
     ) -> None:
         self._store, self._progress, self._is_cancelled = store, progress, is_cancelled
         # Maximum number of parts that may be sent at a time.
-        self.most_parallel = max(1, min(MOST_PARALLEL, memory_limit_bytes // (COPIES_OF_PART * PART_BYTES)))
+        self.most_parallel = most_parallel(memory_limit_bytes)
         self._guard = threading.Lock()  # of the next three: several threads finish files
         self._begun: list[tuple[str, OwningUpload]] = []
         self._shown: list[tuple[str, Callable[[], None]]] = []  # files that no older checkpoint had
@@ -92,14 +97,14 @@ class Writing:
     ) -> OwningUpload:
         """Send all bytes of one file, which shows up when `show` is called."""
         with PartSender(self.most_parallel) as sender:
-            return self._sent(SentFile(path, size_bytes, pieces, replaced), sender, self._note_sent)
+            return self._sent(SentFile(path, size_bytes, pieces, replaced), sender, self.note_sent)
 
     def send_all(self, files: Sequence[SentFile], on_sent: Callable[[int, OwningUpload], None]) -> None:
         """Send the bytes of several files, at the same time if the memory allows it."""
         news: SimpleQueue[Callable[[], None]] = SimpleQueue()
 
         def note(size_bytes: int) -> None:
-            news.put(partial(self._note_sent, size_bytes))
+            news.put(partial(self.note_sent, size_bytes))
 
         def job(number: int) -> Callable[[], Callable[[], None]]:
             return lambda: partial(on_sent, number, self._sent(files[number], sender, note))
@@ -169,16 +174,27 @@ class Writing:
         elif left:
             _log.warning("a save that failed could not remove %s", ", ".join(map(quoted, left)))
 
-    def _sent(self, file: SentFile, sender: PartSender, on_sent: Callable[[int], None]) -> OwningUpload:
-        path, replaced, part_bytes = file.path, file.replaced, part_bytes_for(file.size_bytes)
+    def begin(self, path: str, size_bytes: int, replaced: ObjectInfo | None) -> OwningUpload:
+        """Begin one file, which is removed after an error."""
         if replaced is not None and replaced.version is None:  # a listing may lack what tells the new file from the old
             replaced = info_if_present(self._store, path) or replaced
         does_resume = self._resumes and isinstance(self._store, ResumingStore)
         begin = self._store.resume_upload if does_resume else self._store.begin_upload
-        upload = owning(begin(path, file.size_bytes, part_bytes, replaced), self._store, path, replaced)
+        upload = owning(begin(path, size_bytes, part_bytes_for(size_bytes), replaced), self._store, path, replaced)
         with self._guard:
             self._begun.append((path, upload))
-        sender.send(upload, cut(file.pieces, part_bytes, is_equal=upload.needs_equal_parts), on_sent)
+        return upload
+
+    def note_sent(self, size_bytes: int) -> None:
+        """Note that bytes were sent, on the caller's thread."""
+        self.sent_bytes += size_bytes
+        self._progress.update(lambda: self.sent_bytes)
+        self._check_wanted()
+
+    def _sent(self, file: SentFile, sender: PartSender, on_sent: Callable[[int], None]) -> OwningUpload:
+        upload = self.begin(file.path, file.size_bytes, file.replaced)
+        parts = cut(file.pieces, part_bytes_for(file.size_bytes), is_equal=upload.needs_equal_parts)
+        sender.send(upload, parts, on_sent)
         return upload
 
     def _note_shown(self, path: str, upload: OwningUpload, replaced: ObjectInfo | None) -> None:
@@ -219,11 +235,6 @@ class Writing:
                 _log.debug("%s could not be removed: %s", path, error)
                 left.append(path.rpartition("/")[2])
         return list(dict.fromkeys(left))
-
-    def _note_sent(self, size_bytes: int) -> None:
-        self.sent_bytes += size_bytes
-        self._progress.update(lambda: self.sent_bytes)
-        self._check_wanted()
 
     def _check_wanted(self) -> None:
         if self._is_cancelled.is_set():

@@ -1,0 +1,211 @@
+"""What the ranks of a group hold of the tensors that they save together, and whether this is one checkpoint.
+
+A DTensor says which part a rank holds; other tensors are whole. Each rank describes its tensors to all others, and so
+all find the same errors. Refuses tensors whose descriptions differ, whole tensors whose bytes differ (a sample of large
+ones is compared), parts that overlap or leave gaps, and partial sums.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Container, Mapping, Sequence
+from functools import lru_cache
+from itertools import combinations
+from math import prod
+from typing import Any, NamedTuple, TypeAlias
+
+from streamer import _native
+from streamer._save.rank_plan import Held
+from streamer._save.saved_tensors import SavedTensors
+from streamer.core.checkpoint.catalog import ShardTensor
+from streamer.core.checkpoint.tensor_parts import cut_out
+from streamer.core.errors import TargetError, UsageError
+from streamer.core.format.dtypes import byte_length
+from streamer.core.format.header_entries import TensorEntry
+from streamer.core.format.header_writer import TensorLayout
+from streamer.core.format.manifest import ALGORITHM
+from streamer.core.group.assembly import part_of, size_of
+from streamer.core.group.member import Member
+from streamer.core.quoting import quoted
+from streamer.core.tensors import sharded_tensors
+from streamer.core.tensors.tensor_bytes import dtype_name
+
+SAMPLED_BYTES = 1 << 20  # of a whole tensor that is compared between ranks
+SAMPLES = 64  # of a larger one
+Box: TypeAlias = tuple[tuple[int, int], ...]
+
+
+class Description(NamedTuple):
+    """What a rank says of one tensor."""
+
+    dtype: str  # of the format
+    shape: tuple[int, ...]  # of the whole tensor, as its header has it
+    box: Box | None  # bounds of what the rank holds in each dimension; None if it holds nothing
+    digest: int | None = None  # of a tensor that the rank holds whole
+
+
+def own_parts(tensors: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Description | None]]:
+    """Return the tensors with local parts in place of DTensors; and for all names what these parts are, or None."""
+    local, parts = dict[str, Any](), dict[str, Description | None]()
+    for name, tensor in tensors.items():
+        if not sharded_tensors.is_sharded(tensor):
+            local[name], parts[name] = tensor, None
+            continue
+        box = None
+        if tensor.device_mesh.get_coordinate() is not None:
+            try:
+                slices, local[name] = sharded_tensors.part_of(name, tensor)
+            except TargetError as error:
+                what = error.message.replace("the target of tensor", "tensor")
+                hint = "Redistribute it: Shard and Replicate can be saved"
+                raise UsageError(what, hint=hint) from error
+            box = [(each.start, each.stop) for each in slices]
+        dtype, shape = dtype_name(name, tensor.dtype), list(tensor.shape)
+        if dtype == "F4" and shape:  # torch has two values in one element
+            shape[-1] *= 2
+            box = box and [*box[:-1], (2 * box[-1][0], 2 * box[-1][1])]
+        parts[name] = Description(dtype, tuple(shape), None if box is None else tuple(box))
+    return local, parts
+
+
+def _whole(tensors: SavedTensors, layout: TensorLayout) -> Description:
+    digest, step = 0, max(1, SAMPLED_BYTES // SAMPLES)
+    begins = range(0, layout.size_bytes, max(step, layout.size_bytes // SAMPLES))
+    for begin in begins if tensors.is_in_memory(layout.name) else ():
+        piece = tensors.bytes_between(layout, begin, min(begin + step, layout.size_bytes))
+        digest = _native.crc(ALGORITHM, piece, digest)
+    return Description(layout.dtype, layout.shape, tuple((0, each) for each in layout.shape), digest)
+
+
+class Agreed(NamedTuple):
+    """What all ranks save together."""
+
+    layouts: list[TensorLayout]  # all tensors, in the order of the first rank that has each
+    held: dict[str, list[Held]]  # who holds what of them
+    metadata: Mapping[str, str]
+
+
+def agree(
+    member: Member | None,
+    tensors: SavedTensors,
+    parts: Mapping[str, Description | None],
+    dropped: Mapping[str, str],
+    facts: Mapping[str, Any],
+) -> Agreed:
+    """Exchange what each rank holds, and compare what has to be the same on all of them.
+
+    Args:
+        member: This rank; None without others.
+        tensors: What it holds.
+        parts: What that is of DTensors; None for whole tensors.
+        dropped: Names of tensors that are left out, as the metadata name them, too.
+        facts: The metadata, as ``metadata=``, and other arguments by name.
+    """
+    layouts = {each.name: each for each in tensors.layouts}
+    own = {
+        name: _whole(tensors, layouts[name]) if part is None else part
+        for name, part in parts.items()
+        if name not in dropped
+    }
+    all_told = {"tensors": own, "dropped": dropped, "facts": facts}
+    told = [json.loads(json.dumps(all_told))] if member is None else member.gather(all_told)
+    try:
+        return _agreed(told)
+    except UsageError:
+        if member is not None:
+            member.is_over = True  # each rank finds this by itself
+        raise
+
+
+def _agreed(told: Sequence[Mapping[str, Any]]) -> Agreed:
+    dropped = {name: kept for each in told for name, kept in each["dropped"].items()}
+    fullest = max(told, key=lambda each: len(each["dropped"]))  # a rank sees no ties of tensors of which it has nothing
+    for rank, each in enumerate(told):
+        facts, expected = (
+            {**who["facts"], "metadata=": _without(who["facts"]["metadata="], dropped)} for who in (each, told[0])
+        )
+        for name in expected:
+            if facts[name] != expected[name]:
+                raise UsageError(f"{name} differs in the group: on rank {rank} from that of rank 0", hint=_ALIKE)
+        for name, kept in each["dropped"].items():
+            if dropped[name] != kept:
+                what = f"tensor {quoted(name)} shares the memory of other tensors on rank {rank} than on others"
+                raise UsageError(what, hint=_ALIKE)
+    said = [{name: _parsed(each) for name, each in rank["tensors"].items() if name not in dropped} for rank in told]
+    layouts, held = joined_parts(said)
+    return Agreed(layouts, held, {**fullest["facts"]["metadata="], **dropped})
+
+
+def _without(metadata: Mapping[str, str], names: Container[str]) -> dict[str, str]:
+    return {key: value for key, value in metadata.items() if key not in names}
+
+
+def _parsed(told: Sequence[Any]) -> Description:
+    dtype, shape, box, digest = told
+    return Description(dtype, tuple(shape), None if box is None else tuple((begin, end) for begin, end in box), digest)
+
+
+def joined_parts(told: Sequence[Mapping[str, Description]]) -> tuple[list[TensorLayout], dict[str, list[Held]]]:
+    """Check what all ranks said; return all tensors, in the order of the first rank with each, and who holds what."""
+    layouts, held = list[TensorLayout](), dict[str, list[Held]]()
+    for name in dict.fromkeys(name for each in told for name in each):
+        said = {rank: each[name] for rank, each in enumerate(told) if name in each}
+        first_rank, first = next(iter(said.items()))
+        for rank, each in said.items():
+            if each[:2] != first[:2]:
+                one, other = (f"{it.dtype} {list(it.shape)}" for it in (first, each))
+                what = f"tensor {quoted(name)} is {one} on rank {first_rank}, and {other} on rank {rank}"
+                raise UsageError(what, hint=_DIFFERENT)
+        boxes: dict[Box, list[int]] = {}
+        for rank, each in said.items():
+            if each.box is not None:
+                boxes.setdefault(each.box, []).append(rank)
+        _check_equal(name, said)
+        size_bytes = byte_length(first.shape, first.dtype)
+        _check_complete(name, first.shape, tuple(boxes))
+        layouts.append(TensorLayout(name, first.dtype, first.shape, size_bytes))
+        entry = TensorEntry(name, first.dtype, first.shape, 0, size_bytes)
+        found = [(part_of(_cut(entry, box), 0), tuple(ranks)) for box, ranks in boxes.items()]
+        held[name] = [Held(part, ranks) for part, ranks in found if size_of(part)]
+    return layouts, held
+
+
+_ALIKE = "All ranks of the group call it with the same arguments, except for the parts of the tensors"
+_DIFFERENT = (
+    "Give tensors that differ between ranks other names, or pass DTensors, which say which part each rank holds"
+)
+
+
+def _cut(entry: TensorEntry, box: Box) -> ShardTensor:
+    return ShardTensor(0, *cut_out(entry, [slice(*bounds) for bounds in box]))
+
+
+def _check_equal(name: str, said: Mapping[int, Description]) -> None:
+    """Refuse a tensor that several ranks hold whole, with other bytes."""
+    digests = {each.digest: rank for rank, each in said.items() if each.digest is not None}
+    if len(digests) > 1:
+        one, other = sorted(digests.values())[:2]
+        what = f"tensor {quoted(name)} is no DTensor, and has other values on rank {one} than on rank {other}"
+        raise UsageError(what, hint=_DIFFERENT)
+
+
+@lru_cache(maxsize=4096)
+def _fault(shape: tuple[int, ...], boxes: tuple[Box, ...]) -> str | None:
+    sizes = [prod(end - begin for begin, end in box) for box in boxes]
+    there = [box for box, size in zip(boxes, sizes, strict=True) if size]
+    for one, other in combinations(there, 2):
+        if all(a[0] < b[1] and b[0] < a[1] for a, b in zip(one, other, strict=True)):
+            return f"the parts {_text(one)} and {_text(other)} overlap"
+    if sum(sizes) != prod(shape):
+        return f"the ranks of the group hold {sum(sizes)} of its {prod(shape)} elements"
+    return None
+
+
+def _text(box: Box) -> str:
+    return f"[{', '.join(f'{begin}:{end}' for begin, end in box)}]"
+
+
+def _check_complete(name: str, shape: tuple[int, ...], boxes: tuple[Box, ...]) -> None:
+    if fault := _fault(shape, boxes):
+        hint = "Pass a group of all ranks that hold a part of it, and tensors that are placed alike on all of them"
+        raise UsageError(f"tensor {quoted(name)} of {list(shape)} is not held whole: {fault}", hint=hint)

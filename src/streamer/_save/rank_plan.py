@@ -1,0 +1,143 @@
+"""Which rank of a group sends which part of which file, and which ranks give it the bytes that it does not hold.
+
+Pure: all ranks make the same plan from the same descriptions. A file is cut into the parts of a save by one process. A
+part is sent by a rank that holds at least half as many of its bytes as any other; of these, by the one that has the
+fewest bytes to send so far. So rows are not exchanged, and what all ranks hold is divided among them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import NamedTuple
+
+from streamer.core.format.header_writer import TensorLayout
+from streamer.core.group.assembly import Part, bytes_between
+
+PARTS_IN_FLIGHT = 2  # of which one rank gives bytes in a step
+
+
+class Held(NamedTuple):
+    """A part of a tensor, and the ranks that have it."""
+
+    part: Part
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class RankFile:
+    """One file."""
+
+    header_bytes: int
+    layouts: Sequence[TensorLayout]  # its tensors, in order
+    part_bytes: int
+    is_in_order: bool = False  # whether its parts are sent in order, and so by one rank
+    sender: int | None = None  # the only rank that can send, or None
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the file."""
+        return self.header_bytes + sum(each.size_bytes for each in self.layouts)
+
+
+class Piece(NamedTuple):
+    """Bytes of a tensor that one rank gives."""
+
+    name: str
+    begin: int  # of the tensor's bytes in question
+    end: int
+    at: int  # position of `begin` in the part of the file
+    part: Part  # what the rank has of the tensor
+    rank: int
+    size_bytes: int  # how many bytes the rank gives
+
+
+class SentPart(NamedTuple):
+    """A part of a file."""
+
+    file: int
+    offset: int
+    size_bytes: int
+    sender: int
+    pieces: tuple[Piece, ...]  # its bytes behind the header
+
+
+def steps_of(files: Sequence[RankFile], held: Mapping[str, Sequence[Held]], ranks: int) -> Iterator[list[SentPart]]:
+    """Divide the bytes of files into steps, whose bytes are exchanged together: at most one part for each sender."""
+    queues: list[list[SentPart]] = [[] for _ in range(ranks)]
+    load = [0] * ranks
+    for number, file in enumerate(files):
+        sender = file.sender
+        if sender is None and file.is_in_order:
+            sender = load.index(min(load))
+        for part in _parts(number, file, held, load, sender):
+            queues[part.sender].append(part)
+    for parts in zip_longest(*queues):
+        step: list[SentPart] = []
+        given: Counter[int] = Counter()
+        for part in filter(None, parts):
+            more = Counter[int]()
+            for piece in part.pieces:
+                if piece.rank != part.sender:
+                    more[piece.rank] += piece.size_bytes
+            most_bytes = PARTS_IN_FLIGHT * max(part.size_bytes, *(each.size_bytes for each in step), 0)
+            if step and any((given + more)[rank] > most_bytes for rank in more):
+                yield step
+                step, given = [], Counter()
+            step.append(part)
+            given += more
+        yield step
+
+
+def _parts(
+    number: int, file: RankFile, held: Mapping[str, Sequence[Held]], load: list[int], sender: int | None
+) -> Iterator[SentPart]:
+    """Cut a file into parts, choose who sends each, and add its bytes to the load of that rank."""
+    first, tensor_begin = 0, file.header_bytes  # the first tensor that the next part needs, and where it begins
+    for offset in range(0, file.size_bytes, file.part_bytes):
+        end = min(offset + file.part_bytes, file.size_bytes)
+        segments = []
+        number_of_tensor, begin = first, tensor_begin
+        while number_of_tensor < len(file.layouts) and begin < end:
+            layout = file.layouts[number_of_tensor]
+            low, high = max(offset - begin, 0), min(end - begin, layout.size_bytes)
+            if low < high:
+                segments.append((layout.name, low, high, begin + low - offset))
+            if begin + layout.size_bytes > end:
+                break
+            begin += layout.size_bytes
+            number_of_tensor += 1
+        first, tensor_begin = number_of_tensor, begin
+        wanted = [
+            (segment, each, size_bytes)
+            for segment in segments
+            for each in held[segment[0]]
+            if (size_bytes := _bytes_in(each.part, *segment[1:3]))
+        ]
+        chosen = sender if sender is not None else _chosen(wanted, load)
+        load[chosen] += end - offset
+        pieces = tuple(
+            Piece(
+                *segment,
+                each.part,
+                chosen if chosen in each.ranks else each.ranks[chosen % len(each.ranks)],
+                size_bytes,
+            )
+            for segment, each, size_bytes in wanted
+        )
+        yield SentPart(number, offset, end - offset, chosen, pieces)
+
+
+def _bytes_in(part: Part, begin: int, end: int) -> int:
+    return bytes_between(part, begin, end) if part[0].first < end and begin < part[-1].end else 0
+
+
+def _chosen(wanted: Sequence[tuple[object, Held, int]], load: Sequence[int]) -> int:
+    has: Counter[int] = Counter()
+    for _, each, size_bytes in wanted:
+        for rank in each.ranks:
+            has[rank] += size_bytes
+    most = max(has.values(), default=0)
+    return min((rank for rank in range(len(load)) if 2 * has[rank] >= most), key=lambda rank: (load[rank], rank))

@@ -1,0 +1,113 @@
+"""What each rank of a group does in the tests of saves; see `group_cases`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Replicate, Shard
+
+import streamer
+from streamer import Options, Placements
+from streamer._save import parts
+from streamer.core.format.dtypes import TORCH_DTYPES
+
+__all__ = ["CASES", "whole_tensors"]
+
+CASES: dict[str, Callable[..., Any]] = {}
+DTYPES = [getattr(torch, name) for name in TORCH_DTYPES.values() if hasattr(torch, name)]
+ROWS, COLUMNS, WHOLE = [Shard(0)], [Shard(1)], [Replicate()]
+PLACED: dict[str, tuple[tuple[int, ...], list[Any]]] = {  # shape of the mesh, and placements
+    "rows": ((-1,), ROWS),
+    "columns": ((-1,), COLUMNS),
+    "copies": ((-1,), WHOLE),
+    "rows and columns": ((2, -1), [Shard(0), Shard(1)]),
+    "columns and rows": ((2, -1), [Shard(1), Shard(0)]),
+    "replicas of rows": ((2, -1), [Replicate(), Shard(0)]),
+    "replicas of columns": ((-1, 2), [Shard(1), Replicate()]),
+    "rows of rows": ((2, -1), [Shard(0), Shard(0)]),
+}
+
+
+def case(function: Callable[..., Any]) -> Callable[..., Any]:
+    CASES[function.__name__] = function
+    return function
+
+
+def whole_tensors(mib: float = 0) -> dict[str, torch.Tensor]:
+    """Tensors of all dtypes, of uneven and empty shapes; and some large ones."""
+    torch.manual_seed(5)
+    tensors = {
+        f"small.{str(dtype)[6:]}": torch.randint(0, 2, (7, 24), dtype=torch.uint8).view(dtype) for dtype in DTYPES
+    }
+    tensors["cube"] = torch.randn(5, 6, 7)
+    tensors["row"] = torch.randn(1, 33).bfloat16()
+    tensors["none"] = torch.zeros(0, 7)
+    tensors["few"] = torch.arange(6.0).view(3, 2)
+    if mib:
+        rows = int(mib * (1 << 20)) // (4 * 509)
+        tensors["large.weight"] = torch.randn(rows, 509)
+        tensors["large.half"] = torch.randn(509, rows // 2).half()
+    tensors["vector"] = torch.arange(13)
+    tensors["scalar"] = torch.tensor(2.5)
+    return tensors
+
+
+def placed(whole: torch.Tensor, mesh: Any, placements: list[Any]) -> Any:
+    """Make a DTensor of any dtype, without a message between ranks."""
+    fitting = [each if not each.is_shard() or each.dim < whole.dim() else Replicate() for each in placements]
+    layout = Placements(mesh, {}).layout("", fitting, tuple(whole.shape))
+    assert layout is not None
+    own = whole.view(torch.uint8) if whole.dtype.itemsize == 1 else whole
+    return layout.dtensor(own[layout.box].clone().view(whole.dtype))
+
+
+def of_kind(kind: str, rank: int, ranks: int, mib: float) -> dict[str, Any]:
+    tensors = whole_tensors(mib)
+    if kind == "plain":
+        return dict(tensors)
+    if kind == "mixed":
+        kinds = list(PLACED)
+        return {
+            name: of_mesh(kinds[number % len(kinds)], tensor, ranks) if number % 5 else tensor
+            for number, (name, tensor) in enumerate(tensors.items())
+        }
+    return {name: of_mesh(kind, tensor, ranks) for name, tensor in tensors.items()}
+
+
+def of_mesh(kind: str, tensor: torch.Tensor, ranks: int) -> Any:
+    shape, placements = PLACED[kind]
+    sizes = [each if each > 0 else ranks // abs(torch.Size(shape).numel()) for each in shape]
+    return placed(tensor, mesh_of(tuple(sizes)), placements)
+
+
+@lru_cache
+def mesh_of(sizes: tuple[int, ...]) -> Any:
+    return init_device_mesh("cpu", sizes)
+
+
+def how_of(how: dict[str, Any], rank: int) -> dict[str, Any]:
+    own = {**how, **how.get("of", {}).get(str(rank), {})}
+    own.pop("of", None)
+    if "options" in own:
+        own["options"] = Options(**own["options"])
+    return {"progress": False, "group": dist.group.WORLD, **own}
+
+
+def facts(report: Any) -> Any:
+    return {**report.to_dict(), "seconds": 0}
+
+
+@case
+def saves(rank: int, ranks: int, *, saves: list[dict[str, Any]]) -> Any:
+    """Save several times."""
+    return [one_save(rank, ranks, **each) for each in saves]
+
+
+def one_save(rank: int, ranks: int, *, uri: str, kind: str, mib: float = 0, part_mib: int = 16, **how: Any) -> Any:
+    parts.PART_BYTES = part_mib << 20
+    return facts(streamer.save(of_kind(kind, rank, ranks, mib), uri, **how_of(how, rank)))
