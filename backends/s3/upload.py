@@ -94,7 +94,7 @@ class S3Upload(ProvenUpload):
         sent_bytes, parts, sizes = sent
         self.sent_bytes = max(self.sent_bytes, sent_bytes)
         self._parts |= {each["PartNumber"]: each for each in parts}
-        self._sizes |= {number: size_bytes for number, size_bytes in sizes}
+        self._sizes |= dict(sizes)
 
     def _send(self, number: int, part: memoryview, checksum: Mapping[str, str]) -> str:
         """Send one part, and return its ETag."""

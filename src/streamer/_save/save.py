@@ -88,8 +88,8 @@ def save(
     Raises:
         UsageError: there is a checkpoint already, the storage cannot be written, or a tensor cannot be saved: it
             shares memory with another, is on the meta device, or the format lacks its dtype (`UnsupportedDtypeError`);
-            or the metadata of opened checkpoints, or of their shards, differ; or what the ranks of a group pass does not fit
-            together.
+            or the metadata of opened checkpoints, or of their shards, differ; or what the ranks of a group pass does
+            not fit together.
             No byte was written. `EncryptionKeyError`: the key cannot be read.
         ChangedError: another program wrote the same checkpoint meanwhile.
         StorageError: or a subclass: the storage refused or failed. Its hint names files that could not be removed.

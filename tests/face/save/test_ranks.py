@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from group_ranks import ranks_tell, values
 from group_saves import PLACED, whole_tensors
+from servers.writable import writable
 
 import streamer
 
@@ -37,3 +38,24 @@ def test_any_placement_is_byte_for_byte_the_save_of_one_process(ranks: int, tmp_
     assert contents(tmp_path / "shards") == contents(tmp_path / "expected shards")
     expected = contents(tmp_path / "expected")["model.safetensors"]
     assert (tmp_path / "one.safetensors").read_bytes() == expected
+
+
+@pytest.mark.parametrize("kind", ["s3", "gcs", "azure", "web"])
+def test_each_storage_gets_each_byte_once(kind: str) -> None:
+    with writable(kind) as storage:
+        name, options = "ranks/one.safetensors" if kind == "web" else "ranks/folder", storage.options()
+        how: dict[str, Any] = {"mib": 6, "part_mib": 1, "storage_options": options, "kind": "mixed"}
+        saves = [{"uri": storage.uri(name), **how}]
+        if kind != "web":
+            saves.append({"uri": storage.uri("ranks/shards"), "max_shard_bytes": "3MB", **how})
+            saves.append({"uri": storage.uri(name), "overwrite": True, **how})
+        (reported,) = ranks_tell(2, ("saves", {"saves": saves}))
+        assert values(reported)[0] == values(reported)[1]
+        sent_bytes = sum(len(each.body) for each in storage.log if each.step in ("part", "put", "complete"))
+        assert sent_bytes <= 1.01 * sum(each["bytes"] for each in values(reported)[0])
+        assert kind != "s3" or storage.uploads == {}
+        streamer.save(whole_tensors(6), storage.uri(name.replace("ranks", "alone")), storage_options=options)
+        alone = {path: data for path, (data, _) in storage.objects.items() if "/alone/" in path}
+        assert len(alone) == 2
+        for path, data in alone.items():
+            assert storage.objects[path.replace("/alone/", "/ranks/")][0] == data, path
