@@ -138,6 +138,8 @@ class S3(Storage):
             self.objects[sent.name] = data, {"ETag": f'"{self.new_id()}-1"', **upload["about"]}
             del self.uploads[sent.query["uploadId"]]
             return _xml("<CompleteMultipartUploadResult><ETag>e</ETag></CompleteMultipartUploadResult>")
+        if sent.step == "parts":
+            return error_of(self, 501, "NotImplemented")
         if sent.step == "abort":
             del self.uploads[sent.query["uploadId"]]
         if sent.step == "put":
