@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -23,6 +22,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import warm_python
 
 import streamer
 
@@ -80,9 +80,8 @@ def told_by(name: str, arguments: dict[str, Any], ranks: int) -> list[Any]:
 
 def ranks_tell(ranks: int, *cases: tuple[str, dict[str, Any]]) -> list[list[Any]]:
     """Run cases, in a process of their own; give for each what each rank told."""
-    command = [sys.executable, __file__, str(ranks), json.dumps(cases)]
     environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    done = warm_python.run(__file__, str(ranks), json.dumps(cases), env=environment, timeout=300)
     assert done.returncode == 0, done.stderr[-4000:]
     reported: list[list[Any]] = json.loads(done.stdout.splitlines()[-1])
     return reported
@@ -97,13 +96,12 @@ def second_rank(uri: str, **how: Any) -> Iterator[Any]:
             "dist.init_process_group('gloo', rank=1, world_size=2, store=dist.FileStore(sys.argv[1], 2))\n"
             "streamer.load(sys.argv[2], group=dist.group.WORLD, **json.loads(sys.argv[3]))\n"
         )
-        command = [sys.executable, "-c", program, f"{folder}/store", uri, json.dumps(how)]
-        other = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+        other = warm_python.started(program, f"{folder}/store", uri, json.dumps(how), output=folder)
         try:
             dist.init_process_group("gloo", rank=0, world_size=2, store=dist.FileStore(f"{folder}/store", 2))
             yield dist.group.WORLD
         finally:
-            other.wait(60)
+            other.join(60)
             dist.destroy_process_group()
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import time
 import traceback
 
 import pytest
 import safetensors.torch
+import warm_python
 from comparison import assert_same
 from servers.azurite import AzuriteServer, Login
 
@@ -166,5 +165,5 @@ def test_a_plain_load_imports_no_library_of_azure_regression(azure_server, check
         f"import sys, streamer; streamer.load({private!r}, storage_options={options!r}); "
         "print({*sys.modules} & {'adlfs', 'azure.core', 'azure.storage', 'azure.identity', 'aiohttp', 'requests'})"
     )
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert done.stdout.strip() == "set()"
+    done = warm_python.run(code)
+    assert done.stdout.strip() == "set()", done.stderr

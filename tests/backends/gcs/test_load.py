@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import traceback
 
 import gcsfs
 import pytest
 import safetensors.torch
+import warm_python
 from comparison import assert_same
 
 import streamer
@@ -63,9 +62,8 @@ print([name for name in ("aiohttp", "fsspec", "gcsfs", "requests") if name in sy
 def test_no_library_that_takes_long_to_import_is_imported_for_a_token(gcs_server, gcs_checkpoint):
     """They took two thirds of the time to the first tensor."""
     options = {"endpoint_url": gcs_server.endpoint_url, "token": gcs_server.gate.issue("owner")}
-    command = [sys.executable, "-c", WITHOUT_SLOW_IMPORTS, gcs_checkpoint, json.dumps(options)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    done = warm_python.run(WITHOUT_SLOW_IMPORTS, gcs_checkpoint, json.dumps(options))
+    assert done.stdout.strip() == "[]", done.stderr
 
 
 def test_every_media_request_carries_the_token_and_the_condition(gcs_server, gcs_checkpoint, options):

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import pytest
 import torch
+import warm_python
 from safetensors.torch import save
 from servers.scripted_http import Answer, Request, ScriptedServer
 
@@ -44,9 +43,7 @@ def refuse_once(request: Request, answer: Answer) -> None:
 def imports_aiohttp(server: ScriptedServer, path: str, **options: object) -> bool:
     """Tell whether a load in a process of its own imports aiohttp."""
     url = server.url.removesuffix("/object") + path
-    found = subprocess.run(
-        [sys.executable, "-c", CHILD, json.dumps([url, options])], check=True, stdout=subprocess.PIPE, text=True
-    )
+    found = warm_python.run(CHILD, json.dumps([url, options]))
     return bool(json.loads(found.stdout))
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from urllib.parse import unquote, urlsplit
 
 import pytest
 import torch
+import warm_python
 from safetensors.torch import save_file
 from servers.scripted_http import ScriptedServer
 
@@ -42,14 +41,9 @@ def server(s3_server):
     return s3_server
 
 
-def imported_by_a_load(uri, options, names, environment=None):
-    found = subprocess.run(
-        [sys.executable, "-c", CHILD, json.dumps([uri, options, names])],
-        check=True,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=environment,
-    )
+def imported_by_a_load(uri, options, names):
+    found = warm_python.run(CHILD, json.dumps([uri, options, names]))
+    found.check_returncode()
     return found.stdout.split()
 
 

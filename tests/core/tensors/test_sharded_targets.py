@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ import pytest
 import sharded_loads
 import torch
 import torch.distributed as dist
+import warm_python
 from safetensors.torch import save_file
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -33,9 +32,8 @@ OF_FOUR = ["fsdp2 on meta", "rows and columns", "rows of rows", "copies of rows"
 def loaded(cases: list[str], processes: int, folder: Path) -> dict[str, list[dict[str, Any]]]:
     checkpoint = folder / "model.safetensors"
     save_file(sharded_loads.weights(), checkpoint)
-    command = [sys.executable, sharded_loads.__file__, ",".join(cases), str(checkpoint), str(processes)]
     environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    done = warm_python.run(sharded_loads.__file__, ",".join(cases), str(checkpoint), str(processes), env=environment)
     assert done.returncode == 0, done.stderr
     reported: dict[str, list[dict[str, Any]]] = json.loads(done.stdout)
     return reported

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import dcp_ranks
 import pytest
+import warm_python
 from servers.tcp_proxy import TcpProxy, http_requests
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]
@@ -22,9 +21,8 @@ AROUND = 20_000  # bytes of an item's archive, headers and metadata
 
 
 def done(processes: int, steps: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    command = [sys.executable, dcp_ranks.__file__, str(processes), json.dumps(steps)]
     environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, check=False)
+    ended = warm_python.run(dcp_ranks.__file__, str(processes), json.dumps(steps), env=environment, timeout=200)
     assert ended.returncode == 0, ended.stderr[-4000:]
     reported: list[list[dict[str, Any]]] = json.loads(ended.stdout.splitlines()[-1])
     return reported
