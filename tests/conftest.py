@@ -148,9 +148,9 @@ def _served(server: SeaweedServer) -> Iterator[SeaweedServer]:
 
 @pytest.fixture(scope="session")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a checkpoint of 24 MiB in four shards; not to be changed."""
+    """A folder with a checkpoint of 6 MiB in four shards; not to be changed."""
     folder = tmp_path_factory.mktemp("checkpoint") / "model"
-    make_checkpoint(folder, total_bytes=24 << 20, shards=4)
+    make_checkpoint(folder, total_bytes=6 << 20, shards=4)
     return folder
 
 

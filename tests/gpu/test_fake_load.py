@@ -15,6 +15,7 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 from comparison import assert_same, tensors_of
+from make_checkpoint import make_checkpoint
 from safetensors.torch import save_file
 from servers.nginx import NginxServer
 
@@ -85,14 +86,15 @@ def test_the_report_says_which_way_the_bytes_took(fake_gpu: FakeGpu, checkpoint:
     assert (tensors.report.device_path, tensors.report.peak_pinned_bytes) == ("", 0)
 
 
-def test_a_consumer_that_drops_tensors_never_holds_the_model_on_the_device(fake_gpu: FakeGpu, checkpoint: Path) -> None:
+def test_a_consumer_that_drops_tensors_never_holds_the_model_on_the_device(fake_gpu: FakeGpu, tmp_path: Path) -> None:
     limit = 4 << 20
     options = streamer.Options(block_bytes=64 << 10, pinned_bytes=1 << 20, memory_limit_bytes=limit)
-    with streamer.stream(checkpoint, device="cuda", options=options, progress=False, order="file") as tensors:
+    make_checkpoint(tmp_path, total_bytes=5 * limit)
+    with streamer.stream(tmp_path, device="cuda", options=options, progress=False, order="file") as tensors:
         for _ in tensors:
             pass
     assert tensors.total_bytes > 4 * limit
-    largest = max(tensor.nbytes for tensor in tensors_of(checkpoint).values())
+    largest = max(tensor.nbytes for tensor in tensors_of(tmp_path).values())
     assert tensors.report.peak_held_bytes <= limit + largest
 
 

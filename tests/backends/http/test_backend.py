@@ -360,7 +360,7 @@ def test_a_redirect_target_that_expires_is_found_again(two_servers, reference, c
 
     def script(request, answer):
         uses[request.path] = uses.get(request.path, 0) + 1
-        if uses[request.path] > 60:
+        if uses[request.path] > 15:
             answer.become(403, refusal)
 
     second.script = script
