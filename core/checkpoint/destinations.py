@@ -11,10 +11,11 @@ from __future__ import annotations
 import os
 import threading
 import weakref
+from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import repeat
+from itertools import chain, repeat
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -56,6 +57,8 @@ class Destinations:
         framework: Framework,
         targets: Targets | None,
         largest_gap_bytes: int | None = None,
+        *,
+        takes_runs: bool = False,
     ) -> None:
         self._requested, self._framework, self._targets = wanted, framework, targets
         self.in_place: Mapping[str, Any] = targets.in_place if targets else {}
@@ -73,12 +76,11 @@ class Destinations:
             self._devices = [framework.devices.engine_device(entry.name) for entry in entries]
         else:
             self._devices = [targets.devices.get(entry.name, _native.HOST) for entry in entries]
-        for item, each in enumerate(wanted):
-            if each.cut is not None and self._is_new(each.entry.name):
-                self._devices[item] = _native.HOST  # cut in host memory: the device holds only the part that is kept
         self.wanted, self._pieces = list(wanted), dict[int, Sequence[tuple[int, int]]]()
-        if largest_gap_bytes is not None:
-            self._divide(largest_gap_bytes)
+        self._ends, self._runs = dict[int, int](), dict[int, tuple[int, int]]()
+        for item, each in enumerate(wanted):
+            if each.cut is not None:
+                self._divide(item, largest_gap_bytes, takes_runs=takes_runs)
         self.item_of_row: list[int] | None = None
         if self._pieces:
             self.item_of_row = [item for item in range(len(wanted)) for _ in self._pieces.get(item, (None,))]
@@ -88,14 +90,20 @@ class Destinations:
 
             self.device_tensors = DeviceTensors(*self._by_row(), framework)
 
-    def _divide(self, largest_gap_bytes: int) -> None:
-        """Divide tensors that are cut in host memory into pieces."""
-        for item, each in enumerate(self._requested):
-            if each.cut is not None and self._devices[item] == _native.HOST:
-                from streamer.core.checkpoint.tensor_parts import in_pieces  # noqa: PLC0415 (as needed)
+    def _divide(self, item: int, largest_gap_bytes: int | None, *, takes_runs: bool) -> None:
+        """Read a part in pieces or in runs, if that is possible."""
+        from streamer.core.checkpoint.tensor_parts import in_pieces, in_runs  # noqa: PLC0415 (as needed)
 
-                self.wanted[item], pieces = in_pieces(each, largest_gap_bytes)
-                self._pieces.update({item: pieces} if len(pieces) > 1 else {})
+        if self._is_new(self.wanted[item].entry.name):
+            self._devices[item] = _native.HOST  # cut in host memory: the device holds only the part that is kept
+        if largest_gap_bytes is not None and self._devices[item] == _native.HOST:
+            self.wanted[item], pieces = in_pieces(self.wanted[item], largest_gap_bytes)
+            self._pieces.update({item: pieces} if len(pieces) > 1 else {})
+        found = in_runs(self.wanted[item]) if takes_runs else None
+        if found is not None:
+            self.wanted[item], self._ends[item], self._runs[item] = found
+            if self._targets is not None:
+                self._targets.fill_in_place(self.wanted[item], self._framework)
 
     def _by_row(self) -> tuple[list[TensorEntry], list[int]]:
         """Return the entry and the device of each row of the plan; a piece has those of its tensor."""
@@ -110,15 +118,22 @@ class Destinations:
         """Return the rows of the plan: the bytes to read, and their destinations."""
         addresses = self._targets.addresses if self._targets else {}
         entries = [each.entry for each in self.wanted]
+        ends = [entry.end for entry in entries]
+        for item, end in self._ends.items():
+            ends[item] = end
         rows = zip(
             [each.shard for each in self.wanted],
             [entry.begin for entry in entries],
-            [entry.end for entry in entries],
+            ends,
             [addresses.get(entry.name, 0) for entry in entries] if addresses else repeat(0),
             self._devices,
             strict=False,
         )
         return self._with_pieces(rows) if self._pieces else rows
+
+    def runs(self) -> array[int] | None:
+        """Return the rows of which only runs are read, as `ReadPlan.runs`."""
+        return array("q", chain.from_iterable((self._row_of(item), *each) for item, each in self._runs.items())) or None
 
     def _with_pieces(self, rows: Iterable[Row]) -> Iterator[Row]:
         for item, (shard, begin, end, address, device) in enumerate(rows):

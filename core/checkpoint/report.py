@@ -69,7 +69,7 @@ class LoadReport:
     Attributes:
         uri: The URI that was loaded, without secrets.
         tensors: Number of tensors delivered.
-        bytes: Bytes of these tensors; for a tensor that ``slices=`` cuts, the bytes that were read for it.
+        bytes: Bytes of these tensors; for a part that is cut out of a range in memory, the bytes of the range.
         bytes_read: Bytes that this process requested from the storage for these tensors, including gaps between them,
             without headers.
         shared_bytes: Bytes of these tensors that other processes of this machine read, with ``share="node"``.

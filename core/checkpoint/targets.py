@@ -49,6 +49,13 @@ class Targets:
     # Name to the other name of the same tensor in `fresh`. The values are compared at the end.
     fresh_ties: dict[str, str] = field(default_factory=dict)
 
+    def fill_in_place(self, wanted: ShardTensor, framework: Framework) -> None:
+        """Let the engine fill the target of a tensor itself, instead of by a copy, if nothing prevents that."""
+        name = wanted.entry.name
+        address = _place_of(self.copies[name], wanted, framework, name in self.devices) if name in self.copies else None
+        if address is not None:
+            self.addresses[name], self.in_place[name] = address, self.copies.pop(name)
+
     def bytes_in_place(self, entry: TensorEntry) -> memoryview | None:
         """Return the bytes of a target in `in_place` that was filled; None if it is empty or on a device."""
         address = _address(self.in_place[entry.name], is_filled_on_device=False)
@@ -155,10 +162,7 @@ def _placed(
         if device != _native.HOST:
             targets.devices[name] = device
         targets.device_paths.add(framework.devices.path_of(tensor))
-        entry = here.wanted.entry
-        is_as_stored = framework.dtype(entry) == tensor.dtype and tensor.nbytes == entry.end - entry.begin
-        is_changed = here.wanted.cut is not None or not is_as_stored
-        address = None if is_changed else _address(tensor, is_filled_on_device=device != _native.HOST)
+        address = _place_of(tensor, here.wanted, framework, device != _native.HOST)
         if name in ties:  # two threads must not write the same bytes
             targets.tied[name] = ties[name], tensor
         elif address is None:
@@ -190,6 +194,15 @@ def _add_fresh(
         first = first_names.setdefault(id(tensors[name]), name)
         if first != name:
             targets.fresh_ties[name] = first
+
+
+def _place_of(tensor: Any, wanted: ShardTensor, framework: Framework, is_on_device: bool) -> int | None:
+    """Return the address of a target that gets the bytes as they are stored; None for any other."""
+    entry = wanted.entry
+    is_as_stored = framework.dtype(entry) == tensor.dtype and tensor.nbytes == entry.end - entry.begin
+    if wanted.cut is not None or not is_as_stored:
+        return None
+    return _address(tensor, is_filled_on_device=is_on_device)
 
 
 def _address(tensor: Any, *, is_filled_on_device: bool) -> int | None:

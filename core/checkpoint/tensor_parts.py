@@ -1,9 +1,9 @@
 """A part of a tensor: which bytes hold it, and how it is cut out of them.
 
 A part of whole rows is one range of bytes. The elements of any other part lie in separate runs: one range that holds
-all runs is read, and the part is copied out of it, because reading each run would take thousands of requests. Runs that
-are long and far apart are read as several ranges. If fused experts (``[experts, out, in]``) are cut by `out`, each rank
-keeps a run of bytes of each expert, and only these are read.
+all runs is read, because reading each run would take thousands of requests. The engine puts runs of equal length at
+equal distances into the destination; any other part is copied out of the range. Runs that are long and far apart are
+read as several ranges: of fused experts (``[experts, out, in]``) that are cut by `out`, a rank reads what it keeps.
 
 `Slice` is one of several equal parts along a dimension. Guarantees: the parts of all indices, one after the other, are
 the tensor, or each of its blocks. Refuses: counts below 1, indices that are not below the count, dimensions that the
@@ -183,6 +183,28 @@ def in_pieces(wanted: ShardTensor, largest_gap_bytes: int) -> tuple[ShardTensor,
     return wanted._replace(entry=kept, cut=None), [(begin, begin + run_bytes) for begin in begins]
 
 
+LEAST_RUN_BYTES = 64  # at this length, the engine and a copy by torch take equal time; longer runs are faster
+
+
+def in_runs(wanted: ShardTensor) -> tuple[ShardTensor, int, tuple[int, int]] | None:
+    """Describe a part by its runs of bytes, so that the engine puts only these into the destination.
+
+    Returns:
+        The tensor without a cut, whose entry begins where its first run begins; the end of its last run; the length of
+        a run, and the distance of their beginnings. None if the runs are too short, or their distances differ.
+    """
+    entry, cut = wanted.entry, wanted.cut
+    run, levels = (0, []) if cut is None else runs_of(cut)
+    bits = bits_of(entry.dtype)
+    run_bytes = run * bits // 8
+    if cut is None or len(levels) != 1 or run_bytes < LEAST_RUN_BYTES:
+        return None
+    (number, stride), begin = levels[0], entry.begin + cut.first * bits // 8
+    kept = entry._replace(shape=cut.kept, begin=begin, end=begin + run_bytes * number)
+    end = begin + stride * bits // 8 * (number - 1) + run_bytes
+    return wanted._replace(entry=kept, cut=None), end, (run_bytes, stride * bits // 8)
+
+
 def runs_of(cut: Cut) -> tuple[int, list[tuple[int, int]]]:
     """Return the runs of a part, counted in elements.
 
@@ -190,7 +212,7 @@ def runs_of(cut: Cut) -> tuple[int, list[tuple[int, int]]]:
         The elements of a run; and for each dimension of the runs, from the innermost outwards, their number and
         distance. There is no such dimension if the part is one run.
     """
-    return _levels(cut.box, _strides(cut.whole))
+    return levels_of(cut.box, _strides(cut.whole))
 
 
 def starts_of(cut: Cut, levels: Sequence[tuple[int, int]]) -> list[int]:
@@ -202,7 +224,7 @@ def starts_of(cut: Cut, levels: Sequence[tuple[int, int]]) -> list[int]:
     return [cut.first + sum(places) for places in product(*steps)]
 
 
-def _levels(box: Sequence[int], strides: Sequence[int]) -> tuple[int, list[tuple[int, int]]]:
+def levels_of(box: Sequence[int], strides: Sequence[int]) -> tuple[int, list[tuple[int, int]]]:
     """Return the elements of a run, and per dimension, from the innermost outwards, the number and distance of runs."""
     run, levels = 1, list[tuple[int, int]]()
     for size, stride in zip(reversed(box), reversed(strides), strict=True):

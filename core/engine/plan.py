@@ -56,6 +56,8 @@ class ReadPlan(NamedTuple):
     item_count: int  # number of items
     item_bytes: int  # bytes of all items
     span_bytes: int  # bytes that will be read, dropped gaps included
+    # ``item, run, stride`` per item of which only runs are kept: their length, and the distance of their beginnings
+    runs: array[int] | None = None
 
     @property
     def span_count(self) -> int:
@@ -80,16 +82,26 @@ class ReadPlan(NamedTuple):
         bytes_of: Counter[int] = Counter()
         for source, begin, end, _, _ in self.item_rows():
             bytes_of[source] += end - begin
+        for item, dropped in self.dropped_bytes():
+            bytes_of[self.items[item * ITEM_COLUMNS]] -= dropped
         return bytes_of
 
+    def dropped_bytes(self) -> Iterator[tuple[int, int]]:
+        """Yield each item with runs, and the bytes between them."""
+        runs = self.runs or ()
+        for item, run, stride in zip(runs[0::3], runs[1::3], runs[2::3], strict=True):
+            _, begin, end, _, _ = self.items[item * ITEM_COLUMNS : (item + 1) * ITEM_COLUMNS]
+            yield item, (end - begin) // stride * (stride - run)
 
-def plan_reads(items: Iterable[Row], coalesce_gap_bytes: int) -> ReadPlan:
+
+def plan_reads(items: Iterable[Row], coalesce_gap_bytes: int, runs: array[int] | None = None) -> ReadPlan:
     """Join neighbouring items of an object into spans, each for one device.
 
     Args:
         items: The items in reading order, each an `Item` or its five numbers. Items of one object must not overlap. An
             item that lies before its predecessor begins a new span. For an empty item nothing is read.
         coalesce_gap_bytes: Largest number of unwanted bytes between two items of one span.
+        runs: As `ReadPlan.runs`.
     """
     listed = list(items)
     rows = array("q", list(chain.from_iterable(listed)))
@@ -106,7 +118,8 @@ def plan_reads(items: Iterable[Row], coalesce_gap_bytes: int) -> ReadPlan:
         span_bytes += _close(spans, (span_source, span_begin, span_end, first, last + 1 - first))
         first, last, span_source, span_begin, span_end, span_device = index, index, source, begin, end, device
     span_bytes += _close(spans, (span_source, span_begin, span_end, first, last + 1 - first))
-    return ReadPlan(rows, spans, len(listed), sum(rows[2::ITEM_COLUMNS]) - sum(rows[1::ITEM_COLUMNS]), span_bytes)
+    plan = ReadPlan(rows, spans, len(listed), sum(rows[2::ITEM_COLUMNS]) - sum(rows[1::ITEM_COLUMNS]), span_bytes, runs)
+    return plan._replace(item_bytes=plan.item_bytes - sum(dropped for _, dropped in plan.dropped_bytes()))
 
 
 def _close(spans: array[int], span: Row) -> int:

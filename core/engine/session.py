@@ -87,7 +87,7 @@ class ReadSession:
         self._finalizer = weakref.finalize(self, self._end)
         try:
             streams = device_tensors.streams() if device_tensors else {}
-            self._engine.start(plan.items, plan.spans, streams, digests, cached.table, seals)
+            self._engine.start(plan.items, plan.spans, streams, digests, cached.table, seals, plan.runs)
             if self._readers is not None:
                 self._readers.start()
         except BaseException:

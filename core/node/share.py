@@ -227,7 +227,7 @@ def _inner_settings(settings: Settings, terms: Terms) -> Settings:
 
 
 def _without_gaps(plan: ReadPlan) -> ReadPlan:
-    return plan_reads(plan.item_rows(), 0)
+    return plan_reads(plan.item_rows(), 0, plan.runs)
 
 
 def _wanted(plan: ReadPlan, shared: set[int], takes_parts: bool) -> WantedBytes:

@@ -1,7 +1,8 @@
 """A checkpoint whose tensors are read after a model's loaders have said which parts they keep, in one planned read.
 
-A part that is one range of bytes, and is kept as it is stored, is read straight into its place. For any other part, the
-range that holds it is read, and the part is copied out of it, with its casts. Ranges that overlap are read once.
+A part whose bytes are one range, or equal runs in a range, and that is kept as it is stored, is read straight into its
+place. For any other part, the range that holds it is read, and the part is copied out of it, with its casts. Ranges
+that overlap are read once.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import time
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 from itertools import count
+from math import prod
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -19,7 +21,7 @@ from streamer._checkpoint_headers import OpenedCheckpoint, framework_for, open_c
 from streamer._load import WholeRead, collected
 from streamer.core.checkpoint.catalog import ShardTensor
 from streamer.core.checkpoint.targets import match_targets
-from streamer.core.checkpoint.tensor_parts import LEAST_PIECE_BYTES
+from streamer.core.checkpoint.tensor_parts import LEAST_PIECE_BYTES, Cut, levels_of
 from streamer.core.format.header_entries import TensorEntry
 from streamer.core.outages.counters import EarlierCounters
 from streamer.core.quoting import counted, printable, size_text
@@ -43,6 +45,7 @@ class PlannedCheckpoint:
     Attributes:
         read_bytes: What was read so far, in bytes of tensors.
         direct_bytes: The part of them that was read straight into its place.
+        staged_bytes: What was read beside the parameters, to copy parts out of it.
     """
 
     def __init__(self, request: Request) -> None:
@@ -54,7 +57,7 @@ class PlannedCheckpoint:
         self._wanted = wanted_tensors(self._checkpoint, request)
         self._library = framework_for(request)
         self._progress, self._began = request.progress, time.monotonic()
-        self.read_bytes = self.direct_bytes = 0
+        self.read_bytes = self.direct_bytes = self.staged_bytes = 0
 
     def _changed(self, **settings: Any) -> OpenedCheckpoint:
         """Return the open checkpoint with other settings."""
@@ -109,12 +112,14 @@ class PlannedCheckpoint:
         wanted = list[ShardTensor]()
         for number, each in enumerate(_ranges_of(parts)):
             name = f"{each.parts[0].name} #{number}"
-            wanted.append(ShardTensor(each.shard, TensorEntry(name, "U8", (each.size_bytes,), each.begin, each.end)))
-            if len(each.parts) == 1 and each.parts[0].is_direct:
-                direct[name] = each.parts[0].region.view(-1).view(torch.uint8)
-                self.direct_bytes += each.size_bytes
-            else:
+            runs = each.parts[0].runs() if len(each.parts) == 1 else None
+            if runs is None:
                 staged[name] = each
+            else:
+                direct[name] = each.parts[0].region.view(-1).view(torch.uint8)
+            cut = Cut(*runs, 0, (prod(runs[1]),)) if runs and runs[0] != runs[1] else None
+            entry = TensorEntry(name, "U8", (each.size_bytes,), each.begin, each.end)
+            wanted.append(ShardTensor(each.shard, entry, cut))
             self.read_bytes += each.size_bytes
         if wanted:
             self._read(wanted, direct, staged, is_last=is_last)
@@ -125,13 +130,18 @@ class PlannedCheckpoint:
         # Ranks share their last read with others of their node. Other reads happen at other moments in each rank.
         checkpoint = self._checkpoint if is_last else self._changed(share="off")
         progress = self._progress if is_last else False
-        in_place = [each for each in wanted if each.entry.name in direct]
-        _, targets = match_targets(in_place, direct, self._library)
+        _, targets = match_targets([each for each in wanted if each.entry.name in direct], direct, self._library)
         try:
             with WholeRead(checkpoint, wanted, self._library, targets=targets, progress=progress) as read:
                 for name, tensor in read:
-                    if name in staged:
+                    if name in targets.in_place:
+                        self.direct_bytes += direct[name].nbytes
+                    elif name in staged:
                         staged[name].copy_out(tensor)
+                    else:
+                        _copy(tensor, direct[name])
+                    if name not in targets.in_place:
+                        self.staged_bytes += tensor.untyped_storage().nbytes()
             targets.states.check_unchanged()
         finally:
             targets.lock.release()
@@ -151,12 +161,15 @@ class _Part(NamedTuple):
     region: torch.Tensor  # where they are copied to: of the same shape
     casts: tuple[torch.dtype, ...]  # the dtypes to which they are cast, one after the other
 
-    @property
-    def is_direct(self) -> bool:
-        """Whether the bytes of the range are those of the region."""
+    def runs(self) -> tuple[tuple[int, int], tuple[int, int]] | None:
+        """Return the number of runs of bytes with their distance, and with their length; None if these are not all."""
         if self.casts or self.dtype != self.region.dtype or not self.region.is_contiguous():
-            return False
-        return self.end - self.begin == self.region.nbytes and self.strides == self.region.stride()
+            return None
+        run, levels = levels_of(self.shape, self.strides)
+        number, stride = levels[0] if levels else (1, run)
+        if len(levels) > 1 or stride < run:
+            return None
+        return (number, stride * self.dtype.itemsize), (number, run * self.dtype.itemsize)
 
 
 class _Cutting:
@@ -196,8 +209,9 @@ class _Cutting:
         if not levels:
             return None if self._is_same else self._slab(dims)
         is_long = run * self._item_bytes >= LEAST_PIECE_BYTES
-        is_apart = (levels[-1][0] - run) * self._item_bytes > self._gap_bytes
-        return 1 if is_long and (self._is_same or is_apart) else self._slab(dims)
+        gap = (levels[-1][0] - run) * self._item_bytes
+        is_apart = gap > self._gap_bytes or (gap == 0 and self._is_same)  # there, or only in the destination
+        return 1 if is_long and is_apart else self._slab(dims)
 
     def _slab(self, dims: list[_Dim]) -> int | None:
         if not dims or _reach(dims) * self._item_bytes <= LARGEST_RANGE_BYTES:
@@ -243,8 +257,12 @@ class _Range(NamedTuple):
             elements = elements.as_strided(part.shape, part.strides, elements.storage_offset())
             for dtype in part.casts:
                 elements = elements.to(dtype)
-            with torch.inference_mode(part.region.is_inference()):  # such a tensor is only written so
-                part.region.copy_(elements)
+            _copy(elements, part.region)
+
+
+def _copy(elements: torch.Tensor, region: torch.Tensor) -> None:
+    with torch.inference_mode(region.is_inference()):  # such a tensor is only written so
+        region.copy_(elements)
 
 
 def _ranges_of(parts: Sequence[_Part]) -> Iterator[_Range]:

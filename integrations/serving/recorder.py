@@ -41,6 +41,7 @@ _PROCESS = "process_weights_after_loading"
 _MOST_NAMED = 8  # views in a line of the log
 _SET_DATA = torch.Tensor.data.__set__  # type: ignore[attr-defined]  # as torch names ``tensor.data = …``
 _TAKING = "__array__ __dlpack__ data_ptr numpy share_memory_ storage tolist untyped_storage"
+_READ_LISTS = {torch.tensor, torch.as_tensor, torch.asarray}  # without an operation for each tensor in them
 _TAKES_MEMORY = {getattr(torch.Tensor, name) for name in _TAKING.split()}
 
 
@@ -56,6 +57,8 @@ class _Calls(TorchFunctionMode):
         del types
         if func in _TAKES_MEMORY:
             self._recorder.settle(args[0])
+        elif func in _READ_LISTS:
+            args = read_all(args, func.__name__)
         elif func == _SET_DATA and type(args[0]) is Deferred:
             args[0].refuse_other_shape("data =")
         elif func == _SET_DATA and type(args[1]) is Deferred:
@@ -79,7 +82,8 @@ class Recorder(torch_private_names.dispatch_mode(torch)):  # type: ignore[misc]
         self.is_active = False
         self._failure: BaseException | None = None
         self._forget()
-        self._pending: dict[int, list[Copy]] = {}  # by storage, in the order of the copies
+        self._pending: list[Copy] = []
+        self._by_storage: dict[int, list[Copy]] = {}  # the same
         self._lock = threading.RLock()
 
     @classmethod
@@ -122,7 +126,8 @@ class Recorder(torch_private_names.dispatch_mode(torch)):  # type: ignore[misc]
         region = torch_private_names.alias(torch, destination)
         key = torch_private_names.address_of_storage(region.untyped_storage())
         with self._lock:
-            self._pending.setdefault(key, []).append(Copy(region, deferred))
+            self._pending.append(Copy(region, deferred))
+            self._by_storage.setdefault(key, []).append(self._pending[-1])
             self.copies += 1
         return True
 
@@ -139,7 +144,7 @@ class Recorder(torch_private_names.dispatch_mode(torch)):  # type: ignore[misc]
                 return
             key = torch_private_names.address_of_storage(tensor.untyped_storage())
             own = Elements.of(tensor)
-            if any(_meet(own, Elements.of(each.destination)) for each in self._pending.get(key, ())):
+            if any(_meet(own, Elements.of(each.destination)) for each in self._by_storage.get(key, ())):
                 self.early_fills += 1
                 self.fill()
 
@@ -157,11 +162,10 @@ class Recorder(torch_private_names.dispatch_mode(torch)):  # type: ignore[misc]
     def fill(self, *, is_last: bool = False) -> None:
         """Make all copies that are recorded; if that fails, the others are dropped."""
         with self._reading():
-            pending, self._pending = self._pending, {}
+            pending, self._pending, self._by_storage = self._pending, [], {}
             waves: dict[int, list[Copy]] = {}
-            for copies in pending.values():
-                for number, each in zip(_turns(copies), copies, strict=True):
-                    waves.setdefault(number, []).append(each)
+            for number, each in zip(_turns(pending), pending, strict=True):
+                waves.setdefault(number, []).append(each)
             for _, wave in sorted(waves.items()):
                 by_checkpoint: dict[int, list[Copy]] = {}
                 for each in wave:
@@ -225,7 +229,7 @@ class Recorder(torch_private_names.dispatch_mode(torch)):  # type: ignore[misc]
         finally:
             self.is_active, self._failure = False, None
             with self._lock:
-                self._pending = {}
+                self._pending, self._by_storage = [], {}
         for each in self.checkpoints:
             _log.info("%s", each)
         if self.early_bytes:
@@ -268,7 +272,7 @@ def _meet(one: Elements, other: Elements) -> bool:
 
 
 def _turns(copies: Sequence[Copy]) -> list[int]:
-    """Number copies into one storage: one that writes the bytes of an earlier one has a higher number."""
+    """Number copies: one that writes the bytes of an earlier one has a higher number."""
     turns, elements = [0] * len(copies), [Elements.of(each.destination) for each in copies]
     spans = sorted((*each.span()[1:], at) for at, each in enumerate(elements))
     if all(end <= begin for (_, end, _), (begin, _, _) in pairwise(spans)) or are_apart(elements):

@@ -1,7 +1,7 @@
 """Starts reading the weights of a model, with the engine's choice of files and tensors, and the user's extra options.
 
-Files in the page cache are mapped if no digests are compared. Pages are mapped when they are used, as in the engine's
-own loader: a thread that mapped them ahead (``MADV_POPULATE_READ``) made nothing faster.
+Files in the page cache are mapped, unless the user has set how to read. Pages are mapped when they are used, as in the
+engine's own loader: a thread that mapped them ahead (``MADV_POPULATE_READ``) made nothing faster.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from streamer.integrations.serving.recorder import Recorder
 from streamer.integrations.serving.weights_location import without_ignored
 from streamer.integrations.shard_handles import WholeCheckpoint
 
-AHEAD_BYTES = 256 << 20
+AHEAD_BYTES = 256 << 20  # a Llama of 1 GiB in the page cache took as long with 128 MiB as with all of it
 URL_AHEAD_BYTES = 512 << 20
 URL_AHEAD_OF_MEMORY = 64
 
@@ -64,12 +64,7 @@ def parsed(given: Any, of_engine: tuple[str, ...]) -> ExtraConfig:
 
 
 def for_place(options: Options | None, place: str) -> Options | None:
-    """Return options with a smaller memory limit than other loads have, unless the user has set one.
-
-    An engine takes each tensor immediately, so a larger limit only costs memory: a Llama of 1 GiB in the page cache
-    took as long with 128 MiB as with the default, which held all of it. For a URL, the limit suffices for the
-    network of a large machine.
-    """
+    """Return options with a smaller memory limit, unless the user has set one: an engine takes each tensor at once."""
     if variable("STREAMER_MEMORY_LIMIT_BYTES") is not None or (options and options.memory_limit_bytes is not None):
         return options
     of_url = min(resolve(None).memory_limit_bytes, max(URL_AHEAD_BYTES, memory_bytes() // URL_AHEAD_OF_MEMORY))
@@ -122,18 +117,9 @@ def stream_weights(
     progress: ProgressOption,
     recorder: Recorder | None = None,
 ) -> AbstractContextManager[Iterable[tuple[str, torch.Tensor]]]:
-    """Stream tensors in file order: a model may convert a layer when all its tensors have arrived.
+    """Stream the needed tensors of a folder in file order: a model may convert a layer when its tensors have arrived.
 
-    Files in the page cache are mapped, unless the user has set how to read them.
-
-    Args:
-        folder: The result of `weights_of`.
-        how: The parsed ``--model-loader-extra-config``.
-        names: Returns whether a tensor of this name is needed.
-        patterns: Patterns of files in the folder; the first one that matches any file counts. None: the checkpoint.
-        ignored: Patterns of files that are not read.
-        progress: As for `streamer.load`.
-        recorder: Records what becomes of deferred tensors; without one, or if they are not possible, all have data.
+    Of `patterns` of files, the first one that matches any counts. Without a recorder, all tensors have data.
     """
     recorder = recorder if how.is_deferred else None
     places: list[Any] = [f"{folder.rstrip('/')}/{each}" for each in patterns or ()]

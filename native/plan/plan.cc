@@ -25,9 +25,23 @@ void check_seals(const SealPlan& seals, const std::vector<Item>& items) {
   }
 }
 
+// An item with runs has no digest: bytes of others lie between its own.
+void check_runs(const Plan& plan) {
+  const bool is_compared =
+      !plan.digests.items.empty() || !plan.cached.empty() || !plan.seals.items.empty();
+  for (std::size_t i = 0; i < plan.items.size(); ++i) {
+    const Item& item = plan.items[i];
+    if (item.run == 0) continue;
+    const bool has_whole_runs = item.stride > item.run && item.end - item.begin >= item.run &&
+                                (item.end - item.begin) % item.stride == item.run;
+    if (is_compared || !has_whole_runs) refuse("misplaced runs of item", i);
+  }
+}
+
 }  // namespace
 
 void check_plan(const Plan& plan, std::uint32_t source_count) {
+  check_runs(plan);
   std::vector<bool> is_covered(plan.items.size(), false);
   for (std::size_t s = 0; s < plan.spans.size(); ++s) {
     const Span& span = plan.spans[s];

@@ -1,6 +1,6 @@
 // The work of a session, as values: objects, items and spans. An item is a byte range of one object
-// with one destination. A span is a byte range that is actually read: it covers its items and the
-// small gaps between them.
+// with one destination; or equal runs of bytes in such a range, at equal distances. A span is a
+// byte range that is actually read: it covers its items and the small gaps between them.
 //
 // The planner is in Python. The engine checks the rules that it relies on, and does not know about
 // tensors.
@@ -39,8 +39,12 @@ struct Item {
   // requests device memory from its consumer.
   std::byte* target = nullptr;
   std::int32_t device = kHost;
+  // If `run` is not 0, the item has only the bytes of the runs of this length that begin `stride`
+  // bytes apart. They lie one after the other in the memory of the item.
+  std::uint64_t run = 0;
+  std::uint64_t stride = 0;
 
-  std::uint64_t size() const { return end - begin; }
+  std::uint64_t size() const { return run == 0 ? end - begin : ((end - begin) / stride + 1) * run; }
 };
 
 struct Span {

@@ -12,6 +12,9 @@ Plan good_plan() { return {{{0, 8, 16}, {0, 16, 16}, {0, 20, 30}}, {{0, 8, 30, 0
 TEST_CASE("a plan whose spans hold their items in order is accepted") {
   CHECK_NOTHROW(check_plan(good_plan(), 1));
   CHECK_NOTHROW(check_plan(Plan{}, 0));
+  Plan with_runs = good_plan();
+  with_runs.items[0].run = 2, with_runs.items[0].stride = 6;
+  CHECK_NOTHROW(check_plan(with_runs, 1));
 }
 
 TEST_CASE("a plan that breaks a rule of the engine is refused") {
@@ -31,6 +34,13 @@ TEST_CASE("a plan that breaks a rule of the engine is refused") {
   is_refused([](Plan& plan) { plan.spans.clear(); });
   is_refused([](Plan& plan) { plan.spans.push_back(plan.spans[0]); });
   is_refused([](Plan& plan) { plan.digests.items.resize(2); });
+  is_refused([](Plan& plan) { plan.items[0].run = 4; });
+  is_refused([](Plan& plan) { plan.items[0].run = plan.items[0].stride = 4; });
+  is_refused([](Plan& plan) { plan.items[0].run = 4, plan.items[0].stride = 5; });
+  is_refused([](Plan& plan) {
+    plan.items[0].run = 2, plan.items[0].stride = 6;
+    plan.digests.items.resize(3);
+  });
 }
 
 }  // namespace

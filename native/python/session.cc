@@ -42,7 +42,8 @@ std::byte* address_of(std::uint64_t number) {
   return reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(number));
 }
 
-Plan plan_of(const py::buffer& items, const py::buffer& spans) {
+Plan plan_of(const py::buffer& items, const py::buffer& spans,
+             const std::optional<py::buffer>& runs) {
   Plan plan;
   for (const auto& [source, begin, end, target, device] : rows_of<5>(items)) {
     plan.items.push_back({static_cast<std::uint32_t>(source), begin, end, address_of(target),
@@ -52,6 +53,11 @@ Plan plan_of(const py::buffer& items, const py::buffer& spans) {
     plan.spans.push_back({static_cast<std::uint32_t>(source), begin, end,
                           static_cast<std::uint32_t>(first_item),
                           static_cast<std::uint32_t>(item_count)});
+  }
+  if (!runs) return plan;
+  for (const auto& [item, run, stride] : rows_of<3>(*runs)) {
+    plan.items.at(item).run = run;
+    plan.items.at(item).stride = stride;
   }
   return plan;
 }
@@ -110,8 +116,9 @@ CudaStreamHandle stream_of(std::uintptr_t number) {
 
 void start(Session& session, const py::buffer& items, const py::buffer& spans,
            const std::map<std::int32_t, std::uintptr_t>& streams, std::optional<DigestPlan> digests,
-           const std::optional<py::buffer>& cached, std::optional<SealPlan> seals) {
-  Plan plan = plan_of(items, spans);
+           const std::optional<py::buffer>& cached, std::optional<SealPlan> seals,
+           const std::optional<py::buffer>& runs) {
+  Plan plan = plan_of(items, spans, runs);
   if (cached) plan.cached = cached_items_of(*cached);
   if (digests) plan.digests = std::move(*digests);
   if (seals) plan.seals = std::move(*seals);
@@ -209,7 +216,7 @@ void register_session(py::module_& module) {
       .def("digest_pieces", &digest_pieces, py::arg("item"))
       .def("start", &start, py::arg("items"), py::arg("spans"), py::arg("streams"),
            py::arg("digests") = py::none(), py::arg("cached") = py::none(),
-           py::arg("seals") = py::none())
+           py::arg("seals") = py::none(), py::arg("runs") = py::none())
       .def("provide", &provide, py::arg("device"), py::arg("stream"), py::arg("items"),
            py::arg("addresses"))
       .def("next_to_allocate", &Session::next_to_allocate)

@@ -4,6 +4,35 @@
 #include <utility>
 
 namespace streamer {
+namespace {
+
+// Appends the destinations of the bytes from `position` to `end`, which lie in the item's range.
+void append(std::vector<Segment>& destinations, const Item& item, std::uint32_t index,
+            std::uint64_t position, std::uint64_t end) {
+  if (item.run == 0) {
+    destinations.push_back({item.target + (position - item.begin), end - position, index});
+    return;
+  }
+  while (position < end) {
+    const std::uint64_t number = (position - item.begin) / item.stride;
+    const std::uint64_t in_run = (position - item.begin) % item.stride;
+    const bool is_wanted = in_run < item.run;
+    const std::uint64_t size =
+        std::min(end - position, (is_wanted ? item.run : item.stride) - in_run);
+    destinations.push_back({is_wanted ? item.target + number * item.run + in_run : nullptr, size,
+                            is_wanted ? index : Segment::kNoItem});
+    position += size;
+  }
+}
+
+// Returns the offset of the item's first byte that is not before `position`.
+std::uint64_t next_wanted(const Item& item, std::uint64_t position) {
+  if (position <= item.begin) return item.begin;
+  const std::uint64_t in_run = item.run == 0 ? 0 : (position - item.begin) % item.stride;
+  return in_run < item.run || item.run == 0 ? position : position + item.stride - in_run;
+}
+
+}  // namespace
 
 BlockCutter::BlockCutter(std::vector<Item>& items, std::vector<Span> spans, BlockBytes block_bytes)
     : items_(items), spans_(std::move(spans)), block_bytes_(std::move(block_bytes)) {
@@ -71,7 +100,7 @@ std::optional<Block> BlockCutter::cut(const Span& span, std::uint64_t end) {
     const Item& item = items_[i];
     const std::uint64_t item_end = std::min(end, item.end);
     if (item_end > position) {
-      block.destinations.push_back({item.target + (position - item.begin), item_end - position, i});
+      append(block.destinations, item, i, position, item_end);
       position = item_end;
     }
   }
@@ -84,7 +113,7 @@ void BlockCutter::advance(const Span& span, std::uint64_t end) {
   const std::uint32_t last = span.first_item + span.item_count;
   while (item_ < last && items_[item_].end <= end) ++item_;
   // A block never starts with bytes that belong to no item.
-  if (item_ < last && items_[item_].begin > position_) position_ = items_[item_].begin;
+  if (item_ < last) position_ = next_wanted(items_[item_], position_);
   if (item_ < last && position_ < span.end) return;
   ++span_;
   if (is_exhausted()) return;

@@ -29,6 +29,12 @@ class Fixture {
         accept_short);
   }
 
+  // Returns the place in the buffer of a byte of an item, whose runs lie one after the other.
+  static std::uint64_t place_of(const Item& item, std::uint64_t at) {
+    const std::uint64_t gaps = item.run == 0 ? 0 : (at - item.begin) / item.stride;
+    return at - gaps * (item.stride - item.run);
+  }
+
   std::vector<Item> items;
   std::vector<std::byte> object;
   std::uint64_t budget = UINT64_MAX;
@@ -91,6 +97,22 @@ TEST_CASE("a block never starts with bytes that belong to no item") {
   CHECK(fixture.next()->begin == 300);
 }
 
+TEST_CASE("the runs of an item are put one after the other, and no block starts between them") {
+  Fixture fixture({{0, 10, 65, nullptr, kHost, 5, 25}}, {{0, 10, 65, 0, 1}}, 16);
+  CHECK(fixture.items[0].size() == 15);
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> cuts;
+  std::vector<std::byte*> targets;
+  while (const auto block = fixture.next()) {
+    cuts.emplace_back(block->begin, block->end);
+    for (const Segment& each : block->destinations) {
+      if (each.target != nullptr) targets.push_back(each.target);
+    }
+  }
+  CHECK(cuts == decltype(cuts){{10, 16}, {35, 48}, {60, 64}, {64, 65}});
+  CHECK(targets == decltype(targets){&fixture.object[10], &fixture.object[15], &fixture.object[20],
+                                     &fixture.object[24]});
+}
+
 TEST_CASE("every byte of every item is cut exactly once, whatever the shapes and the memory") {
   std::mt19937 random(7);
   for (int round = 0; round < 300; ++round) {
@@ -102,8 +124,11 @@ TEST_CASE("every byte of every item is cut exactly once, whatever the shapes and
       const std::uint64_t begin = position;
       for (std::uint32_t i = 0; i < 1 + random() % 6; ++i) {
         if (i > 0) position += random() % 3 == 0 ? random() % 20 : 0;
-        const std::uint64_t size = random() % 700;
+        const bool has_runs = random() % 2 == 0;
+        const std::uint64_t run = 1 + random() % 40, stride = run + 1 + random() % 90;
+        const std::uint64_t size = has_runs ? random() % 7 * stride + run : random() % 700;
         items.push_back({0, position, position + size});
+        if (has_runs) items.back().run = run, items.back().stride = stride;
         position += size;
       }
       if (position > begin) {
@@ -125,7 +150,7 @@ TEST_CASE("every byte of every item is cut exactly once, whatever the shapes and
       for (const Segment& segment : block->destinations) {
         REQUIRE(segment.size > 0);
         if (segment.item != Segment::kNoItem) {
-          REQUIRE(segment.target == &fixture.object[at]);
+          REQUIRE(segment.target == &fixture.object[fixture.place_of(items[segment.item], at)]);
           cut[segment.item] += segment.size;
         }
         at += segment.size;

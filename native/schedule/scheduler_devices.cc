@@ -1,4 +1,5 @@
 // The part of the scheduler for devices: slots of pinned memory, and blocks that landed.
+#include <algorithm>
 #include <utility>
 
 #include "schedule/scheduler.h"
@@ -11,8 +12,12 @@ void Scheduler::add_device(std::int32_t device, DeviceSlots lane) {
 
 void Scheduler::set_gpudirect(std::uint32_t source, bool is_gpudirect) {
   const std::lock_guard lock(mutex_);
-  const bool is_in_host_memory =  // to be compared or decrypted there
-      !ledger_.is_empty() || !seals_.is_empty() || cached_.holds(source);
+  const bool has_runs = std::ranges::any_of(plan_.items, [source](const Item& item) {
+    return item.source == source && item.run != 0 && is_on_device(item.device);
+  });
+  // To be compared or decrypted there; or as a request for each run would cost more.
+  const bool is_in_host_memory =
+      !ledger_.is_empty() || !seals_.is_empty() || cached_.holds(source) || has_runs;
   if (is_gpudirect && !is_in_host_memory) gpudirect_sources_.insert(source);
   if (!is_gpudirect) gpudirect_sources_.erase(source);
 }

@@ -73,6 +73,33 @@ TEST_CASE("the caller's own memory on two devices and on the host is filled in o
   CHECK(targets == data);
 }
 
+TEST_CASE("columns of a matrix reach a device, or this machine, without the bytes between them") {
+  FakeDriver fake;
+  constexpr std::uint64_t kRows = 500, kRun = 300, kStride = 1'000, kBegin = 100;
+  const std::string data = random_data(kRows * kStride, 12);
+  std::string expected;
+  for (std::uint64_t row = 0; row < kRows; ++row) {
+    expected += data.substr(kBegin + row * kStride, kRun);
+  }
+  const TemporaryFile file(data);
+  for (const std::int32_t device : {0, kHost}) {
+    std::string columns(expected.size(), '?');
+    auto* const target = reinterpret_cast<std::byte*>(columns.data());
+    const std::uint64_t end = kBegin + (kRows - 1) * kStride + kRun;
+    const Plan plan{{{0, kBegin, end, target, device, kRun, kStride}}, {{0, kBegin, end, 0, 1}}};
+    Session session(options_with(4 * kBlockBytes));
+    session.add_file(file.path(), data.size(), "");
+    session.start(plan);
+    Consumer consumer(session, plan);
+    consumer.read_all();
+    session.close();
+    REQUIRE(!consumer.error);
+    CHECK(columns == expected);
+    CHECK(session.stats().scheduler.bytes_delivered == expected.size());
+  }
+  CHECK(fake.calls("cuMemcpyBatchAsync") > 0);
+}
+
 TEST_CASE("memory of the consumer on this machine is requested, and read in place") {
   const std::string data = random_data(1'000'000, 10);
   const TemporaryFile file(data);

@@ -165,7 +165,7 @@ def load(
             with the checkpoint's shape and dtype (``"BF16"``); a `TensorParallel`; or `Placements`, which give
             DTensors. The first pattern that matches a name counts; tensors without a match are whole. For rows
             (dimension 0), only their bytes are read, and so are long runs of bytes that lie far apart. For any other
-            part, the range of bytes that holds it is read once, and the part is copied out of it.
+            part, the range of bytes that holds it is read once, and only the part is kept.
         framework: ``"pt"`` (torch), ``"np"`` (numpy, CPU only) or ``"jax"`` (its devices and shardings, too).
         storage_options: Passed to fsspec unchanged (``{"key": …, "secret": …, "endpoint_url": …}``). For URIs on
             several storages, options under the name of a scheme (``{"s3": {…}, "gs": {…}}``) apply only to its URLs,

@@ -91,12 +91,14 @@ class _OwnReads:
         settings, self._checkpoint, self.verification = checkpoint.settings, checkpoint, verification
         # A digest covers a whole tensor, and an encrypted file is divided into pieces of its own.
         is_whole = verification is not None or checkpoint.is_sealed
+        gap_bytes = None if is_whole else settings.coalesce_gap_bytes
+        # A cache keeps ranges, and would find no item whose bytes lie apart.
+        takes_runs = not is_whole and all(each.cache is None for each in checkpoint.catalog.shards)
         with collector_paused():
-            self.destinations = Destinations(
-                wanted, framework, targets, None if is_whole else settings.coalesce_gap_bytes
-            )
+            self.destinations = Destinations(wanted, framework, targets, gap_bytes, takes_runs=takes_runs)
             self.wanted = self.destinations.wanted
-            self.plan = plan_reads(self.destinations.items(), settings.coalesce_gap_bytes)
+            rows, runs = self.destinations.items(), self.destinations.runs()
+            self.plan = plan_reads(rows, settings.coalesce_gap_bytes, runs)
         self._share = self._node_share()
         self.plan = self._share.plan if self._share else self.plan
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import pickle
 from collections.abc import Iterator
+from math import prod
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any
 
 import jax
@@ -14,7 +16,9 @@ import pytest
 import torch
 from any_dtype import DTYPES, SHAPES, file_of
 from comparison import assert_same
-from safetensors.torch import save_file
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import save, save_file
 from servers.one_file import is_block, one_file, place_of
 from servers.scripted_http import ScriptedServer
 from servers.seaweedfs import SeaweedServer
@@ -22,6 +26,7 @@ from servers.tcp_proxy import TcpProxy, http_requests
 
 import streamer
 from streamer import Slice, TensorParallel
+from streamer.core.checkpoint import tensor_parts
 from streamer.core.format.dtypes import DTYPE_BITS, byte_length
 
 WAYS = [(0, 3), (0, 4), (0, 16), (1, 4), (1, 3), (-1, 2), (-1, 4), (-2, 2)]  # dimension and number of ranks
@@ -116,6 +121,52 @@ def test_slices_over_http_are_equal(dtype: str, files: Any) -> None:
     with one_file(data=files[dtype]) as server:
         uri, options = place_of("http", server)
         check_equal(uri, dtype, "np", storage_options=options)
+
+
+@pytest.mark.parametrize(("dtype", "framework"), [("F4", "np"), ("BF16", "pt"), ("F8_E4M3", "pt"), ("C64", "np")])
+def test_short_runs_are_equal_if_the_engine_places_them(
+    dtype: str, framework: str, files: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tensor_parts, "LEAST_RUN_BYTES", 1)
+    (tmp_path / "a.safetensors").write_bytes(files[dtype])
+    check_equal(tmp_path, dtype, framework)
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_targets_get_the_columns_of_any_tensor(data: st.DataObject) -> None:
+    shape = data.draw(st.tuples(st.integers(1, 3), st.integers(1, 9), st.integers(1, 300)))
+    dim, count = data.draw(st.integers(0, 2)), data.draw(st.integers(1, 4))
+    part = Slice(dim, data.draw(st.integers(0, count - 1)), count)
+    block_bytes = data.draw(st.sampled_from([64 << 10, 1 << 20]))
+    whole = torch.arange(prod(shape), dtype=torch.int32).view(shape).float()
+    content = {"first": torch.zeros(7), "weight": whole, "last": torch.ones(5)}
+    expected, way = chunk(whole, part), data.draw(st.sampled_from(["file", "http", "cast", "rows"]))
+    target = {**content, "weight": torch.empty_like(expected)}
+    if way == "cast":
+        target["weight"] = target["weight"].to(torch.float64)
+    if way == "rows":  # a target that is no range of memory is filled by a copy
+        target["weight"] = torch.empty(*expected.shape, 2)[..., 0]
+    how: Any = {"slices": {"weight": part}, "dtype": "target", "options": streamer.Options(block_bytes=block_bytes)}
+    with one_file(data=save(content)) as server:
+        uri, storage = place_of("http", server)
+        if way == "file":
+            with NamedTemporaryFile(suffix=".safetensors") as file:
+                Path(file.name).write_bytes(save(content))
+                streamer.load_into(file.name, target, **how)
+        else:
+            streamer.load_into(uri, target, storage_options=storage, **how)
+    assert torch.equal(target["weight"], expected.to(target["weight"].dtype))
+    assert torch.equal(target["last"], content["last"])
+
+
+def test_no_memory_holds_the_bytes_between_columns(llama: ScriptedServer) -> None:
+    uri, options = place_of("http", llama)
+    names = [name for name in LLAMA if "o_proj" in name or "down_proj" in name]
+    parts = TensorParallel(3, RANKS, BY_COLUMNS)
+    with streamer.stream(uri, names=names, slices=parts, storage_options=options) as tensors:
+        kept_bytes = sum(tensor.nbytes for _, tensor in tensors)
+    assert tensors.report.peak_held_bytes <= tensors.report.bytes == kept_bytes
 
 
 @pytest.mark.server

@@ -13,10 +13,14 @@ import threading
 import pytest
 import safetensors.torch
 import torch
+import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Replicate
 
 import streamer
+from streamer.core.checkpoint import tensor_parts
 from streamer.core.request.request import Request
 from streamer.core.tensors.shared_memory import Elements
 from streamer.integrations.serving import planned_reads, recorder
@@ -48,6 +52,7 @@ def folder(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def _all_are_deferred(monkeypatch):
     monkeypatch.setattr(planned_reads, "MOST_EAGER_BYTES", 0)
+    monkeypatch.setattr(tensor_parts, "LEAST_RUN_BYTES", 1)
 
 
 class Loads:
@@ -420,24 +425,25 @@ def test_small_tensors_have_data(folder, loader, monkeypatch):
 def test_long_ranges_are_cut(folder, loader, monkeypatch):
     monkeypatch.setattr(planned_reads, "LEAST_PIECE_BYTES", 16)
     monkeypatch.setattr(planned_reads, "LARGEST_RANGE_BYTES", 40)
+    monkeypatch.setattr(tensor_parts, "LEAST_RUN_BYTES", 64)  # columns are cut out of ranges
     Loads(folder, loader).assert_equal()
 
 
 @pytest.mark.parametrize(
-    ("loader", "read", "direct"),
+    ("loader", "read", "direct", "staged"),
     [
-        (whole, 384, 384),
-        (fused, 3 * 384, 3 * 384),
-        (rows_of_a_rank, 3 * 192, 3 * 192),
-        (columns_of_a_rank, 384 - 24, 0),  # one range, from the first of its bytes to the last
-        (one_tensor_that_is_divided, 2 * 384, 2 * 384),
-        (tied, 384, 0),  # read once
-        (the_device_meta, 0, 0),
+        (whole, 384, 384, 0),
+        (fused, 3 * 384, 3 * 384, 0),
+        (rows_of_a_rank, 3 * 192, 3 * 192, 0),
+        (columns_of_a_rank, 384 - 24, 192, 0),  # one range, from the first of its bytes to the last
+        (one_tensor_that_is_divided, 2 * 384, 2 * 384, 0),
+        (tied, 384, 0, 384),  # read once
+        (the_device_meta, 0, 0, 0),
     ],
 )
-def test_only_what_is_kept_is_read(folder, loader, read, direct):
-    loads = Loads(folder, loader)
-    assert (loads.checkpoint.read_bytes, loads.checkpoint.direct_bytes) == (read, direct)
+def test_only_what_is_kept_is_read(folder, loader, read, direct, staged):
+    checkpoint = Loads(folder, loader).checkpoint
+    assert (checkpoint.read_bytes, checkpoint.direct_bytes, checkpoint.staged_bytes) == (read, direct, staged)
 
 
 def test_small_tensors_are_one_read_and_all_others_another(folder, monkeypatch):
@@ -446,6 +452,89 @@ def test_small_tensors_are_one_read_and_all_others_another(folder, monkeypatch):
     monkeypatch.setattr(planned_reads, "WholeRead", lambda *a, **n: reads.append(original(*a, **n)) or reads[-1])
     Loads(folder, lambda w: fused(w) + columns_of_a_rank(w) + casts(w)).assert_equal()
     assert len(reads) == 2  # of small tensors, and of all others
+
+
+@pytest.fixture(scope="module")
+def mesh():
+    dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
+    yield init_device_mesh("cpu", (1,))
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("is_read", [False, True])
+def test_a_destination_that_wraps_another_tensor(folder, mesh, is_read):
+    def loader(w):
+        made = [DTensor.from_local(torch.zeros(8, 12), mesh, [Replicate()]) for _ in range(3)]
+        made[0].to_local().copy_(w["q"])
+        made[1].to_local()[2:6].copy_(w["k"].narrow(0, 1, 4))
+        if is_read:
+            made[2].copy_(made[0] + made[1])
+        return [each.to_local() for each in made]
+
+    Loads(folder, loader).assert_equal()
+
+
+def test_lists_of_lists(folder):
+    def loader(w):
+        made = [torch.zeros(8, 12) for _ in range(4)]
+        torch._foreach_copy_(made[:2], [w["q"], w["k"]])
+        made[2].copy_(w["v"])
+        torch._foreach_add_(made[:3], 1)
+        made[3][0, :2] = torch.tensor([[w["scalar"], w["q"][0, 0]], [made[2][0, 0], made[0][0, 0]]])[1]
+        return made
+
+    Loads(folder, loader).assert_equal()
+
+
+@pytest.mark.parametrize("is_read", [False, True])
+def test_two_storages_over_one_memory(folder, is_read):
+    def loader(w):
+        memory = bytearray(8 * 12 * 4)
+        one, other = (torch.frombuffer(memory, dtype=torch.float32).view(8, 12) for _ in range(2))
+        part = torch.frombuffer(memory, dtype=torch.float32, offset=3 * 12 * 4).view(5, 12)
+        one.copy_(w["q"])
+        other[2:4].copy_(w["k"][:2])
+        part[:2].copy_(w["v"][:2])
+        one[4, :5].copy_(w["k"][0, :5])
+        seen = [other.clone(), part.clone()] if is_read else []
+        return [one, *seen]
+
+    Loads(folder, loader).assert_equal()
+
+
+def test_one_recorder_inside_another(folder):
+    def inner(w):
+        return [torch.zeros(4, 12).copy_(w["k"][2:6])]
+
+    def loader(w):
+        made, twice = torch.zeros(8, 12), torch.zeros(8, 12)
+        made.copy_(w["q"])
+        loads = Loads(folder, inner)
+        loads.assert_equal()
+        twice[:4].copy_(loads.found[0])
+        twice[4:].copy_(w["v"][:4])
+        return [made, twice, *loads.found]
+
+    Loads(folder, loader).assert_equal()
+
+
+def test_tensors_in_lists_of_modules(folder):
+    model = torch.nn.Linear(2, 2)
+
+    def loader(w):
+        model.parts, model.named, model.pair = [w["q"], [w["k"][1:]]], {"a": {"b": w["v"]}}, (w["half"],)
+        return []
+
+    Loads(folder, loader, model)  # the second load has data
+    recorded, checkpoint = Recorder(), PlannedCheckpoint(Request(uri=str(folder), progress=False))
+    with recorded.around(model):
+        loader(dict(checkpoint.tensors(recorded)))
+    stored = tensors()
+    kept = [model.parts[0], model.parts[1][0], model.named["a"]["b"], model.pair[0]]
+    for each, expected in zip(kept, [stored["q"], stored["k"][1:], stored["v"], stored["half"]], strict=True):
+        assert torch.equal(each, expected)
+        assert torch.equal(each + 1, expected + 1)
+        assert each.numpy(force=True).shape == expected.shape if expected.dtype != torch.bfloat16 else True
 
 
 @pytest.mark.parametrize(

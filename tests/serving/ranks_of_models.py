@@ -28,7 +28,7 @@ from vllm_engine import ARGUMENTS
 
 from streamer.integrations.serving.recorder import Recorder
 
-OF_EXPERTS = ("mixtral", "qwen3_moe")
+OTHER_WAYS = {"llama": ["pipeline"], "mixtral": ["experts"], "qwen3_moe": ["experts"]}  # beside tensor parallelism
 RECORDERS: list[Recorder] = []
 _around = Recorder.around
 
@@ -63,31 +63,31 @@ def run(rank: int, ranks: int, address: str, pairs: list[str]) -> None:
     torch.set_num_threads(1)
     for number, pair in enumerate(pairs):
         place, folder = pair.split("=")
-        for is_expert_parallel in (False, True) if Path(folder).name in OF_EXPERTS else (False,):
-            config = config_of(place, "streamer", ranks, is_expert_parallel)
+        for way in ["", *OTHER_WAYS.get(Path(folder).name, [])]:
+            config = config_of(place, "streamer", ranks, way)
             with set_current_vllm_config(config):
-                if not number and not is_expert_parallel:
+                if not number and not way:
                     init_distributed_environment(ranks, rank, address, rank, backend="gloo")
                 else:
                     destroy_model_parallel()
-                initialize_model_parallel(ranks, 1)
-            theirs = config_of(folder, "safetensors", ranks, is_expert_parallel)
-            report(rank, Path(folder).name, is_expert_parallel, config, theirs)
+                initialize_model_parallel(*((1, ranks) if way == "pipeline" else (ranks, 1)))
+            report(rank, Path(folder).name, way, config, config_of(folder, "safetensors", ranks, way))
 
 
-def config_of(place: str, load_format: str, ranks: int, is_expert_parallel: bool) -> VllmConfig:
+def config_of(place: str, load_format: str, ranks: int, way: str) -> VllmConfig:
     return EngineArgs(
         model=place,
         load_format=load_format,
-        tensor_parallel_size=ranks,
-        enable_expert_parallel=is_expert_parallel and ranks > 1,
-        enable_ep_weight_filter=is_expert_parallel and ranks > 1,
+        tensor_parallel_size=1 if way == "pipeline" else ranks,
+        pipeline_parallel_size=ranks if way == "pipeline" else 1,
+        enable_expert_parallel=way == "experts" and ranks > 1,
+        enable_ep_weight_filter=way == "experts" and ranks > 1,
         distributed_executor_backend="mp",
         **ARGUMENTS,
     ).create_engine_config()
 
 
-def report(rank: int, name: str, is_expert_parallel: bool, ours: VllmConfig, theirs: VllmConfig) -> None:
+def report(rank: int, name: str, way: str, ours: VllmConfig, theirs: VllmConfig) -> None:
     RECORDERS.clear()
     model, expected = filled(ours), dict(filled(theirs).named_parameters())
     found = dict(model.named_parameters())
@@ -96,18 +96,17 @@ def report(rank: int, name: str, is_expert_parallel: bool, ours: VllmConfig, the
     kept = {each.untyped_storage().data_ptr(): each.untyped_storage().nbytes() for each in expected.values()}
     line = {
         "rank": rank,
-        "model": name + " experts" * is_expert_parallel,
+        "model": f"{name} {way}".strip(),
         "is_complete": found.keys() == expected.keys(),
         "different": different,
         "kept_bytes": sum(kept.values()),
         "read_bytes": sum(each.read_bytes for each in recorder.checkpoints),
         "direct_bytes": sum(each.direct_bytes for each in recorder.checkpoints),
+        "staged_bytes": sum(each.staged_bytes for each in recorder.checkpoints),
         "early": dict(recorder.early_bytes),
         "early_fills": recorder.early_fills,
     }
-    if (
-        not is_expert_parallel and "mo" not in name and "mix" not in name
-    ):  # experts need a kernel of a GPU to be reloaded
+    if "experts" not in OTHER_WAYS.get(name, []):  # they need a kernel of a GPU to be reloaded
         line["reloaded"] = reloaded(model, ours, expected)
     os.write(1, (json.dumps(line) + "\n").encode())  # whole, beside the lines of others
 
