@@ -24,12 +24,14 @@ from sglang.srt.server_args import ServerArgs, prepare_server_args
 ARGUMENTS = ("--device=cpu", "--dtype=float32", "--skip-tokenizer-init", "--attention-backend=torch_native")
 
 
-def started(model: str | Path, *flags: str, load_format: str = "streamer") -> tuple[ServerArgs, ModelConfig]:
+def started(
+    model: str | Path, *flags: str, load_format: str = "streamer", rank: int = 0
+) -> tuple[ServerArgs, ModelConfig]:
     """Do what ``sglang serve`` does before it loads a model."""
     line = [f"--model-path={model}", *ARGUMENTS, *flags, f"--load-format={load_format}"]
     args = prepare_server_args(line)
-    publish(args, role="scheduler", ranks=SpawnRanks(world_rank=0))
-    _join()
+    publish(args, role="scheduler", ranks=SpawnRanks(world_rank=rank))
+    _join(args.tp_size, rank)
     initialize_dp_attention(args)
     return args, ModelConfig.from_server_args(args)
 
@@ -47,10 +49,11 @@ def load_config(args: ServerArgs, **named: Any) -> LoadConfig:
     return build_load_config(server_args=args, **(given | named))
 
 
-def loaded(model: str | Path, *flags: str, load_format: str = "streamer") -> torch.nn.Module:
+def loaded(model: str | Path, *flags: str, load_format: str = "streamer", rank: int = 0) -> torch.nn.Module:
     """Load a model."""
-    args, config = started(model, *flags, load_format=load_format)
-    return get_model(model_config=config, load_config=load_config(args), device_config=DeviceConfig("cpu"))
+    args, config = started(model, *flags, load_format=load_format, rank=rank)
+    own = load_config(args, tp_rank=rank)
+    return get_model(model_config=config, load_config=own, device_config=DeviceConfig("cpu"))
 
 
 def assert_equal(found: torch.nn.Module, expected: torch.nn.Module) -> None:
@@ -61,9 +64,16 @@ def assert_equal(found: torch.nn.Module, expected: torch.nn.Module) -> None:
 
 
 @functools.cache
-def _join() -> None:
+def _join(ranks: int, rank: int) -> None:
+    """Make the groups, of the widths that were published."""
+    init_distributed_environment(ranks, rank, f"tcp://127.0.0.1:{port}", rank, backend="gloo")
+    initialize_model_parallel(backend="gloo")
+
+
+def _free_port() -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        address = f"tcp://127.0.0.1:{free.getsockname()[1]}"
-    init_distributed_environment(1, 0, address, 0, backend="gloo")
-    initialize_model_parallel(backend="gloo")
+        return int(free.getsockname()[1])
+
+
+port = _free_port()  # one for all ranks that are forks of this process

@@ -9,8 +9,11 @@ import json
 import logging
 import os
 import shutil
+import subprocess
+import sys
 from importlib import metadata
 from importlib.util import find_spec
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -26,7 +29,7 @@ from sglang.srt.model_loader.loader import DefaultModelLoader, get_model_loader
 from sglang.srt.model_loader.utils import should_async_load
 from sglang.srt.utils.runai_utils import ObjectStorageModel, is_runai_obj_uri
 from sglang_engine import assert_equal, load_config, loaded, started
-from tiny_models import save_llama
+from tiny_models import save_llama, save_models
 
 import streamer
 from streamer.compat import hooks
@@ -253,3 +256,25 @@ def test_an_sglang_that_asks_for_no_weights_is_an_error(monkeypatch):
 def test_disabled_patches_turn_the_hooks_off(monkeypatch, caplog):
     monkeypatch.setenv("STREAMER_DISABLE_PATCHES", "1")
     assert hooks_of(monkeypatch, caplog) == ([], [])
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    return save_models(tmp_path_factory.mktemp("models"))
+
+
+def test_each_of_two_ranks_gets_its_parameters(models, s3_server, tmp_path):
+    pairs = [f"{s3_server.upload_folder(each, 'private', f'ranks/{name}')}={each}" for name, each in models.items()]
+    here = Path(__file__).parent
+    path = os.pathsep.join([str(here.parent), os.environ["PYTHONPATH"]])
+    environment = {**os.environ, "PYTHONPATH": path, "SGLANG_CACHE_DIR": str(tmp_path / "cache")}
+    command = [sys.executable, str(here / "sglang_ranks.py"), "2", *pairs]
+    done = subprocess.run(command, check=False, env=environment, capture_output=True, text=True, timeout=400)
+    assert done.returncode == 0, done.stderr[-5000:]
+    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"rank"')]
+    assert len(lines) == 2 * len(models)
+    for each in lines:
+        assert each["is_complete"], each
+        assert not each["different"], each
+        assert not each["early"], each
+        assert each["staged_bytes"] == 0, each
