@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import signal
+from collections import Counter
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 import streamer
 from streamer import Options, Placements
-from streamer._save import parts
+from streamer._save import parts, rank_saves
+from streamer._save.writing import Writing
+from streamer.core.errors import GroupError, StorageError
 from streamer.core.format.dtypes import TORCH_DTYPES
+from streamer.core.group.member import Member
 
-__all__ = ["CASES", "whole_tensors"]
+__all__ = ["CASES", "PLACED", "tied_model", "whole_tensors"]
 
 CASES: dict[str, Callable[..., Any]] = {}
 DTYPES = [getattr(torch, name) for name in TORCH_DTYPES.values() if hasattr(torch, name)]
@@ -111,3 +120,82 @@ def saves(rank: int, ranks: int, *, saves: list[dict[str, Any]]) -> Any:
 def one_save(rank: int, ranks: int, *, uri: str, kind: str, mib: float = 0, part_mib: int = 16, **how: Any) -> Any:
     parts.PART_BYTES = part_mib << 20
     return facts(streamer.save(of_kind(kind, rank, ranks, mib), uri, **how_of(how, rank)))
+
+
+@case
+def broken(rank: int, ranks: int, *, uri: str, who: int, at: str, number: int, how: str, **more: Any) -> Any:
+    """Save; one rank is killed, or raises, before the call of this number of a function."""
+    place, name = {"sent": (rank_saves._Parts, "send"), "message": (Member, "round"), "show": (Writing, "show")}[at]
+    function, calls = getattr(place, name), Counter[str]()
+
+    def called(*arguments: Any, **named: Any) -> Any:
+        calls[at] += 1
+        if calls[at] == number:
+            if how == "killed":
+                os.kill(os.getpid(), signal.SIGKILL)
+            raise StorageError("the quota is used up")
+        return function(*arguments, **named)
+
+    if rank == who:
+        setattr(place, name, called)
+    try:
+        return one_save(rank, ranks, uri=uri, kind="columns", mib=6, part_mib=1, overwrite=True, **more)
+    except GroupError as error:
+        if how == "killed":
+            return f"{error}"
+        raise
+
+
+@case
+def experts(rank: int, ranks: int, *, uri: str, **how: Any) -> Any:
+    """Each rank has an expert that the others do not have, and tensors that all have."""
+    tensors = {"shared": torch.arange(7.0), f"expert.{rank}": torch.full((3, 5), float(rank)), "late": torch.ones(2)}
+    return facts(asyncio.run(streamer.asave(tensors, uri, **how_of(how, rank))))
+
+
+@case
+def tied(rank: int, ranks: int, *, uri: str, **how: Any) -> Any:
+    """A module with tied weights, of which the last rank holds no row."""
+    torch.manual_seed(2)
+    model = tied_model()
+    fully_shard(model, mesh=mesh_of((ranks,)))
+    return facts(streamer.save_model(model, uri, **how_of(how, rank)))
+
+
+def tied_model() -> nn.Module:
+    torch.manual_seed(2)
+    model = nn.Sequential(nn.Linear(5, 3, bias=False), nn.Linear(5, 3, bias=False), nn.Linear(3, 9))
+    model[1].weight = model[0].weight
+    return model
+
+
+@case
+def refused(rank: int, ranks: int, *, uri: str, kinds: list[str]) -> Any:
+    """Try saves of all kinds with the same group; return their errors."""
+    told = []
+    for kind in kinds:
+        try:
+            told.append(["", refused_one(rank, ranks, uri, kind)])
+        except streamer.StreamerError as error:
+            told.append([type(error).__name__, str(error)])
+    return told
+
+
+def refused_one(rank: int, ranks: int, uri: str, kind: str) -> Any:
+    mesh, one = mesh_of((ranks,)), torch.ones(4, 4)
+    kinds: dict[str, Any] = {
+        "values": lambda: {"a": one * rank},
+        "shapes": lambda: {"a": torch.ones(4 + rank)},
+        "partial": lambda: {"a": DTensor.from_local(one, mesh, [Partial()])},
+        "mixed": lambda: {"a": one if rank else placed(one, mesh, ROWS)},
+        "metadata": lambda: {"a": one},
+        "dtype of one": lambda: {"a": one if rank else one.to(torch.complex128)},
+        "outside": lambda: {"a": placed(one, mesh, ROWS)},
+        "alone": lambda: {"a": placed(one, mesh, ROWS)},
+    }
+    how: dict[str, Any] = {"metadata": {"rank": str(rank)}} if kind == "metadata" else {}
+    groups = {"outside": lambda: dist.new_group([0]), "alone": lambda: None}
+    group = groups.get(kind, lambda: dist.group.WORLD)()
+    if kind == "outside" and rank:
+        return None
+    return facts(streamer.save(kinds[kind](), uri, progress=False, group=group, **how))

@@ -113,7 +113,7 @@ def _check_memory(name: str, tensor: Any) -> None:
         hint = "Load its weights first, or leave it out"
         raise UsageError(f"tensor {quoted(name)} is on the meta device: it has no values", hint=hint)
     if hasattr(tensor, "full_tensor"):
-        hint = "Save full_tensor(), which every rank must call, from one rank"
+        hint = "Call it on all ranks of a process group, with group="
         raise UsageError(f"tensor {quoted(name)} is a DTensor: this process has a part of it", hint=hint)
     if tensor.numel() and not _has_memory(tensor):
         kind = type(tensor).__name__

@@ -121,7 +121,7 @@ class S3(Storage):
         etag = f'"{md5(sent.body, usedforsecurity=False).hexdigest()}"'
         about = {name: value for name, value in sent.headers.items() if name.startswith("x-amz-meta-")}
         upload = self.uploads.get(sent.query.get("uploadId", ""))
-        if "uploadId" in sent.query and upload is None:
+        if sent.step == "parts" or ("uploadId" in sent.query and upload is None):
             return error_of(self, 404, "NoSuchUpload")
         if sent.step == "create":
             number = self.new_id()
@@ -138,8 +138,6 @@ class S3(Storage):
             self.objects[sent.name] = data, {"ETag": f'"{self.new_id()}-1"', **upload["about"]}
             del self.uploads[sent.query["uploadId"]]
             return _xml("<CompleteMultipartUploadResult><ETag>e</ETag></CompleteMultipartUploadResult>")
-        if sent.step == "parts":
-            return error_of(self, 501, "NotImplemented")
         if sent.step == "abort":
             del self.uploads[sent.query["uploadId"]]
         if sent.step == "put":

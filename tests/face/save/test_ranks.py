@@ -7,11 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from group_ranks import ranks_tell, values
-from group_saves import PLACED, whole_tensors
+from group_saves import PLACED, tied_model, whole_tensors
 from servers.writable import writable
 
 import streamer
+
+SOON_S = 10
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -59,3 +62,73 @@ def test_each_storage_gets_each_byte_once(kind: str) -> None:
         assert len(alone) == 2
         for path, data in alone.items():
             assert storage.objects[path.replace("/alone/", "/ranks/")][0] == data, path
+
+
+KILLED = [(0, "sent", 1), (1, "sent", 2), (2, "message", 1), (1, "message", 6), (0, "message", 9), (0, "show", 1)]
+RAISED = [(0, "sent", 2), (1, "sent", 1), (0, "show", 1)]
+
+
+@pytest.mark.parametrize(("how", "breaks"), [("killed", KILLED), ("raised", RAISED)])
+def test_a_rank_that_breaks_ends_the_save_of_all_and_the_older_checkpoint_loads(
+    how: str, breaks: Any, tmp_path: Path
+) -> None:
+    places = [tmp_path / str(number) for number in range(len(breaks))]
+    for place in places:
+        streamer.save({"old": torch.ones(3)}, place)
+    cases = [
+        ("broken", {"uri": str(place), "who": who, "at": at, "number": number, "how": how})
+        for place, (who, at, number) in zip(places, breaks, strict=True)
+    ]
+    for place, (who, at, number), told in zip(places, breaks, ranks_tell(3, *cases), strict=True):
+        where = f"rank {who}, {at} {number}"
+        assert streamer.load(place).keys() == {"old"}, where
+        left = [path.name for path in place.iterdir() if path.name.startswith(".")]
+        assert not left or (at == "show" and how == "killed"), where  # those the next save removes
+        for rank, each in enumerate(told):
+            if how == "killed":
+                assert (each is None) == (rank == who), where
+                assert each is None or "a rank of the group ended, or its connection did" in each["value"], where
+            else:
+                assert each["error"] == ("StorageError" if rank == who else "GroupError"), where
+                assert "the quota is used up" in each["text"], where
+            assert each is None or each["seconds"] < SOON_S, where
+
+
+def test_names_of_some_ranks_are_joined(tmp_path: Path) -> None:
+    (reported,) = ranks_tell(3, ("experts", {"uri": str(tmp_path / "ranks")}))
+    experts = {f"expert.{rank}": torch.full((3, 5), float(rank)) for rank in range(3)}
+    whole = {"shared": torch.arange(7.0), **experts, "late": torch.ones(2)}
+    streamer.save(whole, tmp_path / "alone")
+    assert contents(tmp_path / "ranks") == contents(tmp_path / "alone")
+    assert [each["tensors"] for each in values(reported)] == [5] * 3
+
+
+def test_tied_weights_are_written_once_also_if_a_rank_holds_no_row_of_them(tmp_path: Path) -> None:
+    (reported,) = ranks_tell(4, ("tied", {"uri": str(tmp_path / "ranks"), "metadata": {"step": "3"}}))
+    streamer.save_model(tied_model(), tmp_path / "alone", metadata={"step": "3"})
+    assert contents(tmp_path / "ranks") == contents(tmp_path / "alone")
+    assert [each["tensors"] for each in values(reported)] == [3] * 4
+
+
+REFUSED = {
+    "values": "tensor 'a' is no DTensor, and has other values on rank 0 than on rank 1",
+    "shapes": "tensor 'a' is F32 [4] on rank 0, and F32 [5] on rank 1",
+    "partial": "tensor 'a' is a DTensor that is placed as P",
+    "mixed": "is not held whole: the parts [0:2, 0:4] and [0:4, 0:4] overlap",
+    "metadata": "metadata= differs in the group: on rank 1 from that of rank 0",
+    "outside": "the ranks of the group hold 8 of its 16 elements",
+    "alone": "is a DTensor: this process has a part of it",
+}
+
+
+def test_what_is_no_one_checkpoint_is_refused_on_all_ranks_before_a_byte_is_written(tmp_path: Path) -> None:
+    kinds = [*REFUSED, "dtype of one"]
+    (reported,) = ranks_tell(2, ("refused", {"uri": str(tmp_path / "a"), "kinds": kinds}))
+    *first, (own, _) = values(reported)[0]
+    *second, (other, _) = values(reported)[1]
+    assert (own, other) == ("UnsupportedDtypeError", "GroupError")
+    for kind, text, one, two in zip(REFUSED, REFUSED.values(), first, second, strict=True):
+        assert one[0] == "UsageError", kind
+        assert text in one[1], kind
+        assert two == one or kind == "outside", kind
+    assert not list(tmp_path.iterdir())
