@@ -282,9 +282,11 @@ def absent(rank: int, ranks: int, *, uri: str, **how: Any) -> Any:
 @case
 def page(rank: int, ranks: int, *, llama: str, examples: list[str], page: str) -> Any:
     """Run the examples of a page; tell what they have made."""
-    names: dict[str, Any] = {"llama": llama}
+    names: dict[str, Any] = {"llama": llama, "target": f"{llama}/saved"}
     for example in examples:
         exec(compile(example, page, "exec"), names)
     shapes = {name: list(tensor.shape) for name, tensor in names["tensors"].items()}
     stored = load_file(Path(llama) / "model.safetensors")["lm_head.weight"]
-    return {"shapes": shapes, "is_filled": torch.equal(names["model"].weight.full_tensor(), stored)}
+    saved = streamer.load(names["target"], progress=False)["weight"]
+    is_filled = torch.equal(names["model"].weight.full_tensor(), stored) and torch.equal(saved, stored)
+    return {"shapes": shapes, "is_filled": is_filled}

@@ -32,7 +32,7 @@ from streamer.core.store.sources import FileSource
 MOST_WINDOW_BYTES = 128 << 20
 LEAST_WINDOW_BYTES = 4 << 20  # smaller windows cost more time in rounds than the overlap saves
 WINDOWS_IN_LIMIT = 16  # two are held to be sent, two as received, and the rest is read ahead
-STRICT = "One load at a time may use a group, and all of its ranks call it alike"
+STRICT = "One load or save at a time may use a group, and all of its ranks call it alike"
 
 
 @contextmanager
