@@ -9,7 +9,7 @@ from importlib.util import find_spec
 import empty_modules
 import pytest
 
-from streamer.compat.runai import library_path
+from streamer.compat.runai import entry_point, library_path
 from streamer.integrations.serving import weights_stream
 
 if find_spec("vllm") is not None:
@@ -73,4 +73,18 @@ def reports(monkeypatch):
     original = weights_stream.stream
     monkeypatch.setattr(weights_stream, "stream", stream)
     monkeypatch.setattr(weights_stream, "mapped_weights", lambda *_: None)
+    return made
+
+
+@pytest.fixture
+def readers(monkeypatch):
+    """The readers that our library makes for Run:ai's package."""
+    made = []
+
+    class Recorded(entry_point.RequestReader):
+        def __init__(self, *arguments):
+            made.append(self)
+            super().__init__(*arguments)
+
+    monkeypatch.setattr(entry_point, "RequestReader", Recorded)
     return made

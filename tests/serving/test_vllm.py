@@ -32,7 +32,6 @@ from vllm_engine import assert_equal, config_of, created, fill, loaded, save_sta
 
 import streamer
 from streamer.compat import hooks
-from streamer.compat.runai import entry_point as door
 from streamer.integrations import vllm as plugin
 from streamer.integrations.serving import weights_stream
 from streamer.integrations.serving.weights_stream import for_place
@@ -118,15 +117,7 @@ def test_a_local_folder(folder, expected):
 
 
 @pytest.mark.parametrize("place", ["url", "folder"])
-def test_the_loader_of_run_ai_with_our_library(place, expected, monkeypatch, request):
-    readers = []
-
-    class Recorded(door.Reader):
-        def __init__(self, *arguments):
-            readers.append(self)
-            super().__init__(*arguments)
-
-    monkeypatch.setattr(door, "Reader", Recorded)
+def test_the_loader_of_run_ai_with_our_library(place, expected, readers, request):
     assert_equal(loaded(request.getfixturevalue(place), "runai_streamer"), expected)
     assert readers
 

@@ -17,7 +17,6 @@ from vllm.config import set_current_vllm_config
 from vllm.model_executor.model_loader import get_model_loader
 from vllm_engine import assert_equal, config_of, join
 
-from streamer.compat.runai import entry_point
 from streamer.integrations.serving.modelexpress import StreamerStrategy
 from streamer.integrations.serving.recorder import Recorder
 from streamer.integrations.vllm import configuration
@@ -42,18 +41,10 @@ def loaded(url, **named):
     return dict(model.named_parameters())
 
 
-def test_its_own_strategy_reads_with_our_library(url, expected, monkeypatch, caplog):
-    made = []
-
-    class Recorded(entry_point.Reader):
-        def __init__(self, *arguments):
-            made.append(self)
-            super().__init__(*arguments)
-
-    monkeypatch.setattr(entry_point, "Reader", Recorded)
+def test_its_own_strategy_reads_with_our_library(url, expected, readers, monkeypatch, caplog):
     monkeypatch.setenv("MX_MODEL_URI", url)
     assert_equal(loaded(url), expected)
-    assert made
+    assert readers
     assert "Eligible loaders: ['model_streamer', 'default']" in caplog.text
 
 

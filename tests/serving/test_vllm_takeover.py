@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.server, pytest.mark.filterwarnings("ignore")]
 def _taken_over(tmp_path, monkeypatch):
     monkeypatch.setattr(configuration, "get_cache_dir", lambda: str(tmp_path / "cache"))
     monkeypatch.setattr(model_loader, "_LOAD_FORMAT_TO_MODEL_LOADER", dict(model_loader._LOAD_FORMAT_TO_MODEL_LOADER))
-    monkeypatch.setattr(door, "Reader", None)  # of Run:ai's loader with our library
+    monkeypatch.setattr(door, "RequestReader", None)  # of Run:ai's loader with our library
     monkeypatch.setenv("STREAMER_TAKE_OVER_RUNAI", "1")
     plugin.register.cache_clear()
     plugin.register()
