@@ -41,6 +41,9 @@ settings.register_profile("same", _on_any_machine, derandomize=True)
 settings.register_profile("drawn", _on_any_machine, max_examples=1000)
 settings.load_profile("same")
 
+# Several processes share the tests: threads of torch would wait for each other in every operation on a tiny model.
+torch.set_num_threads(1)
+
 # A shell ignores SIGINT in what it starts in the background, and every child would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -63,6 +66,7 @@ def _clean_environment() -> Iterator[None]:
             if name.upper().startswith(FOREIGN_PREFIXES) or name.upper().endswith("_PROXY"):
                 patch.delenv(name)
         patch.setenv("AWS_EC2_METADATA_DISABLED", "true")  # else a lookup of credentials waits for 169.254.169.254
+        patch.setenv("OMP_NUM_THREADS", "1")  # of torch in child processes
         for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
             patch.setenv(name, os.devnull)
         yield
