@@ -132,17 +132,20 @@ def test_a_blank_option_verify_is_refused_regression(unknown_server, tmp_path, p
     assert unknown_server.requests == []
 
 
+@pytest.fixture(scope="module")
+def tls_url(s3_tls_server, checkpoint):
+    return s3_tls_server.upload_folder(checkpoint, "private", "models/blank")
+
+
 @pytest.mark.parametrize("name", [*OF_TLS, *OF_AWS])
 @pytest.mark.parametrize("more", [{}, UNKNOWN_TO_PLAIN], ids=["plain", "s3fs"])
 def test_a_blank_variable_changes_no_load_from_s3_regression(
-    s3_tls_server, checkpoint, reference, monkeypatch, name, more
+    s3_tls_server, tls_url, reference, monkeypatch, name, more
 ):
-    url = s3_tls_server.upload_folder(checkpoint, "private", "models/blank")
     options = s3_tls_server.storage_options()
-    ca_file = options.get("client_kwargs", {}).get("verify")
-    assert ca_file
+    assert options["client_kwargs"]["verify"]
     monkeypatch.setenv(name, "")
-    same(streamer.load(url, storage_options={**options, **more}, options=QUICK), reference)
+    same(streamer.load(tls_url, storage_options={**options, **more}, options=QUICK), reference)
 
 
 @pytest.mark.parametrize("name", [*OF_TLS, *OF_AWS])
