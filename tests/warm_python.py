@@ -48,8 +48,9 @@ def _run(program: str, arguments: tuple[str, ...], environment: dict[str, str], 
         os.dup2(os.open(f"{output}/{number}", os.O_WRONLY | os.O_CREAT), number)
     os.environ.clear()
     os.environ.update(environment)
+    tempfile.tempdir = None  # as TMPDIR says
     main = sys.modules["__main__"] = types.ModuleType("__main__")
     sys.argv = [program, *arguments]
     is_file = program.endswith(".py")
-    sys.path.insert(0, os.path.dirname(program) if is_file else "")
+    sys.path[:0] = [os.path.dirname(program) if is_file else "", *environment.get("PYTHONPATH", "").split(":")]
     exec(compile(Path(program).read_text() if is_file else program, program, "exec"), vars(main))

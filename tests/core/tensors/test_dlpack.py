@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import threading
 from pathlib import Path
 
 import pytest
 import torch
+import warm_python
 from torch.utils.dlpack import from_dlpack
 
 from streamer import _native
@@ -50,7 +50,7 @@ def capsule_of(memory, shape, kind=FLOAT32):
 @pytest.mark.parametrize("case", ["frees_on_any_thread", "frees_what_nobody_takes"])
 def test_memory_is_freed_with_its_owner(case, tmp_path):
     """In a process of its own: while a session of another test is open, freed memory is kept for it."""
-    subprocess.run([sys.executable, __file__, case, tmp_path], check=True)
+    warm_python.run(__file__, case, str(tmp_path)).check_returncode()
 
 
 def frees_on_any_thread(memory):

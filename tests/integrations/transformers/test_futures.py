@@ -6,14 +6,12 @@ import gc
 import json
 import logging
 import os
-import subprocess
-import sys
 import tempfile
-from pathlib import Path
 
 import pytest
 import torch
 import transformers_models
+import warm_python
 from future_hosts import future
 from transformers import LlamaForCausalLM
 
@@ -22,7 +20,6 @@ from streamer.compat import hooks
 
 pytestmark = pytest.mark.server
 
-TESTS = Path(__file__).resolve().parents[2]
 OPENED = r"safe_open\((file, framework=\"pt\", device=\w+(, backend=\w+)?)\)"
 FUTURES = {
     "a later version": {"__init__.py": (r"^__version__ = .*", '__version__ = "5.99.0"')},
@@ -77,15 +74,9 @@ def url(models, s3_server):
 @pytest.mark.parametrize("name", FUTURES)
 def test_every_kind_of_model_from_s3_equals_the_folder_s(models, url, s3_server, tmp_path, name):
     path = future("transformers", tmp_path / "future", FUTURES[name])
-    command = [sys.executable, TESTS / "transformers_models.py", "LOAD", models, url]
-    environment = {**os.environ, "PYTHONPATH": f"{path}:{TESTS}", "TMPDIR": str(tmp_path)}
-    done = subprocess.run(
-        [*command, json.dumps(s3_server.storage_options())],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    environment = {**os.environ, "PYTHONPATH": str(path), "TMPDIR": str(tmp_path)}
+    words = ["LOAD", str(models), url, json.dumps(s3_server.storage_options())]
+    done = warm_python.run(transformers_models.__file__, *words, env=environment)
     assert done.returncode == 0, done.stderr[-4000:]
     lines = done.stdout.splitlines()
     assert [line for line in lines if line.startswith("EQUAL")] == [
