@@ -2,8 +2,9 @@
 
 If a name does not fit, the error of the load format says what to do. A dry run sends two small tensors through our
 loader and through the engine's own loader: a later version may convert tensors in its own reader, and would then get
-unconverted ones from ours. If the engine's own loader cannot fill the small model, the dry run decides nothing, and our
-loader is used: each load still checks that the engine requests tensors.
+unconverted ones from ours. The tensors are deferred if those of the user's loads are. If the engine's own loader cannot
+fill the small model, the dry run decides nothing, and our loader is used: each load still checks that the engine
+requests tensors.
 """
 
 from __future__ import annotations
@@ -46,8 +47,6 @@ def refusal(reason: str, engine: str, format_name: str) -> UsageError:
 
 _log = OwnLogger()
 
-_READ_BY_ENGINE: dict[str, Any] = {"storage_options": {}}  # without it, files in the page cache are mapped
-
 
 class SmallModel(torch.nn.Module):
     """A model for an engine to fill: its two parameters are replaced by the tensors that they get."""
@@ -59,7 +58,7 @@ class SmallModel(torch.nn.Module):
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> set[str]:
         """Take all tensors, as models of engines do; return their names."""
         own = dict(self.named_parameters())
-        taken = {name: tensor.detach().clone() for name, tensor in weights}
+        taken = {name: torch.empty_like(tensor).copy_(tensor) for name, tensor in weights}
         for name, tensor in taken.items():
             own[name].data = tensor
         return set(taken)
@@ -82,7 +81,10 @@ def is_filled_alike(
 def both_loaders(loader: Any, base: type, base_format: str, **fields: Any) -> tuple[Any, Any]:
     """Return a loader that uses this package's engine and a loader of the serving engine, with equal configurations."""
     plain = changed(loader.load_config, ignore_patterns=[], **fields)
-    ours = type(loader)(changed(plain, model_loader_extra_config=_READ_BY_ENGINE))
+    how = {"storage_options": {}, "deferred": loader.how.is_deferred}  # without options, cached files are mapped
+    ours = type(loader)(changed(plain, model_loader_extra_config=how))
+    if hasattr(ours, "recorder"):
+        ours.recorder.defers_all = True
     return ours, base(changed(plain, load_format=base_format, model_loader_extra_config={}))
 
 

@@ -81,7 +81,8 @@ class PlannedCheckpoint:
     def tensors(self, recorder: Recorder) -> Generator[tuple[str, torch.Tensor], None, None]:
         """Yield the tensors in file order, small ones with data, the others deferred; then fill what is recorded."""
         recorder.checkpoints.append(self)
-        small = [each for each in self._wanted if each.entry.end - each.entry.begin <= MOST_EAGER_BYTES]
+        most_bytes = -1 if recorder.defers_all else MOST_EAGER_BYTES
+        small = [each for each in self._wanted if each.entry.end - each.entry.begin <= most_bytes]
         data: dict[str, torch.Tensor] = {}
         if small:
             gap_bytes = min(self._checkpoint.settings.coalesce_gap_bytes, MOST_EAGER_BYTES)  # each rank reads them

@@ -75,11 +75,12 @@ class Recorder(torch_private_names.dispatch_mode(torch)):  # type: ignore[misc]
         copies: How many copies were recorded.
         checkpoints: The checkpoints whose tensors are copied; each says as a text what was read.
         is_active: Whether a load runs whose copies are recorded.
+        defers_all: Whether small tensors are deferred, too.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.is_active = False
+        self.is_active = self.defers_all = False
         self._failure: BaseException | None = None
         self._forget()
         self._pending: list[Copy] = []

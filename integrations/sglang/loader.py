@@ -77,11 +77,11 @@ class StreamerModelLoader(DefaultModelLoader):  # type: ignore[misc]
         modelopt = load_config.modelopt_config
         if modelopt.checkpoint_restore_path or modelopt.checkpoint_save_path or modelopt.export_path:
             raise UsageError("the load format 'streamer' does not quantize with ModelOpt", hint="Use another format")
-        self._how = parsed(load_config.model_loader_extra_config or _of_command_line(), ())
+        self.how = parsed(load_config.model_loader_extra_config or _of_command_line(), ())
         super().__init__(changed(load_config, model_loader_extra_config={}))
         self.load_config = load_config
         self._began: float | None = None
-        self._recorder = Recorder()
+        self.recorder = Recorder()
 
     def download_model(self, model_config: Any) -> None:
         """Download nothing: the weights are read where they are."""
@@ -100,10 +100,10 @@ class StreamerModelLoader(DefaultModelLoader):  # type: ignore[misc]
     def load_weights_and_postprocess(self, model: Any, weights: Any, target_device: Any) -> None:
         """Fill a model, and process its layers; a reload calls it, too."""
         steps = [getattr(DefaultModelLoader, name, None) for name in ("load_weights_only", "postprocess_weights")]
-        if not self._how.is_deferred or None in steps:
+        if not self.how.is_deferred or None in steps:
             super().load_weights_and_postprocess(model, weights, target_device)
             return
-        with self._recorder.around(model):
+        with self.recorder.around(model):
             self.load_weights_only(model, weights, target_device)
         self.postprocess_weights(model, target_device)
 
@@ -117,12 +117,12 @@ class StreamerModelLoader(DefaultModelLoader):  # type: ignore[misc]
         # Opened now, not with the first tensor: an update that fails to open must change nothing.
         stream = stream_weights(
             folder,
-            self._how,
+            self.how,
             lambda name: not is_of_another_draft(name, draft),
             patterns=source.allow_patterns_overrides,
             ignored=self.load_config.ignore_patterns,
             progress=None,
-            recorder=self._recorder,
+            recorder=self.recorder,
         )
         if draft is not None:
             return named_for_draft(self._tensors(stream), source.prefix, draft)
@@ -133,7 +133,7 @@ class StreamerModelLoader(DefaultModelLoader):  # type: ignore[misc]
     ) -> Iterator[tuple[str, torch.Tensor]]:
         with stream as tensors:
             for name, tensor in tensors:
-                if self._recorder.is_active:  # it sees its own thread alone
+                if self.recorder.is_active:  # it sees its own thread alone
                     load_in_this_thread(tensor)
                 yield name, tensor
 

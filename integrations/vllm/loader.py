@@ -82,11 +82,11 @@ class StreamerModelLoader(DefaultModelLoader):  # type: ignore[misc]
 
     def __init__(self, load_config: Any) -> None:
         forward_log()
-        self._how = parsed(translated(load_config), ("enable_weights_track",))
-        super().__init__(changed(load_config, model_loader_extra_config=self._how.of_engine))
+        self.how = parsed(translated(load_config), ("enable_weights_track",))
+        super().__init__(changed(load_config, model_loader_extra_config=self.how.of_engine))
         self.load_config = load_config
         self._began: float | None = None
-        self._recorder = Recorder()
+        self.recorder = Recorder()
         self._undo: Callable[[], None] = lambda: None
         self._is_prepared = False
 
@@ -103,7 +103,7 @@ class StreamerModelLoader(DefaultModelLoader):  # type: ignore[misc]
     def fill(self, model: Any, model_config: Any) -> None:
         """Fill a model, without a dry run before it; arguments and errors as for `load_weights`."""
         self._began = None
-        if self._how.is_deferred:
+        if self.how.is_deferred:
             self._record_once(model)
         try:
             super().load_weights(model, model_config)
@@ -118,7 +118,7 @@ class StreamerModelLoader(DefaultModelLoader):  # type: ignore[misc]
         A reload passes them to ``model.load_weights``, which then runs as in `fill`.
         """
         can_record = isinstance(model, torch.nn.Module) and callable(getattr(model, _LOAD, None))
-        if can_record and self._how.is_deferred and not self._is_prepared:
+        if can_record and self.how.is_deferred and not self._is_prepared:
             self._record_once(model)
         return self._all_weights(model_config, model)
 
@@ -134,7 +134,7 @@ class StreamerModelLoader(DefaultModelLoader):  # type: ignore[misc]
 
         def load_weights(*arguments: Any, **named: Any) -> Any:
             undo()
-            with self._recorder.around(model):
+            with self.recorder.around(model):
                 return original(*arguments, **named)
 
         self._undo, self._is_prepared = undo, True
@@ -158,12 +158,12 @@ class StreamerModelLoader(DefaultModelLoader):  # type: ignore[misc]
             self._began = self.counter_before_loading_weights = time.perf_counter()  # for a line in vLLM's log
         with stream_weights(
             folder,
-            self._how,
+            self.how,
             self._is_needed(source),
             patterns=source.allow_patterns_overrides,
             ignored=self.load_config.ignore_patterns,
             progress=enable_tqdm(self.load_config.use_tqdm_on_load),
-            recorder=self._recorder if self._recorder.is_active else None,
+            recorder=self.recorder if self.recorder.is_active else None,
         ) as tensors:
             for name, tensor in tensors:
                 yield source.prefix + name, tensor
@@ -194,8 +194,8 @@ class StreamerShardedLoader(ShardedStateLoader):  # type: ignore[misc]
 
     def __init__(self, load_config: Any) -> None:
         forward_log()
-        self._how = parsed(translated(load_config), ("pattern",))
-        super().__init__(changed(load_config, model_loader_extra_config=self._how.of_engine))
+        self.how = parsed(translated(load_config), ("pattern",))
+        super().__init__(changed(load_config, model_loader_extra_config=self.how.of_engine))
         self.load_config = load_config
 
     def download_model(self, model_config: Any) -> None:
@@ -215,7 +215,7 @@ class StreamerShardedLoader(ShardedStateLoader):  # type: ignore[misc]
         files = f"{folder.rstrip('/')}/{files_of_rank(self.pattern)}"
         missing = own_tensors(model)
         with stream(
-            files, storage_options=self._how.storage_options, options=self._how.options, verify=self._how.verify
+            files, storage_options=self.how.storage_options, options=self.how.options, verify=self.how.verify
         ) as tensors:
             for name, tensor in tensors:
                 target = missing.pop(name, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from importlib.util import find_spec
 
 import pytest
@@ -15,6 +16,7 @@ from sglang_engine import assert_equal, loaded
 import streamer
 from streamer.compat import hooks
 from streamer.integrations.serving import engine_hooks
+from streamer.integrations.serving.planned_reads import PlannedCheckpoint
 
 pytestmark = [pytest.mark.server, pytest.mark.filterwarnings("ignore")]
 
@@ -67,3 +69,14 @@ def test_two_tensors_go_through_both_loaders_once(url, expected, monkeypatch, ca
 def test_a_loader_of_sglang_that_fills_no_small_model_refuses_nothing(url, expected, monkeypatch):
     monkeypatch.setattr(engine_hooks.SmallModel, "load_weights", None)
     assert_equal(loaded(url), expected)
+
+
+@pytest.mark.parametrize("is_deferred", [True, False])
+def test_deferred_tensors_are_tried_too_regression(url, expected, monkeypatch, is_deferred):
+    monkeypatch.setattr(PlannedCheckpoint, "fill", lambda *_, **__: None)  # what is recorded is lost
+    extra = {"deferred": is_deferred}
+    if is_deferred:
+        with pytest.raises(streamer.UsageError, match=f"_get_all_weights: .*did not come out of it.*{INSTEAD}"):
+            loaded(url, "--model-loader-extra-config", json.dumps(extra))
+    else:
+        assert_equal(loaded(url, "--model-loader-extra-config", json.dumps(extra)), expected)

@@ -16,6 +16,7 @@ from vllm_engine import assert_equal, config_of, created, fill, loaded, save_sta
 import streamer
 from streamer.compat import hooks
 from streamer.integrations.serving import engine_hooks
+from streamer.integrations.serving.planned_reads import PlannedCheckpoint
 from streamer.integrations.vllm import configuration
 from streamer.integrations.vllm.loader import SHARDED_TENSORS, TENSORS
 
@@ -124,3 +125,16 @@ def test_the_state_of_a_rank_is_tried_too(folder, expected, tmp_path, monkeypatc
     )
     with pytest.raises(streamer.UsageError, match=f"ShardedStateLoader.load_weights: .*{INSTEAD}"):
         loaded(saved, "streamer_sharded")
+
+
+@pytest.mark.parametrize("is_deferred", [True, False])
+def test_deferred_tensors_are_tried_too_regression(url, expected, monkeypatch, is_deferred):
+    monkeypatch.setattr(PlannedCheckpoint, "fill", lambda *_, **__: None)  # what is recorded is lost
+    extra = {"deferred": is_deferred}
+    if is_deferred:
+        with pytest.raises(
+            streamer.UsageError, match=f"DefaultModelLoader.load_weights: .*did not come out of it.*{INSTEAD}"
+        ):
+            loaded(url, model_loader_extra_config=extra)
+    else:
+        assert_equal(loaded(url, model_loader_extra_config=extra), expected)

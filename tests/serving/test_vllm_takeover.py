@@ -46,7 +46,7 @@ def test_a_local_folder_and_the_extra_config_of_run_ai(folder, expected, caplog)
 @pytest.mark.parametrize(("given", "limit"), [(-1, None), (0, 1), (5, 5)])
 def test_the_memory_limit_of_run_ai(folder, given, limit):
     config = config_of(folder, "runai_streamer", model_loader_extra_config={"memory_limit": given})
-    options = model_loader.get_model_loader(config.load_config)._how.options
+    options = model_loader.get_model_loader(config.load_config).how.options
     assert (options.memory_limit_bytes if options else None) == limit
 
 
