@@ -115,21 +115,21 @@ def public_functions():
                 yield method
 
 
+@cache
 def read_of_requests():
     """Name the attributes of requests that product code reads."""
-    for path in PYTHON_FILES.values():
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Attribute) and ast.unparse(node.value) in ("request", "self._request", "how"):
-                yield node.attr
-
-
-USED_OF_REQUEST = set(read_of_requests()) | {"uri"}
+    return {"uri"} | {
+        node.attr
+        for path in PYTHON_FILES.values()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value) in ("request", "self._request", "how")
+    }
 
 
 def idle_arguments(function):
     (definition,) = ast.parse(textwrap.dedent(inspect.getsource(function))).body
     used = {name for statement in definition.body for name in house.names_used_in(statement)}
-    used |= USED_OF_REQUEST if "locals" in used else set()  # which become a request
+    used |= read_of_requests() if "locals" in used else set()  # which become a request
     return set(inspect.signature(function).parameters) - {"self"} - used
 
 
