@@ -4,8 +4,8 @@ Guarantees: an operation in the recorder's thread that reads or writes a region 
 Regions that are written twice are filled in the order of the writes. If the load fails, what was recorded is dropped.
 
 Calls that take a parameter's memory without an operation (``numpy``, ``data_ptr``, ``torch.save``) fill it first, too.
-Not seen are code that has taken the address before, other threads that do so, and tensors of another storage over the
-same memory: call `Recorder.fill` before them.
+Not seen are code that has taken the address before, other threads that do so, and operations on tensors of another
+storage over the same memory, into which nothing was recorded: call `Recorder.fill` before them.
 """
 
 from __future__ import annotations
