@@ -25,9 +25,8 @@ class ReadableUpload(Upload, Protocol):
         """Say whether the object has this CRC-32C."""
 
 
-def write_whole(store: Store, path: str, data: bytes) -> None:
-    """Write one small object, and look at it."""
-    replaced = info_if_present(store, path)
+def write_whole(store: Store, path: str, data: bytes, replaced: ObjectInfo | None) -> None:
+    """Write one small object, if the one that is there is still `replaced` or none, and look at it."""
     if isinstance(store, UploadingStore):
         begun: Upload = store.begin_upload(path, len(data), max(len(data), 1), replaced)
     else:

@@ -24,10 +24,12 @@ if TYPE_CHECKING:
     from streamer._load import load, load_file
     from streamer._load_into import load_into
     from streamer._manifest import ManifestReport, write_manifest
+    from streamer._push.publish import PublishReport, publish
     from streamer._release import release, release_pinned_memory
     from streamer._save.save import asave, save, save_model
     from streamer._save.saving import SaveReport
     from streamer._stream import Stream, stream
+    from streamer._versions import watch
     from streamer.compat.patches import patch, patched, unpatch
     from streamer.core.checkpoint.parallel_plans import Placements, TensorParallel
     from streamer.core.checkpoint.report import LoadReport
@@ -87,6 +89,7 @@ __all__ = [
     "Options",
     "Passphrase",
     "Placements",
+    "PublishReport",
     "SaveReport",
     "Slice",
     "Stream",
@@ -141,6 +144,7 @@ __all__ = [
     "patch",
     "patched",
     "plugins",
+    "publish",
     "release",
     "release_pinned_memory",
     "safe_open",
@@ -149,6 +153,7 @@ __all__ = [
     "stream",
     "transformers",
     "unpatch",
+    "watch",
     "write_manifest",
 ]
 
@@ -163,6 +168,9 @@ _DEFINED_IN = {
     "load_into": "streamer._load_into",
     "ManifestReport": "streamer._manifest",
     "write_manifest": "streamer._manifest",
+    "PublishReport": "streamer._push.publish",
+    "publish": "streamer._push.publish",
+    "watch": "streamer._versions",
     "release": "streamer._release",
     "release_pinned_memory": "streamer._release",
     "safe_open": "streamer._lazy_checkpoint",

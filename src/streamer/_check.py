@@ -13,7 +13,7 @@ from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from streamer._checkpoint_headers import OpenedCheckpoint, open_checkpoint
+from streamer._checkpoint_headers import OpenedCheckpoint, open_checkpoint, pinned
 from streamer._progress import Progress
 from streamer.core.checkpoint.report import ObjectCheck
 from streamer.core.checkpoint.sealed_catalog import seal_plan
@@ -112,7 +112,7 @@ def check(
 ) -> CheckReport:
     """Check a checkpoint; raises as `streamer.open` does, and as with ``verify="manifest"`` if there is a manifest."""
     began = time.monotonic()
-    request = Request(uri=uri, storage_options=storage_options, key=key, context=context)
+    request = pinned(Request(uri=uri, storage_options=storage_options, key=key, context=context))
     checkpoint = open_checkpoint(request, any_format=True)
     entries = [each.entry for each in checkpoint.catalog.tensors.values()]
     manifest = _manifest(request) if checkpoint.format_name == "safetensors" else "none"  # no other format has one

@@ -11,11 +11,11 @@ from dataclasses import replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from streamer._locate_shards import locate
+from streamer._locate_shards import locate, options_by_uri
 from streamer.core.cache.cache import Cache, open_cache
 from streamer.core.checkpoint.catalog import Catalog, ShardTensor, read_catalog, remarks_on_parts
 from streamer.core.checkpoint.selection import select
-from streamer.core.errors import ChecksumError, FormatError, TruncatedError
+from streamer.core.errors import ChecksumError, FormatError, ObjectNotFoundError, TruncatedError
 from streamer.core.log import OwnLogger
 from streamer.core.options.arguments import chosen_verification
 from streamer.core.options.settings import Settings, resolve
@@ -122,17 +122,31 @@ def open_checkpoint(
     settings, strategy = resolve(request.options), _strategy_of(chosen_verification(request.verify))
     if not uses_cache:
         settings = replace(settings, cache_dir=None)
-    formats = Formats(cache(partial(_formats_for, request.uris))) if any_format else NO_FORMATS
-    if member is None:
-        return _opened(request, settings, strategy, listed, formats, is_raw=is_raw)
-    from streamer.core.group.agreement import opened_together  # noqa: PLC0415 (as its caller has)
 
     def opened(settings: Settings) -> OpenedCheckpoint:
-        return _opened(request, settings, strategy, listed, formats, is_raw=is_raw)
+        pinned_request = pinned(request, settings)
+        formats = Formats(cache(partial(_formats_for, pinned_request.uris))) if any_format else NO_FORMATS
+        return _opened(pinned_request, settings, strategy, listed, formats, is_raw=is_raw)
+
+    if member is None:
+        return opened(settings)
+    from streamer.core.group.agreement import opened_together  # noqa: PLC0415 (as its caller has)
 
     checkpoint = opened_together(member, request, settings, opened)
     checkpoint.member = member
     return checkpoint
+
+
+def pinned(request: Request, settings: Settings | None = None) -> Request:
+    """Replace ``run@latest`` by the folder of the version that it names now, so that all that follows uses this one."""
+    if not any("@" in each for each in request.uris):
+        return request
+    from streamer._versions import pinned_uri  # noqa: PLC0415 (as needed)
+
+    settings = resolve(request.options) if settings is None else settings
+    uris = zip(request.uris, options_by_uri(request.storage_options, request.uris), strict=True)
+    found = [pinned_uri(uri, options, request.fs, settings) for uri, options in uris]
+    return replace(request, uri=found[0] if isinstance(request.uri, str) else found)
 
 
 def _strategy_of(word: str) -> Strategy | None:
@@ -159,7 +173,13 @@ def _opened(
     is_raw: bool,
 ) -> OpenedCheckpoint:
     started = time.perf_counter()
-    shards = locate(request, settings, strategy, listed, formats=formats)
+    try:
+        shards = locate(request, settings, strategy, listed, formats=formats)
+    except ObjectNotFoundError as error:
+        from streamer._versions import explain_missing  # noqa: PLC0415 (as needed)
+
+        explain_missing(error, request.uris)
+        raise
     located = time.perf_counter()
     # Requests ask for checksums only with `compares_answers`, and are then as small as the checksums require.
     objects = shards.objects

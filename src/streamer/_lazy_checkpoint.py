@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, overload
 
 from streamer._arguments import request_of
-from streamer._checkpoint_headers import framework_for, open_checkpoint, wanted_tensors
+from streamer._checkpoint_headers import framework_for, open_checkpoint, pinned, wanted_tensors
 from streamer._load import WholeRead, collected
 from streamer._stream import Stream
 from streamer.core.checkpoint.catalog import ShardTensor
@@ -68,7 +68,7 @@ class Checkpoint(Mapping[str, TensorSlice[TensorT]]):
         if request.group is not None:
             hint = "load() and stream() take one"
             raise UsageError("open() reads for one rank, when it needs a tensor, and so takes no group=", hint=hint)
-        self._request = request
+        self._request = request = pinned(request)
         self._framework = framework_for(request)
         self._checkpoint = open_checkpoint(request, listed, any_format=self._reads_any_format)
         # Each read gets the whole deadline, and its own report.

@@ -49,7 +49,7 @@ def locate(
 ) -> Shards:
     """Find the shards, and their expected digests if they are verified; wait while a server is unavailable."""
     uris = request.uris
-    options = _options_by_uri(request.storage_options, uris)
+    options = options_by_uri(request.storage_options, uris)
     refuse_accidental_file_systems(uris)
     lookup = _Lookup(settings, request.fs, enabled(uris=uris), strategy=strategy, listed=listed, formats=formats)
     return joined(lookup.find_all(list(zip(uris, options, strict=True))))
@@ -184,7 +184,8 @@ def close_store(store: Store) -> None:
         _log.warning("a store could not be closed: %s", error)
 
 
-def _options_by_uri(storage_options: StorageOptions, uris: Sequence[str]) -> list[Mapping[str, Any] | None]:
+def options_by_uri(storage_options: StorageOptions, uris: Sequence[str]) -> list[Mapping[str, Any] | None]:
+    """Return the options of each URI."""
     if storage_options is None:
         return [None] * len(uris)
     if isinstance(storage_options, Mapping):

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from streamer import _native, plugins
-from streamer._checkpoint_headers import OpenedCheckpoint, open_checkpoint
+from streamer._checkpoint_headers import OpenedCheckpoint, open_checkpoint, pinned
 from streamer._locate_shards import close_store
 from streamer._progress import Progress
 from streamer.core.engine.plan import Item, plan_reads
@@ -95,6 +95,7 @@ def write_manifest(
     request = Request(uri=uri, storage_options=storage_options, fs=fs, options=options, progress=progress, verify="off")
     if not isinstance(request.uri, str):
         raise UsageError("a manifest describes one checkpoint: one file, folder or index", hint="Call it once for each")
+    request = pinned(request)
     (uri,) = request.uris
     own_options = request.storage_options if isinstance(request.storage_options, Mapping) else None
     secrets = SecretTexts(uri, getattr(request.fs, "storage_options", own_options))
@@ -110,7 +111,7 @@ def write_manifest(
         with suppress(AccessDeniedError):  # some may write and not look
             info_if_present(store, path)  # raises, before all bytes are read, if the storage cannot hold this name
         manifest, read_bytes = _digested(checkpoint, path, request.progress)
-        write_whole(store, path, render_manifest(manifest))
+        write_whole(store, path, render_manifest(manifest), info_if_present(store, path))
         written = store.info(path)
     tensors = sum(len(shard.tensors) for shard in manifest.shards.values())
     seconds = time.perf_counter() - started

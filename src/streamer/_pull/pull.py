@@ -15,6 +15,7 @@ from dataclasses import replace
 from functools import partial
 
 from streamer import _native
+from streamer._checkpoint_headers import pinned
 from streamer._locate_shards import opened_store
 from streamer._progress import Progress
 from streamer._pull.authentication import authenticate
@@ -32,7 +33,7 @@ from streamer.core.folders.paths import absolute_path, disk_name
 from streamer.core.log import OwnLogger
 from streamer.core.options.arguments import check_storage_options, check_uri
 from streamer.core.options.settings import Settings, resolve
-from streamer.core.request.request import ProgressOption
+from streamer.core.request.request import ProgressOption, Request
 from streamer.core.secrets.redact import redact
 from streamer.core.shards.other_weights import (
     check_replaceable,
@@ -63,6 +64,7 @@ def pull(
     _check_path(path)
     storage_options = wanted.storage_options
     settings = resolve(wanted.options)
+    (uri,) = pinned(Request(uri=uri, storage_options=storage_options), settings).uris
     with opened_store(uri, storage_options, None, settings) as store:
         _check_apart(uri, store, path)
         # Listed before the folder is created, so that a wrong URI leaves no empty folder.

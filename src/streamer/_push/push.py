@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import PurePosixPath
 from typing import Any
 
+from streamer._checkpoint_headers import pinned
 from streamer._locate_shards import opened_store
 from streamer._progress import Progress
 from streamer._pull.authentication import authenticate
@@ -28,6 +29,7 @@ from streamer._pull.record import PullArguments
 from streamer._push.order import turn
 from streamer._push.report import PushReport
 from streamer._save.writing import Writing, uploading_store
+from streamer._versions import refuse_version
 from streamer.core.conditions import Event
 from streamer.core.encryption.keys import check_lone_context
 from streamer.core.errors import AccessDeniedError, ChangedError, ObjectNotFoundError, StorageError, UsageError
@@ -38,7 +40,7 @@ from streamer.core.log import OwnLogger
 from streamer.core.options.arguments import check_storage_options, check_uri
 from streamer.core.options.settings import Settings, resolve
 from streamer.core.quoting import printable, quoted
-from streamer.core.request.request import ProgressOption
+from streamer.core.request.request import ProgressOption, Request
 from streamer.core.secrets.redact import redact
 from streamer.core.shards.other_weights import (
     check_replaceable,
@@ -72,8 +74,9 @@ def push(source: str, target: Target, wanted: PullArguments, *, progress: Progre
         check_uri(uri)
         check_storage_options(options)
     check_lone_context(wanted.key, wanted.context)
-    uri = target.uri
-    settings = resolve(wanted.options)
+    uri, settings = target.uri, resolve(wanted.options)
+    refuse_version(uri, target.storage_options, settings)
+    (source,) = pinned(Request(uri=source, storage_options=wanted.storage_options), settings).uris
     with (
         opened_store(source, wanted.storage_options, None, settings) as store,
         opened_store(uri, target.storage_options, None, settings) as written,

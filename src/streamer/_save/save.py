@@ -14,6 +14,7 @@ from streamer._locate_shards import opened_store
 from streamer._save.arguments import SaveOptions, place_request
 from streamer._save.saved_tensors import SavedTensors, most_shard_bytes
 from streamer._save.saving import SaveReport, Saving
+from streamer._versions import refuse_version
 from streamer.backends.private_names.diffusers import LoraTensors
 from streamer.core.encryption.keys import KeySource
 from streamer.core.encryption.sealed_files import refuse_reserved
@@ -240,6 +241,7 @@ def _saved(saving: Saving) -> SaveReport:
             saving = together(saving, member)
         (uri,) = saving.request.uris
         options: Any = saving.request.storage_options
+        refuse_version(uri, options, saving.settings)
         with opened_store(uri, options, saving.request.fs, saving.settings) as store:
             return saving.run(store)
 

@@ -1,0 +1,199 @@
+"""Publishes a checkpoint as the newest version at a place; see `streamer._versions`.
+
+Guarantees: the pointer names a version only when all its files are there. If several programs publish at once, each
+version is whole, each gets its place in the list, and the pointer ends at one of them. The files of a version are
+removed only after the pointer has left it out, which is never the last one, and none that was the last one within the
+grace period.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import secrets
+import time
+from collections.abc import Callable, Mapping, Set
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime, timezone
+from functools import partial
+from typing import Any
+
+from streamer._locate_shards import opened_store
+from streamer._pull.listing import files_below
+from streamer._pull.record import Wanted
+from streamer._push.order import turn
+from streamer._push.push import Target, push
+from streamer._push.report import PushReport
+from streamer._save.arguments import SaveOptions, place_request
+from streamer._save.save import save, save_model
+from streamer._save.saving import SaveReport
+from streamer._save.writing import uploading_store
+from streamer._versions import LATEST, Pointer, Version, read_pointer, split
+from streamer.core.errors import ChangedError, ObjectNotFoundError, OptionError, StreamerError, UsageError
+from streamer.core.folders.paths import disk_name
+from streamer.core.format.shard_names import SHARD_SUFFIX
+from streamer.core.log import OwnLogger
+from streamer.core.options.settings import Settings, resolve
+from streamer.core.path_objects import text_of
+from streamer.core.request.request import OneUri
+from streamer.core.secrets.redact import redact
+from streamer.core.store.names import path_in, scheme_of
+from streamer.core.store.presence import info_if_present
+from streamer.core.store.sources import Store
+from streamer.core.store.versioned_uploads import write_whole
+
+GRACE_S = 3600.0  # a load of a large model takes minutes
+MOST_MOVES = 50  # attempts to write the pointer, while others do
+MOST_PAUSE_S = 1.0
+
+_log = OwnLogger()
+
+
+@dataclass(frozen=True)
+class PublishReport:
+    """The result of `streamer.publish`.
+
+    Attributes:
+        uri: The folder of the new version, without secrets.
+        version: Its name; ``run@NAME`` and the folder ``run/NAME`` can be loaded.
+        saved: What was written, as `streamer.save` or a push reports it.
+        removed: Names of older versions whose files were removed.
+    """
+
+    uri: str
+    version: str
+    saved: SaveReport | PushReport
+    removed: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all fields as plain values for JSON."""
+        return asdict(self)
+
+
+def publish(
+    tensors: Any,
+    uri: OneUri,
+    *,
+    keep: int | None = None,
+    grace_s: float = GRACE_S,
+    storage_options: Mapping[str, Any] | None = None,
+    **how: Any,
+) -> PublishReport:
+    """Save a checkpoint as a new version below a folder, and then let ``uri@latest`` name it.
+
+    ``streamer.load(f"{uri}@latest")`` loads the version that was published last; `streamer.watch` yields it.
+
+    Args:
+        tensors: A module, which `save_model` saves; a mapping, as for `save`; or the path or URL of a folder, all of
+            whose files are copied.
+        uri: The folder of the versions, on a storage that can be written.
+        keep: Remove all but the last `keep` versions; None removes none.
+        grace_s: Versions that others replaced within so many seconds stay, because a load may still read them.
+        storage_options: As for `save`, for `uri`.
+        how: Other keyword arguments of `save`, but ``overwrite=`` and ``resume=``; for a folder, only ``options=`` and
+            ``progress=``.
+
+    Raises:
+        UsageError: as for `save`; or a folder has the name ``uri@latest`` itself. `FormatError`: the file
+            ``uri/latest`` is no pointer.
+        StorageError: as for `save`; no version was published.
+
+    Example:
+        >>> streamer.publish(model, "s3://bucket/run", keep=3).version                  # doctest: +SKIP
+        '20261128T193800.123456Z-1a2b3c4d'
+    """
+    if (keep is not None and (type(keep) is not int or keep < 1)) or not grace_s >= 0:
+        raise OptionError("keep is None or a number of versions from 1, and grace_s a number of seconds from 0")
+    refused = sorted(how.keys() & {"overwrite", "resume", "group"})
+    if refused:
+        raise UsageError(f"publish() takes no {refused[0]}=: each version is new, and written by one process")
+    request = place_request(uri, SaveOptions(storage_options=storage_options, options=how.get("options")))
+    folder, settings = request.uris[0].rstrip("/"), resolve(request.options)
+    if split(folder) is not None or folder.endswith(SHARD_SUFFIX):
+        raise UsageError("versions are published below a folder", uri=redact(folder), hint="Name the folder alone")
+    with opened_store(folder, storage_options, None, settings) as store:
+        uploading_store(store, folder)
+        read = read_pointer(store, settings)
+        if read is None:
+            _refuse_plain_name(store, folder)
+    stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S.%fZ")
+    name = f"{stamp}-{secrets.token_hex(4)}"
+    place = f"{folder}/{name}"
+    saved = _written(tensors, place, storage_options, how)
+    removing = partial(_remove, folder, storage_options, settings)
+    gone = {each for each in (read[0].unwanted if read else ()) if removing(each) is not None}
+    try:
+        with opened_store(folder, storage_options, None, settings) as store:
+            unwanted = _move(store, settings, partial(_with, gone, name, keep, grace_s), name)
+    except StreamerError as error:
+        more = f"The version is complete at {redact(place)}, and may not be the latest: publish again, or remove it"
+        error.hint = f"{error.hint}. {more}" if error.hint else more
+        raise
+    return PublishReport(redact(place), name, saved, tuple(each for each in unwanted if removing(each)))
+
+
+def _refuse_plain_name(store: Store, folder: str) -> None:
+    """Refuse to begin where ``run@latest`` is the name of a folder or a file, which could not be loaded any more."""
+    path = f"{store.root.rstrip('/')}@{LATEST}"
+    if info_if_present(store, path) is not None or store.find(path):
+        hint = "Publish elsewhere, or rename it"
+        raise UsageError(f"there is a folder or a file named {redact(folder)}@{LATEST}", hint=hint)
+
+
+def _written(
+    tensors: Any, place: str, storage_options: Mapping[str, Any] | None, how: dict[str, Any]
+) -> SaveReport | PushReport:
+    if isinstance(tensors, (str, os.PathLike)):
+        given = dict(how)
+        wanted, progress = Wanted(options=given.pop("options", None)), given.pop("progress", None)
+        if given:
+            raise UsageError(f"a folder is published as it is, without {min(given)}=", hint="Open it, and publish that")
+        return push(text_of(tensors), Target(f"{place}/", storage_options), wanted, progress=progress)
+    write = save if isinstance(tensors, Mapping) else save_model
+    return write(tensors, place, storage_options=storage_options, **how)
+
+
+def _with(gone: Set[str], name: str, keep: int | None, grace_s: float, before: Pointer | None) -> Pointer:
+    if before is None:
+        return Pointer((Version(name),))
+    left = tuple(each for each in before.unwanted if each not in gone)
+    return replace(before, unwanted=left).with_version(name, time.time(), keep, grace_s)
+
+
+def _move(store: Store, settings: Settings, changed: Callable[[Pointer | None], Pointer], name: str) -> tuple[str, ...]:
+    """Write the pointer with the new version, again if another program does; return the versions to remove."""
+    path = path_in(store.root.rstrip("/"), LATEST)
+    for attempt in range(MOST_MOVES):
+        read = read_pointer(store, settings)
+        pointer, info = (None, None) if read is None else read
+        if pointer is not None and any(each.name == name for each in pointer.versions):
+            return pointer.unwanted  # an earlier attempt was successful, and another program has added to it
+        after = changed(pointer)
+        try:
+            write_whole(store, path, after.rendered(), info)
+        except ChangedError:
+            if attempt == MOST_MOVES - 1:
+                raise
+            time.sleep(random.uniform(0, min(MOST_PAUSE_S, 0.01 * 2**attempt)))  # noqa: S311 (no secret)
+        else:
+            return after.unwanted
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _remove(folder: str, storage_options: Mapping[str, Any] | None, settings: Settings, name: str) -> bool | None:
+    """Remove the files of a version, what makes it whole first; say whether there were any, or None if some stay."""
+    place = f"{folder}/{name}"
+    try:
+        with opened_store(place, storage_options, None, settings) as store:
+            files = files_below(store, place, settings).files
+            for each in sorted(files, key=partial(turn, files.keys()), reverse=True):
+                uploading_store(store, place).remove(files[each].path)
+            if scheme_of(place) == "file":
+                for path, _, _ in os.walk(disk_name(store.root), topdown=False):
+                    os.rmdir(path)
+    except ObjectNotFoundError:
+        return False
+    except (StreamerError, OSError) as error:
+        _log.warning("%s, an older version, could not be removed; the next publish tries it: %s", redact(place), error)
+        return None
+    return True

@@ -1,0 +1,457 @@
+"""Versions that are published: each whole, in the order of the pointer, and removed only when nobody reads them."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import threading
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import pytest
+import torch
+from click.testing import CliRunner
+from each_row import each_row
+from hypothesis import given
+from hypothesis import strategies as st
+from servers.azurite import AzuriteServer
+from servers.gcs_emulator import GcsServer
+from servers.nginx import NginxServer
+from servers.seaweedfs import SeaweedServer
+from servers.writable import Answer, Sent, error_of, writable
+
+import streamer
+from streamer._cli import main
+from streamer._push import publish as publishing
+from streamer._versions import LATEST, Pointer, Version, read_pointer, split
+from streamer.backends.posix.store import PosixStore
+from streamer.core.errors import FormatError
+from streamer.core.options.settings import resolve
+from streamer.plugins import open_store
+
+NAME = "20261128T193800.123456Z-1a2b3c4d"
+
+
+def tensors(value: float) -> dict[str, torch.Tensor]:
+    return {name: torch.full((100,), value) for name in "abc"}
+
+
+def value_of(found: dict[str, torch.Tensor]) -> float:
+    """Return the only value in all tensors; a mixture has several."""
+    values = {float(each) for tensor in found.values() for each in tensor}
+    assert found.keys() == {*"abc"}
+    assert len(values) == 1
+    return values.pop()
+
+
+@dataclass
+class There:
+    """A folder of versions."""
+
+    url: str
+    options: dict[str, Any]
+
+    def publish(self, value: float, **how: Any) -> streamer.PublishReport:
+        how = {"max_shard_bytes": 400, "progress": False, **how}
+        return streamer.publish(tensors(value), self.url, storage_options=self.options, **how)
+
+    def load(self, version: str = LATEST) -> float:
+        return value_of(streamer.load(f"{self.url}@{version}", storage_options=self.options, progress=False))
+
+    def listed(self) -> list[str]:
+        """Return the names in the pointer, in their order."""
+        with closing(open_store(self.url, self.options)) as store:
+            read = read_pointer(store, resolve(None))
+            assert read is not None
+            return [each.name for each in read[0].versions]
+
+    def watch(self, **how: Any) -> streamer.watch:
+        return streamer.watch(self.url, storage_options=self.options, **how)
+
+
+@pytest.fixture(params=["s3", "gs", "az", "http", "memory", "local"])
+def there(request: pytest.FixtureRequest, tmp_path: Path) -> There:
+    if request.param == "memory":
+        return There(f"memory://top/{tmp_path.name}", {})
+    if request.param == "local":
+        return There(str(tmp_path / "run"), {})
+    if request.param == "http":
+        web: NginxServer = request.getfixturevalue("http_server")
+        return There(f"http://127.0.0.1:{web.http_port}/dav/saved/{tmp_path.name}", {})
+    fixture = {"s3": "s3_server", "gs": "gcs_server", "az": "azure_server"}[request.param]
+    server: SeaweedServer | GcsServer | AzuriteServer = request.getfixturevalue(fixture)
+    return There(f"{request.param}://private/{tmp_path.name}", server.storage_options())
+
+
+def test_versions_are_published_loaded_and_removed(there: There) -> None:
+    names = [there.publish(value).version for value in (1.0, 2.0, 3.0)]
+    assert names == sorted(names)
+    assert there.load() == 3.0
+    assert [there.load(name) for name in names] == [1.0, 2.0, 3.0]
+    assert [*there.watch(timeout_s=0)] == [f"{there.url}/{names[-1]}"]
+    assert there.publish(4.0, keep=2).removed == ()  # a load may still read them
+    report = there.publish(5.0, keep=2, grace_s=0)
+    assert report.removed == (*names,)
+    assert there.load() == 5.0
+    for name in names:
+        with pytest.raises(streamer.ObjectNotFoundError):
+            there.load(name)
+
+
+@pytest.mark.parametrize("keep", [None, 1])
+def test_publishers_at_once_and_a_reader_in_between(keep: int | None, there: There) -> None:
+    """Each version is whole and has its place; the reader gets one whole version, or an error if it was removed."""
+    if there.url.startswith("memory"):
+        pytest.skip("fsspec's memory shows a file as soon as it is opened")
+    there.publish(0.0)
+    published: dict[str, float] = {}
+    is_over, failures = threading.Event(), list[BaseException]()
+
+    def run(values: range) -> None:
+        try:
+            for value in values:
+                published[there.publish(float(value), keep=keep, grace_s=0).version] = float(value)
+        except BaseException as error:
+            failures.append(error)
+
+    def read() -> None:
+        try:
+            while not is_over.is_set():
+                try:
+                    assert there.load() in {0.0, *range(10, 13), *range(20, 23)}
+                except (streamer.ObjectNotFoundError, streamer.ChangedError):
+                    assert keep
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=run, args=(range(first, first + 3),)) for first in (10, 20)]
+    reader = threading.Thread(target=read)
+    for each in (*threads, reader):
+        each.start()
+    for each in threads:
+        each.join()
+    is_over.set()
+    reader.join()
+    assert not failures
+    (last,) = there.watch(timeout_s=0)
+    assert there.load() == published[last.rpartition("/")[2]]
+    if there.url.startswith("http"):
+        return  # the server has no conditions that hold while several write
+    if keep is None:
+        assert all(there.load(name) == value for name, value in published.items())
+        assert len(there.listed()) == 7
+    else:
+        assert there.listed()[-1] == last.rpartition("/")[2]
+
+
+@each_row("removed", [False, True])
+@each_row("content", [None, b"global_step1000", b"{}", b"", b"[" * 100_000, b"x" * (1 << 21)])
+def test_a_pointer_that_is_lost_or_another_programs_is_an_error_that_says_so(
+    content: bytes | None, removed: bool, tmp_path: Path
+) -> None:
+    there = There(str(tmp_path / "run"), {})
+    version = there.publish(1.0).version if removed else ""
+    pointer = tmp_path / "run" / LATEST
+    if content is None:
+        pointer.unlink(missing_ok=True)
+    else:
+        pointer.parent.mkdir(exist_ok=True)
+        pointer.write_bytes(content)
+    kind = streamer.ObjectNotFoundError if content is None else FormatError
+    said = "no published versions: its file 'latest' is missing" if content is None else "is no pointer"
+    with pytest.raises(kind, match=said):
+        there.load()
+    if content is not None:
+        with pytest.raises(FormatError, match="is no pointer"):
+            there.publish(2.0)
+        assert pointer.read_bytes() == content
+    if removed:
+        assert there.load(version) == 1.0
+        pointer.unlink(missing_ok=True)
+        there.publish(3.0)
+        assert there.load() == 3.0
+
+
+def test_the_order_is_that_of_the_pointer_whatever_the_clocks_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Behind(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> Any:
+            return super().now(tz) - timedelta(days=400)
+
+    there = There(str(tmp_path / "run"), {})
+    first = there.publish(1.0).version
+    with monkeypatch.context() as patched:
+        patched.setattr(publishing, "datetime", Behind)
+        patched.setattr(publishing.time, "time", lambda: Behind.now(timezone.utc).timestamp())
+        second = there.publish(2.0, keep=1, grace_s=0).version
+        assert second < first
+        assert there.load() == 2.0
+        assert [*there.watch(timeout_s=0)] == [f"{there.url}/{second}"]
+    assert there.publish(3.0, keep=1).removed == ()
+    assert there.load() == 3.0
+
+
+def test_an_open_checkpoint_stays_with_its_version(tmp_path: Path) -> None:
+    there = There(str(tmp_path / "run"), {})
+    there.publish(1.0)
+    with streamer.open(f"{there.url}@{LATEST}") as checkpoint, streamer.stream(f"{there.url}@{LATEST}") as stream:
+        there.publish(2.0)
+        assert value_of(checkpoint.get_tensors()) == value_of(dict(stream)) == 1.0
+        assert value_of(pickle.loads(pickle.dumps(checkpoint)).get_tensors()) == 1.0
+
+
+def test_a_list_of_uris_names_a_version_each(tmp_path: Path) -> None:
+    for name in "ab":
+        streamer.publish({name: torch.ones(2)}, tmp_path / name)
+    assert streamer.load([f"{tmp_path}/a@latest", f"{tmp_path}/b@latest"]).keys() == {"a", "b"}
+
+
+def test_what_is_not_published_keeps_its_name(tmp_path: Path) -> None:
+    plain = f"{tmp_path}/model@latest"
+    streamer.save(tensors(1.0), plain)
+    assert value_of(streamer.load(plain)) == 1.0
+    with pytest.raises(streamer.UsageError, match=r"a folder or a file named .*model@latest"):
+        streamer.publish(tensors(2.0), tmp_path / "model")
+    streamer.publish(tensors(2.0), tmp_path / "run")
+    for uri in (f"{tmp_path}/run@latest", f"{tmp_path}/run@{NAME}"):
+        with pytest.raises(streamer.UsageError, match="stands for a published version"):
+            streamer.save(tensors(3.0), uri, overwrite=True)
+        run = CliRunner().invoke(main, ["push", plain + "/", uri])
+        assert run.exit_code == 2
+        assert "stands for a published version" in run.stderr
+    (tmp_path / "run@latest").mkdir()
+    assert value_of(streamer.load(f"{tmp_path}/run@latest")) == 2.0
+    streamer.save(tensors(4.0), tmp_path / "other")
+    (tmp_path / "other").rename(tmp_path / "run@latest")
+    assert value_of(streamer.load(f"{tmp_path}/run@latest/")) == 4.0  # a slash: the name as it is
+
+
+@each_row(
+    ("uri", "found"),
+    [
+        ("s3://b/run@latest", ("s3://b/run", "latest")),
+        ("/m/a@b@latest", ("/m/a@b", "latest")),
+        (f"run@{NAME}", ("run", NAME)),
+        ("https://me:pw@host/run@latest", ("https://me:pw@host/run", "latest")),
+        ("hf://org/model@latest", None),
+        ("s3://bucket@latest", None),
+        ("https://user@latest", None),
+        ("s3://AKID:SECRET@latest", None),
+        ("simplecache::s3://b/run@latest", None),
+        ("s3://b/run@latest/", None),
+        ("s3://b/run@latest/model.safetensors", None),
+        ("s3://b/@latest", None),
+        ("s3://b/run@Latest", None),
+        ("s3://b/run@main", None),
+        ("s3://b/run@20261128", None),
+        ("s3://b/run@latest?versionId=3", None),
+    ],
+)
+def test_which_uris_name_a_version(uri: str, found: tuple[str, str] | None) -> None:
+    assert split(uri) == found
+
+
+def test_commands_and_functions_take_the_latest_version(tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    streamer.save(tensors(1.0), model, max_shard_bytes=400)
+    (model / "config.json").write_text("{}")
+    (model / "sub").mkdir()
+    (model / "sub" / "vocab.txt").write_text("a")
+    run = tmp_path / "run"
+    report = streamer.publish(model, run, progress=False)
+    latest = f"{run}@latest"
+    for command in (["check", latest, "--full"], ["manifest", latest], ["pull", latest, str(tmp_path / "pulled")]):
+        done = CliRunner().invoke(main, command, catch_exceptions=False)
+        assert (done.exit_code, command) == (0, command), done.output
+    assert (tmp_path / "pulled" / "sub" / "vocab.txt").read_text() == "a"
+    done = CliRunner().invoke(main, ["copy", latest, str(tmp_path / "copied")], catch_exceptions=False)
+    assert (done.exit_code, (tmp_path / "copied" / "config.json").read_text()) == (0, "{}")
+    assert streamer.load_into(latest, tensors(0.0), verify="manifest").uri.endswith(report.version)
+    assert streamer.publish(tensors(2.0), run, keep=1, grace_s=0, progress=False).removed == (report.version,)
+    assert not (run / report.version).exists()
+
+
+def test_a_module_with_tied_weights_is_published(tmp_path: Path) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 3))
+    model[1].weight = model[0].weight
+    streamer.publish(model, tmp_path / "run", metadata={"step": "3"}, progress=False)
+    other = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 3))
+    other[1].weight = other[0].weight
+    assert streamer.load_into(f"{tmp_path}/run@latest", other).metadata["step"] == "3"
+    assert torch.equal(other[1].weight, model[0].weight)
+
+
+@each_row(
+    ("given", "kind", "said"),
+    [
+        ({"keep": 0}, streamer.OptionError, "keep is None or a number"),
+        ({"keep": True}, streamer.OptionError, "keep is None or a number"),
+        ({"grace_s": -1}, streamer.OptionError, "grace_s a number of seconds"),
+        ({"grace_s": float("nan")}, streamer.OptionError, "grace_s a number of seconds"),
+        ({"overwrite": True}, streamer.UsageError, "takes no overwrite="),
+        ({"uri": "run@latest"}, streamer.UsageError, "below a folder"),
+        ({"uri": "model.safetensors"}, streamer.UsageError, "below a folder"),
+        ({"tensors": 3}, streamer.UsageError, "cannot be saved"),
+        ({"tensors": "model", "metadata": {}}, streamer.UsageError, "as it is, without metadata="),
+    ],
+)
+def test_what_cannot_be_published_is_refused_before_a_byte_is_written(
+    given: dict[str, Any], kind: type[Exception], said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(kind, match=said):
+        streamer.publish(
+            **{"tensors": tensors(1.0)} | given | {"uri": tmp_path / "new" / given.get("uri", "run")}  # type: ignore[arg-type]
+        )
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_pointer_that_cannot_be_written_says_where_the_version_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = There(str(tmp_path / "run"), {})
+    there.publish(1.0)
+
+    def refuse(*_: Any) -> None:
+        raise streamer.AccessDeniedError("no", uri="latest")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(publishing, "write_whole", refuse)
+        with pytest.raises(
+            streamer.AccessDeniedError, match=r"no\. The version is complete at .*/run/2.*publish again"
+        ):
+            there.publish(2.0)
+    assert there.load() == 1.0
+    there.publish(3.0)
+    assert there.load() == 3.0
+
+
+def test_files_that_could_not_be_removed_are_removed_by_the_next_publish(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = There(str(tmp_path / "run"), {})
+    first = there.publish(1.0).version
+    with monkeypatch.context() as patched:
+        patched.setattr(PosixStore, "remove", lambda *_: (_ for _ in ()).throw(streamer.AccessDeniedError("no")))
+        assert there.publish(2.0, keep=1, grace_s=0).removed == ()
+    assert (tmp_path / "run" / first).exists()
+    assert first not in there.listed()
+    there.publish(3.0)
+    assert not (tmp_path / "run" / first).exists()
+    assert len(there.listed()) == 2
+
+
+# --- watching -------------------------------------------------------------------------------------------------------
+
+
+def pointing(*names: str) -> bytes:
+    return Pointer(tuple(Version(each, float(number)) for number, each in enumerate(names))).rendered()
+
+
+def test_a_watch_yields_each_newest_version_and_reads_the_pointer_only_when_it_changed() -> None:
+    one, two, three = (f"2026112{number}T193800.123456Z-1a2b3c4d" for number in (1, 2, 3))
+    with writable("s3") as server:
+        looks = threading.Semaphore(0)
+
+        def script(sent: Sent) -> Answer | None:
+            looks.release()
+            return error_of(server, 503, "SlowDown") if server.count == 7 else None
+
+        server.script = script
+        with streamer.watch(server.uri("run"), interval_s=0.01, storage_options=server.options()) as versions:
+            got: SimpleQueue[str | None] = SimpleQueue()
+
+            def run() -> None:
+                for each in versions:
+                    got.put(each)
+                got.put(None)
+
+            thread = threading.Thread(target=run)
+            thread.start()
+            for _ in range(3):  # nothing is published yet
+                looks.acquire()
+            assert got.empty()
+            for names in ((one,), (one, two, three)):
+                with server.lock:
+                    server.objects["bkt/run/latest"] = pointing(*names), {"ETag": f'"{len(names)}"'}
+                assert got.get(timeout=30) == f"{server.uri('run')}/{names[-1]}"
+            with server.lock:
+                server.log.clear()
+                server.count = 7  # an outage
+            for _ in range(30):
+                looks.acquire()
+            with server.lock:
+                server.count = 0
+                server.objects["bkt/run/latest"] = pointing(one), {"ETag": '"4"'}
+            assert got.get(timeout=30) == f"{server.uri('run')}/{one}"
+            with server.lock:
+                assert {each.step for each in server.log} == {"head", "read"}
+                server.log.clear()
+            for _ in range(5):
+                looks.acquire()
+            versions.close()
+            thread.join()
+            assert got.get() is None
+            assert {each.step for each in server.log} == {"head"}
+
+
+def test_a_watch_ends_by_its_timeout_and_raises_what_does_not_pass() -> None:
+    with writable("s3") as server:
+        assert [*streamer.watch(server.uri("run"), timeout_s=0.0, storage_options=server.options())] == []
+        server.script = lambda _: error_of(server, 403, "AccessDenied")
+        with pytest.raises(streamer.AccessDeniedError):
+            next(streamer.watch(server.uri("run"), storage_options=server.options()))
+    for how in ({"interval_s": 0}, {"timeout_s": -1}):
+        with pytest.raises(streamer.UsageError):
+            streamer.watch("/run", **how)
+    with pytest.raises(streamer.UsageError):
+        streamer.watch(f"/run@{NAME}")
+
+
+# --- the pointer ----------------------------------------------------------------------------------------------------
+
+CLOCKS = st.integers(0, 10_000).map(float)
+
+
+@given(st.lists(st.tuples(CLOCKS, st.none() | st.integers(1, 4), st.integers(0, 3000)), max_size=12))
+def test_a_pointer_keeps_what_may_be_read(publishes: list[tuple[float, int | None, int]]) -> None:
+    names = [f"20261128T193800.{number:06d}Z-1a2b3c4d" for number in range(len(publishes) + 1)]
+    pointer = Pointer((Version(names[0]),))
+    for name, (now, keep, grace_s) in zip(names[1:], publishes, strict=True):
+        before, pointer = pointer, pointer.with_version(name, now, keep, grace_s)
+        assert Pointer.parsed(pointer.rendered(), "latest") == pointer
+        listed = [each.name for each in pointer.versions]
+        assert listed[-1] == name
+        assert listed == sorted(listed)
+        assert {*listed, *pointer.unwanted} == {*names[: names.index(name) + 1]}
+        assert not {*listed} & {*pointer.unwanted}
+        kept = before.versions if keep is None else before.versions[max(0, len(before.versions) + 1 - keep) :]
+        assert {each.name for each in kept} <= {*listed}
+        dropped = {*pointer.unwanted} - {*before.unwanted}
+        for each in before.versions[:-1]:
+            assert each.name not in dropped or (each.replaced_at or 0) + grace_s <= now
+        assert before.versions[-1].name not in dropped or grace_s == 0
+
+
+JUNK = st.recursive(st.none() | st.text() | st.integers(), st.lists)
+DOCUMENTS = JUNK.map(lambda it: {"format": "streamer versions", "latest": NAME, "versions": it, "unwanted": it})
+
+
+@given(st.binary(max_size=60) | DOCUMENTS.map(lambda document: json.dumps(document).encode()))
+def test_any_other_content_is_no_pointer(data: bytes) -> None:
+    with pytest.raises(FormatError, match="is no pointer"):
+        Pointer.parsed(data, "latest")
+
+
+@each_row("name", ["../other", "a/b", "", NAME + "/..", NAME + "\n", "latest"])
+@each_row("place", ["versions", "unwanted", "both"])
+def test_a_name_in_a_pointer_is_no_path(name: str, place: str) -> None:
+    versions = (Version(name if place == "versions" else NAME),)
+    unwanted = {"versions": (), "unwanted": (name,), "both": (NAME,)}[place]
+    with pytest.raises(FormatError, match="is no pointer"):
+        Pointer.parsed(Pointer(versions, unwanted).rendered(), "latest")
