@@ -126,7 +126,13 @@ def open_checkpoint(
     def opened(settings: Settings) -> OpenedCheckpoint:
         pinned_request = pinned(request, settings)
         formats = Formats(cache(partial(_formats_for, pinned_request.uris))) if any_format else NO_FORMATS
-        return _opened(pinned_request, settings, strategy, listed, formats, is_raw=is_raw)
+        try:
+            return _opened(pinned_request, settings, strategy, listed, formats, is_raw=is_raw)
+        except ObjectNotFoundError as error:
+            from streamer._versions import explain_missing  # noqa: PLC0415 (as needed)
+
+            explain_missing(error, request.uris)
+            raise
 
     if member is None:
         return opened(settings)
@@ -173,13 +179,7 @@ def _opened(
     is_raw: bool,
 ) -> OpenedCheckpoint:
     started = time.perf_counter()
-    try:
-        shards = locate(request, settings, strategy, listed, formats=formats)
-    except ObjectNotFoundError as error:
-        from streamer._versions import explain_missing  # noqa: PLC0415 (as needed)
-
-        explain_missing(error, request.uris)
-        raise
+    shards = locate(request, settings, strategy, listed, formats=formats)
     located = time.perf_counter()
     # Requests ask for checksums only with `compares_answers`, and are then as small as the checksums require.
     objects = shards.objects

@@ -18,7 +18,7 @@ import click
 
 import streamer
 from streamer._commands.cache import cache
-from streamer._commands.checkpoints import check_checkpoint, write_manifest
+from streamer._commands.checkpoints import check_checkpoint, list_versions, publish_folder, write_manifest
 from streamer._commands.copies import copy_files, pull_folder, push_folder
 from streamer._commands.output import INTERRUPTED, print_line, print_table, report_failure
 from streamer.core.quoting import printable
@@ -72,7 +72,8 @@ def main() -> None:
     """Model weights from any storage into CPU or GPU memory."""
 
 
-for _command in (cache, write_manifest, check_checkpoint, pull_folder, push_folder, copy_files):
+_COPIES = (pull_folder, push_folder, copy_files, publish_folder)
+for _command in (cache, write_manifest, check_checkpoint, *_COPIES, list_versions):
     main.add_command(_command)
 
 

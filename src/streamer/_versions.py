@@ -135,10 +135,22 @@ def read_pointer(store: Store, settings: Settings) -> tuple[Pointer, ObjectInfo]
                 return Pointer.parsed(b"", info.uri), info
             content, _ = read_ranges([source], [(0, 0, source.size_bytes)], settings, what="pointers")
             return Pointer.parsed(bytes(content[0]), info.uri), info
-        except (ChangedError, ObjectNotFoundError, TruncatedError):
+        except (ChangedError, FormatError, ObjectNotFoundError, TruncatedError):  # or half of it, in a poor storage
             if attempt == MOST_READS - 1:
                 raise
     raise AssertionError("the last attempt returns or raises")
+
+
+def published(uri: str, storage_options: Mapping[str, Any] | None) -> list[str]:
+    """Return the names of the versions below a folder, in their order."""
+    (folder,), settings = Request(uri=uri, storage_options=storage_options).uris, resolve(None)
+    with opened_store(folder, storage_options, None, settings) as store:
+        read = read_pointer(store, settings)
+    if read is None:
+        error = ObjectNotFoundError("no versions are published here", uri=redact(folder))
+        explain_missing(error, [f"{folder.rstrip('/')}@{LATEST}"])
+        raise error
+    return [each.name for each in read[0].versions]
 
 
 def pinned_uri(uri: str, storage_options: Mapping[str, Any] | None, fs: Any, settings: Settings) -> str:

@@ -26,12 +26,12 @@ PUBLIC = """
     AccessDeniedError AsyncStream ChangedError Checkpoint ChecksumError ConnectError CredentialsError DataKey
     DeviceError EncryptionKeyError EngineError FormatError GroupError HeaderError HttpStatusError KeyProvider
     LoadCancelledError LoadReport ManifestError ManifestReport MissingShardError ObjectNotFoundError OptionError
-    Options OutOfMemoryError Passphrase Placements PluginError RangeResponseError RedirectError SaveReport
+    Options OutOfMemoryError Passphrase Placements PluginError PublishReport RangeResponseError RedirectError SaveReport
     ShardIndexError Slice StorageError Stream StreamerError TamperedError TargetError TensorIndexError
     TensorParallel TlsError TransferTimeoutError TruncatedError UnknownDeviceError UnknownSchemeError UnknownTensorError
     UnsupportedDtypeError UsageError accelerate aload asave astream dcp diffusers fsspec hookimpl load load_file
-    load_into open patch patched plugins release release_pinned_memory safe_open save save_model stream transformers
-    unpatch write_manifest
+    load_into open patch patched plugins publish release release_pinned_memory safe_open save save_model stream
+    transformers unpatch watch write_manifest
 """
 
 

@@ -91,7 +91,7 @@ def test_examples_of_groups_on_two_ranks(tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 def test_examples_of_saving(tmp_path: Path) -> None:
-    assert len(blocks("docs/saving.md")) == 5
+    assert len(blocks("docs/saving.md")) == 6
     names = run_examples("docs/saving.md", {"target": str(tmp_path / "model")})
     copied = streamer.load(tmp_path / "model-bf16", verify="manifest")
     assert {tensor.dtype for tensor in copied.values()} == {torch.bfloat16}

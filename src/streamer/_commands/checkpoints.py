@@ -1,9 +1,10 @@
-"""The commands ``manifest`` and ``check``."""
+"""The commands ``manifest``, ``check``, ``publish`` and ``versions``."""
 
 from __future__ import annotations
 
 import json
 import os
+from typing import Any
 
 import click
 
@@ -93,3 +94,46 @@ def check_checkpoint(
             error.hint = f"Pass --key-file with the path of a file or env:NAME, or set {KEY_VARIABLE}"
         context.exit(report_failure(str(error), exit_code_of(error), type(error).__name__, as_json=as_json))
     print_line(json.dumps(report.to_dict()) if as_json else printable(str(report)))
+
+
+@click.command("publish")
+@click.argument("source")
+@click.argument("uri")
+@click.option("--keep", type=click.IntRange(min=1), help="Remove all but the last so many versions.")
+@click.option("--grace", "grace_s", default=3600.0, show_default=True, help="Seconds that a replaced version stays.")
+@click.option("--storage-options", "storage_options", metavar="JSON", help="As of the command manifest, for URI.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object instead of a line, also of an error.")
+@click.pass_context
+def publish_folder(context: click.Context, /, source: str, uri: str, *, as_json: bool, **how: Any) -> None:
+    """Copy the folder SOURCE to a new version below URI, and then let URI@latest name it. Exit codes: as for pull.
+
+    Example: python -m streamer publish /mnt/trained s3://bucket/run --keep 3
+    """
+    from streamer._push.publish import publish  # noqa: PLC0415 (as needed)
+
+    try:
+        how["storage_options"] = parsed_options(how["storage_options"])
+        report = publish(source, uri, progress=False if as_json else None, **how)
+    except StreamerError as error:
+        context.exit(report_failure(str(error), exit_code_of(error), type(error).__name__, as_json=as_json))
+    removed = f"; removed {', '.join(report.removed)}" if report.removed else ""
+    print_line(json.dumps(report.to_dict()) if as_json else printable(f"published {report.uri}{removed}"))
+
+
+@click.command("versions")
+@click.argument("uri")
+@click.option("--storage-options", "storage_options", metavar="JSON", help="As of the command manifest.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list instead of lines; of an error, an object.")
+@click.pass_context
+def list_versions(context: click.Context, /, uri: str, *, storage_options: str | None, as_json: bool) -> None:
+    """List the versions below URI in the order in which they were published, the latest last.
+
+    Example: python -m streamer versions s3://bucket/run
+    """
+    from streamer._versions import published  # noqa: PLC0415 (as needed)
+
+    try:
+        names = published(uri, parsed_options(storage_options))
+    except StreamerError as error:
+        context.exit(report_failure(str(error), exit_code_of(error), type(error).__name__, as_json=as_json))
+    print_line(json.dumps(names) if as_json else "\n".join(names))

@@ -20,7 +20,7 @@ from typing import Any
 
 from streamer._locate_shards import opened_store
 from streamer._pull.listing import files_below
-from streamer._pull.record import Wanted
+from streamer._pull.record import PullArguments
 from streamer._push.order import turn
 from streamer._push.push import Target, push
 from streamer._push.report import PushReport
@@ -145,7 +145,7 @@ def _written(
 ) -> SaveReport | PushReport:
     if isinstance(tensors, (str, os.PathLike)):
         given = dict(how)
-        wanted, progress = Wanted(options=given.pop("options", None)), given.pop("progress", None)
+        wanted, progress = PullArguments(options=given.pop("options", None)), given.pop("progress", None)
         if given:
             raise UsageError(f"a folder is published as it is, without {min(given)}=", hint="Open it, and publish that")
         return push(text_of(tensors), Target(f"{place}/", storage_options), wanted, progress=progress)

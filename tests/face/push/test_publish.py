@@ -22,7 +22,7 @@ from servers.azurite import AzuriteServer
 from servers.gcs_emulator import GcsServer
 from servers.nginx import NginxServer
 from servers.seaweedfs import SeaweedServer
-from servers.writable import Answer, Sent, error_of, writable
+from servers.writable import Answer, Sent, Storage, error_of, writable
 
 import streamer
 from streamer._cli import main
@@ -102,50 +102,60 @@ def test_versions_are_published_loaded_and_removed(there: There) -> None:
             there.load(name)
 
 
+class Readers:
+    """Threads whose failures are raised at the end, with a reader of the latest version among them."""
+
+    def __init__(self, there: There, values: set[float], keep: int | None) -> None:
+        self.there, self.values, self.keep = there, values, keep
+        self.published: dict[str, float] = {}
+        self.is_over, self.failures = threading.Event(), list[BaseException]()
+
+    def publish(self, values: range) -> None:
+        try:
+            for value in values:
+                version = self.there.publish(float(value), keep=self.keep, grace_s=0).version
+                self.published[version] = float(value)
+        except BaseException as error:
+            self.failures.append(error)
+
+    def read(self) -> None:
+        try:
+            while not self.is_over.is_set():
+                try:
+                    assert self.there.load() in self.values
+                except (streamer.ObjectNotFoundError, streamer.ChangedError):
+                    assert self.keep
+        except BaseException as error:
+            self.failures.append(error)
+
+    def run(self, *firsts: int) -> None:
+        threads = [threading.Thread(target=self.publish, args=(range(first, first + 3),)) for first in firsts]
+        reader = threading.Thread(target=self.read)
+        for each in (*threads, reader):
+            each.start()
+        for each in threads:
+            each.join()
+        self.is_over.set()
+        reader.join()
+        assert not self.failures
+
+
 @pytest.mark.parametrize("keep", [None, 1])
 def test_publishers_at_once_and_a_reader_in_between(keep: int | None, there: There) -> None:
     """Each version is whole and has its place; the reader gets one whole version, or an error if it was removed."""
     if there.url.startswith("memory"):
         pytest.skip("fsspec's memory shows a file as soon as it is opened")
     there.publish(0.0)
-    published: dict[str, float] = {}
-    is_over, failures = threading.Event(), list[BaseException]()
-
-    def run(values: range) -> None:
-        try:
-            for value in values:
-                published[there.publish(float(value), keep=keep, grace_s=0).version] = float(value)
-        except BaseException as error:
-            failures.append(error)
-
-    def read() -> None:
-        try:
-            while not is_over.is_set():
-                try:
-                    assert there.load() in {0.0, *range(10, 13), *range(20, 23)}
-                except (streamer.ObjectNotFoundError, streamer.ChangedError):
-                    assert keep
-        except BaseException as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=run, args=(range(first, first + 3),)) for first in (10, 20)]
-    reader = threading.Thread(target=read)
-    for each in (*threads, reader):
-        each.start()
-    for each in threads:
-        each.join()
-    is_over.set()
-    reader.join()
-    assert not failures
+    readers = Readers(there, {0.0, *map(float, range(10, 13)), *map(float, range(20, 23))}, keep)
+    readers.run(10, 20)
     (last,) = there.watch(timeout_s=0)
-    assert there.load() == published[last.rpartition("/")[2]]
+    assert there.load() == readers.published[last.rpartition("/")[2]]
     if there.url.startswith("http"):
         return  # the server has no conditions that hold while several write
+    assert there.listed()[-1] == last.rpartition("/")[2]
     if keep is None:
-        assert all(there.load(name) == value for name, value in published.items())
+        assert all(there.load(name) == value for name, value in readers.published.items())
         assert len(there.listed()) == 7
-    else:
-        assert there.listed()[-1] == last.rpartition("/")[2]
 
 
 @each_row("removed", [False, True])
@@ -353,51 +363,62 @@ def pointing(*names: str) -> bytes:
     return Pointer(tuple(Version(each, float(number)) for number, each in enumerate(names))).rendered()
 
 
-def test_a_watch_yields_each_newest_version_and_reads_the_pointer_only_when_it_changed() -> None:
+class Watched:
+    """A watch on a thread of its own, over a server that counts the requests, and may be away."""
+
+    def __init__(self, server: Storage) -> None:
+        self.server, self.looks, self.is_away = server, threading.Semaphore(0), False
+        server.script = self.script
+        self.versions = streamer.watch(server.uri("run"), interval_s=0.01, storage_options=server.options())
+        self.got: SimpleQueue[str | None] = SimpleQueue()
+        self.thread = threading.Thread(target=self.run)
+        self.thread.start()
+
+    def run(self) -> None:
+        for each in self.versions:
+            self.got.put(each)
+        self.got.put(None)
+
+    def script(self, sent: Sent) -> Answer | None:
+        self.looks.release()
+        return error_of(self.server, 503, "SlowDown") if self.is_away else None
+
+    def wait(self, looks: int) -> None:
+        for _ in range(looks):
+            assert self.looks.acquire(timeout=30)
+
+    def point(self, *names: str) -> str:
+        """Write the pointer; return the folder of its last version."""
+        with self.server.lock:
+            self.server.objects["bkt/run/latest"] = pointing(*names), {"ETag": f'"{self.server.new_id()}"'}
+        return f"{self.server.uri('run')}/{names[-1]}"
+
+    def steps(self) -> set[str]:
+        """Return the kinds of the requests since the last call."""
+        with self.server.lock:
+            steps = {each.step for each in self.server.log}
+            self.server.log.clear()
+        return steps
+
+
+def test_a_watch_yields_each_newest_version_and_reads_only_what_changed() -> None:
     one, two, three = (f"2026112{number}T193800.123456Z-1a2b3c4d" for number in (1, 2, 3))
     with writable("s3") as server:
-        looks = threading.Semaphore(0)
-
-        def script(sent: Sent) -> Answer | None:
-            looks.release()
-            return error_of(server, 503, "SlowDown") if server.count == 7 else None
-
-        server.script = script
-        with streamer.watch(server.uri("run"), interval_s=0.01, storage_options=server.options()) as versions:
-            got: SimpleQueue[str | None] = SimpleQueue()
-
-            def run() -> None:
-                for each in versions:
-                    got.put(each)
-                got.put(None)
-
-            thread = threading.Thread(target=run)
-            thread.start()
-            for _ in range(3):  # nothing is published yet
-                looks.acquire()
-            assert got.empty()
-            for names in ((one,), (one, two, three)):
-                with server.lock:
-                    server.objects["bkt/run/latest"] = pointing(*names), {"ETag": f'"{len(names)}"'}
-                assert got.get(timeout=30) == f"{server.uri('run')}/{names[-1]}"
-            with server.lock:
-                server.log.clear()
-                server.count = 7  # an outage
-            for _ in range(30):
-                looks.acquire()
-            with server.lock:
-                server.count = 0
-                server.objects["bkt/run/latest"] = pointing(one), {"ETag": '"4"'}
-            assert got.get(timeout=30) == f"{server.uri('run')}/{one}"
-            with server.lock:
-                assert {each.step for each in server.log} == {"head", "read"}
-                server.log.clear()
-            for _ in range(5):
-                looks.acquire()
-            versions.close()
-            thread.join()
-            assert got.get() is None
-            assert {each.step for each in server.log} == {"head"}
+        watched = Watched(server)
+        watched.wait(3)  # nothing is published yet
+        assert watched.got.empty()
+        assert watched.point(one) == watched.got.get(timeout=30)
+        assert watched.point(one, two, three) == watched.got.get(timeout=30)
+        watched.is_away = True
+        watched.wait(30)
+        expected, watched.is_away = watched.point(one), False
+        assert watched.got.get(timeout=30) == expected
+        assert watched.steps() == {"head", "read"}
+        watched.wait(8)
+        assert watched.steps() == {"head"}
+        watched.versions.close()
+        watched.thread.join()
+        assert watched.got.get() is None
 
 
 def test_a_watch_ends_by_its_timeout_and_raises_what_does_not_pass() -> None:
