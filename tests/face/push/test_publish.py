@@ -16,6 +16,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 from each_row import each_row
+from group_ranks import ranks_tell, values
 from hypothesis import given
 from hypothesis import strategies as st
 from servers.azurite import AzuriteServer
@@ -214,6 +215,16 @@ def test_an_open_checkpoint_stays_with_its_version(tmp_path: Path) -> None:
         there.publish(2.0)
         assert value_of(checkpoint.get_tensors()) == value_of(dict(stream)) == 1.0
         assert value_of(pickle.loads(pickle.dumps(checkpoint)).get_tensors()) == 1.0
+
+
+@pytest.mark.parametrize("there", ["s3", "local"], indirect=True)
+def test_the_ranks_of_a_group_load_one_version(there: There, tmp_path: Path) -> None:
+    for value in (1.0, 2.0):
+        there.publish(value)
+    streamer.save(tensors(2.0), tmp_path / "expected")
+    case = {"uri": f"{there.url}@{LATEST}", "storage_options": there.options, "expected": str(tmp_path / "expected")}
+    (reported,) = ranks_tell(2, ("whole", case))
+    assert all(each["complete"] and not each["wrong"] for each in values(reported))
 
 
 def test_a_list_of_uris_names_a_version_each(tmp_path: Path) -> None:
