@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from email.utils import formatdate
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 from urllib.parse import parse_qs, quote, urlencode, urlsplit
@@ -34,7 +35,7 @@ from streamer.backends.client.answer_times import ATTEMPTS, answer_times
 from streamer.backends.client.answer_values import refuse_cut
 from streamer.backends.client.exchange import Response, send
 from streamer.backends.client.proxy import check_proxy, environment_proxy
-from streamer.backends.client.retry import Attempts, answered
+from streamer.backends.client.retry import Attempts, whole_answer
 from streamer.core.errors import OptionError, StreamerError, TruncatedError
 from streamer.core.options.limits import Limits
 from streamer.core.secrets.environment import set_variables
@@ -52,7 +53,7 @@ LOGIN_TIMEOUT_S = 30
 TOKEN_RESERVE_S = 300  # renews a token this long before it expires, as azure-identity does; a new one takes a second
 TOKEN_SCOPE = "https://storage.azure.com/.default"  # noqa: S105  (a name, the same in all clouds)
 
-_CA_OPTION = "storage_options={'connection_verify': '/path/ca.pem'}"
+_SEND = partial(send, ca_option="storage_options={'connection_verify': '/path/ca.pem'}")
 _NOTHING: Mapping[str, str] = {}
 
 if find_spec("adlfs") is None:  # raise now, rather than when the first login needs adlfs
@@ -103,28 +104,14 @@ class AzureClient:
         body: bytes = b"",
     ) -> Response:
         """Send a request about a container, or a blob (``container/name``); return its whole, successful answer."""
-        request, times = self._request(uri, path), self.times.with_upload(len(body))
+        request = self._request(uri, path)
         headers = {"Content-Length": str(len(body)), **headers} if method == "PUT" else headers
         source = self._signed(method, path, request, {**query, **self._of_requests}, headers)
-
-        def once(attempts: Attempts) -> Response:
-            response = send(
-                source,
-                times,
-                method=method,
-                body=body,
-                head_timeout_s=attempts.head_timeout_s,
-                is_repeated=attempts.is_repeated,
-                ca_option=_CA_OPTION,
-            )
-            if method != "HEAD":
-                response.read(self._most_bytes)
-            if method == "GET" and response.status == 200:
-                _refuse_cut(query, response.body)
-            return response
-
+        how: dict[str, Any] = {"most_bytes": self._most_bytes, "most": self._most_attempts, "sender": _SEND}
         try:
-            response, attempts = answered(once, times, uri, self._most_attempts)
+            response, attempts = whole_answer(
+                source, self.times, uri, method, body, check=partial(_refuse_cut, query), **how
+            )
         except StreamerError as error:
             name_account(error, request)
             raise

@@ -23,9 +23,8 @@ from streamer.backends.client.exchange import Response
 from streamer.core.errors import AccessDeniedError, ObjectNotFoundError, StorageError
 from streamer.core.store.own_objects import FoundObject, ProvenUpload
 from streamer.core.store.sources import ObjectInfo
-from streamer.core.store.uploads import changed_meanwhile
+from streamer.core.store.uploads import MOST_PARALLEL_PARTS, changed_meanwhile
 
-PARALLEL_PARTS = 16
 MOST_BYTES_AT_ONCE = 1 << 20  # of a blob that is sent in one request, in `finish`
 USUAL_ID_BYTES = 48  # as in Azure's clients for Python and .NET
 LEAST_ID_BYTES = 6  # for a letter and a number
@@ -36,7 +35,7 @@ MARK = "streamer_upload"  # a name of the blob's metadata, in which Azure allows
 class AzureUpload(ProvenUpload):
     """See `streamer.core.store.uploads.Upload`."""
 
-    parallel_parts = PARALLEL_PARTS
+    parallel_parts = MOST_PARALLEL_PARTS
     needs_equal_parts = True
 
     def __init__(

@@ -14,13 +14,16 @@ import time
 from collections.abc import Callable, Mapping
 from math import inf
 from time import monotonic, sleep
+from typing import Any
 
 from streamer import _native
 from streamer.backends.client.answer_times import ATTEMPTS, AnswerTimes
-from streamer.backends.client.exchange import Response
+from streamer.backends.client.answer_values import refuse_cut
+from streamer.backends.client.exchange import Response, send
 from streamer.core.errors import StorageError, StreamerError, TransferTimeoutError, TruncatedError
 from streamer.core.outages.outage_waits import first_byte_limit_s
 from streamer.core.outages.transient import asks_for_another_attempt, is_transient
+from streamer.core.store.sources import HttpSource
 
 PAUSE_S = 0.25  # before the second attempt; twice as long before the third
 _NO_DESCRIPTOR = (errno.errorcode[errno.EMFILE], errno.errorcode[errno.ENFILE])
@@ -90,6 +93,37 @@ def answered(
                 return response, attempts
             response.finish()
         attempts.wait(pause_s)
+
+
+def whole_answer(
+    source: HttpSource,
+    times: AnswerTimes,
+    uri: str | None,
+    method: str,
+    body: bytes | memoryview,
+    *,
+    most_bytes: int,
+    check: Callable[[bytes], object] | None = refuse_cut,
+    most: int = ATTEMPTS,
+    began_s: float | None = None,
+    sender: Callable[..., Response] = send,
+) -> tuple[Response, Attempts]:
+    """Send a request as `answered` does, and receive the whole answer; `check` refuses a document that is cut."""
+    times = times.with_upload(len(body))
+
+    def once(attempts: Attempts) -> Response:
+        left_s = times.left_s(monotonic() - (began_s or attempts.began_s))
+        how: dict[str, Any] = {
+            "head_timeout_s": min(attempts.head_timeout_s, left_s),
+            "is_repeated": attempts.is_repeated,
+        }
+        response = sender(source, times, method=method, body=body, **how)
+        response.read(most_bytes)
+        if check is not None and method == "GET" and response.status == 200:
+            check(response.body)
+        return response
+
+    return answered(once, times, uri, most)
 
 
 def may_pass(error: StreamerError) -> bool:

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
 from streamer.backends.client.answer_times import named_times
-from streamer.backends.client.answer_values import FOREIGN, parse_name, parse_size, parse_word, refuse_cut
+from streamer.backends.client.answer_values import FOREIGN, parse_name, parse_size, parse_word
 from streamer.backends.client.exchange import Response, send
 from streamer.backends.client.option_checks import timeout_of
 from streamer.backends.client.proxy import named_proxy
 from streamer.backends.client.request_headers import own_headers
-from streamer.backends.client.retry import Attempts, answered
+from streamer.backends.client.retry import whole_answer
 from streamer.backends.gcs.credentials import LOGINS, Bearer, GoogleLogin, bearer_of
 from streamer.backends.gcs.errors import Answer, Caller
 from streamer.backends.gcs.options import filled_options, only_of_aiohttp
@@ -209,27 +209,18 @@ class GcsClient:
             return bearer
 
     def _answer_to(self, source: HttpSource, method: str = "GET", data: bytes | memoryview = b"") -> Answer:
-        def received(attempts: Attempts) -> Response:
-            response = self._received(
-                source,
-                self._limits.answer_bytes,
-                method=method,
-                body=data,
-                head_timeout_s=attempts.head_timeout_s,
-                is_repeated=attempts.is_repeated,
-            )
-            if method == "GET" and response.status == 200:
-                refuse_cut(response.body)
-            return response
+        most_bytes = self._limits.answer_bytes
+        sender = self._sender(most_bytes)
+        return Answer.of(*whole_answer(source, self._times, None, method, data, most_bytes=most_bytes, sender=sender))
 
-        return Answer.of(*answered(received, self._times.with_upload(len(data)), None))
-
-    def _received(self, source: HttpSource, most_bytes: int, **request: Any) -> Response:
+    def _received(self, source: HttpSource, most_bytes: int) -> Response:
         """Send a request, once, and receive the whole answer."""
-        sender = partial(self._session.send, most_bytes=most_bytes) if self._session else send
-        response = sender(source, self._times, **request)
+        response = self._sender(most_bytes)(source, self._times)
         response.read(most_bytes)
         return response
+
+    def _sender(self, most_bytes: int) -> Callable[..., Response]:
+        return partial(self._session.send, most_bytes=most_bytes) if self._session else send
 
 
 def _endpoint(options: Mapping[str, Any]) -> str:

@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
+from functools import partial
 from hashlib import sha256
 from importlib.util import find_spec
 from time import monotonic
@@ -23,7 +24,7 @@ from typing import Any
 from streamer.backends.client.answer_times import answer_times
 from streamer.backends.client.answer_values import TOLERANCE_S, clock_offset_s, refuse_cut
 from streamer.backends.client.exchange import Response, send
-from streamer.backends.client.retry import Attempts, answered
+from streamer.backends.client.retry import Attempts, whole_answer
 from streamer.backends.s3.answers import RefusedError, refuse_foreign_listing
 from streamer.backends.s3.login import AMAZON, Login, plain_login
 from streamer.backends.s3.requests import CHECKSUM, UnsignedRequest, request_of, result_of
@@ -40,7 +41,7 @@ DEFAULT_LIMITS = Limits()
 MOST_ROUNDS = 4  # another time, another region, other keys, and the answer
 CHECK_SERVER = "Check endpoint_url: is it a server of S3's kind?"
 
-_CA_OPTION = "client_kwargs={'verify': '/path/ca.pem'}, AWS_CA_BUNDLE=/path/ca.pem"
+_SEND = partial(send, ca_option="client_kwargs={'verify': '/path/ca.pem'}, AWS_CA_BUNDLE=/path/ca.pem")
 _EXPIRED = frozenset({"ExpiredToken", "TokenRefreshRequired", "InvalidToken", "InvalidAccessKeyId"})
 _OTHER_REGION = frozenset({"AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "PermanentRedirect"})
 _REGION = re.compile(r"(?!-)(?![0-9]+\Z)[A-Za-z0-9-]{1,63}(?<!-)", re.ASCII)  # a part of a host name
@@ -159,24 +160,9 @@ class S3Client:
         self, wanted: UnsignedRequest, source: HttpSource, began_s: float, most_attempts: int
     ) -> tuple[Response, Attempts]:
         """Return the whole answer, of any status, and the attempts that it took; a document that is cut is retried."""
-        times = self._times.with_upload(len(wanted.body))
-
-        def once(attempts: Attempts) -> Response:
-            response = send(
-                source,
-                times,
-                method=wanted.method,
-                body=wanted.body,
-                head_timeout_s=min(attempts.head_timeout_s, times.left_s(monotonic() - began_s)),
-                is_repeated=attempts.is_repeated,
-                ca_option=_CA_OPTION,
-            )
-            response.read(self._limits.answer_bytes)
-            if wanted.is_document and response.status == 200:
-                refuse_cut(response.body)
-            return response
-
-        return answered(once, times, None, most_attempts)
+        how: dict[str, Any] = {"most_bytes": self._limits.answer_bytes, "most": most_attempts, "began_s": began_s}
+        check = refuse_cut if wanted.is_document else None
+        return whole_answer(source, self._times, None, wanted.method, wanted.body, check=check, sender=_SEND, **how)
 
     def _current(self) -> Login:
         """Return the login; botocore's is found when it is first needed, because that may fail."""

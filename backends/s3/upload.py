@@ -23,10 +23,9 @@ from streamer.core.outages.transient import is_transient
 from streamer.core.store.digests import is_of_bytes
 from streamer.core.store.own_objects import FoundObject, ProvenUpload
 from streamer.core.store.sources import ObjectInfo
-from streamer.core.store.uploads import changed_meanwhile
+from streamer.core.store.uploads import MOST_PARALLEL_PARTS, changed_meanwhile
 
 MOST_BYTES_AT_ONCE = 1 << 20  # held until `finish`; a multipart upload costs two requests more
-PARALLEL_PARTS = 16
 TAG_NUMBER = 10_000  # the highest number of a part; no object has so many parts (`streamer._save.parts`)
 MOST_UPLOADS = 20  # of one object that are looked at; each costs a request
 MARK = "streamer-upload"  # a name of user-defined metadata
@@ -35,7 +34,7 @@ MARK = "streamer-upload"  # a name of user-defined metadata
 class S3Upload(ProvenUpload):
     """See `streamer.core.store.uploads.Upload`."""
 
-    parallel_parts = PARALLEL_PARTS
+    parallel_parts = MOST_PARALLEL_PARTS
     needs_equal_parts = True
 
     def __init__(

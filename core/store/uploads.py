@@ -14,6 +14,8 @@ from typing import Any, Protocol, runtime_checkable
 from streamer.core.errors import ChangedError
 from streamer.core.store.sources import ObjectInfo
 
+MOST_PARALLEL_PARTS = 8  # of one upload, and of all files of a save together
+
 
 class Upload(Protocol):
     """One object that is being written. It ends with `finish` or `abort`.

@@ -28,13 +28,12 @@ from streamer.core.store.own_objects import OwningUpload
 from streamer.core.store.part_sender import PartSender
 from streamer.core.store.presence import info_if_present
 from streamer.core.store.sources import ObjectInfo, Store
-from streamer.core.store.uploads import ResumingStore, UploadingStore
+from streamer.core.store.uploads import MOST_PARALLEL_PARTS, ResumingStore, UploadingStore
 from streamer.core.store.versioned_uploads import owning
 from streamer.core.store.versions import is_same_version
 
 _log = OwnLogger()
 
-MOST_PARALLEL = 8
 MOST_FILES = 8  # at a time: small files wait for their first and last request, not for their bytes
 # Memory that a part in flight may need, in parts: the part itself, if several tensors meet in it, and copies of it
 # on the way to the network.
@@ -43,7 +42,7 @@ COPIES_OF_PART = 3
 
 def most_parallel(memory_limit_bytes: int) -> int:
     """Return how many parts may be sent at a time."""
-    return max(1, min(MOST_PARALLEL, memory_limit_bytes // (COPIES_OF_PART * PART_BYTES)))
+    return max(1, min(MOST_PARALLEL_PARTS, memory_limit_bytes // (COPIES_OF_PART * PART_BYTES)))
 
 
 def uploading_store(store: Store, uri: str) -> UploadingStore:
