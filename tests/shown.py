@@ -1,4 +1,4 @@
-"""What an error shows to a person or a log: its texts, causes and pickle, and the reprs of our objects in it."""
+"""What an error shows to a person, a log or a tracker: texts, attributes and pickle of it, its causes and contexts."""
 
 from __future__ import annotations
 
@@ -8,20 +8,17 @@ from collections.abc import Iterator
 from types import TracebackType
 
 from streamer import StreamerError
+from streamer.core.causes import with_causes
 
 
 def shown_by(error: BaseException) -> list[str]:
     """Return all texts that an error shows, causes included, and the reprs of our own objects that its frames hold."""
     texts = traceback.format_exception(error)
-    shown: BaseException | None = error
-    seen: list[BaseException] = []
-    while shown is not None and shown not in seen:  # an error may be its own cause
-        seen.append(shown)
-        texts += [str(shown), repr(shown), *map(str, getattr(shown, "__notes__", ()))]
+    for shown in with_causes(error):  # contexts, too, that a traceback leaves out
+        texts += [str(shown), repr(shown), *map(str, getattr(shown, "__notes__", ())), repr(vars(shown))]
         texts += [f"{type(value).__name__}: {value!r}" for value in _own_objects(shown.__traceback__)]
         if isinstance(shown, StreamerError):
-            texts += [repr(vars(shown)), repr(pickle.dumps(shown))]
-        shown = shown.__cause__ or (None if shown.__suppress_context__ else shown.__context__)
+            texts.append(repr(pickle.dumps(shown)))
     return texts
 
 

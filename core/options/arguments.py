@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from streamer.core.causes import raise_from
 from streamer.core.errors import OptionError, UsageError
 from streamer.core.path_objects import is_path_object, text_of
 from streamer.core.secrets.environment import variable
@@ -24,6 +25,9 @@ _MANGLED = re.compile(
     r"""|(?![.~])[^/]*[^/a-z0-9+._:-][^/]*://|[a-z][a-z0-9+.-]*:(?!:)[a-z0-9+.-]+://""",
     re.IGNORECASE,
 )
+
+# What no person means as a path: a scheme without slashes, a variable that no shell has replaced, the text of no value.
+_UNMEANT = re.compile(rf"((?i:{_SCHEMES}):)(?!//|:)|(\$[{{A-Za-z_])|None(?=/|\Z)")
 
 
 def checked_uris(uris: Any) -> Any:
@@ -55,6 +59,21 @@ def check_uri(uri: Any) -> None:
             hint="Pass the URL as plain text: without quotes or spaces around it, with its scheme, and not as a Path, "
             "which takes one of two slashes away",
         )
+    check_meant(text)
+
+
+def check_meant(path: str) -> None:
+    """Refuse a text that was to become a URL or a path; a file, or a folder of this name, may exist all the same."""
+    found = _UNMEANT.match(path)
+    if found is None or os.path.lexists(path) or os.path.lexists(path.partition("/")[0]):
+        return
+    if found[1]:
+        what, hint = "The URI has a scheme, but no slashes after it", f"Write {found[1]}//… (a path: ./{found[1]}…)"
+    elif found[3]:
+        what, hint = "The URI begins with a variable that no shell has replaced", "Pass its value"
+    else:
+        what, hint = "The URI is the text of None", "Pass the URL or path, which a variable seems to lack"
+    raise UsageError(what, uri=redact(path), hint=f"{hint}; or create what it names, if it is meant")
 
 
 def check_letters(uri: str, *, may_be_bytes: bool) -> None:
@@ -62,11 +81,9 @@ def check_letters(uri: str, *, may_be_bytes: bool) -> None:
     try:
         uri.encode(errors="surrogateescape" if may_be_bytes else "strict")
     except UnicodeEncodeError:
-        raise UsageError(
-            "The URI holds half a character, which no name can have",
-            uri=redact(uri),
-            hint="It was cut, or decoded wrongly: write it in UTF-8, or percent-encode it",
-        ) from None
+        what = "The URI holds half a character, which no name can have"
+        hint = "It was cut, or decoded wrongly: write it in UTF-8, or percent-encode it"
+        raise_from(UsageError(what, uri=redact(uri), hint=hint), None)
 
 
 def check_options(options: Any, kind: type) -> None:

@@ -13,6 +13,7 @@ import pickle
 import weakref
 from importlib.metadata import version
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
@@ -22,6 +23,7 @@ import house
 import pytest
 from aiobotocore.session import AioSession
 from azure.identity.aio import ManagedIdentityCredential
+from botocore.session import Session
 from each_row import each_row
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
@@ -112,6 +114,10 @@ def test_private_names_of_botocore() -> None:
         check("botocore", chain.get_provider("container-role"), "_environ")
         check("botocore", chain.get_provider("assume-role-with-web-identity"), "_get_env_config")
         assert (await chain.get_provider("env").load()).access_key == "of-mapping"
+        process = Session().get_component("credential_provider").get_provider("custom-process")
+        check("botocore", process, "_popen", "_profile_name")
+        of_clients.give_process_starter(SimpleNamespace(providers=[process]), lambda profile: profile)
+        assert process._popen == "default"
 
     asyncio.run(use())
 

@@ -16,12 +16,13 @@ from safetensors.torch import save_file
 from servers.scripted_http import ScriptedServer
 
 import streamer
+from streamer.backends import aws_sessions
 from streamer.backends.s3 import botocore_login
 from streamer.backends.s3.botocore_login import shared_login
 from streamer.backends.s3.login import keys_of_session
 from streamer.backends.s3.options import filled_options
 from streamer.backends.s3.store import S3Store
-from streamer.core.errors import CredentialsError, OptionError
+from streamer.core.errors import CredentialsError, OptionError, TransferTimeoutError
 from streamer.core.store.sources import HttpSource, ObjectInfo
 
 INFO = ObjectInfo("bucket/key", "s3://bucket/key", 1)
@@ -125,6 +126,22 @@ def test_a_process_that_gives_no_keys_is_named_regression(
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
     with pytest.raises(CredentialsError, match="credential_process"):
         source({"profile": "broken", **more})
+
+
+@each_row("deadline_s", [None, 1.0])
+def test_a_process_that_hangs_is_named_with_its_profile_regression(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deadline_s: float | None
+) -> None:
+    """A load waited for ever, or blamed the URL when its deadline was over. The arguments may hold a secret."""
+    (tmp_path / "config").write_text("[profile hanging]\ncredential_process = sleep 61.25\n")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    monkeypatch.setattr(aws_sessions, "PROCESS_TIMEOUT_S", 0.2 if deadline_s is None else 2)
+    kind = CredentialsError if deadline_s is None else TransferTimeoutError
+    with pytest.raises(kind, match="the credential_process 'sleep' of the AWS profile 'hanging'") as caught:
+        streamer.load(
+            "s3://bucket/m", storage_options={"profile": "hanging"}, options=streamer.Options(deadline_s=deadline_s)
+        )
+    assert "61.25" not in str(caught.value)
 
 
 def test_an_empty_key_is_refused_and_signs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

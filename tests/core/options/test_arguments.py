@@ -11,12 +11,15 @@ import socket
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 from each_row import each_row
 from safetensors.torch import save_file
 
 import streamer
+from streamer._cli import main
 from streamer.core.errors import UsageError
 from streamer.core.options.arguments import check_uri
 
@@ -198,12 +201,51 @@ def test_a_damaged_url_is_no_path_regression(uri: str) -> None:
         check_uri(uri)
 
 
+UNMEANT = ["s3:b/m", "S3:b/m", "hf:o/n", "gs:b", "${X}/m", "${X", "$X/m", "$X", "None", "None/m"]
+
+
+@each_row("uri", UNMEANT)
+def test_what_no_person_means_as_a_path_is_refused_unless_it_exists_regression(
+    uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`save` made a local folder of this name, and reported a success."""
+    folder = tmp_path / uri.replace("/", "-")
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    with pytest.raises(UsageError, match="The URI "):
+        check_uri(uri)
+    Path(uri).mkdir(parents=True)
+    check_uri(uri)
+    check_uri(f"./{uri}-new")
+
+
+@each_row("verb", ["save", "push", "pull", "copy"])
+@each_row("uri", UNMEANT)
+def test_nothing_is_written_to_what_no_person_means(
+    verb: str, uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "source"
+    if not source.exists():
+        streamer.save({"a": np.zeros(2)}, source)
+    (tmp_path / "here").mkdir(exist_ok=True)
+    monkeypatch.chdir(tmp_path / "here")
+    if verb == "save":
+        with pytest.raises(UsageError, match="The URI "):
+            streamer.save({"a": np.zeros(2)}, uri)
+    else:
+        result = CliRunner().invoke(main, [verb, str(source), uri])
+        assert result.exit_code != 0
+        assert "The URI " in result.output
+    assert [*(tmp_path / "here").iterdir()] == []
+
+
 @each_row(
     "uri",
     [
         *("s3://b/m", "zip://a.zip::s3://b/m", "simplecache::s3://b/m", "/data/a b://c", "./x y://z", "~/x =://"),
         *("m odel/x", "github://o:r@main/x", "streamer::s3://b/x", "http://h/p?x=y://z", "my_scheme://x", "models/s3"),
         *("abfs://c@a.dfs.core.windows.net/x", "s3://bucket/with space://x", "file:/tmp/x", "local:///x"),
+        *("hf::x", "Nonesuch/x", "models/None", "models/$X", "a$X", "./s3:b", "/data/${X}", "$1", "s3_b:x", "as3:b"),
     ],
 )
 def test_other_texts_are_urls_or_paths(uri: str) -> None:

@@ -85,6 +85,18 @@ def test_a_request_holds_the_text_of_paths_and_keeps_their_order(tmp_path: Path)
     assert Request(uri=tmp_path).uris == [str(tmp_path)]
 
 
+@pytest.mark.parametrize("again", [lambda request: request, lambda request: pickle.loads(pickle.dumps(request))])
+def test_a_request_does_not_follow_what_its_caller_changes_later_regression(again):
+    """Only the outermost mapping was copied: an open checkpoint, and its pickle, followed changes of nested ones."""
+    options = {"client_kwargs": {"headers": {"a": "b"}}, "names": [{"c": "d"}], "key": "k"}
+    for given, part in ((options, lambda of: of), ([options, None], lambda of: of[0])):
+        request = Request(uri=["a", "b"], storage_options=copy.deepcopy(given))
+        changed = Request(uri=["a", "b"], storage_options=given)
+        options["client_kwargs"]["headers"]["a"], options["names"][0]["c"] = "x", "y"
+        assert part(again(changed).storage_options) == part(request.storage_options)
+        options["client_kwargs"]["headers"]["a"], options["names"][0]["c"] = "b", "d"
+
+
 def test_a_request_stays_as_it_is():
     request = Request(uri="a")
     with pytest.raises(dataclasses.FrozenInstanceError):
