@@ -112,8 +112,15 @@ class Request:
 def _copied(storage_options: Any) -> Any:
     """Copy the mappings, which the caller may change while a checkpoint is open."""
     if storage_options is None or isinstance(storage_options, Mapping):
-        return None if storage_options is None else dict(storage_options)
+        return None if storage_options is None else {name: _own(each) for name, each in storage_options.items()}
     return [_copied(each) for each in storage_options]
+
+
+def _own(value: Any) -> Any:
+    """Copy plain dicts and lists at any depth; other values may have an identity, as a session has."""
+    if type(value) is dict:
+        return {name: _own(each) for name, each in value.items()}
+    return [*map(_own, value)] if type(value) is list else value
 
 
 def _checked_slices(slices: SlicesOption) -> SlicesOption:
