@@ -10,6 +10,7 @@ the times in answers faster than botocore.
 from __future__ import annotations
 
 import re
+import subprocess
 from collections.abc import Mapping
 from datetime import datetime
 from functools import lru_cache, partial
@@ -17,15 +18,22 @@ from threading import RLock
 from typing import Any
 
 from botocore import configprovider
+from botocore.exceptions import CredentialRetrievalError
 from botocore.loaders import create_loader
 from botocore.session import Session
 from botocore.utils import parse_timestamp
 
 from streamer.backends.login_state import login_state
 from streamer.backends.metadata_servers import ask_aws_directly
-from streamer.backends.private_names.storage_clients import change_credential_provider, give_environment
+from streamer.backends.private_names.storage_clients import (
+    change_credential_provider,
+    give_environment,
+    give_process_starter,
+)
+from streamer.core.outages.counters import awaiting_login
 from streamer.core.secrets.environment import is_blank, set_variables
 
+PROCESS_TIMEOUT_S = 60
 _ISO_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{3})?Z", re.ASCII)  # as S3 writes it
 
 
@@ -115,7 +123,28 @@ def _several(names: Any) -> list[Any]:
 def _with_credentials_of(environment: Mapping[str, str], chain: Any) -> Any:
     give_environment(chain, environment)
     ask_aws_directly(chain)
+    give_process_starter(chain, lambda profile: partial(_CredentialProcess, profile))
     return chain
+
+
+class _CredentialProcess(subprocess.Popen[bytes]):
+    """A ``credential_process``, which has a minute, as in other SDKs of AWS; its arguments may hold secrets."""
+
+    def __init__(self, profile: str, command: list[str], **streams: Any) -> None:
+        self._label = f"the credential_process {command[0]!r} of the AWS profile {profile!r}"
+        super().__init__(command, **streams)
+
+    def communicate(self, input: bytes | None = None, timeout: float | None = None) -> tuple[bytes, bytes]:  # noqa: A002
+        """Return what the process writes."""
+        try:
+            with awaiting_login(self._label):
+                return super().communicate(input, timeout or PROCESS_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            with self:  # ends its streams, and waits
+                self.kill()
+            error = CredentialRetrievalError(provider="custom-process", error_msg="it did not end")
+            error.source = f": {self._label} did not end within {PROCESS_TIMEOUT_S} s"
+            raise error from None
 
 
 def _time(value: Any) -> datetime:

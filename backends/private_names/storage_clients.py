@@ -6,6 +6,7 @@ Tried with aiohttp 3.9.5 to 3.14.5, azure-core 1.30.2 to 1.41.0, azure-identity 
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -59,6 +60,13 @@ def give_environment(chain: Any, environment: Mapping[str, str]) -> None:
         of_role = getattr(provider, "_get_env_config", None)  # this provider has no attribute for the environment
         if of_role is not None:
             provider._get_env_config = lambda key, of_role=of_role: (of_role(key) or "").strip() or None
+
+
+def give_process_starter(chain: Any, starter: Callable[[str], Callable[..., Any]]) -> None:
+    """Make the provider of a chain that runs a ``credential_process`` start it by `starter` of its profile's name."""
+    for provider in chain.providers:
+        if getattr(provider, "_popen", None) is subprocess.Popen:  # aiobotocore's has a function of asyncio
+            provider._popen = starter(provider._profile_name)
 
 
 async def open_session(fs: GCSFileSystem) -> aiohttp.ClientSession:

@@ -200,6 +200,8 @@ def _source_of(cause: BaseException | None) -> str:
     """Return which file, program or server failed to give the credentials, as the end of a sentence."""
     if isinstance(cause, OSError) and cause.filename is not None:
         return f": {cause.strerror}: '{cause.filename}'"
+    if isinstance(source := getattr(cause, "source", None), str):  # of `aws_sessions`
+        return source
     provider = getattr(cause, "kwargs", {}).get("provider")
     if provider != _CONTAINER:
         return f" ({quoted(provider)})" if provider else ""

@@ -20,6 +20,7 @@ class ReceivedBytes:
 
     def __init__(self) -> None:
         self.count = 0  # number of bytes of bodies
+        self.login = ""  # what has to end before the request can be sent, such as a program that gives credentials
 
 
 _received: ContextVar[ReceivedBytes | None] = ContextVar("received", default=None)
@@ -40,6 +41,17 @@ def note_bytes(count: int) -> None:
     received = _received.get()
     if received is not None:
         received.count += count
+
+
+@contextmanager
+def awaiting_login(what: str) -> Iterator[None]:
+    """Note, in a load that gives up waiting, that the current request waits for this."""
+    received = _received.get() or ReceivedBytes()
+    received.login = what
+    try:
+        yield
+    finally:
+        received.login = ""
 
 
 class PackedBytes:

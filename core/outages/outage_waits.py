@@ -92,6 +92,8 @@ class _Wait:
         if outage is not None:
             return describe_outage(outage, self.server)
         elapsed_s, count = time.monotonic() - self.began_at, self.received.count
+        if self.received.login:
+            return f"{self.received.login} has not ended for {elapsed_s:.1f} s"
         if count:
             return f"{self.server} has sent {count} bytes in {elapsed_s:.1f} s, and no end of its answer"
         return f"{self.server} has not answered for {elapsed_s:.1f} s"
