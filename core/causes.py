@@ -1,9 +1,10 @@
-"""Walks from an error to all related errors: causes, contexts, members of a group; each once."""
+"""An error and those that it shows: raises one with or without a cause, and walks from it to all of them, each once."""
 
 from __future__ import annotations
 
 import traceback
 from collections.abc import Iterator
+from typing import NoReturn
 
 
 def with_causes(error: BaseException) -> Iterator[BaseException]:
@@ -23,6 +24,15 @@ def with_causes(error: BaseException) -> Iterator[BaseException]:
             seen.add(id(each))
             yield each
             left += [each.__cause__, each.__context__, *_members(each)]
+
+
+def raise_from(error: BaseException, cause: BaseException | None) -> NoReturn:
+    """Raise an error; without a cause also without a context, whose frames and attributes may hold a secret."""
+    try:
+        raise error from cause
+    finally:
+        if cause is None:
+            error.__context__ = None
 
 
 def forget_locals(error: BaseException) -> None:

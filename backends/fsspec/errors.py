@@ -25,7 +25,7 @@ from streamer.backends.client.error_rows import (
     row_of_status,
     unknown_host,
 )
-from streamer.core.causes import with_causes
+from streamer.core.causes import raise_from, with_causes
 from streamer.core.errors import (
     AccessDeniedError,
     ConnectError,
@@ -101,7 +101,7 @@ def raise_opening_error(error: Exception, scheme: str, uri: str, *, hides_cause:
     """Raise the error for a URL whose file system could not be made."""
     translated, cause = _opening_error(error, scheme, uri), None if hides_cause else error
     del error
-    _raise(translated, cause)
+    raise_from(translated, cause)
 
 
 def raise_storage_error(
@@ -110,16 +110,7 @@ def raise_storage_error(
     """Raise an exception of a file system as one of this package."""
     translated, cause = _storage_error(error, uri, byte_range), None if hides_cause else error
     del error
-    _raise(translated, cause)
-
-
-def _raise(error: StreamerError, cause: Exception | None) -> NoReturn:
-    """Raise the error; without a cause also without a context, whose frames may hold the URL."""
-    try:
-        raise error from cause
-    finally:
-        if cause is None:
-            error.__context__ = None
+    raise_from(translated, cause)
 
 
 def _opening_error(error: Exception, scheme: str, uri: str) -> StreamerError:

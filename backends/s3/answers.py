@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 from urllib.parse import unquote_plus, urlsplit
 
 from streamer.backends.client.answer_values import (
@@ -23,7 +23,8 @@ from streamer.backends.client.answer_values import (
 )
 from streamer.backends.client.exchange import Response
 from streamer.backends.client.retry import Attempts
-from streamer.core.errors import StorageError
+from streamer.core.causes import raise_from
+from streamer.core.errors import StorageError, StreamerError
 from streamer.core.secrets.redact import redact
 
 if TYPE_CHECKING:
@@ -167,6 +168,12 @@ def _may_be_listing(start: bytes) -> bool:
     if root is None:  # truncated before the root, or an XHTML page
         return declared is not None and rest[:9].upper() != b"<!DOCTYPE"
     return root[1] in (b"ListBucketResult", b"Error")
+
+
+def raise_translated(translated: StreamerError, error: Exception) -> NoReturn:
+    """Raise an error of this package; an answer, which may repeat a secret, is neither its cause nor its context."""
+    is_answer = isinstance(error, (RefusedError, ForeignAnswerError))
+    raise_from(translated, None if is_answer or translated is error else error)
 
 
 class RefusedError(Exception):

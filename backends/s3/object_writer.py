@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from streamer.backends.s3.answers import raise_translated
 from streamer.backends.s3.client import S3Client
 from streamer.backends.s3.urls import split_path
 from streamer.core.errors import AccessDeniedError, CredentialsError, StorageError, StreamerError
@@ -93,4 +94,4 @@ class ObjectWriter:
             translated = self._translated(error, self.uri, self._bucket)
             if isinstance(translated, AccessDeniedError) and not isinstance(translated, CredentialsError):
                 translated.hint = _RIGHTS
-            raise translated from error
+            raise_translated(translated, error)

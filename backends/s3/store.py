@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from streamer.backends.client.answer_times import answer_times
 from streamer.backends.client.answer_values import (
@@ -30,6 +30,7 @@ from streamer.backends.s3.answers import (
     count_of_entries,
     names_in,
     objects_in,
+    raise_translated,
 )
 from streamer.backends.s3.client import S3Client
 from streamer.backends.s3.urls import parse_url, split_path
@@ -128,7 +129,7 @@ class S3Store:
         try:
             source = self._client.get_source(bucket, SIGNATURE_LIFETIME_S, Key=key, **self._version_of(info.path))
         except Exception as error:
-            raise self._storage_error(error, info.uri, bucket) from error
+            self._raise(error, info.uri, bucket)
         if self._client.is_anonymous:
             return replace(source, version=info.version)
         renewed, expires_at_s = partial(self._renewed, info, signed_at_s), signed_at_s + SIGNATURE_LIFETIME_S
@@ -141,7 +142,7 @@ class S3Store:
         try:
             login = self._client.login_identity()
         except Exception as error:
-            raise self._storage_error(error, info.uri, info.path.partition("/")[0]) from error
+            self._raise(error, info.uri, info.path.partition("/")[0])
         return login and digest_of("s3", info.path, self._version_of(info.path), login)
 
     def digest(self, info: ObjectInfo) -> ObjectDigest | NoDigest:
@@ -225,6 +226,9 @@ class S3Store:
             found.hint = "storage_options has a key, and anon=True, so the key is not used: leave anon out"
         return found
 
+    def _raise(self, error: Exception, uri: str, bucket: str) -> NoReturn:
+        raise_translated(self._storage_error(error, uri, bucket), error)
+
     def _uri(self, path: str) -> str:
         version = "".join(f"?versionId={value}" for value in self._version_of(path).values())
         return redact(f"{self._scheme}://{path}{version}")
@@ -270,7 +274,7 @@ class S3Store:
         try:
             return self._client.call("list_objects_v2", bucket, Prefix=folder, Delimiter="/", **named)
         except Exception as error:
-            raise self._storage_error(error, self._uri(f"{bucket}/{folder}"), bucket) from error
+            self._raise(error, self._uri(f"{bucket}/{folder}"), bucket)
 
     def _parts(self, bucket: str, target: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
         marker = count = 0
@@ -296,7 +300,7 @@ class S3Store:
                     return self._client.call("head_object", bucket, **target, **more)
                 except Exception as again:
                     reason = again
-            raise self._storage_error(reason, uri, bucket) from reason
+            self._raise(reason, uri, bucket)
 
     def _reason(self, error: Exception, bucket: str, target: Mapping[str, Any]) -> Exception | None:
         """Request the reason for a refused HEAD by a GET, whose answer has a body; None if the GET is not refused."""

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeAlias, cast, runtime_checkable
 
+from streamer.core.causes import raise_from
 from streamer.core.encryption.secret_keys import KEY_BYTES, KEY_HINT, MOST_KEY_FILE_BYTES, Passphrase, SecretKey
 from streamer.core.errors import EncryptionKeyError, StreamerError, TamperedError, UsageError
 from streamer.core.log import OwnLogger
@@ -208,7 +209,7 @@ class KeySource:
         except (OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or "no path"
             name = f" '{printable(os.fsdecode(self._value))}'" if _is_surely_path(self._value) else ""
-            raise EncryptionKeyError(f"the key file{name} cannot be read: {why}", hint=KEY_HINT) from None
+            raise_from(EncryptionKeyError(f"the key file{name} cannot be read: {why}", hint=KEY_HINT), None)
         where = f"the key file '{printable(os.fsdecode(self._value))}'"
         if stat.S_ISREG(mode) and mode & stat.S_IROTH:
             _log.warning("%s can be read by every user of this machine: chmod 600", where)
