@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 def is_shareable(each: SourceObject) -> bool:
     """Whether an object is on a network and its version names its bytes; the page cache shares mounted files."""
-    return each.is_settled and version_of(each) != "" and each.identity != ""
+    return each.is_settled and bool(version_of(each) and each.identity)
 
 
 def version_of(each: SourceObject) -> str:

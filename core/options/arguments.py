@@ -26,8 +26,8 @@ _MANGLED = re.compile(
     re.IGNORECASE,
 )
 
-# What no person means as a path: a scheme without slashes, a variable that no shell has replaced, the text of no value.
-_UNMEANT = re.compile(rf"((?i:{_SCHEMES}):)(?!//|:)|(\$[{{A-Za-z_])|None(?=/|\Z)")
+# What nobody means as a path: a scheme without slashes, a variable that no shell has replaced, the text of no value.
+_NO_PATH = re.compile(rf"((?i:{_SCHEMES}):)(?!//|:)|(\$[{{A-Za-z_])|None(?=/|\Z)")
 
 
 def checked_uris(uris: Any) -> Any:
@@ -59,13 +59,12 @@ def check_uri(uri: Any) -> None:
             hint="Pass the URL as plain text: without quotes or spaces around it, with its scheme, and not as a Path, "
             "which takes one of two slashes away",
         )
-    check_meant(text)
 
 
-def check_meant(path: str) -> None:
-    """Refuse a text that was to become a URL or a path; a file, or a folder of this name, may exist all the same."""
-    found = _UNMEANT.match(path)
-    if found is None or os.path.lexists(path) or os.path.lexists(path.partition("/")[0]):
+def check_destination(text: str) -> None:
+    """Refuse to write to what is a mistake rather than a path, unless a file or folder of this name exists."""
+    found = _NO_PATH.match(text)
+    if found is None or os.path.lexists(text.partition("/")[0]):
         return
     if found[1]:
         what, hint = "The URI has a scheme, but no slashes after it", f"Write {found[1]}//… (a path: ./{found[1]}…)"
@@ -73,7 +72,7 @@ def check_meant(path: str) -> None:
         what, hint = "The URI begins with a variable that no shell has replaced", "Pass its value"
     else:
         what, hint = "The URI is the text of None", "Pass the URL or path, which a variable seems to lack"
-    raise UsageError(what, uri=redact(path), hint=f"{hint}; or create what it names, if it is meant")
+    raise UsageError(what, uri=redact(text), hint=hint)
 
 
 def check_letters(uri: str, *, may_be_bytes: bool) -> None:

@@ -31,7 +31,7 @@ from streamer.core.errors import ChecksumError, FormatError, ObjectNotFoundError
 from streamer.core.folders.open_folder import are_in_one_another
 from streamer.core.folders.paths import absolute_path, disk_name
 from streamer.core.log import OwnLogger
-from streamer.core.options.arguments import check_meant, check_storage_options, check_uri
+from streamer.core.options.arguments import check_destination, check_storage_options, check_uri
 from streamer.core.options.settings import Settings, resolve
 from streamer.core.request.request import ProgressOption, Request
 from streamer.core.secrets.redact import redact
@@ -308,7 +308,7 @@ def _check_path(path: str) -> None:
     if "://" in path:
         hint = "To copy to a URL: python -m streamer copy. For a disk, write the path"
         raise UsageError("a pull fills a folder on a disk, and this is a URL", uri=redact(path), hint=hint)
-    check_meant(path)
+    check_destination(path)
 
 
 def _check_apart(uri: str, store: Store, path: str) -> None:

@@ -21,6 +21,7 @@ from streamer._save.saved_tensors import MOST_READ_BYTES
 from streamer.core.conditions import Event
 from streamer.core.errors import LoadCancelledError, StorageError, StreamerError, UsageError
 from streamer.core.log import OwnLogger
+from streamer.core.options.arguments import check_destination
 from streamer.core.options.settings import Settings
 from streamer.core.quoting import quoted
 from streamer.core.secrets.redact import redact
@@ -46,7 +47,8 @@ def most_parallel(memory_limit_bytes: int) -> int:
 
 
 def uploading_store(store: Store, uri: str) -> UploadingStore:
-    """Return the store, typed as a store that can be written."""
+    """Return the store, typed as a store that can be written; refuse a URI that is a mistake."""
+    check_destination(uri)
     if isinstance(store, UploadingStore):
         return store
     hint = "Save to a disk or an object store, and publish it from there"

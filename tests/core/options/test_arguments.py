@@ -21,7 +21,7 @@ from safetensors.torch import save_file
 import streamer
 from streamer._cli import main
 from streamer.core.errors import UsageError
-from streamer.core.options.arguments import check_uri
+from streamer.core.options.arguments import check_destination, check_uri
 
 URL = "http://127.0.0.1:9/a.safetensors"  # nobody is there, nobody is asked
 OTHER = object()
@@ -201,29 +201,15 @@ def test_a_damaged_url_is_no_path_regression(uri: str) -> None:
         check_uri(uri)
 
 
-UNMEANT = ["s3:b/m", "S3:b/m", "hf:o/n", "gs:b", "${X}/m", "${X", "$X/m", "$X", "None", "None/m"]
-
-
-@each_row("uri", UNMEANT)
-def test_what_no_person_means_as_a_path_is_refused_unless_it_exists_regression(
-    uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """`save` made a local folder of this name, and reported a success."""
-    folder = tmp_path / uri.replace("/", "-")
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    with pytest.raises(UsageError, match="The URI "):
-        check_uri(uri)
-    Path(uri).mkdir(parents=True)
-    check_uri(uri)
-    check_uri(f"./{uri}-new")
+NO_PATHS = ["s3:b/m", "S3:b/m", "hf:o/n", "gs:b", "${X}/m", "${X", "$X/m", "$X", "None", "None/m"]
 
 
 @each_row("verb", ["save", "push", "pull", "copy"])
-@each_row("uri", UNMEANT)
-def test_nothing_is_written_to_what_no_person_means(
+@each_row("uri", NO_PATHS)
+def test_nothing_is_written_to_what_is_no_path_regression(
     verb: str, uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A local folder of this name was made, with success."""
     source = tmp_path / "source"
     if not source.exists():
         streamer.save({"a": np.zeros(2)}, source)
@@ -239,13 +225,32 @@ def test_nothing_is_written_to_what_no_person_means(
     assert [*(tmp_path / "here").iterdir()] == []
 
 
+@each_row("uri", NO_PATHS)
+def test_a_file_of_such_a_name_is_read_and_written(uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path(uri).mkdir(parents=True, exist_ok=True)
+    streamer.save({"a": np.ones(2)}, uri, overwrite=True)
+    assert streamer.load(uri, framework="np")["a"].sum() == 2
+    check_destination(f"./{uri}-new")
+
+
+@each_row(
+    "uri",
+    [
+        *("hf::x", "Nonesuch/x", "models/None", "models/$X", "a$X", "./s3:b", "/data/${X}", "$1", "s3_b:x", "as3:b"),
+        *("s3://b/m", "file:/tmp/x", "local:///x", "memory://x", "a:b", "https://h/m"),
+    ],
+)
+def test_other_texts_are_destinations(uri: str) -> None:
+    check_destination(uri)
+
+
 @each_row(
     "uri",
     [
         *("s3://b/m", "zip://a.zip::s3://b/m", "simplecache::s3://b/m", "/data/a b://c", "./x y://z", "~/x =://"),
         *("m odel/x", "github://o:r@main/x", "streamer::s3://b/x", "http://h/p?x=y://z", "my_scheme://x", "models/s3"),
         *("abfs://c@a.dfs.core.windows.net/x", "s3://bucket/with space://x", "file:/tmp/x", "local:///x"),
-        *("hf::x", "Nonesuch/x", "models/None", "models/$X", "a$X", "./s3:b", "/data/${X}", "$1", "s3_b:x", "as3:b"),
     ],
 )
 def test_other_texts_are_urls_or_paths(uri: str) -> None:
