@@ -234,12 +234,9 @@ ALGORITHM = "crc32"
 def with_checksums(
     catalog: Catalog, wanted: Sequence[ShardTensor], verification: Verification | None
 ) -> Verification | None:
-    """Return the verification of one read that also compares the checksums in the files.
+    """Return the verification of one read that also compares the checksums of whole tensors in the files.
 
-    Args:
-        catalog: All tensors of the checkpoint, and their checksums.
-        wanted: The items to be read. A part of a tensor is not compared.
-        verification: As ``verify=`` asks for, or None. It must not need digests of the engine.
+    What ``verify=`` asks for must not need digests of the engine.
     """
     digests = _native.DigestPlan()
     is_any = False
