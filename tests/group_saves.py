@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 from collections import Counter
 from collections.abc import Callable
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,7 +23,7 @@ import streamer
 from streamer import Options, Placements
 from streamer._save import parts, rank_saves
 from streamer._save.writing import Writing
-from streamer.core.errors import GroupError, StorageError
+from streamer.core.errors import StorageError, StreamerError
 from streamer.core.format.dtypes import TORCH_DTYPES
 from streamer.core.group.member import Member
 
@@ -123,14 +125,15 @@ def one_save(rank: int, ranks: int, *, uri: str, kind: str, mib: float = 0, part
 
 
 @case
-def broken(rank: int, ranks: int, *, uri: str, who: int, at: str, number: int, how: str, **more: Any) -> Any:
-    """Save; one rank is killed, or raises, before the call of this number of a function."""
+def broken(rank: int, ranks: int, *, uri: str, who: int, at: str, number: int, how: str) -> Any:
+    """Save; one rank is killed, or raises, in the call of this number of a function; return errors and seconds."""
     place, name = {"sent": (rank_saves._Parts, "send"), "message": (Member, "round"), "show": (Writing, "show")}[at]
-    function, calls = getattr(place, name), Counter[str]()
+    function, calls, broke = getattr(place, name), Counter[str](), Path(f"{uri}-broke")
 
     def called(*arguments: Any, **named: Any) -> Any:
         calls[at] += 1
         if calls[at] == number:
+            broke.write_text(str(time.monotonic()))
             if how == "killed":
                 os.kill(os.getpid(), signal.SIGKILL)
             raise StorageError("the quota is used up")
@@ -139,11 +142,9 @@ def broken(rank: int, ranks: int, *, uri: str, who: int, at: str, number: int, h
     if rank == who:
         setattr(place, name, called)
     try:
-        return one_save(rank, ranks, uri=uri, kind="columns", mib=6, part_mib=1, overwrite=True, **more)
-    except GroupError as error:
-        if how == "killed":
-            return f"{error}"
-        raise
+        return one_save(rank, ranks, uri=uri, kind="columns", mib=6, part_mib=1, overwrite=True)
+    except StreamerError as error:
+        return [type(error).__name__, str(error), time.monotonic() - float(broke.read_text())]
 
 
 @case

@@ -17,13 +17,13 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from streamer import _native
-from streamer._save.parts import ShardBytes, part_bytes_for
+from streamer._save.parts import PART_BYTES, ShardBytes, part_bytes_for
 from streamer._save.place import Place
 from streamer._save.rank_parts import agree
 from streamer._save.rank_plan import Held, Piece, RankFile, SentPart, steps_of
 from streamer._save.saved_tensors import SavedTensors
 from streamer._save.saving import Saving
-from streamer._save.writing import Writing, most_parallel
+from streamer._save.writing import COPIES_OF_PART, Writing, most_parallel
 from streamer.core.conditions import Event
 from streamer.core.errors import LoadCancelledError, StreamerError
 from streamer.core.format.header_writer import TensorLayout
@@ -52,7 +52,10 @@ def together(saving: Saving, member: Member | None) -> Saving:
     saving.tensors.layouts = agreed.layouts
     if member is None:
         return saving
-    ranks = RankSave(member, saving.tensors, own, agreed.held, saving.is_cancelled)
+    # The bytes of a step that are exchanged take as much memory as one part that is sent.
+    most_at_a_time = most_parallel(saving.settings.memory_limit_bytes - COPIES_OF_PART * PART_BYTES)
+    how = {"most_at_a_time": most_at_a_time, "is_cancelled": saving.is_cancelled}
+    ranks = RankSave(member, saving.tensors, own, agreed.held, **how)
     return replace(saving, metadata=agreed.metadata, ranks=ranks)
 
 
@@ -73,6 +76,7 @@ class RankSave:
         tensors: Its tensors.
         own: What it holds of each of them, by name, as a tensor of its own.
         held: What all ranks hold of each tensor.
+        most_at_a_time: Most parts that this rank sends at the same time.
         is_cancelled: Set when the caller wants the save to end.
     """
 
@@ -82,10 +86,12 @@ class RankSave:
         tensors: SavedTensors,
         own: Mapping[str, TensorLayout],
         held: Mapping[str, Sequence[Held]],
+        *,
+        most_at_a_time: int,
         is_cancelled: Event,
     ) -> None:
         self.member, self._tensors, self._own, self._held = member, tensors, own, held
-        self._is_cancelled = is_cancelled
+        self._most_at_a_time, self._is_cancelled = most_at_a_time, is_cancelled
         self._torch = sys.modules["torch"]
         self._last_beat = time.monotonic()
         self._checksums: list[tuple[int, str, int, int, int]] = []  # number of the shard, name, begin, end, CRC32C
@@ -111,7 +117,7 @@ class RankSave:
         ]
         with self._telling():
             self.member.gather(begun)
-            self._send(shards, begun, uploads, writing.most_parallel, writing.note_sent)
+            self._send(shards, begun, uploads, writing.note_sent)
             for told in self.member.gather({"sent": [], "checksums": self._checksums})[1:]:
                 self._checksums += map(tuple, told["checksums"])
                 for number, sent in told["sent"]:
@@ -120,7 +126,7 @@ class RankSave:
         self._combine_digests(shards)
         return list(zip(place.shards, uploads, strict=True))
 
-    def follow(self, store: Any, shards: Sequence[ShardBytes], memory_limit_bytes: int) -> Mapping[str, Any]:
+    def follow(self, store: Any, shards: Sequence[ShardBytes]) -> Mapping[str, Any]:
         """Send this rank's parts of the files that rank 0 begins; return what rank 0 reports when all is over."""
         uploads: list[Any] = []
         try:
@@ -130,7 +136,7 @@ class RankSave:
                     part_bytes = part_bytes_for(shards[each.number].size_bytes)
                     joined = None if each.shared is None else store.join_upload(each.path, part_bytes, each.shared)
                     uploads.append(joined and owning(joined, store, each.path, None))
-                self._send(shards, begun, uploads, most_parallel(memory_limit_bytes), lambda _: self._check_wanted())
+                self._send(shards, begun, uploads, lambda _: self._check_wanted())
                 sent = self.aside(lambda: [(number, each.sent()) for number, each in enumerate(uploads) if each])
                 self.member.gather({"sent": sent, "checksums": self._checksums})
                 report: Mapping[str, Any] = self.member.gather(None)[0]
@@ -166,7 +172,6 @@ class RankSave:
         shards: Sequence[ShardBytes],
         begun: Sequence[_Begun],
         uploads: Sequence[Upload | None],
-        most_at_a_time: int,
         note: Callable[[int], None],
     ) -> None:
         files = [
@@ -180,7 +185,7 @@ class RankSave:
             for shard, each in zip(shards, begun, strict=True)
         ]
         parallel_parts = min(each.parallel_parts for each in begun)
-        with PartSender(min(most_at_a_time, parallel_parts)) as sender:
+        with PartSender(min(self._most_at_a_time, parallel_parts)) as sender:
             parts = _Parts(uploads, parallel_parts)
             stream = sender.stream(parts, lambda _: None)
             for step in steps_of(files, self._held, self.member.size):

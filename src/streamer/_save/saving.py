@@ -109,7 +109,7 @@ class Saving:
         is_file = store.root.endswith(SHARD_SUFFIX)
         shards = self._shards(is_file=is_file)
         if self.ranks is not None and self.ranks.member.rank:
-            told = self.ranks.follow(writable, shards, self.settings.memory_limit_bytes)
+            told = self.ranks.follow(writable, shards)
             known: dict[str, Any] = {key: tuple(each) if isinstance(each, list) else each for key, each in told.items()}
             return SaveReport(**known)
         resumed = Resumed(store, self.settings, shards) if self.resume else None
