@@ -53,9 +53,9 @@ def together(saving: Saving, member: Member | None) -> Saving:
     if member is None:
         return saving
     # The bytes of a step that are exchanged take as much memory as one part that is sent.
-    most_at_a_time = most_parallel(saving.settings.memory_limit_bytes - COPIES_OF_PART * PART_BYTES)
-    how = {"most_at_a_time": most_at_a_time, "is_cancelled": saving.is_cancelled}
-    ranks = RankSave(member, saving.tensors, own, agreed.held, **how)
+    most = most_parallel(saving.settings.memory_limit_bytes - COPIES_OF_PART * PART_BYTES)
+    cancelled = saving.is_cancelled
+    ranks = RankSave(member, saving.tensors, own, agreed.held, most_at_a_time=most, is_cancelled=cancelled)
     return replace(saving, metadata=agreed.metadata, ranks=ranks)
 
 
