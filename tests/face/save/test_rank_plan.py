@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any, NamedTuple
 
@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamer._save.rank_parts import Description, joined_parts
-from streamer._save.rank_plan import PARTS_IN_FLIGHT, RankFile, steps_of
+from streamer._save.rank_plan import PARTS_IN_FLIGHT, RankFile, SentPart, steps_of
 from streamer.core.checkpoint.tensor_parts import Slice
 from streamer.core.format.header_writer import TensorLayout, in_file_order
 from streamer.core.group.assembly import bytes_before, clipped
@@ -52,6 +52,22 @@ def cases(draw: Any) -> tuple[tuple[int, ...], list[Drawn]]:
     return mesh, tensors
 
 
+def put(found: Any, part: SentPart, local: Sequence[Mapping[str, bytes]]) -> Counter[int]:
+    """Copy the bytes of a part to where they belong; count those that each rank gives to another."""
+    given_bytes: Counter[int] = Counter()
+    for piece in part.pieces:
+        begin, at = bytes_before(piece.part, piece.begin), 0
+        source = np.frombuffer(local[piece.rank][piece.name], np.uint8)[begin : begin + piece.size_bytes]
+        given_bytes[piece.rank] += piece.size_bytes if piece.rank != part.sender else 0
+        for runs in clipped(piece.part, piece.begin, piece.end):
+            for number in range(runs.number):
+                to = part.offset + piece.at + runs.first + number * runs.stride - piece.begin
+                found[to : to + runs.length] = source[at : at + runs.length]
+                at += runs.length
+        assert at == piece.size_bytes
+    return given_bytes
+
+
 @given(cases(), st.integers(1, 80), st.integers(0, 30), st.booleans(), st.sampled_from([None, 0]))
 def test_what_all_ranks_give_is_the_file(
     case: tuple[tuple[int, ...], list[Drawn]], part_bytes: int, header_bytes: int, in_order: bool, sender: int | None
@@ -79,17 +95,7 @@ def test_what_all_ranks_give_is_the_file(
         given_bytes: Counter[int] = Counter()
         for part in step:
             offsets += [part.offset]
-            for piece in part.pieces:
-                begin = bytes_before(piece.part, piece.begin)
-                source = np.frombuffer(local[piece.rank][piece.name], np.uint8)[begin : begin + piece.size_bytes]
-                given_bytes[piece.rank] += piece.size_bytes if piece.rank != part.sender else 0
-                at = 0
-                for runs in clipped(piece.part, piece.begin, piece.end):
-                    for number in range(runs.number):
-                        to = part.offset + piece.at + runs.first + number * runs.stride - piece.begin
-                        found[to : to + runs.length] = source[at : at + runs.length]
-                        at += runs.length
-                assert at == piece.size_bytes
+            given_bytes += put(found, part, local)
         assert max(given_bytes.values(), default=0) <= PARTS_IN_FLIGHT * part_bytes
     assert found.tobytes() == expected
     assert sorted(offsets) == list(range(0, len(expected), part_bytes))
