@@ -131,7 +131,7 @@ def open_checkpoint(
         except ObjectNotFoundError as error:
             from streamer._versions import explain_missing  # noqa: PLC0415 (as needed)
 
-            explain_missing(error, request.uris)
+            explain_missing(error, pinned_request.uris)
             raise
 
     if member is None:

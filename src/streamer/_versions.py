@@ -19,6 +19,7 @@ from streamer._locate_shards import opened_store
 from streamer.core.conditions import Event
 from streamer.core.engine.byte_reads import read_ranges
 from streamer.core.errors import (
+    AccessDeniedError,
     ChangedError,
     FormatError,
     ObjectNotFoundError,
@@ -143,7 +144,7 @@ def read_pointer(store: Store, settings: Settings) -> tuple[Pointer, ObjectInfo]
 
 def published(uri: str, storage_options: Mapping[str, Any] | None) -> list[str]:
     """Return the names of the versions below a folder, in their order."""
-    (folder,), settings = Request(uri=uri, storage_options=storage_options).uris, resolve(None)
+    folder, settings = (split(uri) or (uri, ""))[0], resolve(None)
     with opened_store(folder, storage_options, None, settings) as store:
         read = read_pointer(store, settings)
     if read is None:
@@ -160,8 +161,11 @@ def pinned_uri(uri: str, storage_options: Mapping[str, Any] | None, fs: Any, set
         return uri
     folder, name = found
     if name == LATEST:
-        with opened_store(folder, storage_options, fs, settings) as store:
-            read = read_pointer(store, settings)
+        try:
+            with opened_store(folder, storage_options, fs, settings) as store:
+                read = read_pointer(store, settings)
+        except AccessDeniedError:  # which is also what S3 says of an absent object, if nothing may be listed
+            return uri
         if read is None:
             return uri
         name = read[0].versions[-1].name
@@ -176,10 +180,10 @@ def refuse_version(uri: str, storage_options: Mapping[str, Any] | None, settings
 
 
 def explain_missing(error: ObjectNotFoundError, uris: list[str]) -> None:
-    """Say in the error for a missing ``run@latest`` that there is no pointer."""
+    """Say in the error for a ``run@latest`` that was not pinned that there is no pointer."""
     folders = [found[0] for found in map(split, uris) if found is not None]
     if folders:
-        more = f"{redact(folders[0])} has no published versions: its file {LATEST!r} is missing"
+        more = f"{redact(folders[0])} has no published versions: its file {LATEST!r} is missing, or may not be read"
         error.hint = f"{more}; name the folder of a version, or publish again. {error.hint or ''}".rstrip()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import shutil
 import threading
 from contextlib import closing
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from each_row import each_row
 from group_ranks import ranks_tell, values
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.torch import save
 from servers.azurite import AzuriteServer
 from servers.gcs_emulator import GcsServer
 from servers.nginx import NginxServer
@@ -173,7 +175,7 @@ def test_a_pointer_that_is_lost_or_another_programs_is_an_error_that_says_so(
         pointer.parent.mkdir(exist_ok=True)
         pointer.write_bytes(content)
     kind = streamer.ObjectNotFoundError if content is None else FormatError
-    said = "no published versions: its file 'latest' is missing" if content is None else "is no pointer"
+    said = "no published versions: its file 'latest' is missing, or" if content is None else "is no pointer"
     with pytest.raises(kind, match=said):
         there.load()
     if content is not None:
@@ -185,6 +187,29 @@ def test_a_pointer_that_is_lost_or_another_programs_is_an_error_that_says_so(
         pointer.unlink(missing_ok=True)
         there.publish(3.0)
         assert there.load() == 3.0
+
+
+def test_a_version_that_is_gone_is_not_called_a_lost_pointer(tmp_path: Path) -> None:
+    there = There(str(tmp_path / "run"), {})
+    version = there.publish(1.0).version
+    shutil.rmtree(tmp_path / "run" / version)
+    for name in (version, LATEST):
+        with pytest.raises(streamer.ObjectNotFoundError) as raised:
+            there.load(name)
+        assert "no published versions" not in str(raised.value)
+
+
+def test_where_nothing_may_be_listed_a_plain_name_is_loaded_as_before() -> None:
+    """S3 answers 403, not 404, for an object that is absent, if the login may not list the bucket."""
+    with writable("s3") as server:
+        server.objects["bkt/run@latest/model.safetensors"] = save(tensors(1.0)), {"ETag": '"1"'}
+        denied = error_of(server, 403, "AccessDenied")
+        server.script = lambda sent: denied if sent.name == "bkt/run/latest" else None
+        uri = f"{server.uri('run')}@latest/model.safetensors"
+        assert value_of(streamer.load(uri, storage_options=server.options())) == 1.0
+        server.objects["bkt/one@latest"] = save(tensors(2.0)), {"ETag": '"2"'}
+        server.script = lambda sent: denied if sent.name == "bkt/one/latest" else None
+        assert There(server.uri("one"), server.options()).load() == 2.0
 
 
 def test_the_order_is_that_of_the_pointer_whatever_the_clocks_say(
