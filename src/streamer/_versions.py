@@ -39,8 +39,6 @@ from streamer.core.store.presence import info_if_present
 from streamer.core.store.sources import ObjectInfo, Store
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
-
     from streamer.core.options.options import Options
 
 LATEST = "latest"  # the name of the pointer, and of the version that it names last
@@ -65,7 +63,7 @@ class Version(NamedTuple):
 class Pointer:
     """The content of a pointer. Pure."""
 
-    versions: tuple[Version, ...]  # in the order in which they were published, at least one
+    versions: tuple[Version, ...]  # in the order in which they were published; a file has at least one
     unwanted: tuple[str, ...] = ()  # versions that are not listed any more, whose files are being removed
 
     @classmethod
@@ -99,8 +97,7 @@ class Pointer:
 
     def with_version(self, name: str, now: float, keep: int | None, grace_s: float) -> Pointer:
         """Add a version; make all but the last `keep` unwanted, if they were replaced more than `grace_s` ago."""
-        *older, last = self.versions
-        older.append(last._replace(replaced_at=now))
+        older = [*self.versions[:-1], *(each._replace(replaced_at=now) for each in self.versions[-1:])]
         spare = older[: max(0, len(older) + 1 - keep)] if keep else []
         dropped = [each.name for each in spare if (each.replaced_at or now) + grace_s <= now]
         kept = [each for each in older if each.name not in dropped][1 - MOST_LISTED :]
@@ -245,12 +242,6 @@ class watch(Iterator[str]):  # noqa: N801  called like a function
     def close(self) -> None:
         """End the loop, at the latest when the look that is under way ends."""
         self._is_closed.set()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _looked(self) -> str | None:
         """Look once; return the name of the last version if it is a new one."""

@@ -12,8 +12,8 @@ import os
 import random
 import secrets
 import time
-from collections.abc import Callable, Mapping, Set
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Set
+from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from functools import partial
 from typing import Any
@@ -28,7 +28,7 @@ from streamer._save.arguments import SaveOptions, place_request
 from streamer._save.save import save, save_model
 from streamer._save.saving import SaveReport
 from streamer._save.writing import uploading_store
-from streamer._versions import LATEST, Pointer, Version, read_pointer, split
+from streamer._versions import LATEST, Pointer, read_pointer, split
 from streamer.core.errors import ChangedError, ObjectNotFoundError, OptionError, StreamerError, UsageError
 from streamer.core.folders.paths import disk_name
 from streamer.core.format.shard_names import SHARD_SUFFIX
@@ -124,7 +124,7 @@ def publish(
     gone = {each for each in (read[0].unwanted if read else ()) if removing(each) is not None}
     try:
         with opened_store(folder, storage_options, None, settings) as store:
-            unwanted = _move(store, settings, partial(_with, gone, name, keep, grace_s), name)
+            unwanted = _move(store, settings, name, gone, keep=keep, grace_s=grace_s)
     except StreamerError as error:
         more = f"The version is complete at {redact(place)}, and may not be the latest: publish again, or remove it"
         error.hint = f"{error.hint}. {more}" if error.hint else more
@@ -153,22 +153,18 @@ def _written(
     return write(tensors, place, storage_options=storage_options, **how)
 
 
-def _with(gone: Set[str], name: str, keep: int | None, grace_s: float, before: Pointer | None) -> Pointer:
-    if before is None:
-        return Pointer((Version(name),))
-    left = tuple(each for each in before.unwanted if each not in gone)
-    return replace(before, unwanted=left).with_version(name, time.time(), keep, grace_s)
-
-
-def _move(store: Store, settings: Settings, changed: Callable[[Pointer | None], Pointer], name: str) -> tuple[str, ...]:
+def _move(
+    store: Store, settings: Settings, name: str, gone: Set[str], *, keep: int | None, grace_s: float
+) -> tuple[str, ...]:
     """Write the pointer with the new version, again if another program does; return the versions to remove."""
     path = path_in(store.root.rstrip("/"), LATEST)
     for attempt in range(MOST_MOVES):
         read = read_pointer(store, settings)
-        pointer, info = (None, None) if read is None else read
-        if pointer is not None and any(each.name == name for each in pointer.versions):
+        pointer, info = (Pointer(()), None) if read is None else read
+        if any(each.name == name for each in pointer.versions):
             return pointer.unwanted  # an earlier attempt was successful, and another program has added to it
-        after = changed(pointer)
+        left = tuple(each for each in pointer.unwanted if each not in gone)
+        after = Pointer(pointer.versions, left).with_version(name, time.time(), keep, grace_s)
         try:
             write_whole(store, path, after.rendered(), info)
         except ChangedError:
