@@ -56,33 +56,17 @@ class Hook:
         return f"{self.module}.{self.name}"
 
     def found(self) -> Any:
-        """Import the module, and return the current value of the name.
-
-        Raises:
-            UsageError: the library is not installed, or its import fails.
-            AttributeError: the module has no such name.
-        """
+        """Import the module, and return the current value of the name."""
         return reduce(getattr, self.name.split("."), imported(self.module))
 
     def misfit(self, *arguments: Any) -> str | None:
-        """Return why the hook does not fit; None if it fits.
-
-        Args:
-            arguments: Arguments of the dry run, for a hook that can only be tested at its first use.
-
-        Raises:
-            UsageError: the library is not installed, or its import fails.
-        """
+        """Return why the hook does not fit; None if it fits."""
         if self not in _REASONS:
             _REASONS[self] = _misfit(self, arguments)
         return _REASONS[self]
 
     def fits(self) -> bool:
-        """Whether the hook may be used; if not, a line in the log says why, once per process.
-
-        Raises:
-            UsageError: as `misfit`.
-        """
+        """Whether the hook may be used; if not, a line in the log says why, once per process."""
         if is_on(SWITCH):
             _log_disabled(self)
             return False
@@ -97,14 +81,7 @@ class Hook:
         _log_misfit(self, printable(reason))
 
     def demand(self, oldest: str) -> Any:
-        """Return the current value of the name, if there is no fallback.
-
-        Args:
-            oldest: The first version of the library that has it.
-
-        Raises:
-            UsageError: the hook does not fit, or as `misfit`.
-        """
+        """Return the current value of the name, if there is no fallback."""
         reason = self.misfit()
         if reason is not None:
             raise UsageError(
@@ -115,12 +92,7 @@ class Hook:
 
 
 def imported(module: str) -> ModuleType:
-    """Import a module of another library.
-
-    Raises:
-        UsageError: the library is not installed, or its import fails.
-        ModuleNotFoundError: the library has no such module.
-    """
+    """Import a module of another library."""
     library = module.partition(".")[0]
     try:
         return import_module(module)
@@ -136,12 +108,7 @@ def imported(module: str) -> ModuleType:
 
 
 def package_with(library: str, cls: Any) -> str:
-    """Return the package of a library to which a class belongs: it may be a copy inside another package.
-
-    Args:
-        library: The name of the library.
-        cls: A class of the library, or one derived from its classes.
-    """
+    """Return the package of a library to which a class belongs: it may be a copy inside another package."""
     for each in getattr(cls, "__mro__", (cls,)):
         parts = str(getattr(each, "__module__", "")).split(".")
         if library in parts:

@@ -55,14 +55,7 @@ AnswerRest = Callable[[int, int], None]  # submission and code
 
 
 class Reading:
-    """Reads ranges and answers them.
-
-    Args:
-        objects: The files of the streamer.
-        settings: How to read.
-        open_session: Opens a session of the engine.
-        answer: Called once for each range, with its code.
-    """
+    """Reads ranges and answers them."""
 
     def __init__(
         self,
@@ -162,12 +155,7 @@ def _failed_with(error: StreamerError, sources: dict[str, SourceObject]) -> list
 
 
 class RequestReader:
-    """Reads the requests of one streamer.
-
-    Args:
-        answer: Called for each range.
-        answer_rest: Called for each request when its reading has ended, to answer ranges without an answer.
-    """
+    """Reads the requests of one streamer."""
 
     def __init__(self, answer: AnswerRange, answer_rest: AnswerRest) -> None:
         self._answer, self._answer_rest = answer, answer_rest

@@ -163,20 +163,8 @@ def listed_files(
 ) -> list[tuple[str, int]]:
     """List a folder.
 
-    Args:
-        folder: Path or URL.
-        options: The storage options.
-        is_recursive: Also list its sub-folders.
-        allowed: Patterns of whole paths; a file must match one, unless there are none.
-        ignored: Patterns of whole paths; a file must match none.
-
     Returns:
         Path and size of each file, sorted; the paths begin with `folder`.
-
-    Raises:
-        ObjectNotFoundError: there is no such folder.
-        OptionError: `folder` is empty, or its storage cannot list recursively.
-        StorageError: or a subclass.
 
     Example:
         >>> import fsspec

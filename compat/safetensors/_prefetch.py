@@ -24,10 +24,6 @@ __all__ = ["PrefetchLoader", "planned"]
 def planned(plan: Mapping[str, slice | None] | None, tensors: Mapping[str, ShardTensor]) -> list[ShardTensor]:
     """Return the tensors or rows to read, in file order.
 
-    Args:
-        plan: Maps names to the wanted rows, or to None for all rows; None in place of a plan means all tensors.
-        tensors: The tensors of the checkpoint, in file order.
-
     Raises:
         SafetensorError: the plan is empty, names a tensor that does not exist, or rows that are not consecutive.
     """
@@ -58,11 +54,7 @@ def _rows(tensor: ShardTensor, rows: slice | None) -> ShardTensor:
 
 
 class PrefetchLoader:
-    """The tensors of one plan, which are read in the background; `safe_open.prefetch` returns one. Thread-safe.
-
-    Args:
-        start: Starts the stream of the planned tensors.
-    """
+    """The tensors of one plan, which are read in the background; `safe_open.prefetch` returns one. Thread-safe."""
 
     def __init__(self, start: Callable[[], Stream[Any]]) -> None:
         with raised_as_safetensors():

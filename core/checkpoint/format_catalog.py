@@ -49,16 +49,7 @@ def read_format_catalog(
     *,
     key: KeySource | None = None,
 ) -> Catalog:
-    """Read the index of a checkpoint, and check it.
-
-    Args:
-        format_: The format of all files.
-        objects: The files.
-        names: Their names in their folder.
-        settings: How to read.
-        choice: Which file counts for a tensor that several files hold; also says which files are one checkpoint.
-        key: The key if the files are encrypted, else None.
-    """
+    """Read the index of a checkpoint, and check it; `choice` also says which files are one checkpoint."""
     files = [EngineFile(name, each, settings) for name, each in zip(names, objects, strict=True)]
     placing = _Placing(files, settings, choice)
     of_checkpoints: list[Mapping[str, str]] = []

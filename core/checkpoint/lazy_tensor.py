@@ -122,22 +122,11 @@ class TensorSlice(Unread, Generic[TensorT]):
 
     Every other operation of a tensor raises an error that says that the tensor is not read yet.
 
-    Args:
-        entry: The tensor's entry in the header.
-        read: Returns the tensor of an entry, which may be a part of `entry`.
-        framework: The library of the tensors that `read` returns.
-        uri: The checkpoint, for messages.
-        cut: How `read` cuts a part out of `entry`. With a cut, every index reads all bytes of `entry`.
+    Attributes:
         metadata: The metadata of the checkpoint.
         differing: The keys of the metadata for which its shards have different values.
         remarks: What the checkpoint's report says of its files.
         sealed: The parameters of the encryption of its file, if it is encrypted.
-
-    Attributes:
-        metadata: As the argument.
-        differing: As the argument.
-        remarks: As the argument.
-        sealed: As the argument.
     """
 
     def __init__(
@@ -147,7 +136,7 @@ class TensorSlice(Unread, Generic[TensorT]):
         framework: Framework,
         uri: str | None = None,
         *,
-        cut: Cut | None = None,
+        cut: Cut | None = None,  # with one, every index reads all bytes of `entry`
         metadata: Mapping[str, str] | None = None,
         differing: Set[str] = frozenset(),
         remarks: tuple[str, ...] = (),

@@ -176,22 +176,7 @@ def load_report(
     is_complete: bool,
     metadata: Mapping[str, str],
 ) -> LoadReport:
-    """Assemble the report of a load.
-
-    Args:
-        uri: The URI that was loaded.
-        stats: The engine's counters.
-        earlier: The counters of the earlier stages.
-        stages: Seconds by stage.
-        bytes_read: The bytes that this process read.
-        shared_bytes: The bytes that other processes read for this load.
-        sources: The sources of the shards that were read.
-        remarks: Remarks on devices; the remarks of the sources are put before them.
-        verified: The checks, by shard.
-        device_path: The result of `device_path` in the module of this name.
-        is_complete: Whether every tensor was delivered.
-        metadata: The metadata of the checkpoint.
-    """
+    """Assemble the report of a load; the remarks of the sources are put before those on devices."""
     counters = earlier.added_to(stats)
     same: dict[str, Any] = {name: counters[name] for name in _COUNTERS}
     return LoadReport(

@@ -253,16 +253,7 @@ def sealed_file(
     entries: Sequence[TensorEntry],
     uri: str,
 ) -> SealedFile:
-    """Authenticate the header and the tags of a file.
-
-    Args:
-        key: The key of the checkpoint.
-        parameters: The parameters of the file.
-        header: All bytes before the first tensor.
-        tags: Content of the tensor of tags.
-        entries: The encrypted tensors of the header, in the order of their bytes.
-        uri: The file, for messages.
-    """
+    """Authenticate the header and the tags of a file."""
     digest = tags_digest(key, parameters, header)
     digest.update(tags[TAG_BYTES:])
     if not hmac.compare_digest(digest.digest()[:TAG_BYTES], bytes(tags[:TAG_BYTES])):

@@ -21,9 +21,6 @@ KEY_HINT = "A key is 32 bytes; a text is the path of a key file, or env:NAME for
 class Passphrase:
     """The text from which Tensorizer derived the key of an encrypted file; no `repr` shows it.
 
-    Args:
-        text: As ``EncryptionParams.from_string`` got it.
-
     Example:
         >>> Passphrase("correct horse battery staple")
         Passphrase(…)

@@ -41,11 +41,7 @@ SAMPLES_OF_ALL = 1024
 
 
 def cached_fractions(sizes: Mapping[str, int]) -> dict[str, float]:
-    """Estimate the cached part of several files. If there are very many, check only some, unless these differ.
-
-    Returns:
-        The results of `cached_fraction`, by path.
-    """
+    """Estimate the cached part of several files. If there are very many, check only some, unless these differ."""
     some = sample(list(sizes), FILES_LOOKED_AT) if len(sizes) > FILES_LOOKED_AT else sizes
     found = {path: cached_fraction(path, sizes[path], len(sizes)) for path in some}
     distinct = {*found.values()}
@@ -132,14 +128,6 @@ def choose_file_reading(
     the page cache bypass it, unless the file system needs the page cache, or only a small part is wanted or missing,
     which is probably wanted again. If several ranks read a file at the same time, they share the page cache: bypassing
     it would be faster for one rank alone, but not for all together.
-
-    Args:
-        sources: The sources of a load, each with its size in bytes.
-        settings: How to read; options that the user set are kept.
-        wanted_bytes: Number of bytes to read from the files.
-        blocks: Number of blocks of these bytes.
-        devices: Number of CUDA devices that the engine copies to.
-        sharers: Number of loads of this machine.
     """
     files = {source.path: (source, size_bytes) for source, size_bytes in sources if isinstance(source, FileSource)}
     is_remote = any(source.is_remote for source, _ in files.values())

@@ -30,14 +30,6 @@ class _Progress(Protocol):
 class SharedReads:
     """What one rank reads for its group, and which bytes of all reads the rank keeps.
 
-    Args:
-        member: This rank.
-        catalog: All tensors; the same on all ranks.
-        wanted: What this rank wants of them.
-        settings: How to read.
-        digests: Digests of the tensors of each shard; empty if nothing is compared.
-        distrust: Called with the number of a shard that mismatches them.
-
     Attributes:
         kept: What is handed out: each part as a tensor of its own, which needs no further cutting.
         verification: Compares the tensors with the digests, or None.

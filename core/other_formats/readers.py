@@ -73,16 +73,7 @@ class Laid:
 
 
 class Strided:
-    """A tensor whose rows do not lie one after the other: transposed, expanded, or every other column.
-
-    Args:
-        reader: The bytes that hold its elements.
-        begin: Offset of its first element in these bytes.
-        shape: Dimensions.
-        strides: In elements, none negative.
-        item_bytes: Size of an element.
-        laid: The arrays that are laid out for the checkpoint.
-    """
+    """A tensor whose rows do not lie one after the other: transposed, expanded, or every other column."""
 
     def __init__(
         self,
@@ -195,14 +186,6 @@ class Inflated:
 
     Inflating can start at a few points, so that a read of the end does not inflate the whole member again, and several
     threads inflate parts of it at the same time. The CRC-32 of the archive is compared when the last byte is inflated.
-
-    Args:
-        reader: The archive.
-        begin: Offset of the compressed bytes in the archive.
-        stored_bytes: Number of compressed bytes.
-        size_bytes: Number of bytes of the result, as the archive says.
-        crc: CRC-32 of the result, as the archive says.
-        name: Name of the member, for messages.
     """
 
     def __init__(self, reader: Reader, begin: int, stored_bytes: int, *, size_bytes: int, crc: int, name: str) -> None:

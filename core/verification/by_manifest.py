@@ -147,13 +147,7 @@ class Manifests:
     def of_shards(
         self, infos: Sequence[ObjectInfo], index_path: str | None, *, is_whole: bool
     ) -> list[ManifestOfShard]:
-        """Return the manifest of the shards of one URI, once for each shard.
-
-        Args:
-            infos: The shards.
-            index_path: The index that named them, or None.
-            is_whole: The shards are the whole checkpoint: the manifest must not name other shards.
-        """
+        """Return the manifest of the shards of one URI, once for each; that of a whole checkpoint names no others."""
         info = _find(self._store, infos, index_path)
         with self._lock:  # so that several threads read one manifest once
             if info not in self._read:

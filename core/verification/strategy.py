@@ -43,33 +43,17 @@ class Verification(Protocol):
         """Whether items must be taken in the order of the plan."""
 
     def take(self, item: int, data: memoryview | None, pieces: Callable[[int], Pieces]) -> None:
-        """Add an item before it is handed out.
+        """Add an item before it is handed out; raise `ChecksumError` if it completes an object of another digest.
 
-        Args:
-            item: Its number in the plan.
-            data: Its bytes; None if they are not in host memory.
-            pieces: Returns the checksums of its pieces.
-
-        Raises:
-            ChecksumError: the item completes an object whose digest mismatches the expected one.
+        Its bytes are None if they are not in host memory; `pieces` returns the checksums of its pieces.
         """
 
     def checks(self, compares_answers: Callable[[int], bool]) -> tuple[ObjectCheck, ...]:
-        """Return what was verified so far, object by object.
-
-        Args:
-            compares_answers: Whether every answer for a shard so far was compared with its checksum.
-        """
+        """Return what was verified so far, object by object; `compares_answers` says if every answer so far was."""
 
 
 class Watched:
-    """A `Verification` that hands each mismatch to a function, which raises the error or lets the read go on.
-
-    Args:
-        verification: What compares.
-        wanted: The tensors of the read.
-        on_mismatch: Called with the number of the shard, and the error.
-    """
+    """A `Verification` that hands each mismatch, by shard, to a function, which raises it or lets the read go on."""
 
     def __init__(
         self,
@@ -129,18 +113,7 @@ class Strategy(Protocol):
     compares_objects: bool  # whole objects are compared, headers included, and each answer that has a checksum
 
     def expected_of(self, store: Store, found: Sequence[Shards], settings: Settings) -> list[list[Expected]]:
-        """Return the expected digests of the shards of each URI; empty if nothing is compared.
-
-        Args:
-            store: The store of the shards.
-            found: The shards of each URI.
-            settings: How to read a manifest.
-
-        Raises:
-            ObjectNotFoundError: there is no manifest.
-            ManifestError: it is malformed.
-            StorageError: and its kinds, from the storage.
-        """
+        """Return the expected digests of the shards of each URI; empty if nothing is compared."""
 
     def verification(
         self, catalog: Catalog, expected: Sequence[Expected], wanted: Sequence[ShardTensor]
@@ -148,11 +121,7 @@ class Strategy(Protocol):
         """Return the verification of one read of some tensors; None if nothing is compared."""
 
     def check_headers(self, catalog: Catalog, expected: Sequence[Expected]) -> None:
-        """Check the headers against what is expected, before any weight byte is read.
-
-        Raises:
-            ManifestError: they do not fit.
-        """
+        """Check the headers against what is expected, before any weight byte is read."""
 
 
 def strategy_of(word: str) -> Strategy | None:
