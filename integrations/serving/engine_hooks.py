@@ -45,6 +45,26 @@ def refusal(reason: str, engine: str, format_name: str) -> UsageError:
     return UsageError(f"the load format {format_name!r} does not fit this version of the engine: {reason}", hint=hint)
 
 
+class _Forwarding(logging.Handler):
+    def __init__(self, to: str) -> None:
+        super().__init__()
+        self.to = to
+
+    def emit(self, record: logging.LogRecord) -> None:
+        theirs = logging.getLogger(self.to)
+        if theirs.isEnabledFor(record.levelno):
+            theirs.handle(record)
+
+
+def forward_log(to: str) -> None:
+    """Forward log lines of this package to a logger of an engine whose log has only those; further calls do nothing."""
+    own = logging.getLogger("streamer")
+    if not any(isinstance(each, _Forwarding) for each in own.handlers):
+        own.addHandler(_Forwarding(to))
+        if own.level == logging.NOTSET:
+            own.setLevel(logging.INFO)
+
+
 _log = OwnLogger()
 
 

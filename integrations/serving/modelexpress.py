@@ -14,6 +14,7 @@ from modelexpress.load_strategy.base import LoadStrategy, register_tensors
 from modelexpress.load_strategy.context import LoadResult
 
 from streamer.core.secrets.environment import variable
+from streamer.integrations.serving.engine_hooks import forward_log
 from streamer.integrations.serving.recorder import Recorder
 from streamer.integrations.serving.weights_location import weights_of
 from streamer.integrations.serving.weights_stream import parsed, stream_weights
@@ -36,6 +37,7 @@ class StreamerStrategy(LoadStrategy):  # type: ignore[misc]
         """Fill the model; raises `StrategyFailed`, which says whether the model was changed."""
         result = result if isinstance(result, LoadResult) else LoadResult(value=result, model=result)
         recorder = Recorder()
+        forward_log("modelexpress.streamer")
         try:
             how = parsed(ctx.load_config.model_loader_extra_config, ())
             how = replace(how, is_deferred=how.is_deferred and type(ctx.load_config).__module__.startswith("vllm."))

@@ -15,9 +15,10 @@ from vllm.lora.resolver import LoRAResolver, LoRAResolverRegistry
 from streamer.core.errors import ObjectNotFoundError
 from streamer.core.log import OwnLogger
 from streamer.core.secrets.redact import redact
+from streamer.integrations.serving.engine_hooks import forward_log
 from streamer.integrations.serving.weights_location import adapter_url, pull_adapter
 from streamer.integrations.vllm.configuration import cache_folder
-from streamer.integrations.vllm.hooks import LOGGER, forward_log
+from streamer.integrations.vllm.hooks import LOGGER
 
 NAME = "streamer"
 
@@ -42,7 +43,7 @@ class UrlResolver(LoRAResolver):  # type: ignore[misc]
         url = adapter_url(lora_name)
         if url is None:
             return None
-        forward_log()
+        forward_log(LOGGER)
         folder = cache_folder(url, "streamer_adapters")
         try:
             await asyncio.to_thread(pull_adapter, url, folder, _log)

@@ -27,8 +27,9 @@ from vllm.transformers_utils.runai_utils import is_runai_obj_uri
 from streamer.core.errors import UsageError
 from streamer.core.log import OwnLogger
 from streamer.core.secrets.redact import redact
+from streamer.integrations.serving.engine_hooks import forward_log
 from streamer.integrations.serving.weights_location import is_url, pull_small_files
-from streamer.integrations.vllm.hooks import LOGGER, forward_log
+from streamer.integrations.vllm.hooks import LOGGER
 
 FORMATS = ("streamer", "streamer_sharded")
 
@@ -104,7 +105,7 @@ def _untying(theirs: Callable[..., None], config: Any) -> None:
 
 def pulled(url: str, *, takes_code: bool) -> str:
     """Pull the small files of a model, once per node; return their folder."""
-    forward_log()
+    forward_log(LOGGER)
     folder = cache_folder(url, "streamer")
     pull_small_files(url, folder, _log, takes_code=takes_code)
     return folder

@@ -28,6 +28,7 @@ from streamer.core.errors import FormatError
 from streamer.integrations.serving.engine_hooks import (
     both_loaders,
     changed,
+    forward_log,
     is_filled_alike,
     refusal,
     without_lines,
@@ -37,7 +38,7 @@ from streamer.integrations.serving.recorder import Recorder
 from streamer.integrations.serving.weights_location import weights_of
 from streamer.integrations.serving.weights_stream import parsed, stream_weights
 from streamer.integrations.small_checkpoint import small_checkpoint
-from streamer.integrations.vllm.hooks import COMMAND, forward_log
+from streamer.integrations.vllm.hooks import COMMAND, LOGGER
 from streamer.integrations.vllm.private_names import files_of_rank, is_left_out, own_tensors
 from streamer.integrations.vllm.takeover import translated
 
@@ -81,7 +82,7 @@ class StreamerModelLoader(DefaultModelLoader):  # type: ignore[misc]
     """Loads safetensors from any path or URL, or from the Hub."""
 
     def __init__(self, load_config: Any) -> None:
-        forward_log()
+        forward_log(LOGGER)
         self.how = parsed(translated(load_config), ("enable_weights_track",))
         super().__init__(changed(load_config, model_loader_extra_config=self.how.of_engine))
         self.load_config = load_config
@@ -193,7 +194,7 @@ class StreamerShardedLoader(ShardedStateLoader):  # type: ignore[misc]
     """Loads files of ``ShardedStateLoader.save_model``; each rank reads its own files."""
 
     def __init__(self, load_config: Any) -> None:
-        forward_log()
+        forward_log(LOGGER)
         self.how = parsed(translated(load_config), ("pattern",))
         super().__init__(changed(load_config, model_loader_extra_config=self.how.of_engine))
         self.load_config = load_config

@@ -67,6 +67,17 @@ def test_our_strategy_in_place_of_its_own(url, expected, monkeypatch, reports, i
 
 
 @pytest.mark.usefixtures("_our_strategy")
+def test_the_log_of_modelexpress_has_what_our_strategy_reads_regression(url, folder, monkeypatch, caplog):
+    own = logging.getLogger("streamer")
+    for name, value in {"handlers": [], "level": logging.NOTSET, "propagate": False}.items():
+        monkeypatch.setattr(own, name, value)
+    monkeypatch.setattr(own, "_cache", {})
+    monkeypatch.setenv("MX_MODEL_URI", url)
+    loaded(folder)  # nothing is pulled for it, which would forward the log to vLLM's
+    assert "straight into parameters" in caplog.text
+
+
+@pytest.mark.usefixtures("_our_strategy")
 @pytest.mark.parametrize(("variable", "extra", "text"), [
     ("/nothing", {}, "Strategy model_streamer failed, trying next: s3://private/serving/llama/nothing"),
     ("", {"concurency": 4}, "trying next: there is no option 'concurency'"),
