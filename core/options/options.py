@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import wraps
 from typing import Any
@@ -189,6 +189,15 @@ class Options:
         return replace(self, **values)
 
 
+def check_names(given: Iterable[str], names: Sequence[str]) -> None:
+    """Raise an error that has the nearest names, if a given name is none of those that there are."""
+    for name in given:
+        if name not in names:
+            near = difflib.get_close_matches(name, names)
+            hint = f"Near: {', '.join(near)}" if near else f"There are {', '.join(names)}"
+            raise OptionError(f"there is no option {name[:80]!r}", hint=hint)
+
+
 def _with_near_names(constructor: Callable[..., None]) -> Callable[..., None]:
     """Wrap the constructor that `dataclass` writes: for an unknown name it raises a TypeError without a hint."""
     names = [knob.name for knob in fields(Options)]
@@ -197,10 +206,7 @@ def _with_near_names(constructor: Callable[..., None]) -> Callable[..., None]:
     def checked_constructor(self: Options, *arguments: object, **named: Any) -> None:
         if arguments:
             raise OptionError("options are given by name", hint=f"For instance Options({names[0]}=…)")
-        for name in named.keys() - set(names):
-            near = difflib.get_close_matches(name, names)
-            hint = f"Near: {', '.join(near)}" if near else f"There are {', '.join(names)}"
-            raise OptionError(f"there is no option {name[:80]!r}", hint=hint)
+        check_names(named, names)
         constructor(self, **named)
 
     return checked_constructor

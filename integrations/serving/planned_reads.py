@@ -23,6 +23,7 @@ from streamer.core.checkpoint.catalog import ShardTensor
 from streamer.core.checkpoint.targets import match_targets
 from streamer.core.checkpoint.tensor_parts import LEAST_PIECE_BYTES, Cut, levels_of
 from streamer.core.format.header_entries import TensorEntry
+from streamer.core.log import OwnLogger
 from streamer.core.outages.counters import EarlierCounters
 from streamer.core.quoting import counted, printable, size_text
 from streamer.core.request.request import Request
@@ -35,6 +36,7 @@ from streamer.integrations.serving.recorder import Recorder
 MOST_EAGER_BYTES = 4 << 10
 LARGEST_RANGE_BYTES = 32 << 20  # of a range that is read to copy parts out of it: it takes memory beside the parameters
 
+_log = OwnLogger()
 
 _Dim: TypeAlias = tuple[int, int, int]  # of a copy: stride in the stored tensor, size, stride in the destination
 
@@ -70,13 +72,18 @@ class PlannedCheckpoint:
         what = f"{counted(len(self._wanted), 'tensor')}, {size} read, {direct} of it straight into parameters"
         return f"{printable(self._checkpoint.label)}: {what}, in {time.monotonic() - self._began:.2f} s"
 
-    @property
     def is_deferrable(self) -> bool:
-        """Whether parts of tensors can be read: nothing is encrypted, or compared with digests of whole tensors."""
-        opened = self._checkpoint
-        if opened.format_name != "safetensors" or opened.is_sealed:
-            return False
-        return opened.verification(self._wanted) is None
+        """Whether parts of tensors can be read; if not, a line in the log says why."""
+        opened, reason = self._checkpoint, ""
+        if opened.format_name != "safetensors":
+            reason = f"the format is {opened.format_name}"
+        elif opened.is_sealed:
+            reason = "they are encrypted"
+        elif opened.verification(self._wanted) is not None:
+            reason = "digests are of whole tensors (verify)"
+        if reason:
+            _log.info("%s: tensors are read whole, as %s", printable(opened.label), reason)
+        return not reason
 
     def tensors(self, recorder: Recorder) -> Generator[tuple[str, torch.Tensor], None, None]:
         """Yield the tensors in file order, small ones with data, the others deferred; then fill what is recorded."""

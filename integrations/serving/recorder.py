@@ -71,6 +71,7 @@ class Recorder(torch_private_names.dispatch_mode(torch)):  # type: ignore[misc]
 
     Attributes:
         early_bytes: What was read before the end, because an operation needed it: name and operation to bytes.
+        early_reads: How many reads these were.
         early_fills: How often recorded copies were made before the end.
         copies: How many copies were recorded.
         checkpoints: The checkpoints whose tensors are copied; each says as a text what was read.
@@ -203,13 +204,18 @@ class Recorder(torch_private_names.dispatch_mode(torch)):  # type: ignore[misc]
         """Make one copy that is not recorded; name it in `early_bytes` with the reason, if there is one."""
         with self._reading():
             if one.destination.numel():
-                one.deferred.late_stored.checkpoint.fill([one])
+                checkpoint = one.deferred.late_stored.checkpoint
+                direct_bytes = checkpoint.direct_bytes
+                checkpoint.fill([one])
+                if why is not None:  # into memory that is no parameter's
+                    checkpoint.direct_bytes = direct_bytes
         if why is not None:
+            self.early_reads += 1
             self.early_bytes[f"{one.deferred.late_stored.name}: {why}"] += one.deferred.late_view.nbytes
 
     def _forget(self) -> None:
         self.early_bytes = Counter[str]()
-        self.early_fills = self.copies = 0
+        self.early_fills = self.early_reads = self.copies = 0
         self.checkpoints: list[Any] = []
 
     @contextmanager
@@ -225,7 +231,9 @@ class Recorder(torch_private_names.dispatch_mode(torch)):  # type: ignore[misc]
             self.fill(is_last=True)
             _read_kept(model)
         except BaseException:
-            _log.warning("The load failed: parameters hold old, new, or partly new values until another load succeeds")
+            _log.warning(
+                "The load failed: parameters hold old, new or partly new values, or none, until another succeeds"
+            )
             raise
         finally:
             self.is_active, self._failure = False, None
@@ -235,7 +243,7 @@ class Recorder(torch_private_names.dispatch_mode(torch)):  # type: ignore[misc]
             _log.info("%s", each)
         if self.early_bytes:
             most = "; ".join(f"{what} ({size_text(size)})" for what, size in self.early_bytes.most_common(_MOST_NAMED))
-            _log.info("%d views were read at once, for loaders that compute: %s", len(self.early_bytes), most)
+            _log.info("%d views were read at once, for loaders that compute: %s", self.early_reads, most)
 
 
 @contextmanager

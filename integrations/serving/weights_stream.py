@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import safetensors
@@ -21,7 +21,7 @@ from streamer.core.errors import ObjectNotFoundError, OptionError
 from streamer.core.log import OwnLogger
 from streamer.core.options.arguments import check_switch
 from streamer.core.options.machine import memory_bytes
-from streamer.core.options.options import Options
+from streamer.core.options.options import Options, check_names
 from streamer.core.options.settings import resolve
 from streamer.core.quoting import size_text
 from streamer.core.request.request import ProgressOption, Request
@@ -56,6 +56,7 @@ def parsed(given: Any, of_engine: tuple[str, ...]) -> ExtraConfig:
     if not isinstance(given or {}, dict):
         raise OptionError(f"model_loader_extra_config must be a dict, not {type(given).__name__}")
     left = dict(given or {})
+    check_names(left, [*of_engine, "deferred", "storage_options", "verify", *(each.name for each in fields(Options))])
     storage_options, verify = left.pop("storage_options", None), left.pop("verify", None)
     is_deferred = left.pop("deferred", True)
     check_switch("deferred", is_deferred)
@@ -152,7 +153,7 @@ def _opened(
     }
     if recorder is not None:
         planned = PlannedCheckpoint(Request(uri=place, **arguments))
-        if planned.is_deferrable:
+        if planned.is_deferrable():
             return closing(_deferred(planned, recorder, lambda: stream(place, order="file", **arguments)))
     return stream(place, order="file", **arguments)
 

@@ -9,7 +9,8 @@ The first model's configuration is used for a dry run of our loaders and of vLLM
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -116,12 +117,24 @@ class StreamerModelLoader(DefaultModelLoader):  # type: ignore[misc]
     def get_all_weights(self, model_config: Any, model: Any) -> Iterator[tuple[str, torch.Tensor]]:
         """Return the tensors of a model, and those of its other checkpoints.
 
-        A reload passes them to ``model.load_weights``, which then runs as in `fill`.
+        A reload passes them to ``model.load_weights``, which then runs as in `fill`. The checkpoint is opened now, not
+        with the first tensor: vLLM then takes the parameters away, and a reload that fails to open must change nothing.
         """
         can_record = isinstance(model, torch.nn.Module) and callable(getattr(model, _LOAD, None))
         if can_record and self.how.is_deferred and not self._is_prepared:
             self._record_once(model)
-        return self._all_weights(model_config, model)
+        primary = DefaultModelLoader.Source(
+            model_config.model_weights or model_config.model,
+            model_config.revision,
+            allow_patterns_overrides=getattr(model, "allow_patterns_overrides", None),
+            is_unused_weight=getattr(model, "is_unused_checkpoint_weight", None),
+        )
+        try:
+            tensors = self._get_weights_iterator(primary)
+        except BaseException:
+            self._undo()
+            raise
+        return self._all_weights(tensors, model)
 
     def _record_once(self, model: Any) -> None:
         """Let the next call of ``model.load_weights`` record what becomes of the tensors, unless `_undo` is called."""
@@ -141,33 +154,30 @@ class StreamerModelLoader(DefaultModelLoader):  # type: ignore[misc]
         self._undo, self._is_prepared = undo, True
         vars(model)[_LOAD] = load_weights
 
-    def _all_weights(self, model_config: Any, model: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    def _all_weights(
+        self, of_primary: Iterator[tuple[str, torch.Tensor]], model: Any
+    ) -> Iterator[tuple[str, torch.Tensor]]:
         self._undo()  # something else than the model takes the tensors, and gets them with data
         _advise_huge_pages(model)
-        primary = DefaultModelLoader.Source(
-            model_config.model_weights or model_config.model,
-            model_config.revision,
-            allow_patterns_overrides=getattr(model, "allow_patterns_overrides", None),
-            is_unused_weight=getattr(model, "is_unused_checkpoint_weight", None),
-        )
-        for source in (primary, *getattr(model, "secondary_weights", ())):
+        yield from of_primary
+        for source in getattr(model, "secondary_weights", ()):
             yield from self._get_weights_iterator(source)
 
     def _get_weights_iterator(self, source: Any) -> Iterator[tuple[str, torch.Tensor]]:
+        """Open a checkpoint, and return its tensors."""
         folder = weights_of(source.model_or_path, source.subfolder, source.revision, self.load_config.download_dir)
         if self._began is None:
             self._began = self.counter_before_loading_weights = time.perf_counter()  # for a line in vLLM's log
-        with stream_weights(
+        weights = stream_weights(
             folder,
             self.how,
             self._is_needed(source),
             patterns=source.allow_patterns_overrides,
             ignored=self.load_config.ignore_patterns,
             progress=enable_tqdm(self.load_config.use_tqdm_on_load),
-            recorder=self.recorder if self.recorder.is_active else None,
-        ) as tensors:
-            for name, tensor in tensors:
-                yield source.prefix + name, tensor
+            recorder=self.recorder if self._is_prepared or self.recorder.is_active else None,
+        )
+        return _with_prefix(source.prefix, weights)
 
     def _is_needed(self, source: Any) -> Callable[[str], bool]:
         left_out, is_unused = is_left_out(self), source.is_unused_weight
@@ -178,6 +188,14 @@ class StreamerModelLoader(DefaultModelLoader):  # type: ignore[misc]
             return is_unused is None or not is_unused(name)
 
         return is_needed
+
+
+def _with_prefix(
+    prefix: str, weights: AbstractContextManager[Iterable[tuple[str, torch.Tensor]]]
+) -> Iterator[tuple[str, torch.Tensor]]:
+    with weights as tensors:
+        for name, tensor in tensors:
+            yield prefix + name, tensor
 
 
 def _advise_huge_pages(model: Any) -> None:

@@ -60,7 +60,7 @@ class Loads:
 
     def __init__(self, folder, loader, model=None):
         self.recorder, self.checkpoint = Recorder(), PlannedCheckpoint(Request(uri=str(folder), progress=False))
-        assert self.checkpoint.is_deferrable
+        assert self.checkpoint.is_deferrable()
         with self.recorder.around(model):
             self.found = loader(dict(self.checkpoint.tensors(self.recorder)))
         self.expected = loader(tensors())
@@ -612,7 +612,7 @@ def test_a_loader_that_raises_leaves_the_parameters_and_the_mode(folder, caplog)
 
     with caplog.at_level(logging.WARNING, "streamer"), pytest.raises(KeyError, match="no such parameter"):
         Loads(folder, loader)
-    assert "old, new, or partly new" in caplog.text
+    assert "old, new or partly new" in caplog.text
     assert not made.any()
     Loads(folder, fused).assert_equal()
 
@@ -698,15 +698,36 @@ def test_what_loaders_compute_with_is_named(folder, caplog):
     with caplog.at_level(logging.INFO, "streamer"):
         Loads(folder, lambda w: [w["q"][2:4].abs()])
     assert "1 views were read at once, for loaders that compute: q: aten.abs.default (96.0 B)" in caplog.text
-    assert "9 tensors, 96.0 B read" in caplog.text
+    assert "9 tensors, 96.0 B read, 0.00 B of it straight into parameters" in caplog.text
+
+
+@given(st.lists(st.sampled_from(["kept", "computed", "both"]), min_size=2, max_size=2), st.integers(1, 8))
+def test_the_log_counts_each_read_of_a_loader_that_computes(folder, ways, rows):
+    """Bytes straight into parameters are those that no loader has computed with, and each view is one read."""
+    kept = [torch.empty(8, 12), torch.empty(8, 12)]
+
+    def loader(w):
+        for name, way, place in zip("qk", ways, kept, strict=True):
+            if way != "kept":
+                [piece.abs() for piece in w[name].split(rows)]
+            if way != "computed":
+                place.copy_(w[name])
+        return []
+
+    loads = Loads(folder, loader)
+    assert loads.recorder.early_reads == -(-8 // rows) * sum(way != "kept" for way in ways)
+    assert loads.checkpoint.direct_bytes == 384 * sum(way != "computed" for way in ways)
 
 
 @pytest.mark.parametrize("how", [{"verify": "auto"}, {"verify": "manifest"}])
-def test_a_load_that_compares_digests_of_whole_tensors_is_not_deferred(folder, how, tmp_path):
+def test_a_load_that_compares_digests_of_whole_tensors_is_not_deferred(folder, how, tmp_path, caplog):
     path = tmp_path / "model.safetensors"
     path.write_bytes((folder / "model.safetensors").read_bytes())
     streamer.write_manifest(str(path))
-    assert not PlannedCheckpoint(Request(uri=str(path), progress=False, **how)).is_deferrable or how["verify"] == "auto"
+    with caplog.at_level(logging.INFO, "streamer"):
+        is_deferrable = PlannedCheckpoint(Request(uri=str(path), progress=False, **how)).is_deferrable()
+    assert not is_deferrable or how["verify"] == "auto"
+    assert is_deferrable or f"{path}: tensors are read whole, as digests are of whole tensors (verify)" in caplog.text
 
 
 VIEWS = [

@@ -34,6 +34,7 @@ import streamer
 from streamer.compat import hooks
 from streamer.integrations import vllm as plugin
 from streamer.integrations.serving import weights_stream
+from streamer.integrations.serving.planned_reads import PlannedCheckpoint
 from streamer.integrations.serving.weights_stream import for_place
 from streamer.integrations.vllm import configuration
 
@@ -171,6 +172,39 @@ def test_weights_are_reloaded_from_another_url(tmp_path, url, expected, s3_serve
     with set_current_vllm_config(config):
         reload_weights(config, model, None, there, is_checkpoint_format=True)
     assert_equal(dict(model.named_parameters()), loaded(other, "safetensors"))
+
+
+@pytest.mark.parametrize("extra", [{}, {"deferred": False}, {"verify": "manifest"}])
+@pytest.mark.parametrize("missing", ["s3://private/vllm/nothing", "/nowhere/at/all"])
+def test_a_reload_that_cannot_be_opened_changes_nothing_regression(url, expected, caplog, extra, missing):
+    config = config_of(url)
+    model = created(config)
+    fill(model, config)
+    config.load_config.model_loader_extra_config = extra
+    with set_current_vllm_config(config), pytest.raises(streamer.ObjectNotFoundError, match=missing):
+        reload_weights(config, model, None, missing, is_checkpoint_format=True)
+    assert_equal(dict(model.named_parameters()), expected)
+    assert "load_weights" not in vars(model)
+    assert "The load failed" not in caplog.text
+    config.load_config.model_loader_extra_config = {}
+    with set_current_vllm_config(config):
+        reload_weights(config, model, None, url, is_checkpoint_format=True)
+    assert_equal(dict(model.named_parameters()), expected)
+
+
+def test_a_reload_after_one_that_failed_in_the_middle_fills_the_model(url, expected, monkeypatch, caplog):
+    config = config_of(url)
+    model = created(config)
+    fill(model, config)
+    with set_current_vllm_config(config), monkeypatch.context() as broken:
+        broken.setattr(PlannedCheckpoint, "_read", lambda *_, **__: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            reload_weights(config, model, None, None, is_checkpoint_format=True)
+    assert any(each.is_meta for each in model.parameters())  # vLLM has taken them away
+    assert "parameters hold old, new or partly new values, or none" in caplog.text
+    with set_current_vllm_config(config):
+        reload_weights(config, model, None, None, is_checkpoint_format=True)
+    assert_equal(dict(model.named_parameters()), expected)
 
 
 def test_a_mixture_of_experts(tmp_path, s3_server):

@@ -22,6 +22,7 @@ import streamer
 from streamer._cli import main
 from streamer.core.errors import UsageError
 from streamer.core.options.arguments import check_destination, check_uri
+from streamer.integrations.serving.weights_stream import parsed
 
 URL = "http://127.0.0.1:9/a.safetensors"  # nobody is there, nobody is asked
 OTHER = object()
@@ -179,6 +180,19 @@ def test_no_option_takes_another_type_or_no_number(knob):
 def test_an_unknown_option_is_reported_with_the_nearest_name(name, hint):
     with pytest.raises(streamer.OptionError, match=rf"there is no option '{name}'\. .*{hint}"):
         streamer.Options(**{name: 3})
+
+
+def test_a_misspelled_key_of_an_engine_s_extra_config_is_reported_with_the_nearest_name_regression():
+    own = ("deferred", "storage_options", "verify", "enable_weights_track")
+    for name in (*own, *(each.name for each in dataclasses.fields(streamer.Options))):
+        for at in range(1, len(name)):
+            wrong = name[:at] + name[at + 1 :]
+            if wrong == name:
+                continue
+            with pytest.raises(streamer.OptionError, match=rf"there is no option '{wrong}'\. Near: .*\b{name}\b"):
+                parsed({wrong: None}, ("enable_weights_track",))
+    with pytest.raises(streamer.OptionError, match="there is no option 'pattern'"):
+        parsed({"pattern": "x"}, ("enable_weights_track",))
 
 
 def test_options_are_keywords_and_immutable():
