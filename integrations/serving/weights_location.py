@@ -95,12 +95,17 @@ def adapter_url(name: str) -> str | None:
     A plain name is below the first of these URLs. None if the name is neither plain nor a URL, or no URL is set for it.
 
     Raises:
-        UsageError: The name is a URL below none of them.
+        UsageError: The name is a URL below none of them, or one with other characters.
     """
+    url, is_below = name.removesuffix("/") if is_url(name) else name, False
     for above in (variable("STREAMER_LORA_URL") or "").split():
-        inside = name.removeprefix(above.rstrip("/") + "/")
+        inside = url.removeprefix(above.rstrip("/") + "/")
         if _INSIDE.fullmatch(inside):
             return str(Location(uri=above).inside(inside).uri)
+        is_below |= inside != url
+    if is_below:
+        hint = "Below a URL of STREAMER_LORA_URL, names have letters, digits, _, -, . and /; no part begins with a dot"
+        raise UsageError("this name of a LoRA adapter has other characters", uri=redact(name), hint=hint)
     if is_url(name):
         hint = "Set it for the server: URLs of folders whose adapters clients may name, with spaces between"
         raise UsageError("this LoRA adapter is not below a URL of STREAMER_LORA_URL", uri=redact(name), hint=hint)
@@ -120,7 +125,8 @@ def pull_adapter(url: str, folder: str, log: logging.Logger) -> None:
         config = json.loads(Path(folder, _ADAPTER).read_bytes())
         base, rank = config["base_model_name_or_path"], config["r"]
     except (FileNotFoundError, ValueError, KeyError, TypeError) as error:
-        raise FormatError(f"this is no LoRA adapter: {error!r}", uri=report.uri, hint=hint) from error
+        reason = "without" if isinstance(error, FileNotFoundError) else f"{error!r} in"
+        raise FormatError(f"this is no LoRA adapter: {reason} {_ADAPTER}", uri=report.uri, hint=hint) from error
     has_weights = any(name.startswith("adapter_model") for name in os.listdir(folder))
     if not (base and isinstance(base, str) and isinstance(rank, int) and rank > 0 and has_weights):
         reason = f"base model {base!r}, rank {rank!r}, {'with' if has_weights else 'without'} weights"

@@ -102,6 +102,16 @@ def test_a_url_that_is_not_below_the_variable_is_refused_regression(above, adapt
         asyncio.run(models_of([]).resolve_lora(adapter_url))  # a ValueError, which vLLM answers with 400
 
 
+@each_row("inside", ["with space", "tiny?versionId=1", "/tiny", "a%2f..", ".hidden", "../other"])
+def test_a_name_below_the_variable_with_other_characters_is_not_called_elsewhere_regression(inside):
+    with pytest.raises(streamer.UsageError, match=r"this name of a LoRA adapter has other characters\. Below a URL"):
+        resolved(f"s3://private/loras/{inside}")
+
+
+def test_a_url_may_end_with_a_slash_regression(adapter_url):
+    assert resolved(f"{adapter_url}/").lora_path == resolved(adapter_url).lora_path
+
+
 @given(st.text("ab.-_/%?#@:\\\n ~", max_size=12), st.sampled_from(["", "s3://private/loras/", "s3://others/"]))
 def test_any_name_stays_below_the_variable(inside, above):
     with pytest.MonkeyPatch.context() as patch:
@@ -110,6 +120,7 @@ def test_any_name_stays_below_the_variable(inside, above):
             url = weights_location.adapter_url(above + inside)
         except streamer.UsageError:
             url = None
+    inside = inside.removesuffix("/") if above else inside
     is_plain = all(re.fullmatch(r"[ab_-][ab._-]*", part) for part in inside.split("/"))
     assert url == ((above or "s3://private/loras/") + inside if is_plain else None)
 
@@ -133,6 +144,24 @@ def test_what_is_no_adapter_is_an_error_that_says_what_to_name(change, adapter, 
     (folder / "adapter_config.json").write_text(json.dumps(ADAPTER | change))
     url = s3_server.upload_folder(folder, "private", f"loras/{tmp_path.name}")
     with pytest.raises(streamer.FormatError, match=rf"{re.escape(url)}.*is no LoRA adapter.*save_pretrained"):
+        resolved(url)
+
+
+@each_row(
+    "text, said",
+    [
+        (None, "without adapter_config.json"),
+        ("{nope", r"JSONDecodeError\(.*\) in adapter_config.json"),
+        ("{}", r"KeyError\('base_model_name_or_path'\) in adapter_config.json"),
+    ],
+)
+def test_an_error_names_the_file_of_an_adapter_that_is_wrong(text, said, tmp_path, s3_server):
+    folder = save_adapter(tmp_path / f"adapter{len(said)}")
+    (folder / "adapter_config.json").unlink()
+    if text is not None:
+        (folder / "adapter_config.json").write_text(text)
+    url = s3_server.upload_folder(folder, "private", f"loras/wrong{len(said)}")
+    with pytest.raises(streamer.FormatError, match=f"{url}: this is no LoRA adapter: {said}"):
         resolved(url)
 
 
