@@ -8,6 +8,7 @@ the caller allows.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cached_property
@@ -18,7 +19,8 @@ from streamer import _native
 from streamer.backends.client.answer_times import BODY_S, AnswerTimes
 from streamer.backends.client.answer_values import code_in, is_plain, parse_word
 from streamer.backends.client.proxy import environment_proxy
-from streamer.core.errors import StreamerError
+from streamer.core.engine.native_errors import NO_FILE_HINT
+from streamer.core.errors import StorageError, StreamerError
 from streamer.core.outages.counters import note_bytes
 from streamer.core.store.certificates import default_ca_file, trust_in
 from streamer.core.store.sources import HttpSource, header_lines
@@ -129,8 +131,13 @@ class Response:
 
 
 def _failures() -> ModuleType:
-    from streamer.backends.client import failures  # noqa: PLC0415 (most requests succeed)
-
+    try:
+        from streamer.backends.client import failures  # noqa: PLC0415 (most requests succeed)
+    except OSError as error:  # no file can be opened now; as after a request that fails for that reason
+        code = errno.errorcode.get(error.errno or 0)
+        raise StorageError(
+            "The request failed, and so did the search for its reason", code=code, hint=NO_FILE_HINT
+        ) from error
     return failures
 
 

@@ -63,8 +63,9 @@ HOW_TO_RESTORE = (
     "keep the lifecycle rules of the storage from archiving it"
 )
 
+NO_FILE_HINT = "Raise the limit of open files (ulimit -n), or read with fewer threads and requests: see Options"
 _HINTS = {
-    errno.EMFILE: "Raise the limit of open files (ulimit -n), or read with fewer threads and requests: see Options",
+    errno.EMFILE: NO_FILE_HINT,
     errno.ENFILE: "This machine has no file left to open: raise fs.file-max, or close some",
 }
 
