@@ -323,6 +323,26 @@ def test_commands_and_functions_take_the_latest_version(tmp_path: Path) -> None:
     assert not (run / report.version).exists()
 
 
+def test_the_commands_publish_and_list(tmp_path: Path) -> None:
+    streamer.save(tensors(1.0), tmp_path / "model")
+    run = str(tmp_path / "run")
+
+    def called(*words: str) -> tuple[int, Any]:
+        done = CliRunner().invoke(main, [*words, "--json"], catch_exceptions=False)
+        return done.exit_code, json.loads(done.stdout)
+
+    reports = [called("publish", f"{tmp_path}/model", run, "--keep", "1", "--grace", "0") for _ in range(2)]
+    assert [code for code, _ in reports] == [0, 0]
+    (_, first), (_, second) = reports
+    assert second["removed"] == [first["version"]]
+    assert called("versions", run) == called("versions", f"{run}@latest") == (0, [second["version"]])
+    code, failure = called("versions", f"{tmp_path}/none")
+    assert (code, failure["error"]) == (66, "ObjectNotFoundError")
+    code, failure = called("publish", f"{tmp_path}/none", run)
+    assert (code, failure["error"]) == (66, "ObjectNotFoundError")
+    assert called("versions", run) == (0, [second["version"]])
+
+
 def test_a_module_with_tied_weights_is_published(tmp_path: Path) -> None:
     model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 3))
     model[1].weight = model[0].weight
