@@ -27,6 +27,7 @@ from streamer.integrations.small_files import LARGEST_BYTES, left_behind
 
 _ADAPTER = "adapter_config.json"
 _OF_ADAPTER = (_ADAPTER, "adapter_model*.safetensors", "adapter_model*.bin", "new_embeddings.*", "added_tokens.json")
+_OF_MODELS = ("config.json", "params.json")  # an engine knows a model by one of them
 _INSIDE = re.compile(r"(?!\.)[\w.-]+(/(?!\.)[\w.-]+)*")  # a client chooses it: no .., escape, query or other URL
 
 
@@ -87,6 +88,8 @@ def pull_small_files(url: str, folder: str, log: logging.Logger, *, takes_code: 
     wanted = PullArguments(exclude=left_behind(takes_code=takes_code), largest_bytes=LARGEST_BYTES)
     report = pull(url, folder, wanted, progress=False, on_wait=log.info)
     log.info("Pulled %d files of %s into %s", report.files, report.uri, folder)
+    if not any(os.path.isfile(os.path.join(folder, name)) for name in _OF_MODELS):
+        log.warning("%s: no %s. Name the folder that holds it", report.uri, " or ".join(_OF_MODELS))
 
 
 def adapter_url(name: str) -> str | None:

@@ -158,6 +158,14 @@ def test_a_scheme_whose_package_is_missing(url, has_other, monkeypatch, caplog):
     assert "Run:ai's package pulls" in caplog.text
 
 
+def test_a_url_that_is_no_model_s_folder_is_named_regression(url, monkeypatch, caplog):
+    monkeypatch.setattr(logging.getLogger("vllm"), "propagate", True)
+    index = f"{url}/model.safetensors.index.json"
+    with pytest.raises(ValueError, match="Invalid repository ID"):  # vLLM names the folder of its cache
+        config_of(index)
+    assert f"{index}: no config.json or params.json. Name the folder that holds it" in caplog.text
+
+
 def test_other_load_formats_are_refused_as_before(url):
     with pytest.raises(ValueError, match="must be 'modelexpress', 'runai_streamer'"):
         config_of(url, "safetensors")
