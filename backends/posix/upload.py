@@ -74,9 +74,13 @@ class JoinedUpload(_Parts):
     def __init__(self, path: str, shared: tuple[str, bool]) -> None:
         super().__init__(path)
         self._draft_path, self._is_direct = shared
-        if not os.path.exists(self._draft_path):
-            hint = "Ranks on several machines can save together to a file system that all of them have mounted"
-            raise StorageError("the file that rank 0 has begun is not there", uri=redact(path), hint=hint)
+        with self._translated():
+            try:
+                os.stat(self._draft_path)
+            except FileNotFoundError as error:
+                hint = "Ranks on several machines can save together to a file system that all of them have mounted"
+                what = "the file that rank 0 has begun is not there"
+                raise StorageError(what, uri=redact(path), hint=hint) from error
 
     def sent(self) -> list[int]:
         """Flush what was written to the disk, and return the ends of the parts."""

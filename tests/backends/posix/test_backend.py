@@ -323,3 +323,15 @@ def test_a_draft_of_another_tool_stays_regression(tmp_path: Path) -> None:
     streamer.save({"a": np.ones(3)}, tmp_path / "m.safetensors", resume=True)
     assert theirs.read_bytes() == b"begun"
     assert not ours.exists()
+
+
+def test_a_draft_of_another_rank_that_is_not_there_or_may_not_be_seen_regression(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir(mode=0o700)
+    shared = str(folder / ".m.safetensors-streamer-0123abcd"), False
+    join = PosixStore(str(folder)).join_upload
+    with pytest.raises(StorageError, match="the file that rank 0 has begun is not there"):
+        join("m.safetensors", 1, shared)
+    write(folder / ".m.safetensors-streamer-0123abcd")
+    with as_nobody(), pytest.raises(AccessDeniedError, match="The file system refuses access"):
+        join("m.safetensors", 1, shared)
