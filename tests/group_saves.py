@@ -27,7 +27,7 @@ from streamer.core.errors import StorageError, StreamerError
 from streamer.core.format.dtypes import TORCH_DTYPES
 from streamer.core.group.member import Member
 
-__all__ = ["CASES", "PLACED", "tied_model", "whole_tensors"]
+__all__ = ["CASES", "CHANGES", "PLACED", "tied_model", "whole_tensors"]
 
 CASES: dict[str, Callable[..., Any]] = {}
 DTYPES = [getattr(torch, name) for name in TORCH_DTYPES.values() if hasattr(torch, name)]
@@ -168,6 +168,63 @@ def tied_model() -> nn.Module:
     model = nn.Sequential(nn.Linear(5, 3, bias=False), nn.Linear(5, 3, bias=False), nn.Linear(3, 9))
     model[1].weight = model[0].weight
     return model
+
+
+CHANGES: dict[str, Callable[[nn.Parameter], Any]] = {
+    "foreach": lambda it: torch.optim.SGD([it], lr=1.0, foreach=True).step(),
+    "fused": lambda it: torch.optim.AdamW([it], lr=1.0, fused=True).step(),
+    "for loop": lambda it: torch.optim.SGD([it], lr=1.0, foreach=False).step(),
+    "in place": lambda it: it.data.add_(1),
+}
+
+
+@case
+def changed(rank: int, ranks: int, *, uri: str, kinds: list[str], who: int) -> Any:
+    """Save once for each way to change a parameter, as one rank does between the agreement and the first byte."""
+    send, told = rank_saves.RankSave._send, []
+    for kind, change in ((kind, change) for kind in kinds for change in CHANGES.values()):
+        model = nn.ParameterDict({"a": nn.Parameter(of_mesh(kind, torch.ones(300, 999), ranks))})
+        model.a.grad = torch.ones_like(model.a)
+
+        def changed_first(self: Any, *arguments: Any, change: Any = change, model: Any = model) -> None:
+            if rank == who:
+                change(model.a)
+            send(self, *arguments)
+
+        rank_saves.RankSave._send = changed_first
+        try:
+            told.append(["", facts(streamer.save(model, uri, **how_of({}, rank)))])
+        except StreamerError as error:
+            told.append([type(error).__name__, str(error)])
+    return told
+
+
+@case
+def drifted(rank: int, ranks: int, *, uri: str, who: int) -> Any:
+    """Save parts of each kind, of which one rank has changed the last element."""
+    told = []
+    for kind in PLACED:
+        large, small = (of_mesh(kind, torch.ones(rows, 999), ranks) for rows in (600, 3))
+        for tensors in ({"large": large}, {"small": small}):
+            (tensor,) = tensors.values()
+            if rank == who:
+                tensor.to_local()[-1, -1:] += 1
+            try:
+                told.append([kind, streamer.save(tensors, f"{uri}/{len(told)}", **how_of({}, rank)).tensors])
+            except StreamerError as error:
+                told.append([kind, str(error)])
+    return told
+
+
+@case
+def other_call(rank: int, ranks: int, *, uri: str, who: int) -> Any:
+    """One rank loads what the others save."""
+    try:
+        if rank == who:
+            return list(streamer.load(uri, group=dist.group.WORLD, progress=False))
+        return facts(streamer.save({"a": torch.ones(3)}, uri, **how_of({"overwrite": True}, rank)))
+    except StreamerError as error:
+        return [type(error).__name__, str(error)]
 
 
 @case

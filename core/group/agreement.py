@@ -36,7 +36,7 @@ STRICT = "One load or save at a time may use a group, and all of its ranks call 
 
 
 @contextmanager
-def joined(request: Request) -> Iterator[Member | None]:
+def joined(request: Request, call: str) -> Iterator[Member | None]:
     """Join the load of the request's group; see `joined_group`. A group of one rank is none."""
     member = Member(request.group)
     if member.size == 1:
@@ -48,7 +48,7 @@ def joined(request: Request) -> Iterator[Member | None]:
         if chosen_verification(request.verify) == "auto":
             hint = 'Pass verify="manifest" or "off", or load without group='
             raise UsageError('verify="auto" compares whole objects, of which each rank reads only a part', hint=hint)
-        _compare_requests(member, request)
+        _compare_requests(member, request, call)
         yield member
     except BaseException as error:
         member.fail(error)
@@ -169,8 +169,8 @@ def _part(runs: Sequence[Sequence[int]]) -> Part:
     return tuple(Runs(*each) for each in runs)
 
 
-def _compare_requests(member: Member, request: Request) -> None:
-    told = member.gather({"shown": _summary(request), "uris": digest_of(*map(stable_url, request.uris))})
+def _compare_requests(member: Member, request: Request, call: str) -> None:
+    told = member.gather({"shown": _summary(request, call), "uris": digest_of(*map(stable_url, request.uris))})
     for rank, each in enumerate(told):
         for name, value in told[0]["shown"].items():
             if each["shown"].get(name) != value:
@@ -183,12 +183,13 @@ def _compare_requests(member: Member, request: Request) -> None:
             raise UsageError(f"uri= differs in the group {what}", uri=told[0]["shown"]["uri="], hint=STRICT)
 
 
-def _summary(request: Request) -> Mapping[str, str]:
+def _summary(request: Request, call: str) -> Mapping[str, str]:
     """Describe what has to be the same on all ranks, without secrets."""
     slices = request.slices
     named = type(slices).__name__ if isinstance(slices, (TensorParallel, Placements)) else None
     kind = f"a {named}" if named else "a callable" if callable(slices) else None
     return {
+        "the call": call,
         "uri=": ", ".join(map(redact, request.uris)),
         "framework=": str(request.framework),
         "dtype=": str(request.dtype),

@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from streamer.core.request.request import Request
 
 
-def joined_group(request: Request) -> AbstractContextManager[Member | None]:
+def joined_group(request: Request, call: str = "a load") -> AbstractContextManager[Member | None]:
     """Join the load of the request's group, if it has one; an error in the block is reported to the other ranks."""
     if request.group is None:
         return nullcontext()
     from streamer.core.group.agreement import joined  # noqa: PLC0415 (see the module's docstring)
 
-    return joined(request)
+    return joined(request, call)
 
 
 def reporting_to_group(group: Any) -> AbstractContextManager[None]:

@@ -1,8 +1,8 @@
 """What the ranks of a group hold of the tensors that they save together, and whether this is one checkpoint.
 
 A DTensor says which part a rank holds; other tensors are whole. Each rank describes its tensors to all others, and so
-all find the same errors. Refuses tensors whose descriptions differ, whole tensors whose bytes differ (a sample of large
-ones is compared), parts that overlap or leave gaps, and partial sums.
+all find the same errors. Refuses tensors whose descriptions differ, parts of several ranks whose bytes differ (a sample
+of large ones is compared), parts that overlap or leave gaps, and partial sums.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from itertools import combinations
 from math import prod
 from typing import Any, NamedTuple, TypeAlias
 
-from streamer import _native
 from streamer._save.rank_plan import Held
 from streamer._save.saved_tensors import SavedTensors
 from streamer.core.checkpoint.catalog import ShardTensor
@@ -23,15 +22,12 @@ from streamer.core.errors import TargetError, UsageError
 from streamer.core.format.dtypes import byte_length
 from streamer.core.format.header_entries import TensorEntry
 from streamer.core.format.header_writer import TensorLayout
-from streamer.core.format.manifest import ALGORITHM
 from streamer.core.group.assembly import part_of, size_of
 from streamer.core.group.member import Member
 from streamer.core.quoting import quoted
 from streamer.core.tensors import sharded_tensors
 from streamer.core.tensors.tensor_bytes import dtype_name
 
-SAMPLED_BYTES = 1 << 20  # of a whole tensor that is compared between ranks
-SAMPLES = 64  # of a larger one
 Box: TypeAlias = tuple[tuple[int, int], ...]
 
 
@@ -41,7 +37,7 @@ class Description(NamedTuple):
     dtype: str  # of the format
     shape: tuple[int, ...]  # of the whole tensor, as its header has it
     box: Box | None  # bounds of what the rank holds in each dimension; None if it holds nothing
-    digest: int | None = None  # of a tensor that the rank holds whole
+    digest: int | None = None  # of a sample of it; None if it is not in memory
 
 
 def own_parts(tensors: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Description | None]]:
@@ -68,13 +64,8 @@ def own_parts(tensors: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Des
     return local, parts
 
 
-def _whole(tensors: SavedTensors, layout: TensorLayout) -> Description:
-    digest, step = 0, max(1, SAMPLED_BYTES // SAMPLES)
-    begins = range(0, layout.size_bytes, max(step, layout.size_bytes // SAMPLES))
-    for begin in begins if tensors.is_in_memory(layout.name) else ():
-        piece = tensors.bytes_between(layout, begin, min(begin + step, layout.size_bytes))
-        digest = _native.crc(ALGORITHM, piece, digest)
-    return Description(layout.dtype, layout.shape, tuple((0, each) for each in layout.shape), digest)
+def _whole(layout: TensorLayout) -> Description:
+    return Description(layout.dtype, layout.shape, tuple((0, each) for each in layout.shape))
 
 
 class Agreed(NamedTuple):
@@ -103,7 +94,7 @@ def agree(
     """
     layouts = {each.name: each for each in tensors.layouts}
     own = {
-        name: _whole(tensors, layouts[name]) if part is None else part
+        name: (_whole(layouts[name]) if part is None else part)._replace(digest=tensors.samples.get(name))
         for name, part in parts.items()
         if name not in dropped
     }
@@ -160,7 +151,8 @@ def joined_parts(told: Sequence[Mapping[str, Description]]) -> tuple[list[Tensor
         for rank, each in said.items():
             if each.box is not None:
                 boxes.setdefault(each.box, []).append(rank)
-        _check_equal(name, said)
+        for ranks in boxes.values():
+            _check_equal(name, [(said[rank].digest, rank) for rank in ranks])
         size_bytes = byte_length(first.shape, first.dtype)
         _check_complete(name, first.shape, tuple(boxes))
         layouts.append(TensorLayout(name, first.dtype, first.shape, size_bytes))
@@ -175,18 +167,23 @@ _DIFFERENT = (
     "Give tensors that differ between ranks other names, or pass DTensors, which say which part each rank holds"
 )
 
+_UNEQUAL = (
+    "Broadcast it from one rank before the save, as buffers (BatchNorm) and copies that drifted apart need it; if all"
+    " of the values count, give them other names, or pass a DTensor that says which part each rank holds"
+)
+
 
 def _cut(entry: TensorEntry, box: Box) -> ShardTensor:
     return ShardTensor(0, *cut_out(entry, [slice(*bounds) for bounds in box]))
 
 
-def _check_equal(name: str, said: Mapping[int, Description]) -> None:
-    """Refuse a tensor that several ranks hold whole, with other bytes."""
-    digests = {each.digest: rank for rank, each in said.items() if each.digest is not None}
-    if len(digests) > 1:
-        one, other = sorted(digests.values())[:2]
-        what = f"tensor {quoted(name)} is no DTensor, and has other values on rank {one} than on rank {other}"
-        raise UsageError(what, hint=_DIFFERENT)
+def _check_equal(name: str, digests: Sequence[tuple[int | None, int]]) -> None:
+    """Refuse a part that several ranks hold, with other bytes."""
+    first = {digest: rank for digest, rank in reversed(digests) if digest is not None}
+    if len(first) > 1:
+        one, other = sorted(first.values())[:2]
+        what = f"tensor {quoted(name)} has other values on rank {one} than on rank {other}, which hold the same part"
+        raise UsageError(what, hint=_UNEQUAL)
 
 
 @lru_cache(maxsize=4096)

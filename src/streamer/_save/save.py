@@ -199,7 +199,7 @@ def _saving_of(tensors: Any, uri: Any, arguments: Mapping[str, Any], *, drops_sh
         dropped = _dropped(named) if drops_shared else {}
         kept = {name: tensor for name, tensor in named.items() if name not in dropped} if dropped else named
         request, more = place_request(uri, how), {**notes, **dropped, **(how.metadata or {})}
-        saved = SavedTensors(kept, replaced=more)
+        saved = SavedTensors(kept, replaced=more, is_sampled=how.group is not None)
         metadata = {**METADATA, **saved.metadata, **more}
         refuse_reserved([each.name for each in saved.layouts], metadata)
         return Saving(
@@ -234,7 +234,7 @@ def _notes_of(tensors: Any) -> Mapping[str, str]:
 
 
 def _saved(saving: Saving) -> SaveReport:
-    with joined_group(saving.request) as member:
+    with joined_group(saving.request, "a save") as member:
         if saving.parts is not None:
             from streamer._save.rank_saves import together  # noqa: PLC0415 (seldom needed)
 

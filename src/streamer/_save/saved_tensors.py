@@ -12,12 +12,14 @@ import json
 from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any
 
+from streamer import _native
 from streamer.core.checkpoint.catalog import SHARDING_INFO
 from streamer.core.checkpoint.lazy_tensor import TensorSlice
 from streamer.core.encryption.keys import KeySource
 from streamer.core.errors import ChangedError, OptionError, UsageError
 from streamer.core.format.dtypes import byte_length
 from streamer.core.format.header_writer import TensorLayout
+from streamer.core.format.manifest import ALGORITHM
 from streamer.core.format.shard_names import USUAL_SHARD
 from streamer.core.options.switches_and_sizes import parsed_bytes
 from streamer.core.other_formats.gguf import TYPES_KEY
@@ -27,6 +29,8 @@ from streamer.core.tensors.tensor_bytes import bytes_of, dtype_name, flat_bytes,
 from streamer.core.tensors.torch_private_names import changes_in_place
 
 MOST_READ_BYTES = 256 << 20  # enough for full speed; smaller tensors are read whole, as rows have no digest
+SAMPLED_BYTES = 1 << 20  # of a tensor that is compared between ranks, and before and after their save
+SAMPLES = 64  # of a larger one
 
 
 class SavedTensors:
@@ -35,25 +39,41 @@ class SavedTensors:
     Attributes:
         layouts: The tensors as a header describes them.
         metadata: The metadata of the checkpoints whose tensors are saved.
+        samples: Digests of bytes of the tensors in memory at the beginning, by name; empty if none were asked for.
     """
 
-    def __init__(self, tensors: Mapping[str, Any], replaced: Container[str] = ()) -> None:
+    def __init__(self, tensors: Mapping[str, Any], replaced: Container[str] = (), *, is_sampled: bool = False) -> None:
         self._tensors = {_name(each): tensors[each] for each in tensors}
         self.layouts = [_layout(name, tensor) for name, tensor in self._tensors.items()]
         self.metadata = _joined_metadata(self._tensors, replaced)
         self._changes = self._counted_changes()
         refuse_shared({name: each for name, each in self._tensors.items() if not isinstance(each, TensorSlice)})
+        self._sampled = [each for each in self.layouts if is_sampled and self.is_in_memory(each.name)]
+        self.samples = {each.name: self._sample(each) for each in self._sampled}
 
     def check_unchanged(self) -> None:
-        """Compare torch's counters of changes in place with those of the beginning; NumPy's arrays have none."""
+        """Compare torch's counters of changes in place, and samples, with those of the beginning.
+
+        NumPy's arrays have no counters, and optimizers do not count what they change in DTensors.
+        """
         found = self._counted_changes()
         changed = [name for name, count in self._changes.items() if found[name] != count]
+        changed = changed or [each.name for each in self._sampled if self._sample(each) != self.samples[each.name]]
         if changed:
             hint = "Do not change tensors while they are saved, or save copies: {name: tensor.clone()}"
             raise ChangedError(f"tensors were changed while they were saved: {names_text(changed)}", hint=hint)
 
     def _counted_changes(self) -> dict[str, int | None]:
         return {name: changes_in_place(each) for name, each in self._tensors.items() if is_torch_tensor(each)}
+
+    def _sample(self, layout: TensorLayout) -> int:
+        """Compute the digest of a small tensor, or of some bytes of a large one, its last ones among them."""
+        digest, size_bytes, step = 0, layout.size_bytes, SAMPLED_BYTES // SAMPLES
+        count = min(SAMPLES, -(-size_bytes // step))
+        for number in range(count):
+            end = size_bytes * (number + 1) // count
+            digest = _native.crc(ALGORITHM, self.bytes_between(layout, max(0, end - step), end), digest)
+        return digest
 
     def remarks(self) -> tuple[str, ...]:
         """Return remarks on the checkpoints that are copied, and on attributes of tensors that no file holds."""

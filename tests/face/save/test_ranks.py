@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from group_ranks import ranks_tell, values
-from group_saves import PLACED, tied_model, whole_tensors
+from group_saves import CHANGES, PLACED, tied_model, whole_tensors
 from servers.writable import writable
 
 import streamer
@@ -110,8 +110,45 @@ def test_tied_weights_are_written_once_also_if_a_rank_holds_no_row_of_them(tmp_p
     assert [each["tensors"] for each in values(reported)] == [3] * 4
 
 
+@pytest.mark.parametrize("who", [0, 1])
+def test_dtensors_that_an_optimizer_changes_meanwhile_are_noticed_on_any_rank_regression(
+    who: int, tmp_path: Path
+) -> None:
+    arguments = {"uri": str(tmp_path / "a"), "kinds": ["rows", "columns", "copies"], "who": who}
+    (reported,) = ranks_tell(2, ("changed", arguments))
+    own, other = values(reported)[who], values(reported)[1 - who]
+    assert len(own) == 3 * len(CHANGES)
+    for one, two in zip(own, other, strict=True):
+        assert one[0] == "ChangedError"
+        assert "tensors were changed while they were saved: a" in one[1]
+        assert two[0] == "GroupError"
+    assert not list(tmp_path.iterdir())
+
+
+def test_copies_that_drifted_apart_are_refused_and_other_parts_may_differ_regression(tmp_path: Path) -> None:
+    (reported,) = ranks_tell(2, ("drifted", {"uri": str(tmp_path), "who": 1}))
+    first, second = values(reported)
+    assert first == second
+    has_copies = {"copies", "replicas of rows", "replicas of columns"}
+    for kind, told in first:
+        if kind in has_copies:
+            assert "has other values on rank 0 than on rank 1" in str(told), kind
+        else:
+            assert told == 1, kind
+
+
+@pytest.mark.parametrize("who", [0, 1])
+def test_a_rank_that_loads_what_others_save_is_an_error_that_says_so_regression(who: int, tmp_path: Path) -> None:
+    streamer.save({"a": torch.zeros(2)}, tmp_path / "a")
+    (reported,) = ranks_tell(2, ("other_call", {"uri": str(tmp_path / "a"), "who": who}))
+    for name, text in values(reported):
+        assert name == "UsageError"
+        assert f"the call differs in the group: a {'save' if who == 0 else 'load'} on rank 1" in text
+    assert streamer.load(tmp_path / "a")["a"].numel() == 2
+
+
 REFUSED = {
-    "values": "tensor 'a' is no DTensor, and has other values on rank 0 than on rank 1",
+    "values": "tensor 'a' has other values on rank 0 than on rank 1, which hold the same part",
     "shapes": "tensor 'a' is F32 [4] on rank 0, and F32 [5] on rank 1",
     "partial": "tensor 'a' is a DTensor that is placed as P",
     "mixed": "is not held whole: the parts [0:2, 0:4] and [0:4, 0:4] overlap",
