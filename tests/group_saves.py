@@ -217,6 +217,16 @@ def drifted(rank: int, ranks: int, *, uri: str, who: int) -> Any:
 
 
 @case
+def opened(rank: int, ranks: int, *, uris: list[str], uri: str) -> Any:
+    """Each rank opens a checkpoint, and all save it."""
+    with streamer.open(uris[rank]) as checkpoint:
+        try:
+            return facts(streamer.save(checkpoint, uri, **how_of({}, rank)))
+        except StreamerError as error:
+            return [type(error).__name__, str(error)]
+
+
+@case
 def other_call(rank: int, ranks: int, *, uri: str, who: int) -> Any:
     """One rank loads what the others save."""
     try:

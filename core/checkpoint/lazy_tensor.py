@@ -20,6 +20,7 @@ from streamer.core.tensors.torch_modes import normal_tensors
 if TYPE_CHECKING:
     from streamer.core.checkpoint.tensor_parts import Cut
     from streamer.core.encryption.sealed_files import SealedParameters
+    from streamer.core.engine.native_session import SourceObject
 
 HINT = "it is not read yet: index it with [...] to read it, or with [:10] to read rows"
 
@@ -141,6 +142,7 @@ class TensorSlice(Unread, Generic[TensorT]):
         differing: Set[str] = frozenset(),
         remarks: tuple[str, ...] = (),
         sealed: SealedParameters | None = None,
+        source: SourceObject | None = None,
     ) -> None:
         self._read_entry = entry
         self._entry = entry if cut is None else entry._replace(shape=cut.kept)
@@ -149,12 +151,18 @@ class TensorSlice(Unread, Generic[TensorT]):
         self._framework = framework
         self._uri = uri
         self.metadata: Mapping[str, str] = metadata or {}
-        self.differing, self.remarks, self.sealed = differing, remarks, sealed
+        self.differing, self.remarks, self.sealed, self._source = differing, remarks, sealed, source
 
     @property
     def stored_name(self) -> str:
         """The name of the tensor in its checkpoint."""
         return self._entry.name
+
+    @property
+    def origin(self) -> str:
+        """Which bytes of which version of a file it shows; equal on all machines that read the same file."""
+        of_file = (self._source.version_for_all, self._source.size_bytes) if self._source else ()
+        return repr((of_file, self._read_entry.begin, self._cut))
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -68,6 +68,11 @@ class SourceObject:
     # The URI with the object's whole name, if `uri` lacks a part of it (`whole_name`)
     name: str = field(default="", repr=False)
 
+    @property
+    def version_for_all(self) -> str:
+        """The version as every machine sees it: without a file's device number, which differs between machines."""
+        return self.version.partition("-")[2] if isinstance(self.source, FileSource) else self.version
+
 
 def make_engine(
     objects: Sequence[SourceObject], plan: ReadPlan, settings: Settings, in_item_order: bool

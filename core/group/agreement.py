@@ -15,7 +15,6 @@ from typing import Any, Protocol, TypeVar
 
 from streamer.core.checkpoint.catalog import Catalog, ShardTensor
 from streamer.core.checkpoint.parallel_plans import Placements, TensorParallel
-from streamer.core.engine.native_session import SourceObject
 from streamer.core.errors import ChangedError, GroupError, UsageError
 from streamer.core.findings import Findings
 from streamer.core.group.assembly import Part, Runs, part_of
@@ -27,7 +26,6 @@ from streamer.core.request.request import Request
 from streamer.core.secrets.redact import redact
 from streamer.core.store.identities import digest_of, stable_url
 from streamer.core.store.names import scheme_of
-from streamer.core.store.sources import FileSource
 
 MOST_WINDOW_BYTES = 128 << 20
 LEAST_WINDOW_BYTES = 4 << 20  # smaller windows cost more time in rounds than the overlap saves
@@ -101,7 +99,7 @@ def opened_together(
 def _agree_on_checkpoint(member: Member, catalog: Catalog) -> None:
     """Compare the objects that this rank located, and their headers, with those of rank 0."""
     digest = hashlib.sha256(repr(catalog.tensors).encode()).hexdigest()
-    versions = [[each.size_bytes, _version_for_all(each)] for each in catalog.shards]
+    versions = [[each.size_bytes, each.version_for_all] for each in catalog.shards]
     told = member.gather({"versions": versions, "tensors": digest})
     different = [rank for rank in range(member.size) if told[rank] != told[0]]
     if member.rank in different:
@@ -197,8 +195,3 @@ def _summary(request: Request, call: str) -> Mapping[str, str]:
         "slices=": kind or ("None" if slices is None else "a mapping"),
         "fs=": "None" if request.fs is None else type(request.fs).__name__,
     }
-
-
-def _version_for_all(shard: SourceObject) -> str:
-    """Return the version as every machine sees it: without a file's device number, which differs between machines."""
-    return shard.version.partition("-")[2] if isinstance(shard.source, FileSource) else shard.version

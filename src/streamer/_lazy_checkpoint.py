@@ -159,6 +159,7 @@ class Checkpoint(Mapping[str, TensorSlice[TensorT]]):
             differing=self._checkpoint.catalog.differing,
             remarks=self._checkpoint.catalog.remarks,
             sealed=None if sealed is None else sealed.parameters,
+            source=self._checkpoint.catalog.shards[shard_tensor.shard],
         )
 
     def close(self) -> None:

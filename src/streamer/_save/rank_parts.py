@@ -37,7 +37,7 @@ class Description(NamedTuple):
     dtype: str  # of the format
     shape: tuple[int, ...]  # of the whole tensor, as its header has it
     box: Box | None  # bounds of what the rank holds in each dimension; None if it holds nothing
-    digest: int | None = None  # of a sample of it; None if it is not in memory
+    digest: int | None = None  # of a sample of it
 
 
 def own_parts(tensors: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Description | None]]:

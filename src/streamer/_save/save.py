@@ -175,7 +175,7 @@ async def asave(  # noqa: D417  `save` describes the others
     Example:
         >>> await streamer.asave(model, "s3://bucket/model")                        # doctest: +SKIP
     """
-    saving = _saving_of(tensors, uri, locals())
+    saving = _saving_of(tensors, uri, locals(), is_sampled=True)
     saved = asyncio.ensure_future(in_thread(lambda: _saved(saving), role="async"))
     try:
         return await asyncio.shield(saved)
@@ -186,7 +186,9 @@ async def asave(  # noqa: D417  `save` describes the others
         raise
 
 
-def _saving_of(tensors: Any, uri: Any, arguments: Mapping[str, Any], *, drops_shared: bool = False) -> Saving:
+def _saving_of(
+    tensors: Any, uri: Any, arguments: Mapping[str, Any], *, drops_shared: bool = False, is_sampled: bool = False
+) -> Saving:
     """Check the arguments of a public function."""
     with reporting_to_group(arguments["group"]):
         how = SaveOptions(**fields_in(arguments, SaveOptions))
@@ -199,7 +201,7 @@ def _saving_of(tensors: Any, uri: Any, arguments: Mapping[str, Any], *, drops_sh
         dropped = _dropped(named) if drops_shared else {}
         kept = {name: tensor for name, tensor in named.items() if name not in dropped} if dropped else named
         request, more = place_request(uri, how), {**notes, **dropped, **(how.metadata or {})}
-        saved = SavedTensors(kept, replaced=more, is_sampled=how.group is not None)
+        saved = SavedTensors(kept, replaced=more, is_sampled=is_sampled or how.group is not None)
         metadata = {**METADATA, **saved.metadata, **more}
         refuse_reserved([each.name for each in saved.layouts], metadata)
         return Saving(

@@ -30,7 +30,7 @@ from streamer.core.tensors.torch_private_names import changes_in_place
 
 MOST_READ_BYTES = 256 << 20  # enough for full speed; smaller tensors are read whole, as rows have no digest
 SAMPLED_BYTES = 1 << 20  # of a tensor that is compared between ranks, and before and after their save
-SAMPLES = 64  # of a larger one
+SAMPLES = 16  # of a larger one
 
 
 class SavedTensors:
@@ -39,7 +39,8 @@ class SavedTensors:
     Attributes:
         layouts: The tensors as a header describes them.
         metadata: The metadata of the checkpoints whose tensors are saved.
-        samples: Digests of bytes of the tensors in memory at the beginning, by name; empty if none were asked for.
+        samples: By name, digests of bytes of the tensors at the beginning, or of where they are read from; empty if
+            none were asked for.
     """
 
     def __init__(self, tensors: Mapping[str, Any], replaced: Container[str] = (), *, is_sampled: bool = False) -> None:
@@ -48,7 +49,7 @@ class SavedTensors:
         self.metadata = _joined_metadata(self._tensors, replaced)
         self._changes = self._counted_changes()
         refuse_shared({name: each for name, each in self._tensors.items() if not isinstance(each, TensorSlice)})
-        self._sampled = [each for each in self.layouts if is_sampled and self.is_in_memory(each.name)]
+        self._sampled = [*self.layouts] if is_sampled else []
         self.samples = {each.name: self._sample(each) for each in self._sampled}
 
     def check_unchanged(self) -> None:
@@ -68,6 +69,9 @@ class SavedTensors:
 
     def _sample(self, layout: TensorLayout) -> int:
         """Compute the digest of a small tensor, or of some bytes of a large one, its last ones among them."""
+        tensor = self._tensors[layout.name]
+        if isinstance(tensor, TensorSlice):
+            return _native.crc(ALGORITHM, tensor.origin.encode())
         digest, size_bytes, step = 0, layout.size_bytes, SAMPLED_BYTES // SAMPLES
         count = min(SAMPLES, -(-size_bytes // step))
         for number in range(count):
@@ -111,10 +115,6 @@ class SavedTensors:
         if is_torch_tensor(tensor):
             return 0 if tensor.device.type == "cpu" and tensor.is_contiguous() else layout.size_bytes
         return 0 if tensor.flags.c_contiguous else layout.size_bytes
-
-    def is_in_memory(self, name: str) -> bool:
-        """Say whether a tensor is in memory, and not read when it is saved."""
-        return not isinstance(self._tensors[name], TensorSlice)
 
     def bytes_between(self, layout: TensorLayout, begin: int, end: int) -> memoryview:
         """Return some bytes of one tensor; of one that needs a copy, or is read, only the rows with these bytes are."""

@@ -137,6 +137,19 @@ def test_copies_that_drifted_apart_are_refused_and_other_parts_may_differ_regres
             assert told == 1, kind
 
 
+def test_ranks_that_opened_other_checkpoints_are_refused_regression(tmp_path: Path) -> None:
+    first, second, target = (str(tmp_path / name) for name in ("first", "second", "target"))
+    for number, place in enumerate([first, second]):
+        streamer.save({"a": torch.full((600, 999), float(number)), "b": torch.ones(3)}, place)
+    cases = [("opened", {"uris": uris, "uri": target}) for uris in ([first, second], [second, second])]
+    different, equal = ranks_tell(2, *cases)
+    for name, text in values(different):
+        assert name == "UsageError"
+        assert "tensor 'a' has other values on rank 0 than on rank 1" in text
+    assert [each["tensors"] for each in values(equal)] == [2, 2]
+    assert contents(Path(target)) == contents(Path(second))
+
+
 @pytest.mark.parametrize("who", [0, 1])
 def test_a_rank_that_loads_what_others_save_is_an_error_that_says_so_regression(who: int, tmp_path: Path) -> None:
     streamer.save({"a": torch.zeros(2)}, tmp_path / "a")

@@ -676,6 +676,29 @@ def test_tensors_that_change_while_they_are_saved_are_an_error_regression(
         assert torch.equal(streamer.load(tmp_path / "model", key=how.get("key"))["a"], older["a"])
 
 
+UNCOUNTED: dict[str, Callable[[Any], Any]] = {
+    "by a fused optimizer": lambda tensor: torch.optim.AdamW([tensor], fused=True).step(),
+    "data": lambda tensor: tensor.data.add_(1),
+    "an array of NumPy": lambda tensor: tensor.detach().numpy().__iadd__(1),
+}
+
+
+@each_row("change", UNCOUNTED)
+@each_row("size", [5, 600_001])
+def test_asave_notices_changes_that_torch_does_not_count_regression(change: str, size: int, tmp_path: Path) -> None:
+    tensors = {"a": torch.zeros(50), "b": torch.zeros(size, requires_grad=True)}
+    tensors["b"].grad = torch.ones(size)
+    saved = {**tensors, "b": tensors["b"].detach().numpy()} if change == "an array of NumPy" else tensors
+
+    def step(done: int, total: int) -> None:
+        if done:
+            UNCOUNTED[change](tensors["b"])
+
+    with pytest.raises(streamer.ChangedError, match=r"not saved: tensors were changed while they were saved: b\. Do"):
+        asyncio.run(streamer.asave(saved, tmp_path / "model", progress=step))
+    assert not (tmp_path / "model").exists()
+
+
 def test_tensors_without_a_count_of_changes_are_saved(tmp_path: Path) -> None:
     with torch.inference_mode():
         tensors = {"a": torch.ones(3), "b": np.ones(3)}
