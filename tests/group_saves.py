@@ -227,6 +227,29 @@ def opened(rank: int, ranks: int, *, uris: list[str], uri: str) -> Any:
 
 
 @case
+def twice(rank: int, ranks: int, *, uri: str) -> Any:
+    """Call it again with the group while a save runs, in good and in bad ways; return the errors and the report."""
+    send, errors = rank_saves.RankSave._send, list[list[str]]()
+    again: list[Callable[[], Any]] = [
+        lambda: streamer.save({"b": torch.ones(2)}, f"{uri}-b", **how_of({}, rank)),
+        lambda: streamer.save({"b": torch.ones(2)}, f"{uri}-b", **how_of({"max_shard_bytes": "5XB"}, rank)),
+        lambda: streamer.load(uri, group=dist.group.WORLD),
+        lambda: streamer.stream(uri, group=dist.group.WORLD),
+    ]
+
+    def nested(*arguments: Any) -> None:
+        for call in again:
+            try:
+                call()
+            except StreamerError as error:
+                errors.append([type(error).__name__, str(error)])
+        send(*arguments)
+
+    rank_saves.RankSave._send = nested
+    return errors, facts(streamer.save({"a": torch.ones(3)}, uri, **how_of({}, rank)))
+
+
+@case
 def other_call(rank: int, ranks: int, *, uri: str, who: int) -> Any:
     """One rank loads what the others save."""
     try:

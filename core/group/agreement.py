@@ -8,6 +8,7 @@ rank 0 gets a `ChangedError`.
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -33,6 +34,24 @@ WINDOWS_IN_LIMIT = 16  # two are held to be sent, two as received, and the rest 
 STRICT = "One load or save at a time may use a group, and all of its ranks call it alike"
 
 
+_busy: list[Any] = []  # groups of this process's saves that run, and of loads that begin
+_lock = threading.Lock()
+
+
+@contextmanager
+def _alone(group: Any) -> Iterator[None]:
+    """Refuse a second call with a group: gloo ends the process if messages of two calls meet."""
+    with _lock:
+        if any(each is group for each in _busy):
+            hint = "Wait until it ends, or make a group for each: torch.distributed.new_group()"
+            raise UsageError("another load or save of this process uses the group", hint=hint)
+        _busy.append(group)
+    try:
+        yield
+    finally:
+        _busy[:] = [each for each in _busy if each is not group]
+
+
 @contextmanager
 def joined(request: Request, call: str) -> Iterator[Member | None]:
     """Join the load of the request's group; see `joined_group`. A group of one rank is none."""
@@ -40,6 +59,12 @@ def joined(request: Request, call: str) -> Iterator[Member | None]:
     if member.size == 1:
         yield None
         return
+    with _alone(request.group), _joined(member, request, call):
+        yield member
+
+
+@contextmanager
+def _joined(member: Member, request: Request, call: str) -> Iterator[None]:
     try:
         options = (request.options or Options()).filled_from_environment()
         member.silence_s = SILENCE_S - Options().block_deadline_s + options.block_deadline_s
@@ -47,7 +72,7 @@ def joined(request: Request, call: str) -> Iterator[Member | None]:
             hint = 'Pass verify="manifest" or "off", or load without group='
             raise UsageError('verify="auto" compares whole objects, of which each rank reads only a part', hint=hint)
         _compare_requests(member, request, call)
-        yield member
+        yield
     except BaseException as error:
         member.fail(error)
         raise
@@ -59,7 +84,7 @@ def reporting(group: Any) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        if is_group(group):
+        if is_group(group) and not any(each is group for each in _busy):
             Member(group).fail(error)
         raise
 

@@ -150,6 +150,15 @@ def test_ranks_that_opened_other_checkpoints_are_refused_regression(tmp_path: Pa
     assert contents(Path(target)) == contents(Path(second))
 
 
+def test_a_group_serves_one_call_at_a_time_regression(tmp_path: Path) -> None:
+    (reported,) = ranks_tell(2, ("twice", {"uri": str(tmp_path / "a")}))
+    for errors, report in values(reported):
+        assert [name for name, _ in errors] == ["UsageError", "OptionError", "UsageError", "UsageError"]
+        assert "another load or save of this process uses the group" in errors[0][1]
+        assert report["tensors"] == 1
+    assert streamer.load(tmp_path / "a", verify="manifest").keys() == {"a"}
+
+
 @pytest.mark.parametrize("who", [0, 1])
 def test_a_rank_that_loads_what_others_save_is_an_error_that_says_so_regression(who: int, tmp_path: Path) -> None:
     streamer.save({"a": torch.zeros(2)}, tmp_path / "a")
