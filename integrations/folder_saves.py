@@ -23,11 +23,13 @@ from streamer._save.parts import ShardBytes
 from streamer._save.saved_tensors import SavedTensors
 from streamer._save.saving import SaveReport
 from streamer._save.writing import Writing, quiet_writing
+from streamer._versions import refuse_version
 from streamer.core.errors import OptionError, UsageError
 from streamer.core.folders.private_folders import private_folder
 from streamer.core.format.header_writer import in_file_order, render_header
 from streamer.core.options.options import Options
 from streamer.core.options.settings import Settings, resolve
+from streamer.core.path_objects import text_of
 from streamer.core.secrets.redact import redact
 from streamer.core.shards.other_weights import check_replaceable, weights_in_the_way
 from streamer.core.store.own_objects import OwningUpload
@@ -72,6 +74,7 @@ def saved_folder(
         private_folder() as folder,
         quiet_writing(store, uri, settings) as writing,
     ):
+        refuse_version(text_of(uri), storage_options, settings)
         if store.find(store.root):
             hint = "Save to another place, or remove the files: they are never replaced"
             raise UsageError("the folder is not empty", uri=redact(uri), hint=hint)

@@ -96,28 +96,45 @@ class Pointer:
         return (json.dumps(document, indent=1) + "\n").encode()
 
     def with_version(self, name: str, now: float, keep: int | None, grace_s: float) -> Pointer:
-        """Add a version; make all but the last `keep` unwanted, if they were replaced more than `grace_s` ago."""
+        """Add a version; make all but the last `keep` unwanted, if they were replaced more than `grace_s` ago.
+
+        A time that is further ahead than `grace_s` is of a clock that was wrong, and becomes now.
+        """
         older = [*self.versions[:-1], *(each._replace(replaced_at=now) for each in self.versions[-1:])]
         spare = older[: max(0, len(older) + 1 - keep)] if keep else []
         dropped = [each.name for each in spare if (each.replaced_at or now) + grace_s <= now]
         kept = [each for each in older if each.name not in dropped][1 - MOST_LISTED :]
+        kept = [each._replace(replaced_at=now) if (each.replaced_at or 0) > now + grace_s else each for each in kept]
         return Pointer((*kept, Version(name)), (*self.unwanted, *dropped))
 
 
 def split(uri: str) -> tuple[str, str] | None:
     """Split a URI that ends in ``@latest`` or ``@NAME`` into its folder and the name; None for any other URI.
 
-    A chained URL is none, as a cache in it may be old, nor is one of the Hub, or one whose ``@`` follows a login.
+    A chained URL is none, as a cache in it may be old, nor is one of the Hub, a web server's with a query, or one whose
+    ``@`` follows a login.
 
     Example:
         >>> split("s3://b/run@latest"), split("s3://b/run@latest/"), split("https://me@latest"), split("hf://o/n@latest")
         (('s3://b/run', 'latest'), None, None, None)
     """
     found = _NAMED.fullmatch(uri)
-    if found is None or "::" in uri or scheme_of(uri) == "hf":
+    if found is None or "::" in uri or scheme_of(uri) == "hf" or _has_query(uri):
         return None
     _, is_url, rest = found[1].partition("://")
     return None if is_url and "/" not in rest else (found[1], found[2])
+
+
+def _has_query(uri: str) -> bool:
+    return scheme_of(uri) in {"http", "https"} and "?" in uri
+
+
+def folder_of_versions(uri: str) -> str:
+    """Return the folder of ``run`` or ``run@latest``, if a name can be added to it."""
+    if _has_query(uri):
+        hint = "Leave out the query (?…); headers and logins go into storage_options="
+        raise UsageError("versions have no place at a URL with a query", uri=redact(uri), hint=hint)
+    return (split(uri) or (uri, ""))[0].rstrip("/")
 
 
 def read_pointer(store: Store, settings: Settings) -> tuple[Pointer, ObjectInfo] | None:
@@ -141,12 +158,12 @@ def read_pointer(store: Store, settings: Settings) -> tuple[Pointer, ObjectInfo]
 
 def published(uri: str, storage_options: Mapping[str, Any] | None) -> list[str]:
     """Return the names of the versions below a folder, in their order."""
-    folder, settings = (split(uri) or (uri, ""))[0], resolve(None)
+    folder, settings = folder_of_versions(uri), resolve(None)
     with opened_store(folder, storage_options, None, settings) as store:
         read = read_pointer(store, settings)
     if read is None:
         error = ObjectNotFoundError("no versions are published here", uri=redact(folder))
-        explain_missing(error, [f"{folder.rstrip('/')}@{LATEST}"])
+        explain_missing(error, [f"{folder}@{LATEST}"])
         raise error
     return [each.name for each in read[0].versions]
 
@@ -218,7 +235,7 @@ class watch(Iterator[str]):  # noqa: N801  called like a function
         options: Options | None = None,
     ) -> None:
         (text,) = Request(uri=uri, storage_options=storage_options, options=options).uris
-        self._folder, name = split(text) or (text.rstrip("/"), LATEST)
+        self._folder, (_, name) = folder_of_versions(text), split(text) or ("", LATEST)
         if name != LATEST or interval_s <= 0 or (timeout_s is not None and timeout_s < 0):
             raise UsageError("watch() takes a folder, an interval above 0 and a timeout", uri=redact(text))
         settings = resolve(options)

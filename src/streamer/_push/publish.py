@@ -28,9 +28,10 @@ from streamer._save.arguments import SaveOptions, place_request
 from streamer._save.save import save, save_model
 from streamer._save.saving import SaveReport
 from streamer._save.writing import uploading_store
-from streamer._versions import LATEST, Pointer, read_pointer, split
+from streamer._versions import LATEST, Pointer, folder_of_versions, read_pointer, split
 from streamer.core.errors import ChangedError, ObjectNotFoundError, OptionError, StreamerError, UsageError
 from streamer.core.folders.paths import disk_name
+from streamer.core.folders.paths import text_of as name_on_disk
 from streamer.core.format.shard_names import SHARD_SUFFIX
 from streamer.core.log import OwnLogger
 from streamer.core.options.settings import Settings, resolve
@@ -102,7 +103,11 @@ def publish(
         >>> streamer.publish(model, "s3://bucket/run", keep=3).version                  # doctest: +SKIP
         '20261128T193800.123456Z-1a2b3c4d'
     """
-    if (keep is not None and (type(keep) is not int or keep < 1)) or not grace_s >= 0:
+    if (
+        (keep is not None and (type(keep) is not int or keep < 1))
+        or type(grace_s) not in {int, float}
+        or not grace_s >= 0
+    ):
         raise OptionError("keep is None or a number of versions from 1, and grace_s a number of seconds from 0")
     refused = sorted(how.keys() & {"overwrite", "resume", "group"})
     if refused:
@@ -111,17 +116,14 @@ def publish(
     folder, settings = request.uris[0].rstrip("/"), resolve(request.options)
     if split(folder) is not None or folder.endswith(SHARD_SUFFIX):
         raise UsageError("versions are published below a folder", uri=redact(folder), hint="Name the folder alone")
-    with opened_store(folder, storage_options, None, settings) as store:
-        uploading_store(store, folder)
-        read = read_pointer(store, settings)
-        if read is None:
-            _refuse_plain_name(store, folder)
+    folder = folder_of_versions(folder)
     stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S.%fZ")
     name = f"{stamp}-{secrets.token_hex(4)}"
     place = f"{folder}/{name}"
+    read = _looked_up(folder, name, storage_options, settings)
     saved = _written(tensors, place, storage_options, how)
     removing = partial(_remove, folder, storage_options, settings)
-    gone = {each for each in (read[0].unwanted if read else ()) if removing(each) is not None}
+    gone = {each for each in (read.unwanted if read else ()) if removing(each) is not None}
     try:
         with opened_store(folder, storage_options, None, settings) as store:
             unwanted = _move(store, settings, name, gone, keep=keep, grace_s=grace_s)
@@ -130,6 +132,22 @@ def publish(
         error.hint = f"{error.hint}. {more}" if error.hint else more
         raise
     return PublishReport(redact(place), name, saved, tuple(each for each in unwanted if removing(each)))
+
+
+def _looked_up(folder: str, name: str, storage_options: Mapping[str, Any] | None, settings: Settings) -> Pointer | None:
+    """Check that a version can be written, and return the pointer."""
+    with (
+        opened_store(folder, storage_options, None, settings) as store,
+        opened_store(f"{folder}/{name}", storage_options, None, settings) as below,
+    ):
+        uploading_store(store, folder)
+        if below.root.rstrip("/") != path_in(store.root.rstrip("/"), name):
+            what, hint = "no folder can be made below this URL", "Leave out what follows the name of the folder"
+            raise UsageError(what, uri=redact(folder), hint=hint)
+        read = read_pointer(store, settings)
+        if read is None:
+            _refuse_plain_name(store, folder)
+        return read and read[0]
 
 
 def _refuse_plain_name(store: Store, folder: str) -> None:
@@ -181,15 +199,30 @@ def _remove(folder: str, storage_options: Mapping[str, Any] | None, settings: Se
     place = f"{folder}/{name}"
     try:
         with opened_store(place, storage_options, None, settings) as store:
-            files = files_below(store, place, settings).files
+            is_on_disk = scheme_of(place) == "file"
+            files = _paths_below(store.root) if is_on_disk else _listed(store, place, settings)
             for each in sorted(files, key=partial(turn, files.keys()), reverse=True):
-                uploading_store(store, place).remove(files[each].path)
-            if scheme_of(place) == "file":
-                for path, _, _ in os.walk(disk_name(store.root), topdown=False):
-                    os.rmdir(path)
+                uploading_store(store, place).remove(files[each])
+            folders = [path for path, _, _ in os.walk(disk_name(store.root), topdown=False)] if is_on_disk else []
+            for path in folders:
+                os.rmdir(path)
     except ObjectNotFoundError:
         return False
     except (StreamerError, OSError) as error:
         _log.warning("%s, an older version, could not be removed; the next publish tries it: %s", redact(place), error)
         return None
-    return True
+    return bool(files or folders)
+
+
+def _listed(store: Store, place: str, settings: Settings) -> dict[str, str]:
+    return {name: info.path for name, info in files_below(store, place, settings).files.items()}
+
+
+def _paths_below(folder: str) -> dict[str, str]:
+    """Return the files of a folder on a disk, or the link that is in its place; links lead to what others own."""
+    top = disk_name(folder)
+    if os.path.islink(top):
+        return {"": folder}
+    found = (os.path.join(path, each) for path, links, names in os.walk(top) for each in (*links, *names))
+    paths = [each for each in found if os.path.islink(each) or not os.path.isdir(each)]
+    return {name_on_disk(os.path.relpath(each, top)): name_on_disk(each) for each in paths}

@@ -30,10 +30,11 @@ from servers.writable import Answer, Sent, Storage, error_of, writable
 import streamer
 from streamer._cli import main
 from streamer._push import publish as publishing
-from streamer._versions import LATEST, Pointer, Version, read_pointer, split
+from streamer._versions import LATEST, Pointer, Version, published, read_pointer, split
 from streamer.backends.posix.store import PosixStore
 from streamer.core.errors import FormatError
 from streamer.core.options.settings import resolve
+from streamer.integrations.transformers import save_pretrained
 from streamer.plugins import open_store
 
 NAME = "20261128T193800.123456Z-1a2b3c4d"
@@ -297,6 +298,8 @@ def test_what_is_not_published_keeps_its_name(tmp_path: Path) -> None:
         ("s3://b/run@main", None),
         ("s3://b/run@20261128", None),
         ("s3://b/run@latest?versionId=3", None),
+        ("https://host/run?a=b@latest", None),
+        ("s3://b/run?a=b@latest", ("s3://b/run?a=b", "latest")),
     ],
 )
 def test_which_uris_name_a_version(uri: str, found: tuple[str, str] | None) -> None:
@@ -360,6 +363,7 @@ def test_a_module_with_tied_weights_is_published(tmp_path: Path) -> None:
         ({"keep": True}, streamer.OptionError, "keep is None or a number"),
         ({"grace_s": -1}, streamer.OptionError, "grace_s a number of seconds"),
         ({"grace_s": float("nan")}, streamer.OptionError, "grace_s a number of seconds"),
+        ({"grace_s": "1h"}, streamer.OptionError, "grace_s a number of seconds"),
         ({"overwrite": True}, streamer.UsageError, "takes no overwrite="),
         ({"uri": "run@latest"}, streamer.UsageError, "below a folder"),
         ({"uri": "model.safetensors"}, streamer.UsageError, "below a folder"),
@@ -375,6 +379,62 @@ def test_what_cannot_be_published_is_refused_before_a_byte_is_written(
             **{"tensors": tensors(1.0)} | given | {"uri": tmp_path / "new" / given.get("uri", "run")}  # type: ignore[arg-type]
         )
     assert not (tmp_path / "new").exists()
+
+
+@each_row(
+    ("uri", "options"),
+    [
+        ("http://127.0.0.1:9/run?signature=1", {}),
+        ("https://127.0.0.1:9/run?signature=1", {}),
+        ("gs://bucket/run#5", {"token": "anon", "endpoint_url": "http://127.0.0.1:9"}),
+    ],
+)
+def test_a_url_below_which_no_folder_can_be_made_is_refused_regression(uri: str, options: dict[str, Any]) -> None:
+    # The files of a version lay in the folder itself, and to prune it removed all of them.
+    with pytest.raises(streamer.UsageError, match=r"a query|no folder can be made below"):
+        streamer.publish(tensors(1.0), uri, storage_options=options)
+    if "?" in uri:
+        for look in (streamer.watch, lambda uri: published(uri, None)):
+            with pytest.raises(streamer.UsageError, match="a query"):
+                look(uri)
+
+
+def test_links_in_a_version_are_removed_and_what_they_lead_to_stays_regression(tmp_path: Path) -> None:
+    there = There(str(tmp_path / "run"), {})
+    first, second = (tmp_path / "run" / there.publish(value).version for value in (1.0, 2.0))
+    there.publish(3.0)
+    first.rename(tmp_path / "moved")
+    first.symlink_to(tmp_path / "moved")
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "notes").write_text("kept")
+    (second / "folder").symlink_to(tmp_path / "kept")
+    (second / "file").symlink_to(tmp_path / "kept" / "notes")
+    assert len(there.publish(4.0, keep=1, grace_s=0).removed) == 3
+    assert not first.is_symlink()
+    assert not second.exists()
+    assert value_of(streamer.load(tmp_path / "moved")) == 1.0
+    assert (tmp_path / "kept" / "notes").read_text() == "kept"
+
+
+def test_the_folder_that_a_killed_removal_left_empty_is_removed_regression(tmp_path: Path) -> None:
+    there = There(str(tmp_path / "run"), {})
+    first = tmp_path / "run" / there.publish(1.0).version
+    for each in first.iterdir():
+        each.unlink()
+    assert there.publish(2.0, keep=1, grace_s=0).removed == (first.name,)
+    assert not first.exists()
+
+
+def test_a_library_does_not_save_to_a_version_regression(tmp_path: Path) -> None:
+    class Saved:
+        def save_pretrained(self, folder: str) -> None:
+            Path(folder, "config.json").write_text("{}")
+
+    there = There(str(tmp_path / "run"), {})
+    there.publish(1.0)
+    with pytest.raises(streamer.UsageError, match="stands for a published version"):
+        save_pretrained(Saved(), f"{there.url}@{LATEST}")
+    there.publish(2.0)
 
 
 def test_a_pointer_that_cannot_be_written_says_where_the_version_is(
@@ -513,6 +573,14 @@ def test_a_pointer_keeps_what_may_be_read(publishes: list[tuple[float, int | Non
         for each in before.versions[:-1]:
             assert each.name not in dropped or (each.replaced_at or 0) + grace_s <= now
         assert before.versions[-1].name not in dropped or grace_s == 0
+
+
+def test_a_time_that_was_far_ahead_does_not_keep_a_version_regression() -> None:
+    names = [f"20261128T193800.{number:06d}Z-1a2b3c4d" for number in range(4)]
+    pointer = Pointer((Version(names[0], 4e9), Version(names[1])))
+    pointer = pointer.with_version(names[2], 1000.0, 1, 60)
+    assert not pointer.unwanted  # it may have been replaced right now
+    assert pointer.with_version(names[3], 1061.0, 1, 60).unwanted == (*names[:2],)
 
 
 JUNK = st.recursive(st.none() | st.text() | st.integers(), st.lists)
