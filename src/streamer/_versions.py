@@ -74,6 +74,7 @@ class Pointer:
             >>> Pointer.parsed(Pointer((Version("20261128T000000.000000Z-0123abcd"),)).rendered(), "m").unwanted
             ()
         """
+        document: Any = None
         try:
             document = strict_json.loads(strict_json.decode_utf8(data))
             versions = tuple(Version(each["name"], each["replaced_at"]) for each in document["versions"])
@@ -85,6 +86,9 @@ class Pointer:
         except (IndexError, KeyError, TypeError, ValueError):
             is_right = False
         if not is_right:
+            if isinstance(document, dict) and str(document.get("format")).startswith(f"{FORMAT} "):
+                hint = "Use the streamer that wrote it, or a newer one; the folders of the versions can be loaded"
+                raise FormatError("this pointer to published versions is of a later format", uri=uri, hint=hint)
             hint = "Publish elsewhere; or if it was one, remove it, and publish again: the folders of the versions stay"
             raise FormatError("this file is no pointer to published versions", uri=uri, hint=hint)
         return found
@@ -236,7 +240,9 @@ class watch(Iterator[str]):  # noqa: N801  called like a function
     ) -> None:
         (text,) = Request(uri=uri, storage_options=storage_options, options=options).uris
         self._folder, (_, name) = folder_of_versions(text), split(text) or ("", LATEST)
-        if name != LATEST or interval_s <= 0 or (timeout_s is not None and timeout_s < 0):
+        seconds = [interval_s, 0 if timeout_s is None else timeout_s]
+        is_right = all(isinstance(each, (int, float)) and each >= 0 for each in seconds) and interval_s > 0
+        if name != LATEST or not is_right:
             raise UsageError("watch() takes a folder, an interval above 0 and a timeout", uri=redact(text))
         settings = resolve(options)
         self._settings = replace(settings, block_deadline_s=min(settings.block_deadline_s, max(interval_s, 1.0)))

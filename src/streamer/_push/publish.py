@@ -105,7 +105,7 @@ def publish(
     """
     if (
         (keep is not None and (type(keep) is not int or keep < 1))
-        or type(grace_s) not in {int, float}
+        or not isinstance(grace_s, (int, float))
         or not grace_s >= 0
     ):
         raise OptionError("keep is None or a number of versions from 1, and grace_s a number of seconds from 0")
@@ -145,7 +145,7 @@ def _looked_up(folder: str, name: str, storage_options: Mapping[str, Any] | None
             what, hint = "no folder can be made below this URL", "Leave out what follows the name of the folder"
             raise UsageError(what, uri=redact(folder), hint=hint)
         read = read_pointer(store, settings)
-        if read is None:
+        if read is None and split(f"{folder}@{LATEST}") is not None:
             _refuse_plain_name(store, folder)
         return read and read[0]
 

@@ -399,6 +399,13 @@ def test_a_url_below_which_no_folder_can_be_made_is_refused_regression(uri: str,
                 look(uri)
 
 
+def test_versions_are_published_below_a_bucket_itself_regression() -> None:
+    with writable("s3") as server:  # no plain name bucket@latest is looked for
+        there = There("s3://bkt", server.options())
+        assert [*there.watch(timeout_s=0)] == []
+        assert [f"s3://bkt/{there.publish(1.0).version}"] == [*there.watch(timeout_s=0)]
+
+
 def test_links_in_a_version_are_removed_and_what_they_lead_to_stays_regression(tmp_path: Path) -> None:
     there = There(str(tmp_path / "run"), {})
     first, second = (tmp_path / "run" / there.publish(value).version for value in (1.0, 2.0))
@@ -543,9 +550,9 @@ def test_a_watch_ends_by_its_timeout_and_raises_what_does_not_pass() -> None:
         server.script = lambda _: error_of(server, 403, "AccessDenied")
         with pytest.raises(streamer.AccessDeniedError):
             next(streamer.watch(server.uri("run"), storage_options=server.options()))
-    for how in ({"interval_s": 0}, {"timeout_s": -1}):
+    for how in ({"interval_s": 0}, {"interval_s": "1h"}, {"timeout_s": -1}, {"timeout_s": float("nan")}):
         with pytest.raises(streamer.UsageError):
-            streamer.watch("/run", **how)
+            streamer.watch("/run", **how)  # type: ignore[arg-type]
     with pytest.raises(streamer.UsageError):
         streamer.watch(f"/run@{NAME}")
 
@@ -590,6 +597,12 @@ DOCUMENTS = JUNK.map(lambda it: {"format": "streamer versions", "latest": NAME, 
 @given(st.binary(max_size=60) | DOCUMENTS.map(lambda document: json.dumps(document).encode()))
 def test_any_other_content_is_no_pointer(data: bytes) -> None:
     with pytest.raises(FormatError, match="is no pointer"):
+        Pointer.parsed(data, "latest")
+
+
+def test_a_pointer_of_a_later_format_is_not_called_one_to_remove_regression() -> None:
+    data = Pointer((Version(NAME),)).rendered().replace(b"streamer versions", b"streamer versions 2")
+    with pytest.raises(FormatError, match=r"of a later format\. Use the streamer that wrote it"):
         Pointer.parsed(data, "latest")
 
 
