@@ -166,9 +166,8 @@ def published(uri: str, storage_options: Mapping[str, Any] | None) -> list[str]:
     with opened_store(folder, storage_options, None, settings) as store:
         read = read_pointer(store, settings)
     if read is None:
-        error = ObjectNotFoundError("no versions are published here", uri=redact(folder))
-        explain_missing(error, [f"{folder}@{LATEST}"])
-        raise error
+        hint = f"Its file {LATEST!r} is missing, or may not be read: name the folder that was published to, or publish"
+        raise ObjectNotFoundError("no versions are published here", uri=redact(folder), hint=hint)
     return [each.name for each in read[0].versions]
 
 
