@@ -259,7 +259,7 @@ class _Cursor:
         if depth == MOST_NESTING:
             raise FormatError(f"arrays of the metadata are nested deeper than {MOST_NESTING}")
         kind, count = self.u32(), self.u64()
-        if kind in _NUMBERS:
+        if kind not in (_TEXT, _ARRAY):
             return self._numbers(kind, count)
         self.check_room(count, 8)
         read: Callable[[], Any] = self.text if kind == _TEXT else lambda: self.value(kind, depth + 1)

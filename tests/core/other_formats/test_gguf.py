@@ -219,6 +219,7 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
     "a key that is no text": lambda: gguf([(b"\xff\xfe", 4, 1)]),
     "a value of an unknown type": lambda: gguf([("a", 99, b"\0" * 8)]),
     "an array of an unknown type": lambda: gguf([("a", 9, array(99, 3))]),
+    "an empty array of an unknown type": lambda: gguf([("a", 9, array(99, 0))]),
     "an array of exanumbers": lambda: gguf([("a", 9, array(4, HUGE))]),
     "an array of exatexts": lambda: gguf([("a", 9, array(8, HUGE))]),
     "an array of exaarrays": lambda: gguf([("a", 9, array(9, HUGE))]),
