@@ -101,7 +101,10 @@ def followed(path: str) -> str:
             target = os.path.join(os.path.dirname(target), os.readlink(target))
         except OSError:  # not a link, or no such file
             break
-    is_same = not os.path.exists(path) or (os.path.exists(target) and os.path.samefile(path, target))
+    try:
+        is_same = os.path.samefile(path, target)
+    except OSError:  # one of them is not there, or not any more
+        is_same = not os.path.exists(path)
     return target if is_same else path
 
 

@@ -148,3 +148,17 @@ def test_an_unknown_mode_is_refused(folder, value):
     no_link(folder)
     with pytest.raises(streamer.OptionError, match=r"'follow' or 'inside'"):
         streamer.load(folder, storage_options={"symlinks": value})
+
+
+def test_a_file_that_is_removed_while_its_links_are_followed_is_not_found_regression(tmp_path, monkeypatch):
+    path = tmp_path / "model.safetensors"
+    save_file({"w": torch.zeros(4)}, path)
+    of_system = os.path.samefile
+
+    def removed(one, other):
+        path.unlink(missing_ok=True)
+        return of_system(one, other)
+
+    monkeypatch.setattr(os.path, "samefile", removed)
+    with pytest.raises(streamer.ObjectNotFoundError):
+        streamer.load(path)

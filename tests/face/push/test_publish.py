@@ -141,7 +141,8 @@ class Readers:
             each.join()
         self.is_over.set()
         reader.join()
-        assert not self.failures
+        for each in self.failures:
+            raise each
 
 
 @pytest.mark.parametrize("keep", [None, 1])
