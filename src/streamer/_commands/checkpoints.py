@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from streamer._commands.output import exit_code_of, parsed_options, print_line, report_failure
+from streamer._commands.output import end_with, parsed_options, print_line
 from streamer.core.errors import EncryptionKeyError, StreamerError
 from streamer.core.quoting import counted, printable, size_text
 
@@ -39,7 +39,7 @@ def write_manifest(context: click.Context, /, uri: str, *, storage_options: str 
     try:
         report = _manifest.write_manifest(uri, storage_options=parsed_options(storage_options))
     except StreamerError as error:
-        context.exit(report_failure(str(error), exit_code_of(error), type(error).__name__, as_json=as_json))
+        end_with(error, context, as_json=as_json)
     if as_json:
         print_line(json.dumps(report.to_dict()))
     else:
@@ -92,7 +92,7 @@ def check_checkpoint(
             error.hint = f"{leave_out} if this checkpoint should not be encrypted"
         elif isinstance(error, EncryptionKeyError) and key is None:
             error.hint = f"Pass --key-file with the path of a file or env:NAME, or set {KEY_VARIABLE}"
-        context.exit(report_failure(str(error), exit_code_of(error), type(error).__name__, as_json=as_json))
+        end_with(error, context, as_json=as_json)
     print_line(json.dumps(report.to_dict()) if as_json else printable(str(report)))
 
 
@@ -115,7 +115,7 @@ def publish_folder(context: click.Context, /, source: str, uri: str, *, as_json:
         how["storage_options"] = parsed_options(how["storage_options"])
         report = publish(source, uri, progress=False if as_json else None, **how)
     except StreamerError as error:
-        context.exit(report_failure(str(error), exit_code_of(error), type(error).__name__, as_json=as_json))
+        end_with(error, context, as_json=as_json)
     removed = f"; removed {', '.join(report.removed)}" if report.removed else ""
     print_line(json.dumps(report.to_dict()) if as_json else printable(f"published {report.uri}{removed}"))
 
@@ -135,5 +135,5 @@ def list_versions(context: click.Context, /, uri: str, *, storage_options: str |
     try:
         names = published(uri, parsed_options(storage_options))
     except StreamerError as error:
-        context.exit(report_failure(str(error), exit_code_of(error), type(error).__name__, as_json=as_json))
+        end_with(error, context, as_json=as_json)
     print_line(json.dumps(names) if as_json else "\n".join(names))

@@ -13,7 +13,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import click
 
@@ -90,6 +90,11 @@ def report_failure(message: str, code: int, kind: str | None, *, as_json: bool, 
         print_line(json.dumps(failure))
     say(f"Error: {message}")
     return code
+
+
+def end_with(error: StreamerError, context: click.Context, *, as_json: bool) -> NoReturn:
+    """Report an error, and end the command with its exit code."""
+    context.exit(report_failure(str(error), exit_code_of(error), type(error).__name__, as_json=as_json))
 
 
 def say(text: str) -> None:
