@@ -49,7 +49,8 @@ def _alone(group: Any) -> Iterator[None]:
     try:
         yield
     finally:
-        _busy[:] = [each for each in _busy if each is not group]
+        with _lock:
+            _busy[:] = [each for each in _busy if each is not group]
 
 
 @contextmanager
