@@ -144,12 +144,12 @@ class PlannedCheckpoint:
                 for name, tensor in read:
                     if name in targets.in_place:
                         self.direct_bytes += direct[name].nbytes
-                    elif name in staged:
+                        continue
+                    self.staged_bytes += tensor.untyped_storage().nbytes()
+                    if name in staged:
                         staged[name].copy_out(tensor)
                     else:
                         _copy(tensor, direct[name])
-                    if name not in targets.in_place:
-                        self.staged_bytes += tensor.untyped_storage().nbytes()
             targets.states.check_unchanged()
         finally:
             targets.lock.release()

@@ -12,14 +12,17 @@ void Scheduler::add_device(std::int32_t device, DeviceSlots lane) {
 
 void Scheduler::set_gpudirect(std::uint32_t source, bool is_gpudirect) {
   const std::lock_guard lock(mutex_);
+  if (!is_gpudirect) {
+    gpudirect_sources_.erase(source);
+    return;
+  }
   const bool has_runs = std::ranges::any_of(plan_.items, [source](const Item& item) {
     return item.source == source && item.run != 0 && is_on_device(item.device);
   });
   // To be compared or decrypted there; or as a request for each run would cost more.
   const bool is_in_host_memory =
       !ledger_.is_empty() || !seals_.is_empty() || cached_.holds(source) || has_runs;
-  if (is_gpudirect && !is_in_host_memory) gpudirect_sources_.insert(source);
-  if (!is_gpudirect) gpudirect_sources_.erase(source);
+  if (!is_in_host_memory) gpudirect_sources_.insert(source);
 }
 
 bool Scheduler::needs_slot(std::int32_t device, std::uint32_t source) const {
