@@ -14,13 +14,14 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from group_cases import how_of
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 import streamer
-from streamer import Options, Placements
+from streamer import Placements
 from streamer._save import parts, rank_saves
 from streamer._save.writing import Writing
 from streamer.core.errors import StorageError, StreamerError
@@ -101,14 +102,6 @@ def mesh_of(sizes: tuple[int, ...]) -> Any:
     return init_device_mesh("cpu", sizes)
 
 
-def how_of(how: dict[str, Any], rank: int) -> dict[str, Any]:
-    own = {**how, **how.get("of", {}).get(str(rank), {})}
-    own.pop("of", None)
-    if "options" in own:
-        own["options"] = Options(**own["options"])
-    return {"progress": False, "group": dist.group.WORLD, **own}
-
-
 def facts(report: Any) -> Any:
     return {**report.to_dict(), "seconds": 0}
 
@@ -156,7 +149,7 @@ def experts(rank: int, ranks: int, *, uri: str, **how: Any) -> Any:
 
 @case
 def tied(rank: int, ranks: int, *, uri: str, **how: Any) -> Any:
-    """A module with tied weights, of which the last rank holds no row."""
+    """Save a module with tied weights, which have fewer rows than there are ranks: the last rank holds none."""
     torch.manual_seed(2)
     model = tied_model()
     fully_shard(model, mesh=mesh_of((ranks,)))
@@ -201,7 +194,7 @@ def changed(rank: int, ranks: int, *, uri: str, kinds: list[str], who: int) -> A
 
 @case
 def drifted(rank: int, ranks: int, *, uri: str, who: int) -> Any:
-    """Save parts of each kind, of which one rank has changed the last element."""
+    """Save a large and a small tensor in each placement, after one rank has changed the last element of its part."""
     told = []
     for kind in PLACED:
         large, small = (of_mesh(kind, torch.ones(rows, 999), ranks) for rows in (600, 3))
