@@ -56,7 +56,7 @@ class ReadPlan(NamedTuple):
     item_count: int  # number of items
     item_bytes: int  # bytes of all items
     span_bytes: int  # bytes that will be read, dropped gaps included
-    # ``item, run, stride`` per item of which only runs are kept: their length, and the distance of their beginnings
+    # Three numbers for each item that is runs of bytes: its number, the length of a run, the distance of two beginnings
     runs: array[int] | None = None
 
     @property

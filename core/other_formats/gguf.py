@@ -130,7 +130,7 @@ def _check_parts(name: str, metadata: dict[str, str], files: int, tensors: int) 
 
 
 def _read_file(file: CheckpointFile) -> tuple[list[TensorPlace], dict[str, str], dict[str, str], dict[str, str]]:
-    """Return the tensors of a file, the types of those that are quantised, the metadata, and their types."""
+    """Return the tensors of a file, the types of its quantised tensors, its metadata, and the types of the metadata."""
     with about(file, _HINT):
         cursor = _Cursor(file)
         tensors, values, kinds = _parsed(cursor)

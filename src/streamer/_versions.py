@@ -1,6 +1,6 @@
 """Published versions: a folder for each, and beside them a small file, the pointer, that lists them in their order.
 
-`streamer.publish` writes the pointer, ``run/latest``, under the condition that nobody has written it since it was read.
+`streamer.publish` reads the pointer, ``run/latest``, and replaces it only if nobody else has replaced it meanwhile.
 So the order of the versions is that of these writes, whatever the clocks say, and every reader finds one that is whole.
 ``run@latest`` stands for the folder that the pointer names last, ``run@NAME`` for the folder ``run/NAME``.
 """

@@ -91,8 +91,8 @@ def publish(
         keep: Remove all but the last `keep` versions; None removes none.
         grace_s: Versions that others replaced within so many seconds stay, because a load may still read them.
         storage_options: As for `save`, for `uri`.
-        how: Other keyword arguments of `save`, but ``overwrite=`` and ``resume=``; for a folder, only ``options=`` and
-            ``progress=``.
+        how: Other keyword arguments of `save`, but ``overwrite=``, ``resume=`` and ``group=``; for a folder, only
+            ``options=`` and ``progress=``.
 
     Raises:
         UsageError: as for `save`; or a folder has the name ``uri@latest`` itself. `FormatError`: the file

@@ -110,7 +110,7 @@ def agree(
 
 def _agreed(told: Sequence[Mapping[str, Any]]) -> Agreed:
     dropped = {name: kept for each in told for name, kept in each["dropped"].items()}
-    fullest = max(told, key=lambda each: len(each["dropped"]))  # a rank sees no ties of tensors of which it has nothing
+    fullest = max(told, key=lambda each: len(each["dropped"]))  # a rank without rows of a tensor does not see its ties
     for rank, each in enumerate(told):
         facts, expected = (
             {**who["facts"], "metadata=": _without(who["facts"]["metadata="], dropped)} for who in (each, told[0])

@@ -1,4 +1,4 @@
-"""Which rank of a group sends which part of which file, and which ranks give it the bytes that it does not hold.
+"""The plan of a save by several ranks: the rank that sends each part of a file, and the ranks that give it bytes.
 
 Pure: all ranks make the same plan from the same descriptions. A file is cut into the parts of a save by one process. A
 part is sent by a rank that holds at least half as many of its bytes as any other; of these, by the one that has the
@@ -16,7 +16,7 @@ from typing import NamedTuple
 from streamer.core.format.header_writer import TensorLayout
 from streamer.core.group.assembly import Part, bytes_between
 
-PARTS_IN_FLIGHT = 2  # of which one rank gives bytes in a step
+PARTS_IN_FLIGHT = 2  # a rank gives others at most the bytes of so many parts in one step
 
 
 class Held(NamedTuple):
@@ -94,8 +94,8 @@ def steps_of(files: Sequence[RankFile], held: Mapping[str, Sequence[Held]], rank
 def _parts(
     number: int, file: RankFile, held: Mapping[str, Sequence[Held]], load: list[int], sender: int | None
 ) -> Iterator[SentPart]:
-    """Cut a file into parts, choose who sends each, and add its bytes to the load of that rank."""
-    first, tensor_begin = 0, file.header_bytes  # the first tensor that the next part needs, and where it begins
+    """Cut a file into parts; choose the rank that sends each part, and add the bytes of the part to its load."""
+    first, tensor_begin = 0, file.header_bytes  # the first tensor of the next part, and its position in the file
     for offset in range(0, file.size_bytes, file.part_bytes):
         end = min(offset + file.part_bytes, file.size_bytes)
         segments = []

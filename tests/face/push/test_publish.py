@@ -1,4 +1,4 @@
-"""Versions that are published: each whole, in the order of the pointer, and removed only when nobody reads them."""
+"""`publish`, ``@latest`` and `watch`: versions are whole, have an order, and stay as long as the grace period says."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def cases(draw: Any) -> tuple[tuple[int, ...], list[Drawn]]:
 
 
 def put(found: Any, part: SentPart, local: Sequence[Mapping[str, bytes]]) -> Counter[int]:
-    """Copy the bytes of a part to where they belong; count those that each rank gives to another."""
+    """Assemble a part of a file from the ranks' bytes, and count the bytes that each rank gives to other ranks."""
     given_bytes: Counter[int] = Counter()
     for piece in part.pieces:
         begin, at = bytes_before(piece.part, piece.begin), 0
