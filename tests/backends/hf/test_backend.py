@@ -187,7 +187,7 @@ def test_a_large_file_is_named_at_its_second_host_until_it_expires(hub, name):
 
 def test_a_refresh_gives_an_address_that_is_good_for_longer(hub, name):
     hub.make(name).commit({"large.bin": bytes(2 << 20)})
-    hub.lifetime_s = 1
+    hub.lifetime_s = 300
     store = HfStore(f"hf://{name}/large.bin", {})
     source = store.source(store.info(store.root))
     hub.lifetime_s = 3600
