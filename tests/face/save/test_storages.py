@@ -170,6 +170,9 @@ def stopping() -> Any:
     def stop(done: int, total: int) -> None:
         nonlocal calls
         calls += 1
+        for thread in threading.enumerate():  # the first shard shows up first, so nothing is kept before it is whole
+            if thread.name == "streamer-send0":
+                thread.join(60)
         if calls > MOST_FILES:
             raise streamer.LoadCancelledError("enough")
 
