@@ -21,6 +21,7 @@ _LINK = re.compile(r"::(?![^\[\]/@?#]*\])")  # not the `::` inside the brackets 
 _KEPT_VALUE = re.compile(r"[\w.+/=~%-]+", re.ASCII)  # a version id, without characters that could start a second query
 _SUSPECT = re.compile(r"[@?#]")
 _HOST_AND_PORT = re.compile(r"(\[[^\]]*\]|[^:]*)(:[0-9]+)?")
+_DIGEST = re.compile(r"@sha(?:256:[0-9a-f]{64}|512:[0-9a-f]{128})(?![0-9a-f])")  # names an image, and is no host
 _CONTAINER = re.compile(r"[A-Za-z0-9$-]{1,63}")
 
 
@@ -101,6 +102,6 @@ def _without_user(scheme: str, rest: str) -> str:
         return f"{user}@{host}{slash}{path}" if keeps_container else f"{host}{slash}{path}"
     if ":" not in authority or authority.startswith("arn:"):
         return rest
-    if "@" in path:  # a password with a `/` in it, as AWS secrets have
+    if "@" in _DIGEST.sub("", path):  # a password with a `/` in it, as AWS secrets have
         return path.rpartition("@")[2]
     return rest if _HOST_AND_PORT.fullmatch(authority) else DROPPED

@@ -14,6 +14,7 @@ import streamer
 from streamer.core.secrets.redact import redact
 
 CANARY = "CANARY"
+DIGEST = "0123456789abcdef" * 4
 
 SHOWN = [
     ("/models/a.safetensors", "/models/a.safetensors"),
@@ -42,6 +43,8 @@ SHOWN = [
     ("simplecache::https://host/a?sig=abc::def", "simplecache::https://host/a::***"),
     ("simplecache::s3://bucket/a?versionId=7", "simplecache::s3://bucket/a?versionId=7"),
     ("memory://a/b", "memory://a/b"),
+    (f"oci://host:5000/a/b:v1@sha256:{DIGEST}/c", f"oci://host:5000/a/b:v1@sha256:{DIGEST}/c"),
+    (f"oci://user:SEC/RET@host/b@sha256:{DIGEST}", "oci://***"),
     ("s3://bucket/model#2/a.safetensors", "s3://bucket/model#2/a.safetensors"),
     ("s3://bucket/a#2?versionId=7&X-Amz-Signature=abc", "s3://bucket/a#2?versionId=7"),
     ("simplecache::gs://bucket/a#2", "simplecache::gs://bucket/a#2"),
