@@ -44,7 +44,9 @@ if TYPE_CHECKING:
         Reader,
         TensorPlace,
     )
+    from streamer.core.secrets.texts import note_credential
     from streamer.core.store.digests import NoDigest, ObjectDigest, PartDigest
+    from streamer.core.store.identities import digest_of
     from streamer.core.store.sources import (
         AnswerChecksum,
         DigestingStore,
@@ -62,6 +64,7 @@ if TYPE_CHECKING:
     from streamer.core.store.uploads import Upload, UploadingStore
     from streamer.plugins.inventory import Backend, Examined, ExaminedFormat, examine, examine_formats, installed
     from streamer.plugins.registry import open_store
+    from streamer.plugins.requests import HttpAnswer, send_request
 
 __all__ = [
     "AccessDeniedError",
@@ -80,6 +83,7 @@ __all__ = [
     "FileSource",
     "Format",
     "FormatError",
+    "HttpAnswer",
     "HttpSource",
     "HttpStatusError",
     "Limits",
@@ -110,11 +114,14 @@ __all__ = [
     "UsageError",
     "WritableStore",
     "check_option_names",
+    "digest_of",
     "examine",
     "examine_formats",
     "hookimpl",
     "installed",
+    "note_credential",
     "open_store",
+    "send_request",
 ]
 
 _NAMES_IN = {
@@ -129,6 +136,9 @@ _NAMES_IN = {
     "streamer.core.store.uploads": "Upload UploadingStore",
     "streamer.backends.option_names": "check_option_names",
     "streamer.plugins.registry": "open_store",
+    "streamer.plugins.requests": "HttpAnswer send_request",
+    "streamer.core.store.identities": "digest_of",
+    "streamer.core.secrets.texts": "note_credential",
 }
 _DEFINED_IN = {
     **dict.fromkeys((name for name in __all__ if name.endswith("Error")), "streamer.core.errors"),

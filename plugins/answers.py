@@ -186,6 +186,9 @@ def source_in(answer: Any) -> Source:
             raise BrokenContractError("gave a url that is not http:// or https://, or has spaces that are not quoted")
         if own := _OF_THE_ENGINE & {name.lower() for name in source.headers}:
             raise BrokenContractError(f"gave a header {quoted(min(own))}, which the engine sets itself")
+        whole_bytes = MAX_SIZE_BYTES if source.whole_bytes is None else source.whole_bytes
+        number_in(whole_bytes, "whole_bytes", 1, MAX_SIZE_BYTES)
+        number_in(source.offset_bytes, "offset_bytes", 0, whole_bytes if source.whole_bytes is not None else 0)
         if source.answer_checksum is not None:
             number_in(checked(source.answer_checksum, AnswerChecksum).max_bytes, "max_bytes", 1, MAX_SIZE_BYTES)
     elif isinstance(source, FileSource):

@@ -169,6 +169,8 @@ def http_target(source: HttpSource) -> _native.HttpTarget:
         is_redirect=source.is_redirect,
         client_cert=source.client_cert or "",
         client_key=source.client_key or "",
+        offset_bytes=source.offset_bytes,
+        whole_bytes=source.whole_bytes or 0,
     )
 
 

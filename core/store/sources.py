@@ -134,6 +134,8 @@ class HttpSource:
         proxy: Proxy URL for these requests; None obeys ``HTTPS_PROXY`` / ``NO_PROXY``.
         answer_checksum: How the server sends a checksum of each answer, or None; requested only under
             ``verify="auto"``.
+        offset_bytes: Where the object begins, if it is a part of what the URL names, such as a member of an archive.
+        whole_bytes: Size of what the URL names; needed for a part, which has a size of its own.
         holder: An object that is kept alive as long as the source; set to the store of a plug-in.
     """
 
@@ -149,6 +151,8 @@ class HttpSource:
     is_redirect: bool = False
     client_cert: str | None = None
     client_key: str | None = None
+    offset_bytes: int = 0
+    whole_bytes: int | None = None
     holder: object = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:

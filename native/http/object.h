@@ -31,6 +31,9 @@ struct HttpTarget {
   bool is_redirect = false;          // the URL came from a redirect
   std::string client_cert = {};      // PEM file of our own certificate; may be empty
   std::string client_key = {};       // PEM file of its key; empty: client_cert has the key too
+  // The object may be a part of what the URL names, such as a member of an archive.
+  std::uint64_t offset_bytes = 0;  // where the object begins
+  std::uint64_t whole_bytes = 0;   // size of what the URL names; 0: the object is all of it
 
   std::shared_ptr<Endpoint> endpoint = {};  // for URL and proxy; set by HttpObject
 };

@@ -32,9 +32,9 @@ void HttpTransfer::prepare(Block block, HttpObject& object,
   if (block_.attempts++ == 0) block_.first_started = now;
   object_ = &object;
   target_ = std::move(target);
-  range_ = {block_.begin + block_.received,
-            block_.end,
-            object.size_bytes(),
+  range_ = {target_->offset_bytes + block_.begin + block_.received,
+            target_->offset_bytes + block_.end,
+            target_->whole_bytes > 0 ? target_->whole_bytes : object.size_bytes(),
             object.version(),
             object.version_header(),
             object.has_conditions()};
@@ -259,6 +259,8 @@ ReadError HttpTransfer::error_of(ErrorCode code, std::string detail) const {
 
 void HttpTransfer::complete_error(ReadError& error, TimePoint now) const {
   error.source = block_.source;
+  error.begin -= target_->offset_bytes;
+  error.end -= target_->offset_bytes;
   error.attempts = block_.attempts;
   error.elapsed_s = seconds_between(block_.first_started, now);
   mask_secrets(error, *target_);

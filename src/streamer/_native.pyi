@@ -168,6 +168,8 @@ class HttpTarget:
         is_redirect: bool = False,
         client_cert: str = "",
         client_key: str = "",
+        offset_bytes: int = 0,
+        whole_bytes: int = 0,
     ) -> None: ...
 
 class SessionOptions:

@@ -36,16 +36,20 @@ PUBLIC = """
 
 
 FOR_PLUGINS = """
-    AnswerChecksum Backend DigestingStore Examined ExaminedFormat FileSource HttpSource Limits ListingCount NfsSource
-    NoDigest examine_formats
+    AnswerChecksum Backend DigestingStore Examined ExaminedFormat FileSource HttpAnswer HttpSource Limits ListingCount
+    NfsSource NoDigest examine_formats
     ObjectDigest ObjectInfo PartDigest PythonSource RemoteStore Source Store Upload UploadingStore WritableStore
-    check_option_names examine hookimpl installed open_store
+    check_option_names digest_of examine hookimpl installed note_credential open_store send_request
     AccessDeniedError ChangedError ChecksumError ConnectError CredentialsError HttpStatusError ObjectNotFoundError
     OptionError PluginError RangeResponseError RedirectError StorageError StreamerError
     BytesFile CheckpointFile CheckpointIndex Format FormatError Reader TensorPlace
     TlsError TransferTimeoutError TruncatedError UsageError
 """
-EXAMPLES = [ROOT / "docs/write-a-plugin.md", *sorted((ROOT / "plugins/example").rglob("*.py"))]
+EXAMPLES = [
+    ROOT / "docs/write-a-plugin.md",
+    *sorted((ROOT / "plugins/example").rglob("*.py")),
+    *sorted((ROOT / "extras").rglob("*.py")),
+]
 PYTHON_FILES = house.python_files()
 PYTHON_RANKS = house.ranks(house.PYTHON_ROOMS)
 ENGINE_RANKS = house.ranks(house.ENGINE_ROOMS)
