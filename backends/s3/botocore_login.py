@@ -38,13 +38,12 @@ from streamer.backends.login_state import key_of, login_state
 from streamer.backends.s3.errors import LoginError
 from streamer.backends.s3.login import Login
 from streamer.backends.s3.options import OF_AIOBOTOCORE, OF_SESSION, texts_of_settings, user_agent_of
-from streamer.backends.s3.signing import BucketEndpoint, Keys
+from streamer.backends.s3.signing import EXPRESS, BucketEndpoint, Keys
 from streamer.core.collector import collector_paused
 from streamer.core.errors import UsageError
 from streamer.core.store.certificates import trust_in
 
 _AMAZON = (".amazonaws.com", ".amazonaws.com.cn")
-_EXPRESS = "v4-s3express"
 _GLOBAL = {"aws-global": "us-east-1"}  # a name of the global endpoint, and the region that its signatures name
 _CHECK = "before-parameter-build.s3"
 
@@ -218,8 +217,11 @@ class BotocoreLogin:
             request = made.request
         named = request.context.get("signing", {})
         kind = request.context.get("auth_type") or client.meta.config.signature_version
-        if kind == _EXPRESS:
-            raise UsageError("S3 Express is not supported", hint="Copy the objects to a bucket of another kind")
+        if self._options["config_kwargs"].get("signature_version") == EXPRESS:
+            kind, named = EXPRESS, {**named, "signing_name": "s3express"}
+        elif kind == EXPRESS or ("cache_key" in named and _is_amazon(client)):
+            hint = "Install a plug-in for directory buckets, or copy the objects to a bucket of another kind"
+            raise UsageError("A directory bucket (S3 Express) needs the keys of a session", hint=hint)
         region = named.get("region") or client.meta.region_name or ""
         return BucketEndpoint(
             request.url.removesuffix("/k"),
@@ -252,6 +254,8 @@ class BotocoreLogin:
     def _config(self) -> Config:
         named = dict(self._options["config_kwargs"])
         named["retries"] = _ONE_ATTEMPT
+        if named.get("signature_version") == EXPRESS:  # says that `session` has such keys; botocore would make others
+            named["signature_version"] = "s3v4"
         if self._options.get("anon"):
             named["signature_version"] = UNSIGNED
         for name in OF_AIOBOTOCORE & named.keys():

@@ -184,6 +184,8 @@ def storage_error(error: Exception, uri: str, bucket: str) -> StreamerError:
 
 
 def _of_login(cause: BaseException | None, uri: str) -> StreamerError:
+    if isinstance(cause, StreamerError):  # of a session that a plug-in passes
+        return storage_error(cause, uri, "")
     if isinstance(cause, boto.ClientError):
         refusal = _ROLE_REFUSED.error(uri)
         refusal.may_come = error_code(cause) in _OF_ROTATED_TOKENS

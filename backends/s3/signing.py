@@ -21,7 +21,8 @@ LONGEST_URL = 4096  # of characters, signature included; many servers and proxie
 UNSIGNED = "UNSIGNED-PAYLOAD"  # in place of the SHA-256 of a body
 
 _ALGORITHM = "AWS4-HMAC-SHA256"
-_VERSION_4 = ("s3v4", "v4")  # botocore's names
+EXPRESS = "v4-s3express"  # Version 4 with the token of a session for one directory bucket
+_VERSION_4 = ("s3v4", "v4", EXPRESS)  # botocore's names
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ class Signer(NamedTuple):
         stamp = self._stamp()
         sent = {**headers, "X-Amz-Date": stamp, "X-Amz-Content-SHA256": payload}
         if self.keys.token is not None:
-            sent["X-Amz-Security-Token"] = self.keys.token
+            sent[self._token_name()] = self.keys.token
         signature = self._signature(stamp, method, url, sent, payload)
         names = _names({**sent, "Host": ""})
         credential = f"{self.keys.access_key}/{self._scope(stamp)}"
@@ -102,10 +103,13 @@ class Signer(NamedTuple):
             "X-Amz-Date": stamp,
             "X-Amz-Expires": str(lifetime_s),
             "X-Amz-SignedHeaders": _names({**headers, "Host": ""}),
-            **({} if self.keys.token is None else {"X-Amz-Security-Token": self.keys.token}),
+            **({} if self.keys.token is None else {self._token_name(): self.keys.token}),
         }
         signed = f"{url}{'&' if '?' in url else '?'}{encoded(query)}"
         return f"{signed}&X-Amz-Signature={self._signature(stamp, 'GET', signed, headers, UNSIGNED)}"
+
+    def _token_name(self) -> str:
+        return "X-Amz-S3session-Token" if self.place.signature == EXPRESS else "X-Amz-Security-Token"
 
     def _stamp(self) -> str:
         return time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(time.time() + self.offset_s))

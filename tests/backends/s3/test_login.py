@@ -12,6 +12,7 @@ from botocore.exceptions import NoCredentialsError
 from streamer.backends.s3.botocore_login import BotocoreLogin
 from streamer.backends.s3.login import keys_of_session, plain_login
 from streamer.backends.s3.options import filled_options
+from streamer.core.errors import UsageError
 from streamer.core.secrets.environment import set_variables
 from streamer.core.store.certificates import default_ca_file
 
@@ -230,6 +231,17 @@ def test_an_unusual_bucket_is_left_to_botocore(prepared, bucket):
     for options, variables in (({"endpoint_url": OWN}, {}), ({}, {"AWS_REGION": "us-west-2"})):
         login = plain_login(prepared({**KEYS, **options}, variables, False), os.environ)
         assert login.place_of(bucket, None) is None
+
+
+def test_a_directory_bucket_is_at_its_zone_and_needs_the_keys_of_a_session(prepared):
+    options = prepared(
+        {**KEYS, "config_kwargs": {"signature_version": "v4-s3express"}}, {"AWS_REGION": "us-west-2"}, False
+    )
+    place = by_botocore(options).place_of("w--usw2-az1--x-s3", None)
+    assert place.url == "https://w--usw2-az1--x-s3.s3express-usw2-az1.us-west-2.amazonaws.com"
+    assert (place.region, place.service, place.signature) == ("us-west-2", "s3express", "v4-s3express")
+    with pytest.raises(UsageError, match="needs the keys of a session"):
+        by_botocore(KEYS).place_of("w--usw2-az1--x-s3", None)
 
 
 @pytest.mark.parametrize("bucket", ["with.dots", "xn--name", "an-s3alias"])

@@ -96,6 +96,21 @@ def test_it_signs_as_botocore_does(bucket: str, key: str, token: str | None) -> 
         assert signer.url(url, headers, 600).replace("?uploads&", "?uploads=&") == request.url
 
 
+def test_with_the_keys_of_a_directory_buckets_session_it_signs_as_botocore_does() -> None:
+    place = BucketEndpoint("https://b--z--x-s3.example", "eu-west-1", "s3express", signing.EXPRESS)
+    url, signer = both(place, "a/b", "a+token/with=marks")
+    how: dict[str, Any] = {"identity_cache": None}
+    request = AWSRequest("GET", url)
+    auth.S3ExpressAuth(signer.keys, "s3express", "eu-west-1", **how).add_auth(request)
+    signed = signer.headers("GET", url, {}, request.headers["X-Amz-Content-SHA256"])
+    assert {name.lower(): value for name, value in signed.items()} == {
+        name.lower(): value for name, value in request.headers.items()
+    }
+    request = AWSRequest("GET", url)
+    auth.S3ExpressQueryAuth(signer.keys, "s3express", "eu-west-1", expires=600, **how).add_auth(request)
+    assert signer.url(url, {}, 600) == request.url
+
+
 @pytest.mark.parametrize("address", ["https://bucket.example", "https://example/bucket"])
 def test_the_retired_signature_is_botocores(address: str) -> None:
     place = BucketEndpoint(address, "", signature="s3", path="/bucket")
