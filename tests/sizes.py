@@ -21,7 +21,7 @@ MOST_LINES_OF_A_FUNCTION = 40
 MOST_PUBLIC_METHODS = 15
 
 PRODUCT_FOLDERS = ("core", "src", "plugins", "backends", "compat", "integrations")
-PYTHON_FOLDERS = (*PRODUCT_FOLDERS, "tests", "benchmarks", "examples")
+PYTHON_FOLDERS = (*PRODUCT_FOLDERS, "extras", "tests", "benchmarks", "examples")
 _TESTS = re.compile(r"test_\w+\.py|\w+_test\.cc")
 
 

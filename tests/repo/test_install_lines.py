@@ -11,7 +11,19 @@ from each_row import each_row
 from streamer.backends.builtin_storages import EXTRAS, install_hint
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = ("src", "core", "backends", "compat", "integrations", "plugins", "docs", "examples", "benchmarks", "tests")
+FOLDERS = (
+    "src",
+    "core",
+    "backends",
+    "compat",
+    "integrations",
+    "plugins",
+    "extras",
+    "docs",
+    "examples",
+    "benchmarks",
+    "tests",
+)
 PAGES = [
     path
     for folder in FOLDERS

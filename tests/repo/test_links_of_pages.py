@@ -9,7 +9,9 @@ from faults.outage_report import rows_in, table
 from faults.outages import OUTAGES
 from pages import ROOT, text_of
 
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *ROOT.glob("*/README.md")])
+PAGES = sorted(
+    [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *ROOT.glob("*/README.md"), *(ROOT / "extras").rglob("*.md")]
+)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 

@@ -180,6 +180,7 @@ def test_the_line_of_a_mistake_is_on_the_page(
     if ELSEWHERE.get(name):
         pytest.skip("on this machine the mistake is another")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("STREAMER_DISABLED_PLUGINS", "streamer-stores")  # of this repository, but not of this page
     make: Callable[[], Any] = getattr(Mistakes(tmp_path), name)
     with pytest.raises(streamer.StreamerError) as caught:
         make()

@@ -1,0 +1,174 @@
+"""Logins of registries, from the files of Docker and Podman and from their credential helpers.
+
+Guarantees: a helper that does not answer is ended after `HELPER_S`. A file that cannot be read is an error, because
+without it the registry would only say that access is denied. No text of a file or of a helper enters a message.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from streamer.plugins import CredentialsError, OptionError, note_credential
+from streamer_stores.oci.reference import Reference
+
+HELPER_S = 20.0  # a helper may ask a cloud for a token
+_HELPER = re.compile(r"[\w.-]+")
+_HUB_KEY = "index.docker.io/v1"
+
+
+@dataclass(frozen=True)
+class Login:
+    """A login for one registry; without any text, requests are anonymous."""
+
+    username: str = ""
+    password: str = field(default="", repr=False)
+    identity_token: str = field(default="", repr=False)  # exchanged for tokens at the registry's token service
+    registry_token: str = field(default="", repr=False)  # sent to the registry as it is
+
+    @property
+    def basic(self) -> str | None:
+        """The value of the header ``Authorization`` with user and password."""
+        if not self.username:
+            return None
+        return "Basic " + base64.b64encode(f"{self.username}:{self.password}".encode()).decode()
+
+
+def login_of(reference: Reference, options: Mapping[str, Any]) -> Login:
+    """Find the login: in the options, else in the files of Docker and Podman; anonymous if there is none."""
+    for name in ("username", "password", "token"):
+        if not isinstance(options.get(name, ""), str):
+            raise OptionError(f"{name} must be text")
+    if options.get("token"):
+        return _noted(Login(registry_token=options["token"]))
+    if options.get("username"):
+        return _noted(Login(options["username"], options.get("password", "")))
+    for path in [Path(options["auth_file"])] if options.get("auth_file") else _files():
+        login = _login_in(_document_of(path), reference, path)
+        if login is not None:
+            return _noted(login)
+    return Login()
+
+
+def _noted(login: Login) -> Login:
+    for text in (login.password, login.identity_token, login.registry_token):
+        note_credential(text)
+    return login
+
+
+def _files() -> Iterator[Path]:
+    """Yield the files that exist, in Podman's order, which ends with that of Docker."""
+    if os.environ.get("REGISTRY_AUTH_FILE"):
+        yield Path(os.environ["REGISTRY_AUTH_FILE"])
+        return
+    config = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
+    docker = os.environ.get("DOCKER_CONFIG") or "~/.docker"
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    places = [f"{runtime}/containers/auth.json"] if runtime else []
+    for place in (*places, f"{config}/containers/auth.json", f"{docker}/config.json"):
+        path = Path(place).expanduser()
+        if path.is_file():
+            yield path
+
+
+def _document_of(path: Path) -> dict[str, Any]:
+    try:
+        document = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        document = None
+    if not isinstance(document, dict):
+        what = f"The logins of registries in {path} cannot be read"
+        raise CredentialsError(what, hint="Log in again (docker login, podman login), or name another with auth_file")
+    return document
+
+
+def _login_in(document: Mapping[str, Any], reference: Reference, path: Path) -> Login | None:
+    """Find the login of the longest name that the repository begins with; helpers come first, as in Docker."""
+    keys = list(_keys_of(reference))
+    for section in ("credHelpers", "auths"):
+        entries = {_plain(name): entry for name, entry in dict(document.get(section) or {}).items()}
+        for key in keys:
+            if key not in entries:
+                continue
+            if section == "credHelpers":
+                login = _from_helper(str(entries[key]), key)
+            else:
+                login = _from_entry(entries[key], path)
+            if login is not None:
+                return login
+    store = document.get("credsStore")
+    return _from_helper(str(store), _HUB_KEY if reference.is_of_hub else reference.host) if store else None
+
+
+def _keys_of(reference: Reference) -> Iterator[str]:
+    parts = [reference.host, *reference.repository.split("/")]
+    for count in range(len(parts), 0, -1):
+        yield "/".join(parts[:count])
+    if reference.is_of_hub:
+        yield from (_HUB_KEY, "index.docker.io", "docker.io")
+
+
+def _plain(name: str) -> str:
+    """Return a key of a file as Podman writes it: Docker's may have a scheme and the version of the API."""
+    text = re.sub(r"^https?://", "", str(name)).rstrip("/")
+    return text if text == _HUB_KEY else re.sub(r"/v[12]$", "", text)
+
+
+def _from_entry(entry: Any, path: Path) -> Login | None:
+    if not isinstance(entry, dict):
+        return None
+    username, password = str(entry.get("username") or ""), str(entry.get("password") or "")
+    if entry.get("auth"):
+        try:
+            username, _, password = base64.b64decode(str(entry["auth"]), validate=True).decode().partition(":")
+        except (binascii.Error, ValueError):
+            raise CredentialsError(f"A login in {path} is malformed", hint="Log in again") from None
+    identity, token = str(entry.get("identitytoken") or ""), str(entry.get("registrytoken") or "")
+    login = Login(username, password.rstrip("\0"), identity, token)
+    return login if login != Login() else None
+
+
+def _from_helper(name: str, key: str) -> Login | None:
+    """Ask a credential helper; None if it has no login for the registry."""
+    if not _HELPER.fullmatch(name):
+        raise CredentialsError("The name of a credential helper is malformed", hint="Check Docker's config.json")
+    program = f"docker-credential-{name}"
+    url = f"https://{key}/" if key == _HUB_KEY else key
+    pipe = subprocess.PIPE
+    try:
+        # Its own session, so that the programs that it has started end with it.
+        helper = subprocess.Popen([program, "get"], stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True)
+    except OSError as error:
+        hint = "Install it, or log in without it"
+        raise CredentialsError(f"The credential helper {program} cannot be started", hint=hint) from error
+    is_late = False
+    with helper:
+        try:
+            text, _ = helper.communicate(url.encode(), timeout=HELPER_S)
+        except subprocess.TimeoutExpired:
+            is_late = True
+            with suppress(ProcessLookupError):
+                os.killpg(helper.pid, signal.SIGKILL)
+    if is_late:
+        what = f"The credential helper {program} did not answer within {HELPER_S:g} s"
+        raise CredentialsError(what, hint="Run it yourself: it may want an answer from you")
+    if helper.returncode:
+        if b"not found" in text.lower():
+            return None
+        raise CredentialsError(f"The credential helper {program} failed", hint=f"Run `echo {url} | {program} get`")
+    try:
+        found = json.loads(text)
+        username, secret = str(found["Username"]), str(found["Secret"])
+    except (ValueError, KeyError, TypeError):
+        raise CredentialsError(f"The answer of the credential helper {program} is malformed") from None
+    return Login(identity_token=secret) if username == "<token>" else Login(username, secret)

@@ -1,0 +1,155 @@
+"""``s3express://bucket--zone--x-s3/…``: directory buckets of S3 Express One Zone, by the backend of ``s3://``.
+
+That backend finds the zonal host, signs and sends. Here are the keys of its signatures: those of a session for one
+bucket, which `CreateSession` gives for five minutes. Guarantees: a session is renewed before it ends, and read-only if
+the login may not write. An upload is never resumed: uploads of these buckets are listed by folder, not by name.
+https://docs.aws.amazon.com/AmazonS3/latest/API/API_CreateSession.html
+"""
+
+from __future__ import annotations
+
+import html
+import re
+import threading
+import time
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from typing import Any, NamedTuple
+from urllib.parse import quote, urlsplit
+
+from botocore.auth import S3SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
+from botocore.session import Session
+
+from streamer.plugins import (
+    AccessDeniedError,
+    CredentialsError,
+    HttpSource,
+    Limits,
+    StorageError,
+    Store,
+    UsageError,
+    hookimpl,
+    open_store,
+    send_request,
+)
+
+EARLY_S = 60.0  # a session is renewed this long before its end
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9-]*--(?P<zone>[a-z0-9-]+)--x-s3")
+_FIELD = re.compile(r"<(AccessKeyId|SecretAccessKey|SessionToken|Expiration)>([^<]+)</")
+_KEYS = ("key", "secret", "token", "profile")
+_ADDRESS = re.compile(r"[\d.]+|\[.*\]|localhost")
+
+
+@hookimpl
+def streamer_open_store(uri: str, storage_options: Mapping[str, Any], limits: Limits) -> Store:
+    """Open the bucket of `uri`, with the options of ``s3://``."""
+    bucket = uri.partition("://")[2].partition("/")[0]
+    match = _BUCKET.fullmatch(bucket)
+    if match is None:
+        hint = "Its name ends in --zone--x-s3; other buckets are read by s3://"
+        raise UsageError("This is not the URL of a directory bucket", uri=uri, hint=hint)
+    if "versionId=" in uri:
+        raise UsageError("Directory buckets keep no versions", uri=uri, hint="Leave ?versionId= out")
+    session = ExpressSession(bucket, match["zone"], storage_options, limits)
+    options = {name: value for name, value in storage_options.items() if name not in _KEYS}
+    config = {**(storage_options.get("config_kwargs") or {}), "signature_version": "v4-s3express"}
+    client = {**(storage_options.get("client_kwargs") or {}), "region_name": session.region}
+    options |= {"session": session, "config_kwargs": config, "client_kwargs": client}
+    return DirectoryBucket(open_store(f"s3://{uri.partition('://')[2]}", options, limits=limits))
+
+
+@hookimpl
+def streamer_source_kind() -> type[HttpSource]:
+    """Return the kind of source: these objects are read over HTTP."""
+    return HttpSource
+
+
+class DirectoryBucket:
+    """A store of ``s3://`` without `resume_upload`."""
+
+    def __init__(self, store: Store) -> None:
+        self._store, self.root = store, store.root
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name in ("resume_upload", "join_upload"):
+            raise AttributeError(name)
+        return getattr(self._store, name)
+
+
+class Frozen(NamedTuple):
+    """Keys of a session, under botocore's names."""
+
+    access_key: str
+    secret_key: str
+    token: str
+
+
+class ExpressSession(Session):  # type: ignore[misc]  # botocore has no types
+    """A session of botocore whose credentials are those of `CreateSession`."""
+
+    def __init__(self, bucket: str, zone: str, options: Mapping[str, Any], limits: Limits) -> None:
+        super().__init__(profile=options.get("profile"))
+        self._limits, self._bucket, self._lock = limits, bucket, threading.Lock()
+        client = options.get("client_kwargs") or {}
+        self.region = str(client.get("region_name") or self.get_config_variable("region") or "us-east-1")
+        verify = client.get("verify") or self.get_config_variable("ca_bundle")
+        self._ca_file = verify if isinstance(verify, str) else None
+        self._login = None
+        if options.get("key"):
+            self._login = Credentials(options["key"], options.get("secret", ""), options.get("token"))
+        endpoint = options.get("endpoint_url") or client.get("endpoint_url")
+        self._url = _url_of(endpoint or f"https://s3express-{zone}.{self.region}.amazonaws.com", bucket)
+        self._mode = "ReadWrite"
+        self._keys: Frozen | None = None
+        self._expires_at_s = 0.0
+
+    def get_credentials(self) -> ExpressSession:
+        """Return what gives the keys."""
+        return self
+
+    def get_frozen_credentials(self) -> Frozen:
+        """Return the keys of the current session, which is renewed if it ends soon."""
+        with self._lock:
+            if self._keys is None or time.time() > self._expires_at_s - EARLY_S:
+                self._create()
+            assert self._keys is not None  # `_create` sets them, or raises
+            return self._keys
+
+    def _create(self) -> None:
+        uri = f"s3express://{self._bucket}"
+        login = self._login or super().get_credentials()
+        if login is None:
+            hint = "Give key and secret, or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+            raise CredentialsError("There are no credentials for the session of the bucket", uri=uri, hint=hint)
+        frozen = login.get_frozen_credentials()
+        for mode in dict.fromkeys((self._mode, "ReadOnly")):
+            request = AWSRequest("GET", f"{self._url}?session", headers={"x-amz-create-session-mode": mode})
+            S3SigV4Auth(frozen, "s3express", self.region).add_auth(request)
+            headers = {name: str(value) for name, value in request.headers.items()}
+            answer = send_request(HttpSource(request.url, headers, ca_file=self._ca_file), uri, limits=self._limits)
+            self._mode = mode
+            if answer.status == 200:
+                break
+        if answer.status != 200:
+            error = answer.error(uri)
+            if isinstance(error, AccessDeniedError):
+                error.hint = "Check the credentials, and that they may do s3express:CreateSession"
+            raise error
+        found = {name: html.unescape(value) for name, value in _FIELD.findall(answer.body.decode(errors="replace"))}
+        try:
+            keys = Frozen(found["AccessKeyId"], found["SecretAccessKey"], found["SessionToken"])
+            ends = datetime.fromisoformat(found["Expiration"].replace("Z", "+00:00"))
+        except (KeyError, ValueError):
+            what = "The answer to CreateSession is not that of S3"
+            raise StorageError(what, uri=uri, hint="Check endpoint_url, and the proxies on the way to it") from None
+        self._keys, self._expires_at_s = keys, ends.astimezone(timezone.utc).timestamp()
+
+
+def _url_of(endpoint: str, bucket: str) -> str:
+    """Return the URL of a bucket as botocore makes it: the bucket is in the host, unless that is an address."""
+    parts = urlsplit(endpoint.rstrip("/"))
+    if _ADDRESS.fullmatch(parts.netloc.rpartition("@")[2].partition(":")[0]):
+        return f"{parts.geturl()}/{quote(bucket)}"
+    return f"{parts.scheme}://{bucket}.{parts.netloc}{parts.path}/"
