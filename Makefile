@@ -38,6 +38,7 @@ RUNAI_STAMP := .venv/.runai
 SERVING_STAMP := .venv/.serving
 SGLANG_STAMP := .venv/.sglang
 BENCH_STAMP := .venv/.bench
+DOCS_STAMP := .venv/.docs
 
 # The tests of a file run in one process, because they share servers and checkpoints. Files keep their order, in which the
 # last files are quick.
@@ -46,14 +47,18 @@ SHARING = --dist loadfile --no-loadscope-reorder
 .DEFAULT_GOAL := help
 .NOTPARALLEL:  # apt and pip lock; cmake and ninja use every processor by themselves
 .DELETE_ON_ERROR:
-.PHONY: help demo test nightly test-long test-lowest test-versions test-serving coverage sanitize fuzz soak lint bench wheel clean \
-  build-packages test-packages clang-packages wheel-packages bench-packages wheel-aarch64 test-aarch64 aarch64-packages
+.PHONY: help demo docs test nightly test-docs test-long test-lowest test-versions test-serving coverage sanitize fuzz soak lint bench wheel clean \
+  build-packages test-packages docs-packages clang-packages wheel-packages bench-packages wheel-aarch64 test-aarch64 aarch64-packages
 
 help: ## list these targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' Makefile | awk -F '\t' '{ printf "  make %-8s %s\n", $$1, $$2 }'
 
 demo: $(INSTALL_STAMP) ## load 1 GiB from disk and from a real S3 server, compare every tensor, show time and memory
 	$(BIN)/python examples/demo.py $(ARGS)
+
+docs: $(INSTALL_STAMP) $(DOCS_STAMP) ## build the site of the documentation, with a reference from the docstrings: build/site/index.html
+	$(BIN)/python docs/site.py
+	$(BIN)/zensical build --strict
 
 test: $(INSTALL_STAMP) $(AZURITE_STAMP) $(STORES_STAMP) $(SAFETENSORS_STAMP) $(RUNAI_STAMP) test-packages ## build the engine, run its native tests, then all Python tests against real servers
 	$(BIN)/cmake -S native -B build/native-tests -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja \
@@ -63,7 +68,7 @@ test: $(INSTALL_STAMP) $(AZURITE_STAMP) $(STORES_STAMP) $(SAFETENSORS_STAMP) $(R
 	$(BIN)/pytest $(if $(ARGS),$(ARGS),-n $(WORKERS) $(SHARING))
 	$(if $(ARGS),,$(BIN)/pytest -c extras/stores/pyproject.toml -n $(WORKERS) $(SHARING) extras/stores/tests)
 
-nightly: ## run the long checks: oldest libraries, vLLM and SGLang, sanitizers, fuzzing; .ci/run does those of changed parts
+nightly: ## run the long checks: oldest libraries, vLLM and SGLang, sanitizers, fuzzing, the site; .ci/run does those of changed parts
 	.ci/nightly
 
 # The tests that use libraries of storages: the contract, each backend, and reads through fsspec.
@@ -81,6 +86,9 @@ test-long: $(INSTALL_STAMP) $(AZURITE_STAMP) $(TRANSFORMERS_STAMP) test-packages
 test-serving: $(INSTALL_STAMP) $(SERVING_STAMP) $(SGLANG_STAMP) test-packages ## run the tests of --load-format streamer in the real vLLM and SGLang, on the CPU
 	PYTHONPATH=.venv/serving $(BIN)/pytest -W ignore tests/serving $(ARGS)
 	PYTHONPATH=.venv/sglang $(BIN)/pytest -W ignore tests/serving $(ARGS)
+
+test-docs: docs docs-packages ## build the site, and open each page in headless Chromium
+	$(BIN)/pytest tests/site $(ARGS)
 
 # With sanitizers, Clang compiles in four fifths of GCC's time, and the compiled tests run in three fifths of the time.
 sanitize: $(INSTALL_STAMP) test-packages clang-packages ## run the native tests, real loads among them, under ASAN+UBSAN and under TSAN
@@ -234,6 +242,10 @@ $(SGLANG_STAMP): | $(INSTALL_STAMP)
 	  traitlets==5.16.1 uvicorn==0.54.0 uvloop==0.23.0 xgrammar==0.2.8
 	touch $@
 
+$(DOCS_STAMP): pyproject.toml | $(INSTALL_STAMP)
+	$(UV) --group docs
+	touch $@
+
 # The libraries that the engine links, for 64-bit ARM.
 build/aarch64/.libraries: native/wheel/aarch64_root.sh native/wheel/aarch64.cmake native/wheel/build_curl.sh | $(INSTALL_STAMP) aarch64-packages
 	native/wheel/aarch64_root.sh build/aarch64/root
@@ -271,6 +283,9 @@ build-packages:
 
 test-packages:
 	$(call require_packages,docker-registry doctest-dev nginx-light nfs-ganesha nfs-ganesha-vfs)
+
+docs-packages:
+	$(call require_packages,chromium)
 
 aarch64-packages:
 	$(call require_packages,dpkg-dev patch g++-aarch64-linux-gnu gcc-aarch64-linux-gnu qemu-user)

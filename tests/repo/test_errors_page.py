@@ -216,7 +216,7 @@ def way_to(name: str) -> str:
 
 def sections() -> dict[str, str]:
     """The page, by class."""
-    parts = re.split(r"^### `(\w+)`\n", PAGE.read_text(), flags=re.MULTILINE)
+    parts = re.split(r"^## `(\w+)`\n", PAGE.read_text(), flags=re.MULTILINE)
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
