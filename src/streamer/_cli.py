@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import json
 import os
 import re
@@ -18,22 +19,30 @@ import click
 
 import streamer
 from streamer._commands.cache import cache
-from streamer._commands.checkpoints import check_checkpoint, list_versions, publish_folder, write_manifest
-from streamer._commands.copies import copy_files, pull_folder, push_folder
-from streamer._commands.output import INTERRUPTED, print_line, print_table, report_failure
+from streamer._commands.checkpoints import (
+    check_checkpoint,
+    diff_checkpoints,
+    inspect_checkpoint,
+    list_objects,
+    list_versions,
+    write_manifest,
+)
+from streamer._commands.copies import copy_files, publish_folder, pull_folder, push_folder
+from streamer._commands.output import INTERRUPTED, Output, answers, print_line, report_failure, table
 from streamer.core.quoting import printable
 from streamer.core.secrets.redact import redact
 
 if TYPE_CHECKING:
     from streamer import plugins
 
+_ALIASES = {"cp": "copy"}
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s')]*")
 
 
 def _fail(error: click.ClickException, words: Sequence[str] = ()) -> NoReturn:
     """End the program with a usage error, without the secrets of URLs; with ``--json`` it is also one JSON object."""
     vars(error)["message"] = _URL.sub(lambda url: redact(url[0]), error.message)
-    if isinstance(error, click.UsageError) and "--json" in words and words[:1] != ["run"]:
+    if isinstance(error, click.UsageError) and _wants_json(words):
         failure = {"error": "UsageError", "message": printable(error.format_message()), "exit_code": error.exit_code}
         with suppress(click.ClickException, OSError):  # the exit code reports the failure, too
             print_line(json.dumps(failure))
@@ -41,8 +50,17 @@ def _fail(error: click.ClickException, words: Sequence[str] = ()) -> NoReturn:
     sys.exit(error.exit_code)
 
 
+def _wants_json(words: Sequence[str]) -> bool:
+    is_named = {"--json", "--format=json"} & {*words} or ("--format", "json") in itertools.pairwise(words)
+    return bool(is_named) and words[:1] != ["run"]
+
+
 class _Commands(click.Group):
     """Commands whose usage errors show no secrets: an argument in the wrong place may be a URL with a secret."""
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Find a command, also by its short name."""
+        return super().get_command(ctx, _ALIASES.get(cmd_name, cmd_name))
 
     def main(self, *args: Any, **named: Any) -> Any:
         """Run a command, as the base class does."""
@@ -62,8 +80,7 @@ class _Commands(click.Group):
             _fail(error, list(named.get("args") or (args[0] if args else None) or sys.argv[1:]))
         except click.Abort:
             words = list(named.get("args") or sys.argv[1:])
-            is_json = "--json" in words and words[:1] != ["run"]
-            sys.exit(report_failure("interrupted", INTERRUPTED, None, as_json=is_json))
+            sys.exit(report_failure("interrupted", INTERRUPTED, None, as_json=_wants_json(words)))
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -72,19 +89,37 @@ def main() -> None:
     """Model weights from any storage into CPU or GPU memory."""
 
 
-_COPIES = (pull_folder, push_folder, copy_files, publish_folder)
-for _command in (cache, write_manifest, check_checkpoint, *_COPIES, list_versions):
+for _command in (
+    *(cache, check_checkpoint, copy_files, diff_checkpoints, inspect_checkpoint, list_objects, list_versions),
+    *(publish_folder, pull_folder, push_folder, write_manifest),
+):
     main.add_command(_command)
 
 
-@main.command("plugins")
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON list instead of a table.")
-def list_plugins(as_json: bool) -> None:
-    """List the installed storages and formats: name, distribution, version, how they read, and why one does not work.
+@main.command("completion")
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def print_completion(shell: str) -> None:
+    """Print the script that completes commands in a shell.
 
-    Every other URL that fsspec supports is read too, through Python. Safetensors is always read, and not listed.
-    STREAMER_DISABLED_PLUGINS leaves distributions out; one that claims a scheme of ours serves it where
-    STREAMER_PLUGINS names it.
+    It completes the words behind the command "streamer", which pip installs.
+
+    Example: python -m streamer completion bash >> ~/.bashrc
+    """
+    from click.shell_completion import get_completion_class  # noqa: PLC0415 (as needed)
+
+    kind = get_completion_class(shell)
+    assert kind is not None
+    print_line(kind(main, {}, "streamer", "_STREAMER_COMPLETE").source())
+
+
+@main.command("plugins")
+@answers
+def list_plugins(output: Output) -> None:
+    """List the storages and formats that are installed.
+
+    For each: name, distribution, version, how it reads, and why one does not work. Every other URL that fsspec supports
+    is read too, through Python. Safetensors is always read, and not listed. STREAMER_DISABLED_PLUGINS leaves
+    distributions out; one that claims a scheme of ours serves it where STREAMER_PLUGINS names it.
 
     Example: python -m streamer plugins --json
     """
@@ -92,21 +127,17 @@ def list_plugins(as_json: bool) -> None:
 
     examined = plugins.examine()
     formats = plugins.examine_formats()
-    if as_json:
-        entries = [*(_as_dict(each) for each in examined), *(asdict(each) for each in formats)]
-        print_line(json.dumps(entries, indent=2))
-        return
     rows = [("SCHEME", "DISTRIBUTION", "VERSION", "READS", "STATUS")]
     for each in examined:
         backend = each.backend
         rows.append((f"{backend.scheme}://", backend.distribution, backend.version, each.reads or "-", _status(each)))
-    print_table(rows)
-    print_line("")
-    rows = [("FORMAT", "DISTRIBUTION", "VERSION", "FILES", "STATUS")]
+    of_formats = [("FORMAT", "DISTRIBUTION", "VERSION", "FILES", "STATUS")]
     for found in formats:
         files = " ".join(f"*{suffix}" for suffix in found.suffixes) or "-"
-        rows.append((found.format, found.distribution, found.version, files, found.error or "ok"))
-    print_table(rows)
+        of_formats.append((found.format, found.distribution, found.version, files, found.error or "ok"))
+    names = [each.backend.scheme for each in examined] + [each.format for each in formats]
+    entries = [*(_as_dict(each) for each in examined), *(asdict(each) for each in formats)]
+    output.show(entries, f"{table(rows)}\n\n{table(of_formats)}", "\n".join(names))
 
 
 @main.command("run", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
@@ -114,8 +145,9 @@ def list_plugins(as_json: bool) -> None:
 @click.argument("target")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def run_script(target: str, arguments: tuple[str, ...], *, is_module: bool) -> Callable[[], None]:
-    """Run the script or module TARGET with ARGUMENTS; libraries that use safetensors then read with streamer.
+    """Run a script whose libraries then read with streamer.
 
+    The script or module TARGET is run with ARGUMENTS. Libraries that use safetensors then read with streamer.
     STREAMER_DISABLE_PATCHES=1 runs it without these patches.
 
     Example: python -m streamer run train.py --model s3://bucket/model

@@ -2,83 +2,62 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
-from collections.abc import Callable
 from dataclasses import asdict
-from functools import wraps
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 
 from streamer._commands.output import (
-    INTERRUPTED,
     TRY_AGAIN,
     WRONG_DATA,
-    exit_code_of,
-    parsed_options,
+    Output,
+    continues,
     print_line,
-    print_table,
-    report_failure,
+    storage_options,
+    table,
 )
-from streamer.core.errors import ObjectNotFoundError, StreamerError, UsageError
+from streamer.core.errors import ObjectNotFoundError, UsageError
 from streamer.core.quoting import counted, printable, size_text
 from streamer.core.secrets.redact import redact
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
     from streamer._commands.warm import WarmReport
     from streamer.core.cache.folder import CacheFolder
-
-_Command = TypeVar("_Command", bound=Callable[..., Any])
 
 _folder_option = click.option(
     "--cache-dir", "cache_dir", metavar="DIR", help="The folder of the cache, in place of STREAMER_CACHE_DIR."
 )
-_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, also for an error.")
 
 
 @click.group()
 def cache() -> None:
-    """Show, fill, check or empty the cache of this machine, which keeps what loads with STREAMER_CACHE_DIR read."""
+    """Show, fill, check or empty the cache of this machine.
 
-
-def _reports_errors(command: _Command) -> _Command:
-    """Let a command print its error as one line, or as JSON, and end with the exit code of the error."""
-
-    @wraps(command)
-    def run(**arguments: Any) -> None:
-        as_json = bool(arguments.get("as_json"))
-        try:
-            code = command(**arguments)
-        except KeyboardInterrupt:
-            code = report_failure("interrupted; run the command again to continue", INTERRUPTED, None, as_json=as_json)
-        except (StreamerError, OSError) as error:
-            text = str(error)
-            if isinstance(error, OSError) and error.strerror:  # without its number
-                text = ": ".join(filter(None, (error.filename, error.strerror)))
-            code = report_failure(text, exit_code_of(error), type(error).__name__, as_json=as_json)
-        click.get_current_context().exit(code or 0)
-
-    return run  # type: ignore[return-value]  # as the command, less what it returns
+    The cache keeps what loads with STREAMER_CACHE_DIR read.
+    """
 
 
 @cache.command("path")
 @_folder_option
-@_reports_errors
-def print_path(*, cache_dir: str | None) -> None:
+@continues
+def print_path(*, cache_dir: str | None, output: Output) -> None:
     """Print the folder of the cache.
 
     Example: python -m streamer cache path
     """
-    print_line(_path(cache_dir))
+    path = _path(cache_dir)
+    output.show({"path": path}, path, path)
 
 
 @cache.command("ls")
 @_folder_option
-@_json_option
-@_reports_errors
-def list_objects(*, cache_dir: str | None, as_json: bool) -> None:
+@continues
+def list_objects(*, cache_dir: str | None, output: Output) -> None:
     """List the objects in the cache, the most recently used last.
 
     Example: python -m streamer cache ls --json
@@ -86,25 +65,23 @@ def list_objects(*, cache_dir: str | None, as_json: bool) -> None:
     from streamer.core.cache.contents import contents  # noqa: PLC0415 (as needed)
 
     found = contents(_folder(cache_dir))
-    if as_json:
-        print_line(json.dumps([asdict(each) for each in found], indent=2))
-        return
     rows = [("SIZE", "THERE", "LAST USED", "URI", "VERSION")]
     for each in found:
         share = f"{100 * each.held_bytes // each.bytes} %" if each.bytes else "-"
         used = time.strftime("%Y-%m-%d %H:%M", time.localtime(each.used_at))
         rows.append((size_text(each.bytes), share, used, each.uri or f"(damaged: {each.key})", each.version))
-    print_table(rows)
+    output.show([asdict(each) for each in found], lambda: table(rows), "\n".join(printable(each.uri) for each in found))
 
 
 @cache.command("rm")
 @click.argument("uri", required=False)
 @click.option("--all", "is_all", is_flag=True, help="Remove everything.")
 @_folder_option
-@_json_option
-@_reports_errors
-def remove_objects(*, uri: str | None, is_all: bool, cache_dir: str | None, as_json: bool) -> int:
-    """Remove the object at URI, or all objects below it, from the cache. Objects in use by a process stay.
+@continues
+def remove_objects(*, uri: str | None, is_all: bool, cache_dir: str | None, output: Output) -> int:
+    """Remove objects from the cache.
+
+    The object at URI is removed, or all objects below it. Objects in use by a process stay.
 
     Exit codes: 0 removed, 66 no such object, 75 some are in use.
 
@@ -122,20 +99,19 @@ def remove_objects(*, uri: str | None, is_all: bool, cache_dir: str | None, as_j
     removed = [each for each in named if folder.remove(each.key)]
     kept = len(named) - len(removed)
     size_bytes = sum(each.disk_bytes for each in removed)
-    if as_json:
-        print_line(json.dumps({"removed": [each.uri for each in removed], "bytes": size_bytes, "in_use": kept}))
-    else:
-        in_use = f"; {counted(kept, 'object')} in use" if kept else ""
-        print_line(f"{counted(len(removed), 'object')} removed, {size_text(size_bytes)}{in_use}")
+    in_use = f"; {counted(kept, 'object')} in use" if kept else ""
+    text = f"{counted(len(removed), 'object')} removed, {size_text(size_bytes)}{in_use}"
+    output.show({"removed": [each.uri for each in removed], "bytes": size_bytes, "in_use": kept}, text)
     return TRY_AGAIN if kept else 0
 
 
 @cache.command("verify")
 @_folder_option
-@_json_option
-@_reports_errors
-def verify_objects(*, cache_dir: str | None, as_json: bool) -> int:
-    """Read everything in the cache, and drop damaged parts: the next load reads them from their storage.
+@continues
+def verify_objects(*, cache_dir: str | None, output: Output) -> int:
+    """Read everything in the cache, and drop damaged parts.
+
+    The next load reads these from their storage.
 
     Exit codes: 0 nothing is damaged, 65 something was damaged.
 
@@ -148,26 +124,24 @@ def verify_objects(*, cache_dir: str | None, as_json: bool) -> int:
         checked_bytes += content.held_bytes
         if damaged_bytes:
             damaged.append({"uri": content.uri, "version": content.version, "damaged_bytes": damaged_bytes})
-            if not as_json:
+            if not (output.as_json or output.is_quiet):
                 print_line(printable(f"{content.uri}: {size_text(damaged_bytes)} damaged, and dropped"))
-    if as_json:
-        print_line(json.dumps({"checked_bytes": checked_bytes, "damaged": damaged}))
-    else:
-        print_line(f"{size_text(checked_bytes)} read, {counted(len(damaged), 'object')} damaged")
+    text = f"{size_text(checked_bytes)} read, {counted(len(damaged), 'object')} damaged"
+    output.show({"checked_bytes": checked_bytes, "damaged": damaged}, text)
     return WRONG_DATA if damaged else 0
 
 
 @cache.command("warm")
 @click.argument("uri")
 @_folder_option
-@click.option("--storage-options", "storage_options", metavar="JSON", help="As for the command manifest.")
-@click.option("--quiet", is_flag=True, help="Show no progress and no summary.")
-@_json_option
-@_reports_errors
+@storage_options()
+@continues
 def warm_checkpoint(
-    *, uri: str, cache_dir: str | None, storage_options: str | None, quiet: bool, as_json: bool
+    *, uri: str, cache_dir: str | None, storage_options: Mapping[str, Any] | None, output: Output
 ) -> None:
-    """Read the parts of the checkpoint at URI that the cache lacks. Exit codes: as for pull.
+    """Read the parts of a checkpoint that the cache lacks.
+
+    Exit codes: as for pull.
 
     Example: python -m streamer cache warm s3://bucket/model
     """
@@ -176,12 +150,8 @@ def warm_checkpoint(
     from streamer.core.request.request import Request  # noqa: PLC0415 (as needed)
 
     options = Options(cache_dir=_path(cache_dir))
-    progress = False if quiet or as_json else None
-    report = warm(Request(uri=uri, storage_options=parsed_options(storage_options), options=options, progress=progress))
-    if as_json:
-        print_line(json.dumps(report.to_dict()))
-    elif not quiet:
-        print_line(_summary(report))
+    report = warm(Request(uri=uri, storage_options=storage_options, options=options, progress=output.progress()))
+    output.show(report.to_dict(), lambda: _summary(report))
 
 
 def _summary(report: WarmReport) -> str:

@@ -1,139 +1,253 @@
-"""The commands ``manifest``, ``check``, ``publish`` and ``versions``."""
+"""The commands that look at checkpoints: ``inspect``, ``ls``, ``check``, ``diff``, ``manifest`` and ``versions``."""
 
 from __future__ import annotations
 
-import json
 import os
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from streamer._commands.output import end_with, parsed_options, print_line
+from streamer._commands.output import (
+    DIFFERENT,
+    Output,
+    answers,
+    exit_code_of,
+    keyed,
+    selecting,
+    storage_options,
+    table,
+)
 from streamer.core.errors import EncryptionKeyError, StreamerError
 from streamer.core.quoting import counted, printable, size_text
+
+if TYPE_CHECKING:
+    from streamer._commands.differences import CheckedFiles
 
 KEY_VARIABLE = "STREAMER_KEY"
 
 
+@click.command("inspect")
+@click.argument("uri")
+@click.option("--tree", "as_tree", is_flag=True, help="Sum up the tensors by module.")
+@keyed
+@storage_options()
+@answers
+def inspect_checkpoint(
+    uri: str,
+    *,
+    as_tree: bool,
+    key_file: str | None,
+    key_context: str | None,
+    storage_options: dict[str, Any] | None,
+    output: Output,
+) -> None:
+    """List the tensors of a checkpoint: dtype, shape, size, shard.
+
+    Only headers are read, mostly with one request for each shard, and of every format that a load reads. Exit codes:
+    as for pull.
+
+    Example: python -m streamer inspect hf://org/model --tree
+    """
+    from streamer._commands.contents import inspect  # noqa: PLC0415 (as needed)
+    from streamer.core.request.request import Request  # noqa: PLC0415 (as needed)
+
+    with _hints_about_keys(key_file):
+        request = Request(uri=uri, storage_options=storage_options, key=_key(key_file), context=key_context)
+        found = inspect(request)
+    names = "\n".join(printable(row.name) for row in found.tensors)
+    output.show(
+        found.to_dict(), lambda: f"{table(found.tree() if as_tree else found.rows())}\n{found.summary()}", names
+    )
+
+
+@click.command("ls")
+@click.argument("uri")
+@selecting
+@storage_options()
+@answers
+def list_objects(uri: str, *, output: Output, storage_options: dict[str, Any] | None, **patterns: Any) -> None:
+    """List the files below a URI: size, version, name.
+
+    These are the files that pull would copy, with those in sub-folders. Exit codes: as for pull.
+
+    Example: python -m streamer ls s3://bucket/model --include '*.safetensors'
+    """
+    from streamer._commands.contents import list_files  # noqa: PLC0415 (as needed)
+
+    found = list_files(uri, storage_options, **patterns)
+    rows = [("SIZE", "VERSION", "NAME")]
+    for name, info in found.items():
+        rows.append(("-" if info.size_bytes is None else size_text(info.size_bytes), info.version or "-", name))
+    values = [{"name": name, "bytes": info.size_bytes, "version": info.version} for name, info in found.items()]
+    output.show(values, lambda: table(rows), "\n".join(map(printable, found)))
+
+
+@click.command("check")
+@click.argument("uri")
+@click.argument("other", required=False, metavar="[URI]")
+@keyed
+@click.option("--full", "in_full", is_flag=True, help="Read every tensor, too.")
+@selecting
+@click.option("--size-only", "by_size", is_flag=True, help="Of two URIs: compare the sizes of files alone.")
+@click.option("--combined", metavar="FILE", help="Of two URIs: write a line for each file, also if equal; - prints it.")
+@storage_options()
+@storage_options("to", "the second URI")
+@answers
+def check_checkpoint(uri: str, other: str | None, *, output: Output, **asked: Any) -> int:
+    """Check a checkpoint, or compare the files of two URIs.
+
+    Of one URI, it checks the headers, the index against the shards, and the manifest, and ends as a load would, before
+    a server starts. It reads no weights, unless --full is given. With a key, the headers must be as they were saved,
+    and with --full every byte of the tensors, too. Without one, --full compares them with the manifest, or with the
+    digests that the storage keeps. Without --key-file, STREAMER_KEY is used if it is set. With a key, a checkpoint
+    that is not encrypted is refused. Exit codes as of pull.
+
+    Of two URIs, it compares all files below them: a line for each that is not equal, + only below the first, - only
+    below the second, * different, ! not compared because of an error, and with --combined = for those that are equal.
+    Files are compared with the digests that their storages keep; if that is not possible, they are read. Exit code 1 if
+    any differs.
+
+    Examples: python -m streamer check s3://bucket/model --full --key-file weights.key
+
+    python -m streamer check /mnt/trained s3://bucket/model --combined -
+    """
+    of_one = {"--full": asked["in_full"], "--key-file": asked["key_file"], "--key-context": asked["key_context"]}
+    of_two = {f"--{name}": asked[name] for name in ("include", "exclude", "combined")}
+    of_two |= {"--size-only": asked["by_size"], "--to-options": asked["to_options"]}
+    wrong = next((name for name, value in (of_two if other is None else of_one).items() if value), None)
+    if wrong:
+        raise click.UsageError(f"{wrong} is for {'two URIs' if other is None else 'one URI'}")
+    if other is not None:
+        return _compare(uri, other, asked, output)
+    from streamer._check import check  # noqa: PLC0415 (as needed)
+
+    key_file = asked["key_file"]
+    with _hints_about_keys(key_file):
+        report = check(
+            uri,
+            storage_options=asked["storage_options"],
+            key=_key(key_file),
+            context=asked["key_context"],
+            in_full=asked["in_full"],
+            progress=output.progress(),
+        )
+    output.show(report.to_dict(), printable(str(report)))
+    return 0
+
+
+def _compare(uri: str, other: str, asked: dict[str, Any], output: Output) -> int:
+    from streamer._commands.differences import Place, check_files, wanted_names  # noqa: PLC0415 (as needed)
+
+    places = Place(uri, asked["storage_options"]), Place(other, asked["to_options"])
+    report = check_files(*places, wanted_names(asked["include"], asked["exclude"]), by_size=asked["by_size"])
+    for error in report.errors.values():
+        output.tell(f"Error: {error}")
+    _show_files(report, asked["combined"], output)
+    if any(sign in "+-*" for sign in report.signs.values()):
+        return DIFFERENT
+    return exit_code_of(report.worst) if report.worst else 0
+
+
+def _show_files(report: CheckedFiles, combined: str | None, output: Output) -> None:
+    if combined and combined != "-":
+        with open(combined, "w", encoding="utf-8") as file:
+            file.write(report.lines(with_equal=True) + "\n")
+    lines = report.lines(with_equal=combined == "-")
+    output.show(report.to_dict(), "\n".join(filter(None, [lines, report.summary()])), lines)
+
+
+@click.command("diff")
+@click.argument("first", metavar="URI")
+@click.argument("second", metavar="URI")
+@click.option("--full", "in_full", is_flag=True, help="Read every tensor of both, and compare the bytes.")
+@keyed
+@storage_options("storage", "the first URI")
+@storage_options("to", "the second URI")
+@answers
+def diff_checkpoints(
+    first: str,
+    second: str,
+    *,
+    in_full: bool,
+    key_file: str | None,
+    key_context: str | None,
+    storage_options: dict[str, Any] | None,
+    to_options: dict[str, Any] | None,
+    output: Output,
+) -> int:
+    """Compare the tensors of two checkpoints.
+
+    Their formats and their division into shards may differ. Names, shapes and dtypes are compared; the bytes only with
+    --full, or if both have a manifest: the last line says which. Exit codes: 0 no difference was found, 1 there is one,
+    others as for pull.
+
+    Example: python -m streamer diff s3://bucket/run/1 s3://bucket/run/2 --full
+    """
+    from streamer._commands.differences import diff  # noqa: PLC0415 (as needed)
+    from streamer.core.request.request import Request  # noqa: PLC0415 (as needed)
+
+    with _hints_about_keys(key_file):
+        requests = [
+            Request(uri=uri, storage_options=options, key=_key(key_file), context=key_context)
+            for uri, options in ((first, storage_options), (second, to_options))
+        ]
+        report = diff(*requests, in_full=in_full, progress=output.progress())
+    output.show(report.to_dict(), lambda: str(report), "\n".join(map(printable, report.differing)))
+    return DIFFERENT if report.is_different else 0
+
+
 @click.command("manifest")
 @click.argument("uri")
-@click.option(
-    "--storage-options",
-    "storage_options",
-    metavar="JSON",
-    help="As storage_options of streamer.load. Set keys and passwords in the environment, where no other user sees"
-    " them.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON object instead of a line, also of an error.")
-@click.pass_context
-def write_manifest(context: click.Context, /, uri: str, *, storage_options: str | None, as_json: bool) -> None:
-    """Read the checkpoint at URI and write the digests of its tensors beside it.
+@storage_options()
+@answers
+def write_manifest(uri: str, *, storage_options: dict[str, Any] | None, output: Output) -> None:
+    """Write the digests of a checkpoint's tensors beside it.
 
-    Loads with verify="manifest" compare their bytes with these digests. An existing manifest is replaced. Exit codes:
-    as for pull.
+    All tensors are read once. Loads with verify="manifest" compare their bytes with these digests. An existing manifest
+    is replaced. Exit codes: as for pull.
 
     Example: python -m streamer manifest s3://bucket/model
     """
     from streamer import _manifest  # noqa: PLC0415 (as needed)
 
-    try:
-        report = _manifest.write_manifest(uri, storage_options=parsed_options(storage_options))
-    except StreamerError as error:
-        end_with(error, context, as_json=as_json)
-    if as_json:
-        print_line(json.dumps(report.to_dict()))
-    else:
-        size = size_text(report.bytes)
-        print_line(f"{printable(report.uri)}: {counted(report.tensors, 'tensor')}, {size} in {report.seconds:.2f} s")
+    report = _manifest.write_manifest(uri, storage_options=storage_options, progress=output.progress())
+    size = size_text(report.bytes)
+    text = f"{printable(report.uri)}: {counted(report.tensors, 'tensor')}, {size} in {report.seconds:.2f} s"
+    output.show(report.to_dict(), text, printable(report.uri))
 
 
-@click.command("check")
+@click.command("versions")
 @click.argument("uri")
-@click.option("--storage-options", "storage_options", metavar="JSON", help="As of the command manifest.")
-@click.option(
-    "--key-file",
-    help="The key of an encrypted checkpoint: a file with 32 bytes, hexadecimal digits or base64, or env:NAME. Without"
-    " it, STREAMER_KEY if it is set. With a key, a checkpoint that is not encrypted is refused.",
-)
-@click.option("--key-context", help="The context to which the encrypted checkpoint was bound when it was saved.")
-@click.option("--full", "in_full", is_flag=True, help="Read every tensor, too.")
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON object instead of a line, also of an error.")
-@click.pass_context
-def check_checkpoint(
-    context: click.Context,
-    /,
-    uri: str,
-    *,
-    storage_options: str | None,
-    key_file: str | None,
-    key_context: str | None,
-    in_full: bool,
-    as_json: bool,
-) -> None:
-    """Check the checkpoint at URI: headers, index against shards, and the manifest.
+@storage_options()
+@answers
+def list_versions(uri: str, *, storage_options: dict[str, Any] | None, output: Output) -> None:
+    """List the published versions below a URI, the latest last.
 
-    Ends as a load would, before a server starts. It reads no weights, unless --full is given. With a key, the headers
-    must be as they were saved, and with --full every byte of the tensors, too. Without one, --full compares them with
-    the manifest, or with the digests that the storage keeps. Exit codes as of pull.
-
-    Example: python -m streamer check s3://bucket/model --full --key-file weights.key
+    Example: python -m streamer versions s3://bucket/run
     """
-    from streamer._check import check  # noqa: PLC0415 (as needed)
+    from streamer._versions import published  # noqa: PLC0415 (as needed)
 
-    key = f"env:{KEY_VARIABLE}" if key_file is None and os.environ.get(KEY_VARIABLE) else key_file
+    names = published(uri, storage_options)
+    output.show(names, "\n".join(names), "\n".join(names))
+
+
+def _key(key_file: str | None) -> str | None:
+    return f"env:{KEY_VARIABLE}" if key_file is None and os.environ.get(KEY_VARIABLE) else key_file
+
+
+@contextmanager
+def _hints_about_keys(key_file: str | None) -> Iterator[None]:
+    """Say in errors about keys what a user of a command does about them."""
     try:
-        options = parsed_options(storage_options)
-        report = check(uri, storage_options=options, key=key, context=key_context, in_full=in_full)
+        yield
     except StreamerError as error:
         from streamer.core.encryption.keys import LEAVE_OUT  # noqa: PLC0415 (as needed)
 
         if error.hint == LEAVE_OUT:  # without a refusal, a file that replaces an encrypted one would pass
             leave_out = "Leave --key-file out" if key_file else f"The key is that of {KEY_VARIABLE}: unset it"
             error.hint = f"{leave_out} if this checkpoint should not be encrypted"
-        elif isinstance(error, EncryptionKeyError) and key is None:
+        elif isinstance(error, EncryptionKeyError) and _key(key_file) is None:
             error.hint = f"Pass --key-file with the path of a file or env:NAME, or set {KEY_VARIABLE}"
-        end_with(error, context, as_json=as_json)
-    print_line(json.dumps(report.to_dict()) if as_json else printable(str(report)))
-
-
-@click.command("publish")
-@click.argument("source")
-@click.argument("uri")
-@click.option("--keep", type=click.IntRange(min=1), help="Remove all but the last so many versions.")
-@click.option("--grace", "grace_s", default=3600.0, show_default=True, help="Seconds that a replaced version stays.")
-@click.option("--storage-options", "storage_options", metavar="JSON", help="As of the command manifest, for URI.")
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON object instead of a line, also of an error.")
-@click.pass_context
-def publish_folder(context: click.Context, /, source: str, uri: str, *, as_json: bool, **how: Any) -> None:
-    """Copy the folder SOURCE to a new version below URI, and then let URI@latest name it. Exit codes: as for pull.
-
-    Example: python -m streamer publish /mnt/trained s3://bucket/run --keep 3
-    """
-    from streamer._push.publish import publish  # noqa: PLC0415 (as needed)
-
-    try:
-        how["storage_options"] = parsed_options(how["storage_options"])
-        report = publish(source, uri, progress=False if as_json else None, **how)
-    except StreamerError as error:
-        end_with(error, context, as_json=as_json)
-    removed = f"; removed {', '.join(report.removed)}" if report.removed else ""
-    print_line(json.dumps(report.to_dict()) if as_json else printable(f"published {report.uri}{removed}"))
-
-
-@click.command("versions")
-@click.argument("uri")
-@click.option("--storage-options", "storage_options", metavar="JSON", help="As of the command manifest.")
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON list instead of lines; of an error, an object.")
-@click.pass_context
-def list_versions(context: click.Context, /, uri: str, *, storage_options: str | None, as_json: bool) -> None:
-    """List the versions below URI in the order in which they were published, the latest last.
-
-    Example: python -m streamer versions s3://bucket/run
-    """
-    from streamer._versions import published  # noqa: PLC0415 (as needed)
-
-    try:
-        names = published(uri, parsed_options(storage_options))
-    except StreamerError as error:
-        end_with(error, context, as_json=as_json)
-    print_line(json.dumps(names) if as_json else "\n".join(names))
+        raise

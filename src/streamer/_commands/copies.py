@@ -1,83 +1,54 @@
-"""The commands ``pull``, ``push`` and ``copy``: their arguments, progress, output and exit code."""
+"""The commands ``pull``, ``push``, ``copy`` and ``publish``: their arguments, and the text of their reports."""
 
 from __future__ import annotations
 
-import errno
-import json
 import os
-import signal
-import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from types import FrameType
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from streamer._commands.output import (
-    INTERRUPTED,
-    TERMINATED,
-    copy_options,
-    exit_code_of,
-    parsed_options,
-    print_line,
-    reason_of,
-    report_failure,
-    say,
-)
-from streamer.core.errors import StreamerError
+from streamer._commands.output import Output, continues, selecting, storage_options
 from streamer.core.quoting import counted, printable, size_text
 
 if TYPE_CHECKING:
-    from streamer._pull.record import PullReport
+    from streamer._pull.record import CopyPlan, PullArguments, PullReport
     from streamer._push.push import Target
     from streamer._push.report import PushReport
-    from streamer.core.request.request import ProgressOption
 
-SHOWN_EVERY_S = 10.0  # one line of progress in the log of a container
-
-
-class CopyReport(Protocol):
-    """What a command that copies files has done."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return all fields as plain values for JSON."""
+Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-Report = TypeVar("Report", bound=CopyReport)
-
-
-class _TerminatedError(BaseException):
-    """SIGTERM was received: kubectl and Docker send it first, and SIGKILL later."""
+def copying(command: Command) -> Command:
+    """Add what ``pull``, ``push`` and ``copy`` have in common to a command."""
+    for option in (
+        click.option("--limit-rate", metavar="SIZE", help="Read at most so many bytes in a second: 100MB."),
+        click.option("--dry-run", is_flag=True, help="List what would be copied and removed, and write nothing."),
+        click.option("--no-verify", is_flag=True, help="Do not compare files with the digests that the storage keeps."),
+        click.option("--replace", is_flag=True, help="Replace an older checkpoint; its files are removed last."),
+        selecting,
+    ):
+        command = option(command)
+    return command
 
 
 @click.command("pull")
 @click.argument("uri")
 @click.argument("folder", type=click.Path(file_okay=False), metavar="DIR")
-@copy_options
+@copying
 @click.option("--check", is_flag=True, help="Read files that are there already, and pull those that changed again.")
 @click.option("--key-file", help="The key, as of the command check: all files that may hold tensors must be encrypted.")
 @click.option("--key-context", help="As of the command check.")
-@click.option("--storage-options", "storage_options", metavar="JSON", help="As of the command manifest.")
-@click.pass_context
-def pull_folder(
-    context: click.Context,
-    /,
-    uri: str,
-    folder: str,
-    *,
-    storage_options: str | None,
-    as_json: bool,
-    quiet: bool,
-    **wanted: Any,
-) -> None:
-    """Copy the file at URI, or all files below URI, into the folder DIR.
+@storage_options()
+@continues
+def pull_folder(uri: str, folder: str, *, output: Output, **asked: Any) -> None:
+    """Copy files from a storage to a disk, all of them or none.
 
-    The files appear in DIR when all of them are complete. If the command is run again, it continues where it
-    stopped, and reads nothing if everything is there. A pattern is of the name relative to URI; its * matches slashes,
-    too. Encrypted files are copied as they are. With their key, every byte of them is authenticated before they appear,
-    and a file that may hold tensors and is not encrypted is refused: leave it out with --exclude.
+    The file at URI, or all files below URI, are copied into the folder DIR. They appear in DIR when all of them are
+    complete. If the command is run again, it continues where it stopped, and reads nothing if everything is there. A
+    pattern is of the name relative to URI; its * matches slashes, too. Encrypted files are copied as they are. With
+    their key, every byte of them is authenticated before they appear, and a file that may hold tensors and is not
+    encrypted is refused: leave it out with --exclude.
 
     Exit codes: 0 all there, 2 usage, 65 wrong data, 66 not found, 69 storage unavailable, 73 disk full or not
     writable, 75 changed meanwhile (try again), 76 TLS or protocol, 77 access denied, 130 and 143 interrupted.
@@ -86,44 +57,31 @@ def pull_folder(
     """
     if not folder:
         raise click.BadParameter("the name is empty; write . for the working directory", param_hint="DIR")
-    from streamer._pull.pull import pull  # noqa: PLC0415 (as needed)
-    from streamer._pull.record import PullArguments  # noqa: PLC0415 (as needed)
+    from streamer._pull.pull import plan_pull, pull  # noqa: PLC0415 (as needed)
 
-    chosen = PullArguments(
-        include=wanted["include"],
-        exclude=wanted["exclude"],
-        is_verified=not wanted["no_verify"],
-        is_checked=wanted["check"],
-        replaces=wanted["replace"],
-        key=wanted["key_file"],
-        context=wanted["key_context"],
-        storage_options=parsed_options(storage_options),
-    )
-    tell = _ignore if quiet else say
-    code = _run_copy(
-        lambda progress: pull(uri, folder, chosen, progress=progress, on_wait=tell),
-        _summary_of_pull,
-        as_json=as_json,
-        is_quiet=quiet,
-    )
-    context.exit(code)
+    wanted = _arguments(asked, asked["storage_options"])
+    if asked["dry_run"]:
+        _show_plan(plan_pull(uri, folder, wanted), output)
+        return
+    report = pull(uri, folder, wanted, progress=output.progress(), on_wait=output.tell)
+    output.show(report.to_dict(), lambda: _summary_of_pull(report))
 
 
 @click.command("push")
 @click.argument("folder", metavar="DIR")
 @click.argument("uri")
-@copy_options
+@copying
 @click.option(
     "--key-file", help="As of the command pull: send nothing if a file that may hold tensors is not encrypted."
 )
 @click.option("--key-context", help="As of the command check.")
-@click.option("--storage-options", "storage_options", metavar="JSON", help="As for the command manifest.")
-@click.pass_context
-def push_folder(context: click.Context, /, folder: str, uri: str, *, storage_options: str | None, **asked: Any) -> None:
-    """Copy the file DIR, or all files of the folder DIR, to URI.
+@storage_options()
+@continues
+def push_folder(folder: str, uri: str, *, output: Output, **asked: Any) -> None:
+    """Copy files from a disk to a storage, its index last.
 
-    URI is a folder. If DIR is a file, and the last name of URI has the same suffix, URI is the name of the new file.
-    With a slash at its end, URI is always a folder.
+    The file DIR, or all files of the folder DIR, are copied to URI. URI is a folder. If DIR is a file, and the last
+    name of URI has the same suffix, URI is the name of the new file. With a slash at its end, URI is always a folder.
 
     The index of a checkpoint shows up last, so that a load finds the whole checkpoint or none. If the command is run
     again, it continues where it stopped, and sends nothing if all files are there. Without --replace, it replaces no
@@ -139,30 +97,21 @@ def push_folder(context: click.Context, /, folder: str, uri: str, *, storage_opt
         raise click.BadParameter(what, param_hint="DIR")
     from streamer._push.push import Target  # noqa: PLC0415 (as needed)
 
-    target = Target(uri, parsed_options(storage_options))
-    context.exit(_push(folder, target, None, asked))
+    _push(folder, Target(uri, asked["storage_options"]), _arguments(asked, None), output, is_dry=asked["dry_run"])
 
 
 @click.command("copy")
 @click.argument("source", metavar="URI")
 @click.argument("uri", metavar="URI")
-@copy_options
-@click.option("--from-options", "source_options", metavar="JSON", help="Storage options of the first URI.")
-@click.option("--to-options", "target_options", metavar="JSON", help="Storage options of the second URI.")
-@click.pass_context
-def copy_files(
-    context: click.Context,
-    /,
-    source: str,
-    uri: str,
-    *,
-    source_options: str | None,
-    target_options: str | None,
-    **asked: Any,
-) -> None:
-    """Copy the file at the first URI, or all files below it, to the second URI, without a disk between them.
+@copying
+@storage_options("from", "the first URI")
+@storage_options("to", "the second URI")
+@continues
+def copy_files(source: str, uri: str, *, output: Output, **asked: Any) -> None:
+    """Copy files from one storage to another; cp is its short name.
 
-    The second URI is a folder, or the name of the new file, as for push. Files are compared with the digests of both
+    The file at the first URI, or all files below it, are copied to the second URI, without a disk between them. The
+    second URI is a folder, or the name of the new file, as for push. Files are compared with the digests of both
     storages. As with push, a second run continues the first, the index shows up last, and no file is replaced without
     --replace.
 
@@ -172,84 +121,68 @@ def copy_files(
     """
     from streamer._push.push import Target  # noqa: PLC0415 (as needed)
 
-    target = Target(uri, parsed_options(target_options, "--to-options"))
-    context.exit(_push(source, target, parsed_options(source_options, "--from-options"), asked))
+    wanted = _arguments(asked, asked["from_options"])
+    _push(source, Target(uri, asked["to_options"]), wanted, output, is_dry=asked["dry_run"])
 
 
-def _push(source: str, target: Target, source_options: dict[str, Any] | None, asked: dict[str, Any]) -> int:
+@click.command("publish")
+@click.argument("source")
+@click.argument("uri")
+@click.option("--keep", type=click.IntRange(min=1), help="Remove all but the last so many versions.")
+@click.option("--grace", "grace_s", default=3600.0, show_default=True, help="Seconds that a replaced version stays.")
+@storage_options()
+@continues
+def publish_folder(source: str, uri: str, *, output: Output, **how: Any) -> None:
+    """Copy a folder to a new version, and let URI@latest name it.
+
+    The folder SOURCE is copied to a new version below URI. Exit codes: as for pull.
+
+    Example: python -m streamer publish /mnt/trained s3://bucket/run --keep 3
+    """
+    from streamer._push.publish import publish  # noqa: PLC0415 (as needed)
+
+    report = publish(source, uri, progress=output.progress(), **how)
+    removed = f"; removed {', '.join(report.removed)}" if report.removed else ""
+    output.show(report.to_dict(), printable(f"published {report.uri}{removed}"), report.uri)
+
+
+def _arguments(asked: dict[str, Any], source_options: dict[str, Any] | None) -> PullArguments:
     from streamer._pull.record import PullArguments  # noqa: PLC0415 (as needed)
-    from streamer._push.push import push  # noqa: PLC0415 (as needed)
+    from streamer.core.options.options import Options  # noqa: PLC0415 (as needed)
 
-    wanted = PullArguments(
+    rate = asked["limit_rate"]
+    return PullArguments(
         include=asked["include"],
         exclude=asked["exclude"],
         is_verified=not asked["no_verify"],
+        is_checked=asked.get("check", False),
         replaces=asked["replace"],
-        storage_options=source_options,
         key=asked.get("key_file"),
         context=asked.get("key_context"),
-    )
-    return _run_copy(
-        lambda progress: push(source, target, wanted, progress=progress),
-        _summary_of_push,
-        as_json=asked["as_json"],
-        is_quiet=asked["quiet"],
+        storage_options=source_options,
+        options=None if rate is None else Options(max_bytes_per_second=rate),
     )
 
 
-def _run_copy(
-    copy: Callable[[ProgressOption], Report], summary: Callable[[Report], str], *, as_json: bool, is_quiet: bool
-) -> int:
-    """Copy files, print the result, and return the exit code."""
-    tell = _ignore if is_quiet else say
-    try:
-        with _terminable():
-            report = copy(_progress(tell, is_quiet=is_quiet))
-    except KeyboardInterrupt:
-        return report_failure("interrupted; run the command again to continue", INTERRUPTED, None, as_json=as_json)
-    except _TerminatedError:
-        return report_failure("terminated; run the command again to continue", TERMINATED, None, as_json=as_json)
-    except (StreamerError, OSError) as error:
-        kind, reason = type(error).__name__, reason_of(error)
-        return report_failure(_text_of(error), exit_code_of(error), kind, as_json=as_json, reason=reason)
-    if as_json:
-        print_line(json.dumps(report.to_dict()))
-    elif not is_quiet:
-        print_line(summary(report))
-    return 0
+def _push(source: str, target: Target, wanted: PullArguments, output: Output, *, is_dry: bool) -> None:
+    from streamer._push.push import plan_push, push  # noqa: PLC0415 (as needed)
+
+    if is_dry:
+        _show_plan(plan_push(source, target, wanted), output)
+        return
+    report = push(source, target, wanted, progress=output.progress())
+    output.show(report.to_dict(), lambda: _summary_of_push(report))
 
 
-@contextmanager
-def _terminable() -> Iterator[None]:
-    """Let SIGTERM end the block as Ctrl-C does; by default, process 1 of a container ignores it."""
-
-    def terminate(_number: int, _frame: FrameType | None) -> None:
-        raise _TerminatedError
-
-    before = signal.signal(signal.SIGTERM, terminate)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def _progress(tell: Callable[[str], None], *, is_quiet: bool) -> ProgressOption:
-    """Return a bar on a terminal; elsewhere, a function that prints a line at intervals."""
-    if is_quiet or sys.stderr is None:  # None: the parent process closed it
-        return False
-    from streamer._progress import is_terminal  # noqa: PLC0415 (as needed)
-
-    if is_terminal():
-        return True
-    next_at = time.monotonic() + SHOWN_EVERY_S
-
-    def show(done_bytes: int, total_bytes: int) -> None:
-        nonlocal next_at
-        if time.monotonic() >= next_at:
-            next_at = time.monotonic() + SHOWN_EVERY_S
-            tell(f"{size_text(done_bytes)} of {size_text(total_bytes)}")
-
-    return show
+def _show_plan(plan: CopyPlan, output: Output) -> None:
+    lines = [f"copy    {name}  {size_text(size_bytes)}" for name, size_bytes in plan.copied.items()]
+    lines += [f"remove  {name}" for name in plan.removed]
+    more = f", {counted(plan.kept_files, 'file')} there already" if plan.kept_files else ""
+    total = (
+        f"{counted(len(plan.copied), 'file')}, {size_text(sum(plan.copied.values()))} to copy to {plan.target}{more}"
+    )
+    lines.append(f"{total}; nothing was written")
+    output.show(plan.to_dict(), lambda: "\n".join(map(printable, lines)), "\n".join(map(printable, plan.copied)))
 
 
 def _summary_of_pull(report: PullReport) -> str:
@@ -277,15 +210,3 @@ def _summary_of_push(report: PushReport) -> str:
 
 def _kept(files: int) -> str:
     return f", {files} of them from before" if files else ""
-
-
-def _text_of(error: BaseException) -> str:
-    if isinstance(error, StreamerError) or not isinstance(error, OSError) or not error.filename:
-        return str(error)
-    if error.errno == errno.ENOSPC:
-        return f"{os.fsdecode(error.filename)}: {error.strerror}. Free some: the next run continues"
-    return f"{os.fsdecode(error.filename)} cannot be made or written: {error.strerror}"
-
-
-def _ignore(_text: str) -> None:
-    pass

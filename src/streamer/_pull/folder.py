@@ -152,6 +152,27 @@ class Folder:
             raise OSError(errno.ENOSPC, message, self.path)
 
 
+class _FolderToBe(Folder):
+    """A folder that no pull has filled yet, and that may not exist; nothing is opened or written."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def close(self) -> None:
+        pass
+
+    def record(self, name: str = "complete") -> None:
+        del name
+
+    def changed_ns(self, name: str, size_bytes: int) -> None:
+        del name, size_bytes
+
+
+def folder_to_look_at(path: str) -> Folder:
+    """Open a folder for a plan, which writes nothing into it."""
+    return Folder(path) if os.path.isdir(os.path.join(path, STATE, "parts")) else _FolderToBe(path)
+
+
 @contextmanager
 def open_folder(path: str, on_wait: Callable[[str], None]) -> Iterator[Folder]:
     """Create a folder if it is missing, and lock it against other pulls for a ``with`` block."""

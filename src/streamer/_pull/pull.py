@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
+from typing import NamedTuple
 
 from streamer import _native
 from streamer._checkpoint_headers import pinned
@@ -20,9 +22,9 @@ from streamer._locate_shards import opened_store
 from streamer._progress import Progress
 from streamer._pull.authentication import authenticate
 from streamer._pull.checkpoints import Copied, check_checkpoints, check_series
-from streamer._pull.folder import Folder, finish_placing, open_folder, place
+from streamer._pull.folder import Folder, finish_placing, folder_to_look_at, open_folder, place
 from streamer._pull.listing import Listing, check_names, check_source, files_below, is_selected
-from streamer._pull.record import PullArguments, PulledFile, PulledFolder, PullReport
+from streamer._pull.record import CopyPlan, PullArguments, PulledFile, PulledFolder, PullReport
 from streamer._pull.resumed_file import READ_BYTES, PartFile, name_of_part
 from streamer._pull.transfer import Incoming, transfer
 from streamer.backends.posix.store import PosixStore
@@ -35,11 +37,7 @@ from streamer.core.options.arguments import check_destination, check_storage_opt
 from streamer.core.options.settings import Settings, resolve
 from streamer.core.request.request import ProgressOption, Request
 from streamer.core.secrets.redact import redact
-from streamer.core.shards.other_weights import (
-    check_replaceable,
-    is_manifest,
-    weights_in_the_way,
-)
+from streamer.core.shards.other_weights import check_replaceable, is_manifest, weights_in_the_way
 from streamer.core.shards.shards import settled, sized, source_object
 from streamer.core.shards.small_files import without_large
 from streamer.core.store.digests import NOT_REQUESTED, NoDigest, ObjectDigest
@@ -58,6 +56,22 @@ def pull(
     uri: str, path: str, wanted: PullArguments, *, progress: ProgressOption, on_wait: Callable[[str], None]
 ) -> PullReport:
     """Pull the wanted files; wait while another process pulls into the same folder."""
+    with _opened(uri, path, wanted) as (source, store, settings):
+        # Listed before the folder is created, so that a wrong URI leaves no empty folder.
+        listing = None if os.path.exists(path) else files_below(store, source, settings)
+        with open_folder(path, on_wait) as folder:
+            finish_placing(folder)
+            return _Pull(source, folder, store, settings, wanted).run(progress, listing)
+
+
+def plan_pull(uri: str, path: str, wanted: PullArguments) -> CopyPlan:
+    """Find out what `pull` would do, without writing anything or waiting for another process."""
+    with _opened(uri, path, wanted) as (source, store, settings), closing(folder_to_look_at(path)) as folder:
+        return _Pull(source, folder, store, settings, wanted).plan()
+
+
+@contextmanager
+def _opened(uri: str, path: str, wanted: PullArguments) -> Iterator[tuple[str, Store, Settings]]:
     check_uri(uri)
     check_storage_options(wanted.storage_options)
     check_lone_context(wanted.key, wanted.context)
@@ -67,11 +81,19 @@ def pull(
     (uri,) = pinned(Request(uri=uri, storage_options=storage_options), settings).uris
     with opened_store(uri, storage_options, None, settings) as store:
         _check_apart(uri, store, path)
-        # Listed before the folder is created, so that a wrong URI leaves no empty folder.
-        listing = None if os.path.exists(path) else files_below(store, uri, settings)
-        with open_folder(path, on_wait) as folder:
-            finish_placing(folder)
-            return _Pull(uri, folder, store, settings, wanted).run(progress, listing)
+        yield uri, store, settings
+
+
+class _Files(NamedTuple):
+    """What a pull finds before it reads a byte."""
+
+    listing: Listing
+    chosen: dict[str, ObjectInfo]
+    kept: dict[str, PulledFile]  # those of the chosen files that are in the folder
+    missing: dict[str, ObjectInfo]  # the others of the chosen files
+    gone: list[str]  # files of earlier pulls that the storage has no more
+    others: dict[str, PulledFile]  # files of earlier pulls that stay
+    older: list[str]  # weights on the disk that would hide the pulled ones
 
 
 class _Pull:
@@ -83,7 +105,12 @@ class _Pull:
         self._record = folder.record()
         self._place, self._is_same_place = "", False
 
-    def run(self, progress: ProgressOption, listing: Listing | None) -> PullReport:
+    def plan(self) -> CopyPlan:
+        found = self._look(None)
+        copied = {name: info.size_bytes or 0 for name, info in found.missing.items()}
+        return CopyPlan(self._label, self._folder.path, copied, len(found.kept), (*found.gone, *found.older))
+
+    def _look(self, listing: Listing | None) -> _Files:
         if self._record is not None and self._record.uri != self._label:
             raise UsageError(
                 f"the folder {self._folder.path} holds a pull of {self._record.uri}",
@@ -99,6 +126,10 @@ class _Pull:
         gone, others = self._others(listing, chosen)
         missing = {name: info for name, info in chosen.items() if name not in kept}
         older = self._older(listing, {*chosen, *others}, gone, has_new=bool(missing))
+        return _Files(listing, chosen, kept, missing, gone, others, older)
+
+    def run(self, progress: ProgressOption, listing: Listing | None) -> PullReport:
+        listing, chosen, kept, missing, gone, others, older = self._look(listing)
         self._folder.check_writable({*missing, *gone, *older})
         pulled, parts, read_bytes = self._pull(missing, progress)
         check_source(self._store, self._uri, self._settings, chosen)

@@ -113,3 +113,18 @@ class PullReport:
     def to_dict(self) -> dict[str, Any]:
         """Return all fields as plain values for JSON."""
         return asdict(self)
+
+
+@dataclass(frozen=True)
+class CopyPlan:
+    """What a pull, push or copy would do."""
+
+    source: str  # the URI from which files would be copied, without secrets
+    target: str  # the folder or URI to which they would be copied, without secrets
+    copied: Mapping[str, int]  # the files that would be copied, by name, with their sizes in bytes
+    kept_files: int  # number of files that are there already
+    removed: tuple[str, ...]  # files that would be removed
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all fields as plain values for JSON."""
+        return {**asdict(self), "dry_run": True}

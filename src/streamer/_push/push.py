@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, NamedTuple
 
 from streamer._checkpoint_headers import pinned
 from streamer._locate_shards import opened_store
@@ -25,7 +25,7 @@ from streamer._progress import Progress
 from streamer._pull.authentication import authenticate
 from streamer._pull.checkpoints import Copied, check_series
 from streamer._pull.listing import Listing, check_names, check_source, files_below, is_selected
-from streamer._pull.record import PullArguments
+from streamer._pull.record import CopyPlan, PullArguments
 from streamer._push.order import turn
 from streamer._push.report import PushReport
 from streamer._save.writing import Writing, uploading_store
@@ -42,12 +42,7 @@ from streamer.core.options.settings import Settings, resolve
 from streamer.core.quoting import printable, quoted
 from streamer.core.request.request import ProgressOption, Request
 from streamer.core.secrets.redact import redact
-from streamer.core.shards.other_weights import (
-    check_replaceable,
-    is_index,
-    is_manifest,
-    weights_in_the_way,
-)
+from streamer.core.shards.other_weights import check_replaceable, is_index, is_manifest, weights_in_the_way
 from streamer.core.shards.shards import settled, sized
 from streamer.core.store.names import check_can_hold, is_url, name_in, path_in, scheme_of
 from streamer.core.store.own_objects import OwningUpload
@@ -70,6 +65,18 @@ class Target:
 
 def push(source: str, target: Target, wanted: PullArguments, *, progress: ProgressOption) -> PushReport:
     """Copy the wanted files of a folder, or one file, into a folder of another storage."""
+    with _opened(source, target, wanted) as opened:
+        return opened.run(progress)
+
+
+def plan_push(source: str, target: Target, wanted: PullArguments) -> CopyPlan:
+    """Find out what `push` would do, without writing anything."""
+    with _opened(source, target, wanted) as opened:
+        return opened.plan()
+
+
+@contextmanager
+def _opened(source: str, target: Target, wanted: PullArguments) -> Iterator[_Push]:
     for uri, options in ((source, wanted.storage_options), (target.uri, target.storage_options)):
         check_uri(uri)
         check_storage_options(options)
@@ -82,11 +89,10 @@ def push(source: str, target: Target, wanted: PullArguments, *, progress: Progre
         opened_store(uri, target.storage_options, None, settings) as written,
     ):
         uploading_store(written, uri)
-        if scheme_of(source) == scheme_of(uri) == "file" and are_in_one_another(
-            disk_name(store.root), disk_name(written.root)
-        ):
+        are_on_disk = scheme_of(source) == scheme_of(uri) == "file"
+        if are_on_disk and are_in_one_another(disk_name(store.root), disk_name(written.root)):
             raise UsageError("the two folders are in one another", uri=redact(uri), hint="Name another")
-        return _Push(_Side(source, store), _Side(uri, written), settings, wanted).run(progress)
+        yield _Push(_Side(source, store), _Side(uri, written), settings, wanted)
 
 
 class _Side:
@@ -96,6 +102,17 @@ class _Side:
         self.uri, self.store, self.label = uri, store, redact(uri).rstrip("/")
 
 
+class _Files(NamedTuple):
+    """What a push finds before it sends a byte."""
+
+    chosen: dict[str, FileBytes]
+    authenticated: int
+    there: dict[str, FileBytes]  # those of the chosen files that the target has
+    replaced: dict[str, ObjectInfo]  # files of the target that have other content
+    older: list[ObjectInfo]  # weights of the target that would hide the new ones
+    missing: list[str]  # names of the files to send, in their order
+
+
 class _Push:
     def __init__(self, source: _Side, target: _Side, settings: Settings, wanted: PullArguments) -> None:
         self._source, self._to, self._target = source, target, target.store
@@ -103,8 +120,13 @@ class _Push:
         self._verified_files = 0
         self._names_file = False  # whether the target's URI is the name of the only file
 
-    def run(self, progress: ProgressOption) -> PushReport:
-        began = time.perf_counter()
+    def plan(self) -> CopyPlan:
+        found = self._look()
+        copied = {name: found.chosen[name].size_bytes for name in found.missing}
+        removed = tuple(info.uri for info in found.older)
+        return CopyPlan(self._source.label, self._to.label, copied, len(found.there), removed)
+
+    def _look(self) -> _Files:
         listing = files_below(self._source.store, self._source.uri, self._settings)
         chosen = self._chosen(listing)
         authenticated = self._authenticated(chosen)
@@ -113,17 +135,19 @@ class _Push:
         there = {name: file for name, file in there.items() if name not in replaced}
         older = self._older(listing, chosen, there)
         missing = sorted(chosen.keys() - there.keys(), key=partial(turn, chosen.keys()))
+        return _Files(chosen, authenticated, there, replaced, older, missing)
+
+    def run(self, progress: ProgressOption) -> PushReport:
+        began = time.perf_counter()
+        chosen, authenticated, there, replaced, older, missing = self._look()
         sent_bytes = sum(chosen[name].size_bytes for name in missing)
-        label = f"{self._to.label} ({len(missing)} files)"
+        label, limit = f"{self._to.label} ({len(missing)} files)", self._settings.memory_limit_bytes
         with (
             Progress(progress, sent_bytes, label) as shown,
-            Writing(
-                self._target, self._settings.memory_limit_bytes, shown, Event(), failure="not all files are there"
-            ) as writing,
+            Writing(self._target, limit, shown, Event(), failure="not all files are there") as writing,
         ):
             self._send_all(writing, {name: chosen[name] for name in missing}, replaced, chosen)
         self._check_listed(missing, chosen)
-        removed = self._removed(older)
         return PushReport(
             self._source.label,
             self._to.label,
@@ -134,7 +158,7 @@ class _Push:
             self._verified_files,
             time.perf_counter() - began,
             authenticated,
-            removed,
+            self._removed(older),
         )
 
     def _authenticated(self, chosen: Mapping[str, FileBytes]) -> int:

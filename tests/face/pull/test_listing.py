@@ -9,6 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from comparison import tensors_of
 from each_row import each_row
 from faults.flips import flips_always, flips_once
@@ -20,7 +21,8 @@ from pulls import pull, visible
 from servers.hub import LARGE_BYTES, HubServer
 from servers.seaweedfs import SeaweedServer
 
-from streamer._commands import copies
+from streamer._cli import main
+from streamer._commands import output
 from streamer._pull.listing import DEEPEST, files_below
 from streamer._pull.transfer import FIRST_BYTES, LARGEST_BYTES, SMALLEST_BYTES, Ahead, cut
 from streamer.core.errors import ObjectNotFoundError, StorageError, UsageError
@@ -176,9 +178,9 @@ def test_an_uncompared_part_is_compared_before_it_counts_as_verified(
 def test_lines_show_the_progress_without_a_terminal(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(copies, "SHOWN_EVERY_S", 0.0)
-    reported = pull(model, tmp_path / "copy")
-    assert " MB of 6.3" in reported["stderr"] or " of 6.2" in reported["stderr"], reported["stderr"]
+    monkeypatch.setattr(output, "SHOWN_EVERY_S", 0.0)
+    shown = CliRunner().invoke(main, ["pull", str(model), str(tmp_path / "copy")]).stderr
+    assert " MB of 6.3" in shown or " of 6.2" in shown, shown
 
 
 # --- how a pull cuts files into pieces, and how far it reads ahead: little on a slow line, much on a fast one -------
