@@ -30,6 +30,7 @@ PYTHON_ROOMS = [
     "compat",
     "compat.runai compat.safetensors",
     "streamer._commands",
+    "streamer._doctor",
     "streamer._push",
     "streamer._pull streamer._save",
     "streamer",

@@ -1,0 +1,127 @@
+"""The command ``doctor``: what this machine and a URI allow, and what to do about what does not work."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from streamer._commands.output import DIFFERENT, Output, answers, print_line, storage_options, table
+from streamer.core import VERSION
+from streamer.core.quoting import printable
+from streamer.core.secrets.redact import redact
+
+if TYPE_CHECKING:
+    from streamer._doctor.findings import Finding
+    from streamer._doctor.place import Examined
+
+COLORS = {"ok": "green", "slow": "yellow", "broken": "red", "unknown": None}
+
+
+@click.command("doctor")
+@click.argument("uri", required=False)
+@click.option("--bench", "has_bench", is_flag=True, help="Measure raw reads beside those of a load, too.")
+@click.option("--seconds", default=2.0, show_default=True, help="How long each speed is measured; 0: not at all.")
+@click.option("--timeout", "deadline_s", default=10.0, show_default=True, help="Seconds until a probe is given up.")
+@storage_options()
+@answers
+def examine_machine(
+    uri: str | None,
+    *,
+    has_bench: bool,
+    seconds: float,
+    deadline_s: float,
+    storage_options: dict[str, Any] | None,
+    output: Output,
+) -> int:
+    """Find out what makes loads slow, or fail.
+
+    It looks at this machine and, with a URI, at the way to it: a line each, with ok, slow, broken or unknown, why it
+    matters, and what to do. It reads from the URI for some seconds and writes nothing. At the end there is a line that
+    says what bounds the speed, and a text without secrets for a report. Exit codes: 0 nothing is broken, 1 something
+    is.
+
+    Examples: python -m streamer doctor s3://bucket/model
+
+    python -m streamer doctor /mnt/models/llama --bench --json
+    """
+    from streamer._doctor.findings import probed  # noqa: PLC0415 (as needed)
+    from streamer._doctor.machine import gpu_findings, libraries, machine_findings  # noqa: PLC0415 (as needed)
+    from streamer.core.secrets.texts import SecretTexts  # noqa: PLC0415 (as needed)
+
+    secrets = SecretTexts(uri or "", storage_options)
+
+    def tell(finding: Finding) -> None:
+        if not (output.as_json or (output.is_quiet and finding.state == "ok")):
+            print_line(_colored(finding, printable(secrets.masked(str(finding)))))
+
+    findings = []
+    for name, probe, more_s in (("machine", machine_findings, 0.0), ("gpu", gpu_findings, 30.0)):
+        for finding in probed(name, probe, deadline_s + more_s):
+            tell(finding)
+            findings.append(finding)
+    place = _examined(uri, storage_options, deadline_s, seconds, tell) if uri is not None else None
+    findings += place.findings if place else []
+    report: dict[str, Any] = {
+        "findings": [{name: secrets.masked(text) for name, text in vars(each).items()} for each in findings],
+        "environment": {"streamer": VERSION, "python": platform.python_version(), "libraries": libraries()},
+        "uri": redact(uri) if uri else None,
+    }
+    report |= _speeds(place, seconds, has_bench=has_bench) if place else {}
+    is_broken = any(each.state == "broken" for each in findings)
+    if output.as_json:
+        output.show(report, "")
+    elif not output.is_quiet:
+        print_line(printable_lines(_last_lines(report)))
+    return DIFFERENT if is_broken else 0
+
+
+def _examined(uri: str, options: Mapping[str, Any] | None, deadline_s: float, seconds: float, tell: Any) -> Examined:
+    from streamer._doctor.place import examine  # noqa: PLC0415 (as needed)
+
+    return examine(uri, options, deadline_s=deadline_s, seconds=seconds, tell=tell)
+
+
+def _speeds(place: Examined, seconds: float, *, has_bench: bool) -> dict[str, Any]:
+    from streamer._doctor.bench import bench  # noqa: PLC0415 (as needed)
+    from streamer._doctor.speed import bound  # noqa: PLC0415 (as needed)
+
+    if place.speed is None:
+        return {}
+    rows = [row.to_dict() for row in bench(place.objects, seconds)] if has_bench else []
+    return {"bound": bound(place.speed, place.objects), **({"bench": rows} if has_bench else {})}
+
+
+def _last_lines(report: Mapping[str, Any]) -> list[str]:
+    lines = []
+    if rows := report.get("bench"):
+        cells = [tuple(f"{value}" for value in row.values()) for row in rows]
+        lines += ["", *table([("READER", "STATE", "IN FLIGHT", "GB/S", "CPU-S/GB"), *cells]).split("\n")]
+    system = f"{platform.system()} {platform.release()} {platform.machine()}, {os.cpu_count()} processors"
+    block = [f"streamer {VERSION}, Python {platform.python_version()}, {system}"]
+    block += [", ".join(f"{name} {number}" for name, number in report["environment"]["libraries"].items())]
+    block += [report["uri"]] if report["uri"] else []
+    for each in report["findings"]:
+        if each["state"] != "ok":
+            block.append(f"{each['state']}: {each['name']}: {each['found']}")
+    limit = report.get("bound")
+    if limit:
+        achieved = f"achieved {limit['achieved_gb_s']:.3g} of {limit['limit_gb_s']:.3g} GB/s that memory takes"
+        block.append(f"bound by {limit['by']}: {achieved}")
+        lines += ["", block[-1]]
+    return [*lines, "", "For a report (it holds no secret):", "```", *block, "```"]
+
+
+def printable_lines(lines: Sequence[str]) -> str:
+    """Return lines as one text, without characters that are not printable."""
+    return "\n".join(map(printable, lines))
+
+
+def _colored(finding: Finding, line: str) -> str:
+    if os.environ.get("NO_COLOR") or not sys.stdout.isatty():
+        return line
+    return click.style(line[:7], fg=COLORS[finding.state]) + line[7:]

@@ -1,0 +1,242 @@
+"""What this machine allows: kernel, memory, processors, limits, devices, and the environment of clients."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import importlib.metadata
+import os
+import platform
+import re
+import resource
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from streamer._doctor.findings import Finding, State
+from streamer.core.options import machine
+from streamer.core.options.options import GIB, KIB, MIB
+from streamer.core.quoting import names_text, size_text
+from streamer.core.secrets.environment import PROXIES, is_blank, variable
+from streamer.core.store.proxies import place_of
+
+SYS, PROC = Path("/sys"), Path("/proc")
+MOUNTS = Path("/proc/self/mountinfo")
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 (only looked at)
+IO_URING_SETUP = 425  # the number of the system call, on every architecture
+ENOUGH_SHARED_BYTES = GIB
+ENOUGH_MEMORY_BYTES = 4 * GIB
+ENOUGH_FILES = 1024
+LIBRARIES = (
+    *("torch", "safetensors", "transformers", "diffusers", "accelerate", "vllm", "sglang", "numpy", "click"),
+    *("fsspec", "s3fs", "botocore", "gcsfs", "adlfs", "huggingface_hub", "aiohttp"),
+)
+CA_VARIABLES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "AWS_CA_BUNDLE")
+_KNOWN = re.compile(r"(?:AWS|GOOGLE|AZURE|HF|SSL|STREAMER|CURL)_\w+|\w+_proxy", re.IGNORECASE)
+
+
+def machine_findings() -> Iterator[Finding]:
+    """Look at this machine; nothing waits for a device or a network."""
+    yield Finding("kernel", "ok", f"{platform.system()} {platform.release()} {platform.machine()}")
+    yield _huge_pages()
+    yield _io_uring()
+    yield from _memory()
+    yield _processors()
+    yield from _limits()
+    yield _shared_memory()
+    yield _proxies()
+    yield _certificates()
+    yield from _blank_variables()
+    yield Finding("libraries", "ok", ", ".join(f"{name} {number}" for name, number in libraries().items()))
+
+
+def libraries() -> dict[str, str]:
+    """Return the versions of host libraries and clients that are installed."""
+    found = {}
+    for name in LIBRARIES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def gpu_findings() -> Iterator[Finding]:
+    """Look for CUDA devices, and measure the copy to the first; starting a device may take seconds."""
+    from streamer import _native  # noqa: PLC0415 (as needed)
+
+    driver = _text(PROC / "driver/nvidia/version").partition("\n")[0]
+    failure = _native.cuda_open(0)
+    if failure is not None:
+        has_device = bool(driver) or os.path.exists("/dev/nvidiactl")
+        advice = "Compare the driver with the container's CUDA, and check that the device is passed in"
+        what = failure.detail if has_device else "none; tensors go to memory"
+        yield Finding("gpu", "broken" if has_device else "ok", what, advice=advice)
+        return
+    free = _native.cuda_free_bytes(0)
+    yield Finding("gpu", "ok", f"{driver or 'driver of unknown version'}, {size_text(free or 0)} free on device 0")
+    yield _pinned_copy()
+
+
+def _pinned_copy() -> Finding:
+    import torch  # noqa: PLC0415 (takes seconds, and only a machine with a device needs it)
+
+    source = torch.empty(256 * MIB, dtype=torch.uint8, pin_memory=True)
+    target = torch.empty_like(source, device="cuda:0")
+    target.copy_(source)
+    torch.cuda.synchronize()
+    began = time.perf_counter()
+    for _ in range(4):
+        target.copy_(source, non_blocking=True)
+    torch.cuda.synchronize()
+    speed = 4 * source.numel() / (time.perf_counter() - began) / 1e9
+    why = "no load to this device is faster"
+    return Finding("pinned copy", "ok", f"{speed:.1f} GB/s from pinned memory to device 0", why)
+
+
+def _huge_pages() -> Finding:
+    text = _text(SYS / "kernel/mm/transparent_hugepage/enabled")
+    chosen = re.search(r"\[(\w+)\]", text)
+    word = chosen[1] if chosen else ""
+    state: State = "ok" if word in ("always", "madvise") else "slow" if word else "unknown"
+    advice = f"As root: echo madvise > {SYS}/kernel/mm/transparent_hugepage/enabled"
+    return Finding("huge pages", state, word or "not known", "filling memory page by page takes processor time", advice)
+
+
+def _io_uring() -> Finding:
+    parameters = ctypes.create_string_buffer(120)
+    library = ctypes.CDLL(None, use_errno=True)
+    descriptor = library.syscall(IO_URING_SETUP, 1, parameters)
+    why, advice = "cold files are read with several reads in flight for each thread", "Allow io_uring in seccomp and in"
+    if descriptor >= 0:
+        os.close(descriptor)
+        return Finding("io_uring", "ok", "allowed", why)
+    name = errno.errorcode.get(ctypes.get_errno(), "refused")
+    return Finding("io_uring", "slow", f"not allowed ({name})", why, f"{advice} /proc/sys/kernel/io_uring_disabled")
+
+
+def _memory() -> Iterator[Finding]:
+    limit, free = machine.memory_bytes(), machine.free_bytes()
+    physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    of = "of the control group" if limit < physical else "of the machine"
+    state: State = "ok" if free >= min(ENOUGH_MEMORY_BYTES, limit // 4) else "slow"
+    found = f"{size_text(limit)} {of}, {size_text(free)} free"
+    yield Finding("memory", state, found, "reads go ahead within a part of it", "Raise the limit, or free some")
+
+
+def _processors() -> Finding:
+    count = machine.processors()
+    found = f"{count} of {os.cpu_count()} may be used"
+    why = "a processor receives some GB/s, and decrypts about 1.2 GB/s of TLS"
+    advice = "Raise the CPU quota of the container, or the affinity of the process"
+    return Finding("processors", "ok" if count > 1 else "slow", found, why, advice)
+
+
+def _limits() -> Iterator[Finding]:
+    files, locked = resource.getrlimit(resource.RLIMIT_NOFILE)[0], resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+    is_enough = files == resource.RLIM_INFINITY or files >= ENOUGH_FILES
+    why = "each connection and file takes one"
+    yield Finding("open files", "ok" if is_enough else "slow", f"{_limit(files)} at most", why, "ulimit -n 65536")
+    is_enough = locked == resource.RLIM_INFINITY or locked >= 64 * KIB
+    what = "none" if locked == resource.RLIM_INFINITY else size_text(locked)
+    why = "GPUDirect and io_uring of older kernels lock memory"
+    yield Finding("memlock", "ok" if is_enough else "slow", f"limit: {what}", why, "ulimit -l unlimited")
+
+
+def _limit(number: int) -> str:
+    return "unlimited" if number == resource.RLIM_INFINITY else str(number)
+
+
+def _shared_memory() -> Finding:
+    try:
+        found = os.statvfs(SHARED_MEMORY)
+    except OSError as error:
+        advice = "Mount a tmpfs there"
+        return Finding("shared memory", "slow", f"{error.strerror}", "processes of one machine meet there", advice)
+    size, free = found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
+    state: State = "ok" if free >= ENOUGH_SHARED_BYTES else "slow"
+    why = "NCCL, data loaders and serving engines share memory there"
+    advice = "docker run --shm-size=16g; in Kubernetes an emptyDir with medium: Memory at /dev/shm"
+    return Finding("shared memory", state, f"{SHARED_MEMORY}: {size_text(free)} of {size_text(size)} free", why, advice)
+
+
+def _proxies() -> Finding:
+    set_here = {name: place_of(value) for name in PROXIES if (value := variable(name))}
+    bypassed = variable("NO_PROXY") or variable("no_proxy")
+    found = ", ".join(f"{name} names {place}" for name, place in set_here.items()) or "none"
+    found += f"; not for {bypassed}" if bypassed and set_here else ""
+    bad = next((name for name in set_here if not _is_place(variable(name) or "")), None)
+    advice = f"{bad} is no URL: write http://host:port" if bad else ""
+    return Finding("proxies", "broken" if bad else "ok", found, "requests to storages pass through them", advice)
+
+
+def _is_place(proxy: str) -> bool:
+    try:
+        return bool(urlsplit(proxy if "://" in proxy else f"http://{proxy}").hostname)
+    except ValueError:
+        return False
+
+
+def _certificates() -> Finding:
+    from streamer.core.store.certificates import default_ca_file  # noqa: PLC0415 (imports ssl)
+
+    missing = [name for name in CA_VARIABLES if (path := variable(name)) and not os.path.exists(path)]
+    if missing:
+        advice = "Mount the file, or unset the variable"
+        return Finding("CA files", "broken", f"{names_text(missing)} names a file that is not there", advice=advice)
+    path = default_ca_file()
+    return Finding(
+        "CA files", "ok" if path else "unknown", path or "no bundle was found", "they decide whom TLS trusts"
+    )
+
+
+def _blank_variables() -> Iterator[Finding]:
+    blank = sorted(name for name, value in os.environ.items() if is_blank(value) and _KNOWN.fullmatch(name))
+    if blank:
+        found = f"set, but empty: {names_text(blank)}"
+        why = "some libraries take an empty value for a setting, and streamer takes it for none"
+        yield Finding("variables", "broken", found, why, "Unset them, or give them a value")
+
+
+def mount_finding(path: str) -> Finding:
+    """Look at the mount that holds a path."""
+    kind, options, point = mount_of(os.path.realpath(path), MOUNTS.read_text())
+    why, advice, state = "", "", "ok"
+    if kind.startswith("fuse"):
+        why, state = "each read passes through a program", "slow"
+        advice = "Read the storage by its own URL (s3://, gs://, hf://) in place of the mount"
+    elif kind.startswith("nfs"):
+        why = "one connection of NFS is slower than the network"
+        state = "ok" if "nconnect=" in options else "slow"
+        advice = "Mount it with nconnect=8, or read it by nfs://server/export"
+    elif kind in ("9p", "virtiofs"):
+        why, state, advice = "each read leaves the virtual machine", "slow", "Read the storage by its own URL"
+    elif kind == "overlay":
+        why = "files of an image are read from its layers"
+    return Finding("mount", "slow" if state == "slow" else "ok", f"{kind} at {point} ({options})", why, advice)
+
+
+def mount_of(path: str, text: str) -> tuple[str, str, str]:
+    r"""Return the file system, the options and the place of the mount that holds a path, from mountinfo.
+
+    Example:
+        >>> mount_of("/mnt/a/b", "25 1 0:3 / / rw - ext4 /dev/a rw\n26 25 0:4 / /mnt rw - fuse.x y rw,ro")
+        ('fuse.x', 'rw,ro', '/mnt')
+    """
+    best = ("unknown", "", "")
+    for line in text.splitlines():
+        before, _, after = line.partition(" - ")
+        point = before.split()[4].encode().decode("unicode_escape")
+        kind, _, options = [*after.split(), "", "", ""][:3]
+        is_below = point in ("/", path) or path.startswith(f"{point}/")
+        if is_below and len(point) >= len(best[2]):
+            best = (kind, options, point)
+    return best
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
