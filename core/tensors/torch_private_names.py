@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 
@@ -83,15 +84,20 @@ def outside_torch_functions(torch: Any) -> AbstractContextManager[object]:
     return context
 
 
+def is_outside_torch_functions(torch: Any) -> bool:
+    """Whether this thread is in the context of `outside_torch_functions`."""
+    return bool(torch._C._is_torch_function_all_disabled())
+
+
 def without_torch_function(torch: Any) -> Any:
     """Return the ``__torch_function__`` of a class whose operations all go to its ``__torch_dispatch__``."""
     return torch._C._disabled_torch_function_impl
 
 
-def tensor_without_bytes(torch: Any, kind: Any, form: Any, device: Any) -> Any:
-    """Return a tensor of a subclass that has the geometry and dtype of another tensor, and no memory."""
+def tensor_without_bytes(torch: Any, kind: Any, form: Any) -> Callable[..., Any]:
+    """Return what makes tensors of a subclass with the geometry and dtype of another tensor, and without memory."""
     layout = {"strides": form.stride(), "storage_offset": form.storage_offset()}
-    return torch.Tensor._make_wrapper_subclass(kind, form.shape, dtype=form.dtype, device=device, **layout)
+    return partial(torch.Tensor._make_wrapper_subclass, kind, form.shape, dtype=form.dtype, **layout)
 
 
 def is_composite(torch: Any, operation: Any) -> bool:

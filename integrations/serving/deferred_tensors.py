@@ -24,33 +24,27 @@ _aten = torch.ops.aten
 _COPY, _IS_PINNED = _aten.copy_.default, _aten.is_pinned.default
 _COPIES = torch_private_names.copies(torch)
 _VIEWS = torch_private_names.views_without_alias(torch)
-_OF_SHAPE = {  # of their first argument, these need no bytes
-    _aten.empty_like.default,
-    _aten.zeros_like.default,
-    _aten.ones_like.default,
-    _aten.full_like.default,
-    _aten.new_empty.default,
-    _aten.new_zeros.default,
-    _aten.new_ones.default,
-    _aten.new_full.default,
-}
+_LIKE = "empty_like zeros_like ones_like full_like new_empty new_zeros new_ones new_full"
+_OF_SHAPE = {getattr(_aten, name).default for name in _LIKE.split()}  # of their first argument, these need no bytes
 _BY_ADDRESS = torch_private_names.views_by_address(torch)
 _OTHER_SHAPE = {_aten.set_.source_Tensor, _aten.set_.source_Storage_storage_offset, _aten.resize_.default}
-_kinds: dict[Any, str] = {}
+_kinds: dict[int, str] = {}  # by the `id` of an operation, which torch keeps; its own hash is a function of Python
 
 
 def kind_of(operation: Any) -> str:
-    """Return ``"view"``, ``"copy_"``, ``"clone"``, ``"composite"`` (made of others) or ``"other"``."""
-    kind = _kinds.get(operation)
+    """Return ``view``, ``copy_``, ``clone``, ``reshaping`` (in place), ``composite`` (made of others) or ``other``."""
+    kind = _kinds.get(id(operation))
     if kind is None:
         kind = "view" if operation.is_view or operation in _VIEWS else "other"
         if torch_private_names.is_composite(torch, operation):
             kind = "composite"
+        elif torch.Tag.inplace_view in operation.tags or operation in _OTHER_SHAPE:
+            kind = "reshaping"
         elif operation is _COPY:
             kind = "copy_"
         elif operation in _COPIES:
             kind = "clone"
-        _kinds[operation] = kind
+        _kinds[id(operation)] = kind
     return kind
 
 
@@ -120,11 +114,16 @@ class Deferred(torch.Tensor):
     ) -> Deferred:
         """Return a deferred tensor; without a memory, it begins one of its own."""
         with normal_tensors():
-            made: Deferred = torch_private_names.tensor_without_bytes(torch, Deferred, form, casts.device)
-        made.late_stored, made.late_value = stored, None
-        made.late_memory = memory or _Memory(stored, form, view, casts)
-        made.late_form, made.late_view, made.late_casts = form, view, casts
-        return made
+            made: Deferred = torch_private_names.tensor_without_bytes(torch, Deferred, form)(device=casts.device)
+        return made._begun(stored, form, view, casts, memory)
+
+    def _begun(
+        self, stored: DeferredSource, form: torch.Tensor, view: torch.Tensor, casts: Casts, memory: _Memory | None
+    ) -> Deferred:
+        self.late_stored, self.late_value = stored, None
+        self.late_memory = memory or _Memory(stored, form, view, casts)
+        self.late_form, self.late_view, self.late_casts = form, view, casts
+        return self
 
     @property
     def is_read(self) -> bool:
@@ -165,7 +164,26 @@ class Deferred(torch.Tensor):
             return laid_out.as_strided(self.shape, self.stride())
 
     def late_view_of(self, operation: Any, arguments: Sequence[Any], named: dict[str, Any]) -> Any:
-        """Return a view, or several: the operation is run on meta tensors; None if it cannot be recorded."""
+        """Return a view, or several; None if it cannot be recorded. The layers of a model are alike: forms are kept."""
+        if self.late_view is not self.late_form or self.late_value is not None or named:
+            return self._new_view_of(operation, arguments, named)
+        kept = self.late_stored.recorder.forms
+        key = id(self.late_form), id(operation), *[tuple(each) if type(each) is list else each for each in arguments]
+        found = kept.get(key)
+        if found is None or torch.is_inference_mode_enabled():
+            views = self._new_view_of(operation, arguments, named)
+            if views is not None:
+                forms = [each.late_form for each in ([views] if type(views) is Deferred else views)]
+                makers = [(form, torch_private_names.tensor_without_bytes(torch, Deferred, form)) for form in forms]
+                kept[key] = self.late_form, makers, type(views) is Deferred  # a kept form keeps its number
+            return views
+        _, makers, is_single = found
+        stored, casts, memory = self.late_stored, self.late_casts, self.late_memory
+        made = [make(device=casts.device)._begun(stored, form, form, casts, memory) for form, make in makers]
+        return made[0] if is_single else made
+
+    def _new_view_of(self, operation: Any, arguments: Sequence[Any], named: dict[str, Any]) -> Any:
+        """Make a view by running the operation on meta tensors."""
         try:
             forms = operation(self.late_form, *arguments, **named)
         except (RuntimeError, NotImplementedError):
@@ -220,7 +238,7 @@ class Deferred(torch.Tensor):
             return func.decompose(*args, **named)
         first = args[0] if args else None
         if isinstance(first, cls):
-            if torch.Tag.inplace_view in func.tags or func in _OTHER_SHAPE:
+            if kind == "reshaping":
                 first.refuse_other_shape(str(func))
             made = first._late_result(func, kind, args[1:], named)
             if made is not None:

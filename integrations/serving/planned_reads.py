@@ -19,9 +19,12 @@ import torch
 
 from streamer._checkpoint_headers import OpenedCheckpoint, framework_for, open_checkpoint, wanted_tensors
 from streamer._load import WholeRead, collected
+from streamer._reads import may_be_shared
 from streamer.core.checkpoint.catalog import ShardTensor
 from streamer.core.checkpoint.targets import match_targets
 from streamer.core.checkpoint.tensor_parts import LEAST_PIECE_BYTES, Cut, levels_of
+from streamer.core.collector import collector_paused
+from streamer.core.errors import LoadCancelledError
 from streamer.core.format.header_entries import TensorEntry
 from streamer.core.log import OwnLogger
 from streamer.core.outages.counters import EarlierCounters
@@ -30,6 +33,8 @@ from streamer.core.request.request import Request
 from streamer.core.tensors.torch_modes import normal_tensors, outside_captures
 from streamer.integrations.serving.deferred_tensors import Copy, Deferred, DeferredSource
 from streamer.integrations.serving.recorder import Recorder
+
+BATCH_BYTES = 64 << 20  # of tensors that loaders have taken, before a read of what they keep begins
 
 # Loaders compute with scales, shapes and heads: small tensors are read ahead, all together. If larger ones were, each
 # rank would read the scales of all experts.
@@ -59,6 +64,9 @@ class PlannedCheckpoint:
         self._wanted = wanted_tensors(self._checkpoint, request)
         self._library = framework_for(request)
         self._progress, self._began = request.progress, time.monotonic()
+        self._is_shared = may_be_shared(self._checkpoint.settings)
+        self._running: WholeRead | None = None
+        self._is_stopped = False
         self.read_bytes = self.direct_bytes = self.staged_bytes = 0
 
     def _changed(self, **settings: Any) -> OpenedCheckpoint:
@@ -97,6 +105,7 @@ class PlannedCheckpoint:
             data = collected(WholeRead(opened, small, self._library, progress=False))
             self.read_bytes += sum(each.entry.end - each.entry.begin for each in small)
         forms: dict[tuple[tuple[int, ...], str], torch.Tensor] = {}  # the layers of a model are alike
+        taken_bytes = 0
         for each in self._wanted:
             entry = each.entry
             if entry.name in data:
@@ -108,14 +117,19 @@ class PlannedCheckpoint:
                     shape, dtype = self._library.shape(entry), self._library.dtype(entry)
                     forms[kind] = torch.empty(shape, dtype=dtype, device="meta")
             yield entry.name, Deferred.of(DeferredSource(entry.name, self, recorder, each), forms[kind])
-        recorder.fill(is_last=True)  # models process their parameters then, some by kernels that take addresses
+            taken_bytes += entry.end - entry.begin
+            if taken_bytes >= BATCH_BYTES and not self._is_shared:  # ranks that share are at different tensors now
+                recorder.fill_ahead()
+                taken_bytes = 0
+        recorder.fill(is_planned=True)  # models process their parameters then, some by kernels that take addresses
 
     @outside_captures
-    def fill(self, copies: Sequence[Copy], *, is_last: bool = False) -> None:
-        """Make copies whose destinations do not overlap, in one read."""
+    def fill(self, copies: Sequence[Copy], *, is_planned: bool = False) -> None:
+        """Make copies whose destinations do not overlap, in one read; one that is not planned is of one rank."""
         gap_bytes = self._checkpoint.settings.coalesce_gap_bytes
         numbers = count()
-        parts = sorted(part for each in copies for part in _Cutting(each, gap_bytes, numbers).parts())
+        with collector_paused():
+            parts = sorted(part for each in copies for part in _Cutting(each, gap_bytes, numbers).parts())
         direct, staged = dict[str, torch.Tensor](), dict[str, _Range]()
         wanted = list[ShardTensor]()
         for number, each in enumerate(_ranges_of(parts)):
@@ -130,18 +144,21 @@ class PlannedCheckpoint:
             wanted.append(ShardTensor(each.shard, entry, cut))
             self.read_bytes += each.size_bytes
         if wanted:
-            self._read(wanted, direct, staged, is_last=is_last)
+            self._read(wanted, direct, staged, is_planned=is_planned)
 
     def _read(
-        self, wanted: list[ShardTensor], direct: dict[str, torch.Tensor], staged: dict[str, _Range], *, is_last: bool
+        self, wanted: list[ShardTensor], direct: dict[str, torch.Tensor], staged: dict[str, _Range], *, is_planned: bool
     ) -> None:
-        # Ranks share their last read with others of their node. Other reads happen at other moments in each rank.
-        checkpoint = self._checkpoint if is_last else self._changed(share="off")
-        progress = self._progress if is_last else False
+        # Other reads than the last one happen at other moments in each rank of a node, and are not shared.
+        checkpoint = self._checkpoint if is_planned else self._changed(share="off")
+        progress = self._progress if is_planned else False
         _, targets = match_targets([each for each in wanted if each.entry.name in direct], direct, self._library)
         try:
+            self._check_running()
             with WholeRead(checkpoint, wanted, self._library, targets=targets, progress=progress) as read:
+                self._running = read
                 for name, tensor in read:
+                    self._check_running()
                     if name in targets.in_place:
                         self.direct_bytes += direct[name].nbytes
                         continue
@@ -152,7 +169,18 @@ class PlannedCheckpoint:
                         _copy(tensor, direct[name])
             targets.states.check_unchanged()
         finally:
+            self._running = None
             targets.lock.release()
+
+    def _check_running(self) -> None:
+        if self._is_stopped:
+            raise LoadCancelledError("the load of these tensors has failed")
+
+    def stop(self) -> None:
+        """End a read in another thread within a second, and refuse others."""
+        self._is_stopped, running = True, self._running
+        if running is not None:
+            running.close()
 
 
 class _Part(NamedTuple):

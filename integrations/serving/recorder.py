@@ -1,11 +1,14 @@
-"""Records the copies of deferred tensors into parameters, and makes them in one read, or before an operation needs one.
+"""Records the copies of deferred tensors into parameters, and makes them in the background, or when one is needed.
 
 Guarantees: an operation in the recorder's thread that reads or writes a region that waits for its bytes fills it first.
 Regions that are written twice are filled in the order of the writes. If the load fails, what was recorded is dropped.
 
-Calls that take a parameter's memory without an operation (``numpy``, ``data_ptr``, ``torch.save``) fill it first, too.
-Not seen are code that has taken the address before, other threads that do so, and operations on tensors of another
-storage over the same memory, into which nothing was recorded: call `Recorder.fill` before them.
+Calls that take a parameter's memory without an operation (``numpy``, ``data_ptr``, ``torch.save``) fill it first, too,
+in any thread. Not seen are code that has taken the address before, and operations on tensors of another storage over
+the same memory, into which nothing was recorded: call `Recorder.fill` before them.
+
+One read runs at a time, so that a load needs the memory of one: copies are made in one other thread, in the order of
+their batches, and this thread waits for that one before it reads itself.
 """
 
 from __future__ import annotations
@@ -13,14 +16,14 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from functools import wraps
 from itertools import pairwise
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
 
+from streamer.core.collector import collector_paused
 from streamer.core.log import OwnLogger
 from streamer.core.quoting import size_text
 from streamer.core.tensors import torch_private_names
@@ -34,36 +37,11 @@ from streamer.integrations.serving.deferred_tensors import (
     kind_of,
     read_all,
 )
+from streamer.integrations.serving.patched_calls import calls_seen_by, filled_before_processing
 
 _log = OwnLogger()
 
-_PROCESS = "process_weights_after_loading"
 _MOST_NAMED = 8  # views in a line of the log
-_SET_DATA = torch.Tensor.data.__set__  # type: ignore[attr-defined]  # as torch names ``tensor.data = …``
-_TAKING = "__array__ __dlpack__ data_ptr numpy share_memory_ storage tolist untyped_storage"
-_READ_LISTS = {torch.tensor, torch.as_tensor, torch.asarray}  # without an operation for each tensor in them
-_TAKES_MEMORY = {getattr(torch.Tensor, name) for name in _TAKING.split()}
-
-
-class _Calls(TorchFunctionMode):
-    """Sees the calls in this thread that are no operations, and yet take a tensor's memory."""
-
-    def __init__(self, recorder: Recorder) -> None:
-        super().__init__()
-        self._recorder = recorder
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Fill memory that is taken; ``data`` gets the elements of a deferred tensor, else torch crashes."""
-        del types
-        if func in _TAKES_MEMORY:
-            self._recorder.settle(args[0])
-        elif func in _READ_LISTS:
-            args = read_all(args, func.__name__)
-        elif func == _SET_DATA and type(args[0]) is Deferred:
-            args[0].refuse_other_shape("data =")
-        elif func == _SET_DATA and type(args[1]) is Deferred:
-            args = args[0], args[1].given_away("data =")
-        return func(*args, **kwargs) if kwargs else func(*args)
 
 
 class Recorder(torch_private_names.dispatch_mode(torch)):  # type: ignore[misc]
@@ -72,21 +50,28 @@ class Recorder(torch_private_names.dispatch_mode(torch)):  # type: ignore[misc]
     Attributes:
         early_bytes: What was read before the end, because an operation needed it: name and operation to bytes.
         early_reads: How many reads these were.
-        early_fills: How often recorded copies were made before the end.
+        early_fills: How often an operation made the recorder fill, or waited for what it does in the background.
         copies: How many copies were recorded.
+        forms: Views of forms, by the form, the operation and its arguments; see `Deferred.late_view_of`.
         checkpoints: The checkpoints whose tensors are copied; each says as a text what was read.
         is_active: Whether a load runs whose copies are recorded.
         defers_all: Whether small tensors are deferred, too.
     """
 
+    checkpoints: list[Any]
+    forms: dict[Any, Any]
+    _pending: list[Copy]
+    _by_storage: dict[int, list[Copy]]  # the same
+    _in_flight: dict[int, list[Copy]]  # those that the other thread makes
+    _batch: threading.Thread | None  # this thread
+    _failures: list[BaseException]  # its error
+
     def __init__(self) -> None:
         super().__init__()
         self.is_active = self.defers_all = False
         self._failure: BaseException | None = None
-        self._forget()
-        self._pending: list[Copy] = []
-        self._by_storage: dict[int, list[Copy]] = {}  # the same
         self._lock = threading.RLock()
+        self._forget()
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:  # else torch puts one more function around each operation
@@ -94,14 +79,15 @@ class Recorder(torch_private_names.dispatch_mode(torch)):  # type: ignore[misc]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Record a copy; before any other operation, fill what it reads or writes."""
-        del types
-        named, kind = kwargs or {}, kind_of(func)
+        kind = kind_of(func)
+        first: Any = args[0] if args else None
+        if kind == "view":  # of a parameter, too: it reads no element
+            made = first.late_view_of(func, args[1:], kwargs or {}) if type(first) is Deferred else None
+            return func(*args, **(kwargs or {})) if made is None else made
+        named = kwargs or {}
         if kind == "composite":  # in inference mode, such operations arrive whole
             with self:
                 return func.decompose(*args, **named)
-        if kind == "view":  # of a parameter, too: it reads no element
-            return func(*args, **named)
-        first: Any = args[0] if args else None
         if kind == "copy_" and type(args[1]) is Deferred and not args[1].is_read and type(first) is not Deferred:
             if first.is_meta:
                 return first
@@ -110,7 +96,7 @@ class Recorder(torch_private_names.dispatch_mode(torch)):  # type: ignore[misc]
                     return first
         if any(map(_is_nested, args)):
             args = read_all(args, str(func))  # torch finds no class in lists of lists
-        if self._pending:
+        if self._by_storage or self._in_flight:
             for each in all_tensors((*args, *named.values())):
                 if type(each) is not Deferred:
                     self.settle(each)
@@ -135,18 +121,18 @@ class Recorder(torch_private_names.dispatch_mode(torch)):  # type: ignore[misc]
 
     def settle(self, tensor: torch.Tensor) -> None:
         """Fill what is recorded, if a part of this tensor waits for it."""
-        if not self._pending:
+        if not (self._by_storage or self._in_flight):
             return
-        with self._lock, torch_private_names.outside_torch_functions(torch):
+        with torch_private_names.outside_torch_functions(torch):
             if tensor.is_meta or not tensor.numel():
                 return
-            if not is_plain(tensor):  # a wrapper of other tensors, such as a DTensor
-                self.early_fills += 1
-                self.fill()
-                return
-            key = torch_private_names.address_of_storage(tensor.untyped_storage())
-            own = Elements.of(tensor)
-            if any(_meet(own, Elements.of(each.destination)) for each in self._by_storage.get(key, ())):
+            if is_plain(tensor):  # if not, it is a wrapper of other tensors, such as a DTensor
+                key = torch_private_names.address_of_storage(tensor.untyped_storage())
+                waiting = [*self._by_storage.get(key, ()), *self._in_flight.get(key, ())]
+                own = Elements.of(tensor) if waiting else None
+                if own is None or not any(_meet(own, Elements.of(each.destination)) for each in waiting):
+                    return
+            with self._lock:
                 self.early_fills += 1
                 self.fill()
 
@@ -155,25 +141,58 @@ class Recorder(torch_private_names.dispatch_mode(torch)):  # type: ignore[misc]
 
         @wraps(function)
         def filled(*arguments: Any, **named: Any) -> Any:
-            self.early_fills += bool(self._pending)
+            self.early_fills += bool(self._by_storage or self._in_flight)
             self.fill()
             return function(*arguments, **named)
 
         return filled
 
-    def fill(self, *, is_last: bool = False) -> None:
+    def fill_ahead(self) -> None:
+        """Begin to make the recorded copies in another thread, unless it still makes earlier ones."""
+        if not self._pending or (self._batch is not None and self._batch.is_alive()):
+            return
+        with self._reading():
+            self._end_batch()
+            copies, failures = self._pending, list[BaseException]()
+            in_stream: Any = nullcontext()  # work on the parameters may wait in the stream of this thread
+            if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+                in_stream = torch.cuda.stream(torch.cuda.current_stream())
+
+            def make() -> None:
+                try:
+                    with torch_private_names.outside_torch_functions(torch), torch.no_grad(), in_stream:
+                        _make(copies, is_planned=True)
+                except BaseException as error:
+                    failures.append(error)
+
+            batch = threading.Thread(target=make, name="streamer-fill", daemon=True)
+            with suppress(RuntimeError):  # the system has no thread: the copies are made later
+                batch.start()
+                self._batch, self._failures, self._in_flight = batch, failures, self._by_storage
+                self._pending, self._by_storage = [], {}
+
+    def fill(self, *, is_planned: bool = False) -> None:
         """Make all copies that are recorded; if that fails, the others are dropped."""
         with self._reading():
+            self._end_batch()
             pending, self._pending, self._by_storage = self._pending, [], {}
-            waves: dict[int, list[Copy]] = {}
-            for number, each in zip(_turns(pending), pending, strict=True):
-                waves.setdefault(number, []).append(each)
-            for _, wave in sorted(waves.items()):
-                by_checkpoint: dict[int, list[Copy]] = {}
-                for each in wave:
-                    by_checkpoint.setdefault(id(each.deferred.late_stored.checkpoint), []).append(each)
-                for group in by_checkpoint.values():
-                    group[0].deferred.late_stored.checkpoint.fill(group, is_last=is_last)
+            _make(pending, is_planned=is_planned)
+
+    def _end_batch(self) -> None:
+        """Wait for the other thread; raise its error."""
+        if self._batch is not None:
+            self._batch.join()
+            self._batch, self._in_flight = None, {}
+            for error in self._failures:
+                raise error
+
+    def _stop_batch(self) -> None:
+        """Wait until the other thread writes nothing more, because the load fails."""
+        for each in self.checkpoints:
+            each.stop()
+        if self._batch is not None:
+            self._batch.join()
+            self._batch, self._in_flight = None, {}
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
@@ -203,6 +222,7 @@ class Recorder(torch_private_names.dispatch_mode(torch)):  # type: ignore[misc]
     def read_alone(self, one: Copy, why: str | None = None) -> None:
         """Make one copy that is not recorded; name it in `early_bytes` with the reason, if there is one."""
         with self._reading():
+            self._end_batch()
             if one.destination.numel():
                 checkpoint = one.deferred.late_stored.checkpoint
                 direct_bytes = checkpoint.direct_bytes
@@ -214,9 +234,9 @@ class Recorder(torch_private_names.dispatch_mode(torch)):  # type: ignore[misc]
             self.early_bytes[f"{one.deferred.late_stored.name}: {why}"] += one.deferred.late_view.nbytes
 
     def _forget(self) -> None:
-        self.early_bytes = Counter[str]()
+        self.early_bytes, self.checkpoints, self.forms = Counter[str](), [], {}
         self.early_fills = self.early_reads = self.copies = 0
-        self.checkpoints: list[Any] = []
+        self._pending, self._by_storage, self._in_flight, self._batch = [], {}, {}, None
 
     @contextmanager
     def around(self, model: Any) -> Iterator[None]:
@@ -224,13 +244,14 @@ class Recorder(torch_private_names.dispatch_mode(torch)):  # type: ignore[misc]
         self._forget()
         self.is_active = True
         try:
-            with self, _Calls(self), _filled_before_processing(model, self):
+            with self, calls_seen_by(self), filled_before_processing(model, self):
                 yield
             if self._failure is not None:
                 raise self._failure
-            self.fill(is_last=True)
+            self.fill(is_planned=True)
             _read_kept(model)
         except BaseException:
+            self._stop_batch()
             _log.warning(
                 "The load failed: parameters hold old, new or partly new values, or none, until another succeeds"
             )
@@ -246,25 +267,19 @@ class Recorder(torch_private_names.dispatch_mode(torch)):  # type: ignore[misc]
             _log.info("%d views were read at once, for loaders that compute: %s", self.early_reads, most)
 
 
-@contextmanager
-def _filled_before_processing(model: Any, recorder: Recorder) -> Iterator[None]:
-    """Fill what is recorded before the engine processes a layer within the load: kernels take parameters by address."""
-    modules = model.modules() if isinstance(model, torch.nn.Module) else ()
-    methods = {id(each): each for each in (getattr(module, "quant_method", None) for module in modules)}
-    wrapped = [
-        each for each in methods.values() if callable(getattr(each, _PROCESS, None)) and hasattr(each, "__dict__")
-    ]
-    before = [vars(each).get(_PROCESS) for each in wrapped]
-    for each in wrapped:
-        setattr(each, _PROCESS, recorder.filled_before(getattr(each, _PROCESS)))
-    try:
-        yield
-    finally:
-        for each, own in zip(wrapped, before, strict=True):
-            if own is None:
-                delattr(each, _PROCESS)
-            else:
-                setattr(each, _PROCESS, own)
+def _make(copies: Sequence[Copy], *, is_planned: bool) -> None:
+    """Make copies; those into bytes that others write, too, in their order."""
+    waves: dict[int, list[Copy]] = {}
+    with collector_paused():
+        turns = _turns(copies)
+    for number, each in zip(turns, copies, strict=True):
+        waves.setdefault(number, []).append(each)
+    for _, wave in sorted(waves.items()):
+        by_checkpoint: dict[int, list[Copy]] = {}
+        for each in wave:
+            by_checkpoint.setdefault(id(each.deferred.late_stored.checkpoint), []).append(each)
+        for group in by_checkpoint.values():
+            group[0].deferred.late_stored.checkpoint.fill(group, is_planned=is_planned)
 
 
 def _is_nested(argument: Any) -> bool:
@@ -305,7 +320,7 @@ def _read_kept(model: Any) -> None:
     for module in model.modules() if isinstance(model, torch.nn.Module) else ():
         for kept in [vars(module), *(each for each in vars(module).values() if isinstance(each, dict))]:
             for name, each in [*kept.items()]:
-                if isinstance(each, Deferred):
+                if type(each) is Deferred:
                     if id(each) not in made:
                         made[id(each)] = _with_data(each)
                     kept[name] = made[id(each)]

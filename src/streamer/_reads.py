@@ -18,6 +18,7 @@ from streamer.core.engine.plan import ReadPlan, plan_reads
 from streamer.core.engine.session import ReadSession
 from streamer.core.errors import OutOfMemoryError
 from streamer.core.options.machine import local_ranks
+from streamer.core.options.settings import Settings
 from streamer.core.tensors.frameworks import Framework
 
 if TYPE_CHECKING:
@@ -62,6 +63,11 @@ class Reads(Protocol):
 
     def device_paths(self) -> set[str]:
         """Return how the tensors get to their devices; see `Devices.path`."""
+
+
+def may_be_shared(settings: Settings) -> bool:
+    """Whether ranks of this node may share the reads of a load with such settings."""
+    return settings.share == "node" or (settings.share is None and local_ranks() >= LEAST_RANKS)
 
 
 def reads_of(
@@ -155,7 +161,7 @@ class _OwnReads:
     def _node_share(self) -> NodeShare | None:
         """Share the reads with other processes of the node, if there are any."""
         checkpoint = self._checkpoint
-        if checkpoint.settings.share != "node" and local_ranks() < LEAST_RANKS:
+        if not may_be_shared(checkpoint.settings):
             return None
         from streamer.core.node.should_share import node_share  # noqa: PLC0415 (most loads are alone)
 

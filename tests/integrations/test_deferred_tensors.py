@@ -7,8 +7,10 @@ import copy
 import ctypes
 import io
 import logging
+import os
 import pickle
 import threading
+from types import SimpleNamespace
 
 import pytest
 import safetensors.torch
@@ -24,6 +26,7 @@ from streamer.core.checkpoint import tensor_parts
 from streamer.core.request.request import Request
 from streamer.core.tensors.shared_memory import Elements
 from streamer.integrations.serving import planned_reads, recorder
+from streamer.integrations.serving.deferred_tensors import Deferred
 from streamer.integrations.serving.planned_reads import PlannedCheckpoint
 from streamer.integrations.serving.recorder import Recorder
 
@@ -55,14 +58,29 @@ def _all_are_deferred(monkeypatch):
     monkeypatch.setattr(tensor_parts, "LEAST_RUN_BYTES", 1)
 
 
+class OneByOne(dict):
+    """Takes tensors when a loader asks for them."""
+
+    def __init__(self, given):
+        super().__init__()
+        self.given = given
+
+    def __missing__(self, name):
+        while name not in self:
+            self.update([next(self.given)])
+        return self[name]
+
+
 class Loads:
     """Both loads of one loader, a function that takes the tensors and returns the parameters that it filled."""
 
-    def __init__(self, folder, loader, model=None):
+    def __init__(self, folder, loader, model=None, takes=dict):
         self.recorder, self.checkpoint = Recorder(), PlannedCheckpoint(Request(uri=str(folder), progress=False))
         assert self.checkpoint.is_deferrable()
         with self.recorder.around(model):
-            self.found = loader(dict(self.checkpoint.tensors(self.recorder)))
+            given = self.checkpoint.tensors(self.recorder)
+            self.found = loader(takes(given))
+            list(given)
         self.expected = loader(tensors())
 
     def assert_equal(self):
@@ -421,6 +439,137 @@ def test_small_tensors_have_data(folder, loader, monkeypatch):
     Loads(folder, loader).assert_equal()
 
 
+@pytest.fixture
+def _batches_of_one(monkeypatch):
+    monkeypatch.setattr(planned_reads, "BATCH_BYTES", 1)
+
+
+@pytest.mark.usefixtures("_batches_of_one")
+@pytest.mark.parametrize("loader", [*RECORDED, *ALSO_COMPUTED])
+def test_reads_begin_while_the_recording_runs(folder, loader):
+    Loads(folder, loader, takes=OneByOne).assert_equal()
+
+
+@pytest.fixture
+def reader(monkeypatch, _batches_of_one):
+    """Reads of other threads: they begin, and wait until they may end."""
+    state = SimpleNamespace(has_begun=threading.Event(), may_end=threading.Event(), read=[])
+    fill = PlannedCheckpoint.fill
+
+    def waiting(checkpoint, copies, **named):
+        if threading.current_thread().name == "streamer-fill":
+            state.has_begun.set()
+            state.may_end.wait(60)
+            state.read.append(sorted(each.deferred.late_stored.name for each in copies))
+        fill(checkpoint, copies, **named)
+
+    monkeypatch.setattr(PlannedCheckpoint, "fill", waiting)
+    return state
+
+
+def test_a_loader_goes_on_while_another_thread_reads(folder, reader):
+    def loader(w):
+        made = torch.zeros(8, 12)
+        made[:4].copy_(w["k"][:4])
+        if type(w["q"]) is not torch.Tensor:
+            assert reader.has_begun.wait(60)
+        made[2:6].copy_(w["v"][2:6])  # the later one counts
+        reader.may_end.set()
+        return [made, made.clone()]
+
+    Loads(folder, loader, takes=OneByOne).assert_equal()
+    assert reader.read[0] == ["k"]
+
+
+@pytest.mark.usefixtures("_batches_of_one")
+def test_ranks_that_may_share_read_at_the_end(folder, monkeypatch):
+    monkeypatch.setenv("STREAMER_SHARE", "node")
+    started = []
+    monkeypatch.setattr(Recorder, "fill_ahead", started.append)
+    Loads(folder, fused, takes=OneByOne).assert_equal()
+    assert not started
+
+
+def test_a_loader_that_raises_ends_the_read_of_another_thread(folder, reader, monkeypatch):
+    made = torch.zeros(8, 12)
+
+    def loader(w):
+        made.copy_(w["k"])
+        assert w["q"].shape
+        assert reader.has_begun.wait(60)
+        raise KeyError("no such parameter")
+
+    stop = PlannedCheckpoint.stop
+    monkeypatch.setattr(PlannedCheckpoint, "stop", lambda own: stop(own) or reader.may_end.set())
+    with pytest.raises(KeyError, match="no such parameter"):
+        Loads(folder, loader, takes=OneByOne)
+    assert reader.read
+    assert not made.any()
+
+
+@pytest.mark.parametrize("is_caught", [False, True])
+def test_a_read_of_another_thread_that_fails_is_an_error_of_the_load(folder, reader, tmp_path, caplog, is_caught):
+    path = tmp_path / "model.safetensors"
+    path.write_bytes((folder / "model.safetensors").read_bytes())
+
+    def loader(w):
+        made = torch.zeros(8, 12).copy_(w["k"])
+        assert w["q"].shape
+        assert reader.has_begun.wait(60)
+        os.truncate(path, 700)
+        reader.may_end.set()
+        with contextlib.suppress(Exception) if is_caught else contextlib.nullcontext():
+            made.sum()
+        return [made]
+
+    with pytest.raises(streamer.StorageError):
+        Loads(tmp_path, loader, takes=OneByOne)
+    assert "old, new or partly new" in caplog.text
+
+
+@pytest.mark.usefixtures("_batches_of_one")
+def test_without_another_thread_copies_are_made_at_the_end(folder, monkeypatch):
+    def start(thread):
+        if thread.name == "streamer-fill":
+            raise RuntimeError("can't start new thread")
+        original(thread)
+
+    original = threading.Thread.start
+    monkeypatch.setattr(threading.Thread, "start", start)
+    Loads(folder, fused, takes=OneByOne).assert_equal()
+
+
+def test_torch_is_as_before_when_the_last_load_ends(folder):
+    before = dict(vars(torch.Tensor)), torch.tensor
+
+    def outer(w):
+        with contextlib.suppress(KeyError):
+            Loads(folder, lambda own: own["none of them"])
+        return memory_taken_without_an_operation(w)
+
+    Loads(folder, outer).assert_equal()
+    assert (dict(vars(torch.Tensor)), torch.tensor) == before
+
+
+def test_memory_that_another_thread_takes_is_filled(folder):
+    def loader(w):
+        made, seen = torch.zeros(8, 12).copy_(w["q"]), []
+        thread = threading.Thread(target=lambda: seen.append(torch.tensor(made.tolist())))
+        thread.start()
+        thread.join()
+        return seen
+
+    Loads(folder, loader).assert_equal()
+
+
+def test_views_of_alike_tensors_are_made_once(folder, monkeypatch):
+    made = []
+    make = Deferred._new_view_of
+    monkeypatch.setattr(Deferred, "_new_view_of", lambda own, *given: made.append(own) or make(own, *given))
+    Loads(folder, rows_of_a_rank).assert_equal()
+    assert len(made) == 1  # of three tensors
+
+
 @pytest.mark.parametrize("loader", [*RECORDED, *ALSO_COMPUTED])
 def test_long_ranges_are_cut(folder, loader, monkeypatch):
     monkeypatch.setattr(planned_reads, "LEAST_PIECE_BYTES", 16)
@@ -575,9 +724,11 @@ def test_interleaved_columns_are_ordered_without_comparing_pairs(folder, monkeyp
     assert not compared
 
 
-def test_a_tensor_that_is_kept_is_read_when_it_is_used(folder):
+@pytest.mark.usefixtures("_batches_of_one")
+@pytest.mark.parametrize("takes", [dict, OneByOne])
+def test_a_tensor_that_is_kept_is_read_when_it_is_used(folder, takes):
     kept = []
-    loads = Loads(folder, lambda w: kept.append(w["q"][1:3]) or fused(w))
+    loads = Loads(folder, lambda w: kept.append(w["q"][1:3]) or fused(w), takes=takes)
     loads.assert_equal()
     made = torch.zeros(2, 12)
     made.copy_(kept[0])
@@ -758,8 +909,9 @@ VIEWS = [
         max_size=6,
     ),
     is_inference=st.booleans(),
+    takes=st.sampled_from([dict, OneByOne]),
 )
-def test_any_chain_of_views_into_any_region(folder, chains, is_inference):
+def test_any_chain_of_views_into_any_region(folder, chains, is_inference, takes):
     def loader(w):
         parameters = [torch.zeros(3000, dtype=dtype) for dtype in (torch.float32, torch.bfloat16)]
         with torch.inference_mode(is_inference):
@@ -781,7 +933,9 @@ def test_any_chain_of_views_into_any_region(folder, chains, is_inference):
                     region.view(tensor.shape).copy_(tensor)
         return parameters
 
-    Loads(folder, loader).assert_equal()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(planned_reads, "BATCH_BYTES", 1)
+        Loads(folder, loader, takes=takes).assert_equal()
 
 
 def test_regions_are_compared_exactly():

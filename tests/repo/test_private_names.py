@@ -262,6 +262,7 @@ def test_private_names_of_the_operations_of_torch() -> None:
     check("torch", torch.utils, "_python_dispatch")
     check("torch", torch.utils._python_dispatch, "_disable_current_modes")
     check("torch", torch._C, "_disabled_torch_function_impl", "_dispatch_has_kernel_for_dispatch_key")
+    check("torch", torch._C, "_is_torch_function_all_disabled")
     check("torch", torch.Tensor, "_make_wrapper_subclass")
     check("torch", aten, "_to_copy", "_unsafe_view", "_reshape_alias")
     check("torch", aten.copy_.default, "_schema")
@@ -313,7 +314,7 @@ def test_private_names_of_the_functions_of_torch() -> None:
         __torch_function__ = of_torch.without_torch_function(torch)
         __torch_dispatch__ = None  # type: ignore[assignment]
 
-    made = of_torch.tensor_without_bytes(torch, Wrapper, torch.empty(3, 2).t(), "cpu")
+    made = of_torch.tensor_without_bytes(torch, Wrapper, torch.empty(3, 2).t())(device="cpu")
     assert (made.shape, made.stride()) == ((2, 3), (1, 2))
 
 
