@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import os
@@ -12,7 +13,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from streamer._checkpoint_headers import open_checkpoint
+from streamer._checkpoint_headers import open_checkpoint, pinned
+from streamer._pull.listing import is_selected
 from streamer._pull.pull import pull
 from streamer._pull.record import PullArguments
 from streamer.core.errors import FormatError, ObjectNotFoundError, StreamerError, UsageError
@@ -21,6 +23,7 @@ from streamer.core.options.settings import resolve
 from streamer.core.request.request import Request
 from streamer.core.secrets.environment import variable
 from streamer.core.secrets.redact import redact
+from streamer.core.shards.shards import settled, sized
 from streamer.core.shards.small_files import folder_files
 from streamer.integrations.library_calls import Location
 from streamer.integrations.small_files import LARGEST_BYTES, left_behind
@@ -115,11 +118,16 @@ def adapter_url(name: str) -> str | None:
     return None
 
 
-def pull_adapter(url: str, folder: str, log: logging.Logger) -> None:
-    """Pull a LoRA adapter into a folder, once per node, and check that it is one."""
+def pull_adapter(url: str, above: str, log: logging.Logger) -> str:
+    """Pull a LoRA adapter, once per node, and check that it is one; return its folder.
+
+    The name of the folder is `above` with the version: whoever holds the folder of an older version keeps that version.
+    """
     hint = f"Name a folder in which PEFT's save_pretrained wrote a LoRA: {_ADAPTER} beside adapter_model.safetensors"
     wanted = PullArguments(include=_OF_ADAPTER, exclude=("*/*",))
     try:
+        (url,) = pinned(Request(uri=url)).uris
+        folder = f"{above}-{_version_of(url)}"
         report = pull(url, folder, wanted, progress=False, on_wait=log.info)
     except ObjectNotFoundError as error:
         error.hint = hint
@@ -135,3 +143,13 @@ def pull_adapter(url: str, folder: str, log: logging.Logger) -> None:
         reason = f"base model {base!r}, rank {rank!r}, {'with' if has_weights else 'without'} weights"
         raise FormatError(f"this is no LoRA adapter: {reason}", uri=report.uri, hint=hint)
     log.info("Pulled a LoRA adapter of rank %d for %s from %s into %s", rank, base, report.uri, folder)
+    return folder
+
+
+def _version_of(url: str) -> str:
+    settings = resolve(None)
+    with Location(uri=url).store(settings) as store:
+        files = sorted(folder_files(store, [name for name in _OF_ADAPTER if "*" not in name]).items())
+        infos = settled(store, sized(store, [info for name, info in files if is_selected(name, _OF_ADAPTER, ())]))
+    versions = [(info.path, info.size_bytes, info.version) for info in infos]
+    return hashlib.sha256(json.dumps(versions).encode()).hexdigest()[:16]

@@ -107,8 +107,7 @@ def _adapter(theirs: Callable[..., None], config: Any, path: Any = None, *others
     """Pull an adapter, once per node, when a process of SGLang opens it."""
     url = adapter_url(path) if is_url(path) else None
     if url is not None:
-        path = f"{ObjectStorageModel.get_path(url)}_adapter"
-        pull_adapter(url, path, _log)
+        path = pull_adapter(url, f"{ObjectStorageModel.get_path(url)}_adapter", _log)
     theirs(config, path, *others, **named)
 
 

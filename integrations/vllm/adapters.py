@@ -44,9 +44,8 @@ class UrlResolver(LoRAResolver):  # type: ignore[misc]
         if url is None:
             return None
         forward_log(LOGGER)
-        folder = cache_folder(url, "streamer_adapters")
         try:
-            await asyncio.to_thread(pull_adapter, url, folder, _log)
+            folder = await asyncio.to_thread(pull_adapter, url, cache_folder(url, "streamer_adapters"), _log)
         except ObjectNotFoundError as error:
             _log.warning("The LoRA adapter %s is not there: %s", redact(lora_name), error)
             return None

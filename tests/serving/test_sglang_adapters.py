@@ -70,6 +70,17 @@ def test_an_error_says_what_to_name(folder, url):
     assert "save_pretrained" in result.error_message
 
 
+def test_a_new_version_of_an_adapter_is_a_new_folder_regression(tmp_path, s3_server):
+    adapter = save_adapter(tmp_path / "adapter")
+    first = LoRAConfig(s3_server.upload_folder(adapter, "private", "loras/changing")).path
+    config = adapter / "adapter_config.json"
+    config.write_text(config.read_text().replace('"lora_alpha": 8', '"lora_alpha": 4'))
+    second = LoRAConfig(s3_server.upload_folder(adapter, "private", "loras/changing"))
+    assert second.path != first
+    assert second.hf_config["lora_alpha"] == 4
+    assert LoRAConfig(first).hf_config["lora_alpha"] == 8
+
+
 def test_a_local_folder_stays_where_it_is(tmp_path):
     adapter = save_adapter(tmp_path / "adapter")
     assert LoRAConfig(str(adapter)).path == str(adapter)

@@ -172,6 +172,19 @@ def test_an_adapter_without_weights_is_an_error(tmp_path, s3_server):
         resolved(s3_server.upload_folder(folder, "private", "loras/empty"))
 
 
+def test_a_new_version_of_an_adapter_is_a_new_folder_regression(tmp_path, s3_server):
+    folder = save_adapter(tmp_path / "adapter")
+    file = folder / "adapter_model.safetensors"
+    contents, folders = [], []
+    for factor in (1, 2, 0.5):  # the last version is the first one again
+        tensors = {name: tensor * factor for name, tensor in safetensors.torch.load_file(file).items()}
+        safetensors.torch.save_file(tensors, file)
+        contents.append(file.read_bytes())
+        folders.append(resolved(s3_server.upload_folder(folder, "private", "loras/changing")).lora_path)
+    assert [folders.index(each) for each in folders] == [0, 1, 0]
+    assert [Path(each, file.name).read_bytes() for each in folders] == contents
+
+
 def test_a_node_pulls_an_adapter_once(adapter, s3_server):
     url = s3_server.upload_folder(adapter, "private", "loras/once")
     requests = []
