@@ -10,7 +10,7 @@ from __future__ import annotations
 import mmap
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import partial
 from inspect import signature
@@ -19,7 +19,7 @@ from typing import Any
 from streamer._locate_shards import opened_store
 from streamer._push.order import turn
 from streamer._save.arguments import SaveOptions
-from streamer._save.parts import ShardBytes
+from streamer._save.parts import Again, ShardBytes
 from streamer._save.saved_tensors import SavedTensors
 from streamer._save.saving import SaveReport
 from streamer._save.writing import Writing, quiet_writing
@@ -32,6 +32,7 @@ from streamer.core.options.settings import Settings, resolve
 from streamer.core.path_objects import text_of
 from streamer.core.secrets.redact import redact
 from streamer.core.shards.other_weights import check_replaceable, weights_in_the_way
+from streamer.core.store.names import name_in
 from streamer.core.store.own_objects import OwningUpload
 from streamer.core.store.sources import Store
 from streamer.integrations.routed_call import RoutedName, routed
@@ -45,6 +46,7 @@ _INSTEAD = {
     "progress": "Leave it out: the library shows its own",
 }
 
+GIT_FILE = ".gitattributes"  # each repository of the Hub has one, from its beginning
 _NOTHING_WRITTEN = "the library wrote no file: of the processes of a group, only one writes"
 
 _Save = Callable[[str], object]
@@ -75,7 +77,7 @@ def saved_folder(
         quiet_writing(store, uri, settings) as writing,
     ):
         refuse_version(text_of(uri), storage_options, settings)
-        if store.find(store.root):
+        if any(name_in(info.path) != GIT_FILE for info in store.find(store.root)):
             hint = "Save to another place, or remove the files: they are never replaced"
             raise UsageError("the folder is not empty", uri=redact(uri), hint=hint)
         sending = _Sending(writing, store, settings, os.path.abspath(folder))
@@ -84,6 +86,7 @@ def saved_folder(
             save(folder)
         sending.send_files()
         files = sending.show()
+        writing.complete()
     seconds, remarks = time.perf_counter() - began, () if files else (_NOTHING_WRITTEN,)
     return SaveReport(redact(uri), tuple(files), sending.tensors, writing.sent_bytes, seconds, remarks=remarks)
 
@@ -122,7 +125,7 @@ class _Sending:
         saved = SavedTensors(tensors)
         layouts = in_file_order(saved.layouts)
         shard = ShardBytes(render_header(layouts, metadata or {}), saved, layouts, has_digests=False)
-        self._send(os.path.relpath(path, self.folder), shard.size_bytes, shard.pieces())
+        self._send(os.path.relpath(path, self.folder), shard.size_bytes, shard.content)
         self.tensors += len(layouts)
         return True
 
@@ -132,7 +135,7 @@ class _Sending:
             for name in names:
                 path = os.path.join(folder, name)
                 size_bytes = os.path.getsize(path)
-                self._send(os.path.relpath(path, self.folder), size_bytes, _content(path, size_bytes))
+                self._send(os.path.relpath(path, self.folder), size_bytes, Again(partial(_content, path, size_bytes)))
 
     def show(self) -> list[str]:
         """Let all files show up, and return their names."""
@@ -145,7 +148,7 @@ class _Sending:
             self._writing.show(f"{self._root}/{name}", self._uploads[name], None, names_others=name == names[-1])
         return names
 
-    def _send(self, name: str, size_bytes: int, pieces: Iterator[memoryview]) -> None:
+    def _send(self, name: str, size_bytes: int, pieces: Iterable[memoryview]) -> None:
         self._uploads[name] = self._writing.send(f"{self._root}/{name}", size_bytes, pieces, None)
 
 

@@ -7,9 +7,9 @@ checkpoint goes on from are answers, too: there is no such object, and listing i
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache, wraps
+from functools import lru_cache, partial, wraps
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from urllib.parse import urlsplit
 
@@ -31,7 +31,15 @@ from streamer.core.store.sources import (
     Source,
     Store,
 )
-from streamer.core.store.uploads import ResumingStore, SharedUpload, SharingStore, Upload, UploadingStore
+from streamer.core.store.uploads import (
+    CommittingStore,
+    RereadingUpload,
+    ResumingStore,
+    SharedUpload,
+    SharingStore,
+    Upload,
+    UploadingStore,
+)
 from streamer.plugins.route import Route
 
 if TYPE_CHECKING:
@@ -184,6 +192,11 @@ class _WaitingUpload:
     def __init__(self, upload: OwningUpload, ask: Callable[[Callable[[], None]], None]) -> None:
         self._upload, self._ask = upload, ask
         self.parallel_parts, self.needs_equal_parts = upload.parallel_parts, upload.needs_equal_parts
+        if isinstance(upload, RereadingUpload):
+            self.read = partial(self._read, upload)
+
+    def _read(self, upload: RereadingUpload, pieces: Iterable[memoryview], on_sent: Callable[[int], None]) -> None:
+        self._ask(lambda: upload.read(pieces, on_sent))
 
     def send(self, offset_bytes: int, part: memoryview) -> None:
         self._ask(lambda: self._upload.send(offset_bytes, part))
@@ -276,6 +289,17 @@ class _Shares:
         return _owning(self._store.join_upload(path, *facts), self._store, path, [None], self._ask)
 
 
+class _Commits:
+    _store: Any
+    _ask: Callable[..., Any]
+
+    def prepare(self) -> None:
+        self._ask(self._store.prepare)
+
+    def commit(self) -> None:
+        self._ask(self._store.commit)
+
+
 def _owning(upload: Upload, store: Any, path: str, facts: Sequence[Any], ask: Callable[..., Any]) -> OwningUpload:
     from streamer.core.store.versioned_uploads import owning  # noqa: PLC0415 (a load needs none of it)
 
@@ -289,6 +313,7 @@ _ABILITIES: dict[Any, type] = {
     UploadingStore: _Uploads,
     ResumingStore: _Resumes,
     SharingStore: _Shares,
+    CommittingStore: _Commits,
 }
 
 

@@ -27,11 +27,12 @@ _NEXT = "next"
 
 
 class HubFile(NamedTuple):
-    """A file of a commit: its name in its folder, its size, and its SHA-256 if the Hub has one."""
+    """A file of a commit: its name in its folder, its size, its SHA-256 if the Hub has one, and Git's hash of it."""
 
     name: str
     size_bytes: int
     sha256: str | None
+    blob: str | None = None  # of the small file that names the large one, if that is in LFS or Xet
 
 
 def commit_in(body: bytes, uri: str) -> str:
@@ -56,7 +57,7 @@ def files_in(entries: list[Any], folder: str, uri: str) -> list[HubFile]:
     try:
         files = [entry for entry in entries if entry["type"] == "file"]
         places = [parse_name(entry["path"], uri).rpartition("/") for entry in files]
-        values = [(parse_size(entry["size"], uri), _sha256(entry)) for entry in files]
+        values = [(parse_size(entry["size"], uri), _sha256(entry), entry.get("oid")) for entry in files]
     except (AttributeError, KeyError, TypeError):
         raise _no_listing(uri) from None
     return [HubFile(name, *each) for (parent, _, name), each in zip(places, values, strict=True) if parent == folder]

@@ -17,7 +17,7 @@ from huggingface_hub import constants
 from streamer.backends.client.answer_values import FOREIGN, described, parse_document, refuse_cut
 from streamer.backends.client.error_rows import ARCHIVED_ROWS, ErrorRow
 from streamer.backends.client.exchange import Response
-from streamer.backends.client.option_checks import TEXT, check_types, is_sendable
+from streamer.backends.client.option_checks import FLAG, TEXT, check_types, is_sendable
 from streamer.backends.client.redirects import Hop, origin_of
 from streamer.backends.hf.answers import HubFile, commit_in, entries_in, files_in, names_in, next_page
 from streamer.backends.hf.paths import HfPath
@@ -99,7 +99,7 @@ def refusal(
     )
 
 
-_OF_HTTP = ("verify", "proxy", "proxy_auth", "timeout", "ssl")
+OF_HTTP = ("verify", "proxy", "proxy_auth", "timeout", "ssl")
 DEFAULT_LIMITS = Limits()
 
 
@@ -109,11 +109,12 @@ class HubClient:
     def __init__(self, place: HfPath, storage_options: Mapping[str, Any], limits: Limits = DEFAULT_LIMITS) -> None:
         self._limits = limits
         _check_names(storage_options)
-        check_types(storage_options, {"endpoint": TEXT})
+        check_types(storage_options, {"endpoint": TEXT, "private": FLAG})
         self._place = place
         self.endpoint = _endpoint(storage_options)  # URL of the Hub
-        http = merged_options({name: storage_options[name] for name in _OF_HTTP if name in storage_options})
+        http = merged_options({name: storage_options[name] for name in OF_HTTP if name in storage_options})
         http["headers"] = headers = _token_headers(storage_options)
+        self.token = headers.get("authorization", "").removeprefix("Bearer ") or None
         self.access = access_of(self.endpoint, http)  # certificates and proxy
         self.client = HttpClient(self.access, partial(refusal, has_token=bool(headers)), limits)  # sends the requests
 
@@ -201,7 +202,7 @@ class HubClient:
 
 def _check_names(storage_options: Mapping[str, Any]) -> None:
     """Refuse unknown options: a mistyped ``token`` would silently mean another login."""
-    check_option_names("hf://", storage_options, ("token", "endpoint", *_OF_HTTP))
+    check_option_names("hf://", storage_options, ("token", "endpoint", "private", *OF_HTTP))
 
 
 def _endpoint(options: Mapping[str, Any]) -> str:

@@ -1,5 +1,7 @@
 """Repositories of the Hugging Face Hub: ``hf://owner/name[@revision][/path]``.
 
+What is written shows up as one commit, on top of the commit that was looked at (`streamer.backends.hf.upload`).
+
 Guarantees: the revision is resolved to a commit once, and everything is listed and read from that commit. If the user's
 cache has a file of that commit, the file is read from the cache. The token is sent only to the Hub's own host, never to
 the store that a redirect names. With ``HF_HUB_OFFLINE=1`` no request is sent.
@@ -11,7 +13,7 @@ import os
 import threading
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from streamer.backends.hf.cache import (
@@ -32,6 +34,10 @@ from streamer.core.secrets.redact import redact
 from streamer.core.store.digests import NoDigest, ObjectDigest, PartDigest
 from streamer.core.store.identities import digest_of
 from streamer.core.store.sources import FileSource, HttpSource, ObjectInfo, Source, Store, hookimpl
+
+if TYPE_CHECKING:
+    from streamer.backends.hf.commit import HubCommit
+    from streamer.backends.hf.upload import HubUpload
 
 DEFAULT_LIMITS = Limits()
 _PUBLIC_HUB = "huggingface.co"
@@ -70,10 +76,15 @@ class HfStore:
         self._pinned_commit: str | None = None
         self._probes: dict[str, Probe] = {}
         self._digests: dict[str, dict[str, str | None]] = {}  # by folder of the commit
+        self._options, self._writing = storage_options, threading.Lock()
+        self._is_absent = False  # whether the repository is not there, and the first upload makes it
+        self._writes: HubCommit | None = None  # what the next commit has
 
     def info(self, path: str) -> ObjectInfo:
         """Return the size of one file, from the cache or by one request."""
         uri, inner = self._uri(path), self._inner(path)
+        if self._is_absent:
+            raise ObjectNotFoundError("There is no such repository on the Hub yet", uri=uri)
         if not inner:
             raise ObjectNotFoundError("This is a repository, not a file", uri=uri, hint="Name a file in it")
         cached = cached_file(self._place, self._commit(), inner)
@@ -86,6 +97,8 @@ class HfStore:
 
     def find(self, prefix: str) -> list[ObjectInfo]:
         """List the files of one folder of the commit with their sizes."""
+        if self._is_absent:
+            return []
         commit, folder = self._commit(), self._inner(prefix)
         if is_offline():
             sizes = cached_files(self._place, commit, folder)
@@ -134,8 +147,46 @@ class HfStore:
         has_one_owner = urlsplit(start.url).hostname == _PUBLIC_HUB  # there, a name has the same bytes for everybody
         return digest_of("hf", start.url, {} if has_one_owner else start.headers)
 
+    def prepare(self) -> None:
+        """Look at the branch; see `CommittingStore.prepare`. A repository that is not there is made later."""
+        from streamer.backends.hf.commit import is_absent  # noqa: PLC0415 (a load needs none of it)
+
+        self._is_absent = is_absent(self._hub, self._place, self._options, self._commit)
+
+    def begin_upload(self, path: str, size_bytes: int, part_bytes: int, replaced: ObjectInfo | None) -> HubUpload:
+        """Begin one file of the next commit; see `UploadingStore.begin_upload`."""
+        from streamer.backends.hf.upload import HubUpload  # noqa: PLC0415 (a load needs none of it)
+
+        del part_bytes, replaced  # the commit is made on top of the one that was looked at
+        return HubUpload(self._next_commit(), self._inner(path), self._uri(path), size_bytes)
+
+    def remove(self, path: str) -> None:
+        """Remove one file with the next commit; see `UploadingStore.remove`."""
+        self._next_commit().remove(self._inner(path))
+
+    def commit(self) -> None:
+        """Make one commit of all changes; see `CommittingStore.commit`."""
+        if self._writes is None:
+            return
+        commit = self._writes.make()
+        with self._guard:
+            self._writes, self._pinned_commit = None, commit
+            self._probes.clear()
+            self._digests.clear()
+
     def close(self) -> None:
         """Do nothing: connections are shared."""
+
+    def _next_commit(self) -> HubCommit:
+        from streamer.backends.hf.commit import HubCommit, make_repository  # noqa: PLC0415 (a load needs none of it)
+
+        with self._writing:
+            if self._writes is None:
+                if self._is_absent:
+                    make_repository(self._hub, self._place, is_private=self._options.get("private") is not False)
+                    self._is_absent = False
+                self._writes = HubCommit(self._hub, self._place, self._commit(), self._uri(self.root))
+            return self._writes
 
     def _source(self, info: ObjectInfo, probe: Probe) -> Source:
         if probe.size_bytes != info.size_bytes:

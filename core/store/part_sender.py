@@ -105,6 +105,12 @@ class PartSender:
         for thread in self._threads:
             thread.join()
 
+    def check_open(self) -> None:
+        """Raise SenderClosedError if nothing is sent any more."""
+        with self._has_news:
+            if self._is_closed:
+                raise SenderClosedError
+
     def stop(self) -> None:
         """Send nothing more."""
         with self._has_news:

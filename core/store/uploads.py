@@ -9,6 +9,7 @@ cannot guarantee this. So a caller can send the bytes of many objects first, and
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol, runtime_checkable
 
 from streamer.core.errors import ChangedError
@@ -83,6 +84,35 @@ class UploadingStore(Protocol):
             AccessDeniedError: the object may not be removed.
             StorageError: the object could not be removed.
         """
+
+
+@runtime_checkable
+class CommittingStore(UploadingStore, Protocol):
+    """An `UploadingStore` whose finished uploads and removals show up together, with `commit`, or not at all."""
+
+    def prepare(self) -> None:
+        """Check that there may be a commit, before the store is looked at for it.
+
+        Raises:
+            UsageError: the URL, or an option, is not one for writing.
+            StorageError: the place of the commit is not there, or may not be written.
+        """
+
+    def commit(self) -> None:
+        """Show all; do nothing without changes.
+
+        Raises:
+            ChangedError: another program has committed since the store was looked at.
+            StorageError: nothing is committed, or it is not known; `OwningUpload.may_stand` says which.
+        """
+
+
+@runtime_checkable
+class RereadingUpload(Upload, Protocol):
+    """An `Upload` that reads the bytes twice, and needs no copy of them. Bytes that come once can be sent, too."""
+
+    def read(self, pieces: Iterable[memoryview], on_sent: Callable[[int], None]) -> None:
+        """Send all bytes, in place of `send`; each iteration yields them anew. `on_sent` takes numbers of bytes."""
 
 
 @runtime_checkable

@@ -13,7 +13,7 @@ from streamer.core.secrets.redact import redact
 from streamer.core.store.own_objects import FoundObject, OwningUpload, ProvenUpload
 from streamer.core.store.presence import info_if_present
 from streamer.core.store.sources import ObjectInfo, Store
-from streamer.core.store.uploads import SharedUpload, Upload, UploadingStore
+from streamer.core.store.uploads import CommittingStore, SharedUpload, Upload, UploadingStore
 from streamer.core.store.versions import is_same_version
 
 
@@ -27,6 +27,8 @@ class ReadableUpload(Upload, Protocol):
 
 def write_whole(store: Store, path: str, data: bytes, replaced: ObjectInfo | None) -> None:
     """Write one small object, if the one that is there is still `replaced` or none, and look at it."""
+    if isinstance(store, CommittingStore):
+        store.prepare()
     if isinstance(store, UploadingStore):
         begun: Upload = store.begin_upload(path, len(data), max(len(data), 1), replaced)
     else:
@@ -36,6 +38,8 @@ def write_whole(store: Store, path: str, data: bytes, replaced: ObjectInfo | Non
         if data:
             upload.send(0, memoryview(data))
         upload.finish()
+        if isinstance(store, CommittingStore):
+            store.commit()
         upload.confirm()
     except BaseException:
         upload.abort()

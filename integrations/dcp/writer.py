@@ -198,6 +198,9 @@ class _Files(FileSystemBase):
             path = self._path(store, name)
             replaced = info_if_present(store, path)
             with quiet_writing(store, self.uri, resolve(self._options)) as writing:
+                if writing.commits:
+                    hint = "Save to a disk, and then: python -m streamer push DIR URL"
+                    raise UsageError("DCP writes file by file, and this storage takes one commit", hint=hint)
                 upload = writing.send(path, content.nbytes, [content], replaced)
                 writing.show(path, upload, replaced)
 

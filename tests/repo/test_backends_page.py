@@ -582,7 +582,7 @@ OPTIONS = {
         "retry_total",
     },
     "HTTP": set(http_options._OWN),
-    "Hugging Face Hub": {"token", "endpoint", *hf_client._OF_HTTP},
+    "Hugging Face Hub": {"token", "endpoint", "private", *hf_client.OF_HTTP},
 }
 
 

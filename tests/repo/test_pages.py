@@ -12,8 +12,10 @@ import pytest
 import torch
 from comparison import assert_same
 from group_ranks import ranks_tell, values
+from huggingface_hub import constants
 from pages import ROOT, Names, blocks, run_examples, text_of
 from safetensors.torch import save, save_file
+from servers.hub import TOKEN, HubServer
 from servers.one_file import one_file, place_of
 from servers.scripted_http import ScriptedServer
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -89,10 +91,13 @@ def test_examples_of_groups_on_two_ranks(tmp_path: Path) -> None:
         assert each["shapes"]["model.norm.weight"] == [32]
 
 
-@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
-def test_examples_of_saving(tmp_path: Path) -> None:
-    assert len(blocks("docs/saving.md")) == 6
-    names = run_examples("docs/saving.md", {"target": str(tmp_path / "model")})
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled", "ignore:Use 'content=:DeprecationWarning")
+def test_examples_of_saving(tmp_path: Path, hub_server: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len(blocks("docs/saving.md")) == 7
+    monkeypatch.setenv("HF_ENDPOINT", hub_server.url)
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_TELEMETRY", True)
+    names = run_examples("docs/saving.md", {"target": str(tmp_path / "model"), "repository": "hf://page/saved"})
     copied = streamer.load(tmp_path / "model-bf16", verify="manifest")
     assert {tensor.dtype for tensor in copied.values()} == {torch.bfloat16}
     assert torch.equal(streamer.load(tmp_path / "model-one.safetensors")["0.bias"], names["model"][0].bias)

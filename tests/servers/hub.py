@@ -20,6 +20,7 @@ from types import TracebackType
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from servers.background import served
+from servers.hub_writes import HubWrites
 
 __all__ = ["HubServer", "Repository"]
 
@@ -36,6 +37,7 @@ class Repository:
     gated: bool = False
     private: bool = False
     revisions: dict[str, str] = field(default_factory=dict)
+    tags: set[str] = field(default_factory=set)  # of the revisions
     commits: dict[str, dict[str, bytes]] = field(default_factory=dict)
 
     def commit(self, files: dict[str, bytes], *revisions: str) -> str:
@@ -64,6 +66,7 @@ class HubServer:
         cdn_seen: The same of the second host.
         lifetime_s: How long the redirects say that they are good.
         honours_ranges: Whether the second host gives parts of a file.
+        writes: What was written, and how.
     """
 
     def __init__(self, cdn_url: str | None = None) -> None:
@@ -77,6 +80,7 @@ class HubServer:
         self._cdn = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self._answer_cdn))
         self._served = served(self._hub, self._cdn)
         self._digests: dict[int, str] = {}
+        self._writes = self.writes = HubWrites(self)
 
     @property
     def url(self) -> str:
@@ -114,6 +118,10 @@ class HubServer:
         place = urlsplit(request.path)
         if token not in ("", TOKEN, STRANGER):
             _refuse(request, 401, None, "Invalid credentials in Authorization header")
+        elif request.command == "POST":
+            self._writes.answer(request, place.path, token)
+        elif refs := re.fullmatch(r"/api/(model|dataset|space)s/([^/]+/[^/]+)/refs", place.path):
+            self._answer_refs(request, *refs.groups())
         elif api := re.fullmatch(
             r"/api/(model|dataset|space)s/([^/]+/[^/]+)/(revision|tree)/([^/]+)/?(.*)", place.path
         ):
@@ -177,7 +185,7 @@ class HubServer:
         elif repository.gated and token != TOKEN:
             _refuse(request, 403 if token else 401, "GatedRepo", f"Access to model {name} is restricted")
         elif len(files[path]) < LARGE_BYTES:
-            etag = hashlib.sha1(files[path]).hexdigest()
+            etag = git_hash(files[path])
             _send_bytes(request, files[path], {"X-Repo-Commit": sha, "ETag": f'"{etag}"'})
         else:
             digest = self._digest(files[path])
@@ -197,10 +205,20 @@ class HubServer:
             self._digests[id(data)] = hashlib.sha256(data).hexdigest()
         return self._digests[id(data)]
 
+    def _answer_refs(self, request: BaseHTTPRequestHandler, kind: str, name: str) -> None:
+        revisions = self.repositories[f"{kind}/{name}"].revisions
+        named = [{"name": each, "ref": f"refs/heads/{each}", "targetCommit": sha} for each, sha in revisions.items()]
+        tags = self.repositories[f"{kind}/{name}"].tags
+        branches, tagged = ([each for each in named if (each["name"] in tags) is is_tag] for is_tag in (False, True))
+        _send_json(request, {"branches": branches, "tags": tagged, "converts": [], "pullRequests": []})
+
     # --- the second host ----------------------------------------------------------------------------------------------
 
     def _answer_cdn(self, request: BaseHTTPRequestHandler) -> None:
         self.cdn_seen.append((request.command, request.path, "Authorization" in request.headers))
+        if request.command == "PUT":
+            self._writes.store(request)
+            return
         digest = urlsplit(request.path).path.strip("/")
         every = (
             data for repo in self.repositories.values() for files in repo.commits.values() for data in files.values()
@@ -212,6 +230,11 @@ class HubServer:
             _send(request, 403, b"<Error><Code>AccessDenied</Code></Error>", {})
         else:
             _send_bytes(request, data, {"ETag": f'"{digest}"'}, honours_ranges=self.honours_ranges)
+
+
+def git_hash(data: bytes) -> str:
+    """Hash a file as Git does."""
+    return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
 
 
 def _tree(
@@ -227,7 +250,7 @@ def _tree(
             name = prefix + inner.partition("/")[0]
             entries[name] = {"type": "directory", "path": name, "oid": "0" * 40, "size": 0}
             continue
-        oid = hashlib.sha1(data).hexdigest()
+        oid = git_hash(data)
         entries[path] = {"type": "file", "path": path, "oid": oid, "size": len(data)}
         if len(data) >= LARGE_BYTES:
             entries[path]["lfs"] = {"oid": digest(data), "size": len(data), "pointerSize": 134}
@@ -237,6 +260,7 @@ def _tree(
 def _handler(answer: object) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True
 
         def do_GET(self) -> None:
             try:
@@ -244,7 +268,7 @@ def _handler(answer: object) -> type[BaseHTTPRequestHandler]:
             except OSError:  # the client has left
                 self.close_connection = True
 
-        do_HEAD = do_GET  # noqa: N815  the name http.server wants
+        do_HEAD = do_POST = do_PUT = do_GET  # noqa: N815  the names http.server wants
 
         def log_message(self, *_: object) -> None:
             """Print nothing."""

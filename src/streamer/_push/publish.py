@@ -41,6 +41,7 @@ from streamer.core.secrets.redact import redact
 from streamer.core.store.names import path_in, scheme_of
 from streamer.core.store.presence import info_if_present
 from streamer.core.store.sources import Store
+from streamer.core.store.uploads import CommittingStore
 from streamer.core.store.versioned_uploads import write_whole
 
 GRACE_S = 3600.0  # a load of a large model takes minutes
@@ -140,6 +141,10 @@ def _looked_up(folder: str, name: str, storage_options: Mapping[str, Any] | None
         opened_store(folder, storage_options, None, settings) as store,
         opened_store(f"{folder}/{name}", storage_options, None, settings) as below,
     ):
+        if isinstance(store, CommittingStore):
+            what = "repositories of the Hub have no pointers: their branches and tags are versions"
+            hint = "Save to a branch, hf://owner/name@branch, or tag what was saved with `hf repos tag create`"
+            raise UsageError(what, uri=redact(folder), hint=hint)
         uploading_store(store, folder)
         if below.root.rstrip("/") != path_in(store.root.rstrip("/"), name):
             what, hint = "no folder can be made below this URL", "Leave out what follows the name of the folder"

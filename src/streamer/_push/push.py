@@ -28,6 +28,7 @@ from streamer._pull.listing import Listing, check_names, check_source, files_bel
 from streamer._pull.record import CopyPlan, PullArguments
 from streamer._push.order import turn
 from streamer._push.report import PushReport
+from streamer._save.parts import Again
 from streamer._save.writing import Writing, uploading_store
 from streamer._versions import refuse_version
 from streamer.core.conditions import Event
@@ -44,11 +45,13 @@ from streamer.core.request.request import ProgressOption, Request
 from streamer.core.secrets.redact import redact
 from streamer.core.shards.other_weights import check_replaceable, is_index, is_manifest, weights_in_the_way
 from streamer.core.shards.shards import settled, sized
+from streamer.core.store.digests import NOT_REQUESTED, ObjectDigest
 from streamer.core.store.names import check_can_hold, is_url, name_in, path_in, scheme_of
 from streamer.core.store.own_objects import OwningUpload
 from streamer.core.store.parallel import in_parallel
 from streamer.core.store.presence import info_if_present
 from streamer.core.store.sources import ObjectInfo, Store
+from streamer.core.store.uploads import CommittingStore
 from streamer.core.verification.file_bytes import FileBytes, are_equal
 
 _log = OwnLogger()
@@ -147,6 +150,8 @@ class _Push:
             Writing(self._target, limit, shown, Event(), failure="not all files are there") as writing,
         ):
             self._send_all(writing, {name: chosen[name] for name in missing}, replaced, chosen)
+            removed = self._removed(older) if writing.commits else ()
+            writing.complete()
         self._check_listed(missing, chosen)
         return PushReport(
             self._source.label,
@@ -158,7 +163,7 @@ class _Push:
             self._verified_files,
             time.perf_counter() - began,
             authenticated,
-            self._removed(older),
+            removed or self._removed(older),
         )
 
     def _authenticated(self, chosen: Mapping[str, FileBytes]) -> int:
@@ -216,7 +221,8 @@ class _Push:
                 raise UsageError(f"another file is there: {quoted(name)}", uri=file.info.uri, hint=hint)
             found[name] = file.info
         shards = [name for name in found if series_of(name.rpartition("/")[2])]
-        if len(shards) > 1:  # while they are replaced one by one, a reader would mix them
+        # While they are replaced one by one, a reader would mix them.
+        if len(shards) > 1 and not isinstance(self._target, CommittingStore):
             what = f"an older checkpoint has shards of the same names: {quoted(shards[0])}"
             raise UsageError(what, uri=found[shards[0]].uri, hint="Copy to another place, or remove them first")
         return found
@@ -280,10 +286,11 @@ class _Push:
             check_source(self._source.store, self._source.uri, self._settings, infos)
 
     def _sent(self, writing: Writing, name: str, file: FileBytes, replaced: ObjectInfo | None) -> OwningUpload:
-        digests = file.digests(file.digest()) if self._wanted.is_verified else file.digests()
+        digest = file.digest() if self._wanted.is_verified else NOT_REQUESTED
+        content = Again(lambda: file.pieces(file.digests(digest)))
         with _resumable():
-            upload = writing.send(self._path(name), file.size_bytes, file.pieces(digests), replaced)
-        self._verified_files += digests.verified_by is not None
+            upload = writing.send(self._path(name), file.size_bytes, content, replaced)
+        self._verified_files += isinstance(digest, ObjectDigest)
         return upload
 
     def _show(

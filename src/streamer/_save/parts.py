@@ -6,7 +6,7 @@ are copied. Every part but the last has the same size, as some storages demand.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from streamer import _native
@@ -22,6 +22,16 @@ MIB = 1 << 20
 PART_BYTES = 16 * MIB  # with parts of this size, S3 takes 1 Gbit/s from one connection; eight are in flight
 WORTH_A_PART_BYTES = MIB
 MOST_PARTS = 9_000  # most parts of one object; S3 takes 10 000, Azure 50 000
+
+
+@dataclass(frozen=True)
+class Again:
+    """Bytes that can be made again: each iteration yields all of them."""
+
+    made: Callable[[], Iterator[memoryview]]
+
+    def __iter__(self) -> Iterator[memoryview]:
+        return self.made()
 
 
 @dataclass(frozen=True)
@@ -89,6 +99,11 @@ class ShardBytes:
     def held_bytes(self) -> int:
         """The most memory that one tensor needs while it is sent, if it is read or copied for this."""
         return max((self._tensors.held_bytes(each) for each in self.layouts), default=0)
+
+    @property
+    def content(self) -> Iterable[memoryview]:
+        """The pieces, which a storage may read twice."""
+        return Again(self.pieces)
 
     def digested(self, digests: FileDigests) -> Iterator[memoryview]:
         """Yield the pieces, and update the digests of the whole file with each piece; raises as `pieces`."""

@@ -49,7 +49,7 @@ from streamer.core.shards.shards import size_of, sized
 from streamer.core.store.names import name_in
 from streamer.core.store.presence import info_if_present
 from streamer.core.store.sources import ObjectInfo, Store
-from streamer.core.store.uploads import changed_meanwhile
+from streamer.core.store.uploads import CommittingStore, changed_meanwhile
 from streamer.core.verification.file_bytes import FileBytes, has_content
 
 MOST_NAMES = 4  # most names with a save id that are tried; each older checkpoint of the same tensors may have one
@@ -199,7 +199,8 @@ def _folder(store: Store, shards: int, settings: Settings, resumed: Resumed | No
     _check_belongs(store, existing, settings)  # also before a refusal that advises overwrite=True
     # A single file replaces a single file without an index. In all other cases, readers need an index to know which of
     # the files in the folder belong together.
-    has_index = shards > 1 or not existing.keys() <= {USUAL_SHARD, USUAL_MANIFEST}
+    is_at_once = isinstance(store, CommittingStore)  # the old files go when the new ones come
+    has_index = shards > 1 or not (is_at_once or existing.keys() <= {USUAL_SHARD, USUAL_MANIFEST})
     names = None
     if resumed is not None and shards > 1:
         index = existing.get(USUAL_INDEX)
@@ -209,7 +210,7 @@ def _folder(store: Store, shards: int, settings: Settings, resumed: Resumed | No
         older = {name: info for name, info in existing.items() if name not in left}
         return Place(folder, names, USUAL_INDEX, USUAL_MANIFEST, older, left)
     names = shard_names(shards, has_index=has_index)
-    if has_index and not existing.keys().isdisjoint(names):
+    if has_index and not is_at_once and not existing.keys().isdisjoint(names):
         names = shard_names(shards, has_index=True, save_id=secrets.token_hex(4))
     return Place(folder, names, USUAL_INDEX if has_index else None, USUAL_MANIFEST, existing)
 

@@ -124,7 +124,7 @@ class Saving:
             ) as writing,
         ):
             files = self._write(writing, store, place, shards)
-        not_removed = self._aside(lambda: self._removed(writable, place))
+            not_removed = self._aside(lambda: self._removed(writing, writable, place))
         seconds = time.perf_counter() - began
         tensors, sent_bytes = len(self.tensors.layouts), writing.sent_bytes
         size_bytes, remarks = sent_bytes + kept_bytes, self.tensors.remarks()
@@ -152,7 +152,7 @@ class Saving:
 
     def _write(self, writing: Writing, store: Store, place: Place, shards: list[ShardBytes]) -> list[str]:
         """Write all files, and return their names in the order in which readers can see them."""
-        if place.has_old_shards_without_index:
+        if place.has_old_shards_without_index and not writing.commits:
             place = self._aside(lambda: self._with_old_index(writing, store, place))
         if self.ranks is None:
             return self._complete(writing, store, place, shards, self._send_shards(writing, place, shards))
@@ -168,7 +168,8 @@ class Saving:
         sent: list[tuple[str, OwningUpload]],
     ) -> list[str]:
         """Let the shards and the small files show up; return the names of all files."""
-        old = old_manifest(store, place, self.settings) if self.has_digests and place.index else None
+        has_both = self.has_digests and place.index is not None and not writing.commits  # for a moment
+        old = old_manifest(store, place, self.settings) if has_both else None
         if old is not None:
             place = self._with_old_digests(writing, store, place, old, shards)
         for name, text in self._small_files(place, shards):
@@ -246,7 +247,7 @@ class Saving:
                 writing.keep_shown()
 
         files = [
-            SentFile(place.folder + name, each.size_bytes, each.pieces(), place.existing.get(name), each.held_bytes)
+            SentFile(place.folder + name, each.size_bytes, each.content, place.existing.get(name), each.held_bytes)
             for name, each in missing
         ]
         writing.send_all(files, note)
@@ -291,7 +292,7 @@ class Saving:
         writing.show(path, upload, replaced)
         return place.with_existing(name, store.info(path))
 
-    def _removed(self, store: UploadingStore, place: Place) -> tuple[str, ...]:
+    def _removed(self, writing: Writing, store: UploadingStore, place: Place) -> tuple[str, ...]:
         """Remove the older checkpoint's files that the new one does not name; return the names of files left."""
         left = []
         for name in place.unnamed(has_manifest=self.has_digests):
@@ -300,6 +301,7 @@ class Saving:
             except StreamerError as error:
                 _log.warning("%s of an older checkpoint could not be removed: %s", name, error)
                 left.append(name)
+        writing.complete()
         return tuple(left)
 
 

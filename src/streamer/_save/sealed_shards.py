@@ -180,6 +180,11 @@ class SealedShard(ShardBytes):
         runs_bytes = min((1 + self._most_ahead) * RUN_BYTES, self.size_bytes)
         return runs_bytes + max((self._tensors.held_bytes(each) for each in self._inner), default=0)
 
+    @property
+    def content(self) -> Iterable[memoryview]:
+        """The pieces, which are made once."""
+        return self.pieces()
+
     def contents(self) -> Iterator[tuple[TensorLayout, Iterable[memoryview]]]:
         """Yield each tensor of the file with its encrypted pieces, and last the tags."""
         if self._is_begun:

@@ -29,7 +29,13 @@ from streamer.core.store.own_objects import OwningUpload
 from streamer.core.store.part_sender import PartSender
 from streamer.core.store.presence import info_if_present
 from streamer.core.store.sources import ObjectInfo, Store
-from streamer.core.store.uploads import MOST_PARALLEL_PARTS, ResumingStore, UploadingStore
+from streamer.core.store.uploads import (
+    MOST_PARALLEL_PARTS,
+    CommittingStore,
+    RereadingUpload,
+    ResumingStore,
+    UploadingStore,
+)
 from streamer.core.store.versioned_uploads import owning
 from streamer.core.store.versions import is_same_version
 
@@ -49,6 +55,8 @@ def most_parallel(memory_limit_bytes: int) -> int:
 def uploading_store(store: Store, uri: str) -> UploadingStore:
     """Return the store, typed as a store that can be written; refuse a URI that is a mistake."""
     check_destination(uri)
+    if isinstance(store, CommittingStore):
+        store.prepare()
     if isinstance(store, UploadingStore):
         return store
     hint = "Save to a disk or an object store, and publish it from there"
@@ -92,6 +100,7 @@ class Writing:
         self._failure, self._resumes = failure, resumes
         self._process = os.getpid()
         self.sent_bytes = 0  # bytes that were sent
+        self.commits = isinstance(store, CommittingStore)  # whether nothing shows up before `complete`
 
     def send(
         self, path: str, size_bytes: int, pieces: Iterable[memoryview], replaced: ObjectInfo | None
@@ -148,8 +157,21 @@ class Writing:
         uploads, self._unconfirmed = self._unconfirmed, []
         _in_threads([(0, partial(job, each)) for each in uploads], SimpleQueue(), stop=_nothing)
 
+    def complete(self) -> None:
+        """Let all files show up that have not, and remove what the store was asked to remove: of one commit."""
+        if not self.commits:
+            return
+        try:
+            self._store.commit()
+        except StorageError:
+            if any(upload.may_stand() for upload in self._unconfirmed):
+                self._failure = "it is not known whether the files are there"
+            raise
+
     def keep_shown(self, *, failure: str | None = None, stale: ObjectInfo | None = None) -> None:
         """Keep the files that have shown up, even if an error follows."""
+        if self.commits:
+            return
         self._naming, self._shown, self._stale = None, [], [stale] if stale is not None else []
         self._failure = failure or self._failure
 
@@ -194,6 +216,14 @@ class Writing:
 
     def _sent(self, file: SentFile, sender: PartSender, on_sent: Callable[[int], None]) -> OwningUpload:
         upload = self.begin(file.path, file.size_bytes, file.replaced)
+        if isinstance(upload, RereadingUpload) and not isinstance(file.pieces, Iterator):
+
+            def note(size_bytes: int) -> None:
+                sender.check_open()
+                on_sent(size_bytes)
+
+            upload.read(file.pieces, note)
+            return upload
         parts = cut(file.pieces, part_bytes_for(file.size_bytes), is_equal=upload.needs_equal_parts)
         sender.send(upload, parts, on_sent)
         return upload
