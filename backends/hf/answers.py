@@ -27,12 +27,19 @@ _NEXT = "next"
 
 
 class HubFile(NamedTuple):
-    """A file of a commit: its name in its folder, its size, its SHA-256 if the Hub has one, and Git's hash of it."""
+    """A file of a commit, or of a bucket.
+
+    Attributes:
+        name: Its name in its folder.
+        size_bytes: Its size.
+        sha256: Its SHA-256, if the Hub has one.
+        hash: In a bucket, its Xet hash. In a commit, Git's hash of it, or of what stands there for it in LFS.
+    """
 
     name: str
     size_bytes: int
     sha256: str | None
-    blob: str | None = None  # of the small file that names the large one, if that is in LFS or Xet
+    hash: str | None = None
 
 
 def commit_in(body: bytes, uri: str) -> str:
@@ -57,7 +64,9 @@ def files_in(entries: list[Any], folder: str, uri: str) -> list[HubFile]:
     try:
         files = [entry for entry in entries if entry["type"] == "file"]
         places = [parse_name(entry["path"], uri).rpartition("/") for entry in files]
-        values = [(parse_size(entry["size"], uri), _sha256(entry), entry.get("oid")) for entry in files]
+        hashes = [entry.get("oid", entry.get("xetHash")) for entry in files]
+        sizes = [(parse_size(entry["size"], uri), _sha256(entry)) for entry in files]
+        values = [(*each, value) for each, value in zip(sizes, hashes, strict=True)]
     except (AttributeError, KeyError, TypeError):
         raise _no_listing(uri) from None
     return [HubFile(name, *each) for (parent, _, name), each in zip(places, values, strict=True) if parent == folder]

@@ -123,9 +123,12 @@ class HubClient:
         body, _ = self._answer_to(self._api(f"revision/{quote(self._place.revision, safe='')}"), uri)
         return commit_in(body, uri)
 
-    def files(self, commit: str, folder: str, uri: str) -> Iterator[HubFile]:
-        """Request the files directly in a folder; yield none if there is no such folder."""
-        for entries in self._pages(commit, folder, uri):
+    def files(self, commit: str, folder: str, uri: str, *, prefix: str | None = None) -> Iterator[HubFile]:
+        """Request the files directly in a folder; yield none if there is no such folder.
+
+        Without a commit, they are those of a bucket, and `prefix` is the beginning of the names that are requested.
+        """
+        for entries in self._pages(commit, folder if prefix is None else prefix, uri):
             yield from files_in(entries, folder, uri)
 
     def folders(self, commit: str, folder: str, uri: str) -> list[str]:
@@ -164,8 +167,8 @@ class HubClient:
 
     def start(self, commit: str, path: str) -> Hop:
         """Return the Hub's URL of a file, with headers; the Hub redirects it to the place of the bytes."""
-        place = self._place
-        url = f"{self.endpoint}/{place.resolve_prefix}{place.repository}/resolve/{commit}/{quote(path)}"
+        inner = "/".join(filter(None, ["resolve", commit, quote(path)]))
+        url = f"{self.endpoint}/{self._place.resolve_prefix}{self._place.repository}/{inner}"
         return Hop(url, self.access.headers)
 
     def probe(self, commit: str, path: str, uri: str) -> Probe:
@@ -194,7 +197,7 @@ class HubClient:
         return response.body, [links] if links else []
 
     def _tree(self, commit: str, folder: str) -> str:
-        return self._api(f"tree/{commit}" + (f"/{quote(folder, safe='')}" if folder else ""))
+        return self._api("/".join(["tree", *filter(None, [commit, quote(folder, safe="")])]))
 
     def _api(self, rest: str) -> str:
         return f"{self.endpoint}/api/{self._place.kind}s/{self._place.repository}/{rest}"

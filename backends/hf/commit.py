@@ -195,7 +195,7 @@ class HubCommit:
             if file is None:
                 wrong.append(f"{quoted(path)} is missing")
                 continue
-            is_sent = file.blob in (None, self._blobs.get(path, file.blob))
+            is_sent = file.hash in (None, self._blobs.get(path, file.hash))
             is_sent = is_sent if file.sha256 is None else file.sha256 == sent.sha256.hex()
             if file.size_bytes != sent.size or not is_sent:
                 wrong.append(f"{quoted(path)} is another file")

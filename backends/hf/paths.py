@@ -26,7 +26,7 @@ _PART = re.compile(r"(?!.*(?:--|\.\.))\w(?:[\w.-]{0,94}\w)?(?<!\.git)", re.ASCII
 class HfPath:
     """A place in a repository of the Hub."""
 
-    kind: str  # ``"model"``, ``"dataset"`` or ``"space"``
+    kind: str  # ``"model"``, ``"dataset"``, ``"space"`` or ``"bucket"``
     repository: str  # ``owner/name``
     revision: str  # a branch, tag, pull request or commit
     prefix: str  # the repository and revision as the user wrote them
@@ -67,6 +67,20 @@ def parse_uri(uri: str) -> HfPath:
     _check(uri, owner, name, revision, path)
     prefix = f"{'' if kind == 'model' and first != 'models' else first + '/'}{owner}/{name}"
     return HfPath(kind, f"{owner}/{name}", revision, prefix + (f"@{written}" if has_revision else ""), path)
+
+
+def parse_bucket(uri: str) -> HfPath:
+    """Parse ``hf://buckets/owner/name[/path]``; a bucket has no revisions.
+
+    Example:
+        >>> parse_bucket("hf://buckets/ada/runs/a/b.json").path
+        'a/b.json'
+    """
+    owner, _, rest = uri.partition("://")[2].strip("/").removeprefix("buckets").strip("/").partition("/")
+    name, _, path = rest.partition("/")
+    path = path.strip("/")
+    _check(uri, owner, name, DEFAULT_REVISION, path)
+    return HfPath("bucket", f"{owner}/{name}", "", f"buckets/{owner}/{name}", path)
 
 
 def _check(uri: str, owner: str, name: str, revision: str, path: str) -> None:

@@ -41,17 +41,20 @@ if TYPE_CHECKING:
 
 DEFAULT_LIMITS = Limits()
 _PUBLIC_HUB = "huggingface.co"
-_OTHER_KINDS = (
-    "buckets/",
-    "kernels/",
-)  # these have no commits; huggingface_hub's own file system reads them
+_BUCKETS = "buckets/"
+_KERNELS = "kernels/"  # huggingface_hub's own file system reads them
 
 
 @hookimpl
 def streamer_open_store(scheme: str, uri: str, storage_options: Mapping[str, Any], limits: Limits) -> Store | None:
-    """Open the repository of `uri` with the options ``token`` and ``endpoint`` of `huggingface_hub.HfFileSystem`."""
-    if scheme != "hf" or uri.partition("://")[2].startswith(_OTHER_KINDS):
+    """Open the repository or bucket of `uri` with the options of `huggingface_hub.HfFileSystem`."""
+    place = uri.partition("://")[2]
+    if scheme != "hf" or place.startswith(_KERNELS):
         return None
+    if place.startswith(_BUCKETS):
+        from streamer.backends.hf.bucket import BucketStore  # noqa: PLC0415 (few loads need it)
+
+        return BucketStore(uri, storage_options, limits)
     return HfStore(uri, storage_options, limits)
 
 

@@ -150,7 +150,7 @@ def test_a_manifest_is_written_to(storage: str, place: Callable[[str], Place], m
     assert checked(there, "manifest").is_verified
 
 
-@pytest.mark.parametrize("storage", ["hf", "http", "nfs"])
+@pytest.mark.parametrize("storage", ["http", "nfs"])
 def test_a_manifest_is_not_written_to(storage: str, place: Callable[[str], Place]) -> None:
     there = place(storage)
     there.put({NAME: SHARD})

@@ -120,6 +120,8 @@ class HubServer:
             _refuse(request, 401, None, "Invalid credentials in Authorization header")
         elif request.command == "POST":
             self._writes.answer(request, place.path, token)
+        elif bucket := re.fullmatch(r"/(api/)?buckets/([^/]+/[^/]+)/(tree|resolve)/?(.*)", place.path):
+            self._answer_bucket(request, bucket[2], bucket[3], unquote(bucket[4]), token)
         elif refs := re.fullmatch(r"/api/(model|dataset|space)s/([^/]+/[^/]+)/refs", place.path):
             self._answer_refs(request, *refs.groups())
         elif api := re.fullmatch(
@@ -205,6 +207,32 @@ class HubServer:
             self._digests[id(data)] = hashlib.sha256(data).hexdigest()
         return self._digests[id(data)]
 
+    def _answer_bucket(self, request: BaseHTTPRequestHandler, name: str, what: str, path: str, token: str) -> None:
+        found = self._found(request, "bucket", name, "main")
+        if found is None:
+            return
+        _, _, files = found
+        if what == "resolve" and path not in files:
+            _refuse(request, 404, "EntryNotFound", "Entry not found")
+        elif what == "resolve":
+            digest = self._digest(files[path])
+            query = f"X-Amz-Date={time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}&X-Amz-Expires={self.lifetime_s}"
+            location = f"{self.cdn_url}/{digest}?{query}&X-Amz-Signature=CDNSIGNATURE"
+            headers = {"X-Xet-Hash": digest, "X-Linked-Size": str(len(files[path])), "Location": location}
+            _send(request, 302, b"", headers)
+        else:  # the Hub compares names as texts: "run" lists what is in "run" and in "run2"
+            depth = path.count("/") + bool(path)
+            entries: dict[str, dict[str, object]] = {}
+            for each, data in sorted(files.items()):
+                parts = each.split("/")
+                if each == path or (each.startswith(path) and len(parts) == depth + 1):
+                    facts = {"size": len(data), "xetHash": self._digest(data), "mtime": "2026-01-01T00:00:00.000Z"}
+                    entries[each] = {"type": "file", "path": each, **facts}
+                elif each.startswith(path) and len(parts) > depth + 1:
+                    folder = "/".join(parts[: depth + 1])
+                    entries[folder] = {"type": "directory", "path": folder}
+            _send_json(request, [*entries.values()])
+
     def _answer_refs(self, request: BaseHTTPRequestHandler, kind: str, name: str) -> None:
         revisions = self.repositories[f"{kind}/{name}"].revisions
         named = [{"name": each, "ref": f"refs/heads/{each}", "targetCommit": sha} for each, sha in revisions.items()]
@@ -223,7 +251,7 @@ class HubServer:
         every = (
             data for repo in self.repositories.values() for files in repo.commits.values() for data in files.values()
         )
-        data = next((data for data in every if len(data) >= LARGE_BYTES and self._digest(data) == digest), None)
+        data = next((data for data in every if self._digest(data) == digest), None)
         if "Authorization" in request.headers:
             _send(request, 400, b"<Error><Code>InvalidArgument</Code></Error>", {})
         elif "X-Amz-Signature=CDNSIGNATURE" not in request.path or data is None:

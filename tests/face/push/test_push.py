@@ -309,7 +309,7 @@ def test_a_missing_shard_is_reported_before_a_byte_is_sent(tmp_path: Path) -> No
     [
         (["push", "/no/such/folder", "memory://x"], 2),
         (["copy", "/no/such/folder", "memory://x"], 66),
-        (["push", "{model}", "hf://org/model"], 2),
+        (["push", "{model}", "hf://org/model@0000000000000000000000000000000000000000"], 2),
         (["push", "{model}", "{model}/inside"], 2),
         (["push", "{model}", "memory://x", "--storage-options", "[]"], 2),
         (["push", "{model}", "memory://x", "--include", "*.none"], 66),

@@ -468,10 +468,9 @@ def test_a_folder_that_may_not_be_written_is_an_access_error() -> None:
         streamer.save({"a": torch.zeros(3)}, "/proc/self/fd/model")  # even root cannot make a file there
 
 
-@pytest.mark.parametrize("uri", ["hf://owner/name", "zip://model::file:///tmp/m.zip"])
-def test_a_storage_that_cannot_be_written_is_refused_before_a_byte_is_sent(uri: str) -> None:
+def test_a_storage_that_cannot_be_written_is_refused_before_a_byte_is_sent() -> None:
     with pytest.raises(streamer.StreamerError) as caught:
-        streamer.save({"a": torch.zeros(3)}, uri)
+        streamer.save({"a": torch.zeros(3)}, "zip://model::file:///tmp/m.zip")
     assert isinstance(caught.value, streamer.UsageError)
     assert "cannot be written" in str(caught.value)
 
