@@ -7,9 +7,9 @@ checkpoint goes on from are answers, too: there is no such object, and listing i
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache, partial, wraps
+from functools import lru_cache, wraps
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from urllib.parse import urlsplit
 
@@ -193,10 +193,7 @@ class _WaitingUpload:
         self._upload, self._ask = upload, ask
         self.parallel_parts, self.needs_equal_parts = upload.parallel_parts, upload.needs_equal_parts
         if isinstance(upload, RereadingUpload):
-            self.read = partial(self._read, upload)
-
-    def _read(self, upload: RereadingUpload, pieces: Iterable[memoryview], on_sent: Callable[[int], None]) -> None:
-        self._ask(lambda: upload.read(pieces, on_sent))
+            self.read = lambda *how: ask(lambda: upload.read(*how))
 
     def send(self, offset_bytes: int, part: memoryview) -> None:
         self._ask(lambda: self._upload.send(offset_bytes, part))
@@ -228,28 +225,27 @@ class _WaitingUpload:
         self._upload.add(sent)
 
 
-class _Digests:
-    """Added to the wrapper of a `DigestingStore`. The next classes do the same for other protocols of stores."""
-
+class _Ability:
     _store: Any
     _ask: Callable[..., Any]
+    _ask_to_list: Callable[..., Any]
+
+
+class _Digests(_Ability):
+    """Added to the wrapper of a `DigestingStore`. The next classes do the same for other protocols of stores."""
 
     def digest(self, info: ObjectInfo) -> ObjectDigest | NoDigest:
         digest: ObjectDigest | NoDigest = self._ask(lambda: self._store.digest(info))
         return digest
 
 
-class _Folders:
-    _store: Any
-    _ask_to_list: Callable[..., Any]
-
+class _Folders(_Ability):
     def folders(self, prefix: str) -> list[str]:
         names: list[str] = self._ask_to_list(lambda: self._store.folders(prefix))
         return names
 
 
-class _Identities:
-    _store: Any
+class _Identities(_Ability):
     _secrets: SecretTexts
     _route: Route
 
@@ -260,10 +256,7 @@ class _Identities:
         return digest_of(identity, proxy) if identity and proxy else identity
 
 
-class _Uploads:
-    _store: Any
-    _ask: Callable[..., Any]
-
+class _Uploads(_Ability):
     def begin_upload(self, path: str, *facts: Any) -> OwningUpload:
         upload: Upload = self._ask(lambda: self._store.begin_upload(path, *facts))
         return _owning(upload, self._store, path, facts, self._ask)
@@ -272,27 +265,18 @@ class _Uploads:
         self._ask(lambda: self._store.remove(path))
 
 
-class _Resumes:
-    _store: Any
-    _ask: Callable[..., Any]
-
+class _Resumes(_Ability):
     def resume_upload(self, path: str, *facts: Any) -> OwningUpload:
         upload: Upload = self._ask(lambda: self._store.resume_upload(path, *facts))
         return _owning(upload, self._store, path, facts, self._ask)
 
 
-class _Shares:
-    _store: Any
-    _ask: Callable[..., Any]
-
+class _Shares(_Ability):
     def join_upload(self, path: str, *facts: Any) -> OwningUpload:
         return _owning(self._store.join_upload(path, *facts), self._store, path, [None], self._ask)
 
 
-class _Commits:
-    _store: Any
-    _ask: Callable[..., Any]
-
+class _Commits(_Ability):
     def prepare(self) -> None:
         self._ask(self._store.prepare)
 

@@ -220,7 +220,7 @@ def test_a_put_that_fails_once_is_repeated_and_one_that_always_fails_leaves_noth
     place.made()
     before = place.files
     digests = "X-Amz-Signature=PUTSIGNATURE"
-    place.hub.writes.faults = {digests: [failing(500)] * 100}
+    place.hub.writes.faults = {digests: [failing(500)] * 100_000}
     with pytest.raises(streamer.StorageError) as raised:
         place.save(tensors_of(), options=streamer.Options(block_deadline_s=1))
     assert raised.value.status == 500
@@ -247,7 +247,7 @@ def test_an_answer_to_the_commit_that_is_lost_is_asked_for(place):
     place.save(tensors_of())
     assert equal(place.load(), tensors_of())
     assert len(place.hub.writes.commits) == 1
-    place.hub.writes.faults = {"/commit/": [failing(500)] * 50}
+    place.hub.writes.faults = {"/commit/": [failing(500)] * 100_000}
     with pytest.raises(streamer.StorageError, match="not saved: ") as raised:
         place.save(tensors_of(2.0), overwrite=True, options=streamer.Options(block_deadline_s=1))
     assert raised.value.status == 500
