@@ -273,7 +273,9 @@ class _Push:
                 continue
             if name in last:
                 self._check_source(chosen)
-            self._show(writing, held, replaced)
+            for each, upload in held:
+                with _resumable():
+                    writing.show(self._path(each), upload, replaced.get(each))
             held.clear()
             if name not in last:
                 writing.keep_shown()
@@ -287,24 +289,14 @@ class _Push:
 
     def _sent(self, writing: Writing, name: str, file: FileBytes, replaced: ObjectInfo | None) -> OwningUpload:
         digest = file.digest() if self._wanted.is_verified else NOT_REQUESTED
-        content = Again(lambda: file.pieces(file.digests(digest)))
         with _resumable():
+            content = Again(lambda: file.pieces(file.digests(digest)))
             upload = writing.send(self._path(name), file.size_bytes, content, replaced)
         self._verified_files += isinstance(digest, ObjectDigest)
         return upload
 
-    def _show(
-        self, writing: Writing, held: Sequence[tuple[str, OwningUpload]], replaced: Mapping[str, ObjectInfo]
-    ) -> None:
-        for name, upload in held:
-            with _resumable():
-                writing.show(self._path(name), upload, replaced.get(name))
-
     def _check_listed(self, names: Iterable[str], chosen: Mapping[str, FileBytes]) -> None:
-        """Look for files that the target lists by another name: some servers change a name, and find it by both.
-
-        Each file was looked up by its name before. A listing may show it later.
-        """
+        """Look for files that the target lists by another name, or later: some servers change names, and find both."""
         if is_url(self._target.root):  # pages of web servers need not link to every file
             return
         paths = {self._path(name): name for name in names}
@@ -333,10 +325,10 @@ class _Push:
         return {}
 
     def _removed(self, older: Sequence[ObjectInfo]) -> tuple[str, ...]:
-        store = uploading_store(self._target, self._to.uri)
+        store: Any = self._target
         for info in older:
             store.remove(info.path)
-        return tuple(redact(info.uri) for info in older)
+        return tuple(redact(each.uri) for each in older)
 
 
 def _names_file(target: _Side, name: str) -> bool:
