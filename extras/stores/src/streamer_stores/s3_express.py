@@ -14,12 +14,12 @@ import threading
 import time
 from collections.abc import Mapping
 from datetime import datetime, timezone
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import quote, urlsplit
 
 from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
-from botocore.credentials import Credentials
+from botocore.credentials import Credentials, ReadOnlyCredentials
 from botocore.session import Session
 
 from streamer.plugins import (
@@ -78,14 +78,6 @@ class DirectoryBucket:
         return getattr(self._store, name)
 
 
-class Frozen(NamedTuple):
-    """Keys of a session, under botocore's names."""
-
-    access_key: str
-    secret_key: str
-    token: str
-
-
 class ExpressSession(Session):  # type: ignore[misc]  # botocore has no types
     """A session of botocore whose credentials are those of `CreateSession`."""
 
@@ -102,14 +94,14 @@ class ExpressSession(Session):  # type: ignore[misc]  # botocore has no types
         endpoint = options.get("endpoint_url") or client.get("endpoint_url")
         self._url = _url_of(endpoint or f"https://s3express-{zone}.{self.region}.amazonaws.com", bucket)
         self._mode = "ReadWrite"
-        self._keys: Frozen | None = None
+        self._keys: ReadOnlyCredentials | None = None
         self._expires_at_s = 0.0
 
     def get_credentials(self) -> ExpressSession:
         """Return what gives the keys."""
         return self
 
-    def get_frozen_credentials(self) -> Frozen:
+    def get_frozen_credentials(self) -> ReadOnlyCredentials:
         """Return the keys of the current session, which is renewed if it ends soon."""
         with self._lock:
             if self._keys is None or time.time() > self._expires_at_s - EARLY_S:
@@ -139,7 +131,7 @@ class ExpressSession(Session):  # type: ignore[misc]  # botocore has no types
             raise error
         found = {name: html.unescape(value) for name, value in _FIELD.findall(answer.body.decode(errors="replace"))}
         try:
-            keys = Frozen(found["AccessKeyId"], found["SecretAccessKey"], found["SessionToken"])
+            keys = ReadOnlyCredentials(found["AccessKeyId"], found["SecretAccessKey"], found["SessionToken"])
             ends = datetime.fromisoformat(found["Expiration"].replace("Z", "+00:00"))
         except (KeyError, ValueError):
             what = "The answer to CreateSession is not that of S3"

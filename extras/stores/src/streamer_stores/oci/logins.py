@@ -151,17 +151,14 @@ def _from_helper(name: str, key: str) -> Login | None:
     except OSError as error:
         hint = "Install it, or log in without it"
         raise CredentialsError(f"The credential helper {program} cannot be started", hint=hint) from error
-    is_late = False
     with helper:
         try:
             text, _ = helper.communicate(url.encode(), timeout=HELPER_S)
         except subprocess.TimeoutExpired:
-            is_late = True
             with suppress(ProcessLookupError):
                 os.killpg(helper.pid, signal.SIGKILL)
-    if is_late:
-        what = f"The credential helper {program} did not answer within {HELPER_S:g} s"
-        raise CredentialsError(what, hint="Run it yourself: it may want an answer from you")
+            what = f"The credential helper {program} did not answer within {HELPER_S:g} s"
+            raise CredentialsError(what, hint="Run it yourself: it may want an answer from you") from None
     if helper.returncode:
         if b"not found" in text.lower():
             return None

@@ -49,7 +49,7 @@ def parse_document(body: bytes, uri: str) -> dict[str, Any]:
 
 def chosen_manifest(index: Mapping[str, Any], wanted: str | None, uri: str) -> Blob:
     """Choose the manifest of an index: of the platform, if there are several."""
-    entries = [each for each in _mappings(index, "manifests") if not _is_attestation(each)]
+    entries = [each for each in _mappings(index, "manifests") if _ATTESTATION not in (each.get("annotations") or {})]
     if wanted is None and len(entries) == 1:
         return _blob_of(entries[0], uri)
     names = [_platform_of(each) for each in entries]
@@ -107,10 +107,6 @@ def _blob_of(entry: Mapping[str, Any], uri: str) -> Blob:
 def _mappings(document: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
     entries = document.get(name)
     return [each for each in entries if isinstance(each, dict)] if isinstance(entries, list) else []
-
-
-def _is_attestation(entry: Mapping[str, Any]) -> bool:
-    return _ATTESTATION in (entry.get("annotations") or {})
 
 
 def _platform_of(entry: Mapping[str, Any]) -> str:

@@ -99,8 +99,8 @@ class Registry:
             error.message, error.hint = "The registry refuses access", LOGIN
         return error
 
-    def manifest(self, name: str, uri: str) -> tuple[bytes, str, str]:
-        """Request a manifest by tag or digest; return it with its media type and its digest, which is compared."""
+    def manifest(self, name: str, uri: str) -> bytes:
+        """Request a manifest by tag or digest, and compare its digest."""
         answer = self.send(f"manifests/{name}", uri, headers={"Accept": ", ".join(MANIFESTS)})
         if answer.status != 200:
             raise self.refusal(answer, uri, f"manifest {name}" if DIGEST.fullmatch(name) else f"tag {name}")
@@ -112,7 +112,7 @@ class Registry:
             raise ChecksumError(
                 what, uri=uri, hint="Load again, and check the registry and the proxies on the way to it"
             )
-        return answer.body, answer.headers.get("content-type", "").partition(";")[0].strip(), digest
+        return answer.body
 
     def blob(self, blob: Blob, uri: str) -> HttpSource | PythonSource:
         """Return the source of a blob, at the end of the registry's redirects, which get no login."""
@@ -150,7 +150,8 @@ class Registry:
                 raise StorageError("The registry no longer answers byte ranges", uri=uri, hint="Load again")
             return renewed
 
-        expires_at_s = source.expires_at_s if source.is_redirect else self._finite_expiry()
+        own = None if self._expires_at_s == float("inf") else self._expires_at_s
+        expires_at_s = source.expires_at_s if source.is_redirect else own
         # The digest in the URL is the version; the servers of one blob need not agree on its ETag.
         return replace(source, version=None, version_header=None, refresh=refresh, expires_at_s=expires_at_s)
 
@@ -160,10 +161,6 @@ class Registry:
             if self._challenge and time.time() > self._expires_at_s - EARLY_S:
                 self._exchange(uri)
             return {"Authorization": self._authorization} if self._authorization else {}
-
-    def _finite_expiry(self) -> float | None:
-        with self._lock:
-            return self._expires_at_s if self._challenge and self._expires_at_s < float("inf") else None
 
     def _named(self, error: StorageError, uri: str) -> StorageError:
         error.uri = uri

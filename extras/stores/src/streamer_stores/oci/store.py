@@ -177,8 +177,7 @@ class OciStore:
         """Request the manifest that the URL names, of the platform if there are several."""
         name = self.place.name
         for _ in range(MOST_INDEXES + 1):
-            body, _kind, _digest = self.registry.manifest(name, self.uri)
-            document = parse_document(body, self.uri)
+            document = parse_document(self.registry.manifest(name, self.uri), self.uri)
             if "manifests" not in document:
                 return document
             name = chosen_manifest(document, self._options.get("platform"), self.uri).digest
