@@ -10,7 +10,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from streamer import _native
 from streamer.core.engine.native_errors import checksum_error, error_from_native, tampered_error
@@ -19,6 +19,7 @@ from streamer.core.engine.plan import ReadPlan, check_memory, with_cache
 from streamer.core.engine.session_end import SessionEnd, SessionMemory, of_one_process
 from streamer.core.engine.tuning import choose_python_threads
 from streamer.core.errors import LoadCancelledError, StorageError, StreamerError
+from streamer.core.load_status import CONSUMER, READING, LoadStatus
 from streamer.core.options.settings import Settings
 from streamer.core.quoting import printable
 from streamer.core.store.sources import FileSource, HttpSource, PythonSource
@@ -75,15 +76,15 @@ class ReadSession:
         cached = with_cache(objects, plan, settings.coalesce_gap_bytes)
         self._own_objects, self._objects, self._plan = objects, cached.objects, cached.plan
         objects, plan = cached.objects, cached.plan
-        self._items, self._name_of, self._on_progress = items, name_of, on_progress
-        self._device_tensors = device_tensors
-        self._delivered, self._taken, self._settings = 0, 0, settings
+        self._name_of, self._on_progress, self._device_tensors = name_of, on_progress, device_tensors
+        self._delivered, self._taken, self._settings, self._items = 0, 0, settings, items
         self._engine = make_engine(objects, plan, settings, in_item_order)
         self._news = self._outage_news(on_wait)
         self._renewals = Renewals(self._engine, objects, settings.block_deadline_s)
         targets = SessionMemory(keep_alive, lock, device_tensors)
         self._readers = self._python_readers(targets)
-        self._end = SessionEnd(self._engine, self._readers, targets, plan.span_bytes, on_end)
+        self._status = LoadStatus(objects[0].uri if objects else "", plan.span_bytes)
+        self._end = SessionEnd(self._engine, self._readers, targets, self._status, on_end)
         self._finalizer = weakref.finalize(self, self._end)
         try:
             streams = device_tensors.streams() if device_tensors else {}
@@ -118,6 +119,7 @@ class ReadSession:
             self.close()
             raise
         self._delivered += len(items)
+        self._status.enter(CONSUMER)
         return items
 
     @of_one_process
@@ -194,8 +196,10 @@ class ReadSession:
         return PythonReaders(self._engine, self._objects, threads, targets, self._plan)
 
     def _wait(self, enough_bytes: int) -> _native.Delivery:
+        self._status.enter(READING)
         while True:
             delivery = self._engine.wait(WAIT_S, enough_bytes)
+            self._status.update(self._facts)
             if self._on_progress:
                 self._on_progress(self.landed_bytes)
             if self._news is not None:
@@ -211,6 +215,13 @@ class ReadSession:
             self._check_deadline()
             if delivery.is_finished:
                 raise LoadCancelledError("the stream was closed while it was read")
+
+    def _facts(self) -> dict[str, Any]:
+        """Return what `LoadStatus` shows of this session."""
+        stats, away = self._engine.stats(), self._engine.outages()
+        servers = {each.server: [round(each.waited_s, 1), printable(each.last_failure)[:200]] for each in away[:2]}
+        counters = {name: stats[name] for name in ("blocks", "retries", "http_requests", "waited_us")}
+        return {"done_bytes": stats["bytes_landed"], **counters, "away": servers}
 
     def _provide(self, items: list[int]) -> None:
         if not items:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, ParamSpec, TypeVar
 
 from streamer import _native
 from streamer.core.errors import EngineError
+from streamer.core.load_status import LoadStatus
 from streamer.core.options.machine import AnnouncedLoad
 
 if TYPE_CHECKING:
@@ -40,16 +41,18 @@ class SessionEnd:
         engine: _native.Session,
         readers: PythonReaders | None,
         targets: SessionMemory,
-        span_bytes: int,
+        status: LoadStatus,
         on_end: Callable[[], object],
     ) -> None:
         self._engine, self._readers, self._targets, self._on_end = engine, readers, targets, on_end
-        self._announced = AnnouncedLoad() if span_bytes >= LEAST_BYTES_TO_ANNOUNCE else None
+        self._status = status
+        self._announced = AnnouncedLoad() if status.total_bytes >= LEAST_BYTES_TO_ANNOUNCE else None
 
     def __call__(self) -> None:
         """End the session. It may be called again: `engine.close` waits for the join that another thread has begun."""
         self._on_end()
         self._engine.close()
+        self._status.end()
         if self._announced is not None:
             self._announced.end()
         is_joined = self._readers is None or self._readers.join()

@@ -21,6 +21,7 @@ from enum import IntEnum
 from typing import Any, TypeVar
 
 from streamer.core.errors import GroupError, StreamerError
+from streamer.core.load_status import RANKS, LoadStatus
 from streamer.core.options.limits import Deadline
 
 Result = TypeVar("Result")
@@ -182,8 +183,11 @@ class Member:
     def _finished(self, work: Any, received: Any) -> Any:
         """Wait for a collective; return what was received."""
         began = time.monotonic()
+        status = LoadStatus(self.name_of(self.rank), 0)
+        status.enter(RANKS)
         try:
             while not self._is_done(work):
+                status.update(dict)
                 self._check_time(began)
             work.wait()  # raises the collective's error; later work of an accelerator's stream waits for the collective
         except StreamerError:
@@ -193,6 +197,8 @@ class Member:
             reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
             message = f"a rank of the group ended, or its connection did: {reason}"
             raise GroupError(message, hint="The other ranks' errors say why") from error
+        finally:
+            status.end()
         return received
 
     def _is_done(self, work: Any) -> bool:

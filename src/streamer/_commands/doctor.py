@@ -12,7 +12,7 @@ import click
 
 from streamer._commands.output import DIFFERENT, Output, answers, print_line, storage_options, table
 from streamer.core import VERSION
-from streamer.core.quoting import printable
+from streamer.core.quoting import printable, size_text
 from streamer.core.secrets.redact import redact
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ COLORS = {"ok": "green", "slow": "yellow", "broken": "red", "unknown": None}
 
 @click.command("doctor")
 @click.argument("uri", required=False)
+@click.option("--pid", type=int, help="Look into the loads of a running process instead; it is not stopped.")
 @click.option("--bench", "has_bench", is_flag=True, help="Measure raw reads beside those of a load, too.")
 @click.option("--seconds", default=2.0, show_default=True, help="How long each speed is measured; 0: not at all.")
 @click.option("--timeout", "deadline_s", default=10.0, show_default=True, help="Seconds until a probe is given up.")
@@ -32,6 +33,7 @@ COLORS = {"ok": "green", "slow": "yellow", "broken": "red", "unknown": None}
 def examine_machine(
     uri: str | None,
     *,
+    pid: int | None,
     has_bench: bool,
     seconds: float,
     deadline_s: float,
@@ -42,13 +44,16 @@ def examine_machine(
 
     It looks at this machine and, with a URI, at the way to it: a line each, with ok, slow, broken or unknown, why it
     matters, and what to do. It reads from the URI for some seconds and writes nothing. At the end there is a line that
-    says what bounds the speed, and a text without secrets for a report. Exit codes: 0 nothing is broken, 1 something
+    says what bounds the speed, and a text without secrets for a report. With --pid, it says what a process of this user
+    reads, or waits for: a debugger, its consumer, a server, other ranks. Exit codes: 0 nothing is broken, 1 something
     is.
 
     Examples: python -m streamer doctor s3://bucket/model
 
     python -m streamer doctor /mnt/models/llama --bench --json
     """
+    if pid is not None:
+        return _look_into(pid, output)
     from streamer._doctor.findings import probed  # noqa: PLC0415 (as needed)
     from streamer._doctor.machine import gpu_findings, libraries, machine_findings  # noqa: PLC0415 (as needed)
     from streamer.core.secrets.texts import SecretTexts  # noqa: PLC0415 (as needed)
@@ -60,10 +65,9 @@ def examine_machine(
             print_line(_colored(finding, printable(secrets.masked(str(finding)))))
 
     findings = []
-    for name, probe, more_s in (("machine", machine_findings, 0.0), ("gpu", gpu_findings, 30.0)):
-        for finding in probed(name, probe, deadline_s + more_s):
-            tell(finding)
-            findings.append(finding)
+    for finding in (*probed("machine", machine_findings, deadline_s), *probed("gpu", gpu_findings, deadline_s + 30)):
+        tell(finding)
+        findings.append(finding)
     place = _examined(uri, storage_options, deadline_s, seconds, tell) if uri is not None else None
     findings += place.findings if place else []
     report: dict[str, Any] = {
@@ -78,6 +82,33 @@ def examine_machine(
     elif not output.is_quiet:
         print_line(printable_lines(_last_lines(report)))
     return DIFFERENT if is_broken else 0
+
+
+@click.command("ps")
+@answers
+def list_processes(*, output: Output) -> None:
+    """List this user's processes that load, and what each does.
+
+    Example: python -m streamer ps
+    """
+    from streamer._doctor.running import processes  # noqa: PLC0415 (as needed)
+
+    found = [each.to_dict() for each in processes()]
+    rows = [("PID", "STAGE", "SECONDS", "BYTES", "URI")]
+    for each in found:
+        for load in each["loads"] or [{}]:
+            stage = "stopped" if each["is_stopped"] else load.get("stage", "no load")
+            size = size_text(load.get("done_bytes", 0)) if load else "-"
+            rows.append((str(each["pid"]), stage, str(load.get("seconds", "-")), size, load.get("uri", "-")))
+    output.show(found, lambda: table(rows), "\n".join(str(each["pid"]) for each in found))
+
+
+def _look_into(pid: int, output: Output) -> int:
+    from streamer._doctor.running import process_findings  # noqa: PLC0415 (as needed)
+
+    findings = list(process_findings(pid))
+    output.show({"findings": [vars(each) for each in findings]}, printable_lines([*map(str, findings)]))
+    return DIFFERENT if any(each.state in ("broken", "unknown") for each in findings) else 0
 
 
 def _examined(uri: str, options: Mapping[str, Any] | None, deadline_s: float, seconds: float, tell: Any) -> Examined:

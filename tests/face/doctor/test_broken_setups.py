@@ -16,6 +16,7 @@ from click.testing import CliRunner
 from safetensors.torch import save, save_file
 from servers.scripted_http import Answer, Request, Script, ScriptedServer
 from servers.tcp_proxy import TcpProxy, http_requests
+from uploads import STORAGES, uploaded
 
 from streamer._cli import main
 from streamer._doctor import bench, speed
@@ -384,3 +385,13 @@ def test_the_bench_has_raw_reads_beside_those_of_a_load(
         assert states <= ({"network"} if kind == "http" else {"cold", "warm", "partly cached"})
         if kind == "file":
             assert "CPU-S/GB" in CliRunner().invoke(main, words).output
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+def test_nothing_is_broken_where_a_storage_works(request: pytest.FixtureRequest, storage: str, tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    save_file({"w": torch.ones(1000)}, tmp_path / "model/model.safetensors")
+    found = doctor(*uploaded(request, storage, tmp_path / "model"))
+    assert [each for each in found.values() if each["state"] == "broken"] == []
+    assert {"login", "permissions", "ranges", "versions", "checksums", "size"} <= found.keys()
+    assert ("first byte" in found) == (storage in ("s3", "gs", "az", "http", "hf"))

@@ -1,0 +1,199 @@
+"""``doctor --pid`` tells apart what a load may wait for, and ``ps`` lists the processes that load."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+from safetensors.numpy import save
+from servers.scripted_http import Answer, Request, ScriptedServer
+from servers.tcp_proxy import TcpProxy, http_requests
+
+import streamer
+from streamer._cli import main
+from streamer.core import load_status
+
+WEIGHTS = {f"w{number}": np.zeros(1 << 20, np.float32) for number in range(4)}
+STREAM = """
+import sys, streamer
+with streamer.stream(sys.argv[1], framework="np", options=streamer.Options(memory_limit_bytes=1 << 22)) as tensors:
+    for number, _ in enumerate(tensors):
+        print(number, flush=True)
+        sys.stdin.readline()
+"""
+
+
+def run(*words: object) -> Any:
+    return json.loads(CliRunner().invoke(main, [*map(str, words), "--json"]).stdout)
+
+
+def line_of(pid: int, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    """Look into a process until a line is as wanted, for a minute at most."""
+    give_up_at = time.monotonic() + 60
+    while True:
+        lines = run("doctor", "--pid", pid)["findings"]
+        found = next(filter(wanted, lines), None)
+        if found is not None:
+            return found
+        assert time.monotonic() < give_up_at, lines
+
+
+@contextmanager
+def loading(uri: str) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-c", STREAM, uri]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+        try:
+            yield child
+        finally:
+            child.kill()
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> str:
+    (tmp_path / "model.safetensors").write_bytes(save(WEIGHTS))
+    return str(tmp_path / "model.safetensors")
+
+
+def test_a_consumer_that_sleeps_and_a_stopped_process_are_told_apart(checkpoint: str) -> None:
+    with loading(checkpoint) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "0\n"
+        line = line_of(child.pid, lambda each: "consumer" in each["found"])
+        assert (line["state"], line["name"]) == ("slow", checkpoint)
+        (listed,) = [each for each in run("ps") if each["pid"] == child.pid]
+        assert [load["stage"] for load in listed["loads"]] == ["consumer"]
+        child.send_signal(signal.SIGSTOP)
+        line = line_of(child.pid, lambda each: "stopped by a signal" in each["found"])
+        assert (line["state"], line["advice"]) == ("broken", f"kill -CONT {child.pid}")
+        child.send_signal(signal.SIGCONT)
+        assert line_of(child.pid, lambda each: "consumer" in each["found"])
+
+
+def test_a_server_that_is_away_is_named_and_one_that_hangs_is_told() -> None:
+    data = save(WEIGHTS)
+    is_hung = []
+
+    def script(request: Request, answer: Answer) -> None:
+        if request.end - request.begin > 1 << 18 and is_hung:
+            server.stopping.wait(60)
+
+    with ScriptedServer(data, script) as server, TcpProxy(server.port, http_requests) as proxy:
+        server.answers_head = True
+        is_hung.append(True)
+        with loading(f"http://127.0.0.1:{proxy.port}/model.safetensors") as child:
+            line = line_of(child.pid, lambda each: "waits for the storage" in each["found"])
+            assert line["state"] in ("slow", "broken")
+            proxy.leave()
+            line = line_of(child.pid, lambda each: "does not serve requests" in each["found"])
+            assert (line["state"], f"127.0.0.1:{proxy.port}" in line["found"]) == ("broken", True)
+
+
+RANK = """
+import sys, torch.distributed, streamer
+rank, meeting, uri = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+torch.distributed.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
+print("joined", flush=True)
+if rank:
+    sys.stdin.readline()
+streamer.load(uri, group=torch.distributed.group.WORLD, progress=False)
+"""
+
+
+def test_a_rank_that_waits_for_another_is_told(checkpoint: str, tmp_path: Path) -> None:
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", RANK, str(number), str(tmp_path / "meeting"), checkpoint],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(2)
+    ]
+    try:
+        assert [each.stdout and each.stdout.readline() for each in ranks] == ["joined\n"] * 2
+        line = line_of(ranks[0].pid, lambda each: "waits for other ranks" in each["found"])
+        assert line["name"] == "rank 0 of the group (2 ranks)"
+        ranks[1].communicate("\n", timeout=60)
+        assert ranks[0].wait(60) == 0
+    finally:
+        for each in ranks:
+            each.kill()
+            each.communicate()
+
+
+def test_the_page_is_this_users_alone_and_goes_with_its_process(checkpoint: str) -> None:
+    with loading(checkpoint) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "0\n"
+        page = load_status.page_of(child.pid)
+        status = page.stat()
+        assert (stat.S_IMODE(status.st_mode), status.st_size) == (0o600, load_status.PAGE_BYTES)
+        assert status.st_blocks * 512 >= load_status.PAGE_BYTES  # or a full /dev/shm would end the process
+        child.kill()
+        child.wait()
+        assert page.exists()  # it was killed
+        assert child.pid not in [each["pid"] for each in run("ps")]
+        assert not page.exists()
+    code = f"import streamer; streamer.load({checkpoint!r}, framework='np'); from streamer.core import load_status as s"
+    ended = f"{code}; import os; print(s.page_of(os.getpid()), s.page_of(os.getpid()).exists())"
+    done = subprocess.run([sys.executable, "-c", ended], capture_output=True, text=True, check=True)
+    path, existed = done.stdout.split()
+    assert (existed, os.path.exists(path)) == ("True", False)
+
+
+def test_a_process_without_loads_is_unknown() -> None:
+    assert run("doctor", "--pid", 1)["findings"][0]["state"] == "unknown"
+
+
+def test_without_shared_memory_a_load_loads(checkpoint: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(load_status, "FOLDER", tmp_path / "absent")
+    monkeypatch.setattr(load_status, "_PAGES", load_status._Pages())
+    assert set(streamer.load(checkpoint, framework="np", progress=False)) == set(WEIGHTS)
+
+
+def test_slots_are_free_again_after_many_loads(checkpoint: str) -> None:
+    for _ in range(3 * load_status.SLOTS):
+        streamer.load(checkpoint, framework="np", progress=False)
+    mine = load_status.read_page(load_status.page_of(os.getpid()).read_bytes())
+    assert mine is not None
+    assert mine[1] == []
+
+
+def test_the_page_costs_less_than_a_hundredth_of_a_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The processor time of its functions, as a part of that of the loads around them."""
+    weights = {f"w{number}": torch.zeros(256, 1024) for number in range(64)}
+    streamer.save(weights, tmp_path / "model", progress=False)
+    spent = [0]
+
+    def timed(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            began = time.thread_time_ns()
+            try:
+                return function(*arguments)
+            finally:
+                spent[0] += time.thread_time_ns() - began
+
+        return call
+
+    for name in ("__init__", "enter", "update", "end"):
+        monkeypatch.setattr(load_status.LoadStatus, name, timed(getattr(load_status.LoadStatus, name)))
+    streamer.load(tmp_path / "model", progress=False)
+    shares = []
+    for _ in range(10):
+        spent[0], began = 0, time.process_time_ns()
+        streamer.load(tmp_path / "model", progress=False)
+        shares.append(spent[0] / (time.process_time_ns() - began))
+    assert min(shares) < 0.01, shares
