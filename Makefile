@@ -72,7 +72,7 @@ nightly: ## run the long checks: oldest libraries, vLLM and SGLang, sanitizers, 
 	.ci/nightly
 
 # The tests that use libraries of storages: the contract, each backend, and reads through fsspec.
-LOWEST_TESTS = tests/contract tests/backends/fsspec/test_any_fsspec_url.py \
+LOWEST_TESTS = tests/contract tests/backends/fsspec/test_any_fsspec_url.py tests/backends/hf/test_writes.py \
   $(wildcard tests/backends/*/test_load.py tests/backends/*/test_backend.py)
 test-lowest: $(INSTALL_STAMP) $(LOWEST_STAMP) $(AZURITE_STAMP) test-packages ## run the tests of storages with the oldest libraries that pyproject.toml allows
 	PYTHONPATH=.venv/lowest $(BIN)/pytest -n $(WORKERS) $(SHARING) $(if $(ARGS),$(ARGS),$(LOWEST_TESTS))

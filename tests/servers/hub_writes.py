@@ -1,7 +1,8 @@
 """The part of the stand-in for the Hub that huggingface_hub calls when it writes: repositories, LFS, and commits.
 
 The bytes of large files are put to the second host, in one request or in parts, as the Hub's LFS endpoint says, which
-is asked to verify them. What it cannot show: Xet, and the limits of the real Hub.
+is asked to verify them. What it cannot show: Xet in repositories, and
+the limits of the real Hub.
 """
 
 from __future__ import annotations

@@ -90,3 +90,22 @@ def test_what_is_not_there_or_not_allowed_says_what_to_do(bucket, monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(streamer.UsageError, match="HF_HUB_OFFLINE=1"):
         streamer.load(f"hf://buckets/{name}")
+
+
+def test_a_save_to_a_bucket_goes_through_huggingface_hub(bucket, monkeypatch):
+    pytest.importorskip("hf_xet")
+    name, repository = bucket
+    repository.commit({"readme.txt": b"a bucket"})
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_TELEMETRY", True)
+    for seed in (1, 2):
+        random = np.random.default_rng(seed)
+        tensors = {each: random.integers(0, 256, 300_000, "u1") for each in "ab"}
+        streamer.save(tensors, f"hf://buckets/{name}/run", max_shard_bytes=300_000, overwrite=True)
+        found = streamer.load(f"hf://buckets/{name}/run", framework="np", verify="manifest")
+        assert found.keys() == tensors.keys()
+        assert all(np.array_equal(found[each], tensors[each]) for each in tensors)
+    with pytest.raises(streamer.UsageError, match="there is a checkpoint already"):
+        streamer.save(tensors, f"hf://buckets/{name}/run")
+    names = repository.found("main")[1].keys()
+    assert len([each for each in names if each.endswith(".safetensors")]) == 2
+    assert "readme.txt" in names
