@@ -8,6 +8,7 @@ operation reads the elements of this view at once, and goes on with data.
 from __future__ import annotations
 
 import copy
+import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -85,6 +86,7 @@ class _Memory:
     def __init__(self, stored: DeferredSource, form: torch.Tensor, view: torch.Tensor, casts: Casts) -> None:
         self.whole = stored, form, view, casts
         self.value: torch.Tensor | None = None
+        stored.recorder.memories.append(weakref.ref(self))
 
     def change(self, why: str) -> None:
         """Read all elements, because an operation is about to change some of them."""

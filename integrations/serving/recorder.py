@@ -52,6 +52,7 @@ class Recorder(torch_private_names.dispatch_mode(torch)):  # type: ignore[misc]
         early_reads: How many reads these were.
         early_fills: How often an operation made the recorder fill, or waited for what it does in the background.
         copies: How many copies were recorded.
+        memories: Those of all deferred tensors; they live as long as one of these tensors.
         forms: Views of forms, by the form, the operation and its arguments; see `Deferred.late_view_of`.
         checkpoints: The checkpoints whose tensors are copied; each says as a text what was read.
         is_active: Whether a load runs whose copies are recorded.
@@ -60,6 +61,7 @@ class Recorder(torch_private_names.dispatch_mode(torch)):  # type: ignore[misc]
 
     checkpoints: list[Any]
     forms: dict[Any, Any]
+    memories: list[Callable[[], Any]]
     _pending: list[Copy]
     _by_storage: dict[int, list[Copy]]  # the same
     _in_flight: dict[int, list[Copy]]  # those that the other thread makes
@@ -234,7 +236,7 @@ class Recorder(torch_private_names.dispatch_mode(torch)):  # type: ignore[misc]
             self.early_bytes[f"{one.deferred.late_stored.name}: {why}"] += one.deferred.late_view.nbytes
 
     def _forget(self) -> None:
-        self.early_bytes, self.checkpoints, self.forms = Counter[str](), [], {}
+        self.early_bytes, self.checkpoints, self.forms, self.memories = Counter[str](), [], {}, []
         self.early_fills = self.early_reads = self.copies = 0
         self._pending, self._by_storage, self._in_flight, self._batch = [], {}, {}, None
 
@@ -249,7 +251,8 @@ class Recorder(torch_private_names.dispatch_mode(torch)):  # type: ignore[misc]
             if self._failure is not None:
                 raise self._failure
             self.fill(is_planned=True)
-            _read_kept(model)
+            if any(each() for each in self.memories):  # to look for kept ones takes 10 µs a module
+                _read_kept(model)
         except BaseException:
             self._stop_batch()
             _log.warning(
