@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
@@ -71,6 +71,51 @@ def save_models(path: Path) -> dict[str, Path]:
             torch.nn.init.normal_(tensor)
         model.save_pretrained(path / name, max_shard_size="700KB")
     return {name: path / name for name in models}
+
+
+_STATIC = {"quant_method": "fp8", "activation_scheme": "static"}
+_DYNAMIC = {"quant_method": "fp8", "activation_scheme": "dynamic"}
+QUANTIZATIONS: dict[str, dict[str, object]] = {
+    "fp8": _STATIC,
+    "fp8_blocks": {**_DYNAMIC, "weight_block_size": [32, 32]},
+    "gptq": {"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": False, "sym": True},
+    "awq": {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True, "version": "gemm"},
+}
+
+
+def save_quantized(folder: Path, saved: Path, kind: str) -> Path:
+    """Save a model again as a quantized one: its tensors have the right shapes, and other values."""
+    saved.mkdir(parents=True)
+    config = json.loads((folder / "config.json").read_text()) | {"quantization_config": QUANTIZATIONS[kind]}
+    (saved / "config.json").write_text(json.dumps(config))
+    (saved / "generation_config.json").write_bytes((folder / "generation_config.json").read_bytes())
+    made: dict[str, torch.Tensor] = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        for name, tensor in load_file(path).items():
+            is_linear = ".layers." in name and tensor.ndim == 2 and not name.endswith("gate.weight")
+            made |= _quantized(name.removesuffix("weight"), tensor, kind) if is_linear else {name: tensor.half()}
+    save_file(made, saved / "model.safetensors")
+    return saved
+
+
+def _quantized(prefix: str, weight: torch.Tensor, kind: str) -> dict[str, torch.Tensor]:
+    rows, columns = weight.shape
+    if kind == "fp8":
+        scales = {f"{prefix}weight_scale": torch.rand(()), f"{prefix}input_scale": torch.rand(())}
+        return {f"{prefix}weight": weight.to(torch.float8_e4m3fn), **scales}
+    if kind == "fp8_blocks":
+        scale = torch.rand(-(-rows // 32), -(-columns // 32))
+        return {f"{prefix}weight": weight.to(torch.float8_e4m3fn), f"{prefix}weight_scale_inv": scale}
+    packed = (columns // 8, rows) if kind == "gptq" else (columns, rows // 8)
+    found = {"qweight": _integers(*packed), "qzeros": _integers(columns // 32, rows // 8)}
+    found["scales"] = torch.rand(columns // 32, rows).half()
+    if kind == "gptq":
+        found["g_idx"] = (torch.arange(columns) // 32).int()
+    return {prefix + name: tensor for name, tensor in found.items()}
+
+
+def _integers(*shape: int) -> torch.Tensor:
+    return torch.randint(-(2**31), 2**31 - 1, shape, dtype=torch.int32)
 
 
 def save_adapter(path: Path) -> Path:

@@ -263,16 +263,20 @@ def models(tmp_path_factory):
     return save_models(tmp_path_factory.mktemp("models"))
 
 
-def test_each_of_two_ranks_gets_its_parameters(models, s3_server, tmp_path):
-    pairs = [f"{s3_server.upload_folder(each, 'private', f'ranks/{name}')}={each}" for name, each in models.items()]
+@pytest.mark.parametrize(
+    ("ranks", "names"), [(2, ["llama", "qwen2", "qwen3", "mixtral", "qwen3_moe"]), (4, ["llama", "mixtral"])]
+)
+def test_each_rank_gets_its_parameters(ranks, names, models, s3_server, tmp_path):
+    urls = {name: s3_server.upload_folder(models[name], "private", f"ranks/{name}") for name in names}
+    pairs = [f"{urls[name]}={models[name]}" for name in names]
     here = Path(__file__).parent
     path = os.pathsep.join([str(here.parent), os.environ["PYTHONPATH"]])
     environment = {**os.environ, "PYTHONPATH": path, "SGLANG_CACHE_DIR": str(tmp_path / "cache")}
-    command = [sys.executable, str(here / "sglang_ranks.py"), "2", *pairs]
+    command = [sys.executable, str(here / "sglang_ranks.py"), str(ranks), *pairs]
     done = subprocess.run(command, check=False, env=environment, capture_output=True, text=True, timeout=400)
     assert done.returncode == 0, done.stderr[-5000:]
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"rank"')]
-    assert len(lines) == 2 * len(models)
+    assert len(lines) == ranks * len(names)
     for each in lines:
         assert each["is_complete"], each
         assert not each["different"], each
