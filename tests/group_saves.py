@@ -21,7 +21,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 import streamer
-from streamer import Placements
+from streamer import Placements, Slice, TensorParallel
 from streamer._save import parts, rank_saves
 from streamer._save.writing import Writing
 from streamer.core.errors import StorageError, StreamerError
@@ -107,14 +107,62 @@ def facts(report: Any) -> Any:
 
 
 @case
-def saves(rank: int, ranks: int, *, saves: list[dict[str, Any]]) -> Any:
+def saves(rank: int, ranks: int, *, saves: list[dict[str, Any]], environment: dict[str, str] | None = None) -> Any:
     """Save several times."""
+    os.environ.update(environment or {})
     return [one_save(rank, ranks, **each) for each in saves]
 
 
 def one_save(rank: int, ranks: int, *, uri: str, kind: str, mib: float = 0, part_mib: int = 16, **how: Any) -> Any:
     parts.PART_BYTES = part_mib << 20
     return facts(streamer.save(of_kind(kind, rank, ranks, mib), uri, **how_of(how, rank)))
+
+
+def slices_of(kind: str, rank: int, ranks: int) -> Any:
+    mesh = mesh_of((2, ranks // 2))
+    places = {"large.*": [Shard(1), Shard(0)], "small.*": [Replicate(), Shard(1)], "*cu*": [Shard(0), Shard(0)]}
+    kinds: dict[str, Callable[[], Any]] = {
+        "patterns": lambda: {"large.*": Slice(1, rank, ranks), "cube": Slice(-1, rank, ranks), "none": None},
+        "function": lambda: lambda _, shape, dtype: Slice(0, rank, ranks) if shape else None,
+        "blocks": lambda: {"small.*int8": Slice(1, rank, ranks, blocks=2), "few": Slice(0, rank, ranks)},
+        "plan": lambda: TensorParallel(rank, ranks, {"large.weight": "colwise", "large.half": "rowwise"}),
+        "placements": lambda: Placements(mesh, places),
+    }
+    return kinds[kind]()
+
+
+@case
+def sliced(rank: int, ranks: int, *, source: str, uri: str, kinds: list[str]) -> Any:
+    """Save the plain tensors that a load with the same slices returns."""
+    parts.PART_BYTES = 1 << 20
+    for kind in kinds:
+        slices = slices_of(kind, rank, ranks)
+        tensors = streamer.load(source, slices=slices, progress=False)
+        plain = {name: each.to_local() if isinstance(each, DTensor) else each for name, each in tensors.items()}
+        streamer.save(plain, f"{uri}/{kind}", slices=slices, **how_of({}, rank))
+
+
+@case
+def badly_sliced(rank: int, ranks: int, *, uri: str) -> list[Any]:
+    """Save parts that are not those of a tensor; return the errors."""
+    told, one = [], torch.ones(4, 6)
+    wrong = [
+        (one, {"a": Slice(0, 0, 2)}),
+        (one, {"a": Slice(0, rank, 3)}),
+        (one[: 2 + rank], {"a": Slice(0, rank, 2)}),
+        (one[:, : 3 + rank], {"a": Slice(0, rank, 2)}),
+        (one, {"a": Slice(rank, rank, 2)}),
+        (one, {"a": Slice(0, rank, 2, blocks=1 + rank)}),
+        (one, {"a": Slice(2, rank, 2)}),
+        (one, {"b": Slice(0, rank, 2)}),
+        (one * rank, {"a": Slice(0, rank, 2) if rank else None}),
+    ]
+    for tensor, slices in wrong:
+        try:
+            told.append(["", facts(streamer.save({"a": tensor}, uri, slices=slices, **how_of({}, rank)))])
+        except StreamerError as error:
+            told.append([type(error).__name__, str(error)])
+    return told
 
 
 @case

@@ -52,21 +52,23 @@ def sliced(
     if slices is None:
         return list(wanted)
     try:
+        rule = rule_of(slices, available)
         if isinstance(slices, Placements):
-            placed = _rule_of_patterns(slices.placements, available)
-            return [_placed(each, slices, placed) for each in wanted]
-        rule = _rule_of(slices, available)
-        return [_part_of(each, rule) for each in wanted]
+            return [_placed(each, slices, rule) for each in wanted]
+        parts = [(each, asked(rule, each.entry.name, each.entry.shape, each.entry.dtype)) for each in wanted]
+        return [each if part is None else part.of(each) for each, part in parts]
     except StreamerError as error:
         error.uri = error.uri or uri
         raise
 
 
-def _rule_of(slices: Any, available: Sequence[str]) -> _Rule:
+def rule_of(slices: Any, available: Sequence[str]) -> _Rule:
+    """Return a function that says which part of a tensor is meant, from its name, shape and dtype."""
     if isinstance(slices, TensorParallel):
         slices.check_fits(available)
         return lambda name, shape, _dtype: slices.slice_of(name, shape)
-    return _rule_of_patterns(slices, available) if isinstance(slices, Mapping) else slices
+    patterns = slices.placements if isinstance(slices, Placements) else slices
+    return _rule_of_patterns(patterns, available) if isinstance(patterns, Mapping) else patterns
 
 
 def _rule_of_patterns(slices: Mapping[str, Any], available: Sequence[str]) -> _Rule:
@@ -82,17 +84,17 @@ def _rule_of_patterns(slices: Mapping[str, Any], available: Sequence[str]) -> _R
     return lambda name, _shape, _dtype: parts.get(name)
 
 
-def _part_of(whole: ShardTensor, rule: _Rule) -> ShardTensor:
-    entry = whole.entry
+def asked(rule: _Rule, name: str, shape: tuple[int, ...], dtype: str) -> Slice | None:
+    """Ask a rule for a `Slice`, and check the answer."""
     try:
-        part = rule(entry.name, entry.shape, entry.dtype)
+        part: Slice | None = rule(name, shape, dtype)
     except StreamerError:
         raise
     except Exception as error:
         said = f"{type(error).__name__}: {str(error)[:200]}"
-        raise UsageError(f"slices= raised for tensor {quoted(entry.name)} of {list(entry.shape)}: {said}") from error
-    _check_part(part, f"for tensor {quoted(entry.name)}")
-    return whole if part is None else part.of(whole)
+        raise UsageError(f"slices= raised for tensor {quoted(name)} of {list(shape)}: {said}") from error
+    _check_part(part, f"for tensor {quoted(name)}")
+    return part
 
 
 def _placed(whole: ShardTensor, placements: Placements, rule: _Rule) -> ShardTensor:

@@ -135,7 +135,7 @@ class Slice:
                 ends inside of a byte.
         """
         entry = whole.entry
-        dim, block = self._place(entry)
+        dim, block = self.place(entry.name, entry.shape)
         first, end = self.bounds(block)
         before, after = entry.shape[:dim], entry.shape[dim + 1 :]
         in_blocks = entry._replace(shape=(*before, self.blocks, block, *after))
@@ -144,17 +144,16 @@ class Slice:
         read, cut = cut_out(in_blocks, box, (*before, self.blocks * (end - first), *after))
         return whole._replace(entry=read, cut=cut)
 
-    def _place(self, entry: TensorEntry) -> tuple[int, int]:
+    def place(self, name: str, shape: tuple[int, ...]) -> tuple[int, int]:
         """Return the dimension, counted from the first, and the size of a block in it; raises as `of`."""
-        shape = entry.shape
         if not -len(shape) <= self.dim < len(shape):
             what = f"{list(shape)} has no dimension {self.dim}" if shape else "[] is a scalar, and has no dimension"
             hint = 'Load it whole: None in slices=, "replicate" in a plan' if not shape else None
-            raise UsageError(f"{self} does not fit tensor {quoted(entry.name)}: its shape {what}", hint=hint)
+            raise UsageError(f"{self} does not fit tensor {quoted(name)}: its shape {what}", hint=hint)
         dim = self.dim % len(shape)
         if self.blocks > 1 and shape[dim] % (self.blocks * self.count):
             what = f"{self.blocks} blocks of {self.count} parts do not divide dimension {dim} of {list(shape)}"
-            raise UsageError(f"{self} does not fit tensor {quoted(entry.name)}: {what}")
+            raise UsageError(f"{self} does not fit tensor {quoted(name)}: {what}")
         return dim, shape[dim] // self.blocks
 
 

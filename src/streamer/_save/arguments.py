@@ -17,6 +17,7 @@ from streamer.core.secrets.redact import redact
 from streamer.core.store.names import check_can_hold
 
 if TYPE_CHECKING:
+    from streamer.core.checkpoint.slices import SlicesOption
     from streamer.core.encryption.keys import KeyOption
     from streamer.core.options.options import Options
     from streamer.core.request.request import ProgressOption, StorageOptions
@@ -41,6 +42,7 @@ class SaveOptions:
     context: str | None = None
     hide_names: bool = False
     group: Any = None
+    slices: SlicesOption = None
 
     def __post_init__(self) -> None:
         self._check_key()
@@ -75,9 +77,9 @@ class SaveOptions:
         check_group(self.group)
         if self.group is not None and self.resume:
             raise UsageError("ranks that save together cannot resume a save", hint="Save again with overwrite=True")
-        if self.group is not None and self.key is not None:
-            hint = "Save without key=, and encrypt the checkpoint then: save(streamer.open(uri), …, key=…)"
-            raise UsageError("ranks that save together cannot encrypt", hint=hint)
+        if self.group is None and self.slices is not None:
+            hint = "Leave it out; or pass group=, and save on all of its ranks"
+            raise UsageError("slices= says which part of the tensors this rank of a group has", hint=hint)
 
 
 def place_request(uri: Any, how: SaveOptions) -> Request:
@@ -89,6 +91,7 @@ def place_request(uri: Any, how: SaveOptions) -> Request:
         progress=how.progress,
         verify="off",
         group=how.group,
+        slices=how.slices,
     )
     if not isinstance(request.uri, str):
         raise UsageError("a checkpoint is saved to one place: one folder or file")

@@ -6,8 +6,10 @@ are copied. Every part but the last has the same size, as some storages demand.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from streamer import _native
 from streamer._save.saved_tensors import SavedTensors
@@ -86,12 +88,38 @@ def _joined(pieces: list[memoryview]) -> memoryview:
     return pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces))
 
 
+class Segments:
+    """The bytes of tensors that lie one after the other in a file."""
+
+    def __init__(self, begin: int, layouts: Sequence[TensorLayout]) -> None:
+        self._layouts = [each for each in layouts if each.size_bytes]
+        self._begins = [*accumulate((each.size_bytes for each in self._layouts), initial=begin)]
+
+    def between(self, begin: int, end: int) -> Iterator[tuple[str, int, int, int]]:
+        """Yield what lies between two offsets: the tensor, the bounds in it, and the position behind `begin`."""
+        for number in range(max(0, bisect_right(self._begins, begin) - 1), len(self._layouts)):
+            first, layout = self._begins[number], self._layouts[number]
+            if first >= end:
+                return
+            yield layout.name, max(begin - first, 0), min(end - first, layout.size_bytes), max(first - begin, 0)
+
+
 class ShardBytes:
-    """The bytes of one shard."""
+    """The bytes of one shard.
+
+    Attributes:
+        header: Its header, and with `prefix` all bytes that are known before the tensors.
+        inner: The tensors in it, in order.
+        tail_bytes: Bytes at its end that are known when all others are.
+    """
+
+    tail_bytes = 0
 
     def __init__(self, header: bytes, tensors: SavedTensors, layouts: list[TensorLayout], *, has_digests: bool) -> None:
         self.header, self._tensors, self.has_digests = header, tensors, has_digests
         self.layouts = layouts  # as the argument
+        self.prefix, self.inner = header, layouts
+        self.segments = Segments(len(header), layouts)
         self.size_bytes = len(header) + sum(each.size_bytes for each in layouts)  # size of the file
         self.digests: dict[str, TensorDigest] = {}  # digests of the tensors that were read so far
 
@@ -125,6 +153,11 @@ class ShardBytes:
             if read_bytes != layout.size_bytes:
                 raise tensor_changed(layout, read_bytes)
             self.digests[layout.name] = TensorDigest(layout.dtype, layout.shape, layout.size_bytes, digest)
+
+    def sealed(self, offset_bytes: int, plain: memoryview) -> memoryview:
+        """Return the bytes of a part of the file as they are sent."""
+        del offset_bytes
+        return plain
 
     def contents(self) -> Iterator[tuple[TensorLayout, Iterable[memoryview]]]:
         """Yield each tensor of the file with its pieces."""

@@ -1,8 +1,8 @@
 """What the ranks of a group hold of the tensors that they save together, and whether this is one checkpoint.
 
-A DTensor says which part a rank holds; other tensors are whole. Each rank describes its tensors to all others, and so
-all find the same errors. Refuses tensors whose descriptions differ, parts of several ranks whose bytes differ (a sample
-of large ones is compared), parts that overlap or leave gaps, and partial sums.
+A DTensor, or ``slices=``, says which part a rank holds; other tensors are whole. Each rank describes its tensors to all
+others, and so all find the same errors. Refuses tensors whose descriptions differ, parts of several ranks whose bytes
+differ (a sample of large ones is compared), parts that overlap or leave gaps, and partial sums.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from typing import Any, NamedTuple, TypeAlias
 from streamer._save.rank_plan import Held
 from streamer._save.saved_tensors import SavedTensors
 from streamer.core.checkpoint.catalog import ShardTensor
-from streamer.core.checkpoint.tensor_parts import cut_out
+from streamer.core.checkpoint.parallel_plans import Placements
+from streamer.core.checkpoint.slices import SlicesOption, asked, rule_of
+from streamer.core.checkpoint.tensor_parts import Slice, cut_out
 from streamer.core.errors import TargetError, UsageError
 from streamer.core.format.dtypes import byte_length
 from streamer.core.format.header_entries import TensorEntry
@@ -31,13 +33,31 @@ from streamer.core.tensors.tensor_bytes import dtype_name
 Box: TypeAlias = tuple[tuple[int, int], ...]
 
 
+class Chunk(NamedTuple):
+    """One of several parts of a dimension, or of a part of it that an earlier `Chunk` describes."""
+
+    dim: int
+    index: int
+    count: int
+    unit: int = 1  # positions that stay together
+
+
 class Description(NamedTuple):
     """What a rank says of one tensor."""
 
     dtype: str  # of the format
-    shape: tuple[int, ...]  # of the whole tensor, as its header has it
+    # Of the whole tensor, or with chunks of what the rank holds; the blocks of a dimension are a dimension before it.
+    shape: tuple[int, ...]
     box: Box | None  # bounds of what the rank holds in each dimension; None if it holds nothing
     digest: int | None = None  # of a sample of it
+    blocks_dim: int | None = None  # dimension of the blocks
+    chunks: tuple[Chunk, ...] = ()  # which part the rank holds
+
+    @property
+    def header_shape(self) -> tuple[int, ...]:
+        """The shape as the header has it."""
+        shape, dim = self.shape, self.blocks_dim
+        return shape if dim is None else (*shape[:dim], shape[dim] * shape[dim + 1], *shape[dim + 2 :])
 
 
 def own_parts(tensors: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Description | None]]:
@@ -62,6 +82,32 @@ def own_parts(tensors: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Des
             box = box and [*box[:-1], (2 * box[-1][0], 2 * box[-1][1])]
         parts[name] = Description(dtype, tuple(shape), None if box is None else tuple(box))
     return local, parts
+
+
+def sliced_parts(slices: SlicesOption, layouts: Sequence[TensorLayout]) -> dict[str, Description]:
+    """Return what ``slices=`` says of those of some plain tensors that are parts."""
+    if slices is None:
+        return {}
+    found, rule = dict[str, Description](), rule_of(slices, [each.name for each in layouts])
+    for layout in layouts:
+        name, shape, dtype = layout.name, layout.shape, layout.dtype
+        if isinstance(slices, Placements):
+            shards = [each.dim if each.is_shard() else None for each in rule(name, shape, dtype) or ()]
+            places = zip(shards, slices.mesh.get_coordinate(), slices.mesh.shape, strict=False)
+            parts = [Slice(dim, index, count) for dim, index, count in places if dim is not None]
+        else:
+            part = asked(rule, name, shape, dtype)
+            parts = [] if part is None else [part]
+        chunks, blocks_dim = list[Chunk](), None
+        for each in parts:
+            dim, block = Slice(each.dim, 0, 1, each.blocks).place(name, layout.shape)
+            is_packed = isinstance(slices, Placements) and dtype == "F4" and dim == len(shape) - 1
+            if each.blocks > 1:
+                blocks_dim, shape, dim = dim, (*shape[:dim], each.blocks, block, *shape[dim + 1 :]), dim + 1
+            chunks.append(Chunk(dim, each.index, each.count, 2 if is_packed else 1))
+        if chunks:
+            found[name] = Description(dtype, shape, None, None, blocks_dim, tuple(chunks))
+    return found
 
 
 def _whole(layout: TensorLayout) -> Description:
@@ -123,7 +169,7 @@ def _agreed(told: Sequence[Mapping[str, Any]]) -> Agreed:
                 what = f"tensor {quoted(name)} shares the memory of other tensors on rank {rank} than on others"
                 raise UsageError(what, hint=_ALIKE)
     said = [{name: _parsed(each) for name, each in rank["tensors"].items() if name not in dropped} for rank in told]
-    layouts, held = joined_parts(said)
+    layouts, held = joined_parts(placed(said))
     return Agreed(layouts, held, {**fullest["facts"]["metadata="], **dropped})
 
 
@@ -132,8 +178,53 @@ def _without(metadata: Mapping[str, str], names: Container[str]) -> dict[str, st
 
 
 def _parsed(told: Sequence[Any]) -> Description:
-    dtype, shape, box, digest = told
-    return Description(dtype, tuple(shape), None if box is None else tuple((begin, end) for begin, end in box), digest)
+    dtype, shape, box, digest, blocks_dim, chunks = told
+    bounds = None if box is None else tuple((begin, end) for begin, end in box)
+    return Description(dtype, tuple(shape), bounds, digest, blocks_dim, tuple(Chunk(*each) for each in chunks))
+
+
+def placed(told: Sequence[Mapping[str, Description]]) -> list[dict[str, Description]]:
+    """Find the whole tensors of which ranks hold chunks, and where in them these are."""
+    found = [dict(each) for each in told]
+    for name in dict.fromkeys(name for each in told for name, part in each.items() if part.chunks):
+        chunked = {rank: each[name] for rank, each in enumerate(told) if name in each and each[name].chunks}
+        boxes: dict[int, list[tuple[int, int]]] = {rank: [] for rank in chunked}
+        shape = list[int]()
+        for dim in range(max(len(each.shape) for each in chunked.values())):
+            shape.append(_placed_in(name, dim, chunked, boxes))
+        for rank, each in chunked.items():
+            found[rank][name] = each._replace(shape=tuple(shape), box=tuple(boxes[rank]), chunks=())
+    return found
+
+
+def _placed_in(name: str, dim: int, told: Mapping[int, Description], boxes: Mapping[int, list[tuple[int, int]]]) -> int:
+    """Return the size of a dimension, and add the bounds in it of what each rank holds."""
+    what, chunks = f"tensor {quoted(name)} cannot be put together", dict[int, tuple[Chunk, ...]]()
+    sizes = dict[tuple[int, ...], tuple[int, int]]()  # by indices: positions, and the first rank that has them
+    for rank, each in told.items():
+        chunks[rank] = tuple(chunk for chunk in each.chunks if chunk.dim == dim)
+        size = each.shape[dim] if dim < len(each.shape) else -1
+        expected, other = sizes.setdefault(tuple(chunk.index for chunk in chunks[rank]), (size, rank))
+        first = next(iter(told))
+        cuts = [[(chunk.count, chunk.unit) for chunk in chunks[of]] for of in (rank, first)]
+        if expected != size or cuts[0] != cuts[1]:
+            other = first if other == rank else other
+            raise UsageError(f"{what}: dimension {dim} differs on rank {rank} and rank {other}", hint=_ALIKE)
+    counts = [chunk.count for chunk in next(iter(chunks.values()))]
+    if len(sizes) != prod(counts):
+        had = f"the ranks of the group hold {len(sizes)} of the {prod(counts)} parts of dimension {dim}"
+        raise UsageError(f"{what}: {had}", hint=_INCOMPLETE)
+    whole = sum(size for size, _ in sizes.values())
+    for rank, cuts_of_rank in chunks.items():
+        low, high, unit = 0, whole, 1
+        for _, index, count, unit in cuts_of_rank:
+            begin, end = Slice(0, index, count).bounds((high - low) // unit)
+            low, high = low + unit * begin, low + unit * end
+        if high - low != told[rank].shape[dim]:
+            has = f"rank {rank} has {told[rank].shape[dim]} of {whole} positions of dimension {dim}, not {high - low}"
+            raise UsageError(f"{what}: {has}", hint="A rank holds the part that `streamer.Slice` describes")
+        boxes[rank].append((low, high))
+    return whole
 
 
 def joined_parts(told: Sequence[Mapping[str, Description]]) -> tuple[list[TensorLayout], dict[str, list[Held]]]:
@@ -143,8 +234,8 @@ def joined_parts(told: Sequence[Mapping[str, Description]]) -> tuple[list[Tensor
         said = {rank: each[name] for rank, each in enumerate(told) if name in each}
         first_rank, first = next(iter(said.items()))
         for rank, each in said.items():
-            if each[:2] != first[:2]:
-                one, other = (f"{it.dtype} {list(it.shape)}" for it in (first, each))
+            if (each.dtype, each.shape, each.blocks_dim) != (first.dtype, first.shape, first.blocks_dim):
+                one, other = (f"{it.dtype} {list(it.header_shape)}" for it in (first, each))
                 what = f"tensor {quoted(name)} is {one} on rank {first_rank}, and {other} on rank {rank}"
                 raise UsageError(what, hint=_DIFFERENT)
         boxes: dict[Box, list[int]] = {}
@@ -155,7 +246,7 @@ def joined_parts(told: Sequence[Mapping[str, Description]]) -> tuple[list[Tensor
             _check_equal(name, [(said[rank].digest, rank) for rank in ranks])
         size_bytes = byte_length(first.shape, first.dtype)
         _check_complete(name, first.shape, tuple(boxes))
-        layouts.append(TensorLayout(name, first.dtype, first.shape, size_bytes))
+        layouts.append(TensorLayout(name, first.dtype, first.header_shape, size_bytes))
         entry = TensorEntry(name, first.dtype, first.shape, 0, size_bytes)
         found = [(part_of(_cut(entry, box), 0), tuple(ranks)) for box, ranks in boxes.items()]
         held[name] = [Held(part, ranks) for part, ranks in found if size_of(part)]
@@ -164,8 +255,9 @@ def joined_parts(told: Sequence[Mapping[str, Description]]) -> tuple[list[Tensor
 
 _ALIKE = "All ranks of the group call it with the same arguments, except for the parts of the tensors"
 _DIFFERENT = (
-    "Give tensors that differ between ranks other names, or pass DTensors, which say which part each rank holds"
+    "Give tensors that differ between ranks other names; or pass DTensors, or slices=, which say what each rank holds"
 )
+_INCOMPLETE = "Pass a group of all ranks that hold a part of it, and tensors that are placed alike on all of them"
 
 _UNEQUAL = (
     "Broadcast it from one rank before the save, as buffers (BatchNorm) and copies that drifted apart need it; if all"
@@ -204,5 +296,4 @@ def _text(box: Box) -> str:
 
 def _check_complete(name: str, shape: tuple[int, ...], boxes: tuple[Box, ...]) -> None:
     if fault := _fault(shape, boxes):
-        hint = "Pass a group of all ranks that hold a part of it, and tensors that are placed alike on all of them"
-        raise UsageError(f"tensor {quoted(name)} of {list(shape)} is not held whole: {fault}", hint=hint)
+        raise UsageError(f"tensor {quoted(name)} of {list(shape)} is not held whole: {fault}", hint=_INCOMPLETE)

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from typing import NamedTuple
 
+from streamer._save.parts import Segments
 from streamer.core.format.header_writer import TensorLayout
 from streamer.core.group.assembly import Part, bytes_between
 
@@ -35,11 +36,12 @@ class RankFile:
     part_bytes: int
     is_in_order: bool = False  # whether its parts are sent in order, and so by one rank
     sender: int | None = None  # the only rank that can send, or None
+    tail_bytes: int = 0  # at its end, which are known when all other parts of all files were made
 
     @property
     def size_bytes(self) -> int:
         """Size of the file."""
-        return self.header_bytes + sum(each.size_bytes for each in self.layouts)
+        return self.header_bytes + sum(each.size_bytes for each in self.layouts) + self.tail_bytes
 
 
 class Piece(NamedTuple):
@@ -62,19 +64,20 @@ class SentPart(NamedTuple):
     size_bytes: int
     sender: int
     pieces: tuple[Piece, ...]  # its bytes behind the header
+    is_tail: bool = False  # whether it is made when all others were
 
 
 def steps_of(files: Sequence[RankFile], held: Mapping[str, Sequence[Held]], ranks: int) -> Iterator[list[SentPart]]:
     """Divide the bytes of files into steps, whose bytes are exchanged together: at most one part for each sender."""
-    queues: list[list[SentPart]] = [[] for _ in range(ranks)]
+    queues: list[list[list[SentPart]]] = [[[] for _ in range(ranks)] for _ in range(2)]
     load = [0] * ranks
     for number, file in enumerate(files):
         sender = file.sender
         if sender is None and file.is_in_order:
             sender = load.index(min(load))
         for part in _parts(number, file, held, load, sender):
-            queues[part.sender].append(part)
-    for parts in zip_longest(*queues):
+            queues[part.is_tail][part.sender].append(part)
+    for parts in chain.from_iterable(zip_longest(*each) for each in queues):
         step: list[SentPart] = []
         given: Counter[int] = Counter()
         for part in filter(None, parts):
@@ -95,28 +98,19 @@ def _parts(
     number: int, file: RankFile, held: Mapping[str, Sequence[Held]], load: list[int], sender: int | None
 ) -> Iterator[SentPart]:
     """Cut a file into parts; choose the rank that sends each part, and add the bytes of the part to its load."""
-    first, tensor_begin = 0, file.header_bytes  # the first tensor of the next part, and its position in the file
+    segments = Segments(file.header_bytes, file.layouts)
     for offset in range(0, file.size_bytes, file.part_bytes):
         end = min(offset + file.part_bytes, file.size_bytes)
-        segments = []
-        number_of_tensor, begin = first, tensor_begin
-        while number_of_tensor < len(file.layouts) and begin < end:
-            layout = file.layouts[number_of_tensor]
-            low, high = max(offset - begin, 0), min(end - begin, layout.size_bytes)
-            if low < high:
-                segments.append((layout.name, low, high, begin + low - offset))
-            if begin + layout.size_bytes > end:
-                break
-            begin += layout.size_bytes
-            number_of_tensor += 1
-        first, tensor_begin = number_of_tensor, begin
+        is_tail = end > file.size_bytes - file.tail_bytes
         wanted = [
             (segment, each, size_bytes)
-            for segment in segments
+            for segment in segments.between(offset, end)
             for each in held[segment[0]]
             if (size_bytes := _bytes_in(each.part, *segment[1:3]))
         ]
-        chosen = sender if sender is not None else _chosen(wanted, load)
+        chosen = sender
+        if chosen is None:
+            chosen = number % len(load) if is_tail else _chosen(wanted, load)
         load[chosen] += end - offset
         pieces = tuple(
             Piece(
@@ -127,7 +121,7 @@ def _parts(
             )
             for segment, each, size_bytes in wanted
         )
-        yield SentPart(number, offset, end - offset, chosen, pieces)
+        yield SentPart(number, offset, end - offset, chosen, pieces, is_tail)
 
 
 def _bytes_in(part: Part, begin: int, end: int) -> int:

@@ -6,12 +6,12 @@ the plan gives it. If one rank fails or dies, all others raise, and each of them
 
 from __future__ import annotations
 
+import base64
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from itertools import groupby
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -23,6 +23,7 @@ from streamer._save.rank_parts import agree
 from streamer._save.rank_plan import Held, Piece, RankFile, SentPart, steps_of
 from streamer._save.saved_tensors import SavedTensors
 from streamer._save.saving import Saving
+from streamer._save.sealed_shards import SealedShard
 from streamer._save.writing import COPIES_OF_PART, Writing, most_parallel
 from streamer.core.conditions import Event
 from streamer.core.errors import LoadCancelledError, StreamerError
@@ -47,6 +48,9 @@ def together(saving: Saving, member: Member | None) -> Saving:
         "max_shard_bytes=": saving.most_shard_bytes,
         "overwrite=": saving.overwrite,
         "digests=": saving.has_digests,
+        "key=": "None" if saving.key is None else "a key",
+        "context=": saving.key and saving.key.context,
+        "hide_names=": saving.hides_names,
     }
     agreed = agree(member, saving.tensors, saving.parts, saving.dropped, facts)
     saving.tensors.layouts = agreed.layouts
@@ -176,11 +180,12 @@ class RankSave:
     ) -> None:
         files = [
             RankFile(
-                len(shard.header),
-                shard.layouts,
+                len(shard.prefix),
+                shard.inner,
                 part_bytes_for(shard.size_bytes),
                 is_in_order=each.parallel_parts == 1,
                 sender=0 if each.shared is None else None,
+                tail_bytes=shard.tail_bytes,
             )
             for shard, each in zip(shards, begun, strict=True)
         ]
@@ -188,7 +193,11 @@ class RankSave:
         with PartSender(min(self._most_at_a_time, parallel_parts)) as sender:
             parts = _Parts(uploads, parallel_parts)
             stream = sender.stream(parts, lambda _: None)
+            has_tags = False
             for step in steps_of(files, self._held, self.member.size):
+                if step[0].is_tail and not has_tags:
+                    has_tags = True
+                    self._exchange_tags(shards)
                 self._send_step(step, shards, parts, sender, stream)
                 note(sum(each.size_bytes for each in step))
             self.member.meanwhile(lambda: sender.flush(stream), sender.stop)
@@ -225,6 +234,18 @@ class RankSave:
             data = meanwhile(lambda: self._assembled(own, shards[own.file], received, got), sender.stop)
             sender.put(stream, parts.number_of(own), data)
 
+    def _exchange_tags(self, shards: Sequence[ShardBytes]) -> None:
+        """Tell all ranks the tags of the pieces that each has encrypted."""
+        sealed = {number: each for number, each in enumerate(shards) if isinstance(each, SealedShard)}
+        own = [
+            (number, first, base64.b64encode(tags).decode())
+            for number, each in sealed.items()
+            for first, tags in each.new_tags
+        ]
+        for told in self.member.gather(own):
+            for number, first, tags in told:
+                sealed[number].note_tags(first, base64.b64decode(tags))
+
     def _given(self, step: Sequence[SentPart], sizes: Sequence[int]) -> Any:
         """Copy the bytes that this rank gives to others, rank after rank."""
         given = np.empty(sum(sizes), np.uint8)
@@ -246,7 +267,7 @@ class RankSave:
         else:
             buffer = self._torch.empty(part.size_bytes, dtype=self._torch.uint8, device="cpu")
             data = memoryview(buffer.numpy())
-            header = shard.header[part.offset : part.offset + part.size_bytes]
+            header = shard.prefix[part.offset : part.offset + part.size_bytes]
             data[: len(header)] = header
             ends = [sum(sizes[:rank]) for rank in range(len(sizes))]
             for piece in part.pieces:
@@ -254,8 +275,9 @@ class RankSave:
                 is_own = piece.rank == part.sender
                 source = np.frombuffer(self._local(piece), np.uint8) if is_own else received[begin : ends[piece.rank]]
                 _place(buffer, piece, source)
+        data = shard.sealed(part.offset, data)
         if shard.has_digests:
-            for (name, begin, end, at), _ in groupby(part.pieces, lambda piece: piece[:4]):
+            for name, begin, end, at in shard.segments.between(part.offset, part.offset + part.size_bytes):
                 value = _native.crc(ALGORITHM, data[at : at + end - begin])
                 self._checksums.append((part.file, name, begin, end, value))
         return data

@@ -27,6 +27,7 @@ from streamer.core.tensors.shared_memory import names_to_drop
 from streamer.core.tensors.tensor_bytes import is_torch_tensor, layout_of
 
 if TYPE_CHECKING:
+    from streamer.core.checkpoint.slices import SlicesOption
     from streamer.core.encryption.keys import KeyOption
     from streamer.core.options.options import Options
     from streamer.core.request.request import ProgressOption, StorageOptions
@@ -50,6 +51,7 @@ def save(
     context: str | None = None,
     hide_names: bool = False,
     group: Any = None,
+    slices: SlicesOption = None,
 ) -> SaveReport:
     """Save tensors as a safetensors checkpoint, to any storage that can be written.
 
@@ -81,7 +83,9 @@ def save(
             same name. It stays readable.
         hide_names: Encrypt names, dtypes, shapes and metadata, too.
         group: A process group of torch, all of whose ranks call this with what each holds: DTensors, and tensors that
-            are equal on all ranks that have them. Each sends a part of the files. See docs/saving.md.
+            are equal on all ranks that have them. Each sends a part of the files. See docs/groups.md.
+        slices: With ``group=``, which part of a plain tensor this rank has, as for `streamer.load`: a mapping of
+            patterns to `Slice`, a function, a `TensorParallel`, or `Placements`. The whole tensors are saved.
 
     Returns:
         What was written.
@@ -120,6 +124,7 @@ def save_model(  # noqa: D417  `save` describes the others
     context: str | None = None,
     hide_names: bool = False,
     group: Any = None,
+    slices: SlicesOption = None,
 ) -> SaveReport:
     """Save a module whose tensors may share memory, such as tied weights, as ``safetensors.torch.save_model`` does.
 
@@ -158,6 +163,7 @@ async def asave(  # noqa: D417  `save` describes the others
     context: str | None = None,
     hide_names: bool = False,
     group: Any = None,
+    slices: SlicesOption = None,
 ) -> SaveReport:
     """Save tensors, as `save` does, without blocking the event loop.
 
@@ -195,13 +201,16 @@ def _saving_of(
         named, parts = _tensors_of(tensors), None
         notes = _notes_of(named)
         if how.group is not None:
-            from streamer._save.rank_parts import own_parts  # noqa: PLC0415 (seldom needed)
+            from streamer._save.rank_parts import own_parts, sliced_parts  # noqa: PLC0415 (seldom needed)
 
             named, parts = own_parts(named)
         dropped = _dropped(named) if drops_shared else {}
         kept = {name: tensor for name, tensor in named.items() if name not in dropped} if dropped else named
         request, more = place_request(uri, how), {**notes, **dropped, **(how.metadata or {})}
         saved = SavedTensors(kept, replaced=more, is_sampled=is_sampled or how.group is not None)
+        if parts is not None:
+            plain = [each for each in saved.layouts if parts[each.name] is None]
+            parts |= sliced_parts(request.slices, plain)
         metadata = {**METADATA, **saved.metadata, **more}
         refuse_reserved([each.name for each in saved.layouts], metadata)
         return Saving(

@@ -144,7 +144,7 @@ class Saving:
         groups = [in_file_order(group) for group in layouts]
         if self.key is None:
             return [self._shard(group) for group in groups]
-        how = {"hides_names": self.hides_names, "has_digests": self.has_digests}
+        how: dict[str, Any] = {"hides_names": self.hides_names, "has_digests": self.has_digests, "ranks": self.ranks}
         return [*sealed_shards(groups, self.tensors, self.metadata, self.key, **how)]
 
     def _shard(self, layouts: list[TensorLayout]) -> ShardBytes:

@@ -13,10 +13,12 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
 from queue import SimpleQueue
+from typing import TYPE_CHECKING
 
 from streamer import _native
-from streamer._save.parts import ShardBytes, tensor_changed
+from streamer._save.parts import Segments, ShardBytes, tensor_changed
 from streamer._save.saved_tensors import SavedTensors
 from streamer.core.conditions import Event
 from streamer.core.encryption.keys import KeySource
@@ -25,9 +27,11 @@ from streamer.core.encryption.sealed_files import (
     PAYLOAD_TENSOR,
     TAG_BYTES,
     TAGS_TENSOR,
+    SealedFile,
     SealedParameters,
     cipher_of,
     new_parameters,
+    parsed_parameters,
     reserved_name,
     tags_digest,
     tensor_name,
@@ -37,6 +41,9 @@ from streamer.core.errors import EngineError
 from streamer.core.format.header_entries import ENCRYPTION_METADATA
 from streamer.core.format.header_writer import TensorLayout, render_header
 from streamer.core.options.machine import processors
+
+if TYPE_CHECKING:
+    from streamer._save.rank_saves import RankSave
 
 WORTH_A_THREAD_BYTES = 1 << 20  # to hand over less takes longer than to encrypt it
 
@@ -131,15 +138,24 @@ def sealed_shards(
     *,
     hides_names: bool,
     has_digests: bool,
+    ranks: RankSave | None = None,
 ) -> list[SealedShard]:
-    """Lay out the encrypted files of one checkpoint."""
+    """Lay out the encrypted files of one checkpoint, on all ranks of a group with the parameters of rank 0."""
     reserved = [each.name for group in groups for each in group if each.name.startswith("streamer.")]
     if reserved:
         raise reserved_name(reserved[0])
-    new_key = key.new_key()
-    parameters = new_parameters(new_key, len(groups), hides_names=hides_names, context=key.context)
+    parameters = list[SealedParameters]()
+    if ranks is None or ranks.member.rank == 0:
+        new_key = key.new_key()
+        secret = new_key.key
+        parameters = new_parameters(new_key, len(groups), hides_names=hides_names, context=key.context)
+    told = [] if ranks is None else ranks.member.gather([each.rendered() for each in parameters])[0]
+    if not parameters:
+        found = [parsed_parameters({ENCRYPTION_METADATA: each}, "") for each in told]
+        parameters = [each for each in found if each is not None]
+        secret = key.key_for(parameters[0].key_id, parameters[0].wrapped, "")
     return [
-        SealedShard(each, new_key.key, group, tensors, metadata, has_digests=has_digests)
+        SealedShard(each, secret, group, tensors, metadata, has_digests=has_digests)
         for each, group in zip(parameters, groups, strict=True)
     ]
 
@@ -158,6 +174,7 @@ class SealedShard(ShardBytes):
         has_digests: bool,
     ) -> None:
         self._parameters, self._inner = parameters, inner
+        self.new_tags: list[tuple[int, bytes]] = []  # of the pieces that `sealed` has encrypted, and their first number
         self._inner_header = render_header(inner, metadata) if parameters.hides_names else b""
         outer = {} if parameters.hides_names else dict(metadata)
         outer[ENCRYPTION_METADATA] = parameters.rendered()
@@ -167,6 +184,7 @@ class SealedShard(ShardBytes):
         layouts = self._layouts(1 + self._count_pieces(least_bytes))
         header = render_header(layouts, outer, least_bytes=least_bytes)
         super().__init__(header, tensors, layouts, has_digests=has_digests)
+        self.prefix, self.inner, self.tail_bytes = header + self._inner_header, inner, layouts[-1].size_bytes
         self._cipher = cipher_of(key, parameters, header)
         self._tags, self._digest = bytearray(TAG_BYTES), tags_digest(key, parameters, header)
         self._position, self._next_piece = len(header), 1  # tag 0 is no piece's
@@ -184,6 +202,42 @@ class SealedShard(ShardBytes):
     def content(self) -> Iterable[memoryview]:
         """The pieces, which are made once."""
         return self.pieces()
+
+    @cached_property
+    def _numbers(self) -> tuple[Segments, SealedFile]:
+        """Which tensors lie where, and the numbers of their pieces."""
+        begin, first = len(self.header), len(self._inner_header)
+        inner = [TensorLayout("", "U8", (first,), first), *self._inner]
+        ends = [begin + sum(each.size_bytes for each in inner[: number + 1]) for number in range(len(inner))]
+        ranges = [(end - each.size_bytes, end) for each, end in zip(inner, ends, strict=True)]
+        return Segments(begin, inner), SealedFile(self._parameters, self._cipher, b"", ranges)
+
+    def sealed(self, offset_bytes: int, plain: memoryview) -> memoryview:
+        """Encrypt a part of whole pieces, once; fill in the tags, which must all be noted by then."""
+        segments, file = self._numbers
+        for _, low, high, at in segments.between(offset_bytes, offset_bytes + plain.nbytes):
+            begin, end = offset_bytes + at, offset_bytes + at + high - low
+            first = file.first_piece(begin, end)
+            assert first is not None, "parts consist of whole pieces"
+            data, tags = self._cipher.encrypt(plain[at : at + high - low], begin, first)
+            self.note_tags(first, tags)
+            self.new_tags.append((first, tags))
+            if end - begin == plain.nbytes:
+                return memoryview(data)
+            plain[at : at + high - low] = memoryview(data)
+        begin = self.size_bytes - self.tail_bytes
+        if offset_bytes + plain.nbytes > begin:
+            digest = self._digest.copy()
+            digest.update(self._tags[TAG_BYTES:])
+            self.note_tags(0, digest.digest()[:TAG_BYTES])
+            low = max(offset_bytes, begin)
+            plain[low - offset_bytes :] = self._tags[low - begin : offset_bytes + plain.nbytes - begin]
+        return plain
+
+    def note_tags(self, first: int, tags: bytes) -> None:
+        """Note the tags of some pieces."""
+        self._tags.extend(bytes(self.tail_bytes - len(self._tags)))
+        self._tags[TAG_BYTES * first : TAG_BYTES * first + len(tags)] = tags
 
     def contents(self) -> Iterator[tuple[TensorLayout, Iterable[memoryview]]]:
         """Yield each tensor of the file with its encrypted pieces, and last the tags."""

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from group_cases import same
 from group_ranks import ranks_tell, values
 from group_saves import CHANGES, PLACED, tied_model, whole_tensors
 from servers.writable import writable
 
 import streamer
+from streamer._save import sealed_shards
+from streamer.core.encryption.sealed_files import parsed_parameters
 
 SOON_S = 10
+KEYS = [hashlib.sha256(bytes([number])).hexdigest() for number in range(3)]
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -44,7 +49,8 @@ def test_any_placement_is_byte_for_byte_the_save_of_one_process(ranks: int, tmp_
 
 
 @pytest.mark.parametrize("kind", ["s3", "gcs", "azure", "web"])
-def test_each_storage_gets_each_byte_once(kind: str) -> None:
+def test_each_storage_gets_each_byte_once(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KEY", KEYS[0])
     with writable(kind) as storage:
         name, options = "ranks/one.safetensors" if kind == "web" else "ranks/folder", storage.options()
         how: dict[str, Any] = {"mib": 6, "part_mib": 1, "storage_options": options, "kind": "mixed"}
@@ -52,16 +58,88 @@ def test_each_storage_gets_each_byte_once(kind: str) -> None:
         if kind != "web":
             saves.append({"uri": storage.uri("ranks/shards"), "max_shard_bytes": "3MB", **how})
             saves.append({"uri": storage.uri(name), "overwrite": True, **how})
+            saves.append({"uri": storage.uri("ranks/sealed"), "key": "env:KEY", "max_shard_bytes": "3MB", **how})
         (reported,) = ranks_tell(2, ("saves", {"saves": saves}))
         assert values(reported)[0] == values(reported)[1]
         sent_bytes = sum(len(each.body) for each in storage.log if each.step in ("part", "put", "complete"))
         assert sent_bytes <= 1.01 * sum(each["bytes"] for each in values(reported)[0])
         assert kind != "s3" or storage.uploads == {}
+        if kind != "web":
+            for path, (data, _) in storage.objects.items():
+                if "/sealed/" in path:
+                    (tmp_path / path.rpartition("/")[2]).write_bytes(data)
+            sealed = streamer.load(tmp_path, key="env:KEY", verify="manifest", progress=False)
+            assert all(same(tensor, sealed[name]) for name, tensor in whole_tensors(6).items())
         streamer.save(whole_tensors(6), storage.uri(name.replace("ranks", "alone")), storage_options=options)
         alone = {path: data for path, (data, _) in storage.objects.items() if "/alone/" in path}
         assert len(alone) == 2
         for path, data in alone.items():
             assert storage.objects[path.replace("/alone/", "/ranks/")][0] == data, path
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_plain_parts_are_saved_as_the_slices_say(ranks: int, tmp_path: Path) -> None:
+    kinds = ["patterns", "function", "blocks", "plan", "placements"]
+    source = tmp_path / "source"
+    streamer.save(whole_tensors(3), source)
+    (reported,) = ranks_tell(ranks, ("sliced", {"source": str(source), "uri": str(tmp_path), "kinds": kinds}))
+    assert values(reported) == [None] * ranks
+    for kind in kinds:
+        assert contents(tmp_path / kind) == contents(source), kind
+
+
+def test_slices_that_are_not_those_of_a_tensor_are_refused_before_a_byte_is_written(tmp_path: Path) -> None:
+    (reported,) = ranks_tell(2, ("badly_sliced", {"uri": str(tmp_path / "a")}))
+    said = [
+        "the ranks of the group hold 1 of the 2 parts of dimension 0",
+        "the ranks of the group hold 2 of the 3 parts of dimension 0",
+        "rank 0 has 2 of 5 positions of dimension 0, not 3",
+        "differs on rank 1 and rank 0",
+        "differs on rank 1 and rank 0",
+        "differs on rank 1 and rank 0",
+        "has no dimension 2",
+        "b",
+        "the ranks of the group hold 1 of the 2 parts of dimension 0",  # as the other rank has all of it
+    ]
+    for one, two, text in zip(*values(reported), said, strict=True):
+        assert one[0] in ("UsageError", "UnknownTensorError", "GroupError"), text
+        assert text in one[1] or text in two[1], (one, two)
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(streamer.UsageError, match="of a group"):
+        streamer.save({"a": torch.ones(2)}, tmp_path / "a", slices={"a": streamer.Slice(0, 0, 2)})
+
+
+@pytest.mark.parametrize("hidden", [False, True])
+def test_ranks_encrypt_what_one_process_encrypts(hidden: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    how: dict[str, Any] = {"key": "env:KEY", "context": "it", "hide_names": hidden, "max_shard_bytes": "3MB"}
+    monkeypatch.setenv("KEY", KEYS[0])
+    kinds = ["mixed", "columns", "plain"]
+    saves = [{"uri": str(tmp_path / kind), "kind": kind, "mib": 4, "part_mib": 1, **how} for kind in kinds]
+    (reported,) = ranks_tell(4, ("saves", {"saves": saves}))
+    assert len(values(reported)) == 4
+    for kind in kinds:
+        found = [parameters_in(path) for path in sorted((tmp_path / kind).glob("*.safetensors"))]
+        monkeypatch.setattr(sealed_shards, "new_parameters", lambda *_, found=found, **__: found)
+        streamer.save(whole_tensors(4), tmp_path / f"alone {kind}", **how)
+        assert contents(tmp_path / kind) == contents(tmp_path / f"alone {kind}"), kind
+
+
+def parameters_in(path: Path) -> Any:
+    content = path.read_bytes()
+    size_bytes = int.from_bytes(content[:8], "little")
+    return parsed_parameters(json.loads(content[8 : 8 + size_bytes])["__metadata__"], str(path))
+
+
+def test_ranks_with_different_keys_are_refused(tmp_path: Path) -> None:
+    keys = {str(rank): {"key": "env:KEY" if rank else None} for rank in range(2)}
+    names = {str(rank): {"key": f"env:KEY{rank}"} for rank in range(2)}
+    saves = [{"uri": str(tmp_path / "a"), "kind": "plain", "of": of} for of in (keys, names)]
+    environment = {"KEY": KEYS[0], "KEY0": KEYS[1], "KEY1": KEYS[2]}
+    reported = ranks_tell(2, *[("saves", {"saves": [each], "environment": environment}) for each in saves])
+    for (one, two), text in zip(reported, ["key= differs in the group", "is not the given key"], strict=True):
+        assert text in two["text"]
+        assert text in one["text"]
+    assert not list(tmp_path.iterdir())
 
 
 KILLED = [(0, "sent", 1), (1, "sent", 2), (2, "message", 1), (1, "message", 6), (0, "message", 9), (0, "show", 1)]
