@@ -160,9 +160,12 @@ class TensorSlice(Unread, Generic[TensorT]):
 
     @property
     def origin(self) -> str:
-        """Which bytes of which version of a file it shows; equal on all machines that read the same file."""
-        of_file = (self._source.version_for_all, self._source.size_bytes) if self._source else ()
-        return repr((of_file, self._read_entry.begin, self._cut))
+        """Which bytes of which version of which file it shows, on any machine; empty if nothing tells."""
+        source, entry = self._source, self._read_entry
+        if source is None or not (source.identity and source.version_for_all):
+            return ""
+        of_file = source.identity, source.version_for_all, source.size_bytes
+        return repr((of_file, entry, self._cut, self.dtype))
 
     @property
     def shape(self) -> tuple[int, ...]:

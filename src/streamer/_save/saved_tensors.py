@@ -70,7 +70,7 @@ class SavedTensors:
     def _sample(self, layout: TensorLayout) -> int:
         """Compute the digest of a small tensor, or of some bytes of a large one, its last ones among them."""
         tensor = self._tensors[layout.name]
-        if isinstance(tensor, TensorSlice):
+        if isinstance(tensor, TensorSlice) and tensor.origin:
             return _native.crc(ALGORITHM, tensor.origin.encode())
         digest, size_bytes, step = 0, layout.size_bytes, SAMPLED_BYTES // SAMPLES
         count = min(SAMPLES, -(-size_bytes // step))
