@@ -12,11 +12,11 @@ import os
 import random
 import secrets
 import time
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from streamer._locate_shards import opened_store
 from streamer._pull.listing import files_below
@@ -33,10 +33,11 @@ from streamer.core.errors import ChangedError, ObjectNotFoundError, OptionError,
 from streamer.core.folders.paths import disk_name
 from streamer.core.folders.paths import text_of as name_on_disk
 from streamer.core.format.shard_names import SHARD_SUFFIX
+from streamer.core.group.joining import joined_group, reporting_to_group
 from streamer.core.log import OwnLogger
 from streamer.core.options.settings import Settings, resolve
 from streamer.core.path_objects import text_of
-from streamer.core.request.request import OneUri
+from streamer.core.request.request import OneUri, Request
 from streamer.core.secrets.redact import redact
 from streamer.core.store.names import path_in, scheme_of
 from streamer.core.store.presence import info_if_present
@@ -49,6 +50,7 @@ MOST_MOVES = 50  # attempts to write the pointer, while others do
 MOST_PAUSE_S = 1.0
 
 _log = OwnLogger()
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -92,8 +94,9 @@ def publish(
         keep: Remove all but the last `keep` versions; None removes none.
         grace_s: Versions that others replaced within so many seconds stay, because a load may still read them.
         storage_options: As for `save`, for `uri`.
-        how: Other keyword arguments of `save`, but ``overwrite=``, ``resume=`` and ``group=``; for a folder, only
-            ``options=`` and ``progress=``.
+        how: Other keyword arguments of `save`, but ``overwrite=`` and ``resume=``; for a folder, only ``options=`` and
+            ``progress=``. With ``group=``, all its ranks publish one version, of what each holds, and rank 0 writes
+            the pointer.
 
     Raises:
         UsageError: as for `save`; or a folder has the name ``uri@latest`` itself. `FormatError`: the file
@@ -104,35 +107,61 @@ def publish(
         >>> streamer.publish(model, "s3://bucket/run", keep=3).version                  # doctest: +SKIP
         '20261128T193800.123456Z-1a2b3c4d'
     """
-    if (
-        (keep is not None and (type(keep) is not int or keep < 1))
-        or not isinstance(grace_s, (int, float))
-        or not grace_s >= 0
-    ):
-        raise OptionError("keep is None or a number of versions from 1, and grace_s a number of seconds from 0")
-    refused = sorted(how.keys() & {"overwrite", "resume", "group"})
-    if refused:
-        raise UsageError(f"publish() takes no {refused[0]}=: each version is new, and written by one process")
-    request = place_request(uri, SaveOptions(storage_options=storage_options, options=how.get("options")))
-    folder, settings = request.uris[0].rstrip("/"), resolve(request.options)
+    with reporting_to_group(how.get("group")):
+        is_keep = keep is None or (type(keep) is int and keep >= 1)
+        if not is_keep or not isinstance(grace_s, (int, float)) or not grace_s >= 0:
+            raise OptionError("keep is None or a number of versions from 1, and grace_s a number of seconds from 0")
+        request, folder = _checked(tensors, uri, storage_options, how)
+    settings = resolve(request.options)
+    removing = partial(_remove, folder, storage_options, settings)
+
+    def begun() -> tuple[str, tuple[str, ...]]:
+        stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S.%fZ")
+        name = f"{stamp}-{secrets.token_hex(4)}"
+        read = _looked_up(folder, name, storage_options, settings)
+        return name, read.unwanted if read else ()
+
+    def ended() -> list[str]:
+        gone = {each for each in left if removing(each) is not None}
+        try:
+            with opened_store(folder, storage_options, None, settings) as store:
+                unwanted = _move(store, settings, name, gone, keep=keep, grace_s=grace_s)
+        except StreamerError as error:
+            more = f"The version is complete at {redact(place)}, and may not be the latest: publish again, or remove it"
+            error.hint = f"{error.hint}. {more}" if error.hint else more
+            raise
+        return [each for each in unwanted if removing(each)]
+
+    call = f"a publish with keep={keep} and grace_s={grace_s}"
+    name, left = _by_one(request, call, begun)
+    place = f"{folder}/{name}"
+    saved = _written(tensors, place, storage_options, how)
+    return PublishReport(redact(place), name, saved, tuple(_by_one(request, call, ended)))
+
+
+def _checked(tensors: Any, uri: OneUri, storage_options: Any, how: Mapping[str, Any]) -> tuple[Request, str]:
+    """Check what is published; return the request for the folder of the versions, and its URI."""
+    if refused := sorted(how.keys() & {"overwrite", "resume"}):
+        raise UsageError(f"publish() takes no {refused[0]}=: each version is new")
+    given = min(how.keys() - {"options", "progress"}, default=None)
+    if isinstance(tensors, (str, os.PathLike)) and given:
+        raise UsageError(f"a folder is published as it is, without {given}=", hint="Open it, and publish that")
+    options = SaveOptions(storage_options=storage_options, options=how.get("options"), group=how.get("group"))
+    request = place_request(uri, options)
+    folder = request.uris[0].rstrip("/")
     if split(folder) is not None or folder.endswith(SHARD_SUFFIX):
         raise UsageError("versions are published below a folder", uri=redact(folder), hint="Name the folder alone")
-    folder = folder_of_versions(folder)
-    stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S.%fZ")
-    name = f"{stamp}-{secrets.token_hex(4)}"
-    place = f"{folder}/{name}"
-    read = _looked_up(folder, name, storage_options, settings)
-    saved = _written(tensors, place, storage_options, how)
-    removing = partial(_remove, folder, storage_options, settings)
-    gone = {each for each in (read.unwanted if read else ()) if removing(each) is not None}
-    try:
-        with opened_store(folder, storage_options, None, settings) as store:
-            unwanted = _move(store, settings, name, gone, keep=keep, grace_s=grace_s)
-    except StreamerError as error:
-        more = f"The version is complete at {redact(place)}, and may not be the latest: publish again, or remove it"
-        error.hint = f"{error.hint}. {more}" if error.hint else more
-        raise
-    return PublishReport(redact(place), name, saved, tuple(each for each in unwanted if removing(each)))
+    return request, folder_of_versions(folder)
+
+
+def _by_one(request: Request, call: str, work: Callable[[], Result]) -> Result:
+    """Do work in this process, or on rank 0 of a group, whose ranks all get the result, as JSON has it, or an error."""
+    with joined_group(request, call) as member:
+        if member is None:
+            return work()
+        done = None if member.rank else member.meanwhile(work, lambda: None)
+        result: Result = member.gather(done)[0]
+        return result
 
 
 def _looked_up(folder: str, name: str, storage_options: Mapping[str, Any] | None, settings: Settings) -> Pointer | None:
@@ -167,11 +196,8 @@ def _written(
     tensors: Any, place: str, storage_options: Mapping[str, Any] | None, how: dict[str, Any]
 ) -> SaveReport | PushReport:
     if isinstance(tensors, (str, os.PathLike)):
-        given = dict(how)
-        wanted, progress = PullArguments(options=given.pop("options", None)), given.pop("progress", None)
-        if given:
-            raise UsageError(f"a folder is published as it is, without {min(given)}=", hint="Open it, and publish that")
-        return push(text_of(tensors), Target(f"{place}/", storage_options), wanted, progress=progress)
+        wanted = PullArguments(options=how.get("options"))
+        return push(text_of(tensors), Target(f"{place}/", storage_options), wanted, progress=how.get("progress"))
     write = save if isinstance(tensors, Mapping) else save_model
     return write(tensors, place, storage_options=storage_options, **how)
 
