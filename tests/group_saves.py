@@ -22,6 +22,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 import streamer
 from streamer import Placements, Slice, TensorParallel
+from streamer._push import publish as publishing
 from streamer._save import parts, rank_saves
 from streamer._save.writing import Writing
 from streamer.core.errors import StorageError, StreamerError
@@ -186,6 +187,55 @@ def broken(rank: int, ranks: int, *, uri: str, who: int, at: str, number: int, h
         return one_save(rank, ranks, uri=uri, kind="columns", mib=6, part_mib=1, overwrite=True)
     except StreamerError as error:
         return [type(error).__name__, str(error), time.monotonic() - float(broke.read_text())]
+
+
+@case
+def stopped(rank: int, ranks: int, *, uri: str, who: int, **how: Any) -> Any:
+    """Save; one rank is stopped, and goes on when all others have raised."""
+    step, pid, own = rank_saves.RankSave._send_step, Path(f"{uri}-pid"), Path(f"{uri}-raised-{rank}")
+
+    def stopping(*arguments: Any) -> None:
+        if rank == who and not pid.exists():
+            pid.write_text(str(os.getpid()))
+            os.kill(os.getpid(), signal.SIGSTOP)
+        step(*arguments)
+
+    rank_saves.RankSave._send_step = stopping
+    try:
+        return one_save(rank, ranks, uri=uri, kind="columns", mib=6, part_mib=1, overwrite=True, **how)
+    except StreamerError as error:
+        own.touch()
+        others = [other for other in range(ranks) if other != who]
+        if rank != who and all(Path(f"{uri}-raised-{other}").exists() for other in others):
+            os.kill(int(pid.read_text()), signal.SIGCONT)
+        return [type(error).__name__, str(error)]
+
+
+@case
+def published(rank: int, ranks: int, *, uri: str) -> Any:
+    """Publish several times; in some calls one rank fails, or the ranks do not agree."""
+
+    def publish(tensors: Any, **how: Any) -> Any:
+        try:
+            report = streamer.publish(tensors, uri, **{"grace_s": 0, **how_of(how, rank)})
+            return [report.version, report.removed, report.saved.files]
+        except StreamerError as error:
+            return [type(error).__name__, str(error)]
+
+    def refuse(*_: Any) -> None:
+        raise StorageError("no room for the pointer")
+
+    tensors, write = of_kind("columns", rank, ranks, 0), publishing.write_whole
+    told = [publish(tensors), publish(tensors, keep=1)]
+    told += [
+        publish({"a": torch.ones(3, dtype=torch.complex128)} if rank else tensors),
+        publish(tensors, keep=rank + 1),
+    ]
+    told += [publish(uri if rank else tensors), publish(tensors, keep=1 if rank else "one")]
+    publishing.write_whole = refuse
+    told.append(publish(tensors))
+    publishing.write_whole = write
+    return [*told, publish(tensors)]
 
 
 @case

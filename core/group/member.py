@@ -51,6 +51,7 @@ class Member:
         size: Number of ranks.
         device: Where the tensors of a collective lie.
         silence_s: How long the other ranks may be silent.
+        silence_option: The option that says so.
         deadline: Deadline of this rank's load, or None.
     """
 
@@ -60,7 +61,7 @@ class Member:
         self._group = group
         self.rank, self.size = self._distributed.get_rank(group), self._distributed.get_world_size(group)
         self.device = self._device()
-        self.silence_s = SILENCE_S
+        self.silence_s, self.silence_option = SILENCE_S, "block_deadline_s"
         self.deadline: Deadline | None = None
         self.is_over = self.size == 1
         self._is_committed = False  # the next collective of all ranks is an exchange: no message may take its place
@@ -217,8 +218,8 @@ class Member:
         self.is_over = True
         raise GroupError(
             f"other ranks of the group did not answer for {self.silence_s:.0f} s",
-            hint="Call it on all ranks with the same arguments; raise block_deadline_s in Options if one works longer"
-            " between two tensors",
+            hint="Call it on all ranks with the same arguments. If one was only busy, with your code between two tensors"
+            f" or stopped by its machine, raise {self.silence_option} in Options",
         )
 
     def _device(self) -> Any:

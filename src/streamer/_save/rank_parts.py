@@ -37,8 +37,8 @@ class Chunk(NamedTuple):
     """One of several parts of a dimension, or of a part of it that an earlier `Chunk` describes."""
 
     dim: int
-    index: int
-    count: int
+    number: int
+    parts: int
     unit: int = 1  # positions that stay together
 
 
@@ -204,13 +204,13 @@ def _placed_in(name: str, dim: int, told: Mapping[int, Description], boxes: Mapp
     for rank, each in told.items():
         chunks[rank] = tuple(chunk for chunk in each.chunks if chunk.dim == dim)
         size = each.shape[dim] if dim < len(each.shape) else -1
-        expected, other = sizes.setdefault(tuple(chunk.index for chunk in chunks[rank]), (size, rank))
+        expected, other = sizes.setdefault(tuple(chunk.number for chunk in chunks[rank]), (size, rank))
         first = next(iter(told))
-        cuts = [[(chunk.count, chunk.unit) for chunk in chunks[of]] for of in (rank, first)]
+        cuts = [[(chunk.parts, chunk.unit) for chunk in chunks[of]] for of in (rank, first)]
         if expected != size or cuts[0] != cuts[1]:
             other = first if other == rank else other
             raise UsageError(f"{what}: dimension {dim} differs on rank {rank} and rank {other}", hint=_ALIKE)
-    counts = [chunk.count for chunk in next(iter(chunks.values()))]
+    counts = [chunk.parts for chunk in next(iter(chunks.values()))]
     if len(sizes) != prod(counts):
         had = f"the ranks of the group hold {len(sizes)} of the {prod(counts)} parts of dimension {dim}"
         raise UsageError(f"{what}: {had}", hint=_INCOMPLETE)

@@ -31,6 +31,7 @@ from streamer.core.format.header_writer import TensorLayout
 from streamer.core.format.manifest import ALGORITHM, TensorDigest
 from streamer.core.group.assembly import bytes_before, clipped, packed
 from streamer.core.group.member import BEAT_S, Member, State
+from streamer.core.options.options import Options
 from streamer.core.store.own_objects import OwningUpload
 from streamer.core.store.part_sender import PartSender, PartStream
 from streamer.core.store.uploads import Upload
@@ -59,7 +60,9 @@ def together(saving: Saving, member: Member | None) -> Saving:
     # The bytes of a step that are exchanged take as much memory as one part that is sent.
     most = most_parallel(saving.settings.memory_limit_bytes - COPIES_OF_PART * PART_BYTES)
     cancelled = saving.is_cancelled
-    ranks = RankSave(member, saving.tensors, own, agreed.held, most_at_a_time=most, is_cancelled=cancelled)
+    options = (saving.request.options or Options()).filled_from_environment()
+    how: Any = {"most_at_a_time": most, "is_cancelled": cancelled, "silence_s": options.first_byte_timeout_s}
+    ranks = RankSave(member, saving.tensors, own, agreed.held, **how)
     return replace(saving, metadata=agreed.metadata, ranks=ranks)
 
 
@@ -82,6 +85,7 @@ class RankSave:
         held: What all ranks hold of each tensor.
         most_at_a_time: Most parts that this rank sends at the same time.
         is_cancelled: Set when the caller wants the save to end.
+        silence_s: How long another rank may be silent.
     """
 
     def __init__(
@@ -93,9 +97,10 @@ class RankSave:
         *,
         most_at_a_time: int,
         is_cancelled: Event,
+        silence_s: float,
     ) -> None:
         self.member, self._tensors, self._own, self._held = member, tensors, own, held
-        self._most_at_a_time, self._is_cancelled = most_at_a_time, is_cancelled
+        self._most_at_a_time, self._is_cancelled, self._silence_s = most_at_a_time, is_cancelled, silence_s
         self._torch = sys.modules["torch"]
         self._last_beat = time.monotonic()
         self._checksums: list[tuple[int, str, int, int, int]] = []  # number of the shard, name, begin, end, CRC32C
@@ -121,6 +126,7 @@ class RankSave:
         ]
         with self._telling():
             self.member.gather(begun)
+            self._expect_answers()
             self._send(shards, begun, uploads, writing.note_sent)
             for told in self.member.gather({"sent": [], "checksums": self._checksums})[1:]:
                 self._checksums += map(tuple, told["checksums"])
@@ -136,6 +142,7 @@ class RankSave:
         try:
             with self._telling():
                 begun = [_Begun(*each) for each in self.member.gather(None)[0]]
+                self._expect_answers()
                 for each in begun:
                     part_bytes = part_bytes_for(shards[each.number].size_bytes)
                     joined = None if each.shared is None else store.join_upload(each.path, part_bytes, each.shared)
@@ -167,6 +174,10 @@ class RankSave:
             self.member.fail(error)
             raise
 
+    def _expect_answers(self) -> None:
+        """Give up a rank that is silent for `first_byte_timeout_s`: from now on, whoever works says so all the time."""
+        self.member.silence_s, self.member.silence_option = self._silence_s, "first_byte_timeout_s"
+
     def _check_wanted(self) -> None:
         if self._is_cancelled.is_set():
             raise LoadCancelledError("the save was cancelled")
@@ -194,14 +205,15 @@ class RankSave:
             parts = _Parts(uploads, parallel_parts)
             stream = sender.stream(parts, lambda _: None)
             has_tags = False
-            for step in steps_of(files, self._held, self.member.size):
+            steps = self.member.meanwhile(lambda: [*steps_of(files, self._held, self.member.size)], sender.stop)
+            for step in steps:
                 if step[0].is_tail and not has_tags:
                     has_tags = True
                     self._exchange_tags(shards)
                 self._send_step(step, shards, parts, sender, stream)
                 note(sum(each.size_bytes for each in step))
             self.member.meanwhile(lambda: sender.flush(stream), sender.stop)
-        self._tensors.check_unchanged()
+        self.member.meanwhile(self._tensors.check_unchanged, lambda: None)
 
     def _send_step(
         self,

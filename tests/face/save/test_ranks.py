@@ -172,6 +172,41 @@ def test_a_rank_that_breaks_ends_the_save_of_all_and_the_older_checkpoint_loads(
             assert seconds < SOON_S, where
 
 
+@pytest.mark.parametrize("who", [0, 1])
+def test_a_rank_that_is_stopped_is_given_up_and_the_older_checkpoint_loads(who: int, tmp_path: Path) -> None:
+    streamer.save({"old": torch.ones(3)}, tmp_path / "a")
+    arguments = {"uri": str(tmp_path / "a"), "who": who, "options": {"first_byte_timeout_s": 3}}
+    (reported,) = ranks_tell(3, ("stopped", arguments))
+    told = values(reported)
+    for rank in {*range(3)} - {who}:
+        assert told[rank][0] == "GroupError"
+        assert "did not answer for 3 s" in told[rank][1]
+        assert "raise first_byte_timeout_s" in told[rank][1]
+    assert told[who][0] in ("GroupError", "StorageError", "ObjectNotFoundError")
+    assert streamer.load(tmp_path / "a").keys() == {"old"}
+
+
+def test_ranks_publish_one_version_or_all_fail(tmp_path: Path) -> None:
+    (reported,) = ranks_tell(2, ("published", {"uri": str(tmp_path / "run")}))
+    one, two = values(reported)
+    assert one[0] == two[0]
+    assert one[1] == two[1]
+    assert one[1][1] == [one[0][0]]
+    said = ["complex128", "keep=1", "without group=", "keep is None or", "no room for the pointer"]
+    for first, second, text in zip(one[2:], two[2:], said, strict=False):
+        assert first[0] in ERRORS, text
+        assert second[0] in ERRORS, text
+        assert text in first[1], first
+        assert text in second[1], second
+    assert one[-1] == two[-1]
+    loaded = streamer.load(f"{tmp_path}/run@latest")
+    assert all(same(tensor, loaded[name]) for name, tensor in whole_tensors().items())
+    assert json.loads((tmp_path / "run" / "latest").read_text())["latest"] == one[-1][0]
+
+
+ERRORS = ("UsageError", "UnsupportedDtypeError", "GroupError", "StorageError", "OptionError")
+
+
 def test_names_of_some_ranks_are_joined(tmp_path: Path) -> None:
     (reported,) = ranks_tell(3, ("experts", {"uri": str(tmp_path / "ranks")}))
     experts = {f"expert.{rank}": torch.full((3, 5), float(rank)) for rank in range(3)}
