@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from streamer._checkpoint_headers import pinned
 from streamer._pull.record import PullArguments
 from streamer._push.push import Target, push
 from streamer._save.saving import SaveReport
@@ -173,7 +174,7 @@ def load_checkpoint_in_model(
     """
     accelerate = imported("accelerate")
     _with_folder(
-        Location(uri=uri, storage_options=storage_options, fs=fs, options=options),
+        pinned(Location(uri=uri, storage_options=storage_options, fs=fs, options=options)),
         lambda folder: accelerate.load_checkpoint_in_model(model, folder, *arguments, **kwargs),
     )
 
@@ -210,7 +211,7 @@ def load_checkpoint_and_dispatch(
     """
     accelerate = imported("accelerate")
     return _with_folder(
-        Location(uri=uri, storage_options=storage_options, fs=fs, options=options),
+        pinned(Location(uri=uri, storage_options=storage_options, fs=fs, options=options)),
         lambda folder: accelerate.load_checkpoint_and_dispatch(model, folder, *arguments, **kwargs),
     )
 

@@ -33,7 +33,7 @@ PATIENCE_S = 60.0
 
 def run(rank: int, ranks: int, name: str, arguments: dict[str, Any], folder: Path) -> None:
     import group_cases  # not where this file is imported for `ranks_tell`
-    import group_saves
+    import group_failures
 
     torch.set_num_threads(1)
     store = dist.FileStore(str(folder / "store"), ranks)
@@ -41,7 +41,7 @@ def run(rank: int, ranks: int, name: str, arguments: dict[str, Any], folder: Pat
     dist.barrier()
     began = time.monotonic()
     try:
-        cases = {**group_cases.CASES, **group_saves.CASES}
+        cases = {**group_cases.CASES, **group_failures.CASES}
         reported = {"value": cases[name](rank, ranks, **arguments)}
     except Exception as error:
         reported = {"error": type(error).__name__, "text": str(error), "rank": getattr(error, "rank", None)}
@@ -112,10 +112,10 @@ def values(reported: list[dict[str, Any]]) -> list[Any]:
 
 def main() -> None:
     import group_cases
-    import group_saves
+    import group_failures
 
     assert group_cases.CASES
-    assert group_saves.CASES
+    assert group_failures.CASES
     assert all((streamer.load, streamer.load_into, streamer.stream))  # imported here, and not once in each rank
     ranks, cases = int(sys.argv[1]), json.loads(sys.argv[2])
     print(json.dumps([told_by(name, arguments, ranks) for name, arguments in cases]))

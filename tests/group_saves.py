@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
-import time
-from collections import Counter
 from collections.abc import Callable
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,17 +15,15 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 import streamer
 from streamer import Placements, Slice, TensorParallel
-from streamer._push import publish as publishing
 from streamer._save import parts, rank_saves
-from streamer._save.writing import Writing
-from streamer.core.errors import StorageError, StreamerError
+from streamer.core.errors import StreamerError
 from streamer.core.format.dtypes import TORCH_DTYPES
-from streamer.core.group.member import Member
 
-__all__ = ["CASES", "CHANGES", "PLACED", "tied_model", "whole_tensors"]
+__all__ = ["CASES", "CHANGES", "PLACED", "linear_model", "tied_model", "whole_tensors"]
 
 CASES: dict[str, Callable[..., Any]] = {}
 DTYPES = [getattr(torch, name) for name in TORCH_DTYPES.values() if hasattr(torch, name)]
@@ -167,78 +161,6 @@ def badly_sliced(rank: int, ranks: int, *, uri: str) -> list[Any]:
 
 
 @case
-def broken(rank: int, ranks: int, *, uri: str, who: int, at: str, number: int, how: str) -> Any:
-    """Save; one rank is killed, or raises, in the call of this number of a function; return errors and seconds."""
-    place, name = {"sent": (rank_saves._Parts, "send"), "message": (Member, "round"), "show": (Writing, "show")}[at]
-    function, calls, broke = getattr(place, name), Counter[str](), Path(f"{uri}-broke")
-
-    def called(*arguments: Any, **named: Any) -> Any:
-        calls[at] += 1
-        if calls[at] == number:
-            broke.write_text(str(time.monotonic()))
-            if how == "killed":
-                os.kill(os.getpid(), signal.SIGKILL)
-            raise StorageError("the quota is used up")
-        return function(*arguments, **named)
-
-    if rank == who:
-        setattr(place, name, called)
-    try:
-        return one_save(rank, ranks, uri=uri, kind="columns", mib=6, part_mib=1, overwrite=True)
-    except StreamerError as error:
-        return [type(error).__name__, str(error), time.monotonic() - float(broke.read_text())]
-
-
-@case
-def stopped(rank: int, ranks: int, *, uri: str, who: int, **how: Any) -> Any:
-    """Save; one rank is stopped, and goes on when all others have raised."""
-    step, pid, own = rank_saves.RankSave._send_step, Path(f"{uri}-pid"), Path(f"{uri}-raised-{rank}")
-
-    def stopping(*arguments: Any) -> None:
-        if rank == who and not pid.exists():
-            pid.write_text(str(os.getpid()))
-            os.kill(os.getpid(), signal.SIGSTOP)
-        step(*arguments)
-
-    rank_saves.RankSave._send_step = stopping
-    try:
-        return one_save(rank, ranks, uri=uri, kind="columns", mib=6, part_mib=1, overwrite=True, **how)
-    except StreamerError as error:
-        own.touch()
-        others = [other for other in range(ranks) if other != who]
-        if rank != who and all(Path(f"{uri}-raised-{other}").exists() for other in others):
-            os.kill(int(pid.read_text()), signal.SIGCONT)
-        return [type(error).__name__, str(error)]
-
-
-@case
-def published(rank: int, ranks: int, *, uri: str) -> Any:
-    """Publish several times; in some calls one rank fails, or the ranks do not agree."""
-
-    def publish(tensors: Any, **how: Any) -> Any:
-        try:
-            report = streamer.publish(tensors, uri, **{"grace_s": 0, **how_of(how, rank)})
-            return [report.version, report.removed, report.saved.files]
-        except StreamerError as error:
-            return [type(error).__name__, str(error)]
-
-    def refuse(*_: Any) -> None:
-        raise StorageError("no room for the pointer")
-
-    tensors, write = of_kind("columns", rank, ranks, 0), publishing.write_whole
-    told = [publish(tensors), publish(tensors, keep=1)]
-    told += [
-        publish({"a": torch.ones(3, dtype=torch.complex128)} if rank else tensors),
-        publish(tensors, keep=rank + 1),
-    ]
-    told += [publish(uri if rank else tensors), publish(tensors, keep=1 if rank else "one")]
-    publishing.write_whole = refuse
-    told.append(publish(tensors))
-    publishing.write_whole = write
-    return [*told, publish(tensors)]
-
-
-@case
 def experts(rank: int, ranks: int, *, uri: str, **how: Any) -> Any:
     """Each rank has an expert that the others do not have, and tensors that all have."""
     tensors = {"shared": torch.arange(7.0), f"expert.{rank}": torch.full((3, 5), float(rank)), "late": torch.ones(2)}
@@ -252,6 +174,21 @@ def tied(rank: int, ranks: int, *, uri: str, **how: Any) -> Any:
     model = tied_model()
     fully_shard(model, mesh=mesh_of((ranks,)))
     return facts(streamer.save_model(model, uri, **how_of(how, rank)))
+
+
+@case
+def both_ways(rank: int, ranks: int, *, uri: str) -> Any:
+    """Save a module under tensor parallelism and FSDP2, on a mesh of two dimensions."""
+    mesh = init_device_mesh("cpu", (ranks // 2, 2), mesh_dim_names=("data", "tensor"))
+    model = linear_model()
+    parallelize_module(model, mesh["tensor"], {"0": ColwiseParallel(), "1": RowwiseParallel()})
+    fully_shard(model, mesh=mesh["data"])
+    return facts(streamer.save(model, uri, **how_of({}, rank)))
+
+
+def linear_model() -> nn.Module:
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Linear(37, 64), nn.Linear(64, 48), nn.Linear(48, 9))
 
 
 def tied_model() -> nn.Module:

@@ -155,8 +155,7 @@ class AzureStore:
 
     def join_upload(self, path: str, part_bytes: int, shared: Any) -> SharedUpload:
         """Send blocks of a blob that another process has begun."""
-        del shared
-        return self._upload(path, 0, part_bytes, None, is_joined=True)
+        return self._upload(path, 0, part_bytes, None, joins=shared)
 
     def remove(self, path: str) -> None:
         """Remove one blob; raises as `write`."""
@@ -164,14 +163,12 @@ class AzureStore:
             self._client.ask("DELETE", path, self._url.uri_of(path.partition("/")[2]))
 
     def _upload(
-        self, path: str, size_bytes: int, part_bytes: int, replaced: ObjectInfo | None, *, is_joined: bool = False
+        self, path: str, size_bytes: int, part_bytes: int, replaced: ObjectInfo | None, *, joins: Any = None
     ) -> AzureUpload:
         from streamer.backends.azure.upload import AzureUpload  # noqa: PLC0415 (a load needs none)
 
         uri = self._url.uri_of(path.partition("/")[2])
-        return AzureUpload(
-            self._client, path, uri, size_bytes, part_bytes=part_bytes, replaced=replaced, is_joined=is_joined
-        )
+        return AzureUpload(self._client, path, uri, size_bytes, part_bytes=part_bytes, replaced=replaced, joins=joins)
 
     def close(self) -> None:
         """Do nothing: connections are shared, and closed after the last source that may need them."""

@@ -47,7 +47,7 @@ class AzureUpload(ProvenUpload):
         *,
         part_bytes: int,
         replaced: ObjectInfo | None,
-        is_joined: bool = False,
+        joins: Any = None,
     ) -> None:
         super().__init__(uri, replaced)
         self._client = client
@@ -55,11 +55,11 @@ class AzureUpload(ProvenUpload):
         self._part_bytes = part_bytes
         self._lock = threading.Lock()
         # What replaces a blob is sent in blocks, which can be looked at before they become the blob.
-        self._is_small = not is_joined and replaced is None and size_bytes <= MOST_BYTES_AT_ONCE
+        self._is_small = joins is None and replaced is None and size_bytes <= MOST_BYTES_AT_ONCE
         self._body = b""  # of a small blob
         self._blocks: dict[int, tuple[str, int]] = {}  # id and size of each block that was sent
         self._id_bytes = USUAL_ID_BYTES
-        self._earlier: dict[str, int] = {}  # sizes of the blocks that Azure has, by id
+        self._earlier: dict[str, int] = dict(joins or ())  # sizes of the blocks that Azure has, by id
 
     def note_earlier_blocks(self) -> None:
         """List the blocks that Azure already has, so that `send` can skip its own; raises as `Upload.send`."""
@@ -86,9 +86,9 @@ class AzureUpload(ProvenUpload):
         with self._lock:
             self._blocks[number] = block_id, part.nbytes
 
-    def share(self) -> bool | None:
-        """Say that blocks can be sent by other processes, too; None if the blob is sent in one request."""
-        return None if self._is_small else True
+    def share(self) -> Any:
+        """Return the blocks that Azure had before; None if the blob is sent in one request."""
+        return None if self._is_small else list(self._earlier.items())
 
     def sent(self) -> Any:
         """Return the ids and sizes of the blocks."""

@@ -45,7 +45,7 @@ class S3Upload(ProvenUpload):
         replaced: ObjectInfo | None,
         *,
         resumes: bool = False,
-        joins: tuple[str, bool, bool] | None = None,
+        joins: tuple[str, bool, bool, Any] | None = None,
     ) -> None:
         super().__init__(writer.uri, replaced)
         self._writer, self._call, self._part_bytes = writer, writer.call, part_bytes
@@ -57,7 +57,8 @@ class S3Upload(ProvenUpload):
         self._has_checksums = self._confirms = False
         self._earlier: dict[int, dict[str, Any]] | None = None  # parts that an earlier process sent, by number
         if joins is not None:
-            self._upload_id, self._has_checksums, self._confirms = joins
+            self._upload_id, self._has_checksums, self._confirms, earlier = joins
+            self._earlier = None if earlier is None else dict(earlier)
         # What replaces an object is sent in parts, which can be looked at before they become the object.
         elif size_bytes > MOST_BYTES_AT_ONCE or (size_bytes and replaced is not None):
             tag = self._tag(size_bytes) if resumes else b""
@@ -80,9 +81,13 @@ class S3Upload(ProvenUpload):
             self._parts[number] = {"PartNumber": number, "ETag": etag, **checksum}
             self._sizes[number] = part.nbytes
 
-    def share(self) -> tuple[str, bool, bool] | None:
-        """Return the id of the upload, and whether its parts have checksums; None if it has no parts."""
-        return None if self._upload_id is None else (self._upload_id, self._has_checksums, self._confirms)
+    def share(self) -> Any:
+        """Return the id of the upload, whether its parts have checksums, and earlier parts; None without any."""
+        if self._upload_id is None:
+            return None
+        facts = ("ETag", "Size", "ChecksumCRC32C")
+        earlier = [(at, {key: part[key] for key in facts if key in part}) for at, part in (self._earlier or {}).items()]
+        return self._upload_id, self._has_checksums, self._confirms, None if self._earlier is None else earlier
 
     def sent(self) -> Any:
         """Return the parts, and their sizes."""

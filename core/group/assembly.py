@@ -184,3 +184,13 @@ def copy_bytes(target: Any, source: Any) -> None:
 def packed(read: Any, begin: int, runs: Any) -> Any:
     """Return some runs of bytes that were read from an offset on: a view with one row for each run."""
     return read.as_strided((runs.number, runs.length), (runs.stride, 1), read.storage_offset() + runs.first - begin)
+
+
+def unpack(buffer: Any, position: int, part: Part, bounds: tuple[int, int], source: Any) -> None:
+    """Copy the bytes of a part between two offsets in its tensor to where these are in a buffer, from a position on."""
+    at = 0
+    for runs in clipped(part, *bounds):
+        size_bytes = runs.length * runs.number
+        target = packed(buffer, bounds[0] - position, runs).numpy()
+        target[...] = source[at : at + size_bytes].reshape(target.shape)
+        at += size_bytes

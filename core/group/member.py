@@ -218,8 +218,8 @@ class Member:
         self.is_over = True
         raise GroupError(
             f"other ranks of the group did not answer for {self.silence_s:.0f} s",
-            hint="Call it on all ranks with the same arguments. If one was only busy, with your code between two tensors"
-            f" or stopped by its machine, raise {self.silence_option} in Options",
+            hint="Call it on all ranks with the same arguments. If one was only busy with your code between two"
+            f" tensors, or stopped by its machine, raise {self.silence_option} in Options",
         )
 
     def _device(self) -> Any:

@@ -66,7 +66,7 @@ class ProvenUpload(ABC):
         self.version: str | None = None
         self.sent_bytes = 0  # bytes of the object that were sent, to the end of the last part
         self._attempts = 0  # to send the last request
-        self._is_finished = self._is_seen = False
+        self._is_finished = self._is_seen = self._is_refused = False
         self._counting = threading.Lock()
 
     @abstractmethod
@@ -104,6 +104,7 @@ class ProvenUpload(ABC):
         try:
             self.version = self._commit()
         except StorageError as error:
+            self._is_refused = isinstance(error, ChangedError)
             has_answer = error.status is not None or not is_transient(error)
             if not self.has_mark or not has_answer or isinstance(error, CredentialsError):
                 raise
@@ -127,7 +128,8 @@ class ProvenUpload(ABC):
         if self._is_from_before(found):
             return False
         is_nameless = found.version is None or (self.has_mark and self.version is None)
-        return self._is_own(found) or (is_nameless and found.mark is None)
+        is_others = self._is_refused and found.size_bytes not in (None, self.sent_bytes)
+        return self._is_own(found) or (is_nameless and found.mark is None and not is_others)
 
     def withdraw(self) -> None:
         """Remove the object if this upload wrote it; raises as `OwningUpload.withdraw`."""

@@ -137,6 +137,19 @@ class FileBytes:
         self._check_unchanged()
         digests.finish()
 
+    def crc32c(self) -> int:
+        """Return the CRC-32C of the file: the one that the storage keeps, or else of its bytes, which are read."""
+        digest = self.digest()
+        if isinstance(digest, ObjectDigest) and digest.algorithm == OWN:
+            value = begin = 0
+            for part in digest.parts:
+                value, begin = _native.crc_combine(OWN, value, int(part.value, 16), part.end - begin), part.end
+            return value
+        digests = self.digests(digest)
+        for _ in self.pieces(digests):
+            pass
+        return int(digests.crc32c, 16)
+
     def _check_unchanged(self) -> None:
         """Check that the file has not changed: requests to object stores name a version, but reads of a disk do not."""
         if self.info.version is not None:

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from streamer._checkpoint_headers import pinned
 from streamer._save.saving import SaveReport
 from streamer.compat.hooks import imported
 from streamer.core.errors import OptionError
@@ -76,7 +77,7 @@ def from_pretrained(
         >>> pipeline = streamer.diffusers.from_pretrained(DiffusionPipeline, "s3://bucket/sdxl")   # doctest: +SKIP
     """
     check_class(cls, "from_pretrained")
-    location = Location(uri=uri, storage_options=storage_options, fs=fs, options=options)
+    location = pinned(Location(uri=uri, storage_options=storage_options, fs=fs, options=options))
     refuse_arguments_of_load(kwargs)
     _check_format(kwargs)
     if subfolder := kwargs.pop("subfolder", None):
@@ -123,7 +124,7 @@ def from_single_file(
         >>> streamer.diffusers.from_single_file(StableDiffusionXLPipeline, uri)                    # doctest: +SKIP
     """
     check_class(cls, "from_single_file")
-    file = SingleFile(Location(uri=uri, storage_options=storage_options, fs=fs, options=options))
+    file = SingleFile(pinned(Location(uri=uri, storage_options=storage_options, fs=fs, options=options)))
     folder: _Folder | None = None
     try:
         config = kwargs.get("config")

@@ -17,6 +17,7 @@ from streamer._checkpoint_headers import open_checkpoint, pinned
 from streamer._pull.listing import is_selected
 from streamer._pull.pull import pull
 from streamer._pull.record import PullArguments
+from streamer._versions import LATEST, split
 from streamer.core.errors import FormatError, ObjectNotFoundError, StreamerError, UsageError
 from streamer.core.options.options import Options
 from streamer.core.options.settings import resolve
@@ -48,6 +49,12 @@ def weights_of(name: str, subfolder: str | None, revision: str | None, download_
         scheme = name.partition("://")[0].lower()
         hint = "Write it into the URL: hf://owner/name@revision" if scheme == "hf" else "Leave --revision out"
         raise UsageError(f"only a repository of the Hub has a revision, not {scheme}://", uri=redact(name), hint=hint)
+    if (version := split(name)) is not None and not os.path.isdir(name):
+        if version[1] == LATEST:
+            what = "the processes of an engine could find different versions of @latest"
+            hint = "Name the folder of one, which streamer.watch yields. If this is a plain name, end it with a slash"
+            raise UsageError(what, uri=redact(name), hint=hint)
+        name = "/".join(version)
     if is_url(name) or os.path.isdir(name) or name.startswith(("/", "./", "../")):  # no name of the Hub begins so
         return _inside(name, subfolder)
     downloaded = _downloaded(name, subfolder, revision, download_dir)

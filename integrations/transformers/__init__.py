@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
+from streamer._checkpoint_headers import pinned
 from streamer._save.saving import SaveReport
 from streamer.compat.hooks import imported
 from streamer.core.errors import OptionError
@@ -82,7 +83,7 @@ def from_pretrained(
         >>> model = streamer.transformers.from_pretrained(AutoModel, "s3://bucket/model")     # doctest: +SKIP
     """
     check_class(cls, "from_pretrained")
-    location = Location(uri=uri, storage_options=storage_options, fs=fs, options=options)
+    location = pinned(Location(uri=uri, storage_options=storage_options, fs=fs, options=options))
     refuse_arguments_of_load(kwargs)
     _check_format(kwargs)
     if subfolder := kwargs.pop("subfolder", None):

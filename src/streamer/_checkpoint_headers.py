@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from streamer._locate_shards import locate, options_by_uri
 from streamer.core.cache.cache import Cache, open_cache
@@ -143,7 +143,10 @@ def open_checkpoint(
     return checkpoint
 
 
-def pinned(request: Request, settings: Settings | None = None) -> Request:
+Pinned = TypeVar("Pinned", bound=Request)
+
+
+def pinned(request: Pinned, settings: Settings | None = None) -> Pinned:
     """Replace ``run@latest`` by the folder of the version that it names now, so that all that follows uses this one."""
     if not any("@" in each for each in request.uris):
         return request

@@ -12,12 +12,13 @@ import os
 import random
 import secrets
 import time
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from functools import partial
 from typing import Any, TypeVar
 
+from streamer._checkpoint_headers import pinned
 from streamer._locate_shards import opened_store
 from streamer._pull.listing import files_below
 from streamer._pull.record import PullArguments
@@ -39,6 +40,7 @@ from streamer.core.options.settings import Settings, resolve
 from streamer.core.path_objects import text_of
 from streamer.core.request.request import OneUri, Request
 from streamer.core.secrets.redact import redact
+from streamer.core.shards.other_weights import OTHER_WEIGHTS
 from streamer.core.store.names import path_in, scheme_of
 from streamer.core.store.presence import info_if_present
 from streamer.core.store.sources import Store
@@ -113,30 +115,21 @@ def publish(
             raise OptionError("keep is None or a number of versions from 1, and grace_s a number of seconds from 0")
         request, folder = _checked(tensors, uri, storage_options, how)
     settings = resolve(request.options)
-    removing = partial(_remove, folder, storage_options, settings)
 
     def begun() -> tuple[str, tuple[str, ...]]:
+        if isinstance(tensors, (str, os.PathLike)):
+            _check_weights(text_of(tensors), settings)
         stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S.%fZ")
         name = f"{stamp}-{secrets.token_hex(4)}"
         read = _looked_up(folder, name, storage_options, settings)
         return name, read.unwanted if read else ()
 
-    def ended() -> list[str]:
-        gone = {each for each in left if removing(each) is not None}
-        try:
-            with opened_store(folder, storage_options, None, settings) as store:
-                unwanted = _move(store, settings, name, gone, keep=keep, grace_s=grace_s)
-        except StreamerError as error:
-            more = f"The version is complete at {redact(place)}, and may not be the latest: publish again, or remove it"
-            error.hint = f"{error.hint}. {more}" if error.hint else more
-            raise
-        return [each for each in unwanted if removing(each)]
-
     call = f"a publish with keep={keep} and grace_s={grace_s}"
     name, left = _by_one(request, call, begun)
     place = f"{folder}/{name}"
     saved = _written(tensors, place, storage_options, how)
-    return PublishReport(redact(place), name, saved, tuple(_by_one(request, call, ended)))
+    moved = partial(_made_latest, place, storage_options, settings, left, keep=keep, grace_s=grace_s)
+    return PublishReport(redact(place), name, saved, tuple(_by_one(request, call, moved)))
 
 
 def _checked(tensors: Any, uri: OneUri, storage_options: Any, how: Mapping[str, Any]) -> tuple[Request, str]:
@@ -179,9 +172,22 @@ def _looked_up(folder: str, name: str, storage_options: Mapping[str, Any] | None
             what, hint = "no folder can be made below this URL", "Leave out what follows the name of the folder"
             raise UsageError(what, uri=redact(folder), hint=hint)
         read = read_pointer(store, settings)
+        pointer = disk_name(path_in(store.root.rstrip("/"), LATEST))
+        if read is None and scheme_of(folder) == "file" and os.path.lexists(pointer):
+            what = f"a folder or a link that leads nowhere is in the place of the pointer {LATEST!r}"
+            raise UsageError(what, uri=redact(folder), hint="Publish elsewhere, or move it away")
         if read is None and split(f"{folder}@{LATEST}") is not None:
             _refuse_plain_name(store, folder)
         return read and read[0]
+
+
+def _check_weights(source: str, settings: Settings) -> None:
+    """Refuse a folder that a load of the version would find nothing in."""
+    (source,) = pinned(Request(uri=source), settings).uris
+    with opened_store(source, None, None, settings) as store:
+        names = files_below(store, source, settings).files
+    if not any(name.endswith((SHARD_SUFFIX, *OTHER_WEIGHTS, ".distcp")) for name in names):
+        raise UsageError("there are no weights in this folder", uri=redact(source), hint="Name the folder of a model")
 
 
 def _refuse_plain_name(store: Store, folder: str) -> None:
@@ -200,6 +206,29 @@ def _written(
         return push(text_of(tensors), Target(f"{place}/", storage_options), wanted, progress=how.get("progress"))
     write = save if isinstance(tensors, Mapping) else save_model
     return write(tensors, place, storage_options=storage_options, **how)
+
+
+def _made_latest(
+    place: str,
+    storage_options: Mapping[str, Any] | None,
+    settings: Settings,
+    left: Iterable[str],
+    *,
+    keep: int | None,
+    grace_s: float,
+) -> list[str]:
+    """Let the pointer name a version that is complete; return the versions that were removed."""
+    folder, _, name = place.rpartition("/")
+    removing = partial(_remove, folder, storage_options, settings)
+    gone = {each for each in left if removing(each) is not None}
+    try:
+        with opened_store(folder, storage_options, None, settings) as store:
+            unwanted = _move(store, settings, name, gone, keep=keep, grace_s=grace_s)
+    except StreamerError as error:
+        more = f"The version is complete at {redact(place)}, and may not be the latest: publish again, or remove it"
+        error.hint = f"{error.hint}. {more}" if error.hint else more
+        raise
+    return [each for each in unwanted if removing(each)]
 
 
 def _move(

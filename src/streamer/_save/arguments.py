@@ -75,8 +75,6 @@ class SaveOptions:
 
     def _check_group(self) -> None:
         check_group(self.group)
-        if self.group is not None and self.resume:
-            raise UsageError("ranks that save together cannot resume a save", hint="Save again with overwrite=True")
         if self.group is None and self.slices is not None:
             hint = "Leave it out; or pass group=, and save on all of its ranks"
             raise UsageError("slices= says which part of the tensors this rank of a group has", hint=hint)

@@ -7,9 +7,10 @@ are copied. Every part but the last has the same size, as some storages demand.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Any
 
 from streamer import _native
 from streamer._save.saved_tensors import SavedTensors
@@ -169,3 +170,45 @@ def tensor_changed(layout: TensorLayout, read_bytes: int) -> ChangedError:
     """Return the error for a tensor with another size than before."""
     what = f"tensor {quoted(layout.name)} has {read_bytes} bytes, and had {layout.size_bytes} before"
     return ChangedError(what, hint="Do not change tensors while they are saved")
+
+
+def combine_digests(shards: Sequence[ShardBytes], checksums: Iterable[tuple[int, str, int, int, int]]) -> None:
+    """Compute the digests of whole tensors from those of parts: number of the shard, name, begin, end, CRC-32C."""
+    found: dict[tuple[int, str], tuple[int, int]] = {}  # by shard and name: end, and the value up to it
+    for number, name, begin, end, value in sorted(checksums):
+        before_end, before = found.get((number, name), (0, 0))
+        assert before_end == begin, "each byte is sent once"
+        found[number, name] = end, _native.crc_combine(ALGORITHM, before, value, end - begin)
+    for number, shard in enumerate(shards):
+        for each in shard.layouts if shard.has_digests else ():
+            value = found.get((number, each.name), (0, 0))[1]
+            shard.digests[each.name] = TensorDigest(each.dtype, each.shape, each.size_bytes, value)
+
+
+class SentParts:
+    """All parts that this rank sends, as those of one `Upload`; their numbers take the place of offsets."""
+
+    def __init__(self, uploads: Mapping[int, Any], parallel_parts: int) -> None:
+        self._uploads, self.parallel_parts = uploads, parallel_parts
+        self._places: list[tuple[int, int]] = []  # file and offset, by number
+
+    def number_of(self, file: int, offset_bytes: int) -> int:
+        """Return the number with which `send` is called for a part."""
+        self._places.append((file, offset_bytes))
+        return len(self._places) - 1
+
+    def send(self, number: int, data: memoryview) -> None:
+        """See `Upload.send`."""
+        file, offset_bytes = self._places[number]
+        self._uploads[file].send(offset_bytes, data)
+
+
+class PartSums:
+    """Takes the place of an upload, and computes checksums of what it would send."""
+
+    def __init__(self) -> None:
+        self.parts: list[tuple[int, int, int]] = []  # offset, size, CRC-32C
+
+    def send(self, offset_bytes: int, part: memoryview) -> None:
+        """See `Upload.send`."""
+        self.parts.append((offset_bytes, part.nbytes, _native.crc(ALGORITHM, part)))

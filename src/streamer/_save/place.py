@@ -62,6 +62,15 @@ class Resumed:
     store: Store  # where they are
     settings: Settings  # how they are read
     shards: Sequence[ShardBytes]  # the shards to be saved, two or more
+    sums: Mapping[int, int] | None = None  # CRC-32C of shards by number, if this process does not have all their bytes
+
+    def candidates(self) -> list[int]:
+        """Return the numbers of shards that may exist, by name and size."""
+        sizes = {name_in(info.path): info.size_bytes for info in self.store.find(self.store.root)}
+        named = [pair for names in self._possible_names() for pair in enumerate(names)] if len(self.shards) > 1 else []
+        return sorted(
+            {number for number, name in named if sizes.get(name, -1) in (None, self.shards[number].size_bytes)}
+        )
 
     def names(self, existing: Mapping[str, ObjectInfo], in_use: Collection[str]) -> list[str] | None:
         """Name the shards as the save that ended early did."""
@@ -81,10 +90,15 @@ class Resumed:
             yield shard_names(count, has_index=True, save_id=f"{(value + more) % (1 << 32):08x}")
 
     def _are_equal(self, names: list[str], existing: Mapping[str, ObjectInfo]) -> bool:
-        found = [(existing[name], shard) for name, shard in zip(names, self.shards, strict=True) if name in existing]
-        if any(info.size_bytes != shard.size_bytes for info, shard in found):
+        found = [(number, existing[name]) for number, name in enumerate(names) if name in existing]
+        if any(info.size_bytes != self.shards[number].size_bytes for number, info in found):
             return False
-        return all(has_content(FileBytes(self.store, info, self.settings), shard.digested) for info, shard in found)
+        return all(self._is_equal(number, FileBytes(self.store, info, self.settings)) for number, info in found)
+
+    def _is_equal(self, number: int, file: FileBytes) -> bool:
+        if self.sums is None:
+            return has_content(file, self.shards[number].digested)
+        return self.sums.get(number) == file.crc32c()
 
 
 _SAVE_TO_FOLDER = "Save to the folder with overwrite=True, which replaces a checkpoint, or save elsewhere"

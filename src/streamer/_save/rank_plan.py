@@ -67,6 +67,14 @@ class SentPart(NamedTuple):
     is_tail: bool = False  # whether it is made when all others were
 
 
+def exchanged(step: Sequence[SentPart]) -> Iterator[tuple[SentPart, Piece]]:
+    """Yield the pieces that one rank gives to another."""
+    for part in step:
+        for piece in part.pieces:
+            if piece.rank != part.sender:
+                yield part, piece
+
+
 def steps_of(files: Sequence[RankFile], held: Mapping[str, Sequence[Held]], ranks: int) -> Iterator[list[SentPart]]:
     """Divide the bytes of files into steps, whose bytes are exchanged together: at most one part for each sender."""
     queues: list[list[list[SentPart]]] = [[[] for _ in range(ranks)] for _ in range(2)]

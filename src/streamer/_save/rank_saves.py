@@ -12,15 +12,16 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from streamer import _native
-from streamer._save.parts import PART_BYTES, ShardBytes, part_bytes_for
+from streamer._save.parts import PART_BYTES, PartSums, SentParts, ShardBytes, combine_digests, part_bytes_for
 from streamer._save.place import Place
 from streamer._save.rank_parts import agree
-from streamer._save.rank_plan import Held, Piece, RankFile, SentPart, steps_of
+from streamer._save.rank_plan import Held, Piece, RankFile, SentPart, exchanged, steps_of
 from streamer._save.saved_tensors import SavedTensors
 from streamer._save.saving import Saving
 from streamer._save.sealed_shards import SealedShard
@@ -28,13 +29,13 @@ from streamer._save.writing import COPIES_OF_PART, Writing, most_parallel
 from streamer.core.conditions import Event
 from streamer.core.errors import LoadCancelledError, StreamerError
 from streamer.core.format.header_writer import TensorLayout
-from streamer.core.format.manifest import ALGORITHM, TensorDigest
-from streamer.core.group.assembly import bytes_before, clipped, packed
+from streamer.core.format.manifest import ALGORITHM
+from streamer.core.group.assembly import bytes_before, unpack
 from streamer.core.group.member import BEAT_S, Member, State
 from streamer.core.options.options import Options
 from streamer.core.store.own_objects import OwningUpload
 from streamer.core.store.part_sender import PartSender, PartStream
-from streamer.core.store.uploads import Upload
+from streamer.core.store.uploads import MOST_PARALLEL_PARTS
 from streamer.core.store.versioned_uploads import owning
 
 Result = TypeVar("Result")
@@ -48,6 +49,7 @@ def together(saving: Saving, member: Member | None) -> Saving:
         "metadata=": saving.metadata,
         "max_shard_bytes=": saving.most_shard_bytes,
         "overwrite=": saving.overwrite,
+        "resume=": saving.resume,
         "digests=": saving.has_digests,
         "key=": "None" if saving.key is None else "a key",
         "context=": saving.key and saving.key.context,
@@ -110,51 +112,87 @@ class RankSave:
         with self._telling():
             return self.member.meanwhile(work, self._is_cancelled.set)
 
-    def lead(self, writing: Writing, place: Place, shards: Sequence[ShardBytes]) -> list[tuple[str, OwningUpload]]:
-        """Begin all files, and send them with the other ranks; return them by name, ready to show up."""
+    def sums(self, shards: Sequence[ShardBytes], numbers: Sequence[int] = ()) -> dict[int, int]:
+        """Compute the CRC-32C of the shards with the numbers that rank 0 passes; return them there."""
+        with self._telling():
+            asked = [_Begun(number, "", True, MOST_PARALLEL_PARTS) for number in self.member.gather(list(numbers))[0]]
+            sums = {each.number: PartSums() for each in asked}
+            self._send(shards, asked, sums, lambda _: self._check_wanted())
+            parts: list[tuple[int, int, int, int]] = []  # number of the shard, offset, size, CRC-32C
+            for told in self.member.gather([(number, *part) for number, each in sums.items() for part in each.parts]):
+                parts += map(tuple, told)
+        found = dict.fromkeys(sums, 0)
+        for number, _, size_bytes, value in sorted(parts):
+            found[number] = _native.crc_combine(ALGORITHM, found[number], value, size_bytes)
+        return found
+
+    def lead(
+        self, writing: Writing, place: Place, shards: Sequence[ShardBytes], *, keeps: bool
+    ) -> list[tuple[str, OwningUpload]]:
+        """Begin the missing files, and send them with the other ranks; return them by name, ready to show up.
+
+        With `keeps`, they show up on the way, and so stay if an error follows.
+        """
+        missing = [number for number, name in enumerate(place.shards) if name not in place.left]
         paths = [place.folder + name for name in place.shards]
 
-        def begin() -> list[OwningUpload]:
-            replaced = [place.existing.get(name) for name in place.shards]
-            sizes = [each.size_bytes for each in shards]
-            return [writing.begin(*each) for each in zip(paths, sizes, replaced, strict=True)]
+        def begun_file(number: int) -> Any:
+            return writing.begin(paths[number], shards[number].size_bytes, place.existing.get(place.shards[number]))
 
-        uploads = self.aside(begin)
-        shared = [getattr(each, "share", lambda: None)() for each in uploads]
+        def show(numbers: Sequence[int]) -> None:
+            for number in numbers:
+                writing.show(paths[number], uploads.pop(number), place.existing.get(place.shards[number]))
+                writing.keep_shown()
+
+        uploads = self.aside(lambda: {number: begun_file(number) for number in missing})
         begun = [
-            _Begun(number, path, shared[number], uploads[number].parallel_parts) for number, path in enumerate(paths)
+            _Begun(number, paths[number], getattr(each, "share", lambda: None)(), each.parallel_parts)
+            for number, each in uploads.items()
         ]
+        # Files that one rank sends in order are sent by all ranks at the same time, one by each.
+        at_a_time = 1 if all(each.parallel_parts > 1 for each in begun) else self.member.size
+        rounds = _rounds(begun, at_a_time if keeps else max(1, len(begun)))
         with self._telling():
-            self.member.gather(begun)
-            self._expect_answers()
-            self._send(shards, begun, uploads, writing.note_sent)
-            for told in self.member.gather({"sent": [], "checksums": self._checksums})[1:]:
-                self._checksums += map(tuple, told["checksums"])
-                for number, sent in told["sent"]:
-                    shared_upload: Any = uploads[number]
-                    shared_upload.add(sent)
-        self._combine_digests(shards)
-        return list(zip(place.shards, uploads, strict=True))
+            self.member.gather({"begun": begun, "at_a_time": len(rounds[0]) if rounds else 1})
+            self._begin_to_send(begun)
+            for some in rounds:
+                self._send(shards, some, uploads, writing.note_sent)
+                for told in self.member.gather([])[1:]:
+                    for number, sent in told:
+                        uploads[number].add(sent)
+                if keeps:
+                    self.aside(partial(show, [each.number for each in some]))
+            self._check_unchanged()
+            for told in self.member.gather(self._checksums)[1:]:
+                self._checksums += map(tuple, told)
+        combine_digests(shards, self._checksums)
+        return [(place.shards[number], upload) for number, upload in uploads.items()]
 
-    def follow(self, store: Any, shards: Sequence[ShardBytes]) -> Mapping[str, Any]:
+    def follow(self, store: Any, shards: Sequence[ShardBytes], *, resumes: bool) -> Mapping[str, Any]:
         """Send this rank's parts of the files that rank 0 begins; return what rank 0 reports when all is over."""
-        uploads: list[Any] = []
+        uploads: dict[int, Any] = {}
         try:
+            if resumes:
+                self.sums(shards)
             with self._telling():
-                begun = [_Begun(*each) for each in self.member.gather(None)[0]]
-                self._expect_answers()
+                told = self.member.gather(None)[0]
+                begun = [_Begun(*each) for each in told["begun"]]
+                self._begin_to_send(begun)
                 for each in begun:
                     part_bytes = part_bytes_for(shards[each.number].size_bytes)
                     joined = None if each.shared is None else store.join_upload(each.path, part_bytes, each.shared)
-                    uploads.append(joined and owning(joined, store, each.path, None))
-                self._send(shards, begun, uploads, lambda _: self._check_wanted())
-                sent = self.aside(lambda: [(number, each.sent()) for number, each in enumerate(uploads) if each])
-                self.member.gather({"sent": sent, "checksums": self._checksums})
+                    uploads[each.number] = joined and owning(joined, store, each.path, None)
+                for some in _rounds(begun, told["at_a_time"]):
+                    self._send(shards, some, uploads, lambda _: self._check_wanted())
+                    sent = self.aside(partial(_sent, {each.number: uploads[each.number] for each in some}))
+                    self.member.gather(sent)
+                self._check_unchanged()
+                self.member.gather(self._checksums)
                 report: Mapping[str, Any] = self.member.gather(None)[0]
                 self.member.is_over = True
                 return report
         except BaseException:
-            for upload in filter(None, uploads):  # rank 0 may be dead
+            for upload in filter(None, uploads.values()):  # rank 0 may be dead
                 with suppress(StreamerError):
                     upload.abort()
             raise
@@ -174,9 +212,14 @@ class RankSave:
             self.member.fail(error)
             raise
 
-    def _expect_answers(self) -> None:
-        """Give up a rank that is silent for `first_byte_timeout_s`: from now on, whoever works says so all the time."""
+    def _begin_to_send(self, begun: Sequence[_Begun]) -> None:
+        """Forget checksums of files that are sent again, and give up ranks that are silent: whoever works says so."""
+        numbers = {each.number for each in begun}
+        self._checksums = [each for each in self._checksums if each[0] not in numbers]
         self.member.silence_s, self.member.silence_option = self._silence_s, "first_byte_timeout_s"
+
+    def _check_unchanged(self) -> None:
+        self.member.meanwhile(self._tensors.check_unchanged, lambda: None)
 
     def _check_wanted(self) -> None:
         if self._is_cancelled.is_set():
@@ -186,11 +229,16 @@ class RankSave:
         self,
         shards: Sequence[ShardBytes],
         begun: Sequence[_Begun],
-        uploads: Sequence[Upload | None],
+        uploads: Mapping[int, Any],
         note: Callable[[int], None],
     ) -> None:
-        files = [
-            RankFile(
+        """Send this rank's parts of some files."""
+        if not begun:
+            return
+        files = [RankFile(0, (), PART_BYTES)] * len(shards)
+        for each in begun:
+            shard = shards[each.number]
+            files[each.number] = RankFile(
                 len(shard.prefix),
                 shard.inner,
                 part_bytes_for(shard.size_bytes),
@@ -198,11 +246,9 @@ class RankSave:
                 sender=0 if each.shared is None else None,
                 tail_bytes=shard.tail_bytes,
             )
-            for shard, each in zip(shards, begun, strict=True)
-        ]
         parallel_parts = min(each.parallel_parts for each in begun)
         with PartSender(min(self._most_at_a_time, parallel_parts)) as sender:
-            parts = _Parts(uploads, parallel_parts)
+            parts = SentParts(uploads, parallel_parts)
             stream = sender.stream(parts, lambda _: None)
             has_tags = False
             steps = self.member.meanwhile(lambda: [*steps_of(files, self._held, self.member.size)], sender.stop)
@@ -213,13 +259,12 @@ class RankSave:
                 self._send_step(step, shards, parts, sender, stream)
                 note(sum(each.size_bytes for each in step))
             self.member.meanwhile(lambda: sender.flush(stream), sender.stop)
-        self.member.meanwhile(self._tensors.check_unchanged, lambda: None)
 
     def _send_step(
         self,
         step: Sequence[SentPart],
         shards: Sequence[ShardBytes],
-        parts: _Parts,
+        parts: SentParts,
         sender: PartSender,
         stream: PartStream,
     ) -> None:
@@ -229,11 +274,11 @@ class RankSave:
         if own is not None:
             meanwhile(lambda: sender.take_place(stream), sender.stop)
         given, got = [0] * self.member.size, [0] * self.member.size
-        for part, piece in _exchanged(step):
+        for part, piece in exchanged(step):
             given[part.sender] += piece.size_bytes if piece.rank == rank else 0
             got[piece.rank] += piece.size_bytes if part.sender == rank else 0
         received = np.empty(0, np.uint8)
-        if next(_exchanged(step), None):
+        if next(exchanged(step), None):
             sent = meanwhile(lambda: self._given(step, given), sender.stop)
             self.member.until_ready(check=self._check_wanted)
             room = self._torch.empty(sum(got), dtype=self._torch.uint8, device=self.member.device)
@@ -244,7 +289,7 @@ class RankSave:
             self._last_beat = time.monotonic()
         if own is not None:
             data = meanwhile(lambda: self._assembled(own, shards[own.file], received, got), sender.stop)
-            sender.put(stream, parts.number_of(own), data)
+            sender.put(stream, parts.number_of(own.file, own.offset), data)
 
     def _exchange_tags(self, shards: Sequence[ShardBytes]) -> None:
         """Tell all ranks the tags of the pieces that each has encrypted."""
@@ -262,7 +307,7 @@ class RankSave:
         """Copy the bytes that this rank gives to others, rank after rank."""
         given = np.empty(sum(sizes), np.uint8)
         ends = [sum(sizes[:rank]) for rank in range(len(sizes))]
-        for part, piece in _exchanged(step):
+        for part, piece in exchanged(step):
             if piece.rank == self.member.rank:
                 begin, ends[part.sender] = ends[part.sender], ends[part.sender] + piece.size_bytes
                 given[begin : ends[part.sender]] = self._local(piece)
@@ -286,7 +331,7 @@ class RankSave:
                 begin, ends[piece.rank] = ends[piece.rank], ends[piece.rank] + piece.size_bytes
                 is_own = piece.rank == part.sender
                 source = np.frombuffer(self._local(piece), np.uint8) if is_own else received[begin : ends[piece.rank]]
-                _place(buffer, piece, source)
+                unpack(buffer, piece.at, piece.part, (piece.begin, piece.end), source)
         data = shard.sealed(part.offset, data)
         if shard.has_digests:
             for name, begin, end, at in shard.segments.between(part.offset, part.offset + part.size_bytes):
@@ -294,52 +339,10 @@ class RankSave:
                 self._checksums.append((part.file, name, begin, end, value))
         return data
 
-    def _combine_digests(self, shards: Sequence[ShardBytes]) -> None:
-        """Compute the digests of whole tensors from those of all parts."""
-        found: dict[tuple[int, str], tuple[int, int]] = {}  # by shard and name: end, and the value up to it
-        for number, name, begin, end, value in sorted(self._checksums):
-            before_end, before = found.get((number, name), (0, 0))
-            assert before_end == begin, "each byte is sent once"
-            found[number, name] = end, _native.crc_combine(ALGORITHM, before, value, end - begin)
-        for number, shard in enumerate(shards):
-            for each in shard.layouts if shard.has_digests else ():
-                value = found.get((number, each.name), (0, 0))[1]
-                shard.digests[each.name] = TensorDigest(each.dtype, each.shape, each.size_bytes, value)
+
+def _sent(uploads: Mapping[int, Any]) -> list[tuple[int, Any]]:
+    return [(number, each.sent()) for number, each in uploads.items() if each]
 
 
-class _Parts:
-    """All parts that this rank sends, as those of one `Upload`; their numbers take the place of offsets."""
-
-    def __init__(self, uploads: Sequence[Upload | None], parallel_parts: int) -> None:
-        self._uploads, self.parallel_parts = uploads, parallel_parts
-        self._places: list[tuple[int, int]] = []  # file and offset, by number
-
-    def number_of(self, part: SentPart) -> int:
-        """Return the number with which `send` is called for a part."""
-        self._places.append((part.file, part.offset))
-        return len(self._places) - 1
-
-    def send(self, number: int, data: memoryview) -> None:
-        """See `Upload.send`."""
-        file, offset_bytes = self._places[number]
-        upload = self._uploads[file]
-        assert upload is not None, "the plan gives parts only to ranks that can send them"
-        upload.send(offset_bytes, data)
-
-
-def _exchanged(step: Sequence[SentPart]) -> Iterator[tuple[SentPart, Piece]]:
-    """Yield the pieces that one rank gives to another."""
-    for part in step:
-        for piece in part.pieces:
-            if piece.rank != part.sender:
-                yield part, piece
-
-
-def _place(buffer: Any, piece: Piece, source: Any) -> None:
-    """Copy the bytes of a piece to where they belong in a part of a file."""
-    at = 0
-    for runs in clipped(piece.part, piece.begin, piece.end):
-        size_bytes = runs.length * runs.number
-        target = packed(buffer, piece.begin - piece.at, runs).numpy()
-        target[...] = source[at : at + size_bytes].reshape(target.shape)
-        at += size_bytes
+def _rounds(begun: Sequence[_Begun], at_a_time: int) -> list[Sequence[_Begun]]:
+    return [begun[first : first + at_a_time] for first in range(0, len(begun), at_a_time)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from streamer._checkpoint_headers import open_checkpoint
@@ -109,10 +109,12 @@ class Saving:
         is_file = store.root.endswith(SHARD_SUFFIX)
         shards = self._shards(is_file=is_file)
         if self.ranks is not None and self.ranks.member.rank:
-            told = self.ranks.follow(writable, shards)
+            told = self.ranks.follow(writable, shards, resumes=self.resume)
             known: dict[str, Any] = {key: tuple(each) if isinstance(each, list) else each for key, each in told.items()}
             return SaveReport(**known)
         resumed = Resumed(store, self.settings, shards) if self.resume else None
+        if resumed is not None and self.ranks is not None:
+            resumed = replace(resumed, sums=self.ranks.sums(shards, self._aside(resumed.candidates)))
         how = {"is_file": is_file, "overwrite": self.overwrite}
         place = self._aside(lambda: place_of(store, len(shards), self.settings, **how, resumed=resumed))
         kept_bytes = sum(each.size_bytes for each, name in zip(shards, place.shards, strict=True) if name in place.left)
@@ -156,7 +158,7 @@ class Saving:
             place = self._aside(lambda: self._with_old_index(writing, store, place))
         if self.ranks is None:
             return self._complete(writing, store, place, shards, self._send_shards(writing, place, shards))
-        sent = self.ranks.lead(writing, place, shards)
+        sent = self.ranks.lead(writing, place, shards, keeps=self.resume and place.index is not None)
         return self.ranks.aside(lambda: self._complete(writing, store, place, shards, sent))
 
     def _complete(

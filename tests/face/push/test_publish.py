@@ -34,6 +34,7 @@ from streamer._versions import LATEST, Pointer, Version, published, read_pointer
 from streamer.backends.posix.store import PosixStore
 from streamer.core.errors import FormatError
 from streamer.core.options.settings import resolve
+from streamer.integrations.serving.weights_location import weights_of
 from streamer.integrations.transformers import save_pretrained
 from streamer.plugins import open_store
 
@@ -397,6 +398,43 @@ def test_a_url_below_which_no_folder_can_be_made_is_refused_regression(uri: str,
         for look in (streamer.watch, lambda uri: published(uri, None)):
             with pytest.raises(streamer.UsageError, match="a query"):
                 look(uri)
+
+
+def test_a_folder_without_weights_is_refused_before_a_byte_is_written_regression(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    with pytest.raises(streamer.UsageError, match="no weights in this folder"):
+        streamer.publish(tmp_path / "model", tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("kind", ["folder", "link"])
+def test_what_is_no_file_in_the_place_of_the_pointer_is_found_first_regression(kind: str, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    pointer = tmp_path / "run" / LATEST
+    pointer.mkdir() if kind == "folder" else pointer.symlink_to(tmp_path / "nowhere")
+    with pytest.raises(streamer.UsageError, match="in the place of the pointer 'latest'"):
+        streamer.publish(tensors(1.0), tmp_path / "run")
+    assert [*(tmp_path / "run").iterdir()] == [pointer]
+
+
+def test_engines_refuse_the_latest_version_and_take_a_named_one() -> None:
+    for name in ("s3://b/run@latest", "/m/run@latest"):
+        with pytest.raises(streamer.UsageError, match="could find different versions"):
+            weights_of(name, None, None, None)
+    assert weights_of(f"s3://b/run@{NAME}", None, None, None) == f"s3://b/run/{NAME}"
+    assert weights_of("s3://b/run@latest/", None, None, None) == "s3://b/run@latest/"
+
+
+def test_a_configuration_is_read_from_the_latest_version(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    model = tmp_path / "model"
+    for value in (64, 96):
+        streamer.save(tensors(1.0), model, overwrite=True)
+        (model / "config.json").write_text(json.dumps({"model_type": "llama", "hidden_size": value}))
+        streamer.publish(model, tmp_path / "run", progress=False)
+    found = streamer.transformers.from_pretrained(transformers.AutoConfig, f"{tmp_path}/run@latest")
+    assert found.hidden_size == 96
 
 
 def test_versions_are_published_below_a_bucket_itself_regression() -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from latin_rows import latin_rows
 from servers.last_word_answers import Stored, Upload, Word
 from servers.last_words import KINDS, LastWords
+from servers.writable import Sent, writable
 
 import streamer
 from streamer.core.store import own_objects
@@ -319,3 +320,25 @@ def test_an_odd_answer_to_the_first_look_is_not_blamed_on_the_key_regression(ans
     with pytest.raises(streamer.StorageError, match="Azure's answer is malformed"):
         streamer.save(tensors(5.0), uri, overwrite=True, **how)
     assert is_equal(streamer.load(uri, verify="manifest", **how), tensors(1.0))
+
+
+@pytest.mark.parametrize("kind", ["s3", "azure"])
+def test_a_file_of_another_program_is_called_that_and_stays_regression(kind: str) -> None:
+    with writable(kind) as storage:
+        other = b"of another program", {"ETag": '"other"', "x-ms-blob-type": "BlockBlob"}
+
+        def write_first(sent: Sent) -> None:
+            if sent.method == "PUT" and sent.name.endswith("/model.safetensors"):
+                storage.objects.setdefault(sent.name, other)
+
+        storage.script = write_first
+        with pytest.raises(streamer.ChangedError, match="another program has written it") as raised:
+            streamer.save(
+                {"a": torch.ones(300)},
+                storage.uri("m"),
+                storage_options=storage.options(),
+                digests=False,
+                progress=False,
+            )
+        assert "not known" not in str(raised.value)
+        assert [data for data, _ in storage.objects.values()] == [other[0]]

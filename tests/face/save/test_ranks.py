@@ -11,7 +11,7 @@ import pytest
 import torch
 from group_cases import same
 from group_ranks import ranks_tell, values
-from group_saves import CHANGES, PLACED, tied_model, whole_tensors
+from group_saves import CHANGES, PLACED, linear_model, tied_model, whole_tensors
 from servers.writable import writable
 
 import streamer
@@ -142,6 +142,28 @@ def test_ranks_with_different_keys_are_refused(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.nightly
+def test_eight_ranks_on_all_meshes_write_what_one_process_writes(tmp_path: Path) -> None:
+    kinds, how = ["plain", "mixed", *PLACED], {"mib": 3, "part_mib": 1}
+    with writable("s3") as storage:
+        saves = [{"uri": str(tmp_path / kind), "kind": kind, **how} for kind in kinds]
+        there = {"storage_options": storage.options(), "max_shard_bytes": "3MB"}
+        saves += [{"uri": storage.uri(f"ranks/{kind}"), "kind": kind, **how, **there} for kind in kinds]
+        cases = [("saves", {"saves": saves}), ("both_ways", {"uri": str(tmp_path / "both")})]
+        reported = ranks_tell(8, *cases, ("experts", {"uri": str(tmp_path / "experts")}))
+        objects = {path: data for path, (data, _) in storage.objects.items()}
+    assert [len(values(each)) for each in reported] == [8, 8, 8]
+    streamer.save(whole_tensors(3), tmp_path / "alone")
+    streamer.save(whole_tensors(3), tmp_path / "shards", max_shard_bytes="3MB")
+    for kind in kinds:
+        assert contents(tmp_path / kind) == contents(tmp_path / "alone"), kind
+        found = {path.rpartition("/")[2]: data for path, data in objects.items() if f"/{kind}/" in path}
+        assert found == contents(tmp_path / "shards"), kind
+    streamer.save(linear_model(), tmp_path / "both alone")
+    assert contents(tmp_path / "both") == contents(tmp_path / "both alone")
+    assert len(streamer.load(tmp_path / "experts", verify="manifest")) == 10
+
+
 KILLED = [(0, "sent", 1), (1, "sent", 2), (2, "message", 1), (1, "message", 6), (0, "message", 9), (0, "show", 1)]
 RAISED = [(0, "sent", 2), (1, "sent", 1), (0, "show", 1)]
 
@@ -170,6 +192,37 @@ def test_a_rank_that_breaks_ends_the_save_of_all_and_the_older_checkpoint_loads(
             assert name == ("StorageError" if rank == who else "GroupError"), where
             assert ("a rank of the group ended" if how == "killed" else "the quota is used up") in text, where
             assert seconds < SOON_S, where
+
+
+@pytest.mark.parametrize("after", [1, 2, 4])
+def test_ranks_that_were_killed_are_continued_by_other_ranks_or_one_process(after: int, tmp_path: Path) -> None:
+    sizes = {f"part.{number}": 300_000 + number for number in range(5)}
+    tensors = {name: torch.arange(size) for name, size in sizes.items()}
+    how: dict[str, Any] = {"sizes": sizes, "uri": str(tmp_path / "a"), "max_shard_bytes": "3MB", "part_mib": 1}
+    (killed,) = ranks_tell(2, ("ended", {**how, "flag": str(tmp_path / "flag"), "parts_sent": [4, 2]}))
+    assert killed == [None, None]
+    assert [*(tmp_path / "a").glob("model-*")]
+    if after == 1:
+        kept_bytes = streamer.save(tensors, tmp_path / "a", max_shard_bytes="3MB", resume=True).kept_bytes
+    else:
+        (reported,) = ranks_tell(after, ("ended", {**how, "flag": "", "parts_sent": []}))
+        (kept_bytes,) = {each["kept_bytes"] for each in values(reported)}
+    assert kept_bytes >= 2 * 8 * sizes["part.0"]
+    streamer.save(tensors, tmp_path / "alone", max_shard_bytes="3MB")
+    assert contents(tmp_path / "a") == contents(tmp_path / "alone")
+
+
+def test_shards_of_other_content_are_not_continued(tmp_path: Path) -> None:
+    sizes = {f"part.{number}": 300_000 for number in range(3)}
+    others = {name: torch.ones(size, dtype=torch.int64) for name, size in sizes.items()}
+    streamer.save(others, tmp_path / "a", max_shard_bytes="3MB")
+    (tmp_path / "a" / "model.safetensors.index.json").unlink()
+    (tmp_path / "a" / "model-00003-of-00003.safetensors").unlink()
+    how: dict[str, Any] = {"sizes": sizes, "uri": str(tmp_path / "a"), "max_shard_bytes": "3MB", "part_mib": 1}
+    (reported,) = ranks_tell(2, ("ended", {**how, "flag": "", "parts_sent": [], "overwrite": True}))
+    assert {each["kept_bytes"] for each in values(reported)} == {0}
+    loaded = streamer.load(tmp_path / "a", verify="manifest")
+    assert all(torch.equal(loaded[name], torch.arange(size)) for name, size in sizes.items())
 
 
 @pytest.mark.parametrize("who", [0, 1])

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from group_ranks import ranks_tell, values
 from servers.azurite import AzuriteServer
 from servers.forwarding import Fault, ForwardingProxy
 from servers.seaweedfs import SeaweedServer
@@ -93,6 +95,21 @@ def saved(place: Place, tensor: Any, **how: Any) -> int:
 def test_parts_that_are_there_are_not_sent_again(place: Place) -> None:
     killed_after(place, 4)
     assert 3 <= saved(place, TENSOR, resume=True) <= 5  # of seven, and one of the manifest on Azure
+
+
+def test_parts_that_ranks_have_sent_are_not_sent_again_by_other_ranks(place: Place, tmp_path: Path) -> None:
+    how: dict[str, Any] = {"uri": place.uri, "sizes": {"a": 6 * PART_BYTES // 8}, "part_mib": 5}
+    first = {**how, "flag": str(tmp_path / "flag"), "parts_sent": [2, 2], "storage_options": place.options}
+    (killed,) = ranks_tell(2, ("ended", first))
+    assert killed == [None, None]
+    with ForwardingProxy(place.port, lambda method, path: None) as proxy:
+        second = {**how, "flag": "", "parts_sent": [], "storage_options": place.through(proxy.port)}
+        (reported,) = ranks_tell(3, ("ended", second))
+        assert len(values(reported)) == 3
+        sent = [path for method, path in proxy.requests if method == "PUT" and place.part in path]
+    assert 3 <= len(sent) <= 4  # of seven, and one of the manifest on Azure
+    loaded = streamer.load(place.uri, storage_options=place.options, verify="manifest")
+    assert torch.equal(loaded["a"], torch.arange(6 * PART_BYTES // 8))
 
 
 def test_parts_of_other_content_are_sent_again(place: Place) -> None:
