@@ -14,6 +14,7 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
+from itertools import accumulate, pairwise
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
@@ -208,8 +209,7 @@ class SealedShard(ShardBytes):
         """Which tensors lie where, and the numbers of their pieces."""
         begin, first = len(self.header), len(self._inner_header)
         inner = [TensorLayout("", "U8", (first,), first), *self._inner]
-        ends = [begin + sum(each.size_bytes for each in inner[: number + 1]) for number in range(len(inner))]
-        ranges = [(end - each.size_bytes, end) for each, end in zip(inner, ends, strict=True)]
+        ranges = pairwise(accumulate((each.size_bytes for each in inner), initial=begin))
         return Segments(begin, inner), SealedFile(self._parameters, self._cipher, b"", ranges)
 
     def sealed(self, offset_bytes: int, plain: memoryview) -> memoryview:
