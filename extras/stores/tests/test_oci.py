@@ -24,6 +24,7 @@ SHARD = save(TENSORS)
 FILES = {"model.safetensors": SHARD, "config.json": b"{}"}
 LOGIN = {"username": USER, "password": PASSWORD}
 TITLE = "org.opencontainers.image.title"
+FILE_PATH = "org.cncf.model.filepath"
 
 
 @pytest.fixture
@@ -128,14 +129,53 @@ def test_logins_are_found_where_docker_and_podman_keep_them(registry, kind, tmp_
         ("sleep 1000 & wait", "did not answer within"),
         ("echo broken; exit 2", "failed"),
         ("echo {}", "malformed"),
+        ("""echo '{"Username": "x", "Secret": null}'""", "malformed"),
+        ("exec yes", "answered more than"),
     ],
 )
-def test_a_helper_that_fails_is_an_error_that_names_it(registry, script, message, tmp_path, monkeypatch):
+def test_a_helper_that_fails_is_started_once_and_named_by_the_error(registry, script, message, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setattr(logins, "HELPER_S", 0.2 if "sleep" in script else 60)
+    script = f"echo >>{tmp_path}/starts\n{script}"
     (tmp_path / "config.json").write_text(json.dumps(helper_of(script)(tmp_path, registry.host)))
     with pytest.raises(streamer.CredentialsError, match=rf"docker-credential-tests .*{message}"):
         load(uri_of(registry), {"auth_file": str(tmp_path / "config.json")})
+    starts = tmp_path / "starts"
+    assert not starts.exists() or starts.read_text() == "\n"  # it may be ended before it writes
+
+
+@pytest.mark.parametrize("options", [{"username": "x"}, {"password": "x"}, {**LOGIN, "token": "x"}])
+def test_options_of_logins_of_which_one_would_be_ignored_are_refused_regression(options):
+    with pytest.raises(streamer.OptionError, match="token alone"):
+        load("oci://127.0.0.1:1/a:v1", options)
+
+
+@pytest.mark.parametrize(
+    "challenge",
+    [
+        'bearer  REALM="{realm}" , Service=tests',
+        'Bearer realm="{realm}",service="tests, and others", Basic realm="Tests"',
+        'Basic realm="Tests", Bearer realm="{realm}"',
+    ],
+)
+def test_every_form_of_a_challenge_is_understood_regression(registry, challenge):
+    def refuse(handler):
+        if not handler.place.startswith("/v2/") or registry._is_allowed(handler):
+            return False
+        realm = f"http://{registry.host}/token"
+        handler.refuse(401, "UNAUTHORIZED", WWW_Authenticate=challenge.format(realm=realm))
+        return True
+
+    registry.script = refuse
+    assert_loads(uri_of(registry))
+
+
+@pytest.mark.parametrize("text", ["[]", '{"auths": [1]}', '{"auths": {}', '{"credHelpers": "tests"}'])
+def test_a_file_of_logins_of_another_form_is_an_error_that_names_it(registry, tmp_path, text, monkeypatch):
+    (tmp_path / "config.json").write_text(text)
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    with pytest.raises(streamer.CredentialsError, match=r"config\.json"):
+        load(uri_of(registry), {})
 
 
 def test_a_file_of_logins_that_cannot_be_read_is_an_error(registry, tmp_path):
@@ -279,16 +319,17 @@ COMPRESSIONS = {"": bytes, "+gzip": gzip.compress, "+zstd": zstandard.compress}
 
 
 def archive_of(files, *, links=(), prefix=""):
+    """Pack files, and then links; a file that is a pair is a link, in its place among the files."""
     made = io.BytesIO()
     with tarfile.open(fileobj=made, mode="w") as archive:
-        for name, data in files.items():
+        for name, data in [*dict(files).items(), *((name, (kind, target)) for name, kind, target in links)]:
             member = tarfile.TarInfo(prefix + name)
-            member.size = len(data)
-            archive.addfile(member, io.BytesIO(data))
-        for name, kind, target in links:
-            member = tarfile.TarInfo(prefix + name)
-            member.type, member.linkname = kind, target
-            archive.addfile(member)
+            if isinstance(data, tuple):
+                member.type, member.linkname = data
+                archive.addfile(member)
+            else:
+                member.size = len(data)
+                archive.addfile(member, io.BytesIO(data))
     return made.getvalue()
 
 
@@ -348,6 +389,80 @@ def test_an_image_has_the_files_of_its_last_layer_and_links(registry):
         assert_loads(uri_of(registry, f"org/car:v1/models/{name}.safetensors"))
     with pytest.raises(streamer.ObjectNotFoundError):
         load(uri_of(registry, "org/car:v1/models/old.safetensors"))
+
+
+OLD = save({"a": TENSORS["a"] + 1, "b": TENSORS["b"]})  # as large as SHARD
+FOLDER, SYMBOLIC, HARD = (tarfile.DIRTYPE, ""), tarfile.SYMTYPE, tarfile.LNKTYPE
+LAYERED = {  # layers, and where SHARD is in them as a container sees them; None: nowhere
+    "a mark spares its own layer": ([{"m": OLD}, {"m": SHARD, ".wh.m": b""}], "m"),
+    "an opaque mark at the end": ([{"x/old": OLD}, {"x/m": SHARD, "x/.wh..wh..opq": b""}], "x/m"),
+    "an opaque mark of the root": ([{"old/m": OLD}, {".wh..wh..opq": b"", "new/m": SHARD}], "new/m"),
+    "marks are no files": ([{"x": OLD}, {".wh.x": b"", ".wh..wh.plnk": b""}], None),
+    "a link before its target": ([{"m": (SYMBOLIC, "blobs/1"), "blobs/1": SHARD}], "m"),
+    "a chain of links": ([{"m": (SYMBOLIC, "n"), "n": (SYMBOLIC, "/o"), "o": SHARD}], "m"),
+    "a link to an earlier layer": ([{"blobs/1": SHARD}, {"x/m": (SYMBOLIC, "../blobs/1")}], "x/m"),
+    "a target that a later layer replaces": ([{"1": OLD, "m": (SYMBOLIC, "1")}, {"1": SHARD}], "m"),
+    "a link to a folder": ([{"v2/m": SHARD, "now": (SYMBOLIC, "v2")}], "now/m"),
+    "a folder that becomes a link": ([{"now/m": OLD, "v2/m": SHARD}, {"now": (SYMBOLIC, "v2")}], "now/m"),
+    "a link that becomes a folder": (
+        [{"v1/m": OLD, "now": (SYMBOLIC, "v1")}, {"now": FOLDER, "now/m": SHARD}],
+        "now/m",
+    ),
+    "a file behind a link": ([{"v1/m": OLD, "now": (SYMBOLIC, "v1")}, {"now/m": SHARD}], "v1/m"),
+    "a folder that becomes a file": ([{"x/m": OLD}, {"x": b"file"}], None),
+    "a file that becomes a folder": ([{"x": b"file"}, {"x/m": SHARD}], "x/m"),
+    "a hard link keeps the first": ([{"1": SHARD, "m": (HARD, "1")}, {"1": OLD}], "m"),
+    "a hard link to an earlier layer": ([{"1": SHARD}, {"m": (HARD, "1")}], "m"),
+    "a link out of the artifact": ([{"m": (SYMBOLIC, "../../etc/passwd")}], None),
+    "a link to itself": ([{"m": (SYMBOLIC, "m"), "x": (SYMBOLIC, "./x/x")}], None),
+}
+
+
+@pytest.mark.parametrize("case", LAYERED)
+def test_layers_are_seen_as_by_a_container_regression(registry, case):
+    layers, place = LAYERED[case]
+    for compress, kind in ((bytes, "tar"), (gzip.compress, "tar+gzip")):
+        packed = [(compress(archive_of(each)), f"application/vnd.oci.image.layer.v1.{kind}", {}) for each in layers]
+        registry.put_artifact("org/layered", "v1", *packed)
+        store = streamer.plugins.open_store(uri_of(registry, "org/layered:v1"), LOGIN)
+        names = [info.path for folder in ("", "/x", "/v1") for info in store.find(store.root + folder)]
+        assert not [name for name in names if ".wh." in name]
+        if place:
+            assert_loads(uri_of(registry, f"org/layered:v1/{place}"))
+        else:
+            with pytest.raises(streamer.StreamerError):
+                load(uri_of(registry, "org/layered:v1/m"))
+            with pytest.raises(streamer.StreamerError):
+                load(uri_of(registry, "org/layered:v1/x/m"))
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+def test_an_archive_that_is_damaged_between_two_files_is_an_error_regression(registry, compression):
+    packed = archive_of({"model.safetensors": OLD})
+    packed = packed[: 512 + -(-len(OLD) // 512) * 512] + b"x" * 512 + archive_of({"model.safetensors": SHARD})
+    kind = f"application/vnd.oci.image.layer.v1.tar{compression}"
+    registry.put_artifact("org/bad", "v1", (COMPRESSIONS[compression](packed), kind, {}))
+    with pytest.raises(streamer.StorageError, match="not the archive"):
+        load(uri_of(registry, "org/bad:v1"))
+
+
+@pytest.mark.parametrize("title", ["", ".", "/"])
+def test_a_layer_with_an_empty_title_has_the_name_of_its_digest(registry, title):
+    registry.put_artifact("org/plain", "v1", (SHARD, "application/octet-stream", {TITLE: title}))
+    store = streamer.plugins.open_store(uri_of(registry, "org/plain:v1"), LOGIN)
+    assert [info.path for info in store.find(store.root)] == [f"{store.root}/{digest_of(SHARD).replace(':', '-')}"]
+
+
+@pytest.mark.parametrize(
+    "document", [b"[" * 100_000, b'{"layers": null}', b'{"layers": [{"digest": "sha256:%s", "size": %d}]}']
+)
+def test_a_manifest_of_odd_values_is_an_error_of_the_registry(registry, document):
+    if b"%" in document:
+        document %= (b"0" * 64, 1 << 70)
+    registry.manifests["org/odd", "v1"] = "application/vnd.oci.image.manifest.v1+json", document
+    with pytest.raises(streamer.StorageError, match="manifest") as caught:
+        load(uri_of(registry, "org/odd:v1"))
+    assert not isinstance(caught.value, streamer.PluginError)
 
 
 @pytest.mark.parametrize("name", ["../out.safetensors", "a/../../out.safetensors"])
@@ -448,6 +563,25 @@ def test_a_digest_and_a_foreign_artifact_are_not_written(registry):
     for rest, message in ((f"org/llama@{digest}/new", "cannot be changed"), ("org/image:v1/new", "something else")):
         with pytest.raises(streamer.UsageError, match=message):
             save_to(uri_of(registry, rest))
+
+
+def test_a_save_beside_archives_keeps_them_regression(registry):
+    kind = "application/vnd.cncf.model.weight.v1.tar"
+    layers = [
+        (archive_of({f"{each}/model.safetensors": SHARD}), kind, {FILE_PATH: f"{each}/model.safetensors"})
+        for each in "ab"
+    ]
+    registry.put_artifact("org/packed", "v1", *layers, config="application/vnd.cncf.model.config.v1+json")
+    save_to(uri_of(registry, "org/packed:v1/c"))
+    for each in "abc":
+        assert_loads(uri_of(registry, f"org/packed:v1/{each}"))
+    with pytest.raises(streamer.UsageError, match="in a tar layer"):
+        save_to(uri_of(registry, "org/packed:v1/a"), overwrite=True)
+    store = streamer.plugins.open_store(uri_of(registry, "org/packed:v1"), LOGIN)
+    with pytest.raises(streamer.UsageError, match="in a tar layer"):
+        store.remove(f"{store.root}/a/model.safetensors")
+    for each in "abc":
+        assert_loads(uri_of(registry, f"org/packed:v1/{each}"))
 
 
 def test_every_manifest_of_a_save_names_only_whole_blobs(registry):

@@ -2,7 +2,7 @@
 
 Guarantees: of a plain layer, only the headers are read here, by ranges. A compressed layer is read once, in order; its
 digest is compared before any of its files is used. Files of an archive are written under numbers, never under names
-of the archive. Links are followed inside the layer; a name that leads out of it is refused.
+of the archive. A name that leads out of the artifact is refused, and so is an archive with a damaged header.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from zstandard import ZstdDecompressor, ZstdError
 
@@ -31,11 +31,15 @@ from streamer.plugins import (
     TruncatedError,
     send_request,
 )
+from streamer_stores.oci.files import File, Folder, HardLink, Link, Member, Removed
 from streamer_stores.oci.manifests import Layer, inner_path
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 PIECE_BYTES = 8 << 20  # of one request for a compressed layer
 HEADERS_BYTES = 64 << 10  # read at once for headers: those of many small files
-_OPAQUE, _REMOVED = ".wh..wh..opq", ".wh."  # marks of image layers
+_OPAQUE, _OF_TOOLS, _REMOVED = ".wh..wh..opq", ".wh..wh.", ".wh."  # marks of image layers
 
 
 @dataclass(frozen=True)
@@ -102,36 +106,31 @@ class BlobBytes(io.RawIOBase):
         view[:] = answer.body
 
 
-def placed_entries(layer: Layer, blob: BlobBytes, uri: str) -> list[tuple[str, Entry | None]]:
-    """Return the files of a plain tar layer by their paths; None removes what is at a path, and below it."""
-    found: list[tuple[str, Entry | None]] = []
-    places: dict[str, Entry] = {}
-    with _reading(uri), tarfile.open(fileobj=io.BufferedReader(blob, HEADERS_BYTES), mode="r:") as archive:
+def placed_files(layer: Layer, blob: BlobBytes, uri: str) -> list[Member[Entry]]:
+    """Return what a plain tar layer holds, whose files stay where they are."""
+    found: list[Member[Entry]] = []
+    with _reading(uri), _archive(io.BufferedReader(blob, HEADERS_BYTES), "r:") as archive:
         for member in archive:
             path = inner_path(f"{layer.path}/{member.name}", uri)
             if member.issparse():
                 what = f"{path} is a sparse file of a tar layer"
                 raise StorageError(what, uri=uri, hint="Give storage_options={'unpack': True}, or push it without tar")
-            if member.isreg():
-                places[path] = Entry(layer, member.size, member.offset_data)
-            found += _effect(member, path, places, layer)
+            found += _members(member, path, Entry(layer, member.size, member.offset_data))
     return found
 
 
-def unpacked_entries(layer: Layer, blob: BlobBytes, folder: Path, uri: str) -> list[tuple[str, Entry | None]]:
-    """Unpack a layer into an empty folder, and return its files as `placed_entries`; raises if its digest differs."""
+def unpacked_files(layer: Layer, blob: BlobBytes, folder: Path, uri: str) -> list[Member[Entry]]:
+    """Unpack a layer into an empty folder, and return what it holds; raises if its digest differs."""
     algorithm, _, expected = layer.blob.digest.partition(":")
     hashed = _Hashed(blob, algorithm)
-    found: list[tuple[str, Entry | None]] = []
-    places: dict[str, Entry] = {}
-    with _reading(uri), tarfile.open(fileobj=_decompressed(hashed, layer.compression), mode="r|") as archive:
+    found: list[Member[Entry]] = []
+    with _reading(uri), _archive(_decompressed(hashed, layer.compression), "r|") as archive:
         for member in archive:
             path = inner_path(f"{layer.path}/{member.name}", uri)
+            entry = Entry(layer, member.size, member.offset_data)
             if member.isreg():
-                content = archive.extractfile(member)
-                assert content is not None  # it is a regular file
-                places[path] = _unpacked(layer, member, content, folder / str(len(places)))
-            found += _effect(member, path, places, layer)
+                entry = _unpacked(entry, archive.extractfile(member), folder / str(len(found)))
+            found += _members(member, path, entry)
     while hashed.read(PIECE_BYTES):
         pass
     if hashed.hexdigest() != expected:
@@ -140,31 +139,50 @@ def unpacked_entries(layer: Layer, blob: BlobBytes, folder: Path, uri: str) -> l
     return found
 
 
-def _unpacked(layer: Layer, member: tarfile.TarInfo, content: IO[bytes], path: Path) -> Entry:
+def _unpacked(entry: Entry, content: IO[bytes] | None, path: Path) -> Entry:
+    assert content is not None  # it is a regular file
     digest = hashlib.sha256()
     with path.open("xb") as file:
         while piece := content.read(PIECE_BYTES):
             digest.update(piece)
             file.write(piece)
-    return Entry(layer, member.size, member.offset_data, str(path), digest.hexdigest())
+    return replace(entry, file=str(path), sha256=digest.hexdigest())
 
 
-def _effect(
-    member: tarfile.TarInfo, path: str, places: dict[str, Entry], layer: Layer
-) -> Iterator[tuple[str, Entry | None]]:
-    """Yield what a member does to the files of the artifact: it may be a mark of an image layer, or a link."""
+def _members(member: tarfile.TarInfo, path: str, entry: Entry) -> Iterator[Member[Entry]]:
+    """Yield what a member of an archive is; nothing for devices and their like, and for marks of other tools."""
     folder, _, name = path.rpartition("/")
+    base = entry.layer.path
     if name == _OPAQUE:
-        yield folder, None
+        yield Removed(folder)
     elif name.startswith(_REMOVED):
-        yield f"{folder}/{name[len(_REMOVED) :]}".lstrip("/"), None
-    elif member.islnk() or member.issym():
-        base = layer.path if member.islnk() or member.linkname.startswith("/") else folder
-        target = os.path.normpath(f"{base}/{member.linkname}".lstrip("/"))
-        if not target.startswith("..") and target in places:  # others lead to folders, or to files of other layers
-            places[path] = places[target]
-    if path in places:
-        yield path, places[path]
+        if not name.startswith(_OF_TOOLS) and name != _REMOVED:
+            yield Removed(f"{folder}/{name[len(_REMOVED) :]}".lstrip("/"))
+    elif member.isreg():
+        yield File(path, entry)
+    elif member.isdir():
+        yield Folder(path)
+    elif member.issym():
+        yield Link(path, f"/{base}{member.linkname}" if member.linkname.startswith("/") else member.linkname)
+    elif member.islnk():
+        yield HardLink(path, f"{base}/{member.linkname}".lstrip("/"))
+
+
+class _Header(tarfile.TarInfo):
+    """A header; a damaged one is an error, where tarfile would take it for the end of the archive."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        try:
+            return super().frombuf(buf, encoding, errors)
+        except tarfile.HeaderError as error:
+            if not any(buf):  # nothing, or zeros: the end
+                raise
+            raise tarfile.ReadError("a header is damaged") from error
+
+
+def _archive(file: Any, mode: Any) -> tarfile.TarFile:
+    return tarfile.open(fileobj=file, mode=mode, tarinfo=_Header)
 
 
 @contextmanager

@@ -11,8 +11,10 @@ import binascii
 import json
 import os
 import re
+import selectors
 import signal
 import subprocess
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -23,6 +25,7 @@ from streamer.plugins import CredentialsError, OptionError, note_credential
 from streamer_stores.oci.reference import Reference
 
 HELPER_S = 20.0  # a helper may ask a cloud for a token
+HELPER_BYTES = 1 << 20  # of its answer
 _HELPER = re.compile(r"[\w.-]+")
 _HUB_KEY = "index.docker.io/v1"
 
@@ -44,11 +47,18 @@ class Login:
         return "Basic " + base64.b64encode(f"{self.username}:{self.password}".encode()).decode()
 
 
-def login_of(reference: Reference, options: Mapping[str, Any]) -> Login:
-    """Find the login: in the options, else in the files of Docker and Podman; anonymous if there is none."""
+def check_login_options(options: Mapping[str, Any]) -> None:
+    """Refuse options of which one would be ignored."""
     for name in ("username", "password", "token"):
         if not isinstance(options.get(name, ""), str):
             raise OptionError(f"{name} must be text")
+    given = {name for name in ("username", "password", "token") if options.get(name)}
+    if given not in ({"username", "password"}, {"token"}, set()):
+        raise OptionError("A login is username and password, or token alone")
+
+
+def login_of(reference: Reference, options: Mapping[str, Any]) -> Login:
+    """Find the login: in the options, else in the files of Docker and Podman; anonymous if there is none."""
     if options.get("token"):
         return _noted(Login(registry_token=options["token"]))
     if options.get("username"):
@@ -96,7 +106,10 @@ def _login_in(document: Mapping[str, Any], reference: Reference, path: Path) -> 
     """Find the login of the longest name that the repository begins with; helpers come first, as in Docker."""
     keys = list(_keys_of(reference))
     for section in ("credHelpers", "auths"):
-        entries = {_plain(name): entry for name, entry in dict(document.get(section) or {}).items()}
+        listed = document.get(section) or {}
+        if not isinstance(listed, dict):
+            raise CredentialsError(f"{section} in {path} is malformed", hint="Log in again")
+        entries = {_plain(name): entry for name, entry in listed.items()}
         for key in keys:
             if key not in entries:
                 continue
@@ -147,25 +160,51 @@ def _from_helper(name: str, key: str) -> Login | None:
     pipe = subprocess.PIPE
     try:
         # Its own session, so that the programs that it has started end with it.
-        helper = subprocess.Popen([program, "get"], stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True)
+        helper = subprocess.Popen(
+            [program, "get"], stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, start_new_session=True
+        )
     except OSError as error:
         hint = "Install it, or log in without it"
         raise CredentialsError(f"The credential helper {program} cannot be started", hint=hint) from error
     with helper:
         try:
-            text, _ = helper.communicate(url.encode(), timeout=HELPER_S)
-        except subprocess.TimeoutExpired:
+            text = _answer_of(helper, url.encode())
+        except (subprocess.TimeoutExpired, OverflowError) as error:
             with suppress(ProcessLookupError):
                 os.killpg(helper.pid, signal.SIGKILL)
-            what = f"The credential helper {program} did not answer within {HELPER_S:g} s"
-            raise CredentialsError(what, hint="Run it yourself: it may want an answer from you") from None
+            is_late = isinstance(error, subprocess.TimeoutExpired)
+            fault = f"did not answer within {HELPER_S:g} s" if is_late else f"answered more than {HELPER_BYTES} bytes"
+            hint = "Run it yourself: it may want an answer from you"
+            raise CredentialsError(f"The credential helper {program} {fault}", hint=hint) from None
     if helper.returncode:
         if b"not found" in text.lower():
             return None
         raise CredentialsError(f"The credential helper {program} failed", hint=f"Run `echo {url} | {program} get`")
     try:
         found = json.loads(text)
-        username, secret = str(found["Username"]), str(found["Secret"])
+        username, secret = found["Username"], found["Secret"]
     except (ValueError, KeyError, TypeError):
+        username = secret = None
+    if not isinstance(username, str) or not isinstance(secret, str):
         raise CredentialsError(f"The answer of the credential helper {program} is malformed") from None
     return Login(identity_token=secret) if username == "<token>" else Login(username, secret)
+
+
+def _answer_of(helper: subprocess.Popen[bytes], question: bytes) -> bytes:
+    """Return what a helper prints until it ends; raises TimeoutExpired, or OverflowError for more than an answer."""
+    assert helper.stdin is not None
+    assert helper.stdout is not None
+    end_s, text = time.monotonic() + HELPER_S, b""
+    with suppress(BrokenPipeError), helper.stdin:  # it may not read the question
+        helper.stdin.write(question)
+    with selectors.DefaultSelector() as selector:
+        selector.register(helper.stdout, selectors.EVENT_READ)
+        while selector.select(max(0.0, end_s - time.monotonic())):
+            piece = os.read(helper.stdout.fileno(), HELPER_BYTES)
+            text += piece
+            if len(text) > HELPER_BYTES:
+                raise OverflowError
+            if not piece:
+                helper.wait(max(0.0, end_s - time.monotonic()))
+                return text
+    raise subprocess.TimeoutExpired(helper.args, HELPER_S)

@@ -18,6 +18,7 @@ from streamer_stores.oci.registry import Blob
 TITLE = "org.opencontainers.image.title"
 FILE_PATH = "org.cncf.model.filepath"
 MODEL_PACK = "application/vnd.cncf.model."
+LISTS = ("layers", "manifests", "blobs")  # a manifest has one of them
 _UNPACK = "io.deis.oras.content.unpack"
 _ATTESTATION = "vnd.docker.reference.type"
 _COMPRESSIONS = {"gzip": "gzip", "gz": "gzip", "zstd": "zstd"}
@@ -39,9 +40,9 @@ def parse_document(body: bytes, uri: str) -> dict[str, Any]:
     """Parse a manifest or an index."""
     try:
         document = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         document = None
-    if not isinstance(document, dict) or not ("layers" in document or "manifests" in document or "blobs" in document):
+    if not isinstance(document, dict) or not any(isinstance(document.get(each), list) for each in LISTS):
         what = "The answer is not a manifest of an artifact"
         raise StorageError(what, uri=uri, hint="Check the registry; manifests of Docker's first version are not read")
     return document
@@ -60,7 +61,8 @@ def chosen_manifest(index: Mapping[str, Any], wanted: str | None, uri: str) -> B
             return _blob_of(entry, uri)
     listed = ", ".join(filter(None, names)) or "none"
     hint = f"Choose one with storage_options={{'platform': …}}: {listed}"
-    raise UsageError(f"The artifact has no manifest for {name}", uri=uri, hint=hint)
+    what = "the platform of the options" if wanted else name  # values of options are masked in messages
+    raise UsageError(f"The artifact has no manifest for {what}", uri=uri, hint=hint)
 
 
 def layers_in(manifest: Mapping[str, Any], uri: str) -> Iterator[Layer]:
@@ -74,13 +76,14 @@ def layers_in(manifest: Mapping[str, Any], uri: str) -> Iterator[Layer]:
         # ORAS gives plain files the type of a tar layer, and a title; folders that it has packed are marked.
         is_file = isinstance(title, str) and not kind.startswith(MODEL_PACK) and notes.get(_UNPACK) != "true"
         is_tar = base.endswith(".tar") and not is_file
-        path = inner_path(title if isinstance(title, str) else "" if is_tar else blob.digest.replace(":", "-"), uri)
+        path = inner_path(title if isinstance(title, str) else "", uri)
         folder = (
             path if notes.get(_UNPACK) != "true" else path.rpartition("/")[0]
         )  # the archive holds the folder itself
         if is_tar and kind.startswith(MODEL_PACK):
             folder = ""  # the archive holds the whole path
-        yield Layer(blob, folder if is_tar else path, is_tar, _COMPRESSIONS.get(suffix, "") if is_tar else "", entry)
+        file = path or blob.digest.replace(":", "-")
+        yield Layer(blob, folder if is_tar else file, is_tar, _COMPRESSIONS.get(suffix, "") if is_tar else "", entry)
 
 
 def inner_path(text: str, uri: str) -> str:
@@ -98,7 +101,7 @@ def inner_path(text: str, uri: str) -> str:
 
 def _blob_of(entry: Mapping[str, Any], uri: str) -> Blob:
     digest, size_bytes = entry.get("digest"), entry.get("size")
-    is_size = isinstance(size_bytes, int) and not isinstance(size_bytes, bool) and size_bytes >= 0
+    is_size = isinstance(size_bytes, int) and not isinstance(size_bytes, bool) and 0 <= size_bytes < 1 << 63
     if not isinstance(digest, str) or not DIGEST.fullmatch(digest) or not is_size:
         raise StorageError("The manifest names a blob without a digest or a size", uri=uri, hint="Push it again")
     return Blob(digest, int(str(size_bytes)))

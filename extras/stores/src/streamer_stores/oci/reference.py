@@ -75,5 +75,5 @@ def parse_reference(uri: str) -> Reference:
     if host in _HUB_HOSTS and "/" not in repository:
         repository = f"library/{repository}"
     prefix = uri[len("oci://") : match.start("path") - 1] if match["path"] is not None else uri[len("oci://") :]
-    name = match["digest"] or match["tag"] or "latest"
+    name = (match["digest"] or "").lower() or match["tag"] or "latest"
     return Reference(host, repository, name, path, prefix)

@@ -45,7 +45,7 @@ MANIFESTS = (
 LOGIN = "Run `docker login` or `podman login`, or give storage_options username and password"
 TOKEN_S = 60.0  # the lifetime of a token whose service names none
 EARLY_S = 5.0  # a token is exchanged this long before its end
-_PARAMETER = re.compile(r'(\w+)="([^"]*)"')
+_WORD = re.compile(r'([\w-]+)(?:(\s*=\s*)(?:"([^"]*)"|([^\s",]*)))?')  # of challenges: a kind, or a parameter
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Registry:
         self._place, self._options, self._limits = reference, options, limits
         self._api = f"{self.server}/v2/{reference.repository}"
         self._lock = threading.RLock()
-        self._login: Login | None = None
+        self._login: Login | CredentialsError | None = None
         self._authorization: str | None = None
         self._expires_at_s = float("inf")
         self._challenge: dict[str, str] = {}  # of the latest Bearer challenge
@@ -179,18 +179,17 @@ class Registry:
     def _take(self, challenge: str, uri: str, used: Mapping[str, str]) -> None:
         """Log in as a 401 demands."""
         with self._lock:
-            kind, _, rest = challenge.partition(" ")
-            login = self._found_login()
-            if kind.lower() == "basic":
-                if login.basic is None or used.get("Authorization") == login.basic:
-                    raise CredentialsError("The registry wants a login", uri=uri, status=401, hint=LOGIN)
-                self._authorization = login.basic
-            elif kind.lower() == "bearer":
-                asked = dict(_PARAMETER.findall(rest))
+            challenges, login = _challenges_in(challenge), self._found_login()
+            if "bearer" in challenges:
+                asked = challenges["bearer"]
                 has_changed = asked.get("scope") != self._challenge.get("scope")
                 self._challenge = asked
                 if has_changed or used.get("Authorization") == self._authorization:
                     self._exchange(uri)  # unless another thread has done so meanwhile
+            elif "basic" in challenges:
+                if login.basic is None or used.get("Authorization") == login.basic:
+                    raise CredentialsError("The registry wants a login", uri=uri, status=401, hint=LOGIN)
+                self._authorization = login.basic
             else:
                 raise CredentialsError("The registry wants a login of a kind that is unknown here", uri=uri, status=401)
 
@@ -202,7 +201,12 @@ class Registry:
 
     def _found_login(self) -> Login:
         if self._login is None:
-            self._login = login_of(self._place, self._options)
+            try:
+                self._login = login_of(self._place, self._options)
+            except CredentialsError as error:  # a helper that does not answer is waited for once
+                self._login = error
+        if isinstance(self._login, CredentialsError):
+            raise self._login
         return self._login
 
     def _exchange(self, uri: str) -> None:
@@ -237,6 +241,18 @@ class Registry:
         token, lifetime_s = _token_in(answer.body, uri)
         note_credential(token)
         self._authorization, self._expires_at_s = f"Bearer {token}", began_s + lifetime_s
+
+
+def _challenges_in(header: str) -> dict[str, dict[str, str]]:
+    """Parse the kinds of logins that a registry takes, with their parameters."""
+    found: dict[str, dict[str, str]] = {}
+    parameters: dict[str, str] = {}
+    for name, mark, quoted, plain in _WORD.findall(header):
+        if mark:
+            parameters[name.lower()] = quoted or plain
+        else:
+            parameters = found.setdefault(name.lower(), {})
+    return found
 
 
 def _token_in(body: bytes, uri: str) -> tuple[str, float]:

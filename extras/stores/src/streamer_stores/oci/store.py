@@ -33,8 +33,10 @@ from streamer.plugins import (
     digest_of,
     hookimpl,
 )
-from streamer_stores.oci.layers import BlobBytes, Entry, placed_entries, unpacked_entries
-from streamer_stores.oci.manifests import chosen_manifest, layers_in, parse_document
+from streamer_stores.oci.files import File, FileTree, Member
+from streamer_stores.oci.layers import BlobBytes, Entry, placed_files, unpacked_files
+from streamer_stores.oci.logins import check_login_options
+from streamer_stores.oci.manifests import Layer, chosen_manifest, layers_in, parse_document
 from streamer_stores.oci.reference import parse_reference
 from streamer_stores.oci.registry import Registry
 
@@ -54,6 +56,7 @@ def streamer_open_store(uri: str, storage_options: Mapping[str, Any], limits: Li
     for name in ("plain_http", "unpack"):
         if not isinstance(storage_options.get(name, False), bool):
             raise OptionError(f"{name} must be True or False")
+    check_login_options(storage_options)
     return OciStore(uri, storage_options, limits)
 
 
@@ -77,14 +80,14 @@ class OciStore:
         self.server = self.registry.server
         self._options, self._limits = options, limits
         self.lock = threading.RLock()
-        self._entries: dict[str, Entry] | None = None
+        self._files: FileTree[Entry] | None = None
         self._folders: list[Path] = []  # temporary ones
         weakref.finalize(self, _remove, self._folders)
         self.is_written = False  # by this store, which from then on looks at the manifest each time
 
     def info(self, path: str) -> ObjectInfo:
         """Describe one file."""
-        entry = self._entries_now().get(self.inner(path))
+        entry = self._files_now().file(self.inner(path))
         if entry is None:
             hint = "Name a file of the artifact, by its title"
             raise ObjectNotFoundError("The artifact holds no such file", uri=f"oci://{path}", hint=hint)
@@ -92,19 +95,16 @@ class OciStore:
 
     def find(self, prefix: str) -> list[ObjectInfo]:
         """List the files directly in a folder; a tag that does not exist has none."""
-        folder = self._folder(prefix)
+        folder = self.inner(prefix)
         try:
-            found = self._entries_now()
+            found = self._files_now()
         except ObjectNotFoundError:
             return []
-        names = sorted(path for path in found if path.startswith(folder) and "/" not in path[len(folder) :])
-        return [self._described(path, found[path]) for path in names]
+        return [self._described(f"{folder}/{name}".lstrip("/"), entry) for name, entry in found.files_in(folder)]
 
     def folders(self, prefix: str) -> list[str]:
         """List the folders directly in a folder."""
-        folder = self._folder(prefix)
-        rests = (path[len(folder) :] for path in self._entries_now() if path.startswith(folder))
-        return sorted({rest.partition("/")[0] for rest in rests if "/" in rest})
+        return self._files_now().folders_in(self.inner(prefix))
 
     def source(self, info: ObjectInfo) -> Source:
         """Return where the bytes of a file are: at the registry, behind its redirects, or on this disk."""
@@ -145,7 +145,7 @@ class OciStore:
     def write(self, path: str, data: bytes) -> None:
         """Write a small file."""
         self.check_can_write()
-        current = self._entries_now(is_new=True).get(self.inner(path))
+        current = self._files_now(is_new=True).file(self.inner(path))
         replaced = None if current is None else self._described(self.inner(path), current)
         upload = self.begin_upload(path, len(data), 1, replaced)
         if data:
@@ -169,6 +169,10 @@ class OciStore:
             raise UsageError("An artifact that a digest names cannot be changed", uri=self.uri, hint=hint)
         self.is_written = True
 
+    def holds(self, inner: str) -> bool:
+        """Look whether the artifact has a file now."""
+        return self._files_now(is_new=True).file(inner) is not None
+
     def inner(self, path: str) -> str:
         """Return a path in the artifact."""
         return path[len(self.place.prefix) :].strip("/")
@@ -185,50 +189,42 @@ class OciStore:
             "The index of the artifact names an index again", uri=self.uri, hint="Name a manifest by digest"
         )
 
-    def _entries_now(self, *, is_new: bool = False) -> dict[str, Entry]:
+    def _files_now(self, *, is_new: bool = False) -> FileTree[Entry]:
         with self.lock:
-            if self._entries is not None and not (is_new or self.is_written):
-                return self._entries
+            if self._files is not None and not (is_new or self.is_written):
+                return self._files
             try:
                 document = self.manifest()
             except ObjectNotFoundError:
                 if not self.is_written:
                     raise
                 document = {}  # the tag is made by the first file
-            entries: dict[str, Entry] = {}
+            files: FileTree[Entry] = FileTree()
             for layer in layers_in(document, self.uri):
-                for path, entry in self._files_of(layer):
-                    if entry is None:
-                        entries = {each: kept for each, kept in entries.items() if not _is_below(path, each)}
-                    else:
-                        entries[path] = entry
-            self._entries = entries
-            return entries
+                files.add_layer(self._files_of(layer))
+            self._files = files
+            return files
 
-    def _files_of(self, layer: Any) -> list[tuple[str, Entry | None]]:
+    def _files_of(self, layer: Layer) -> list[Member[Entry]]:
         if not layer.is_tar:
-            return [(layer.path, Entry(layer, layer.blob.size_bytes))]
+            return [File(layer.path, Entry(layer, layer.blob.size_bytes))]
         blob = BlobBytes(self.registry.blob(layer.blob, self.uri), layer.blob.size_bytes, self.uri, self._limits)
         if not layer.compression and not self._options.get("unpack"):
-            return placed_entries(layer, blob, self.uri)
+            return placed_files(layer, blob, self.uri)
         folder = Path(tempfile.mkdtemp(prefix="streamer-layer-"))
         self._folders.append(folder)
-        return unpacked_entries(layer, blob, folder, self.uri)
+        return unpacked_files(layer, blob, folder, self.uri)
 
     def _entry(self, info: ObjectInfo) -> Entry:
         with self.lock:
-            entry = (self._entries or {}).get(self.inner(info.path))
+            entry = None if self._files is None else self._files.file(self.inner(info.path))
         if entry is None or entry.version != info.version:
-            entry = self._entries_now(is_new=True).get(self.inner(info.path))
+            entry = self._files_now(is_new=True).file(self.inner(info.path))
         if entry is None:
             raise ObjectNotFoundError("The artifact no longer holds this file", uri=info.uri, hint="Load again")
         if entry.version != info.version:
             raise ChangedError("The tag holds another version of the file by now", uri=info.uri, hint="Load again")
         return entry
-
-    def _folder(self, prefix: str) -> str:
-        inner = self.inner(prefix)
-        return f"{inner}/" if inner else ""
 
     def _described(self, inner: str, entry: Entry) -> ObjectInfo:
         path = f"{self.place.prefix}/{inner}"
@@ -240,10 +236,6 @@ def _part_of(source: HttpSource, entry: Entry) -> HttpSource:
     refresh, whole_bytes = source.refresh, entry.layer.blob.size_bytes
     renewed = None if refresh is None else lambda: _part_of(refresh(), entry)
     return replace(source, offset_bytes=entry.offset_bytes, whole_bytes=whole_bytes, refresh=renewed)
-
-
-def _is_below(folder: str, path: str) -> bool:
-    return not folder or path == folder or path.startswith(f"{folder}/")
 
 
 def _remove(folders: list[Path]) -> None:

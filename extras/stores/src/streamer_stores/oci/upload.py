@@ -133,14 +133,22 @@ def publish(
     replaced: ObjectInfo | None = None,
     is_only: bool = False,
 ) -> None:
-    """Write the manifest of a tag with a file, or without it; other files stay as they are.
+    """Write the manifest of a tag with a file, or without it; other files, and archives, stay as they are.
 
     With `is_only`, the file that is there now must be `replaced`, or this very blob.
     """
     uri = f"{store.uri}/{path}"
     with store.lock:
         current = _current(store)
-        layers = {layer.path: dict(layer.descriptor) for layer in layers_in(current, uri)}
+        others, layers = [], {}
+        for layer in layers_in(current, uri):
+            if layer.is_tar:
+                others.append(dict(layer.descriptor))
+            else:
+                layers[layer.path] = dict(layer.descriptor)
+        if path not in layers and others and store.holds(path):
+            what, hint = "The file is in a tar layer, which is not changed", "Save under another name or tag"
+            raise UsageError(what, uri=uri, hint=hint)
         found = layers.get(path, {}).get("digest")
         if found == (blob and blob["digest"]):
             return
@@ -151,7 +159,7 @@ def publish(
             del layers[path]
         else:
             layers[path] = {"mediaType": _type_of(path), **blob, "annotations": {TITLE: path, FILE_PATH: path}}
-        _put(store, current, [layers[each] for each in sorted(layers)], uri)
+        _put(store, current, [*others, *(layers[each] for each in sorted(layers))], uri)
 
 
 def _current(store: OciStore) -> dict[str, Any]:
