@@ -10,6 +10,7 @@ import threading
 import time
 import urllib.parse
 from collections.abc import Callable
+from email.utils import formatdate
 from http.server import ThreadingHTTPServer
 from typing import Any
 from xml.sax.saxutils import escape
@@ -30,11 +31,13 @@ class ExpressServer:
         self.uploads: dict[str, tuple[str, dict[str, str], dict[int, tuple[bytes, str]]]] = {}
         self.sessions: dict[str, tuple[str, str, str]] = {}  # token to key, secret and mode
         self.lifetime_s = 300.0
+        self.clock_s = 0.0  # how far its clock is ahead
         self.script: Callable[[Handler], Any] = lambda handler: None
         self.seen: list[tuple[str, str]] = []
         self.lock = threading.RLock()
         self.page_entries = 2
-        kind = type("_", (Handler,), {"answer": staticmethod(self._answer)})
+        clock = staticmethod(lambda: formatdate(time.time() + self.clock_s, usegmt=True))
+        kind = type("_", (Handler,), {"answer": staticmethod(self._answer), "date_time_string": clock})
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), kind)
         self.url = f"http://127.0.0.1:{self._server.server_port}"
 
@@ -84,7 +87,7 @@ class ExpressServer:
             (f"KEY{len(self.sessions)}", os.urandom(12).hex(), mode),
         )
         self.sessions[token] = made
-        ends = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + self.lifetime_s))
+        ends = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + self.clock_s + self.lifetime_s))
         fields = {"SessionToken": token, "SecretAccessKey": made[1], "AccessKeyId": made[0], "Expiration": ends}
         text = "".join(f"<{name}>{escape(value)}</{name}>" for name, value in fields.items())
         return handler.send(

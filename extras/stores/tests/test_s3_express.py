@@ -85,6 +85,42 @@ def test_a_session_that_ends_during_a_load_is_renewed(server):
     assert len(server.sessions) < len([path for _, path in server.seen if path.endswith("?session")])
 
 
+def test_a_session_is_renewed_by_the_clock_of_the_server_regression(server):
+    server.clock_s, server.lifetime_s = 600, 30  # each session ends within the minute in which it is renewed
+    assert_loads(server)
+    assert len(server.sessions) > 1
+
+
+@pytest.mark.parametrize("place", ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "profile", "services"])
+def test_an_endpoint_of_the_environment_is_that_of_the_sessions_regression(server, place, tmp_path, monkeypatch):
+    lines = {
+        "profile": f"[default]\nendpoint_url = {server.url}\n",
+        "services": f"[default]\nservices = local\n[services local]\ns3 =\n  endpoint_url = {server.url}\n",
+    }
+    (tmp_path / "config").write_text(lines.get(place, ""))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    if place not in lines:
+        monkeypatch.setenv(place, server.url)
+    options = {name: value for name, value in server.options().items() if name != "endpoint_url"}
+    loaded = streamer.load(FOLDER, storage_options=options, framework="np", progress=False)
+    assert np.array_equal(loaded["a"], TENSORS["a"])
+
+
+def test_a_fault_of_the_server_makes_no_session_that_cannot_write_regression(server):
+    failed = []
+
+    def script(handler):
+        if len(failed) < 6 and handler.headers.get("x-amz-create-session-mode") == "ReadWrite":
+            failed.append(handler.path)
+            handler.send(503, Retry_After="0")
+            return True
+        return False
+
+    server.script = script
+    streamer.save(TENSORS, f"s3express://{BUCKET}/new", storage_options=server.options(), progress=False)
+    assert len(failed) == 6
+
+
 def test_a_checkpoint_is_saved_in_parts_and_not_replaced_by_accident(server):
     uri = f"s3express://{BUCKET}/new"
     how = {"storage_options": server.options(), "progress": False}
@@ -145,6 +181,7 @@ def test_a_version_is_refused():
     ("endpoint", "url"),
     [
         ("http://127.0.0.1:80", "http://127.0.0.1:80/b"),
+        ("http://[::1]:80", "http://[::1]:80/b"),
         (
             "https://s3express-usw2-az1.us-west-2.amazonaws.com/",
             "https://b.s3express-usw2-az1.us-west-2.amazonaws.com/",

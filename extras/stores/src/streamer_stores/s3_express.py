@@ -9,11 +9,13 @@ https://docs.aws.amazon.com/AmazonS3/latest/API/API_CreateSession.html
 from __future__ import annotations
 
 import html
+import os
 import re
 import threading
 import time
 from collections.abc import Mapping
-from datetime import datetime, timezone
+from datetime import datetime
+from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -39,7 +41,7 @@ EARLY_S = 60.0  # a session is renewed this long before its end
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9-]*--(?P<zone>[a-z0-9-]+)--x-s3")
 _FIELD = re.compile(r"<(AccessKeyId|SecretAccessKey|SessionToken|Expiration)>([^<]+)</")
 _KEYS = ("key", "secret", "token", "profile")
-_ADDRESS = re.compile(r"[\d.]+|\[.*\]|localhost")
+_ADDRESS = re.compile(r"[\d.]+|.*:.*|localhost")
 
 
 @hookimpl
@@ -57,6 +59,8 @@ def streamer_open_store(uri: str, storage_options: Mapping[str, Any], limits: Li
     config = {**(storage_options.get("config_kwargs") or {}), "signature_version": "v4-s3express"}
     client = {**(storage_options.get("client_kwargs") or {}), "region_name": session.region}
     options |= {"session": session, "config_kwargs": config, "client_kwargs": client}
+    if session.endpoint:
+        options["endpoint_url"] = session.endpoint
     return DirectoryBucket(open_store(f"s3://{uri.partition('://')[2]}", options, limits=limits))
 
 
@@ -91,11 +95,11 @@ class ExpressSession(Session):  # type: ignore[misc]  # botocore has no types
         self._login = None
         if options.get("key"):
             self._login = Credentials(options["key"], options.get("secret", ""), options.get("token"))
-        endpoint = options.get("endpoint_url") or client.get("endpoint_url")
-        self._url = _url_of(endpoint or f"https://s3express-{zone}.{self.region}.amazonaws.com", bucket)
+        self.endpoint = options.get("endpoint_url") or client.get("endpoint_url") or self._configured_endpoint()
+        self._url = _url_of(self.endpoint or f"https://s3express-{zone}.{self.region}.amazonaws.com", bucket)
         self._mode = "ReadWrite"
         self._keys: ReadOnlyCredentials | None = None
-        self._expires_at_s = 0.0
+        self._ends_at_s = 0.0  # by time.monotonic
 
     def get_credentials(self) -> ExpressSession:
         """Return what gives the keys."""
@@ -104,10 +108,21 @@ class ExpressSession(Session):  # type: ignore[misc]  # botocore has no types
     def get_frozen_credentials(self) -> ReadOnlyCredentials:
         """Return the keys of the current session, which is renewed if it ends soon."""
         with self._lock:
-            if self._keys is None or time.time() > self._expires_at_s - EARLY_S:
+            if self._keys is None or time.monotonic() > self._ends_at_s - EARLY_S:
                 self._create()
             assert self._keys is not None  # `_create` sets them, or raises
             return self._keys
+
+    def _configured_endpoint(self) -> str | None:
+        """Return the endpoint of the variables or the profile, in the order of botocore."""
+        if self.get_config_variable("ignore_configured_endpoint_urls"):
+            return None
+        profile = self.get_scoped_config()
+        services = self.full_config.get("services", {}).get(profile.get("services"), {})
+        of_s3 = services.get("s3")
+        named = of_s3.get("endpoint_url") if isinstance(of_s3, dict) else None
+        variables = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+        return variables or named or profile.get("endpoint_url") or None
 
     def _create(self) -> None:
         uri = f"s3express://{self._bucket}"
@@ -120,9 +135,9 @@ class ExpressSession(Session):  # type: ignore[misc]  # botocore has no types
             request = AWSRequest("GET", f"{self._url}?session", headers={"x-amz-create-session-mode": mode})
             S3SigV4Auth(frozen, "s3express", self.region).add_auth(request)
             headers = {name: str(value) for name, value in request.headers.items()}
+            began_s = time.monotonic()
             answer = send_request(HttpSource(request.url, headers, ca_file=self._ca_file), uri, limits=self._limits)
-            self._mode = mode
-            if answer.status == 200:
+            if answer.status != 403:  # another fault would make a session that cannot write
                 break
         if answer.status != 200:
             error = answer.error(uri)
@@ -133,15 +148,17 @@ class ExpressSession(Session):  # type: ignore[misc]  # botocore has no types
         try:
             keys = ReadOnlyCredentials(found["AccessKeyId"], found["SecretAccessKey"], found["SessionToken"])
             ends = datetime.fromisoformat(found["Expiration"].replace("Z", "+00:00"))
+            server_s = parsedate_to_datetime(answer.headers["date"]).timestamp()  # this machine's clock may be wrong
         except (KeyError, ValueError):
             what = "The answer to CreateSession is not that of S3"
             raise StorageError(what, uri=uri, hint="Check endpoint_url, and the proxies on the way to it") from None
-        self._keys, self._expires_at_s = keys, ends.astimezone(timezone.utc).timestamp()
+        self._keys, self._mode = keys, mode
+        self._ends_at_s = began_s + ends.timestamp() - server_s
 
 
 def _url_of(endpoint: str, bucket: str) -> str:
     """Return the URL of a bucket as botocore makes it: the bucket is in the host, unless that is an address."""
     parts = urlsplit(endpoint.rstrip("/"))
-    if _ADDRESS.fullmatch(parts.netloc.rpartition("@")[2].partition(":")[0]):
+    if _ADDRESS.fullmatch(parts.hostname or ""):
         return f"{parts.geturl()}/{quote(bucket)}"
     return f"{parts.scheme}://{bucket}.{parts.netloc}{parts.path}/"
