@@ -258,6 +258,20 @@ def test_a_missing_tag_or_repository_is_named(registry):
             load(uri_of(registry, rest))
 
 
+def test_a_registry_without_tls_says_which_option_it_needs_regression(registry):
+    with pytest.raises(streamer.TlsError, match="'plain_http': True"):
+        load(uri_of(registry), {**LOGIN, "plain_http": False})
+
+
+def test_a_digest_in_upper_case_is_the_same_and_another_platform_is_an_error_that_lists_them(registry):
+    digest = registry.put_files("org/llama", "v1", FILES)
+    assert_loads(uri_of(registry, f"org/llama@{digest.upper()}"))
+    entry = {"digest": digest, "size": 1, "platform": {"os": "linux", "architecture": "amd64"}}
+    registry.put_manifest("org/llama", "all", {"manifests": [entry]}, INDEX)
+    with pytest.raises(streamer.UsageError, match=r"platform of the options.*: linux/amd64"):
+        load(uri_of(registry, "org/llama:all"), {**LOGIN, "platform": "linux/s390x"})
+
+
 def test_what_is_no_reference_is_refused(registry):
     for rest in ("", "UPPER:v1", "org/llama:v 1"):
         with pytest.raises(streamer.UsageError, match="not the URL of an artifact"):

@@ -102,16 +102,18 @@ class FileTree(Generic[FileT]):
             node = member
         elif isinstance(member, HardLink):
             node = self._nodes.get(self._place(member.target))
+            if node is None:  # a folder, or a device
+                return
         if isinstance(member, Folder):
             self._nodes.pop(path, None)
         else:
             self._remove(path)
+        parent = path
+        while parent:
+            parent = parent.rpartition("/")[0]
+            self._parents.add(parent)
+            self._nodes.pop(parent, None)  # a file becomes a folder
         if node is not None and path:
-            parent = path
-            while parent:
-                parent = parent.rpartition("/")[0]
-                self._parents.add(parent)
-                self._nodes.pop(parent, None)  # a file becomes a folder
             self._nodes[path] = node
 
     def _remove(self, path: str) -> None:

@@ -28,6 +28,7 @@ from streamer.plugins import (
     ObjectNotFoundError,
     PythonSource,
     StorageError,
+    TlsError,
     note_credential,
     open_store,
     send_request,
@@ -174,7 +175,11 @@ class Registry:
         self, url: str, uri: str, headers: Mapping[str, str], method: str, body: bytes | memoryview
     ) -> HttpAnswer:
         source = HttpSource(url, headers, ca_file=self._options.get("verify"))
-        return send_request(source, uri, method, body, limits=self._limits)
+        try:
+            return send_request(source, uri, method, body, limits=self._limits)
+        except TlsError as error:  # a hint of a URL's scheme means nothing here
+            error.hint = (error.hint or "").replace("try http://", "give storage_options={'plain_http': True}")
+            raise
 
     def _take(self, challenge: str, uri: str, used: Mapping[str, str]) -> None:
         """Log in as a 401 demands."""
