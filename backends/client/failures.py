@@ -124,7 +124,7 @@ def _of_tls(detail: str, ca_option: str) -> TlsError:
         return TlsError("The TLS handshake failed", hint=MAY_BE_PLAIN)
     flaw = flaw_in(detail)
     if flaw is None:
-        named = f"{ca_option}, or " if ca_option else ""
+        named = f"{ca_option}, or, if unset, " if ca_option else ""
         return TlsError("The TLS handshake failed", hint=f"For a private CA: {named}SSL_CERT_FILE=/path/ca.pem")
     return TlsError(f"The TLS handshake failed: {flaw.what}", hint=flaw.hint)
 

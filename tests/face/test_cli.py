@@ -215,6 +215,20 @@ def test_a_reader_of_the_output_that_leaves_ends_a_command_without_a_word() -> N
     assert (done.returncode, done.stderr) == (1, "")
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_output_that_is_written_in_part_is_no_success_regression(unbuffered: str, tmp_path: Path) -> None:
+    """Without a buffer, Python forgets what the system did not take of a write."""
+    save_file({f"a.long.name.of.tensor.{number}": torch.zeros(1) for number in range(4000)}, tmp_path / "m.safetensors")
+    command = [sys.executable, "-W", "ignore", "-m", "streamer", "inspect", str(tmp_path / "m.safetensors")]
+    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.read(1)
+        process.stdout.close()  # a pipe holds 64 KiB, and there are more
+        assert (process.wait(), process.stderr.read()) == (1, b"")
+
+
 def test_progress_needs_no_standard_error(tmp_path: Path) -> None:
     save_file({"a": torch.zeros(1)}, tmp_path / "model.safetensors")
     command = f"exec {sys.executable} -m streamer pull {tmp_path} {tmp_path}-copy 2>&-"

@@ -44,6 +44,7 @@ class DiffReport:
     only_in_first: tuple[str, ...]
     only_in_second: tuple[str, ...]
     differing: dict[str, str]  # tensor to what differs
+    metadata: tuple[str, ...]  # the names of the metadata whose values differ, which is no difference of tensors
 
     @property
     def is_different(self) -> bool:
@@ -51,14 +52,16 @@ class DiffReport:
         return bool(self.only_in_first or self.only_in_second or self.differing)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all fields as plain values for JSON; headers alone do not make checkpoints equal."""
-        is_equal = False if self.is_different else None if self.compared == "headers" else True
+        """Return all fields as plain values for JSON; headers alone, or no tensor, make none equal."""
+        says_nothing = self.compared == "headers" or not self.same
+        is_equal = False if self.is_different else None if says_nothing else True
         return {**asdict(self), "equal": is_equal}
 
     def __str__(self) -> str:
         lines = [f"only in the first: {name}" for name in self.only_in_first]
         lines += [f"only in the second: {name}" for name in self.only_in_second]
         lines += [f"differs: {name}: {what}" for name, what in self.differing.items()]
+        lines += [f"note: other metadata: {name}" for name in self.metadata]
         counts = f"{len(self.differing)} differ, {len(self.only_in_first)} only in the first"
         counts = f"{counts}, {len(self.only_in_second)} only in the second, {self.same} without a difference"
         return "\n".join(map(printable, [*lines, f"{counts}. Compared: {COMPARED[self.compared]}"]))
@@ -88,7 +91,8 @@ def diff(first: Request, second: Request, *, in_full: bool, progress: ProgressOp
     (a, _), (b, _) = opened
     gone, new = sorted(one.keys() - other.keys()), sorted(other.keys() - one.keys())
     same = len(one.keys() & other.keys()) - len(differing)
-    return DiffReport(a.label, b.label, compared, same, tuple(gone), tuple(new), differing)
+    notes = sorted(name for name, _ in {*a.catalog.metadata.items()} ^ {*b.catalog.metadata.items()})
+    return DiffReport(a.label, b.label, compared, same, tuple(gone), tuple(new), differing, (*dict.fromkeys(notes),))
 
 
 def _opened(request: Request) -> tuple[OpenedCheckpoint, Mapping[str, int] | None]:
@@ -147,8 +151,9 @@ class CheckedFiles:
         return "\n".join(map(printable, shown))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all fields as plain values for JSON."""
-        return {**{k: v for k, v in vars(self).items() if k != "worst"}, "equal": set(self.signs.values()) <= {"="}}
+        """Return all fields as plain values for JSON; sizes alone do not make files equal."""
+        is_equal = (None if "size" in self.equal_by else True) if set(self.signs.values()) == {"="} else False
+        return {**{k: v for k, v in vars(self).items() if k != "worst"}, "equal": is_equal}
 
     def summary(self) -> str:
         """Return the last line."""
@@ -183,6 +188,8 @@ def check_files(
             other = dict(zip(one, other.values(), strict=True))
         report = CheckedFiles(redact(first.uri), redact(second.uri))
         common = [name for name in one if name in other]
+        if not (one or other):
+            raise ObjectNotFoundError("the patterns select no file of either URI", uri=report.first, hint="Check them")
         compare = partial(_by_digest, one, other, by_size=by_size)
         found = dict(zip(common, in_parallel(compare, common, role="info"), strict=True))
         for name in sorted({*one, *other}):

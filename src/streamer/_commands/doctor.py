@@ -26,8 +26,21 @@ COLORS = {"ok": "green", "slow": "yellow", "broken": "red", "unknown": None}
 @click.argument("uri", required=False)
 @click.option("--pid", type=int, help="Look into the loads of a running process instead; it is not stopped.")
 @click.option("--bench", "has_bench", is_flag=True, help="Measure raw reads beside those of a load, too.")
-@click.option("--seconds", default=2.0, show_default=True, help="How long each speed is measured; 0: not at all.")
-@click.option("--timeout", "deadline_s", default=10.0, show_default=True, help="Seconds until a probe is given up.")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(0, 600),
+    default=2.0,
+    show_default=True,
+    help="How long each speed is measured; 0: not at all.",
+)
+@click.option(
+    "--timeout",
+    "deadline_s",
+    type=click.FloatRange(0.1, 3600),
+    default=10.0,
+    show_default=True,
+    help="Seconds until a probe is given up.",
+)
 @storage_options()
 @answers
 def examine_machine(

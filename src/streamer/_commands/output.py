@@ -8,6 +8,7 @@ script can decide. If ``sysexits.h`` has a fitting code, it is used. Progress go
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
 import signal
@@ -234,7 +235,11 @@ class _OutputError(click.ClickException):
 def print_line(text: str) -> None:
     """Write a line to standard output; characters that its encoding lacks are escaped."""
     try:
-        click.echo(_escaped(text))
+        if isinstance(getattr(sys.stdout, "buffer", None), io.RawIOBase):  # PYTHONUNBUFFERED: it may write a part
+            with open(sys.stdout.fileno(), "wb", closefd=False) as whole:
+                whole.write(f"{_escaped(text)}\n".encode(sys.stdout.encoding))
+        else:
+            click.echo(_escaped(text))
     except OSError as error:
         if error.errno == errno.EPIPE:
             raise

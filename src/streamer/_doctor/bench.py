@@ -17,17 +17,17 @@ from itertools import count
 from typing import Any
 from urllib.parse import urlsplit
 
-from streamer._doctor.speed import MOST_BYTES, PIECE_BYTES, Speed, drop_from_page_cache, measured
+from streamer._doctor.speed import MOST_BYTES, PIECE_BYTES, Speed, drop_from_page_cache, speed_of_load
 from streamer.core.engine.native_session import SourceObject
 from streamer.core.engine.tuning import cached_fractions
 from streamer.core.options import machine
-from streamer.core.options.options import Options
-from streamer.core.options.settings import resolve
+from streamer.core.options.options import KIB
 from streamer.core.store.certificates import trust_in
 from streamer.core.store.sources import FileSource, HttpSource
 
 IN_FLIGHT = (1, 4, 16, 64)
 LONGEST_S = 10.0  # without a byte
+LOOK_BYTES = 64 * KIB  # between two looks at the time
 COLD, WARM = 0.01, 0.99  # the part of the files in the page cache
 
 
@@ -78,7 +78,7 @@ def _load(objects: Sequence[SourceObject], in_flight: int, seconds: float) -> Sp
     reactors = min(in_flight, machine.processors())
     how = {"http_reactors": reactors, "http_in_flight": max(1, in_flight // reactors)}
     how |= {"file_threads": in_flight, "nfs_threads": in_flight, "python_threads": in_flight}
-    return measured(objects, resolve(Options(cache_dir="", **how)), seconds)  # type: ignore[arg-type]  # whole numbers
+    return speed_of_load(objects, how, seconds)[0]
 
 
 def raw(objects: Sequence[SourceObject], threads: int, seconds: float) -> Speed:
@@ -98,7 +98,7 @@ def raw(objects: Sequence[SourceObject], threads: int, seconds: float) -> Speed:
             with ExitStack() as opened:
                 while (number := next(taken)) < len(pieces):
                     each, begin, size_bytes = pieces[number]
-                    read = readers.get(each.uri) or readers.setdefault(each.uri, _reader_of(each, opened))
+                    read = readers.get(each.uri) or readers.setdefault(each.uri, _reader_of(each, opened, ends_at))
                     done[thread] += read(begin, buffer[:size_bytes])
                     if time.perf_counter() > ends_at:
                         return
@@ -110,13 +110,13 @@ def raw(objects: Sequence[SourceObject], threads: int, seconds: float) -> Speed:
     for worker in workers:
         worker.start()
     for worker in workers:
-        worker.join(2 * seconds + 10)
+        worker.join(max(0.0, ends_at + LONGEST_S - time.perf_counter()))
     if failures:
         raise failures[0]
     return Speed(sum(done), time.perf_counter() - began, time.process_time() - cpu)
 
 
-def _reader_of(each: SourceObject, opened: ExitStack) -> Callable[[int, memoryview], int]:
+def _reader_of(each: SourceObject, opened: ExitStack, ends_at: float) -> Callable[[int, memoryview], int]:
     source = each.source
     if isinstance(source, FileSource):
         file = opened.enter_context(open(source.path, "rb", buffering=0))  # noqa: SIM115 (in the stack)
@@ -134,8 +134,12 @@ def _reader_of(each: SourceObject, opened: ExitStack) -> Callable[[int, memoryvi
         headers = {**source.headers, "Range": f"bytes={begin}-{begin + len(buffer) - 1}"}
         connection.request("GET", path, headers=headers)
         answer, got = connection.getresponse(), 0
-        while got < len(buffer) and (some := answer.readinto(buffer[got:])):
+        while some := answer.readinto(buffer[got : got + LOOK_BYTES]):
             got += some
+            if time.perf_counter() > ends_at:
+                break
+        if got < len(buffer):  # the time is over
+            connection.close()
         answer.read()
         return got
 

@@ -11,6 +11,8 @@ from streamer.core.errors import (
     AccessDeniedError,
     ConnectError,
     CredentialsError,
+    FormatError,
+    MissingShardError,
     ObjectNotFoundError,
     OptionError,
     RangeResponseError,
@@ -18,6 +20,7 @@ from streamer.core.errors import (
     StreamerError,
     TlsError,
     TransferTimeoutError,
+    TruncatedError,
     UnknownSchemeError,
 )
 from streamer.core.outages.transient import UNKNOWN_HOST
@@ -35,6 +38,9 @@ _LINES: tuple[tuple[type[StreamerError], str], ...] = (
     (TransferTimeoutError, "server"),
     (CredentialsError, "credentials"),
     (AccessDeniedError, "permissions"),
+    (MissingShardError, "checkpoint"),
+    (FormatError, "checkpoint"),
+    (TruncatedError, "checkpoint"),
     (ObjectNotFoundError, "place"),
     (RangeResponseError, "ranges"),
 )

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import urlsplit
 
-from streamer._checkpoint_headers import pinned
+from streamer._checkpoint_headers import open_checkpoint, pinned
 from streamer._doctor.findings import Finding, State, finding_of, in_time, probed
 from streamer._doctor.machine import mount_finding
 from streamer._doctor.speed import Speed, speeds
@@ -25,7 +25,7 @@ from streamer.backends.client.answer_values import clock_offset_s
 from streamer.backends.client.exchange import Response, send
 from streamer.backends.client.proxy import environment_proxy
 from streamer.core.engine.native_session import SourceObject
-from streamer.core.errors import StreamerError
+from streamer.core.errors import EncryptionKeyError, StreamerError
 from streamer.core.folders.paths import disk_name
 from streamer.core.options import machine
 from streamer.core.options.options import Options
@@ -129,6 +129,8 @@ class _Examination:
         if source is None:
             return self._found
         self._probe("ranges", lambda: _bytes_of(store, largest[-1], source))
+        if not any(each.state == "broken" for each in self._found.findings):
+            self._probe("checkpoint", self._checkpoint, more_s=self._deadline_s)
         self._note(_fits(infos or []))
         if seconds:
             self._measure(store, largest, seconds)
@@ -157,13 +159,28 @@ class _Examination:
         self._note(Finding("permissions", state, found, why, advice))
         return infos
 
+    def _checkpoint(self) -> list[Finding]:
+        """Open the checkpoint: its index, and the headers of its shards."""
+        options = Options(cache_dir="", block_deadline_s=self._deadline_s)
+        request = Request(uri=self._uri, storage_options=self._options or None, options=options)
+        why, began = "a load reads the index and every header before the first tensor", time.perf_counter()
+        try:
+            opened = open_checkpoint(request, any_format=True)
+        except EncryptionKeyError as error:
+            return [Finding("checkpoint", "unknown", error.message, why, "streamer check --key-file reads its headers")]
+        count, shards = len(opened.catalog.tensors), counted(len(opened.infos), "shard")
+        took = f"{counted(count, 'tensor')} in {shards} of {opened.format_name}"
+        return [Finding("checkpoint", "ok", f"{took}, headers read in {time.perf_counter() - began:.2f} s", why)]
+
     def _measure(self, store: Store, largest: Sequence[ObjectInfo], seconds: float) -> None:
         objects = self._tried("speed", lambda: [source_object(store, each) for each in reversed(largest)])
         if objects:
             self._found.objects = objects
 
             def probe() -> list[Finding]:
-                findings, self._found.speed = speeds(objects, seconds, has_network=self._scheme != "file")
+                findings, self._found.speed = speeds(
+                    objects, seconds, self._deadline_s / 3, has_network=self._scheme != "file"
+                )
                 return findings
 
             self._probe("speed", probe, more_s=4 * seconds)
@@ -259,6 +276,14 @@ def _answers(source: HttpSource, settings: Settings, *, is_known: bool) -> Itera
         found = "as the server's" if not offset_s else f"{abs(offset_s):.0f} s {'behind' if offset_s > 0 else 'ahead'}"
         yield Finding("clock", state, found, "signatures and tokens hold for minutes", "Set it: chronyc makestep")
     if not is_known:
+        return
+    if answer.status >= 400:
+        is_denied = answer.status in (401, 403)
+        advice = (
+            "Allow reads (s3:GetObject or the like): listing alone is not enough" if is_denied else "Ask who runs it"
+        )
+        found = f"a read of one byte is answered with {answer.status}"
+        yield Finding("permissions" if is_denied else "server", "broken", found, "a load does the same", advice)
         return
     state = "ok" if min(times) < SLOW_FIRST_BYTE_S else "slow"
     why = "a load begins with some requests that wait for each other"

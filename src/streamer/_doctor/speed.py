@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
-from contextlib import closing
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from contextlib import closing, suppress
+from typing import Any, NamedTuple
 
 from streamer._doctor.findings import Finding, State
 from streamer.core.engine.native_session import SourceObject
@@ -14,17 +14,20 @@ from streamer.core.engine.plan import Item, plan_reads
 from streamer.core.engine.session import ReadSession
 from streamer.core.engine.tuning import cached_fractions
 from streamer.core.options import machine
-from streamer.core.options.options import MIB, Options
+from streamer.core.options.options import KIB, MIB, Options
 from streamer.core.options.settings import Settings, resolve
 from streamer.core.quoting import size_text
 from streamer.core.store.sources import FileSource
 
 PIECE_BYTES = 8 * MIB
-LEAST_BYTES = 16 * MIB  # less says nothing about a speed
+LEAST_BYTES = 16 * MIB  # less says nothing about a speed, if it is read within a second
+LEAST_S = 1.0
+LONGEST_S = 10.0  # without a byte
 MOST_BYTES = 64 << 30
 SLOW_GB_S = 0.1
 BUSY = 0.85  # of all processors
 ONE = {"http_reactors": 1, "http_in_flight": 1, "file_threads": 1, "nfs_threads": 1, "python_threads": 1}
+SMALLER: tuple[dict[str, Any], ...] = ({}, {"block_bytes": 64 * KIB}, {"block_bytes": 64 * KIB, **ONE})
 
 
 class Speed(NamedTuple):
@@ -45,19 +48,49 @@ class Speed(NamedTuple):
         return self.cpu_s / max(self.bytes / 1e9, 1e-9)
 
 
-def measured(objects: Sequence[SourceObject], settings: Settings, seconds: float) -> Speed:
-    """Read objects from their beginnings as a load does, and stop after some seconds."""
+class _EnoughError(Exception):
+    """The time of a measurement is over."""
+
+
+def measured(
+    objects: Sequence[SourceObject], settings: Settings, seconds: float, longest_s: float = LONGEST_S
+) -> Speed:
+    """Read objects from their beginnings as a load does, and stop after some seconds, or without a byte, the longest.
+
+    Bytes of pieces that are not complete count, too: of a slow server, none may be.
+    """
     items, total = [], 0
     for number, each in enumerate(objects):
         for begin in range(0, min(each.size_bytes, MOST_BYTES - total), PIECE_BYTES):
             items.append(Item(number, begin, min(begin + PIECE_BYTES, each.size_bytes)))
         total += each.size_bytes
+    landed = 0
+
+    def look(count: Callable[[], int]) -> None:
+        nonlocal landed
+        landed = count()
+        if time.perf_counter() - began >= (seconds if landed else max(seconds, longest_s)):
+            raise _EnoughError
+
     cpu, began = time.process_time(), time.perf_counter()
-    with closing(ReadSession(objects, plan_reads(items, 0), settings, items="pieces")) as session:
-        while (done := session.next_items()) and time.perf_counter() - began < seconds:
+    session = ReadSession(objects, plan_reads(items, 0), settings, items="pieces", on_progress=look)
+    with closing(session), suppress(_EnoughError):
+        while done := session.next_items():
             session.take_all(done)  # and free them
-        landed, took = session.landed_bytes(), time.perf_counter() - began
-        return Speed(landed, took, time.process_time() - cpu)
+            look(session.landed_bytes)
+    return Speed(landed, time.perf_counter() - began, time.process_time() - cpu)
+
+
+def speed_of_load(
+    objects: Sequence[SourceObject], how: dict[str, Any], seconds: float, longest_s: float = LONGEST_S
+) -> tuple[Speed, bool]:
+    """Measure a load; if no block is complete in time, measure smaller ones, and return True beside."""
+    speed = Speed(0, 0.0, 0.0)
+    for smaller in SMALLER:
+        speed = measured(objects, resolve(Options(cache_dir="", **{**how, **smaller})), seconds, longest_s)
+        if speed.bytes or not any(each.size_bytes for each in objects):
+            return speed, bool(smaller)
+    return speed, True
 
 
 def memory_speed() -> float:
@@ -71,20 +104,31 @@ def memory_speed() -> float:
     return best
 
 
-def speeds(objects: Sequence[SourceObject], seconds: float, *, has_network: bool) -> tuple[list[Finding], Speed | None]:
+def speeds(
+    objects: Sequence[SourceObject], seconds: float, longest_s: float, *, has_network: bool
+) -> tuple[list[Finding], Speed | None]:
     """Measure one connection and many; return the lines, the last of which says what bounds the speed."""
-    total = sum(each.size_bytes for each in objects)
-    if total < LEAST_BYTES:
+    total, began = sum(each.size_bytes for each in objects), time.perf_counter()
+    many, is_stuck = speed_of_load(objects, {}, seconds, longest_s)
+    if not many.bytes and total:
+        found = f"a load's reads got no byte in {time.perf_counter() - began:.0f} s"
+        advice = "Ask who runs the storage: it answers small requests, and does not send files, or limits requests"
+        return [Finding("speed", "broken", found, advice=advice)], None
+    if total < LEAST_BYTES and time.perf_counter() - began < LEAST_S:
         return [Finding("speed", "unknown", f"{size_text(total)} are too few to measure it")], None
-    many = measured(objects, resolve(Options(cache_dir="")), seconds)
     findings, advice = [], "The disk or what shares it limits it"
-    if has_network:
-        one = measured(objects, resolve(Options(cache_dir="", **ONE)), seconds)  # type: ignore[arg-type]  # whole numbers
+    text = f"{many.gb_s:.3g} GB/s, {many.cpu_s_per_gb:.2f} CPU-s/GB"
+    state: State = "slow" if many.gb_s < SLOW_GB_S or is_stuck else "ok"
+    if is_stuck:
+        text, advice = (
+            f"no block of a load was complete in time; of smaller ones, {text}",
+            "The storage or the line is slow",
+        )
+    elif has_network:
+        one, _ = speed_of_load(objects, ONE, seconds, longest_s)
         findings.append(Finding("one connection", "ok", f"{one.gb_s:.3g} GB/s"))
         advice = "The storage or the line limits it" if many.gb_s < 1.5 * one.gb_s else "Each connection is slow"
     why = f"15 GB take {15 / max(many.gb_s, 1e-9):.0f} s"
-    state: State = "ok" if many.gb_s >= SLOW_GB_S else "slow"
-    text = f"{many.gb_s:.3g} GB/s, {many.cpu_s_per_gb:.2f} CPU-s/GB"
     advice = f"{advice}: compare with --bench, and ask who runs it"
     return [*findings, Finding("speed", state, text, why, advice)], many
 

@@ -137,7 +137,34 @@ def test_sizes_alone_are_said_to_be_sizes_alone(tmp_path: Path) -> None:
     one, other = files(tmp_path / "one", {"a": b"1"}), files(tmp_path / "other", {"a": b"2"})
     assert run("check", one, other)[0] == 1
     assert run("check", one, other, "--size-only")[0] == 0
+    assert run("check", one, other, "--size-only")[1]["equal"] is None
     assert "1 by size alone" in text("check", one, other, "--size-only")
+
+
+@each_row(
+    "words",
+    [
+        ("check", "--include", "*.none"),
+        ("check", "--include", "*.none", "--size-only"),
+        ("check", "--exclude", "*"),
+        ("diff",),
+        ("diff", "--full"),
+    ],
+)
+def test_what_compared_nothing_calls_nothing_equal(words: tuple[str, ...], tmp_path: Path) -> None:
+    places = saved(tmp_path / "one", {}), saved(tmp_path / "other", {})
+    code, found = run(words[0], *places, *words[1:])
+    assert found.get("equal") is None, found
+    assert code == (66 if words[0] == "check" else 0)
+
+
+def test_other_metadata_is_a_note_and_no_difference_of_tensors(tmp_path: Path) -> None:
+    places = [tmp_path / "one.safetensors", tmp_path / "other.safetensors"]
+    for path, alpha in zip(places, ("4", "8"), strict=True):
+        save_file(SAME, path, metadata={"format": "pt", "alpha": alpha})
+    code, found = run("diff", *places, "--full")
+    assert (code, found["equal"], found["metadata"]) == (0, True, ["alpha"])
+    assert "note: other metadata: alpha" in text("diff", *places)
 
 
 def test_the_signs_are_written_to_a_file(tmp_path: Path) -> None:

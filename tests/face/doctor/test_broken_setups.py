@@ -166,6 +166,51 @@ def no_listing(setting: Setting) -> Iterator[Place]:
     yield f"{uri}/model.safetensors", options
 
 
+def no_reads(setting: Setting) -> Iterator[Place]:
+    yield from _refused(setting, 403, "AccessDenied")
+
+
+def throttled(setting: Setting) -> Iterator[Place]:
+    yield from _refused(setting, 503, "SlowDown")
+
+
+def _refused(setting: Setting, status: int, code: str) -> Iterator[Place]:
+    codes = [code]
+
+    def script(request: Request, answer: Answer) -> None:
+        if codes and answer.handler.command == "GET" and "list-type" not in request.path:
+            refuse(answer, status, codes[0])
+
+    _, place = setting.bucket(script)
+    yield place
+    codes.clear()
+    yield place
+
+
+def cut_shard(setting: Setting) -> Iterator[Place]:
+    file = setting.folder / "model.safetensors"
+    file.write_bytes(DATA[:-1])
+    yield str(setting.folder), {}
+    file.write_bytes(DATA)
+    yield str(setting.folder), {}
+
+
+def missing_shard(setting: Setting) -> Iterator[Place]:
+    index = {"weight_map": {"w": "model-1.safetensors", "v": "model-2.safetensors"}}
+    (setting.folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    (setting.folder / "model-1.safetensors").write_bytes(DATA)
+    yield str(setting.folder), {}
+    (setting.folder / "model-2.safetensors").write_bytes(save({"v": torch.ones(1)}))
+    yield str(setting.folder), {}
+
+
+def weights_below(setting: Setting) -> Iterator[Place]:
+    (setting.folder / "inner").mkdir()
+    (setting.folder / "inner/model.safetensors").write_bytes(DATA)
+    yield str(setting.folder), {}
+    yield str(setting.folder / "inner"), {}
+
+
 def unknown_host(setting: Setting) -> Iterator[Place]:
     yield "http://no-such-host.invalid/model.safetensors", {}
     yield web(setting.server())
@@ -279,6 +324,11 @@ ROWS = [
     Row("credentials", "broken", expired_token, ""),
     Row("clock", "broken", wrong_clock, "Set it"),
     Row("permissions", "slow", no_listing, "s3:ListBucket"),
+    Row("permissions", "broken", no_reads, "s3:GetObject"),
+    Row("server", "broken", throttled, "Ask who runs it"),
+    Row("checkpoint", "broken", cut_shard, "upload or download"),
+    Row("checkpoint", "broken", missing_shard, "Fetch it"),
+    Row("place", "broken", weights_below, "Name one of its folders"),
     Row("names", "broken", unknown_host, "spelling"),
     Row("proxy", "broken", dead_proxy, "NO_PROXY"),
     Row("certificates", "broken", private_authority, "SSL_CERT_FILE"),
@@ -323,6 +373,25 @@ def test_a_slow_store_has_a_slow_line(monkeypatch: pytest.MonkeyPatch, tmp_path:
         line = next(each for each in reported["findings"] if each["name"] == "speed")
         assert (line["state"], "ask who runs it" in line["advice"]) == ("slow", True), line
         assert reported["bound"]["by"] in ("the storage or the network to it", "this machine's processors")
+
+
+@pytest.mark.parametrize(("size_bytes", "sends_small"), [(1 << 20, True), (32 << 20, True), (1 << 20, False)])
+def test_a_server_too_slow_for_one_block_is_slow_and_a_silent_one_broken_regression(
+    size_bytes: int, sends_small: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with ExitStack() as stack:
+        setting = Setting(monkeypatch, tmp_path, stack)
+
+        def script(request: Request, answer: Answer) -> None:
+            if request.end - request.begin > (65536 if sends_small else 1):
+                server.stopping.wait(60)
+
+        server = setting.server(script, data=bytes(size_bytes))
+        words = ["doctor", f"{server.url}.bin", "--seconds", "0.5", "--timeout", "6", "--json"]
+        found = json.loads(CliRunner().invoke(main, words).stdout)["findings"]
+        lines = [each for each in found if each["name"] == "speed"]
+        assert [each["state"] for each in lines] == ["slow" if sends_small else "broken"], found
+        assert "--timeout" not in lines[0]["advice"]
 
 
 def test_a_slow_disk_has_a_slow_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
