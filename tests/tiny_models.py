@@ -84,15 +84,18 @@ QUANTIZATIONS: dict[str, dict[str, object]] = {
 
 
 def save_quantized(folder: Path, saved: Path, kind: str) -> Path:
-    """Save a model again as a quantized one: its tensors have the right shapes, and other values."""
+    """Save a model again as a quantized one: its tensors have the right shapes, and other values; or in 16 bits."""
     saved.mkdir(parents=True)
-    config = json.loads((folder / "config.json").read_text()) | {"quantization_config": QUANTIZATIONS[kind]}
+    config = json.loads((folder / "config.json").read_text())
+    if kind in QUANTIZATIONS:
+        config["quantization_config"] = QUANTIZATIONS[kind]
     (saved / "config.json").write_text(json.dumps(config))
     (saved / "generation_config.json").write_bytes((folder / "generation_config.json").read_bytes())
     made: dict[str, torch.Tensor] = {}
     for path in sorted(folder.glob("*.safetensors")):
         for name, tensor in load_file(path).items():
             is_linear = ".layers." in name and tensor.ndim == 2 and not name.endswith("gate.weight")
+            is_linear &= kind in QUANTIZATIONS
             made |= _quantized(name.removesuffix("weight"), tensor, kind) if is_linear else {name: tensor.half()}
     save_file(made, saved / "model.safetensors")
     return saved

@@ -18,13 +18,16 @@ from typing import Any
 
 import torch
 from tiny_models import QUANTIZATIONS
+from vllm import _custom_ops
 from vllm.config import VllmConfig, set_current_vllm_config
 from vllm.distributed import init_distributed_environment, initialize_model_parallel
 from vllm.distributed.parallel_state import destroy_model_parallel
 from vllm.engine.arg_utils import EngineArgs
 from vllm.model_executor.kernels.linear.scaled_mm.cpu import CPUFp8BlockScaledMMKernel
+from vllm.model_executor.layers.quantization.online import fp8
 from vllm.model_executor.model_loader import get_model_loader
 from vllm.model_executor.model_loader.reload.inplace import reload_weights
+from vllm.model_executor.utils import replace_parameter
 from vllm.plugins import load_general_plugins
 from vllm_engine import ARGUMENTS
 
@@ -37,6 +40,7 @@ OTHER_WAYS = {  # beside tensor parallelism
     "mixtral": ["experts"],
     "qwen3_moe": ["experts"],
     "mixtral_fp8": ["experts"],
+    "mixtral_online": ["experts"],
 }
 RECORDERS: list[Recorder] = []
 STREAMS: list[streamer.Stream[Any]] = []
@@ -52,6 +56,21 @@ streamer.Stream.__init__ = _noted_stream  # type: ignore[method-assign]
 # The kernel of blocks of FP8 needs a newer processor, and larger blocks. No kernel runs here.
 for check in ("is_supported", "can_implement"):
     setattr(CPUFp8BlockScaledMMKernel, check, classmethod(lambda *_: (True, None)))
+
+
+def _to_fp8(tensor: torch.Tensor, scale: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return (tensor.float() / scale).clamp(-448, 448).to(torch.float8_e4m3fn), scale
+
+
+def _set_experts(_: Any, layer: torch.nn.Module, *tensors: torch.Tensor, **__: Any) -> None:
+    for name, tensor in zip(("w13_weight", "w2_weight", "w13_scale", "w2_scale"), tensors, strict=True):
+        replace_parameter(layer, name, tensor)
+
+
+# Quantization while a model is loaded, without kernels.
+_custom_ops.scaled_fp8_quant = _to_fp8
+fp8.select_fp8_moe_backend = lambda **_: (None, None)
+fp8._Fp8OnlineMoEBase._setup_kernel = _set_experts
 if "PATIENCE_S" in os.environ:  # of all waits for other ranks, for a machine that is busy with other tests
     leader.ARRIVAL_S = messages.SILENCE_S = member.MEETING_S = float(os.environ["PATIENCE_S"])
 _around = Recorder.around
@@ -107,7 +126,8 @@ def config_of(place: str, load_format: str, ranks: int, way: str) -> VllmConfig:
         enable_expert_parallel=way == "experts" and ranks > 1,
         enable_ep_weight_filter=way == "experts" and ranks > 1,
         distributed_executor_backend="mp",
-        **ARGUMENTS | ({"dtype": "float16"} if place.endswith((*QUANTIZATIONS,)) else {}),
+        quantization="fp8_per_tensor" if place.endswith("_online") else None,
+        **ARGUMENTS | ({"dtype": "float16"} if place.endswith((*QUANTIZATIONS, "_online")) else {}),
     ).create_engine_config()
 
 
@@ -133,7 +153,8 @@ def report(rank: int, name: str, way: str, ours: VllmConfig, theirs: VllmConfig)
         "early": dict(recorder.early_bytes),
         "early_fills": recorder.early_fills,
     }
-    if "experts" not in OTHER_WAYS.get(name, []) and not quantized(ours):  # they need a kernel of a GPU to be reloaded
+    is_plain = "experts" not in OTHER_WAYS.get(name, []) and not quantized(ours)
+    if is_plain or name == "llama_online":  # others need a kernel of a GPU to be reloaded
         line["reloaded"] = reloaded(model, ours, expected)
     os.write(1, (json.dumps(line) + "\n").encode())  # whole, beside the lines of others
 

@@ -17,6 +17,11 @@ from tiny_models import QUANTIZATIONS, save_models, save_quantized
 pytestmark = [pytest.mark.server, pytest.mark.filterwarnings("ignore")]
 
 HERE = Path(__file__).parent
+OTHERS = [
+    ("mixtral_fp8", "mixtral", "fp8"),
+    ("llama_online", "llama", "16 bits"),  # vLLM quantizes them while it loads them
+    ("mixtral_online", "mixtral", "16 bits"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +29,9 @@ def models(tmp_path_factory):
     path = tmp_path_factory.mktemp("models")
     models = save_models(path)
     quantized = {kind: save_quantized(models["llama"], path / kind, kind) for kind in QUANTIZATIONS}
-    return models | quantized | {"mixtral_fp8": save_quantized(models["mixtral"], path / "mixtral_fp8", "fp8")}
+    for name, base, kind in OTHERS:
+        quantized[name] = save_quantized(models[base], path / name, kind)
+    return models | quantized
 
 
 @pytest.fixture(scope="module")
@@ -46,16 +53,16 @@ def told(ranks, models, urls, cache, **variables):
 @pytest.mark.parametrize(
     ("ranks", "names"),
     [
-        (1, [*QUANTIZATIONS, "mixtral_fp8"]),
-        (2, ["llama", "qwen2", "qwen3", "mixtral", "qwen3_moe", *QUANTIZATIONS, "mixtral_fp8"]),
-        (4, ["llama", "qwen2", "qwen3", "mixtral", "fp8", "gptq", "mixtral_fp8"]),
+        (1, [*QUANTIZATIONS, *(name for name, _, _ in OTHERS)]),
+        (2, ["llama", "qwen2", "qwen3", "mixtral", "qwen3_moe", *QUANTIZATIONS, *(name for name, _, _ in OTHERS)]),
+        (4, ["llama", "qwen2", "qwen3", "mixtral", "fp8", "gptq", "mixtral_fp8", "llama_online"]),
     ],
 )
 def test_each_rank_gets_its_parameters(ranks, names, models, urls, tmp_path):
     sharing = {"STREAMER_SHARE": "node", "LOCAL_WORLD_SIZE": "4", "PATIENCE_S": "60"} if ranks > 2 else {}
     lines = told(ranks, {name: models[name] for name in names}, urls, tmp_path, **sharing)
     # Stages of a pipeline; experts for each rank.
-    other_ways = {"llama", "mixtral", "qwen3_moe", "mixtral_fp8"}.intersection(names)
+    other_ways = {"llama", "mixtral", "qwen3_moe", "mixtral_fp8", "mixtral_online"}.intersection(names)
     assert len(lines) == ranks * (len(names) + len(other_ways))
     for each in lines:
         assert each["is_complete"], each
@@ -69,7 +76,7 @@ def test_each_rank_gets_its_parameters(ranks, names, models, urls, tmp_path):
         small = each["read_bytes"] - each["direct_bytes"] if "pipeline" in each["model"] else 0
         assert small <= 0.05 * each["kept_bytes"], each  # layers of other stages are not read
     # In a tiny model, all scales of GPTQ are small tensors, which every rank reads.
-    for name in set(names) - {"gptq"} if sharing else ():
+    for name in set(names) - {"gptq", "llama_online"} if sharing else ():
         of_model = [each for each in lines if each["model"] == name]
         total_bytes = sum(path.stat().st_size for path in models[name].glob("*.safetensors"))
         stored = sum(each["stored_bytes"] for each in of_model) / total_bytes
