@@ -24,6 +24,7 @@ from streamer.core.options.settings import resolve
 from streamer.core.request.request import Request
 from streamer.core.secrets.environment import variable
 from streamer.core.secrets.redact import redact
+from streamer.core.shards.missing import INCOMPLETE
 from streamer.core.shards.shards import settled, sized
 from streamer.core.shards.small_files import folder_files
 from streamer.integrations.library_calls import Location
@@ -125,16 +126,22 @@ def adapter_url(name: str) -> str | None:
     return None
 
 
-def pull_adapter(url: str, above: str, log: logging.Logger) -> str:
+def pull_adapter(url: str, above: str, log: logging.Logger, version: str | None = None) -> str:
     """Pull a LoRA adapter, once per node, and check that it is one; return its folder.
 
     The name of the folder is `above` with the version: whoever holds the folder of an older version keeps that version.
+    With a version, the folder that another process has pulled counts, whatever the storage has now.
     """
+    if version is not None and _is_pulled(f"{above}-{version}"):
+        return f"{above}-{version}"
     hint = f"Name a folder in which PEFT's save_pretrained wrote a LoRA: {_ADAPTER} beside adapter_model.safetensors"
     wanted = PullArguments(include=_OF_ADAPTER, exclude=("*/*",))
     try:
         (url,) = pinned(Request(uri=url)).uris
-        folder = f"{above}-{_version_of(url)}"
+        found = _version_of(url)
+        if version not in (None, found):
+            raise UsageError(f"this LoRA adapter is no longer of version {version}", uri=url, hint="Load it again")
+        folder = f"{above}-{found}"
         report = pull(url, folder, wanted, progress=False, on_wait=log.info)
     except ObjectNotFoundError as error:
         error.hint = hint
@@ -151,6 +158,10 @@ def pull_adapter(url: str, above: str, log: logging.Logger) -> str:
         raise FormatError(f"this is no LoRA adapter: {reason}", uri=report.uri, hint=hint)
     log.info("Pulled a LoRA adapter of rank %d for %s from %s into %s", rank, base, report.uri, folder)
     return folder
+
+
+def _is_pulled(folder: str) -> bool:
+    return os.path.isfile(os.path.join(folder, _ADAPTER)) and not os.path.exists(os.path.join(folder, INCOMPLETE))
 
 
 def _version_of(url: str) -> str:

@@ -9,7 +9,9 @@ starts processes; each process finds the folder by the URL. The hooks extend thi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import re
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from sglang.srt.arg_groups.choices import LOAD_FORMAT_CHOICES, add_load_format_choices
@@ -18,6 +20,7 @@ from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 from sglang.srt.utils.runai_utils import SUPPORTED_SCHEMES, ObjectStorageModel
 
 from streamer.compat.hooks import Hook
+from streamer.core.errors import StreamerError
 from streamer.core.log import OwnLogger
 from streamer.core.secrets.redact import redact
 from streamer.integrations.serving.engine_hooks import changed, first_misfit, refusal, without_url
@@ -65,7 +68,16 @@ ADAPTER = Hook(
     positional=1,
 )
 
+_RANKS = "each rank pulls a LoRA adapter, and they may read different versions if it is replaced meanwhile"
+LOAD_ADAPTER = Hook(
+    f"{_SRT}.managers.tokenizer_control_mixin", "TokenizerControlMixin.load_lora_adapter", _RANKS, positional=3
+)
+LOAD_RESULT = Hook(
+    f"{_SRT}.managers.io_struct", "LoadLoRAAdapterReqOutput", _RANKS, keywords=("success", "error_message")
+)
+
 FORMAT = "streamer"
+_VERSION = "#version="  # after the URL of an adapter, between processes of SGLang
 
 _OWN_SCHEMES = ("redis://", "instance://")  # schemes of SGLang for other processes, not for storages
 _KEPT = (FORMAT, "remote", "dummy")  # load formats that are not replaced for URLs
@@ -87,6 +99,8 @@ def register_hooks() -> None:
     }
     if ADAPTER.fits():
         hooks[f"{ADAPTER.label}.__init__"] = _adapter
+        if LOAD_ADAPTER.fits() and LOAD_RESULT.fits():
+            hooks[LOAD_ADAPTER.label] = _adapter_for_ranks
     for name, hook in hooks.items():
         HookRegistry.register(name, hook, HookType.AROUND)
 
@@ -105,10 +119,30 @@ def _pulled(theirs: Callable[..., str], owner: Any, url: str) -> str:  # noqa: A
 
 def _adapter(theirs: Callable[..., None], config: Any, path: Any = None, *others: Any, **named: Any) -> None:
     """Pull an adapter, once per node, when a process of SGLang opens it."""
-    url = adapter_url(path) if is_url(path) else None
-    if url is not None:
-        path = pull_adapter(url, f"{ObjectStorageModel.get_path(url)}_adapter", _log)
-    theirs(config, path, *others, **named)
+    theirs(config, _pulled_adapter(path) or path, *others, **named)
+
+
+async def _adapter_for_ranks(theirs: Callable[..., Awaitable[Any]], manager: Any, request: Any, *others: Any) -> Any:
+    """Pull an adapter before SGLang passes the request to its processes, which get the version with the URL."""
+    try:
+        folder = await asyncio.to_thread(_pulled_adapter, request.lora_path)
+    except (StreamerError, OSError) as error:
+        return LOAD_RESULT.found()(success=False, error_message=str(error))
+    if folder is not None:
+        url = request.lora_path.partition(_VERSION)[0]
+        request.lora_path = f"{url}{_VERSION}{folder.rpartition('-')[2]}"
+    return await theirs(manager, request, *others)
+
+
+def _pulled_adapter(path: Any) -> str | None:
+    """Return the folder of an adapter on this node; None if no URL names it."""
+    if not is_url(path):
+        return None
+    name, mark, version = path.partition(_VERSION)
+    url = adapter_url(name if re.fullmatch(r"[0-9a-f]*", version) else path)
+    if url is None:
+        return None
+    return pull_adapter(url, f"{ObjectStorageModel.get_path(url)}_adapter", _log, version if mark else None)
 
 
 def _own_loader(theirs: Callable[..., None], loader: Any, load_config: Any) -> None:

@@ -22,6 +22,7 @@ from sglang.srt.utils.runai_utils import ObjectStorageModel
 
 from streamer.compat.hooks import Hook
 from streamer.core.errors import UsageError
+from streamer.core.log import OwnLogger
 from streamer.integrations.serving.engine_hooks import (
     SmallModel,
     both_loaders,
@@ -42,6 +43,8 @@ from streamer.integrations.sglang.private_names import (
     named_for_draft,
 )
 from streamer.integrations.small_checkpoint import small_checkpoint
+
+_log = OwnLogger()
 
 
 def _is_filled_alike(loader: Any, model_config: Any) -> bool:
@@ -100,7 +103,10 @@ class StreamerModelLoader(DefaultModelLoader):  # type: ignore[misc]
     def load_weights_and_postprocess(self, model: Any, weights: Any, target_device: Any) -> None:
         """Fill a model, and process its layers; a reload calls it, too."""
         steps = [getattr(DefaultModelLoader, name, None) for name in ("load_weights_only", "postprocess_weights")]
-        if not self.how.is_deferred or None in steps:
+        reads_whole = self.how.is_deferred and _quantizes_each_tensor(model)
+        if reads_whole:
+            _log.info("Tensors are read whole, as SGLang quantizes each of them when it arrives")
+        if not self.how.is_deferred or reads_whole or None in steps:
             super().load_weights_and_postprocess(model, weights, target_device)
             return
         with self.recorder.around(model):
@@ -136,6 +142,14 @@ class StreamerModelLoader(DefaultModelLoader):  # type: ignore[misc]
                 if self.recorder.is_active:  # it sees its own thread alone
                     load_in_this_thread(tensor)
                 yield name, tensor
+
+
+def _quantizes_each_tensor(model: Any) -> bool:
+    """Whether loaders compute with each tensor, which would make a read of its own of it."""
+    config = getattr(model, "quant_config", None)
+    is_nvfp4 = not getattr(config, "is_checkpoint_nvfp4_serialized", True)
+    is_quark = getattr(config, "online_scheme", None) is not None or type(config).__name__ == "QuarkInt4Fp8Config"
+    return is_nvfp4 or is_quark
 
 
 def _of_command_line() -> Any:

@@ -24,6 +24,9 @@ if find_spec("sglang") is None:
     pytest.skip("SGLang is installed by make test-serving alone", allow_module_level=True)
 
 from sglang.srt.configs.load_config import LoadConfig
+from sglang.srt.layers.quantization.nvfp4_online import NvFp4OnlineConfig
+from sglang.srt.layers.quantization.quark.quark import QuarkConfig
+from sglang.srt.layers.quantization.quark_int4fp8_moe import QuarkInt4Fp8Config
 from sglang.srt.model_executor.model_runner_components.weight_updater import WeightUpdater
 from sglang.srt.model_loader.loader import DefaultModelLoader, get_model_loader
 from sglang.srt.model_loader.utils import should_async_load
@@ -122,6 +125,26 @@ def test_parameters_are_filled_as_the_extra_config_says(url, expected, is_deferr
     text = json.dumps({"deferred": is_deferred, "storage_options": {}})
     assert_equal(loaded(url, f"--model-loader-extra-config={text}"), expected)
     assert ("straight into parameters" in capsys.readouterr().err) == is_deferred  # where SGLang writes its log
+
+
+@pytest.mark.parametrize("quantization", ["nvfp4_online", "quark_mxfp4", "quark_int4fp8_moe"])
+def test_tensors_are_read_whole_if_sglang_quantizes_each_that_arrives_regression(url, expected, quantization, capsys):
+    _, config = started(url)
+    model = loaded(url)
+    kinds = {  # no kernel of them runs on a CPU
+        "nvfp4_online": NvFp4OnlineConfig,
+        "quark_mxfp4": lambda: QuarkConfig(online_scheme="quark_mxfp4", hf_config=config.hf_config),
+        "quark_int4fp8_moe": QuarkInt4Fp8Config,
+    }
+    model.quant_config = kinds[quantization]()
+    for parameter in model.parameters():
+        parameter.data.zero_()
+    capsys.readouterr()
+    assert updated(model, config, url)[0]
+    told = capsys.readouterr().err
+    assert "quantizes each of them when it arrives" in told
+    assert "straight into parameters" not in told
+    assert_equal(model, expected)
 
 
 def test_an_update_that_finds_nothing_leaves_the_model(url, expected):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from importlib.util import find_spec
 
 import pytest
@@ -13,7 +14,9 @@ if find_spec("sglang") is None:
 
 from sglang.srt.lora.lora_config import LoRAConfig
 from sglang.srt.lora.lora_manager import LoRAManager
-from sglang.srt.lora.lora_registry import LoRARef
+from sglang.srt.lora.lora_registry import LoRARef, LoRARegistry
+from sglang.srt.managers.io_struct import LoadLoRAAdapterReqInput
+from sglang.srt.managers.tokenizer_manager import TokenizerManager
 from sglang_engine import load_config, started
 from tiny_models import save_adapter
 from transformers import LlamaConfig
@@ -79,6 +82,56 @@ def test_a_new_version_of_an_adapter_is_a_new_folder_regression(tmp_path, s3_ser
     assert second.path != first
     assert second.hf_config["lora_alpha"] == 4
     assert LoRAConfig(first).hf_config["lora_alpha"] == 8
+
+
+class Registry(LoRARegistry):
+    """Registers in this process alone."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = {}
+
+    async def register(self, reference):
+        self.names[reference.lora_name] = reference.lora_path
+
+
+def test_all_ranks_get_the_version_that_was_there_at_the_request_regression(folder, url, tmp_path, s3_server):
+    adapter = save_adapter(tmp_path / "adapter")
+    there = s3_server.upload_folder(adapter, "private", "loras/ranks")
+    config = adapter / "adapter_config.json"
+    ranks = [manager_of(folder, url) for _ in range(2)]
+
+    async def passed_to_ranks(request):
+        results = []
+        for rank in ranks:
+            results.append(rank.load_lora_adapter(request.to_ref()))
+            config.write_text(config.read_text().replace('"lora_alpha": 8', '"lora_alpha": 4'))
+            s3_server.upload_folder(adapter, "private", "loras/ranks")  # between the ranks
+        return results
+
+    manager = TokenizerManager.__new__(TokenizerManager)
+    manager.__dict__.update(
+        auto_create_handle_loop=lambda: None,
+        lora_update_lock=asyncio.Lock(),
+        pending_lora_unloads={},
+        lora_registry=Registry(),
+        lora_ref_cache={},
+        update_lora_adapter_communicator=passed_to_ranks,
+    )
+    started(url, "--enable-lora", "--max-lora-rank=16", "--lora-target-modules=all")
+    # SGLang loads "again" from where "first" is, as it does with an adapter that it has evicted.
+    for name, alphas in ("first", [8, 8]), ("again", [8, 8]), ("new", [4, 4]):
+        lora_path = manager.lora_registry.names["first"] if name == "again" else there
+        request = LoadLoRAAdapterReqInput(lora_name=name, lora_path=lora_path)
+        result = asyncio.run(manager.load_lora_adapter(request))
+        assert (result.success, result.error_message) == (True, "")
+        assert [rank.configs[request.lora_id].hf_config["lora_alpha"] for rank in ranks] == alphas
+    missing = LoadLoRAAdapterReqInput(lora_name="nothing", lora_path="s3://private/loras/nothing")
+    assert "save_pretrained" in asyncio.run(manager.load_lora_adapter(missing)).error_message
+    with pytest.raises(streamer.UsageError, match=r"no longer of version 0123.*Load it again"):
+        LoRAConfig(f"{there}#version=0123")
+    with pytest.raises(streamer.UsageError, match="other characters"):
+        LoRAConfig(f"{there}#version=../other")
 
 
 def test_a_local_folder_stays_where_it_is(tmp_path):
