@@ -48,6 +48,7 @@ MOST_LISTED = 1000  # versions in a pointer; the folders of older ones stay
 MOST_READS = 5  # of a pointer that others write meanwhile
 _NAME = r"[0-9]{8}T[0-9]{6}\.[0-9]{6}Z-[0-9a-f]{8}"
 _NAMED = re.compile(rf"(.*[^/@])@({LATEST}|{_NAME})", re.DOTALL)
+_IN_BUCKET = re.compile("hf://buckets/[^/]+/[^/]+/.")  # repositories have revisions instead
 _log = OwnLogger()
 
 
@@ -115,15 +116,17 @@ class Pointer:
 def split(uri: str) -> tuple[str, str] | None:
     """Split a URI that ends in ``@latest`` or ``@NAME`` into its folder and the name; None for any other URI.
 
-    A chained URL is none, as a cache in it may be old, nor is one of the Hub, a web server's with a query, or one whose
-    ``@`` follows a login.
+    A chained URL is none, as a cache in it may be old, nor is one of a repository of the Hub, a web server's with a
+    query, or one whose ``@`` follows a login.
 
     Example:
         >>> split("s3://b/run@latest"), split("s3://b/run@latest/"), split("https://me@latest"), split("hf://o/n@latest")
         (('s3://b/run', 'latest'), None, None, None)
     """
     found = _NAMED.fullmatch(uri)
-    if found is None or "::" in uri or scheme_of(uri) == "hf" or _has_query(uri):
+    if found is None or "::" in uri or _has_query(uri):
+        return None
+    if scheme_of(uri) == "hf" and not _IN_BUCKET.match(found[1]):
         return None
     _, is_url, rest = found[1].partition("://")
     return None if is_url and "/" not in rest else (found[1], found[2])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import struct
+import threading
 import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
@@ -25,7 +26,7 @@ class HubXet:
     """What a `HubServer` takes by Xet."""
 
     def __init__(self, hub: HubServer) -> None:
-        self._hub = hub
+        self._hub, self._guard = hub, threading.Lock()
         self._xorbs: dict[str, list[bytes]] = {}  # chunks by hash
         self._files: dict[str, bytes] = {}  # by hash
 
@@ -49,18 +50,22 @@ class HubXet:
             self._add_files(body)
             hub._send_json(request, {"result": 1})
         elif path.endswith("/batch"):
-            repository = self._hub.repositories[path.removeprefix("/api/").removesuffix("/batch").replace("s", "", 1)]
-            files = dict((repository.found("main") or ("", {}))[1])
-            for line in map(json.loads, body.splitlines()):
-                if line["type"] == "addFile":
-                    files[line["path"]] = self._files[line["xetHash"]]
-                else:
-                    del files[line["path"]]
-            repository.commit(files)
+            with self._guard:  # of two batches at a time, none may be lost
+                self._change(path, body)
             hub._send_json(request, {"success": True, "failed": []})
         else:
             hub._refuse(request, 404, None, "no such service")
         return True
+
+    def _change(self, path: str, body: bytes) -> None:
+        repository = self._hub.repositories[path.removeprefix("/api/").removesuffix("/batch").replace("s", "", 1)]
+        files = dict((repository.found("main") or ("", {}))[1])
+        for line in map(json.loads, body.splitlines()):
+            if line["type"] == "addFile":
+                files[line["path"]] = self._files[line["xetHash"]]
+            else:
+                del files[line["path"]]
+        repository.commit(files)
 
     def _add_files(self, shard: bytes) -> None:
         at = HEADER_BYTES

@@ -109,3 +109,17 @@ def test_a_save_to_a_bucket_goes_through_huggingface_hub(bucket, monkeypatch):
     names = repository.found("main")[1].keys()
     assert len([each for each in names if each.endswith(".safetensors")]) == 2
     assert "readme.txt" in names
+
+
+def test_what_is_published_to_a_bucket_is_loaded_as_latest_regression(bucket, monkeypatch):
+    pytest.importorskip("hf_xet")
+    name, repository = bucket
+    repository.commit({})
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_TELEMETRY", True)
+    run = f"hf://buckets/{name}/run"
+    for seed in (1, 2):
+        published = {"a": np.random.default_rng(seed).integers(0, 256, 30_000, "u1")}
+        streamer.publish(published, run)
+        assert np.array_equal(streamer.load(f"{run}@latest", framework="np")["a"], published["a"])
+    with pytest.raises(streamer.UsageError, match="names no repository"):  # after the name of a bucket it is no version
+        streamer.load(f"hf://buckets/{name}@latest")
