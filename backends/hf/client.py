@@ -42,6 +42,7 @@ from streamer.core.store.presence import folders_among
 
 _LOGIN = "HF_TOKEN, or storage_options={'token': …}"
 
+NOT_OF_THE_HUB = "The answer is not one of the Hub's"
 _CHECK_NAME = "Check the names: hf://owner/name@revision/path"
 _CODES: dict[str, ErrorRow[StorageError]] = {
     "GatedRepo": ErrorRow(
@@ -97,6 +98,13 @@ def refusal(
         attempts=attempts,
         elapsed_s=elapsed_s,
     )
+
+
+def of_the_hub(error: StorageError) -> StorageError:
+    """Correct the text for a 404 without a code: the Hub itself would name the missing part."""
+    if error.status == 404 and error.code is None:
+        error.message, error.hint = NOT_OF_THE_HUB, "Check the endpoint, and the names: hf://owner/name@revision/path"
+    return error
 
 
 OF_HTTP = ("verify", "proxy", "proxy_auth", "timeout", "ssl")
@@ -180,9 +188,7 @@ class HubClient:
         try:
             return self._body(url, uri)
         except ObjectNotFoundError as error:
-            if error.status == 404 and error.code is None:  # the Hub itself would name the missing part
-                error.message = "The answer is not one of the Hub's"
-                error.hint = "Check the endpoint, and the names: hf://owner/name@revision/path"
+            of_the_hub(error)
             raise
 
     def _body(self, url: str, uri: str) -> tuple[bytes, list[str]]:
@@ -191,7 +197,7 @@ class HubClient:
 
         response = self.client.open(Hop(url, self.access.headers), uri, {}, receive).response
         if parse_document(response.body) is None:
-            what = f"The answer is not one of the Hub's: {described(response.headers)}"
+            what = f"{NOT_OF_THE_HUB}: {described(response.headers)}"
             raise StorageError(what, uri=uri, status=response.status, hint=f"{FOREIGN}: check the endpoint")
         links = response.headers.get("link")
         return response.body, [links] if links else []

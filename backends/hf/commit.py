@@ -11,13 +11,15 @@ import io
 import os
 import threading
 from collections.abc import Callable, Mapping
+from json import JSONDecodeError
 from time import sleep
 from typing import Any
 
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 
+from streamer.backends.client.answer_values import FOREIGN
 from streamer.backends.hf.cache import is_offline
-from streamer.backends.hf.client import OF_HTTP, HubClient, refusal
+from streamer.backends.hf.client import NOT_OF_THE_HUB, OF_HTTP, HubClient, of_the_hub, refusal
 from streamer.backends.hf.paths import COMMIT, DEFAULT_REVISION, HfPath
 from streamer.core.causes import with_causes
 from streamer.core.errors import (
@@ -64,6 +66,8 @@ def is_absent(hub: HubClient, place: HfPath, options: Mapping[str, Any], look: C
             return True
         if is_missing or error.code == "RevisionNotFound":
             error.hint = "Make it first, with `hf repos create` and `hf repos branch create`, and check the names"
+            if place.path and not is_missing:
+                error.hint += ". A slash in the name of a branch is written %2F: hf://owner/name@feature%2Fone/folder"
         raise
     if place.revision != DEFAULT_REVISION and not place.revision.startswith("refs/"):
         _check_branch(hub, place, uri)
@@ -204,25 +208,31 @@ class HubCommit:
 
 def _failure(error: BaseException, uri: str) -> StorageError:
     """Make an error of what huggingface_hub raised: its own texts may have signed URLs."""
+    cause = error
     for each in with_causes(error):
+        if isinstance(each, StreamerError):
+            each.uri = each.uri or uri
         if isinstance(each, (StreamerError, SenderClosedError)):
             raise each
         response = getattr(each, "response", None)
         if response is not None and getattr(response, "status_code", None):
             return _refused(response, uri)
+        cause = cause.__cause__ or cause
     text = printable(redact(str(error)))[:SHOWN_CHARACTERS]
+    if isinstance(error, JSONDecodeError):  # an answer with the status of success
+        return StorageError(NOT_OF_THE_HUB, uri=uri, hint=f"{FOREIGN}: check the endpoint")
     if isinstance(error, ValueError):  # a refusal of the Hub for single files, or of huggingface_hub itself
         return StorageError(f"huggingface_hub refuses the upload: {text}", uri=uri)
     if isinstance(error, OSError) and error.filename is not None:
         return StorageError(f"{error.strerror}: {quoted(os.fsdecode(error.filename))}", uri=uri)
-    what = f"the connection failed during the upload ({type(error).__name__})"
+    what = f"the connection failed during the upload ({type(cause).__name__})"
     return ConnectError(what, uri=uri, hint="Check the network; files that were sent are not sent again")
 
 
 def _refused(response: Any, uri: str) -> StorageError:
     """Make an error of an answer of the Hub, or of the store behind it, to a request that writes."""
     headers = {name.lower(): value for name, value in response.headers.items()}
-    error = refusal(response.status_code, headers, b"", uri, has_token=True)
+    error = of_the_hub(refusal(response.status_code, headers, b"", uri, has_token=True))
     reason = printable(redact(headers.get("x-error-message", "")))[:SHOWN_CHARACTERS]
     if response.status_code == 412:
         return ChangedError(_COMMITTED, uri=uri, hint=_AGAIN, status=412)

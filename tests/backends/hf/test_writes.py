@@ -92,11 +92,12 @@ def equal(found, wanted):
     return found.keys() == wanted.keys() and all(np.array_equal(found[name], wanted[name]) for name in wanted)
 
 
-def failing(status):
+def failing(status, body=b""):
     def fail(request, job):
         request.send_response(status)
-        request.send_header("Content-Length", "0")
+        request.send_header("Content-Length", str(len(body)))
         request.end_headers()
+        request.wfile.write(body)
 
     return fail
 
@@ -183,6 +184,7 @@ REFUSALS = [  # what is changed of the URL and of the options, and the error
     ("hf://spaces/{name}-no", {}, streamer.ObjectNotFoundError, "hf repos create"),
     ("hf://{name}-no@dev", {}, streamer.ObjectNotFoundError, "hf repos create"),
     ("hf://{name}@dev", {}, streamer.ObjectNotFoundError, "hf repos branch create"),
+    ("hf://{name}@feature/one", {}, streamer.ObjectNotFoundError, "hf://owner/name@feature%2Fone"),
     ("hf://{name}@v1", {}, streamer.UsageError, "'v1' is no branch"),
     ("hf://{name}@{sha}", {}, streamer.UsageError, "a commit stays as it is"),
     ("hf://{name}", {"proxy": "http://127.0.0.1:1"}, streamer.OptionError, "without the option proxy"),
@@ -260,6 +262,30 @@ def test_an_answer_to_the_commit_that_is_lost_is_asked_for(place):
     with pytest.raises(streamer.ChangedError, match="somebody else has committed"):
         place.save(tensors_of(3.0), overwrite=True)
     assert equal(place.load(), tensors_of())
+
+
+FOREIGN_ANSWERS = [(200, b""), (200, b"<html>Log in</html>"), (404, b""), (404, b"<html>No such page</html>")]
+
+
+@each_row("path", ["/preupload/", "objects/batch", "/commit/"])
+@each_row("status, body", FOREIGN_ANSWERS)
+def test_an_answer_of_another_server_is_named_so_and_leaves_nothing_regression(place, path, status, body):
+    place.made()
+    before = place.files
+    place.hub.writes.faults = {path: [failing(status, body)]}
+    with pytest.raises(streamer.StorageError, match="The answer is not one of the Hub's") as raised:
+        place.save({**tensors_of(names="a"), "new": np.full(LARGE, next(_numbers), "f4")})  # LFS has not got it yet
+    assert "check the endpoint" in str(raised.value).lower()
+    assert place.files == before
+    place.hub.writes.faults = {}
+
+
+def test_a_connection_that_is_cut_is_named_by_its_own_error_regression(place):
+    place.made()
+    place.hub.writes.faults = {"X-Amz-Signature=PUTSIGNATURE": [cut_after] * 100_000}
+    with pytest.raises(streamer.ConnectError, match=r"during the upload \((?!RuntimeError)\w+\)"):
+        place.save(tensors_of(), options=streamer.Options(block_deadline_s=1))
+    assert not place.hub.writes.commits
 
 
 def test_if_the_hub_cannot_be_asked_whether_it_has_committed_the_error_says_so(place, monkeypatch):
@@ -379,7 +405,7 @@ def test_tensors_that_change_between_the_hash_and_the_upload_are_an_error(place)
         job()
 
     place.hub.writes.faults = {"/preupload/": [change]}
-    with pytest.raises(streamer.ChangedError, match="changed while they were sent"):
+    with pytest.raises(streamer.ChangedError, match=f"{place.url}/model.safetensors: not saved: the bytes changed"):
         place.save({"a": model})
     assert not place.hub.writes.commits
 
