@@ -1,8 +1,8 @@
 """Calls within a load that are no operations of torch, and yet need the bytes of a tensor: a recorder fills them first.
 
-Methods that take a tensor's memory, in any thread; functions that read tensors in a list; and methods that process the
-weights of a layer, by kernels that take addresses. A mode of torch that saw the first ones would see all other calls,
-too: that took as long as the engine's own loop.
+Methods that take a tensor's memory, in any thread; methods and functions that read elements without an operation, such
+as of tensors in a list; and methods that process the weights of a layer, by kernels that take addresses. A mode of
+torch that saw the first ones would see all other calls, too: that took as long as the engine's own loop.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 _PROCESS = "process_weights_after_loading"
 _TAKING = ["__array__", "__dlpack__", "data_ptr", "numpy", "share_memory_", "storage", "tolist", "untyped_storage"]
-_READING_LISTS = ["tensor", "as_tensor", "asarray"]  # without an operation for each tensor in them
+_READING = ["__repr__", "apply_", "map_", "map2_", "new", "new_tensor"]  # methods that torch shows to no mode
+_READING_LISTS = ["tensor", "as_tensor", "asarray", "to_dlpack"]  # functions like them
+_SHARING = {"apply_", "map_", "map2_", "to_dlpack"}  # those that write the memory, or give it away
 
 _seeing: list[Recorder] = []  # those of the loads that run
 _originals: list[tuple[Any, str, Any]] = []
@@ -54,8 +56,9 @@ def calls_seen_by(recorder: Recorder) -> Iterator[None]:
 def _replacements() -> Iterator[tuple[Any, str, Any]]:
     for name in _TAKING:
         yield torch.Tensor, name, _filling(getattr(torch.Tensor, name))
-    for name in _READING_LISTS:
-        yield torch, name, _with_data_in_lists(getattr(torch, name))
+    for owner, names in ((torch.Tensor, _READING), (torch, _READING_LISTS), (torch.utils.dlpack, ["to_dlpack"])):
+        for name in names:
+            yield owner, name, _with_data(getattr(owner, name))
     data: Any = torch.Tensor.data
 
     def set_data(tensor: torch.Tensor, value: torch.Tensor) -> None:  # torch crashes if it gets a deferred tensor
@@ -77,11 +80,22 @@ def _filling(theirs: Callable[..., Any]) -> Callable[..., Any]:
     return taken
 
 
-def _with_data_in_lists(theirs: Callable[..., Any]) -> Callable[..., Any]:
+def _with_data(theirs: Callable[..., Any]) -> Callable[..., Any]:
+    why = theirs.__name__
+
     @wraps(theirs)
     def made(*arguments: Any, **named: Any) -> Any:
-        if any(type(each) is Deferred for each in all_tensors(arguments)):
-            arguments = read_all(arguments, theirs.__name__)
+        deferred = list[Deferred]()
+        for each in all_tensors((*arguments, *named.values())):
+            if type(each) is Deferred:
+                deferred.append(each)
+            elif not torch_private_names.is_outside_torch_functions(torch):
+                for recorder in [*_seeing]:
+                    recorder.settle(each)
+        for each in deferred if why in _SHARING else ():
+            each.given_away(why)
+        if deferred:
+            arguments, named = read_all(arguments, why), dict(zip(named, read_all([*named.values()], why), strict=True))
         return theirs(*arguments, **named)
 
     return made

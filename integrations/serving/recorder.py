@@ -4,8 +4,8 @@ Guarantees: an operation in the recorder's thread that reads or writes a region 
 Regions that are written twice are filled in the order of the writes. If the load fails, what was recorded is dropped.
 
 Calls that take a parameter's memory without an operation (``numpy``, ``data_ptr``, ``torch.save``) fill it first, too,
-in any thread. Not seen are code that has taken the address before, and operations on tensors of another storage over
-the same memory, into which nothing was recorded: call `Recorder.fill` before them.
+in any thread. Not seen are code that has taken the address before, code that ``torch.compile`` has made, and operations
+on tensors of another storage over the same memory, into which nothing was recorded: call `Recorder.fill` before them.
 
 One read runs at a time, so that a load needs the memory of one: copies are made in one other thread, in the order of
 their batches, and this thread waits for that one before it reads itself.
@@ -24,6 +24,7 @@ from typing import Any
 import torch
 
 from streamer.core.collector import collector_paused
+from streamer.core.errors import UsageError
 from streamer.core.log import OwnLogger
 from streamer.core.quoting import size_text
 from streamer.core.tensors import torch_private_names
@@ -67,11 +68,11 @@ class Recorder(torch_private_names.dispatch_mode(torch)):  # type: ignore[misc]
     _in_flight: dict[int, list[Copy]]  # those that the other thread makes
     _batch: threading.Thread | None  # this thread
     _failures: list[BaseException]  # its error
+    _failure: BaseException | None  # the first of this load
 
     def __init__(self) -> None:
         super().__init__()
         self.is_active = self.defers_all = False
-        self._failure: BaseException | None = None
         self._lock = threading.RLock()
         self._forget()
 
@@ -238,13 +239,17 @@ class Recorder(torch_private_names.dispatch_mode(torch)):  # type: ignore[misc]
     def _forget(self) -> None:
         self.early_bytes, self.checkpoints, self.forms, self.memories = Counter[str](), [], {}, []
         self.early_fills = self.early_reads = self.copies = 0
-        self._pending, self._by_storage, self._in_flight, self._batch = [], {}, {}, None
+        self._pending, self._by_storage, self._in_flight, self._batch, self._failure = [], {}, {}, None, None
 
     @contextmanager
     def around(self, model: Any) -> Iterator[None]:
         """Record one load in a ``with`` block; at its end, fill the parameters, or drop the record if it raises."""
+        with self._lock:
+            if self.is_active:
+                hint = "Let the engine make a loader for each of them, or fill one after the other"
+                raise UsageError("one loader is to fill two models at the same time", hint=hint)
+            self.is_active = True
         self._forget()
-        self.is_active = True
         try:
             with self, calls_seen_by(self), filled_before_processing(model, self):
                 yield

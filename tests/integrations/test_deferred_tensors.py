@@ -372,6 +372,36 @@ def memory_taken_without_an_operation(w):
     ]
 
 
+def elements_read_without_an_operation(w):
+    made = [torch.zeros(8, 12) for _ in range(9)]
+    for each in made:
+        each.copy_(w["q"])
+    shown = repr(made[0])
+    other = torch.zeros(8, 12).copy_(w["k"])
+    return [
+        torch.tensor(list(shown.encode())),
+        torch.tensor([made[1][0, 0], made[1][1, 1]]),
+        torch.as_tensor([made[2][0, 0]]),
+        torch.asarray([[made[3][0, 0]], [made[3][1, 1]]]),
+        torch.zeros(1).new_tensor(data=[made[4][0, 0], made[4][1, 1]]),
+        made[5].apply_(lambda each: each + 1),
+        made[6].map_(other, lambda one, two: one + two),
+        torch.from_dlpack(torch.utils.dlpack.to_dlpack(made[7])).clone(),
+        torch.from_dlpack(torch.to_dlpack(made[8])).clone(),
+    ]
+
+
+def elements_of_deferred_tensors_read_without_an_operation(w):
+    w["v"][:2].apply_(lambda each: each + 1)
+    return [
+        torch.tensor(data=[w["q"][0, 0], w["q"][1, 1]]),
+        torch.zeros(1).new_tensor([w["q"][0, 0], w["q"][1, 1]]),
+        torch.from_dlpack(torch.utils.dlpack.to_dlpack(w["q"])).clone(),
+        torch.zeros(8, 12).map_(w["k"], lambda one, two: one + two),
+        torch.zeros(8, 12).copy_(w["v"]),
+    ]
+
+
 def in_a_thread(w):
     made = torch.zeros(8, 12)
     made.copy_(w["q"])
@@ -418,6 +448,8 @@ ALSO_COMPUTED = [
     text,
     deferred_tensors_as_data,
     memory_taken_without_an_operation,
+    elements_read_without_an_operation,
+    elements_of_deferred_tensors_read_without_an_operation,
 ]
 
 
@@ -505,6 +537,54 @@ def test_a_loader_that_raises_ends_the_read_of_another_thread(folder, reader, mo
         Loads(folder, loader, takes=OneByOne)
     assert reader.read
     assert not made.any()
+
+
+def test_a_read_that_begins_while_the_load_fails_gives_nothing(folder, monkeypatch):
+    given = []
+
+    class Begun(planned_reads.WholeRead):
+        def __enter__(self):
+            checkpoint.stop()
+            return super().__enter__()
+
+        def __iter__(self):
+            given.append(self)
+            return super().__iter__()
+
+    recorder, checkpoint = Recorder(), PlannedCheckpoint(Request(uri=str(folder), progress=False))
+    kept = dict(checkpoint.tensors(recorder))["q"]
+    monkeypatch.setattr(planned_reads, "WholeRead", Begun)
+    with pytest.raises(streamer.LoadCancelledError):
+        kept.clone().tolist()
+    assert not given
+
+
+def test_one_recorder_is_of_one_load_at_a_time(folder):
+    recorder = Recorder()
+    made = torch.zeros(8, 12)
+    with recorder.around(None):
+        given = PlannedCheckpoint(Request(uri=str(folder), progress=False)).tensors(recorder)
+        made.copy_(OneByOne(given)["q"])
+        with pytest.raises(streamer.UsageError, match="two models at the same time"), recorder.around(None):
+            pass
+    assert torch.equal(made, tensors()["q"])
+
+
+def test_an_error_after_a_load_is_not_one_of_the_next(folder):
+    recorder, made = Recorder(), torch.zeros(8, 12)
+
+    def filled():
+        with recorder.around(None):
+            given = dict(PlannedCheckpoint(Request(uri=str(folder), progress=False)).tensors(recorder))
+            made.copy_(given["q"])
+        return given
+
+    kept = filled()["k"]
+    kept.late_stored.checkpoint.stop()
+    with pytest.raises(streamer.LoadCancelledError):
+        kept.tolist()
+    filled()
+    assert torch.equal(made, tensors()["q"])
 
 
 @pytest.mark.parametrize("is_caught", [False, True])
