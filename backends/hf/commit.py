@@ -222,9 +222,11 @@ def _failure(error: BaseException, uri: str) -> StorageError:
     if isinstance(error, JSONDecodeError):  # an answer with the status of success
         return StorageError(NOT_OF_THE_HUB, uri=uri, hint=f"{FOREIGN}: check the endpoint")
     if isinstance(error, ValueError):  # a refusal of the Hub for single files, or of huggingface_hub itself
-        return StorageError(f"huggingface_hub refuses the upload: {text}", uri=uri)
+        hint = "Nothing was committed. Change what its message names, and save again"
+        return StorageError(f"huggingface_hub refuses the upload: {text}", uri=uri, hint=hint)
     if isinstance(error, OSError) and error.filename is not None:
-        return StorageError(f"{error.strerror}: {quoted(os.fsdecode(error.filename))}", uri=uri)
+        hint = "Mend that file or folder of this machine, and save again"
+        return StorageError(f"{error.strerror}: {quoted(os.fsdecode(error.filename))}", uri=uri, hint=hint)
     what = f"the connection failed during the upload ({type(cause).__name__})"
     return ConnectError(what, uri=uri, hint="Check the network; files that were sent are not sent again")
 

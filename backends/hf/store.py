@@ -87,7 +87,8 @@ class HfStore:
         """Return the size of one file, from the cache or by one request."""
         uri, inner = self._uri(path), self._inner(path)
         if self._is_absent:
-            raise ObjectNotFoundError("There is no such repository on the Hub yet", uri=uri)
+            hint = "It is made by the first save to it: check its name, or save first"
+            raise ObjectNotFoundError("There is no such repository on the Hub yet", uri=uri, hint=hint)
         if not inner:
             raise ObjectNotFoundError("This is a repository, not a file", uri=uri, hint="Name a file in it")
         cached = cached_file(self._place, self._commit(), inner)
