@@ -29,7 +29,7 @@ Place = tuple[str, dict[str, Any]]
 
 def doctor(uri: str, options: dict[str, Any], *more: str) -> dict[str, dict[str, str]]:
     """Return the lines by their names; of several, the one that is worst."""
-    words = ["doctor", uri, "--storage-options", json.dumps(options), "--seconds", "0", "--timeout", "20"]
+    words = ["doctor", uri, "--storage-options", json.dumps(options), "--seconds", "0", "--timeout", "60"]
     result = CliRunner().invoke(main, [*words, *more, "--json"])
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     found: dict[str, dict[str, str]] = {}
