@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from urllib.parse import quote, unquote
 
 from streamer.core.errors import UsageError
@@ -12,6 +13,7 @@ from streamer.core.secrets.redact import KEY_SCHEMES
 # Google refuses line ends; Azure and its clients take a backslash for a slash.
 _REFUSED = {**dict.fromkeys(("gs", "gcs"), "\r\n"), **dict.fromkeys(("az", "abfs", "abfss", "wasb", "wasbs"), "\\")}
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+._-]*)(?:://|::)")
+_ONE_SLASH = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(?!/)")
 _KEYS_ARE_TEXT = frozenset({"s3", "s3a", *_REFUSED})
 
 
@@ -28,13 +30,27 @@ def check_can_hold(scheme: str, name: str, uri: str) -> None:
 def scheme_of(uri: str) -> str:
     """Return the lower-case scheme of a URL; ``"file"`` for a path, the first protocol of a chained URL.
 
+    A URL with one slash (``models:/name``) is one if a plug-in serves its scheme; ``./models:/name`` is a path.
+
     Example:
         >>> [scheme_of(uri) for uri in ("S3://b/k", "simplecache::s3://b/k", "/models", "file:///models")]
         ['s3', 'simplecache', 'file', 'file']
     """
     match = _SCHEME.match(uri)
-    scheme = match[1].lower() if match else "file"
+    if match is None:
+        match = _ONE_SLASH.match(uri)
+        return match[1].lower() if match and _is_of_plugin(match[1].lower()) else "file"
+    scheme = match[1].lower()
     return "file" if scheme == "local" else scheme
+
+
+@lru_cache
+def _is_of_plugin(scheme: str) -> bool:
+    """Say whether another distribution serves a scheme."""
+    from importlib.metadata import entry_points  # noqa: PLC0415 (takes 15 ms)
+
+    points = entry_points(group="streamer.backends", name=scheme)
+    return any(not point.value.startswith("streamer.") for point in points)
 
 
 def is_url(path: str) -> bool:
