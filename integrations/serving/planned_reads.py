@@ -154,6 +154,7 @@ class PlannedCheckpoint:
         progress = self._progress if is_planned else False
         _, targets = match_targets([each for each in wanted if each.entry.name in direct], direct, self._library)
         try:
+            self._check_running()
             with WholeRead(checkpoint, wanted, self._library, targets=targets, progress=progress) as read:
                 self._running = read
                 self._check_running()  # `stop` may have come before it knew of this read
