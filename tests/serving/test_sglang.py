@@ -248,7 +248,7 @@ def hooks_of(monkeypatch, caplog):
 def test_no_version_is_refused(monkeypatch, caplog, version):
     monkeypatch.setattr(metadata, "version", lambda library: version)
     registered, told = hooks_of(monkeypatch, caplog)
-    assert len(registered) == 7
+    assert len(registered) == 8
     assert not told
 
 
