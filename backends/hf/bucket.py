@@ -12,11 +12,11 @@ from functools import partial
 from typing import Any
 
 from streamer.backends.hf.cache import is_offline
-from streamer.backends.hf.client import OF_HTTP, HubClient
+from streamer.backends.hf.client import HubClient, refuse_ignored
 from streamer.backends.hf.paths import parse_bucket
 from streamer.backends.http.probe import Probe
 from streamer.backends.http.store import source_of_probe
-from streamer.core.errors import ChangedError, ObjectNotFoundError, OptionError, RangeResponseError, UsageError
+from streamer.core.errors import ChangedError, ObjectNotFoundError, RangeResponseError, UsageError
 from streamer.core.options.limits import Limits
 from streamer.core.secrets.redact import redact
 from streamer.core.store.identities import digest_of
@@ -100,10 +100,7 @@ class BucketStore:
     def _through_fsspec(self) -> Any:
         from streamer.backends.fsspec.store import streamer_open_store  # noqa: PLC0415 (a load needs none of it)
 
-        ignored = [name for name in OF_HTTP if self._options.get(name) is not None]
-        if ignored:
-            hint = "Leave it out, and set HTTPS_PROXY or SSL_CERT_FILE in the environment if you need them"
-            raise OptionError(f"huggingface_hub sends what is written, without the option {ignored[0]}", hint=hint)
+        refuse_ignored(self._options)
         if self._writer is None:
             options = {"endpoint": self._hub.endpoint, "token": self._hub.token or False}
             self._writer = streamer_open_store("hf", self._written_uri, options)

@@ -111,6 +111,14 @@ OF_HTTP = ("verify", "proxy", "proxy_auth", "timeout", "ssl")
 DEFAULT_LIMITS = Limits()
 
 
+def refuse_ignored(options: Mapping[str, Any]) -> None:
+    """Refuse options that count for reads alone: huggingface_hub sends what is written, without them."""
+    ignored = [name for name in OF_HTTP if options.get(name) is not None]
+    if ignored:
+        hint = "Leave it out, and set HTTPS_PROXY or SSL_CERT_FILE in the environment if you need them"
+        raise OptionError(f"huggingface_hub sends what is written, without the option {ignored[0]}", hint=hint)
+
+
 class HubClient:
     """Sends requests about one repository to one Hub, with one token."""
 

@@ -19,7 +19,7 @@ from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 
 from streamer.backends.client.answer_values import FOREIGN
 from streamer.backends.hf.cache import is_offline
-from streamer.backends.hf.client import NOT_OF_THE_HUB, OF_HTTP, HubClient, of_the_hub, refusal
+from streamer.backends.hf.client import NOT_OF_THE_HUB, HubClient, of_the_hub, refusal, refuse_ignored
 from streamer.backends.hf.paths import COMMIT, DEFAULT_REVISION, HfPath
 from streamer.core.causes import with_causes
 from streamer.core.errors import (
@@ -27,7 +27,6 @@ from streamer.core.errors import (
     ConnectError,
     CredentialsError,
     ObjectNotFoundError,
-    OptionError,
     StorageError,
     StreamerError,
     UsageError,
@@ -51,10 +50,7 @@ def is_absent(hub: HubClient, place: HfPath, options: Mapping[str, Any], look: C
         raise UsageError("HF_HUB_OFFLINE=1 forbids requests to the Hub", uri=uri, hint="Unset it")
     if COMMIT.fullmatch(place.revision):
         raise UsageError("a commit stays as it is", uri=uri, hint="Name a branch: hf://owner/name@branch")
-    ignored = [name for name in OF_HTTP if options.get(name) is not None]
-    if ignored:
-        hint = "Leave it out, and set HTTPS_PROXY or SSL_CERT_FILE in the environment if you need them"
-        raise OptionError(f"huggingface_hub sends what is written, without the option {ignored[0]}", hint=hint)
+    refuse_ignored(options)
     if hub.token is None:
         hint = "Set HF_TOKEN, or storage_options={'token': …}, or run `hf auth login`"
         raise CredentialsError("Writing to the Hub needs a token", uri=uri, hint=hint)

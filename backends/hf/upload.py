@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -16,13 +15,14 @@ from typing import Any
 from streamer import _native
 from streamer.backends.hf.commit import HubCommit
 from streamer.core.errors import ChangedError, StorageError, UsageError
+from streamer.core.format.positioned_file import Positioned
 from streamer.core.quoting import quoted
 
 HELD_BYTES = 1 << 20  # files up to this size are in memory until the commit, which has most of them in its body
 REPORTED_BYTES = 1 << 20  # of progress
 
 
-class RereadBytes(io.BufferedIOBase):
+class RereadBytes(Positioned, io.BufferedIOBase):
     """A file of bytes that are made anew when they are read again.
 
     Args:
@@ -32,34 +32,16 @@ class RereadBytes(io.BufferedIOBase):
     """
 
     def __init__(self, pieces: Iterable[memoryview], size_bytes: int, on_read: Callable[[int], None]) -> None:
-        super().__init__()
-        self._pieces, self._size_bytes, self._on_read = pieces, size_bytes, on_read
-        self._position = 0  # of the next read
+        super().__init__(size_bytes)
+        self._pieces, self._on_read = pieces, on_read
         self._made: Iterator[memoryview] | None = None
         self._rest, self._at = memoryview(b""), 0  # bytes that are made, and their position
         self._crc = 0  # of the bytes that were made in this pass
         self._first_crc: int | None = None
 
-    def readable(self) -> bool:
-        """Say yes."""
-        return True
-
-    def seekable(self) -> bool:
-        """Say yes."""
-        return True
-
-    def tell(self) -> int:
-        """Return the position of the next read."""
-        return self._position
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Set the position of the next read."""
-        self._position = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size_bytes}[whence]
-        return self._position
-
     def read(self, size: int | None = -1, /) -> bytes:
         """Read up to so many bytes, or all that are left."""
-        left = max(0, self._size_bytes - self._position)
+        left = max(0, self._file_bytes - self._position)
         wanted = left if size is None or size < 0 else min(size, left)
         found = []
         while wanted:
@@ -86,7 +68,7 @@ class RereadBytes(io.BufferedIOBase):
         if piece is None:
             raise self._changed()
         self._crc = _native.crc("crc32c", piece, self._crc)
-        if self._at + piece.nbytes >= self._size_bytes:
+        if self._at + piece.nbytes >= self._file_bytes:
             is_too_long = any(more.nbytes for more in made)  # what makes the bytes may check them after the last
             self._first_crc = self._crc if self._first_crc is None else self._first_crc
             if is_too_long or self._crc != self._first_crc:

@@ -1,12 +1,12 @@
-"""The common base of files that have a fixed size and are read at a position."""
+"""The common bases of files that have a fixed size and are read at a position."""
 
 from __future__ import annotations
 
 import io
 
 
-class PositionedFile(io.RawIOBase):
-    """Keeps the position of a file that can be read and sought; a subclass defines ``readinto``."""
+class Positioned:
+    """Keeps the position of a file that can be read and sought."""
 
     def __init__(self, size_bytes: int) -> None:
         self._file_bytes, self._position = size_bytes, 0
@@ -30,3 +30,7 @@ class PositionedFile(io.RawIOBase):
             raise ValueError("seek before the start of the file")
         self._position = begin + offset
         return self._position
+
+
+class PositionedFile(Positioned, io.RawIOBase):
+    """A file without a buffer; a subclass defines ``readinto``."""
