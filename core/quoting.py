@@ -7,7 +7,7 @@ writes them: ``\x1b``, ``\n``, ``\u202e``.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 SHOWN_CHARACTERS = 80  # one line of a terminal; longer than the tensor names of common models
 
@@ -22,6 +22,11 @@ def printable(text: str) -> str:
         models\x1b[2J/a\nb
     """
     return text if text.isprintable() else "".join(map(_shown, text))
+
+
+def printable_lines(lines: Iterable[str]) -> str:
+    """Return lines as one text, each as `printable` returns it."""
+    return "\n".join(map(printable, lines))
 
 
 def quoted(value: object) -> str:

@@ -20,7 +20,7 @@ from streamer._commands.output import (
     table,
 )
 from streamer.core.errors import EncryptionKeyError, StreamerError
-from streamer.core.quoting import counted, printable, size_text
+from streamer.core.quoting import counted, printable, printable_lines, size_text
 
 if TYPE_CHECKING:
     from streamer._commands.differences import CheckedFiles
@@ -81,7 +81,7 @@ def list_objects(uri: str, *, output: Output, storage_options: dict[str, Any] | 
     for name, info in found.items():
         rows.append(("-" if info.size_bytes is None else size_text(info.size_bytes), info.version or "-", name))
     values = [{"name": name, "bytes": info.size_bytes, "version": info.version} for name, info in found.items()]
-    output.show(values, lambda: table(rows), "\n".join(map(printable, found)))
+    output.show(values, lambda: table(rows), printable_lines(found))
 
 
 @click.command("check")
@@ -98,16 +98,16 @@ def list_objects(uri: str, *, output: Output, storage_options: dict[str, Any] | 
 def check_checkpoint(uri: str, other: str | None, *, output: Output, **asked: Any) -> int:
     """Check a checkpoint, or compare the files of two URIs.
 
-    Of one URI, it checks the headers, the index against the shards, and the manifest, and ends as a load would, before
-    a server starts. It reads no weights, unless --full is given. With a key, the headers must be as they were saved,
-    and with --full every byte of the tensors, too. Without one, --full compares them with the manifest, or with the
-    digests that the storage keeps. Without --key-file, STREAMER_KEY is used if it is set. With a key, a checkpoint
-    that is not encrypted is refused. Exit codes as of pull.
+    With one URI, it checks the headers, the index against the shards, and the manifest. What would make a load fail
+    makes it fail, before a server starts. It reads no weights, unless --full is given. With a key, the headers must be
+    as they were saved, and with --full every byte of the tensors, too. Without a key, --full compares the bytes with
+    the manifest, or with the digests that the storage keeps. Without --key-file, STREAMER_KEY is used if it is set.
+    With a key, a checkpoint that is not encrypted is refused. Exit codes as of pull.
 
-    Of two URIs, it compares all files below them: a line for each that is not equal, + only below the first, - only
-    below the second, * different, ! not compared because of an error, and with --combined = for those that are equal.
-    Files are compared with the digests that their storages keep; if that is not possible, they are read. Exit code 1 if
-    any differs.
+    With two URIs, it compares all files below them. It prints a line for each file that is not equal: + only below the
+    first, - only below the second, * different, ! not compared because of an error; with --combined, also = for equal
+    files. Files are compared by the digests that their storages keep; if that is not possible, they are read. Exit code
+    1 if any differs.
 
     Examples: python -m streamer check s3://bucket/model --full --key-file weights.key
 
@@ -194,7 +194,7 @@ def diff_checkpoints(
             for uri, options in ((first, storage_options), (second, to_options))
         ]
         report = diff(*requests, in_full=in_full, progress=output.progress())
-    output.show(report.to_dict(), lambda: str(report), "\n".join(map(printable, report.differing)))
+    output.show(report.to_dict(), lambda: str(report), printable_lines(report.differing))
     return DIFFERENT if report.is_different else 0
 
 

@@ -11,7 +11,7 @@ from streamer._locate_shards import opened_store
 from streamer._pull.listing import files_below, is_selected
 from streamer.core.format.dtypes import byte_length
 from streamer.core.options.settings import resolve
-from streamer.core.quoting import counted, printable, quoted, size_text
+from streamer.core.quoting import counted, printable_lines, quoted, size_text
 from streamer.core.request.request import Request
 from streamer.core.shards.shards import sized
 from streamer.core.store.sources import ObjectInfo
@@ -99,7 +99,7 @@ class Contents:
         lines += [f"{name}: {counted(n, 'tensor')}, {size_text(size)}" for name, (n, size) in self.dtypes.items()]
         lines += [f"metadata {quoted(name)}: {quoted(value)}" for name, value in self.metadata.items()]
         lines += [f"note: {each}" for each in self.remarks]
-        return "\n".join(map(printable, lines))
+        return printable_lines(lines)
 
 
 _Module: TypeAlias = "dict[str, Row | _Module]"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from streamer._commands.output import Output, continues, selecting, storage_options
-from streamer.core.quoting import counted, printable, size_text
+from streamer.core.quoting import counted, printable, printable_lines, size_text
 
 if TYPE_CHECKING:
     from streamer._pull.record import CopyPlan, PullArguments, PullReport
@@ -182,7 +182,7 @@ def _show_plan(plan: CopyPlan, output: Output) -> None:
         f"{counted(len(plan.copied), 'file')}, {size_text(sum(plan.copied.values()))} to copy to {plan.target}{more}"
     )
     lines.append(f"{total}; nothing was written")
-    output.show(plan.to_dict(), lambda: "\n".join(map(printable, lines)), "\n".join(map(printable, plan.copied)))
+    output.show(plan.to_dict(), lambda: printable_lines(lines), printable_lines(plan.copied))
 
 
 def _summary_of_pull(report: PullReport) -> str:
@@ -196,7 +196,7 @@ def _summary_of_pull(report: PullReport) -> str:
         f", {counted(report.authenticated_files, 'file')} authenticated" if report.authenticated_files else ""
     )
     lines.append(f"{report.folder}: {there}; {read}, {verified}{authenticated}")
-    return "\n".join(map(printable, lines))
+    return printable_lines(lines)
 
 
 def _summary_of_push(report: PushReport) -> str:
@@ -205,7 +205,7 @@ def _summary_of_push(report: PushReport) -> str:
     keyed = f", {counted(report.authenticated_files, 'file')} authenticated" if report.authenticated_files else ""
     lines = [f"removed {each} of an older checkpoint" for each in report.removed]
     lines.append(f"{report.uri}: {there}; {sent}{keyed}")
-    return "\n".join(map(printable, lines))
+    return printable_lines(lines)
 
 
 def _kept(files: int) -> str:

@@ -16,7 +16,7 @@ from streamer._pull.listing import Listing, files_below, is_selected
 from streamer._stream import Stream
 from streamer.core.errors import AccessDeniedError, FormatError, ManifestError, ObjectNotFoundError, StreamerError
 from streamer.core.options.settings import Settings, resolve
-from streamer.core.quoting import printable
+from streamer.core.quoting import printable_lines
 from streamer.core.request.request import ProgressOption, Request
 from streamer.core.secrets.redact import redact
 from streamer.core.shards.shards import settled, sized
@@ -64,7 +64,7 @@ class DiffReport:
         lines += [f"note: other metadata: {name}" for name in self.metadata]
         counts = f"{len(self.differing)} differ, {len(self.only_in_first)} only in the first"
         counts = f"{counts}, {len(self.only_in_second)} only in the second, {self.same} without a difference"
-        return "\n".join(map(printable, [*lines, f"{counts}. Compared: {COMPARED[self.compared]}"]))
+        return printable_lines([*lines, f"{counts}. Compared: {COMPARED[self.compared]}"])
 
 
 def diff(first: Request, second: Request, *, in_full: bool, progress: ProgressOption) -> DiffReport:
@@ -148,7 +148,7 @@ class CheckedFiles:
     def lines(self, *, with_equal: bool) -> str:
         """Return a line for each file."""
         shown = [f"{sign} {name}" for name, sign in self.signs.items() if with_equal or sign != "="]
-        return "\n".join(map(printable, shown))
+        return printable_lines(shown)
 
     def to_dict(self) -> dict[str, Any]:
         """Return all fields as plain values for JSON; sizes alone do not make files equal."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import platform
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from streamer._commands.output import DIFFERENT, Output, answers, print_line, storage_options, table
 from streamer.core import VERSION
-from streamer.core.quoting import printable, size_text
+from streamer.core.quoting import printable, printable_lines, size_text
 from streamer.core.secrets.redact import redact
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def _look_into(pid: int, output: Output) -> int:
     from streamer._doctor.running import process_findings  # noqa: PLC0415 (as needed)
 
     findings = list(process_findings(pid))
-    output.show({"findings": [vars(each) for each in findings]}, printable_lines([*map(str, findings)]))
+    output.show({"findings": [vars(each) for each in findings]}, printable_lines(map(str, findings)))
     return DIFFERENT if any(each.state in ("broken", "unknown") for each in findings) else 0
 
 
@@ -158,11 +158,6 @@ def _last_lines(report: Mapping[str, Any]) -> list[str]:
         block.append(f"bound by {limit['by']}: {achieved}")
         lines += ["", block[-1]]
     return [*lines, "", "For a report (it holds no secret):", "```", *block, "```"]
-
-
-def printable_lines(lines: Sequence[str]) -> str:
-    """Return lines as one text, without characters that are not printable."""
-    return "\n".join(map(printable, lines))
 
 
 def _colored(finding: Finding, line: str) -> str:
