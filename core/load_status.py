@@ -160,6 +160,7 @@ def began_at(process: int) -> int | None:
 class Load(NamedTuple):
     """One load on a page."""
 
+    slot: int  # where on the page; another load may have the same one later
     stage: int
     since: float  # when the stage began, by the monotonic clock
     facts: dict[str, Any]
@@ -179,5 +180,5 @@ def read_page(data: bytes) -> tuple[int, list[Load]] | None:
             facts = json.loads(data[at + _TEXT_AT : at + _TEXT_AT + size]) if number % 2 == 0 else {}
         except ValueError:  # it was being written
             facts = {}
-        loads.append(Load(stage, since, facts if isinstance(facts, dict) else {}))
+        loads.append(Load(at, stage, since, facts if isinstance(facts, dict) else {}))
     return _HEAD.unpack_from(data)[1], loads

@@ -17,16 +17,16 @@ from itertools import count
 from typing import Any
 from urllib.parse import urlsplit
 
-from streamer._doctor.speed import MOST_BYTES, PIECE_BYTES, Speed, drop_from_page_cache, speed_of_load
+from streamer._doctor.speed import LONGEST_S, MOST_BYTES, PIECE_BYTES, Speed, drop_from_page_cache, speed_of_load
 from streamer.core.engine.native_session import SourceObject
 from streamer.core.engine.tuning import cached_fractions
+from streamer.core.errors import StorageError
 from streamer.core.options import machine
 from streamer.core.options.options import KIB
 from streamer.core.store.certificates import trust_in
 from streamer.core.store.sources import FileSource, HttpSource
 
 IN_FLIGHT = (1, 4, 16, 64)
-LONGEST_S = 10.0  # without a byte
 LOOK_BYTES = 64 * KIB  # between two looks at the time
 COLD, WARM = 0.01, 0.99  # the part of the files in the page cache
 
@@ -134,6 +134,9 @@ def _reader_of(each: SourceObject, opened: ExitStack, ends_at: float) -> Callabl
         headers = {**source.headers, "Range": f"bytes={begin}-{begin + len(buffer) - 1}"}
         connection.request("GET", path, headers=headers)
         answer, got = connection.getresponse(), 0
+        if answer.status not in (200, 206):  # the bytes of a refusal say nothing about the speed
+            hint = "See what doctor says without --bench"
+            raise StorageError(f"a raw read is answered with {answer.status}", uri=each.uri, hint=hint)
         while some := answer.readinto(buffer[got : got + LOOK_BYTES]):
             got += some
             if time.perf_counter() > ends_at:

@@ -1,4 +1,4 @@
-"""The lines of a report, and probes, each of which ends in time and becomes at least one line."""
+"""Lines of a report, and probes. A probe ends at its deadline at the latest, and gives one line or more."""
 
 from __future__ import annotations
 

@@ -202,7 +202,8 @@ def _blank_variables() -> Iterator[Finding]:
 def mount_finding(path: str) -> Finding:
     """Look at the mount that holds a path."""
     kind, options, point = mount_of(os.path.realpath(path), MOUNTS.read_text())
-    why, advice, state = "", "", "ok"
+    state: State = "ok"
+    why = advice = ""
     if kind.startswith("fuse"):
         why, state = "each read passes through a program", "slow"
         advice = "Read the storage by its own URL (s3://, gs://, hf://) in place of the mount"
@@ -214,7 +215,7 @@ def mount_finding(path: str) -> Finding:
         why, state, advice = "each read leaves the virtual machine", "slow", "Read the storage by its own URL"
     elif kind == "overlay":
         why = "files of an image are read from its layers"
-    return Finding("mount", "slow" if state == "slow" else "ok", f"{kind} at {point} ({options})", why, advice)
+    return Finding("mount", state, f"{kind} at {point} ({options})", why, advice)
 
 
 def mount_of(path: str, text: str) -> tuple[str, str, str]:

@@ -1,6 +1,6 @@
 """What a URI allows: its server, the way to it, credentials, permissions, versions, checksums and speed.
 
-Everything is tried as a load would do it, and nothing is written. What depends on a step that failed is left out.
+Each step is done as a load does it, and nothing is written. If a step fails, the steps that need it are left out.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ STAGES = {READING: "reading", CONSUMER: "consumer", RANKS: "other ranks"}
 
 
 def processes() -> Iterator[Process]:
-    """Yield the processes of this user that have loaded; remove the pages of those that have ended."""
+    """Yield this user's processes with a page of loads; remove the pages of processes that have ended."""
     prefix = page_of(0).name[:-1]
     for path in sorted(load_status.FOLDER.glob(f"{prefix}*")):
         number = path.name.removeprefix(prefix)
@@ -92,9 +92,10 @@ def process_findings(number: int) -> Iterator[Finding]:
     elif not first.loads:
         yield Finding("process", "ok", f"process {number} has no load at the moment")
     time.sleep(LOOK_S)
-    second = process(number) or first
-    for before, after in zip(first.loads, second.loads, strict=False):
-        yield _finding(before, after)
+    second = {each.slot: each for each in (process(number) or first).loads}
+    for before in first.loads:
+        if before.slot in second:  # else it has ended meanwhile
+            yield _finding(before, second[before.slot])
 
 
 def _finding(before: Load, after: Load) -> Finding:
