@@ -153,6 +153,8 @@ class _Push:
             removed = self._removed(older) if writing.commits else ()
             writing.complete()
         self._check_listed(missing, chosen)
+        if not writing.commits:
+            removed = self._removed(older)
         return PushReport(
             self._source.label,
             self._to.label,
@@ -163,7 +165,7 @@ class _Push:
             self._verified_files,
             time.perf_counter() - began,
             authenticated,
-            removed or self._removed(older),
+            removed,
         )
 
     def _authenticated(self, chosen: Mapping[str, FileBytes]) -> int:
