@@ -19,7 +19,22 @@ from vllm.engine.arg_utils import EngineArgs
 from vllm.model_executor.model_loader import get_model_loader
 from vllm.model_executor.model_loader.sharded_state_loader import ShardedStateLoader
 
+import streamer
+
 ARGUMENTS = {"skip_tokenizer_init": True, "dtype": "float32", "enforce_eager": True, "max_model_len": 64}
+
+
+def note_streams() -> list[streamer.Stream[Any]]:
+    """Return a list to which each stream that this process begins from now on is added."""
+    streams: list[streamer.Stream[Any]] = []
+    begin = streamer.Stream.__init__
+
+    def noted(stream: streamer.Stream[Any], *arguments: Any, **named: Any) -> None:
+        begin(stream, *arguments, **named)
+        streams.append(stream)
+
+    streamer.Stream.__init__ = noted  # type: ignore[method-assign]
+    return streams
 
 
 def config_of(model: str | Path, load_format: str = "streamer", **named: Any) -> VllmConfig:

@@ -22,22 +22,12 @@ from vllm.distributed import init_distributed_environment, initialize_model_para
 from vllm.engine.arg_utils import EngineArgs
 from vllm.model_executor.model_loader import get_model_loader
 from vllm.plugins import load_general_plugins
-from vllm_engine import ARGUMENTS
+from vllm_engine import ARGUMENTS, note_streams
 
-import streamer
 from streamer.core.node import leader, member, messages
 
 RANKS = 4
-STREAMS: list[streamer.Stream[Any]] = []
-_begin = streamer.Stream.__init__
-
-
-def _noted(stream: streamer.Stream[Any], *arguments: Any, **named: Any) -> None:
-    _begin(stream, *arguments, **named)
-    STREAMS.append(stream)
-
-
-streamer.Stream.__init__ = _noted  # type: ignore[method-assign]
+STREAMS = note_streams()
 if "PATIENCE_S" in os.environ:  # of all waits for other ranks, for a machine that is busy with other tests
     leader.ARRIVAL_S = messages.SILENCE_S = member.MEETING_S = float(os.environ["PATIENCE_S"])
 

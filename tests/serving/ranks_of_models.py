@@ -29,9 +29,8 @@ from vllm.model_executor.model_loader import get_model_loader
 from vllm.model_executor.model_loader.reload.inplace import reload_weights
 from vllm.model_executor.utils import replace_parameter
 from vllm.plugins import load_general_plugins
-from vllm_engine import ARGUMENTS
+from vllm_engine import ARGUMENTS, note_streams
 
-import streamer
 from streamer.core.node import leader, member, messages
 from streamer.integrations.serving.recorder import Recorder
 
@@ -43,16 +42,7 @@ OTHER_WAYS = {  # beside tensor parallelism
     "mixtral_online": ["experts"],
 }
 RECORDERS: list[Recorder] = []
-STREAMS: list[streamer.Stream[Any]] = []
-_begin = streamer.Stream.__init__
-
-
-def _noted_stream(stream: streamer.Stream[Any], *arguments: Any, **named: Any) -> None:
-    _begin(stream, *arguments, **named)
-    STREAMS.append(stream)
-
-
-streamer.Stream.__init__ = _noted_stream  # type: ignore[method-assign]
+STREAMS = note_streams()
 # The kernel of blocks of FP8 needs a newer processor, and larger blocks. No kernel runs here.
 for check in ("is_supported", "can_implement"):
     setattr(CPUFp8BlockScaledMMKernel, check, classmethod(lambda *_: (True, None)))

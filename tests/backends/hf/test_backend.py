@@ -29,15 +29,6 @@ CANARY = "hf_canarycanarycanary"
 _numbers = itertools.count()
 
 
-@pytest.fixture(autouse=True)
-def _nothing_from_outside(monkeypatch, tmp_path):
-    for name in os.environ:
-        if name.startswith(("HF_", "HUGGING")):
-            monkeypatch.delenv(name)
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
-    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
-
-
 @pytest.fixture
 def hub(hub_server, monkeypatch):
     monkeypatch.setenv("HF_ENDPOINT", hub_server.url)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 
 import numpy as np
 import pytest
@@ -23,9 +22,6 @@ TENSORS = {"a": np.arange(400_000, dtype="f4"), "b": np.ones(3, "f4")}
 
 @pytest.fixture
 def bucket(hub_server, monkeypatch):
-    for name in os.environ:
-        if name.startswith(("HF_", "HUGGING")):
-            monkeypatch.delenv(name)
     monkeypatch.setenv("HF_ENDPOINT", hub_server.url)
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     name = f"ada/bucket-{next(_numbers)}"

@@ -41,12 +41,7 @@ LARGE = 600_000  # float32 elements of a tensor that is in LFS
 
 
 @pytest.fixture(autouse=True)
-def _nothing_from_outside(monkeypatch, tmp_path):
-    for name in os.environ:
-        if name.startswith(("HF_", "HUGGING")):
-            monkeypatch.delenv(name)
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
-    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
+def _quick_and_quiet(monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_TELEMETRY", True)  # which is a request to the public Hub
     monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", lambda _: None)
 
