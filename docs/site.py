@@ -123,7 +123,7 @@ def documented(name: str, value: Any, level: int) -> Iterator[str]:
 
 
 def commands(command: click.Command, path: str) -> Iterator[str]:
-    """Yield the help of a command and of those below it."""
+    """Yield the help of a command and of its sub-commands."""
     context = click.Context(command, info_name=path, terminal_width=100)
     yield f"## {path}\n\n```text\n{command.get_help(context)}\n```\n"
     for name, below in getattr(command, "commands", {}).items():

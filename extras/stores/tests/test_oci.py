@@ -205,7 +205,7 @@ def test_tokens_that_the_user_has_are_sent_as_they_are(registry):
 
 @pytest.mark.parametrize("realm", ["http://169.254.169.254/token", "https://user@host/token", "file:///token", ""])
 def test_a_password_goes_to_no_token_service_without_tls_regression(realm):
-    """From a registry with TLS; the one here says that it has it."""
+    """A registry with TLS sends a password to no service without TLS; the stand-in claims to have TLS."""
     from streamer_stores.oci.reference import parse_reference
     from streamer_stores.oci.registry import Registry
 

@@ -46,7 +46,7 @@ def test_the_first_line_of_help_of_each_command_fits_its_column() -> None:
 
 def test_each_command_has_an_example_and_its_forms() -> None:
     without = [name for name, each in commands().items() if "Example" not in (each.help or "")]
-    assert without == ["cache"]  # the group of those that have one
+    assert without == ["cache"]  # a group: each of its commands has one
     forms = [name for name, each in commands().items() if {"as_json", "form", "quiet"} <= {p.name for p in each.params}]
     assert {*commands()} - {*forms} == {"cache", "completion", "run"}
 

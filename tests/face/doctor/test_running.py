@@ -173,7 +173,7 @@ def test_slots_are_free_again_after_many_loads(checkpoint: str) -> None:
 
 
 def test_the_page_costs_less_than_a_hundredth_of_a_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The processor time of its functions, as a part of that of the loads around them."""
+    """Measured: the processor time in the functions of the page, divided by that of the whole loads."""
     weights = {f"w{number}": torch.zeros(256, 1024) for number in range(64)}
     streamer.save(weights, tmp_path / "model", progress=False)
     spent = [0]

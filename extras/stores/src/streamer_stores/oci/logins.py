@@ -48,7 +48,7 @@ class Login:
 
 
 def check_login_options(options: Mapping[str, Any]) -> None:
-    """Refuse options of which one would be ignored."""
+    """Refuse login options if one of them would be ignored."""
     for name in ("username", "password", "token"):
         if not isinstance(options.get(name, ""), str):
             raise OptionError(f"{name} must be text")

@@ -1,9 +1,9 @@
 """Writes files as layers of a ModelPack artifact: first the blobs, then the manifest, which shows them to readers.
 
-Guarantees: no reader sees a manifest that names a missing blob, and each file is whole. Of a tag that holds something
-else than a ModelPack artifact, nothing is replaced. Registries have no conditions for manifests: the file to replace is
-looked at right before the manifest is written, so of two programs that save to one tag at the same time, the later
-one may take away what the other has added in between.
+Guarantees: no reader sees a manifest that names a missing blob, and each file is whole. A tag is not changed if it
+holds something else than a ModelPack artifact. Registries cannot write a manifest on a condition: the file to replace
+is looked at right before the manifest is written. If two programs save to one tag at the same time, the later manifest
+may lack what the other program has added in between.
 https://github.com/modelpack/model-spec/blob/main/docs/spec.md
 """
 
