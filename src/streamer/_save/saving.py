@@ -126,7 +126,7 @@ class Saving:
             ) as writing,
         ):
             files = self._write(writing, store, place, shards)
-            not_removed = self._aside(lambda: self._removed(writing, writable, place))
+            not_removed = self._aside(lambda: self._finished(writing, writable, place))
         seconds = time.perf_counter() - began
         tensors, sent_bytes = len(self.tensors.layouts), writing.sent_bytes
         size_bytes, remarks = sent_bytes + kept_bytes, self.tensors.remarks()
@@ -294,8 +294,8 @@ class Saving:
         writing.show(path, upload, replaced)
         return place.with_existing(name, store.info(path))
 
-    def _removed(self, writing: Writing, store: UploadingStore, place: Place) -> tuple[str, ...]:
-        """Remove the older checkpoint's files that the new one does not name; return the names of files left."""
+    def _finished(self, writing: Writing, store: UploadingStore, place: Place) -> tuple[str, ...]:
+        """Remove files that only the older checkpoint names, and complete the writing; return names of files left."""
         left = []
         for name in place.unnamed(has_manifest=self.has_digests):
             try:

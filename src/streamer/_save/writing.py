@@ -158,7 +158,7 @@ class Writing:
         _in_threads([(0, partial(job, each)) for each in uploads], SimpleQueue(), stop=_nothing)
 
     def complete(self) -> None:
-        """Let all files show up that have not, and remove what the store was asked to remove: of one commit."""
+        """Make the commit of a store that has them: its files show up, and those to be removed go."""
         if not self.commits:
             return
         try:
