@@ -53,6 +53,12 @@ def parts(folder: Path) -> list[Path]:
     return [each for each in folder.glob(".streamer-pull/parts/*") if not each.suffix and not each.name.startswith(".")]
 
 
+def kept_bytes(folder: Path) -> int:
+    """Count what is on its way and what has arrived: a pull may be stopped when its last file has just moved."""
+    arrived = [folder / each for each in visible(folder)]
+    return sum(each.stat().st_size for each in [*parts(folder), *arrived])
+
+
 def wait_for(is_so: Callable[[], bool]) -> None:
     """Wait until something is so."""
     end = time.monotonic() + WAIT_S

@@ -28,7 +28,7 @@ from typing import Protocol, TypeAlias
 
 from streamer._pull.listing import STATE
 from streamer._pull.record import PulledFolder, parse_record, render_record
-from streamer._pull.resumed_file import PartFile, name_of_part
+from streamer._pull.resumed_file import NOTE_SUFFIX, PartFile, name_of_part
 from streamer.core.folders.drafts import NO_LOCKS
 from streamer.core.folders.open_folder import OpenFolder
 from streamer.core.log import OwnLogger
@@ -199,8 +199,10 @@ def place(folder: Folder, record: PulledFolder, gone: Iterable[str], parts: Iter
     """Move complete parts to their final names, and remove files that an older pull left."""
     folder.mark()
     whole = {part.name for part in parts}
-    for name in set(folder.parts.names()) - whole:  # a part of another version must not replace a file
-        folder.parts.remove(name)
+    # A part of another version must not replace a file. Without its note, a whole part would be read again.
+    for name in folder.parts.names():
+        if name.removesuffix(NOTE_SUFFIX) not in whole:
+            folder.parts.remove(name)
     for name in gone:
         folder.remove(name)
     folder.write_record(record, "placing")

@@ -23,6 +23,7 @@ from streamer.core.verification.file_bytes import FileDigests
 
 SYNC_EVERY_BYTES = 256 << 20  # the most that a crash of the machine may lose, per file
 READ_BYTES = 8 << 20
+NOTE_SUFFIX = ".json"
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -31,7 +32,7 @@ class PartFile:
 
     def __init__(self, folder: OpenFolder, name: str, info: ObjectInfo, place: str) -> None:
         self.name = name_of_part(name)  # the name of the part in the folder of parts
-        self._folder, self._note_name = folder, f"{self.name}.json"
+        self._folder, self._note_name = folder, self.name + NOTE_SUFFIX
         self._of, self._info, self._place = name, info, place
         self._file = [name, info.path, info.version, info.size_bytes]
         self._descriptor = -1

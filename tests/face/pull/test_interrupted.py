@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import resource
@@ -10,12 +11,14 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from nobody import as_nobody
-from pulls import arguments, parts, pull, started, visible, wait_for
+from pulls import arguments, kept_bytes, parts, pull, started, visible, wait_for
 from safetensors.torch import save_file
 from servers.scripted_http import Answer, Request, ScriptedServer
 from servers.seaweedfs import SeaweedServer
@@ -278,6 +281,36 @@ def test_an_interrupted_renaming_is_finished_without_the_storage(
     assert (reported["exit_code"], reported["read_bytes"]) == (0, 0), reported
     assert len(streamer.load(copy)) == 4
     assert visible(copy) == visible(sharded)
+
+
+def test_a_pull_that_stops_at_any_change_of_its_folder_loses_no_byte_regression(
+    sharded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When all files were whole, their notes were removed before the list of moves was there: all was read again."""
+    total_bytes = sum(each.stat().st_size for each in sharded.iterdir())
+    for point in itertools.count():
+        copy, changes = tmp_path / f"copy{point}", itertools.count()
+        with monkeypatch.context() as patch:
+            for name in ("move", "remove"):  # notes and records are moved, too
+                patch.setattr(OpenFolder, name, stopping(getattr(OpenFolder, name), point, changes))
+            is_whole = pull(sharded, copy)["exit_code"] == 0
+        kept = kept_bytes(copy)
+        assert pull(sharded, copy)["read_bytes"] == total_bytes - kept, f"stopped at change {point}"
+        assert len(streamer.load(copy)) == 4
+        if is_whole:
+            break
+    assert point > 20
+
+
+def stopping(call: Callable[..., None], point: int, changes: Iterator[int]) -> Callable[..., None]:
+    """Stop the pull before the change of this number."""
+
+    def stop_or_call(*arguments: Any) -> None:
+        if next(changes) == point:
+            raise KeyboardInterrupt
+        call(*arguments)
+
+    return stop_or_call
 
 
 def test_bytes_are_kept_after_a_crash_of_the_machine_only_if_they_were_flushed(

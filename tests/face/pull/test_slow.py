@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pulls import parts, pull, started, visible, wait_for
+from pulls import kept_bytes, pull, started, wait_for
 from servers.scripted_http import Answer, Request, ScriptedServer
 from servers.seaweedfs import SeaweedServer
 from servers.tcp_proxy import TcpProxy, http_requests
@@ -22,13 +22,9 @@ MOST_RUNS = 12  # four would do, if nothing were lost
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 
 
-def kept_bytes(folder: Path) -> int:
-    """Count what is on its way and what has arrived: a pull may be stopped when its last file has just moved."""
-    arrived = [folder / each for each in visible(folder)]
-    return sum(each.stat().st_size for each in [*parts(folder), *arrived])
-
-
-def is_whole_when_stopped(start: Callable[[], subprocess.Popen[str]], proxy: TcpProxy, number: int) -> bool:
+def is_whole_when_stopped(
+    start: Callable[[], subprocess.Popen[str]], proxy: TcpProxy, number: int, told: list[str]
+) -> bool:
     """Pull for two seconds, and stop it with one of the signals."""
     before_bytes = proxy.passed_bytes
     process = start()
@@ -38,7 +34,7 @@ def is_whole_when_stopped(start: Callable[[], subprocess.Popen[str]], proxy: Tcp
             _, errors = process.communicate(timeout=STOPPED_AFTER_S)
         except subprocess.TimeoutExpired:
             process.send_signal(SIGNALS[number % len(SIGNALS)])
-            process.communicate(timeout=20)
+            told.append(process.communicate(timeout=20)[1])
             return False
         assert process.returncode == 0, errors
         return True
@@ -49,10 +45,11 @@ def is_whole_when_stopped(start: Callable[[], subprocess.Popen[str]], proxy: Tcp
 def pull_in_runs(proxy: TcpProxy, uri: str, copy: Path, options: dict[str, Any] | None = None) -> None:
     """Pull until it is whole; no run may lose what an earlier one kept, and most have to keep more."""
     kept = runs_without_gain = 0
+    told: list[str] = []
     for number in range(MOST_RUNS):
-        if is_whole_when_stopped(lambda: started(uri, copy, options=options), proxy, number):
+        if is_whole_when_stopped(lambda: started(uri, copy, options=options), proxy, number, told):
             return
-        assert kept_bytes(copy) >= kept, f"run {number} lost some of {kept} bytes"
+        assert kept_bytes(copy) >= kept, f"run {number} lost some of {kept} bytes: {told[-2:]}"
         runs_without_gain += kept_bytes(copy) == kept  # a busy machine may not come to write in two seconds
         kept = kept_bytes(copy)
         assert runs_without_gain <= MOST_RUNS // 2, f"{kept} bytes after {number + 1} runs"
