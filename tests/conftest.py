@@ -48,6 +48,9 @@ torch.set_num_threads(1)
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# A lost packet of a name server would take five seconds, which is all the time that a look-up has.
+os.environ["RES_OPTIONS"] = "timeout:1 attempts:5"
+
 SHORT_PAUSE_S = 0.01
 THREAD_GRACE_S = 10.0  # a stopped thread may take a moment to leave the process's table, longer where that is busy
 FOREIGN_PREFIXES = ("AWS_", "AZURE_", "GOOGLE_", "HF_", "RUNAI_STREAMER_", "STORAGE_EMULATOR_", "STREAMER_")
