@@ -55,9 +55,11 @@ def draft_of(path: str, *, is_flushed: bool = True) -> Iterator[str]:
             with open(draft, "rb") as file:
                 os.fsync(file.fileno())
         os.replace(draft, path)
-    except BaseException:
+    except BaseException as error:
         with suppress(OSError):
             os.unlink(draft)
+        if isinstance(error, OSError) and error.filename == draft:
+            error.filename = path  # a user knows no drafts
         raise
 
 

@@ -28,7 +28,7 @@ from streamer._commands.checkpoints import (
     write_manifest,
 )
 from streamer._commands.copies import copy_files, publish_folder, pull_folder, push_folder
-from streamer._commands.doctor import examine_machine, list_processes
+from streamer._commands.doctor import examine_machine, list_processes, show_trace
 from streamer._commands.output import INTERRUPTED, Output, answers, print_line, report_failure, table
 from streamer.core.quoting import printable
 from streamer.core.secrets.redact import redact
@@ -92,7 +92,7 @@ def main() -> None:
 
 for _command in (
     *(cache, check_checkpoint, copy_files, diff_checkpoints, inspect_checkpoint, list_objects, list_versions),
-    *(publish_folder, pull_folder, push_folder, write_manifest, examine_machine, list_processes),
+    *(publish_folder, pull_folder, push_folder, write_manifest, examine_machine, list_processes, show_trace),
 ):
     main.add_command(_command)
 

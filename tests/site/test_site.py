@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -13,7 +12,7 @@ from urllib.parse import urldefrag, urljoin
 import pytest
 from pages import ROOT
 
-playwright = pytest.importorskip("playwright.sync_api", reason="the site is built and opened by make test-docs alone")
+pytest.importorskip("playwright.sync_api", reason="the site is built and opened by make test-docs alone")
 SITE = ROOT / "build" / "site"
 WIDTHS = (400, 1200)
 READ = ("index.html", "start.html", "reference/functions.html", "errors.html")  # one page of each look
@@ -40,16 +39,6 @@ def address() -> Iterator[str]:
     yield f"http://127.0.0.1:{server.server_port}/"
     server.shutdown()
     server.server_close()
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    assert program, "no Chromium: make test-docs installs it"
-    with playwright.sync_playwright() as library:
-        started = library.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-dev-shm-usage"])
-        yield started
-        started.close()
 
 
 PAGES = sorted(path.relative_to(SITE).as_posix() for path in SITE.rglob("*.html") if path.name != "404.html")

@@ -1,4 +1,4 @@
-"""The command ``doctor``: what this machine and a URI allow, and what to do about what does not work."""
+"""The commands ``doctor``, ``ps`` and ``trace``: what makes loads slow or fail, and what to do about it."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ import click
 
 from streamer._commands.output import DIFFERENT, Output, answers, print_line, storage_options, table
 from streamer.core import VERSION
+from streamer.core.errors import UsageError
+from streamer.core.folders.drafts import write_atomically
 from streamer.core.quoting import printable, printable_lines, size_text
 from streamer.core.secrets.redact import redact
 
@@ -114,6 +116,34 @@ def list_processes(*, output: Output) -> None:
             size = size_text(load.get("done_bytes", 0)) if load else "-"
             rows.append((str(each["pid"]), stage, str(load.get("seconds", "-")), size, load.get("uri", "-")))
     output.show(found, lambda: table(rows), "\n".join(str(each["pid"]) for each in found))
+
+
+@click.command("trace")
+@click.argument("uri", metavar="FILE")
+@click.option("--html", metavar="PAGE", help="Write a page with pictures, which needs no network; - prints it.")
+@storage_options()
+@answers
+def show_trace(uri: str, *, html: str | None, storage_options: dict[str, Any] | None, output: Output) -> None:
+    """Show what bounded a load, from its trace.
+
+    streamer.Options(trace=FILE) writes the trace. It prints what bounded the load, the time by kind of work, and the
+    slowest requests with their reasons; the page has them over time, too. A file PAGE is replaced when the new one is
+    complete. Exit codes: as for pull.
+
+    Example: python -m streamer trace load.json --html load.html
+    """
+    from streamer._commands import traces  # noqa: PLC0415 (as needed)
+
+    trace = traces.read_trace(uri, storage_options)
+    found = traces.summary(trace)
+    if html == "-":
+        print_line(traces.page(trace, found))
+        return
+    if html is not None:
+        if os.path.exists(html) and os.path.exists(uri) and os.path.samefile(html, uri):
+            raise UsageError("the page would replace the trace", uri=html, hint="Write it to another file")
+        write_atomically(os.path.abspath(html), traces.page(trace, found).encode())
+    output.show({**found, "html": html}, lambda: traces.as_text(found), html)
 
 
 def _look_into(pid: int, output: Output) -> int:
