@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import subprocess
 import sys
 import threading
 import time
 import zlib
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-__all__ = ["NodeLoad"]
+__all__ = ["NodeLoad", "all_meetings"]
 
 
 class NodeLoad:
@@ -56,6 +58,14 @@ class NodeLoad:
         assert text, f"it ended with {self.process.wait(10)}"
         return dict(json.loads(text))
 
+    def meetings(self) -> set[str]:
+        """Name the meetings at which it waits for other processes."""
+        open_files = set()
+        for each in Path(f"/proc/{self.process.pid}/fd").iterdir():
+            with suppress(FileNotFoundError):  # closed meanwhile
+                open_files.add(os.readlink(each))
+        return {name for number, name in all_meetings() if f"socket:[{number}]" in open_files}
+
     def __enter__(self) -> NodeLoad:
         return self
 
@@ -65,6 +75,11 @@ class NodeLoad:
         for pipe in (self.process.stdin, self.process.stdout):
             if pipe is not None:
                 pipe.close()
+
+
+def all_meetings() -> list[tuple[str, str]]:
+    """Return the numbers of sockets and the names of the meetings of this machine, those of other tests among them."""
+    return re.findall(r"(\d+) @(streamer-\S+)", Path("/proc/net/unix").read_text())
 
 
 def main(

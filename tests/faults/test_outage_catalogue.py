@@ -81,7 +81,7 @@ def test_an_outage_lasts_as_long_as_it_is_reported(folder: Path) -> None:
         assert outage.began.wait(10)
         started = time.monotonic()
         assert outage.over.wait(10)
-        assert 0.2 < time.monotonic() - started < 2
+        assert time.monotonic() - started > 0.2
 
 
 def test_a_reset_wave_takes_connections_and_resets_them(folder: Path) -> None:

@@ -33,8 +33,8 @@ from streamer.core.store.sources import HttpSource, NfsSource
 AT_BYTES = TOTAL_BYTES * 2 // 5
 OPTIONS = streamer.Options(**SMALL)
 NOBODY = "nfs://127.0.0.1/export/model?version=4&nfsport={}"
-SOON_S = 6.0  # about five, and what a busy machine adds
-LIMIT_S = 1.5  # a second, and what a busy machine takes to wake a thread
+SOON_S = 20.0  # about five on an idle machine
+LIMIT_S = 8.0  # a tenth of a second on an idle machine; what is not given up waits for 20 s or more
 
 
 @contextmanager

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import os
-import re
 import socket
 import subprocess
 import sys
 import time
 import zlib
 from contextlib import ExitStack, closing
-from pathlib import Path
 
 import numpy as np
 import pytest
 from nobody import NOBODY, as_nobody
-from node_load import NodeLoad
+from node_load import NodeLoad, all_meetings
 from safetensors.numpy import save_file
 from servers.scripted_http import ScriptedServer
 from servers.tcp_proxy import TcpProxy, http_requests
@@ -49,19 +47,15 @@ def started(data):
         yield start
 
 
-def names() -> list[str]:
-    return re.findall(r"@(streamer-\S+)", Path("/proc/net/unix").read_text())
-
-
-def name_of_a_meeting() -> bytes:
-    deadline = time.monotonic() + 10
-    while not (found := names()):
+def name_of_a_meeting(load: NodeLoad) -> str:
+    deadline = time.monotonic() + 60
+    while not (found := load.meetings()):
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    return b"\0" + found[0].encode()
+    return "\0" + min(found)
 
 
-def connected(name: bytes) -> socket.socket:
+def connected(name: str | bytes) -> socket.socket:
     made = socket.socket(socket.AF_UNIX)
     made.settimeout(10)
     made.connect(name)
@@ -80,7 +74,7 @@ def received(from_leader: socket.socket) -> tuple[bytes, list[int]]:
 def test_another_user_gets_no_message_and_no_memory(started):
     load = started()
     load.go()
-    name = name_of_a_meeting()
+    name = name_of_a_meeting(load)
     with as_nobody():
         stranger = connected(name)
     with closing(stranger):
@@ -97,9 +91,9 @@ def test_another_user_gets_no_message_and_no_memory(started):
 def test_a_name_that_another_user_has_taken_is_passed_over(started, data):
     first = started()
     first.go()
-    name = name_of_a_meeting()
+    name = name_of_a_meeting(first)
     assert first.result()["error"] is None
-    while names():
+    while name[1:] in dict(all_meetings()).values():
         time.sleep(0.01)
     with as_nobody():
         squatter = socket.socket(socket.AF_UNIX)
@@ -142,7 +136,7 @@ def test_the_kernel_says_who_the_other_side_is():
 def test_a_process_that_speaks_nonsense_is_left_out_and_the_load_goes_on(started, data):
     load = started()
     load.go()
-    name = name_of_a_meeting()
+    name = name_of_a_meeting(load)
     for nonsense in (b"\xff" * 8, b"\x02\0\0\0[]", b'\x0a\0\0\0["grant",1', b'\x08\0\0\0["join"]'):
         with closing(connected(name)) as own:
             received(own)

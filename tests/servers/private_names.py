@@ -104,11 +104,12 @@ def run_with_names(
 ) -> subprocess.CompletedProcess[str]:
     """Run a script whose names are those of `hosts` and of `NameServer`."""
     (folder / "hosts").write_text(hosts)
-    (folder / "resolv.conf").write_text(f"nameserver {NameServer.address}\noptions timeout:1 attempts:1\n")
+    (folder / "resolv.conf").write_text(f"nameserver {NameServer.address}\n")
     return subprocess.run(
         [sys.executable, "-c", OVERLAY + textwrap.dedent(script), str(folder), *arguments],
         capture_output=True,
         text=True,
         timeout=timeout_s,
         check=False,
+        env={**os.environ, "RES_OPTIONS": "timeout:1 attempts:1"},
     )

@@ -107,7 +107,7 @@ def test_giving_up_says_how_often_and_how_long():
         read_from(server, **BRIEF)
     error = caught.value
     assert (error.status, error.uri) == (500, "test://object")
-    assert 0.7 < error.elapsed_s < 3
+    assert 0.7 < error.elapsed_s < 30
 
 
 def test_a_request_that_alone_fails_is_given_up_after_its_attempts():

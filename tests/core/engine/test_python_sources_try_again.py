@@ -86,7 +86,7 @@ def test_an_unreachable_storage_ends_the_load_with_its_error_and_its_history():
     with pytest.raises(errors.ConnectError, match="gone://store has been failing for") as caught:
         read("gone://store/object", Storage(fails).read_into, block_deadline_s=0.5)
     assert caught.value.message.startswith("no connection to the storage; ")
-    assert 0.4 < caught.value.elapsed_s < 5
+    assert 0.4 < caught.value.elapsed_s < 30
 
 
 def test_a_failure_that_will_not_pass_is_final_at_once():

