@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import re
 import signal
 import subprocess
@@ -29,7 +27,7 @@ from contestants import CONTESTANTS, Contestant, Target, environment_for
 from measure import bring_into_page_cache, drop_from_page_cache
 from nginx_origin import NginxOrigin
 from raw_programs import RAW_ROWS, RawRow
-from report import Row, goals, table
+from report import Row, goals, table, write_results
 from run_one import NOT_INSTALLED
 
 SECTIONS = ("file-warm", "file-cold", "http", "https")
@@ -158,7 +156,9 @@ def _parse() -> argparse.Namespace:
     parser.add_argument(
         "--before", type=Path, metavar="PYTHON", help="the Python of another build, to run beside this one"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every run's figures here")
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="write the results here, as benchmarks/results has them"
+    )
     parser.add_argument("--checkpoint", type=Path, metavar="DIR", help="reuse this folder, or make it here")
     arguments = parser.parse_args()
     arguments.sections = arguments.sections.split(",")
@@ -183,9 +183,7 @@ def main() -> int:
         print(table(f"{section}, {sum(path.stat().st_size for path in shards) / 1e9:.2f} GB", rows), flush=True)
     print(goals(session.sections))
     if arguments.json:
-        machine = {"platform": platform.platform(), "processors": os.cpu_count(), "rounds": arguments.rounds}
-        sections = {name: [vars(row) for row in rows] for name, rows in session.sections.items()}
-        arguments.json.write_text(json.dumps({"machine": machine, "sections": sections}, indent=1))
+        write_results(arguments.json, session.sections)
     return int(any(_is_broken(row) for rows in session.sections.values() for row in rows))
 
 

@@ -12,7 +12,6 @@ bytes past it.
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import signal
 import sys
@@ -24,7 +23,7 @@ from checkpoint import make_or_reuse, shard_paths
 from contestants import CONTESTANTS, FILE, S3, Contestant, Target
 from nginx_origin import NginxOrigin
 from raw_programs import RAW_ROWS
-from report import Row, table
+from report import Row, table, write_results
 
 FOLDER = HERE.parent / ".bench"
 SHAPES = {
@@ -104,7 +103,9 @@ def main() -> None:
     parser.add_argument("--shapes", default=",".join(SHAPES), help="comma-separated, of: " + ", ".join(SHAPES))
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--only", type=re.compile, default=re.compile(""), metavar="REGEX", help="contestants to run")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every run's figures here")
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="write the results here, as benchmarks/results has them"
+    )
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # raises, so that nginx and the children end
     results = {}
@@ -113,7 +114,7 @@ def main() -> None:
             results[f"{shape}, {place}"] = rows
             print(table(f"{SHAPES[shape]}, {place}", rows), flush=True)
     if arguments.json:
-        arguments.json.write_text(json.dumps({name: [vars(row) for row in rows] for name, rows in results.items()}))
+        write_results(arguments.json, results)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Makes tables and verdicts from the runs of one session. Pure: values in, text out.
+"""Makes tables and verdicts from the runs of one session. Values in, text out.
 
 Guarantees: every printed figure comes from runs that loaded every byte; a row with a failure shows the failure instead.
 A verdict compares medians of the same session, and also shows the ratio of the best runs.
@@ -6,9 +6,16 @@ A verdict compares medians of the same session, and also shows the ratio of the 
 
 from __future__ import annotations
 
+import datetime
+import json
+import os
+import platform
+import shlex
 import statistics
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from contestants import STREAM_LIMIT_BYTES
@@ -86,6 +93,40 @@ def _line(row: Row, limit: Row | None) -> str:
         f"{row.name:28}{row.median:8.2f}{row.best:8.2f}{spread:>16}{row.cpu_seconds_per_gb:10.3f}"
         f"{row.peak_over_tensors_bytes / 1e6:9.0f}{disk_mb:9.0f}{faults:9.0f}{waits:10.0f}{ratio}"
     )
+
+
+def write_results(path: Path, sections: dict[str, list[Row]]) -> None:
+    """Write sections in the form of the files in `benchmarks/results`, from which docs/pictures.py draws."""
+    machine = f"{os.cpu_count()} processors, {platform.platform()}, Python {platform.python_version()}"
+    head = {"title": "Loads into memory", "unit": "GB/s", "machine": machine, "date": f"{datetime.date.today()}"}
+    shown = {name: [row for row in rows if is_measured(row)] for name, rows in sections.items()}
+    kept = [
+        {
+            "label": name,
+            "title": name,
+            "command": shlex.join(["python", *sys.argv]),
+            "rounds": len(rows[0].runs),
+            "rows": [_result(row, best_of(rows, "raw")) for row in rows],
+        }
+        for name, rows in shown.items()
+        if rows
+    ]
+    path.write_text(json.dumps({**head, "sections": kept}, indent=1) + "\n")
+
+
+def _result(row: Row, limit: Row | None) -> dict[str, Any]:
+    figures = {
+        "name": row.name,
+        "median": row.median,
+        "best": row.best,
+        "worst": min(row.speeds()),
+        "cpu_s_per_gb": row.cpu_seconds_per_gb,
+        "peak_mb": row.peak_over_tensors_bytes / 1e6,
+        "disk_mb": statistics.median(run["disk_bytes"] for run in row.runs) / 1e6,
+        "faults": statistics.median(run["minor_faults"] + run["major_faults"] for run in row.runs),
+    }
+    figures |= {"of_raw": row.median / limit.median} if limit else {}
+    return {**figures, "all": row.speeds()}
 
 
 def goals(sections: dict[str, list[Row]]) -> str:

@@ -19,6 +19,7 @@ from streamer._cli import main as command_line
 ROOT = Path(__file__).parent.parent
 PAGES = ROOT / "build" / "pages"  # the folder that mkdocs.yml names
 RENAMED = {"README.md": "index.md", "docs/README.md": "map.md"}
+PICTURES = (".svg", ".png", ".webp")
 CODE = re.compile(r"(^```.*?^```$)", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\(([^)\s:#]+)(#[^)\s]*)?\)")
 FIRST = ("load", "stream", "open", "load_into", "save", "save_model", "publish", "watch")
@@ -29,7 +30,7 @@ def place_of(file: Path) -> Path:
     """Return the place on the site of a file of the repository; a file that is no page is shown on one of its own."""
     name = file.relative_to(ROOT).as_posix()
     page = RENAMED.get(name) or name.removeprefix("docs/")
-    return PAGES / (page if page.endswith(".md") else f"{page}.md")
+    return PAGES / (page if page.endswith((".md", *PICTURES)) else f"{page}.md")
 
 
 def text_of(file: Path) -> str:
@@ -51,6 +52,8 @@ def lay_out(file: Path) -> Path:
     if place.exists():
         return place
     place.parent.mkdir(parents=True, exist_ok=True)
+    if file.suffix in PICTURES:
+        return Path(shutil.copyfile(file, place))
     place.touch()  # pages link to each other in circles
 
     def moved(link: re.Match[str]) -> str:
