@@ -18,6 +18,7 @@ EXTRAS = {
     "hf": "hf",
     "nfs": "nfs",
 }
+STORES = ("models", "modelscope", "msc", "oci", "s3express")  # of the distribution in extras/stores
 # The folder of a backend, and the extra that installs its libraries, have one name; local files need no library.
 BUILTIN_MODULES = {
     "file": "streamer.backends.posix",
@@ -27,10 +28,13 @@ BUILTIN_SCHEMES = frozenset(BUILTIN_MODULES)
 
 
 def install_hint(scheme: str) -> str | None:
-    """Say which extra installs the library of a scheme; None for a scheme without a backend of this package.
+    """Say what installs the backend of a scheme, or its library; None for a scheme of neither.
 
     The hint is no command, because ``pip install`` would fetch another project: it has this name on the public index.
     """
+    if scheme in STORES:
+        hint = "Install streamer-stores, from extras/stores of the repository that streamer came from"
+        return hint + ("; the object storage of Oracle needs ocifs" if scheme == "oci" else "")
     if scheme not in EXTRAS:
         return None
     return f"Install the extra streamer[{EXTRAS[scheme]}] from the repository or wheel that streamer came from"

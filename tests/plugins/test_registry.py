@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 from plugin_distributions import install_plugin
 
+from streamer.backends.builtin_storages import STORES
 from streamer.core.errors import ObjectNotFoundError, PluginError, UnknownSchemeError
 from streamer.core.options.limits import Limits
 from streamer.core.store.names import scheme_of
@@ -213,6 +215,15 @@ def test_an_unknown_scheme_says_what_is_installed(install: Install) -> None:
     with pytest.raises(UnknownSchemeError, match="no backend for zzz://") as caught:
         open_store("zzz://x", entry_points=install("acme-store", STORE, "acme", "emca"))
     assert "Installed backends: acme, emca" in str(caught.value)
+
+
+def test_a_scheme_of_our_other_distribution_names_it(install: Install) -> None:
+    text = (Path(__file__).resolve().parents[2] / "extras/stores/pyproject.toml").read_text()
+    assert set(re.findall(r'^(\w+) = "streamer_stores', text, re.MULTILINE)) == set(STORES)
+    found = install("acme-store", STORE, "acme")
+    for scheme in STORES:
+        with pytest.raises(UnknownSchemeError, match="Install streamer-stores"):
+            open_store(f"{scheme}://a/b", entry_points=found)
 
 
 def test_installed_backends_are_listed_without_importing_them(install: Install) -> None:
