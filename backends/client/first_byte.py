@@ -49,7 +49,9 @@ def size_of(status: int, headers: Mapping[str, str], uri: str) -> tuple[int | No
             hint=FOREIGN if is_text(headers.get("content-type", "")) else DOWNLOAD_IT,
         )
     size_bytes = parse_size(length, uri)
-    return size_bytes, size_bytes <= 1 and content_range is None
+    # Some gateways send a range under status 200; the engine accepts it if length and total prove that it is one.
+    has_ranges = headers.get("content-length") == "1" if has_total else size_bytes <= 1 and content_range is None
+    return size_bytes, has_ranges
 
 
 def size_by_first_byte(source: HttpSource, times: AnswerTimes, uri: str) -> int:

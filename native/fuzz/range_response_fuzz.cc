@@ -54,7 +54,8 @@ void check(const RangeRequest& request, const ResponseHead& head, std::string_vi
     return;
   }
   const bool is_whole = request.begin == 0 && request.end == request.size;
-  require(head.status == 206 || (head.status == 200 && is_whole));
+  const bool is_proven = head.content_length && says(head.content_range, request);
+  require(head.status == 206 || (head.status == 200 && (is_whole || is_proven)));
   require(head.status != 206 || says(head.content_range, request));
   require(!head.content_length || *head.content_length == request.end - request.begin);
   require(request.version.empty() || head.version == request.version || head.version == "v1");

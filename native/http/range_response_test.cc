@@ -111,13 +111,29 @@ TEST_CASE("a weak ETag that becomes strong is the same version") {
   CHECK_FALSE(is_same_version("W/\"v1\"", "W/\"v2\""));
 }
 
-TEST_CASE("200 is accepted only for a request of the whole object") {
+TEST_CASE("200 without a range is accepted only for a request of the whole object") {
   const ResponseHead whole = head_of({"HTTP/1.1 200 OK", "Content-Length: 1000", "ETag: \"v1\""});
   CHECK(code_of(whole) == ErrorCode::kRangeResponse);
   CHECK_FALSE(code_of(whole, {}, {.begin = 0, .end = 1000, .size = 1000, .version = "\"v1\""}));
   const ResponseHead page = head_of({"HTTP/1.1 200 OK", "Content-Length: 512", "ETag: \"v1\""});
   CHECK(code_of(page, {}, {.begin = 0, .end = 1000, .size = 1000, .version = "\"v1\""}) ==
         ErrorCode::kRangeResponse);
+}
+
+TEST_CASE("200 is accepted for a part whose length and Content-Range prove it") {
+  const auto code = [](std::string range, std::string length) {
+    return code_of(
+        head_of({"HTTP/1.1 200 OK", "ETag: \"v1\"", std::move(range), std::move(length)}));
+  };
+  CHECK_FALSE(code("Content-Range: bytes 100-199/1000", "Content-Length: 100"));
+  for (const char* range : {"bytes 100-199/*", "bytes 0-99/1000", "bytes 100-199/1001", "100-199"})
+    CHECK(code(std::string("Content-Range: ") + range, "Content-Length: 100") ==
+          ErrorCode::kRangeResponse);
+  for (const char* length : {"Content-Length: 1000", "Content-Length: 99", "X-Length: 100"})
+    CHECK(code("Content-Range: bytes 100-199/1000", length) == ErrorCode::kRangeResponse);
+  const ResponseHead other = head_of({"HTTP/1.1 200 OK", "ETag: \"v2\"", "Content-Length: 100",
+                                      "Content-Range: bytes 100-199/1000"});
+  CHECK(code_of(other) == ErrorCode::kChanged);
 }
 
 TEST_CASE("each status has its meaning") {

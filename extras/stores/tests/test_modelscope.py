@@ -70,6 +70,9 @@ def test_models_revisions_and_paths_are_read(server, large_bytes):
         (f"{MODEL}@feature%2Fx/vae", 3),
     ):
         assert load(uri, verify="auto")["a"][0] == value
+    with streamer.stream(MODEL, framework="np", progress=False) as stream:
+        dict(stream)
+    assert set(stream.report.readers) == {"http"}
 
 
 @pytest.mark.parametrize("large_bytes", [1, 1 << 60])
@@ -185,8 +188,11 @@ def test_mistakes_are_named(server, monkeypatch):
     ):
         with pytest.raises(streamer.UsageError, match="not the URL of a model"):
             load(uri)
-    with pytest.raises(streamer.OptionError, match="token"):
-        load(storage_options={"tokens": "x"})
+    for options in ({"tokens": "x"}, {"token": 5}, {"verify": False}):
+        with pytest.raises(streamer.OptionError):
+            load(storage_options=options)
+    with pytest.raises(streamer.CredentialsError, match="has characters that no token has"):
+        load(storage_options={"token": "a\nb"})
     with pytest.raises(streamer.AccessDeniedError, match="MODELSCOPE_API_TOKEN") as caught:
         load(storage_options={"token": "wrong-token-of-the-tests"})
     assert "wrong-token" not in str(caught.value)
