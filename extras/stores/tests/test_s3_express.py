@@ -50,6 +50,20 @@ def test_one_session_serves_a_load(server):
     assert sum("session" in path.partition("?")[2] and "X-Amz" not in path for _, path in server.seen) == 1
 
 
+def test_a_cache_serves_the_next_load(server, tmp_path):
+    """A login that is an object of this process would keep the bucket out of caches and of shared reads."""
+
+    def loaded(**options):
+        options = {"storage_options": server.options(**options), "options": streamer.Options(cache_dir=tmp_path)}
+        with streamer.stream(FOLDER, framework="np", progress=False, **options) as stream:
+            assert np.array_equal(dict(stream)["a"], TENSORS["a"])
+        return [path for _, path in server.seen if path.partition("?")[0].endswith(".safetensors")]
+
+    first = loaded()
+    assert loaded() == first
+    assert len(loaded(key=READER)) > len(first)  # another login may not find the same
+
+
 def test_the_ordinary_signature_is_refused(server):
     """By the stand-in, as by S3: otherwise the other tests would prove nothing."""
     with pytest.raises(streamer.AccessDeniedError):

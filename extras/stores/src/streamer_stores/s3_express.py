@@ -29,9 +29,11 @@ from streamer.plugins import (
     CredentialsError,
     HttpSource,
     Limits,
+    ObjectInfo,
     StorageError,
     Store,
     UsageError,
+    digest_of,
     hookimpl,
     open_store,
     send_request,
@@ -61,7 +63,7 @@ def streamer_open_store(uri: str, storage_options: Mapping[str, Any], limits: Li
     options |= {"session": session, "config_kwargs": config, "client_kwargs": client}
     if session.endpoint:
         options["endpoint_url"] = session.endpoint
-    return DirectoryBucket(open_store(f"s3://{uri.partition('://')[2]}", options, limits=limits))
+    return DirectoryBucket(open_store(f"s3://{uri.partition('://')[2]}", options, limits=limits), session)
 
 
 @hookimpl
@@ -71,10 +73,16 @@ def streamer_source_kind() -> type[HttpSource]:
 
 
 class DirectoryBucket:
-    """A store of ``s3://`` without `resume_upload`."""
+    """A store of ``s3://`` without `resume_upload`, whose login other processes can compare."""
 
-    def __init__(self, store: Store) -> None:
-        self._store, self.root = store, store.root
+    def __init__(self, store: Store, session: ExpressSession) -> None:
+        self._store, self.root, self._session = store, store.root, session
+
+    def identity(self, info: ObjectInfo) -> str:
+        """Return a digest of endpoint and name, and of the login if the endpoint is not Amazon's own."""
+        endpoint = self._session.endpoint
+        login = self._session.login() if endpoint else None
+        return digest_of("s3express", endpoint or "", info.path, login.access_key if login else "")
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name in ("resume_upload", "join_upload"):
@@ -105,6 +113,10 @@ class ExpressSession(Session):  # type: ignore[misc]  # botocore has no types
         """Return what gives the keys."""
         return self
 
+    def login(self) -> Any:
+        """Return the credentials that sessions are made with, or None."""
+        return self._login or super().get_credentials()
+
     def get_frozen_credentials(self) -> ReadOnlyCredentials:
         """Return the keys of the current session, which is renewed if it ends soon."""
         with self._lock:
@@ -126,7 +138,7 @@ class ExpressSession(Session):  # type: ignore[misc]  # botocore has no types
 
     def _create(self) -> None:
         uri = f"s3express://{self._bucket}"
-        login = self._login or super().get_credentials()
+        login = self.login()
         if login is None:
             hint = "Give key and secret, or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
             raise CredentialsError("There are no credentials for the session of the bucket", uri=uri, hint=hint)
