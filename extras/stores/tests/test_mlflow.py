@@ -176,6 +176,14 @@ def test_mistakes_are_named(server, monkeypatch):
     server.places["4"] = "models:/llama@champion"
     with pytest.raises(streamer.UsageError, match="kind models"):
         load("models:/llama/4")
+    with pytest.raises(streamer.ObjectNotFoundError, match="Check the path in the artifacts"):
+        load("models:/llama/1/nobody")
+    for token in ("größe", "a\nb"):
+        monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", token)
+        with pytest.raises(streamer.CredentialsError, match="has characters that no token has"):
+            load("models:/llama/1")
+    monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", f"{TOKEN}\n")  # as of a file
+    assert load("models:/llama/1")["a"][0] == 1
     monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "wrong-token-of-the-tests")
     with pytest.raises(streamer.CredentialsError) as caught:
         load("models:/llama/1")

@@ -16,6 +16,7 @@ import zstandard
 from registry_server import IDENTITY, INDEX, PASSWORD, USER, RegistryServer, digest_of
 from safetensors.numpy import save
 from streamer_stores.oci import logins
+from streamer_stores.oci.store import OPTIONS
 
 import streamer
 
@@ -148,6 +149,18 @@ def test_a_helper_that_fails_is_started_once_and_named_by_the_error(registry, sc
 def test_options_of_logins_of_which_one_would_be_ignored_are_refused_regression(options):
     with pytest.raises(streamer.OptionError, match="token alone"):
         load("oci://127.0.0.1:1/a:v1", options)
+
+
+@pytest.mark.parametrize("name", sorted({*OPTIONS} - {"plain_http", "unpack"}))
+def test_an_option_that_is_no_text_is_refused_by_its_name_regression(name):
+    with pytest.raises(streamer.OptionError, match=f"{name} must be text"):
+        load("oci://127.0.0.1:1/a:v1", {name: 5})
+
+
+@pytest.mark.parametrize("token", ["a\nb", "größe"])
+def test_a_token_that_a_header_cannot_hold_is_refused_regression(registry, token):
+    with pytest.raises(streamer.CredentialsError, match="characters that no token has"):
+        load(uri_of(registry), {"token": token})
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ from streamer.plugins import (
     open_store,
     send_request,
 )
+from streamer_stores import checked_token
 
 _MODEL = re.compile(r"models:/{1,2}([^/@?#:]+)(?:@([^/@?#]+)|/(\d+))(?:/(.*))?", re.IGNORECASE)
 _API = "/api/2.0/mlflow"
@@ -82,6 +83,7 @@ class _Tracking:
             raise UsageError("MLFLOW_TRACKING_INSECURE_TLS is set, and certificates are checked", uri=uri, hint=hint)
         self.ca_file = os.environ.get("MLFLOW_TRACKING_SERVER_CERT_PATH") or None
         user, token = (os.environ.get(f"MLFLOW_TRACKING_{name}") for name in ("USERNAME", "TOKEN"))
+        token = checked_token(token or "", "the tracking server")
         self.headers = {"Authorization": f"Bearer {token}"} if token else {}
         if user:
             login = f"{user}:{os.environ.get('MLFLOW_TRACKING_PASSWORD', '')}"
@@ -119,7 +121,11 @@ class _Artifacts:
 
     def info(self, path: str) -> ObjectInfo:
         store = self._store(path)
-        return replace(store.info(store.root), path=path)
+        try:
+            return replace(store.info(store.root), path=path)
+        except ObjectNotFoundError as error:
+            error.hint = "Check the path in the artifacts of the model"
+            raise
 
     def find(self, prefix: str) -> list[ObjectInfo]:
         return [self.info(path) for path, is_folder in self._listed(prefix) if not is_folder]

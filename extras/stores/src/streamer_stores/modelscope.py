@@ -25,7 +25,6 @@ from streamer.plugins import (
     ObjectDigest,
     ObjectInfo,
     ObjectNotFoundError,
-    OptionError,
     PartDigest,
     PythonSource,
     StorageError,
@@ -33,12 +32,13 @@ from streamer.plugins import (
     check_option_names,
     digest_of,
     hookimpl,
-    note_credential,
     open_store,
     send_request,
 )
+from streamer_stores import check_texts, checked_token
 
 DEFAULT_REVISION = "master"
+OPTIONS = ("endpoint", "token", "verify")
 LOGIN = "Set MODELSCOPE_API_TOKEN, or give storage_options={'token': …}, and check that it may read the model"
 _URL = re.compile(r"modelscope://([\w.-]+)/([\w.-]+)(?:@([^/@?#]+))?(?:/(.*))?", re.IGNORECASE | re.DOTALL | re.ASCII)
 _COMMIT, _SHA256 = re.compile("[0-9a-f]{40}"), re.compile("[0-9a-f]{64}")
@@ -62,10 +62,8 @@ class File:
 @hookimpl
 def streamer_open_store(uri: str, storage_options: Mapping[str, Any], limits: Limits) -> ModelScopeStore:
     """Open a revision of a model."""
-    check_option_names("modelscope://", storage_options, ["endpoint", "token", "verify"])
-    for name, value in storage_options.items():
-        if not isinstance(value, str) or not value:
-            raise OptionError(f"{name} must be text")
+    check_option_names("modelscope://", storage_options, OPTIONS)
+    check_texts(storage_options, OPTIONS)
     return ModelScopeStore(uri, storage_options, limits)
 
 
@@ -232,8 +230,5 @@ def _endpoint(options: Mapping[str, str], uri: str) -> str:
 
 def _login(options: Mapping[str, str]) -> dict[str, str]:
     """Return the headers of the login: old parts of the API take the cookie, new ones the other."""
-    token = options.get("token") or os.environ.get("MODELSCOPE_API_TOKEN", "").strip()
-    if not token.isascii() or not token.isprintable():
-        raise OptionError("The token of ModelScope must be printable ASCII")
-    note_credential(token)
+    token = checked_token(options.get("token") or os.environ.get("MODELSCOPE_API_TOKEN", ""), "ModelScope")
     return {"Authorization": f"Bearer {token}", "Cookie": f"m_session_id={token}"} if token else {}

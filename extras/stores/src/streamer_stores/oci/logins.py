@@ -17,11 +17,12 @@ import subprocess
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from streamer.plugins import CredentialsError, OptionError, note_credential
+from streamer_stores import check_texts, checked_token
 from streamer_stores.oci.reference import Reference
 
 HELPER_S = 20.0  # a helper may ask a cloud for a token
@@ -49,9 +50,7 @@ class Login:
 
 def check_login_options(options: Mapping[str, Any]) -> None:
     """Refuse login options if one of them would be ignored."""
-    for name in ("username", "password", "token"):
-        if not isinstance(options.get(name, ""), str):
-            raise OptionError(f"{name} must be text")
+    check_texts(options, ("auth_file", "password", "platform", "token", "username", "verify"))
     given = {name for name in ("username", "password", "token") if options.get(name)}
     if given not in ({"username", "password"}, {"token"}, set()):
         raise OptionError("A login is username and password, or token alone")
@@ -71,9 +70,9 @@ def login_of(reference: Reference, options: Mapping[str, Any]) -> Login:
 
 
 def _noted(login: Login) -> Login:
-    for text in (login.password, login.identity_token, login.registry_token):
+    for text in (login.password, login.identity_token):
         note_credential(text)
-    return login
+    return replace(login, registry_token=checked_token(login.registry_token, "the registry"))
 
 
 def _files() -> Iterator[Path]:
