@@ -17,6 +17,7 @@ def main(folder: Path) -> None:
     package = Path(streamer.__file__).parent
     assert package.is_relative_to(sys.prefix), f"imported from {package}"
     assert files("streamer").joinpath("py.typed").is_file(), "the types are not in the wheel"
+    assert files("streamer._commands").joinpath("load_page.html").is_file(), "the page of a load is not in the wheel"
     assert not [name for name in vars(_native) if "tests" in name], "a door for tests is in the wheel"
 
     expected = {name: tensor for file in folder.glob("*.safetensors") for name, tensor in load_file(file).items()}

@@ -111,7 +111,7 @@ def test_keys_zoom_move_and_choose(browser: Any, tmp_path: Path) -> None:
         assert shown(page)[0] == pytest.approx(end * 0.15)
         drawn(page, lambda: page.keyboard.press("ArrowDown"))
         drawn(page, lambda: page.keyboard.press("n"))
-        assert page.inner_text("#chosen").startswith("requests 1: request model-1.safetensors")
+        assert page.inner_text("#chosen").startswith("requests 0: request model-1.safetensors")
         first = page.inner_text("#chosen")
         drawn(page, lambda: page.keyboard.press("n"))
         assert page.inner_text("#chosen") != first
@@ -137,7 +137,7 @@ def test_mouse_and_buttons_zoom_and_move(browser: Any, tmp_path: Path) -> None:
         drawn(page, lambda: page.mouse.wheel(0, -100))
         page.keyboard.up("Control")
         assert shown(page)[1] - shown(page)[0] < span
-        drawn(page, lambda: page.mouse.move(box["x"] + 500, box["y"] + 22 + 8 * 18 + 5))
+        drawn(page, lambda: page.mouse.move(box["x"] + 500, box["y"] + 22 + 5))
         assert page.inner_text("#chosen").startswith("consumer model-1.safetensors: ")
 
 
@@ -156,7 +156,7 @@ def test_a_lane_is_as_high_as_its_thread_was_busy(browser: Any, tmp_path: Path) 
 def test_each_picture_has_a_table(browser: Any, tmp_path: Path) -> None:
     with opened(browser, tmp_path, load_traces.trace()) as page:
         for name, rows, first in (
-            ("lanes", 8 + 2 + 2, ["requests 0", "request", "25"]),
+            ("lanes", 8 + 2 + 2, ["consumer model-1.safetensors", "wait", "20"]),
             ("speed", 100, ["0 \u00b5s"]),
             ("when", 100, ["0 \u00b5s", "100 %"]),
         ):

@@ -7,6 +7,7 @@ an event that is not understood is an error, or is counted; texts of the trace a
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -221,7 +222,9 @@ def page(trace: Trace, found: Mapping[str, Any]) -> str:
     template = Path(__file__).with_name("load_page.html").read_text(encoding="ascii")
     events = sorted(trace.events, key=lambda each: each.begin_us)
     processes = [*dict.fromkeys(each.lane[0] for each in events)]
-    ordered = sorted(dict.fromkeys(each.lane for each in events), key=lambda lane: processes.index(lane[0]))
+    names = {each.lane: trace.lane_name(each.lane, len(processes) > 1) for each in events}
+    numbered = {lane: re.sub(r"\d+", lambda digits: digits[0].zfill(12), name) for lane, name in names.items()}
+    ordered = sorted(names, key=lambda lane: (processes.index(lane[0]), numbered[lane]))  # "#2" is before "#10"
     lanes = {lane: number for number, lane in enumerate(ordered)}
     texts: dict[str, int] = {}
     kinds = [each["kind"] for each in found["kinds"]]
@@ -237,7 +240,7 @@ def page(trace: Trace, found: Mapping[str, Any]) -> str:
     columns = ("lane", "kind", "name", "detail", "waited", "begin", "us", "bytes", "first")
     data = {
         "summary": {**found, "bound": _bound(found), "size": _size(found), "slowest": _slowest(found)},
-        "lanes": [trace.lane_name(lane, len(processes) > 1) for lane in lanes],
+        "lanes": [*map(names.__getitem__, lanes)],
         "instants": sorted({at for at, *_ in trace.instants}),
         "kinds": kinds,
         "texts": [*texts],

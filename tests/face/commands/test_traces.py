@@ -97,8 +97,9 @@ def test_a_page_needs_no_other_file_and_replaces_an_older_one_when_complete(load
 
 
 def test_the_events_of_a_page_are_those_of_the_trace(load: Path) -> None:
+    load_traces.write(load, load_traces.trace(200, 12))
     data = data_of(run(load, "--html", "-").stdout)
-    assert data["lanes"] == ["requests 0", "requests 1", *(f"requests {n}" for n in range(2, 8)), *data["lanes"][8:]]
+    assert data["lanes"] == ["consumer model-1.safetensors", *(f"requests {number}" for number in range(12))]
     assert len(data["columns"]["begin"]) == 200 + 50 + 40
     kinds = [data["kinds"][number] for number in data["columns"]["kind"]]
     assert {kind: kinds.count(kind) for kind in set(kinds)} == {
