@@ -124,7 +124,8 @@ class ProvenUpload(ABC):
         except StorageError:
             return True
         if found is None:
-            return self._replaced is not None  # then what was there is gone, too, so the look may be wrong
+            # If nobody refused the write, what was there is gone, too, and so the look may be wrong.
+            return self._replaced is not None and not self._is_refused
         if self._is_from_before(found):
             return False
         is_nameless = found.version is None or (self.has_mark and self.version is None)

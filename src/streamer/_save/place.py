@@ -27,6 +27,7 @@ from streamer.core.errors import (
     ObjectNotFoundError,
     ShardIndexError,
     StorageError,
+    TruncatedError,
     UsageError,
 )
 from streamer.core.format.index import check_index_size, parse_index
@@ -164,7 +165,9 @@ def place_of(
 
 
 @contextmanager
-def writers_errors(kinds: tuple[type[StorageError], ...] = (ChangedError, ObjectNotFoundError)) -> Iterator[None]:
+def writers_errors(
+    kinds: tuple[type[StorageError], ...] = (ChangedError, ObjectNotFoundError, TruncatedError),
+) -> Iterator[None]:
     """Give an error about a file that changes while a save reads it the advice for a writer."""
     try:
         yield

@@ -19,7 +19,7 @@ from streamer._progress import Progress
 from streamer._save.parts import PART_BYTES, SentFile, cut, part_bytes_for
 from streamer._save.saved_tensors import MOST_READ_BYTES
 from streamer.core.conditions import Event
-from streamer.core.errors import LoadCancelledError, StorageError, StreamerError, UsageError
+from streamer.core.errors import ChangedError, LoadCancelledError, StorageError, StreamerError, UsageError
 from streamer.core.log import OwnLogger
 from streamer.core.options.arguments import check_destination
 from streamer.core.options.settings import Settings
@@ -95,8 +95,9 @@ class Writing:
         self._unconfirmed: list[OwningUpload] = []
         self._naming: tuple[str, OwningUpload] | None = None
         self._stale: list[ObjectInfo] = []  # files that do not match those that have shown up
-        # Path of a file that leads readers to the older files: after an error, it goes only with all others.
-        self.guarding = ""
+        # Path of a file that leads readers to the older files. After an error it goes only with all others; if another
+        # program saves here, it stays, because that one may build on it.
+        self.guarding, self._is_shared = "", False
         self._failure, self._resumes = failure, resumes
         self._process = os.getpid()
         self.sent_bytes = 0  # bytes that were sent
@@ -128,9 +129,13 @@ class Writing:
         self._check_wanted()
         if names_others:
             self._naming = path, upload
-        upload.finish()
-        self._note_shown(path, upload, replaced)
-        upload.confirm()
+        try:
+            upload.finish()
+            self._note_shown(path, upload, replaced)
+            upload.confirm()
+        except ChangedError:
+            self._is_shared = True
+            raise
         self._stale = [each for each in self._stale if each.path != path]
 
     def show_all(self, files: Sequence[tuple[str, OwningUpload, ObjectInfo | None]]) -> None:
@@ -258,7 +263,9 @@ class Writing:
         steps = [*reversed(self._shown), *((path, upload.abort) for path, upload in self._begun)]
         steps += [(each.path, partial(self._remove_unchanged, each)) for each in self._stale]
         for path, remove in steps:
-            if left and path == self.guarding:  # readers would take what is left for the checkpoint
+            if path == self.guarding and (
+                left or self._is_shared
+            ):  # readers would take what is left for the checkpoint
                 continue
             try:
                 remove()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from each_row import each_row
 from servers.seaweedfs import SeaweedServer
 
 import streamer
+from streamer._save import saving
+from streamer._save.saving import Saving
 
 
 @pytest.mark.parametrize("name", ["new", "new/deep/m", "new/m.safetensors", "here/m", "here/m.safetensors"])
@@ -41,6 +44,66 @@ def test_overwrite_is_advised_only_if_it_helps_regression(name: str, there: str,
         assert "move" in str(refused.value)
         with pytest.raises(streamer.UsageError):
             streamer.save({"a": torch.zeros(1)}, tmp_path / name, overwrite=True)
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_of_two_saves_in_place_of_one_file_a_whole_checkpoint_stays_regression(
+    full: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one that failed removed the index on which the other counted: that failed, too, and the folder held both."""
+    streamer.save({"old": torch.ones(3)}, tmp_path)
+    how: dict[str, Any] = {"overwrite": True, "max_shard_bytes": 12}
+    began, goes_on, errors = threading.Event(), threading.Event(), list[BaseException]()
+
+    def save_other() -> None:
+        try:
+            streamer.save({"c": torch.ones(3), "d": torch.ones(3)}, tmp_path, **how)
+        except streamer.StreamerError as error:
+            errors.append(error)
+
+    other, written = threading.Thread(target=save_other), Saving._with_old_digests
+
+    def in_turn(*arguments: Any) -> Any:
+        """The other save has written an index for the old file, and goes on when this one has written a manifest."""
+        if threading.current_thread() is other:
+            began.set()
+            goes_on.wait()
+            if full:
+                raise streamer.StorageError("the disk is full")
+            return written(*arguments)
+        place = written(*arguments)
+        goes_on.set()
+        other.join()
+        return place
+
+    monkeypatch.setattr(Saving, "_with_old_digests", in_turn)
+    other.start()
+    began.wait()
+    new = {"a": torch.ones(3), "b": torch.ones(3)}
+    if full:
+        with pytest.raises(streamer.ChangedError):
+            streamer.save(new, tmp_path, **how)
+    else:
+        streamer.save(new, tmp_path, **how)
+    assert [type(each) for each in errors] == [streamer.StorageError if full else streamer.ChangedError]
+    assert streamer.load(tmp_path, verify="manifest" if not full else None).keys() == ({"old"} if full else {"a", "b"})
+
+
+def test_a_manifest_that_becomes_shorter_meanwhile_is_another_programs_regression(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error said that the file was cut short, and advised to download it again."""
+    streamer.save({"old": torch.ones(3)}, tmp_path)
+    read = saving.old_manifest
+
+    def cut_first(*arguments: Any) -> Any:
+        os.truncate(tmp_path / "model.safetensors.manifest.json", 9)
+        return read(*arguments)
+
+    monkeypatch.setattr(saving, "old_manifest", cut_first)
+    with pytest.raises(streamer.ChangedError, match="another program has changed a file"):
+        streamer.save({"a": torch.ones(3), "b": torch.ones(3)}, tmp_path, overwrite=True, max_shard_bytes=12)
+    assert streamer.load(tmp_path).keys() == {"old"}
 
 
 # --- A process that a progress function forks, and that ends there, leaves what its parent is saving alone ----------
