@@ -7,22 +7,24 @@ import signal
 import threading
 import time
 from collections import Counter
-from itertools import count
+from itertools import count, product
 from pathlib import Path
 from typing import Any
 
 import torch
+from every_change import die_before_change, tensors
 from group_cases import how_of
-from group_saves import CASES, case, facts, of_kind, one_save
+from group_saves import CASES, case, facts, of_kind, of_mesh, one_save
 
 import streamer
+from streamer import Slice
 from streamer._push import publish as publishing
 from streamer._save import parts, rank_saves
 from streamer._save.writing import Writing
 from streamer.core.errors import StorageError, StreamerError
 from streamer.core.group.member import Member
 
-__all__ = ["CASES"]
+__all__ = ["CASES", "HALF_TIED"]
 
 
 @case
@@ -75,6 +77,52 @@ def ended(rank: int, ranks: int, *, flag: str, parts_sent: list[int], part_mib: 
     parts.PART_BYTES = part_mib << 20
     tensors = {name: torch.arange(size) for name, size in how.pop("sizes").items()}
     return facts(streamer.save(tensors, **how_of({"resume": True, **how}, rank)))
+
+
+@case
+def killed_before(rank: int, ranks: int, *, uri: str, number: int, is_killed: bool = True, **how: Any) -> str:
+    """Save; rank 0 is killed before its change of the disk of this number."""
+    if not rank and is_killed:
+        die_before_change(number)
+    whole = tensors(2)
+    own = {name: of_mesh("rows", tensor, ranks) if name == "b" else tensor for name, tensor in whole.items()}
+    try:
+        streamer.save(own, f"{uri}{number}", **how_of(how, rank))
+    except StreamerError as error:
+        return type(error).__name__
+    return ""
+
+
+HALF_TIED = [
+    (kind, who, *rest)
+    for kind, rest in [
+        *product(["plain", "rows", "sliced", "chained", "alone"], [(True, torch.float32), (False, torch.float32)]),
+        ("plain", (True, torch.float64)),
+        ("view", (True, torch.float32)),
+    ]
+    for who in range(2)
+]
+
+
+@case
+def half_tied(rank: int, ranks: int, *, uri: str) -> Any:
+    """Save tensors that share memory on one rank alone, and are equal or not on the other."""
+    told = list[Any]()
+    for number, (kind, who, is_equal, dtype) in enumerate(HALF_TIED):
+        one, other = torch.ones(4, 6), torch.full((4, 6), 1.0 if is_equal else 2.0, dtype=dtype)
+        if kind == "rows":
+            one, other = of_mesh("rows", one, ranks), of_mesh("rows", other, ranks)
+        tensors = {"a": one, "b": one[:2] if kind == "view" else one}
+        if rank != who:
+            apart = {"chained": {"b": other, "c": other}, "alone": {"b": other}}
+            tensors = apart.get(kind, {"a": one, "b": other[:2] if kind == "view" else other})
+        slices = {"*": Slice(0, rank, ranks)} if kind == "sliced" else None
+        try:
+            how = how_of({"slices": slices}, rank)
+            told.append(["", facts(streamer.save_model(tensors, f"{uri}/{number}", **how))["tensors"]])
+        except StreamerError as error:
+            told.append([type(error).__name__, str(error)])
+    return told
 
 
 @case

@@ -8,6 +8,7 @@ before the rename anyway.
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 from collections.abc import Callable, Iterator
@@ -30,6 +31,8 @@ SMALL_BYTES = 1 << 20  # a smaller file stays in the page cache, from which it i
 _LOCAL_DISKS = frozenset({0xEF53, 0x58465342, 0x794C7630})
 # Errors of file systems without hard links (FAT, some FUSE file systems): the first from Linux, the rest from others.
 _NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
+
+_HERE, _NO_REPLACE = -100, 1  # AT_FDCWD and RENAME_NOREPLACE of renameat2(2)
 
 _made: set[str] = set()  # folders that uploads of this process have made
 
@@ -170,6 +173,8 @@ class PosixUpload(_Parts):
         """Rename the draft, unless a file with the final name exists."""
         target = disk_name(self._path)
         try:
+            if _renamed(self._draft_path, target):
+                return
             os.link(self._draft_path, target)
         except FileExistsError:
             raise self._changed() from None
@@ -199,6 +204,19 @@ class PosixUpload(_Parts):
 
     def _changed(self) -> StorageError:
         return changed_meanwhile(redact(self._path), self._replaced)
+
+
+def _renamed(path: str, target: str) -> bool:
+    """Rename a file in one step, unless the new name exists; return False if the file system or libc has no such call.
+
+    A process that is killed between a link and the removal of the old name would leave a file with both.
+    """
+    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if rename is None or not rename(_HERE, os.fsencode(path), _HERE, os.fsencode(target), _NO_REPLACE):
+        return rename is not None
+    if (code := ctypes.get_errno()) in (errno.EINVAL, errno.ENOSYS, errno.EPERM):
+        return False
+    raise OSError(code, os.strerror(code), target)
 
 
 def _check_free(path: str) -> None:

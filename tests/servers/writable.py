@@ -134,7 +134,7 @@ class S3(Storage):
         if sent.step in ("complete", "put") and self.is_refused(sent):
             return error_of(self, 412, "PreconditionFailed")
         if sent.step == "complete" and upload:
-            data = b"".join(part for _, part in sorted(upload["parts"].items()))
+            data = b"".join(upload["parts"][int(each)] for each in re.findall(rb"<PartNumber>(\d+)<", sent.body))
             self.objects[sent.name] = data, {"ETag": f'"{self.new_id()}-1"', **upload["about"]}
             del self.uploads[sent.query["uploadId"]]
             return _xml("<CompleteMultipartUploadResult><ETag>e</ETag></CompleteMultipartUploadResult>")
@@ -147,9 +147,9 @@ class S3(Storage):
             self.objects.pop(sent.name, None)
             return Answer(204, {})
         if sent.step == "list":
-            prefix = sent.query.get("prefix", "")
-            keys = [name[4:] for name in self.objects if name.startswith(f"bkt/{prefix}")]
-            rows = "".join(f"<Contents><Key>{each}</Key><Size>1</Size></Contents>" for each in sorted(keys))
+            found = [(name[4:], len(data)) for name, (data, _) in sorted(self.objects.items())]
+            found = [each for each in found if each[0].startswith(sent.query.get("prefix", ""))]
+            rows = "".join(f"<Contents><Key>{key}</Key><Size>{size}</Size></Contents>" for key, size in found)
             return _xml(f"<ListBucketResult>{rows}</ListBucketResult>")
         return self.read(sent, {}) if sent.name in self.objects else error_of(self, 404, "NoSuchKey")
 
