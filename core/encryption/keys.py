@@ -144,7 +144,8 @@ class KeySource:
         key = self._plain_key()
         if not hmac.compare_digest(key.key_id.encode(), key_id.encode(errors="replace")):
             what = _wants(key_id, f"is not the given key {key.key_id}")
-            raise EncryptionKeyError(what, uri=uri, hint="Give the key with which it was saved")
+            hint = "Give the key with which it was saved; ranks that save together all give one key"
+            raise EncryptionKeyError(what, uri=uri, hint=hint)
         return key
 
     def check_context(self, context: str, uri: str) -> None:

@@ -59,6 +59,11 @@ class Description(NamedTuple):
         shape, dim = self.shape, self.blocks_dim
         return shape if dim is None else (*shape[:dim], shape[dim] * shape[dim + 1], *shape[dim + 2 :])
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether the rank holds no element of the tensor."""
+        return 0 in self.shape if self.chunks else self.box is None or any(begin == end for begin, end in self.box)
+
 
 def own_parts(tensors: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Description | None]]:
     """Return the tensors with local parts in place of DTensors; and for all names what these parts are, or None."""
@@ -168,9 +173,32 @@ def _agreed(told: Sequence[Mapping[str, Any]]) -> Agreed:
             if dropped[name] != kept:
                 what = f"tensor {quoted(name)} shares the memory of other tensors on rank {rank} than on others"
                 raise UsageError(what, hint=_ALIKE)
-    said = [{name: _parsed(each) for name, each in rank["tensors"].items() if name not in dropped} for rank in told]
-    layouts, held = joined_parts(placed(said))
+    dropped = {name: _written(kept, dropped) for name, kept in dropped.items()}
+    said = [{name: _parsed(part) for name, part in each["tensors"].items()} for each in told]
+    _check_tied(said, dropped)
+    layouts, held = joined_parts(placed([{name: each[name] for name in each if name not in dropped} for each in said]))
     return Agreed(layouts, held, {**fullest["facts"]["metadata="], **dropped})
+
+
+def _written(name: str, dropped: Mapping[str, str]) -> str:
+    """Return the tensor that is written for one that is dropped on other ranks, too."""
+    for _ in dropped:
+        name = dropped.get(name, name)
+    if name in dropped:
+        what = f"tensor {quoted(name)} is left out for another on one rank, and this one for it on another"
+        raise UsageError(what, hint=_ALIKE)
+    return name
+
+
+def _check_tied(told: Sequence[Mapping[str, Description]], dropped: Mapping[str, str]) -> None:
+    """Compare a tensor that shares memory on other ranks alone with the one that is written for it."""
+    for rank, own in enumerate(told):
+        for name in (each for each in own if each in dropped):
+            part, kept = own[name], dropped[name]
+            others = [own] if kept in own else told
+            if not part.is_empty and part not in (each.get(kept) for each in others):
+                what = f"tensor {quoted(name)} of rank {rank} differs from {quoted(kept)}"
+                raise UsageError(f"{what}, whose memory it shares on others", hint=_UNTIED)
 
 
 def _without(metadata: Mapping[str, str], names: Container[str]) -> dict[str, str]:
@@ -258,7 +286,7 @@ _DIFFERENT = (
     "Give tensors that differ between ranks other names; or pass DTensors, or slices=, which say what each rank holds"
 )
 _INCOMPLETE = "Pass a group of all ranks that hold a part of it, and tensors that are placed alike on all of them"
-
+_UNTIED = "Tie it on all ranks, or save copies of both, which have memory of their own: {name: tensor.clone()}"
 _UNEQUAL = (
     "Broadcast it from one rank before the save, as buffers (BatchNorm) and copies that drifted apart need it; if all"
     " of the values count, give them other names, or pass a DTensor that says which part each rank holds"
