@@ -98,7 +98,7 @@ class ForwardingProxy:
 
 class _Handler(BaseHTTPRequestHandler):
     proxy: ForwardingProxy
-    protocol_version = "HTTP/1.1"
+    protocol_version, disable_nagle_algorithm = "HTTP/1.1", True  # 40 ms less for each answer
 
     def do_GET(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", "0")))

@@ -155,7 +155,7 @@ class ScriptedServer:
 
     def _handler(outer) -> type[BaseHTTPRequestHandler]:  # noqa: N805  `self` is the handler's
         class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
+            protocol_version, disable_nagle_algorithm = "HTTP/1.1", True  # 40 ms less for each answer
 
             def do_GET(self) -> None:
                 request = outer._record(self)

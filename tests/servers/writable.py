@@ -318,7 +318,7 @@ def writable(kind: str) -> Iterator[Storage]:
     storage = KINDS[kind]()
 
     class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+        protocol_version, disable_nagle_algorithm = "HTTP/1.1", True  # 40 ms less for each answer
 
         def do_any(self) -> None:
             place, _, query = self.path.partition("?")
