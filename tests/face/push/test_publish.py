@@ -571,7 +571,7 @@ def test_a_watch_yields_each_newest_version_and_reads_only_what_changed() -> Non
         assert watched.point(one) == watched.got.get(timeout=30)
         assert watched.point(one, two, three) == watched.got.get(timeout=30)
         watched.is_away = True
-        watched.wait(30)
+        watched.wait(6)
         expected, watched.is_away = watched.point(one), False
         assert watched.got.get(timeout=30) == expected
         assert watched.steps() == {"head", "read"}
