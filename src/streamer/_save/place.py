@@ -160,7 +160,7 @@ def place_of(
         place = _folder(store, shards, settings, resumed)
     # A manifest alone is no checkpoint: a save that ended early may have written it before the file that comes last.
     if not overwrite and any(name != place.manifest for name in place.existing):
-        raise _refusal(place.existing)
+        raise _refusal(place.existing, is_resumed=resumed is not None)
     return place
 
 
@@ -177,14 +177,15 @@ def writers_errors(
         raise ChangedError(what, uri=error.uri, hint=hint, status=error.status) from error
 
 
-def _refusal(existing: Mapping[str, ObjectInfo]) -> UsageError:
+def _refusal(existing: Mapping[str, ObjectInfo], *, is_resumed: bool) -> UsageError:
     first = min(existing)
     others = [name for name in existing if name != USUAL_MANIFEST and not series_of(name)]
     if incomplete_series(existing) and not others:
         what = f"there are shards of a save that did not end: {quoted(first)}"
-        hint = (
-            "Continue it with resume=True and the same tensors, or replace them with overwrite=True, or save elsewhere"
-        )
+        how = "Continue it with resume=True and the same tensors"
+        if is_resumed:
+            what, how = f"{what}, and not of this one", "Pass the tensors, metadata= and max_shard_bytes= of that save"
+        hint = f"{how}, or replace them with overwrite=True, or save elsewhere"
     else:
         what = f"there is a checkpoint already: {quoted(first)}"
         hint = "Save elsewhere, or pass overwrite=True: the old one stays loadable until the new one is complete"

@@ -519,6 +519,10 @@ def test_shards_of_an_unfinished_save_are_no_checkpoint_regression(tmp_path: Pat
     next(tmp_path.glob("model-00002-*")).unlink()
     with pytest.raises(streamer.UsageError, match=r"a save that did not end.*resume=True.*overwrite=True"):
         streamer.save({"other": torch.zeros(3)}, tmp_path)
+    with pytest.raises(
+        streamer.UsageError, match=r"did not end.*not of this one.*Pass the tensors, metadata=.*overwrite"
+    ):
+        streamer.save({"other": torch.zeros(3)}, tmp_path, resume=True)
     streamer.save({"other": torch.zeros(3)}, tmp_path, overwrite=True)
     assert [*streamer.load(tmp_path)] == ["other"]
 
