@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstring>
+#include <exception>
 #include <functional>
 #include <map>
 #include <optional>
@@ -180,10 +181,25 @@ void add_nfs(Session& session, const std::string& url, std::uint64_t size_bytes,
   });
 }
 
+// py::register_exception() would release the GIL, and abort a process that ends meanwhile: see
+// gil.h.
+void register_forked_error(py::module_& module) {
+  static PyObject* forked_error = nullptr;  // never freed, as the module
+  forked_error =
+      py::exception<ForkedError>(module, "ForkedError", PyExc_RuntimeError).release().ptr();
+  py::register_exception_translator([](std::exception_ptr error) {
+    try {
+      if (error) std::rethrow_exception(error);
+    } catch (const ForkedError& forked) {
+      py::set_error(forked_error, forked.what());
+    }
+  });
+}
+
 }  // namespace
 
 void register_session(py::module_& module) {
-  py::register_exception<ForkedError>(module, "ForkedError", PyExc_RuntimeError);
+  register_forked_error(module);
 
   using released = py::call_guard<GilReleased>;
   py::class_<Session, std::shared_ptr<Session>>(module, "Session",

@@ -179,3 +179,11 @@ def test_no_thread_of_the_engine_takes_a_signal_of_the_program_regression():
         assert all(mask >> (theirs - 1) & 1 for mask in masks), theirs
     for ours in (signal.SIGSEGV, signal.SIGBUS, signal.SIGPROF):
         assert not any(mask >> (ours - 1) & 1 for mask in masks), ours
+
+
+def test_the_engine_releases_the_lock_of_the_interpreter_by_its_own_means_alone_regression():
+    """Helpers of pybind11 take it again in a way that aborts a process that ends, also while the engine is imported."""
+    sources = [path for path in (Path(__file__).parents[3] / "native/python").iterdir() if path.suffix in (".cc", ".h")]
+    helpers = re.compile(r"gil_scoped_|gil_safe_call_once|register_(local_)?exception<")
+    assert sources
+    assert [path.name for path in sources if helpers.search(path.read_text())] == []
