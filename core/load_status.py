@@ -13,13 +13,15 @@ import os
 import struct
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 FOLDER = Path("/dev/shm")  # noqa: S108  the file is made for this user, and must not exist before
-READING, CONSUMER, RANKS = 1, 2, 3  # stages: waits for bytes; the consumer has the tensors; waits for other ranks
+# Stages: waits for bytes; the consumer has the tensors; waits for other ranks; looks the checkpoint up.
+READING, CONSUMER, RANKS, LOCATING = 1, 2, 3, 4
+BOOT = Path("/proc/sys/kernel/random/boot_id")
 SLOTS, SLOT_BYTES, HEAD_BYTES = 16, 1024, 64  # further loads of a process are not shown
 PAGE_BYTES = HEAD_BYTES + SLOTS * SLOT_BYTES
 SHOWN_AFTER_S = 0.2
@@ -33,25 +35,42 @@ _TEXT_AT = _STAGE.size + _TEXT.size
 
 
 class LoadStatus:
-    """The status of one load."""
+    """The status of one load, or of a step of one.
 
-    def __init__(self, label: str, total_bytes: int) -> None:
+    Args:
+        label: What is loaded, without secrets.
+        total_bytes: The bytes that are read.
+        stage: The first stage. A load that locates its checkpoint is shown at once.
+        is_shown: False if the load has a status elsewhere.
+    """
+
+    def __init__(self, label: str, total_bytes: int, stage: int = READING, *, is_shown: bool = True) -> None:
         self._facts: dict[str, Any] = {"uri": label[:300], "total_bytes": total_bytes}
         self.total_bytes = total_bytes
-        self._written = time.monotonic()
-        self._stage = 0
+        self._written = self._since = time.monotonic()
+        self._stage = stage
         self._at: int | None = None
         self._page: mmap.mmap | None = None
-        self._process = os.getpid()
-        if total_bytes >= LEAST_BYTES:
+        self._process = os.getpid() if is_shown else 0
+        if is_shown and (total_bytes >= LEAST_BYTES or stage == LOCATING):
             self._claim()
 
-    def enter(self, stage: int) -> None:
-        """Note that a stage begins."""
+    def enter(self, stage: int, since: float | None = None) -> None:
+        """Note that a stage begins, or goes on since then."""
         if stage != self._stage and self._process == os.getpid():
-            self._stage = stage
+            self._stage, self._since = stage, since or time.monotonic()
             if self._page is not None and self._at is not None:
-                _STAGE.pack_into(self._page, self._at, stage, time.monotonic())
+                _STAGE.pack_into(self._page, self._at, stage, self._since)
+
+    @contextmanager
+    def during(self, stage: int) -> Iterator[None]:
+        """Show a stage during a block; the former one goes on after it."""
+        before = self._stage, self._since
+        self.enter(stage)
+        try:
+            yield
+        finally:
+            self.enter(*before)
 
     def update(self, facts: Callable[[], dict[str, Any]]) -> None:
         """Write facts, if it is time; the function is called only then."""
@@ -62,10 +81,15 @@ class LoadStatus:
         if self._at is None and self._process == os.getpid():
             self._claim()
         if self._at is not None and self._process == os.getpid():
-            self._facts |= facts()
+            self.note(facts())
+
+    def note(self, facts: Mapping[str, Any]) -> None:
+        """Write facts at once."""
+        self._facts |= facts
+        if self._at is not None and self._process == os.getpid():
             self._write()
 
-    def end(self) -> None:
+    def close(self) -> None:
         """Free the slot; it may be called again."""
         at, self._at = self._at, None
         if at is not None and self._page is not None and self._process == os.getpid():
@@ -78,14 +102,15 @@ class LoadStatus:
         if claimed is not None:
             self._page, self._at = claimed
             self._write()
-            _STAGE.pack_into(self._page, self._at, self._stage or READING, time.monotonic())
+            _STAGE.pack_into(self._page, self._at, self._stage, self._since)
 
     def _write(self) -> None:
         assert self._page is not None
         assert self._at is not None
         text = json.dumps(self._facts).encode()
         if len(text) > SLOT_BYTES - _TEXT_AT:
-            text = json.dumps({name: each for name, each in self._facts.items() if isinstance(each, int)}).encode()
+            facts = {name: each for name, each in self._facts.items() if isinstance(each, int)}
+            text = json.dumps({**facts, "uri": f"…{self._facts['uri'][-60:]}"}).encode()
         number = _TEXT.unpack_from(self._page, self._at + _STAGE.size)[0] | 1
         _TEXT.pack_into(self._page, self._at + _STAGE.size, number, len(text))
         self._page[self._at + _TEXT_AT : self._at + _TEXT_AT + len(text)] = text
@@ -155,6 +180,13 @@ def began_at(process: int) -> int | None:
         return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19])
     except (OSError, ValueError, IndexError):
         return None
+
+
+def machine() -> str:
+    """Name the machine and the PID namespace in which a number names a process; empty if that is not known."""
+    with suppress(OSError):
+        return f"{BOOT.read_text().strip()}-{os.stat('/proc/self/ns/pid').st_ino}"
+    return ""
 
 
 class Load(NamedTuple):

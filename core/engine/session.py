@@ -52,6 +52,7 @@ class ReadSession:
         items: The word for the items in messages.
         seals: The items that are encrypted.
         on_end: Called when reading stops, before the threads are joined, so that Python sources return.
+        facts: Returns what the status page shows besides; None if the session is a part of a load that is shown.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class ReadSession:
         items: str = "tensors",
         seals: _native.SealPlan | None = None,
         on_end: Callable[[], object] = lambda: None,
+        facts: Callable[[], dict[str, Any]] | None = dict,
     ) -> None:
         check_memory(plan, objects, name_of)
         cached = with_cache(objects, plan, settings.coalesce_gap_bytes)
@@ -83,8 +85,9 @@ class ReadSession:
         self._renewals = Renewals(self._engine, objects, settings.block_deadline_s)
         targets = SessionMemory(keep_alive, lock, device_tensors)
         self._readers = self._python_readers(targets)
-        self._status = LoadStatus(objects[0].uri if objects else "", plan.span_bytes)
-        self._end = SessionEnd(self._engine, self._readers, targets, self._status, on_end)
+        label, self._more_facts = objects[0].uri if objects else "", facts or dict
+        self.status = LoadStatus(label, plan.span_bytes, is_shown=facts is not None)
+        self._end = SessionEnd(self._engine, self._readers, targets, self.status, on_end)
         self._finalizer = weakref.finalize(self, self._end)
         try:
             streams = device_tensors.streams() if device_tensors else {}
@@ -119,7 +122,7 @@ class ReadSession:
             self.close()
             raise
         self._delivered += len(items)
-        self._status.enter(CONSUMER)
+        self.status.enter(CONSUMER)
         return items
 
     @of_one_process
@@ -174,6 +177,11 @@ class ReadSession:
         """Return the engine's counters."""
         return self._engine.stats()
 
+    def away(self) -> dict[str, list[Any]]:
+        """Return a server that serves no requests now, for how long, and its last failure."""
+        outages = self._engine.outages()[:1]
+        return {each.server: [round(each.waited_s, 1), printable(each.last_failure)[:200]] for each in outages}
+
     def landed_bytes(self) -> int:
         """Count the bytes that were read so far, dropped gaps included."""
         return int(self._engine.stats()["bytes_landed"])
@@ -196,10 +204,10 @@ class ReadSession:
         return PythonReaders(self._engine, self._objects, threads, targets, self._plan)
 
     def _wait(self, enough_bytes: int) -> _native.Delivery:
-        self._status.enter(READING)
+        self.status.enter(READING)
         while True:
             delivery = self._engine.wait(WAIT_S, enough_bytes)
-            self._status.update(self._facts)
+            self.status.update(self._facts)
             if self._on_progress:
                 self._on_progress(self.landed_bytes)
             if self._news is not None:
@@ -218,10 +226,9 @@ class ReadSession:
 
     def _facts(self) -> dict[str, Any]:
         """Return what `LoadStatus` shows of this session."""
-        stats, away = self._engine.stats(), self._engine.outages()
-        servers = {each.server: [round(each.waited_s, 1), printable(each.last_failure)[:200]] for each in away[:2]}
+        stats = self._engine.stats()
         counters = {name: stats[name] for name in ("blocks", "retries", "http_requests", "waited_us")}
-        return {"done_bytes": stats["bytes_landed"], **counters, "away": servers}
+        return {"done_bytes": stats["bytes_landed"], **counters, "away": self.away(), **self._more_facts()}
 
     def _provide(self, items: list[int]) -> None:
         if not items:

@@ -52,7 +52,7 @@ class SessionEnd:
         """End the session. It may be called again: `engine.close` waits for the join that another thread has begun."""
         self._on_end()
         self._engine.close()
-        self._status.end()
+        self._status.close()
         if self._announced is not None:
             self._announced.end()
         is_joined = self._readers is None or self._readers.join()

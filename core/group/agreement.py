@@ -8,6 +8,7 @@ rank 0 gets a `ChangedError`.
 from __future__ import annotations
 
 import hashlib
+import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,7 +20,8 @@ from streamer.core.checkpoint.parallel_plans import Placements, TensorParallel
 from streamer.core.errors import ChangedError, GroupError, UsageError
 from streamer.core.findings import Findings
 from streamer.core.group.assembly import Part, Runs, part_of
-from streamer.core.group.member import SILENCE_S, Member
+from streamer.core.group.member import MOST_SHOWN, SILENCE_S, Member
+from streamer.core.load_status import machine
 from streamer.core.options.arguments import chosen_verification, is_group
 from streamer.core.options.options import Options
 from streamer.core.options.settings import Settings
@@ -115,6 +117,7 @@ def opened_together(
         member.gather_bytes(findings.packed())
         findings.end()
     else:
+        member.awaited = [0]
         findings = Findings(member.gather_bytes(b"")[0])
         checkpoint = opened(replace(settings, findings=findings))
         findings.end()
@@ -194,7 +197,10 @@ def _part(runs: Sequence[Sequence[int]]) -> Part:
 
 
 def _compare_requests(member: Member, request: Request, call: str) -> None:
-    told = member.gather({"shown": _summary(request, call), "uris": digest_of(*map(stable_url, request.uris))})
+    uris, process = digest_of(*map(stable_url, request.uris)), [machine(), os.getpid()]
+    told = member.gather({"shown": _summary(request, call), "uris": uris, "process": process})
+    here = [(rank, each["process"][1]) for rank, each in enumerate(told) if each["process"][0] == process[0] != ""]
+    member.processes = dict(here[:MOST_SHOWN])
     for rank, each in enumerate(told):
         for name, value in told[0]["shown"].items():
             if each["shown"].get(name) != value:

@@ -11,11 +11,12 @@ one rank dies.
 from __future__ import annotations
 
 import json
+import math
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import timedelta
 from enum import IntEnum
 from typing import Any, TypeVar
@@ -29,6 +30,8 @@ Result = TypeVar("Result")
 ROW_BYTES = 1024
 STATE_BYTES, LENGTH_BYTES = 1, 8  # at the start of a row; text follows
 FAREWELL_S = 1.0  # a rank that waits for the others joins a round after a quarter of a second
+LATE_S = 1.0  # a round takes longer only if a rank does not take part, or waits for one
+MOST_SHOWN = 16  # ranks on the status page
 BEAT_S = 0.25  # how often a rank that waits for its storage asks the others whether they failed
 LOOK_S = 0.05  # between two checks whether a collective is done; Ctrl-C takes effect at these times, too
 SILENCE_S = 125.0  # until the options are known: a little longer than a rank waits for a server
@@ -53,6 +56,9 @@ class Member:
         silence_s: How long the other ranks may be silent.
         silence_option: The option that says so.
         deadline: Deadline of this rank's load, or None.
+        status: Status of the load that reads, or None; without it, each wait has its own.
+        awaited: Ranks that are not ready, as far as this rank knows.
+        processes: By rank, the numbers of processes of this machine.
     """
 
     def __init__(self, group: Any) -> None:
@@ -64,6 +70,9 @@ class Member:
         self.silence_s, self.silence_option = SILENCE_S, "block_deadline_s"
         self.deadline: Deadline | None = None
         self.is_over = self.size == 1
+        self.status: LoadStatus | None = None
+        self.awaited: list[int] = []
+        self.processes: dict[int, int] = {}
         self._is_committed = False  # the next collective of all ranks is an exchange: no message may take its place
 
     def round(self, state: State, text: str = "", payload_bytes: int = 0) -> list[tuple[State, int]]:
@@ -84,11 +93,13 @@ class Member:
 
     def until_ready(self, payload_bytes: int = 0, check: Callable[[], None] = lambda: None) -> list[int]:
         """Wait until all ranks are ready; return the bytes of their payloads, by rank."""
-        while True:
-            check()
-            states = self.round(State.READY, payload_bytes=payload_bytes)
-            if all(state is State.READY for state, _ in states):
-                return [size_bytes for _, size_bytes in states]
+        with self._waiting():
+            while True:
+                check()
+                states = self.round(State.READY, payload_bytes=payload_bytes)
+                self.awaited = [rank for rank, (state, _) in enumerate(states) if state is not State.READY]
+                if not self.awaited:
+                    return [size_bytes for _, size_bytes in states]
 
     def meanwhile(self, work: Callable[[], Result], stop: Callable[[], None]) -> Result:
         """Run work that may take long in a thread, and tell the other ranks meanwhile that this one waits.
@@ -184,12 +195,16 @@ class Member:
     def _finished(self, work: Any, received: Any) -> Any:
         """Wait for a collective; return what was received."""
         began = time.monotonic()
-        status = LoadStatus(self.name_of(self.rank), 0)
-        status.enter(RANKS)
         try:
-            while not self._is_done(work):
-                status.update(dict)
-                self._check_time(began)
+            with ExitStack() as stack:
+                shown_at = began + (LATE_S if self.status else 0.0)
+                while not self._is_done(work):
+                    if time.monotonic() > shown_at:
+                        shown_at = math.inf
+                        stack.enter_context(self._waiting())
+                    if self.status is not None:
+                        self.status.update(self._facts)
+                    self._check_time(began)
             work.wait()  # raises the collective's error; later work of an accelerator's stream waits for the collective
         except StreamerError:
             raise
@@ -198,9 +213,24 @@ class Member:
             reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
             message = f"a rank of the group ended, or its connection did: {reason}"
             raise GroupError(message, hint="The other ranks' errors say why") from error
-        finally:
-            status.end()
         return received
+
+    @contextmanager
+    def _waiting(self) -> Iterator[None]:
+        """Show on the status page that this rank waits for others."""
+        own = None if self.status else LoadStatus(self.name_of(self.rank), 0)
+        self.status = self.status or own
+        assert self.status is not None
+        try:
+            with self.status.during(RANKS):
+                yield
+        finally:
+            if own is not None:
+                own.close()
+                self.status = None
+
+    def _facts(self) -> dict[str, Any]:
+        return {"awaited_ranks": self.awaited[:MOST_SHOWN], "processes": self.processes}
 
     def _is_done(self, work: Any) -> bool:
         if self.device.type != "cpu":

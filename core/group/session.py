@@ -70,6 +70,7 @@ class GroupSession:
         self._last_beat = time.monotonic()
         self._verification = verification
         self._session = session(self._beat)
+        member.status = self._session.status
 
     def next_items(self, enough_bytes: int = 0) -> list[int]:
         """As `ReadSession.next_items`."""

@@ -175,6 +175,11 @@ class Book:
         self._next.pop(member, None)
         return self._served()
 
+    def reader_of(self, number: int) -> int | None:
+        """Return the member that reads a block; None if nobody does."""
+        block = self._blocks.get(number)
+        return block.reader if block else None
+
     def members_who_read(self) -> set[int]:
         """Return the members that are reading blocks for the meeting."""
         return {block.reader for block in self._blocks.values() if block.reader is not None}

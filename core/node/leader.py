@@ -16,7 +16,7 @@ from typing import Any
 
 from streamer.core.node.assignment import Book, Letter
 from streamer.core.node.grid import Grid, Hull
-from streamer.core.node.messages import Channel, ChannelClosedError, Message, Pulse, is_of_this_user
+from streamer.core.node.messages import Channel, ChannelClosedError, Message, Pulse, process_of
 from streamer.core.node.region import Region, closed_in_children, opening
 
 FIRST_MEMBER_S = 5.0  # how long the first member is waited for; the leader's own process joins at once
@@ -45,6 +45,7 @@ class Leader:
             self._selector = closed_in_children(selectors.DefaultSelector())
         self._channels: dict[int, Channel] = {}
         self._heard: dict[int, float] = {}
+        self._processes: dict[int | None, int] = {}  # the number of each member's process
         self._accepted = self._joined = 0
         self._began = time.monotonic()
         self._pulse = Pulse(self._began)
@@ -90,12 +91,14 @@ class Leader:
                 self._selector.unregister(self._listener)  # no descriptor is left: others meet without this process
                 self._listener.close()
                 return
-            if not is_of_this_user(connected):
+            process = process_of(connected)
+            if process is None:
                 connected.close()
                 return
             member, channel = self._accepted, Channel(connected)
             self._accepted += 1
             self._channels[member], self._heard[member] = channel, time.monotonic()
+            self._processes[member] = process
             self._selector.register(channel, selectors.EVENT_READ, member)
             terms = self._terms
             with suppress(ChannelClosedError):  # the next event of the socket says so, too
@@ -131,7 +134,10 @@ class Leader:
             self._send(member, ["alive"])
             return []
         if kind == "need":
-            return self._book.need(member, int(values[0]))
+            block = int(values[0])
+            letters = self._book.need(member, block)
+            self._send(member, ["reader", block, self._processes.get(self._book.reader_of(block), 0)])
+            return letters
         if kind == "take":
             return self._book.take(member, [int(each) for each in values[0]])
         act = {"read": self._book.read, "fail": self._book.fail}[kind]
@@ -166,7 +172,7 @@ class Leader:
         channel = self._channels.pop(member)
         self._selector.unregister(channel)
         channel.close()
-        del self._heard[member]
+        del self._heard[member], self._processes[member]
 
     def _note_silence(self) -> None:
         now = time.monotonic()

@@ -40,6 +40,7 @@ class Meeting:
         ready: By block, where a ready block lies.
         grants: Blocks that are lent to the member's readers; None ends a reader.
         fetched: Blocks that this member reads itself.
+        readers: By block that this member waits for, the number of the process that reads it.
     """
 
     def __init__(self, channel: Channel, region: Region, grid: Grid) -> None:
@@ -48,6 +49,7 @@ class Meeting:
         self.ready: dict[int, Ready] = {}
         self.grants: SimpleQueue[list[Grant] | None] = SimpleQueue()
         self.fetched: set[int] = set()
+        self.readers: dict[int, int] = {}
         self._unsent: deque[Message] = deque()
 
     def join(self, missing: Iterable[Range], wanted: WantedBytes) -> None:
@@ -84,14 +86,18 @@ class Meeting:
                 block, slot, begin, end, generation = _row(row, 5)
                 if block in self.left and 0 <= slot < self.region.slots:
                     self.ready[block] = block, slot, begin, end, generation
+                    self.readers.pop(block, None)
         elif kind == "dropped":
             for block in message[1]:
                 self.forget(int(block))
+        elif kind == "reader" and message[1] in self.left and message[1] not in self.ready:
+            self.readers[message[1]] = int(message[2])
 
     def forget(self, block: int) -> None:
         """Expect nothing more of a block: the member has it, or reads it past the meeting."""
         self.left.pop(block, None)
         self.ready.pop(block, None)
+        self.readers.pop(block, None)
 
 
 def entered(connected: socket.socket, sizes: list[int], until: float) -> Meeting | None:
@@ -163,6 +169,7 @@ class StorageReads:
             self._settings,
             keep_alive=keep_alive,
             items="blocks",
+            facts=None,
         )
         try:
             self._add(session)
@@ -175,12 +182,16 @@ class StorageReads:
             with self._lock:
                 self._running.discard(session)
 
+    def running(self) -> list[ReadSession]:
+        """Return the reads that have not ended."""
+        with self._lock:
+            return list(self._running)
+
     def close(self) -> None:
         """End all reads; when this returns, none of them writes to its targets."""
         with self._lock:
             self._is_closed = True
-            running = list(self._running)
-        for session in running:
+        for session in self.running():
             with suppress(RuntimeError):  # raised in a forked child
                 session.close()
 

@@ -128,6 +128,12 @@ class Member:
             self._nudge()
         self._thread.join(JOIN_S)
 
+    def awaited_process(self) -> int:
+        """Return the number of the other process that reads a block for which this one waits; 0 if there is none."""
+        with self._changed:
+            readers = self._meeting.readers.values() if self._meeting else ()
+            return next((each for each in readers if each not in (0, self._process)), 0)
+
     @property
     def _silence_limit_s(self) -> float:
         return self._pulse.silence_limit_s if self._meeting else MEETING_S

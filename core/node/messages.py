@@ -195,7 +195,7 @@ class Rendezvous(NamedTuple):
         try:
             connected.settimeout(0)
             connected.connect(self._address(number))
-            is_own = is_of_this_user(connected)
+            is_own = process_of(connected) is not None
         except OSError:
             connected.close()
             return None
@@ -214,13 +214,14 @@ def _socket() -> socket.socket:
         return closed_in_children(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
 
 
-def is_of_this_user(connected: socket.socket) -> bool:
-    """Whether the other side is a process of this user, in this PID namespace."""
+def process_of(connected: socket.socket) -> int | None:
+    """Return the number of the other side's process, if that is of this user and in this PID namespace."""
     data = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     process, user, _ = _CREDENTIALS.unpack(data)
     if user != os.geteuid() or process <= 0:  # 0: in no PID namespace that is visible here
-        return False
+        return None
     try:
-        return os.stat(f"/proc/{process}/ns/pid").st_ino == os.stat("/proc/self/ns/pid").st_ino
+        is_visible = os.stat(f"/proc/{process}/ns/pid").st_ino == os.stat("/proc/self/ns/pid").st_ino
     except OSError:  # the process has ended, or is hidden from this user
-        return False
+        return None
+    return process if is_visible else None

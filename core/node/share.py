@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from streamer import _native
 from streamer.core.conditions import Event
@@ -88,13 +89,14 @@ class NodeShare:
         terms = _terms(objects, settings)
         self._own = RenewedObjects(objects)
         inner = _inner_settings(settings, terms)
-        self._past = StorageReads(self._own, inner, self._count)
+        self._reads: list[StorageReads] = []
+        self._past = self._storage_reads(inner)
         self._member = Member(
             Rendezvous(key_of(objects)),
             [each.size_bytes for each in objects],
             _wanted(self.plan, shared, takes_parts),
             terms,
-            lambda: StorageReads(self._own, inner, self._count),
+            partial(self._storage_reads, inner),
         )
         self.objects = [
             replace(
@@ -127,10 +129,23 @@ class NodeShare:
         with self._lock:
             return self._copied_bytes
 
+    def facts(self) -> dict[str, Any]:
+        """Return what the status page shows of this process's own reads, and for which process it waits."""
+        running = [session for reads in self._reads for session in reads.running()]
+        away = [entry for session in running for entry in session.away().items()]
+        read_bytes = self.read_bytes + sum(session.landed_bytes() for session in running)
+        awaited = 0 if running else self._member.awaited_process()  # it may wait for its own blocks and for others'
+        return {"awaited_process": awaited, "read_bytes": read_bytes, "away": dict(away[:1])}
+
     def added_to(self, stats: Mapping[str, int]) -> dict[str, int]:
         """Add the counters of this process's own reads to those of the engine."""
         with self._lock:
             return {**stats, **{name: stats[name] + self._stats[name] for name in _SUMMED}}
+
+    def _storage_reads(self, settings: Settings) -> StorageReads:
+        reads = StorageReads(self._own, settings, self._count)
+        self._reads.append(reads)
+        return reads
 
     def _count(self, stats: Mapping[str, int]) -> None:
         with self._lock:

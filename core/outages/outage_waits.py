@@ -28,6 +28,7 @@ from streamer.core.errors import ConnectError, CredentialsError, StorageError, S
 from streamer.core.outages.counters import ReceivedBytes, counting
 from streamer.core.outages.news import OUTAGE_LOG
 from streamer.core.outages.transient import is_away, is_transient, is_transport_failure
+from streamer.core.quoting import printable
 
 Answer = TypeVar("Answer")
 
@@ -102,8 +103,8 @@ class _Wait:
 class OutageWaits:
     """How long the requests of one load wait for their servers. Thread-safe."""
 
-    def __init__(self, limit_s: float) -> None:
-        self._limit_s = limit_s
+    def __init__(self, limit_s: float, show: Callable[[dict[str, Any]], None] = lambda _: None) -> None:
+        self._limit_s, self._show = limit_s, show
         self._is_over = Event()
         self._guard = threading.Lock()
         self._met: set[tuple[str, float]] = set()  # outages: the server and the begin
@@ -198,6 +199,7 @@ class OutageWaits:
             return
         with self._guard:
             self._met.add((wait.server, outage.began_s))
+            self._show({"away": {wait.server: [round(outage.age_s, 1), printable(outage.last_failure)[:200]]}})
         OUTAGE_LOG.away(wait.server, outage.age_s, outage.failed, outage.last_failure)
 
     def _begin(self, wait: _Wait, since: float) -> None:
@@ -214,6 +216,7 @@ class OutageWaits:
             if wait.is_waiting:
                 self._waiting -= 1
                 if self._waiting == 0:
+                    self._show({"away": {}})
                     self.waited_s += time.monotonic() - self._waiting_since
 
 

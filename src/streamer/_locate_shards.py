@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from importlib.metadata import EntryPoint
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from streamer.core.errors import OptionError, StreamerError
+from streamer.core.load_status import LOCATING, LoadStatus
 from streamer.core.log import OwnLogger
 from streamer.core.options.settings import Settings
 from streamer.core.request.request import Request, StorageOptions
@@ -51,8 +52,10 @@ def locate(
     uris = request.uris
     options = options_by_uri(request.storage_options, uris)
     refuse_accidental_file_systems(uris)
-    lookup = _Lookup(settings, request.fs, enabled(uris=uris), strategy=strategy, listed=listed, formats=formats)
-    return joined(lookup.find_all(list(zip(uris, options, strict=True))))
+    how: dict[str, Any] = {"strategy": strategy, "listed": listed, "formats": formats}
+    with closing(LoadStatus(redact(uris[0]), 0, LOCATING)) as status:
+        lookup = _Lookup(settings, request.fs, enabled(uris=uris), show=status.note, **how)
+        return joined(lookup.find_all(list(zip(uris, options, strict=True))))
 
 
 class _Lookup:
@@ -67,9 +70,11 @@ class _Lookup:
         strategy: Strategy | None = None,
         listed: Sequence[ObjectInfo] | None = None,
         formats: Formats = NO_FORMATS,
+        show: Callable[[Mapping[str, Any]], None] = lambda _: None,
     ) -> None:
         self.settings, self.fs, self.backends = settings, fs, backends
         self._strategy, self._listed, self._formats = strategy, listed, formats
+        self._show = show
         self._guard = threading.Lock()
         self._waits: OutageWaits | None = None
         self.is_wanted = True
@@ -79,7 +84,7 @@ class _Lookup:
         from streamer.core.outages.outage_waits import OutageWaits  # noqa: PLC0415 (as needed)
 
         with self._guard:
-            self._waits = self._waits or OutageWaits(self.settings.block_deadline_s)
+            self._waits = self._waits or OutageWaits(self.settings.block_deadline_s, self._show)
             if not self.is_wanted:
                 self._waits.end()
             return self._waits

@@ -153,6 +153,7 @@ class _OwnReads:
             device_tensors=self.destinations.device_tensors,
             seals=self._checkpoint.seal_plan(self.plan),
             on_end=lambda: [each.close() for each in (share, ahead) if each],
+            facts=share.facts if share else dict,
         )
         if ahead:
             ahead.begin(session)

@@ -18,7 +18,7 @@ from safetensors.numpy import save_file
 from servers.scripted_http import ScriptedServer
 from servers.tcp_proxy import TcpProxy, http_requests
 
-from streamer.core.node.messages import Rendezvous, is_of_this_user
+from streamer.core.node.messages import Rendezvous, process_of
 
 pytestmark = pytest.mark.server
 only_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user for a moment")
@@ -121,13 +121,13 @@ def test_the_kernel_says_who_the_other_side_is():
         own = place.connect(0)
         assert own is not None
         accepted, _ = listener.accept()
-        assert is_of_this_user(accepted)
+        assert process_of(accepted) == os.getpid()
         accepted.close()
         own.close()
         with as_nobody():
             other = connected(listener.getsockname())
         accepted, _ = listener.accept()
-        assert not is_of_this_user(accepted)
+        assert process_of(accepted) is None
         accepted.close()
         other.close()
     assert os.geteuid() != NOBODY

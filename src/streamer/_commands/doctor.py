@@ -14,7 +14,7 @@ from streamer._commands.output import DIFFERENT, Output, answers, print_line, st
 from streamer.core import VERSION
 from streamer.core.errors import UsageError
 from streamer.core.folders.drafts import write_atomically
-from streamer.core.quoting import printable, printable_lines, size_text
+from streamer.core.quoting import names_text, printable, printable_lines, size_text
 from streamer.core.secrets.redact import redact
 
 if TYPE_CHECKING:
@@ -106,13 +106,17 @@ def list_processes(*, output: Output) -> None:
 
     Example: python -m streamer ps
     """
-    from streamer._doctor.running import processes  # noqa: PLC0415 (as needed)
+    from streamer._doctor.running import processes, waiting_processes  # noqa: PLC0415 (as needed)
 
-    found = [each.to_dict() for each in processes()]
+    running = list(processes())
+    waiting = waiting_processes(running)
+    found = [each.to_dict(waiting) for each in running]
     rows = [("PID", "STAGE", "SECONDS", "BYTES", "URI")]
     for each in found:
         for load in each["loads"] or [{}]:
             stage = "stopped" if each["is_stopped"] else load.get("stage", "no load")
+            stage += f" {names_text([*map(str, load['awaits'])])}" if load.get("awaits") else ""
+            stage += f", {len(each['waiting'])} wait for it" if each["waiting"] else ""
             size = size_text(load.get("done_bytes", 0)) if load else "-"
             rows.append((str(each["pid"]), stage, str(load.get("seconds", "-")), size, load.get("uri", "-")))
     output.show(found, lambda: table(rows), "\n".join(str(each["pid"]) for each in found))

@@ -8,6 +8,7 @@ import signal
 import stat
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -29,7 +30,8 @@ from streamer.core import load_status
 WEIGHTS = {f"w{number}": np.zeros(1 << 20, np.float32) for number in range(4)}
 STREAM = """
 import sys, streamer
-with streamer.stream(sys.argv[1], framework="np", options=streamer.Options(memory_limit_bytes=1 << 22)) as tensors:
+options = {"share": "node", "first_byte_timeout_s": 60} if sys.argv[2] == "node" else {"memory_limit_bytes": 1 << 22}
+with streamer.stream(sys.argv[1], framework="np", options=streamer.Options(**options)) as tensors:
     for number, _ in enumerate(tensors):
         print(number, flush=True)
         sys.stdin.readline()
@@ -52,8 +54,8 @@ def line_of(pid: int, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any
 
 
 @contextmanager
-def loading(uri: str) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-c", STREAM, uri]
+def loading(uri: str, share: str = "off") -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-c", STREAM, uri, share]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
         try:
             yield child
@@ -101,21 +103,69 @@ def test_a_server_that_is_away_is_named_and_one_that_hangs_is_told() -> None:
             assert (line["state"], f"127.0.0.1:{proxy.port}" in line["found"]) == ("broken", True)
 
 
+def go_on(child: subprocess.Popen[str], times: int = 1) -> None:
+    assert child.stdin is not None
+    child.stdin.write("\n" * times)
+    child.stdin.flush()
+
+
+@contextmanager
+def hanging(hangs: Callable[[Request], object]) -> Iterator[str]:
+    """Yield the URL of a server that leaves requests without an answer for which the function waits."""
+    with ScriptedServer(save(WEIGHTS), lambda request, _: hangs(request)) as server:
+        server.answers_head = True
+        yield f"{server.url}/model.safetensors"
+
+
+def test_a_sharer_names_the_process_that_reads_for_it_and_the_reader_who_waits() -> None:
+    released, others_are_served = threading.Event(), threading.Event()
+    hung: list[Request] = []
+
+    def hang(request: Request) -> None:
+        if request.begin and not others_are_served.is_set():
+            hung.append(request)
+        if request.begin and any(request.begin < each.end and each.begin < request.end for each in hung):
+            released.wait(60)
+
+    with hanging(hang) as uri, loading(uri, "node") as reader:
+        line_of(reader.pid, lambda each: "waits for the storage" in each["found"] and bool(hung))
+        others_are_served.set()
+        go_on(reader, len(WEIGHTS))
+        with loading(uri, "node") as sharer:
+            go_on(sharer, len(WEIGHTS))
+            line = line_of(sharer.pid, lambda each: f"waits for process {reader.pid}, which reads" in each["found"])
+            assert (line["state"], line["name"]) == ("slow", uri)
+            assert line_of(sharer.pid, lambda each: each["name"] == f"process {reader.pid}: {uri}")
+            assert line_of(reader.pid, lambda each: each["found"] == f"waiting for process {reader.pid}: {sharer.pid}")
+            listed = {each["pid"]: each for each in run("ps")}
+            assert listed[reader.pid]["waiting"] == [sharer.pid]
+            assert [each["stage"] for each in listed[sharer.pid]["loads"]] == ["other process"]
+            text = CliRunner().invoke(main, ["ps"]).stdout
+            assert f"other process {reader.pid}" in text
+            assert "reading, 1 wait for it" in text
+        released.set()
+
+
 RANK = """
 import sys, torch.distributed, streamer
-rank, meeting, uri = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+rank, meeting, uri, is_late = int(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4] == "late"
 torch.distributed.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
 print("joined", flush=True)
-if rank:
+if rank and is_late:
     sys.stdin.readline()
-streamer.load(uri, group=torch.distributed.group.WORLD, progress=False)
+options = streamer.Options(first_byte_timeout_s=60)
+with streamer.stream(uri, group=torch.distributed.group.WORLD, progress=False, options=options) as tensors:
+    for _ in tensors:
+        if rank and is_late:
+            sys.stdin.readline()
 """
 
 
-def test_a_rank_that_waits_for_another_is_told(checkpoint: str, tmp_path: Path) -> None:
+@contextmanager
+def two_ranks(uri: str, folder: Path, begins: str = "") -> Iterator[list[subprocess.Popen[str]]]:
     ranks = [
         subprocess.Popen(
-            [sys.executable, "-c", RANK, str(number), str(tmp_path / "meeting"), checkpoint],
+            [sys.executable, "-c", RANK, str(number), str(folder / "meeting"), uri, begins],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -124,14 +174,45 @@ def test_a_rank_that_waits_for_another_is_told(checkpoint: str, tmp_path: Path) 
     ]
     try:
         assert [each.stdout and each.stdout.readline() for each in ranks] == ["joined\n"] * 2
-        line = line_of(ranks[0].pid, lambda each: "waits for other ranks" in each["found"])
-        assert line["name"] == "rank 0 of the group (2 ranks)"
-        ranks[1].communicate("\n", timeout=60)
-        assert ranks[0].wait(60) == 0
+        yield ranks
     finally:
         for each in ranks:
             each.kill()
             each.communicate()
+
+
+def test_a_rank_names_the_one_that_is_late_or_busy(checkpoint: str, tmp_path: Path) -> None:
+    with two_ranks(checkpoint, tmp_path, "late") as ranks:
+        line = line_of(ranks[0].pid, lambda each: "waits for other ranks" in each["found"])
+        assert line["name"] == "rank 0 of the group (2 ranks)"
+        go_on(ranks[1])
+        line_of(ranks[0].pid, lambda each: f"waits for rank 1 (process {ranks[1].pid})" in each["found"])
+        line = line_of(ranks[0].pid, lambda each: "consumer took tensors" in each["found"])
+        assert line["name"] == f"process {ranks[1].pid}: {checkpoint}"
+        ranks[1].communicate("\n" * len(WEIGHTS), timeout=60)
+        assert ranks[0].wait(60) == 0
+
+
+def test_ranks_wait_for_the_one_that_locates_and_then_for_the_one_that_reads(tmp_path: Path) -> None:
+    located, answered, last = threading.Event(), threading.Event(), len(save(WEIGHTS)) - 1
+
+    def hang(request: Request) -> None:
+        located.wait(60)
+        if request.begin and request.end > last:
+            answered.wait(60)
+
+    with hanging(hang) as uri, two_ranks(uri, tmp_path) as ranks:
+        line_of(ranks[0].pid, lambda each: "locates the checkpoint" in each["found"] and each["name"] == uri)
+        (listed,) = [each for each in run("ps") if each["pid"] == ranks[0].pid]
+        assert [load["stage"] for load in listed["loads"]] == ["locating"]
+        line = line_of(ranks[1].pid, lambda each: f"waits for rank 0 (process {ranks[0].pid})" in each["found"])
+        assert line["name"] == "rank 1 of the group (2 ranks)"
+        located.set()
+        line = line_of(ranks[0].pid, lambda each: f"waits for rank 1 (process {ranks[1].pid})" in each["found"])
+        assert line["name"] == uri
+        assert line_of(ranks[0].pid, lambda each: each["name"] == f"process {ranks[1].pid}: {uri}")
+        answered.set()
+        assert [each.wait(60) for each in ranks] == [0, 0]
 
 
 def test_the_page_is_this_users_alone_and_goes_with_its_process(checkpoint: str) -> None:
@@ -179,16 +260,16 @@ def test_the_page_costs_less_than_a_hundredth_of_a_load(tmp_path: Path, monkeypa
     spent = [0]
 
     def timed(function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*arguments: Any) -> Any:
+        def call(*arguments: Any, **named: Any) -> Any:
             began = time.thread_time_ns()
             try:
-                return function(*arguments)
+                return function(*arguments, **named)
             finally:
                 spent[0] += time.thread_time_ns() - began
 
         return call
 
-    for name in ("__init__", "enter", "update", "end"):
+    for name in ("__init__", "enter", "update", "note", "close"):
         monkeypatch.setattr(load_status.LoadStatus, name, timed(getattr(load_status.LoadStatus, name)))
     streamer.load(tmp_path / "model", progress=False)
     shares = []
