@@ -75,18 +75,22 @@ class ReadSession:
         facts: Callable[[], dict[str, Any]] | None = dict,
     ) -> None:
         check_memory(plan, objects, name_of)
-        cached = with_cache(objects, plan, settings.coalesce_gap_bytes)
-        self._own_objects, self._objects, self._plan = objects, cached.objects, cached.plan
-        objects, plan = cached.objects, cached.plan
+        self._own_objects, cached = objects, with_cache(objects, plan, settings.coalesce_gap_bytes)
+        self._objects, self._plan = objects, plan = cached.objects, cached.plan
         self._name_of, self._on_progress, self._device_tensors = name_of, on_progress, device_tensors
-        self._delivered, self._taken, self._settings, self._items = 0, 0, settings, items
+        self._delivered, self._taken, self._settings, self._items, self._more_facts = (
+            0,
+            0,
+            settings,
+            items,
+            facts or dict,
+        )
         self._engine = make_engine(objects, plan, settings, in_item_order)
         self._news = self._outage_news(on_wait)
         self._renewals = Renewals(self._engine, objects, settings.block_deadline_s)
         targets = SessionMemory(keep_alive, lock, device_tensors)
         self._readers = self._python_readers(targets)
-        label, self._more_facts = objects[0].uri if objects else "", facts or dict
-        self.status = LoadStatus(label, plan.span_bytes, is_shown=facts is not None)
+        self.status = LoadStatus(objects[0].uri if objects else "", plan.span_bytes, is_shown=facts is not None)
         self._end = SessionEnd(self._engine, self._readers, targets, self.status, on_end)
         self._finalizer = weakref.finalize(self, self._end)
         try:

@@ -48,7 +48,7 @@ bool names_place(std::string_view message, const std::string& place) {
 std::string proxy_asked(const ReadError& error, CURLcode result, CURL* easy,
                         const HttpTarget& target) {
   std::string proxy = proxy_of(target.url, target.proxy);
-  if (proxy.empty() || !has_hosts_without_proxy()) return proxy;
+  if (proxy.empty() || hosts_without_proxy().empty()) return proxy;
   long port = 0;
   curl_easy_getinfo(easy, CURLINFO_PRIMARY_PORT, &port);
   const bool is_connected = port > 0 && port != port_of(target.url);

@@ -58,6 +58,7 @@ void set_url_and_tls(CURL* easy, const HttpTarget& target) {
     curl_easy_setopt(easy, CURLOPT_SSLKEY, key.c_str());
   }
   curl_easy_setopt(easy, CURLOPT_PROXY, proxy_of(target.url, target.proxy).c_str());
+  curl_easy_setopt(easy, CURLOPT_NOPROXY, hosts_without_proxy().c_str());
   // The response of a proxy to CONNECT is not from the server, so its status and headers are
   // ignored.
   curl_easy_setopt(easy, CURLOPT_SUPPRESS_CONNECT_HEADERS, 1L);

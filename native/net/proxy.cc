@@ -13,13 +13,6 @@ const char* variable(const char* name) {
   return value == nullptr || value[std::strspn(value, " \t\r\n\v\f")] == '\0' ? nullptr : value;
 }
 
-std::string hosts_without_proxy() {
-  for (const char* name : {"no_proxy", "NO_PROXY"}) {
-    if (const char* const value = variable(name)) return value;
-  }
-  return "";
-}
-
 }  // namespace
 
 // libcurl's own rules differ in two ways. libcurl takes a blank value for a proxy. libcurl never
@@ -38,7 +31,12 @@ std::string proxy_of(std::string_view url, const std::string& named) {
   return "";
 }
 
-bool has_hosts_without_proxy() { return !hosts_without_proxy().empty(); }
+std::string hosts_without_proxy() {
+  for (const char* name : {"no_proxy", "NO_PROXY"}) {
+    if (const char* const value = variable(name)) return value;
+  }
+  return "";
+}
 
 std::size_t route_to(std::string_view url, const std::string& named) {
   const std::string proxy = proxy_of(url, named);

@@ -15,8 +15,8 @@ namespace streamer {
 // the option, and takes precedence.
 std::string proxy_of(std::string_view url, const std::string& named);
 
-// Whether NO_PROXY is set, so that some hosts may be reached without the proxy.
-bool has_hosts_without_proxy();
+// Returns NO_PROXY, the hosts that are reached without the proxy; empty if it is not set.
+std::string hosts_without_proxy();
 
 // Returns a number that distinguishes the routes to a server; 0 without a proxy. The number is a
 // hash, because URLs of proxies contain passwords.

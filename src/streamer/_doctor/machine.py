@@ -12,14 +12,14 @@ import resource
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from streamer._doctor.findings import Finding, State
+from streamer.core.errors import OptionError
 from streamer.core.options import machine
 from streamer.core.options.options import GIB, KIB, MIB
 from streamer.core.quoting import names_text, size_text
-from streamer.core.secrets.environment import PROXIES, is_blank, variable
-from streamer.core.store.proxies import place_of
+from streamer.core.secrets.environment import blank_variables, variable
+from streamer.core.store.proxies import named_by, place_of
 
 SYS, PROC = Path("/sys"), Path("/proc")
 MOUNTS = Path("/proc/self/mountinfo")
@@ -32,7 +32,7 @@ LIBRARIES = (
     *("torch", "safetensors", "transformers", "diffusers", "accelerate", "vllm", "sglang", "numpy", "click"),
     *("fsspec", "s3fs", "botocore", "gcsfs", "adlfs", "huggingface_hub", "aiohttp"),
 )
-CA_VARIABLES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "AWS_CA_BUNDLE")
+CA_VARIABLES = ("AWS_CA_BUNDLE", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE")
 _KNOWN = re.compile(r"(?:AWS|GOOGLE|AZURE|HF|SSL|STREAMER|CURL)_\w+|\w+_proxy", re.IGNORECASE)
 
 
@@ -162,41 +162,39 @@ def _shared_memory() -> Finding:
 
 
 def _proxies() -> Finding:
-    set_here = {name: place_of(value) for name in PROXIES if (value := variable(name))}
-    bypassed = variable("NO_PROXY") or variable("no_proxy")
-    found = ", ".join(f"{name} names {place}" for name, place in set_here.items()) or "none"
-    found += f"; not for {bypassed}" if bypassed and set_here else ""
-    bad = next((name for name in set_here if not _is_place(variable(name) or "")), None)
-    advice = f"{bad} is no URL: write http://host:port" if bad else ""
-    return Finding("proxies", "broken" if bad else "ok", found, "requests to storages pass through them", advice)
+    from streamer.backends.client.proxy import environment_proxy  # noqa: PLC0415 (as needed)
 
-
-def _is_place(proxy: str) -> bool:
-    try:
-        return bool(urlsplit(proxy if "://" in proxy else f"http://{proxy}").hostname)
-    except ValueError:
-        return False
+    why, used = "requests to storages pass through them", []
+    for scheme in ("http", "https"):
+        try:
+            proxy = environment_proxy(f"{scheme}://storage.invalid")
+        except OptionError as error:
+            return Finding("proxies", "broken", f"for {scheme}://: {error.message}", why, error.hint or "")
+        if proxy:
+            used.append(f"{named_by(place_of(proxy))} names {place_of(proxy)} for {scheme}://")
+    bypassed = variable("no_proxy") or variable("NO_PROXY")
+    found = ", ".join(used) or "none"
+    return Finding("proxies", "ok", f"{found}; not for {bypassed}" if bypassed and used else found, why)
 
 
 def _certificates() -> Finding:
-    from streamer.core.store.certificates import default_ca_file  # noqa: PLC0415 (imports ssl)
+    from streamer.core.store.certificates import default_ca_file, trust_in  # noqa: PLC0415 (imports ssl)
 
-    missing = [name for name in CA_VARIABLES if (path := variable(name)) and not os.path.exists(path)]
-    if missing:
-        advice = "Mount the file, or unset the variable"
-        return Finding("CA files", "broken", f"{names_text(missing)} names a file that is not there", advice=advice)
-    path = default_ca_file()
-    return Finding(
-        "CA files", "ok" if path else "unknown", path or "no bundle was found", "they decide whom TLS trusts"
-    )
+    try:
+        trust_in()
+    except OptionError as error:
+        return Finding("CA files", "broken", error.message, "", error.hint or "")
+    if missing := [name for name in CA_VARIABLES if (path := variable(name)) and not os.path.exists(path)]:
+        what, why = f"{names_text(missing)} names a file that is not there", "some clients read it, such as that of S3"
+        return Finding("CA files", "unknown", what, why, "Mount the file, or unset the variable")
+    path, why = default_ca_file(), "they decide whom TLS trusts"
+    return Finding("CA files", "ok" if path else "unknown", path or "no bundle was found", why)
 
 
 def _blank_variables() -> Iterator[Finding]:
-    blank = sorted(name for name, value in os.environ.items() if is_blank(value) and _KNOWN.fullmatch(name))
-    if blank:
-        found = f"set, but empty: {names_text(blank)}"
-        why = "some libraries take an empty value for a setting, and streamer takes it for none"
-        yield Finding("variables", "broken", found, why, "Unset them, or give them a value")
+    if blank := sorted(name for name in blank_variables(os.environ) if _KNOWN.fullmatch(name)):
+        why = "other libraries may take an empty value for a setting"
+        yield Finding("variables", "ok", f"set, but empty, which counts as unset: {names_text(blank)}", why)
 
 
 def mount_finding(path: str) -> Finding:

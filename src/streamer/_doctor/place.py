@@ -45,30 +45,29 @@ SLOW_FIRST_BYTE_S = 0.5  # object stores answer in a tenth of a second
 SLOW_ROUND_TRIP_S = 0.1
 WRONG_CLOCK_S = 300.0  # Azure and Google refuse signatures of a quarter of an hour, tokens of five minutes
 TRIES = 3
-DEFAULT_SERVERS = {
-    "s3": "https://s3.amazonaws.com",
-    "gs": "https://storage.googleapis.com",
-    "gcs": "https://storage.googleapis.com",
-    "hf": "https://huggingface.co",
-}
-# Where a login may come from: storage options, variables, files; the first that is there counts.
-LOGINS: dict[str, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]] = {
+# Where a login may come from: storage options, variables, files; the first that is there counts. A file is below the
+# folder that a variable names, or another one.
+LOGINS: dict[str, tuple[tuple[str, ...], tuple[str, ...], tuple[tuple[str, str, str], ...]]] = {
     "s3": (
-        ("key", "anon", "profile"),
+        ("anon", "key", "profile"),
         ("AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_FULL_URI"),
-        ("~/.aws/credentials", "~/.aws/config"),
+        (("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials", ""), ("AWS_CONFIG_FILE", "~/.aws/config", "")),
     ),
     "gs": (
         ("token",),
         ("GOOGLE_APPLICATION_CREDENTIALS",),
-        ("~/.config/gcloud/application_default_credentials.json",),
+        (("CLOUDSDK_CONFIG", "~/.config/gcloud", "application_default_credentials.json"),),
     ),
     "az": (
-        ("connection_string", "account_key", "sas_token", "credential", "anon"),
-        ("AZURE_STORAGE_CONNECTION_STRING", "AZURE_STORAGE_KEY", "AZURE_STORAGE_SAS_TOKEN", "AZURE_CLIENT_ID"),
+        ("connection_string", "credential", "account_key", "sas_token"),
+        (*(f"AZURE_STORAGE_{name}" for name in ("CONNECTION_STRING", "ACCOUNT_KEY", "SAS_TOKEN")), "AZURE_CLIENT_ID"),
         (),
     ),
-    "hf": (("token",), ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"), ("~/.cache/huggingface/token",)),
+    "hf": (
+        ("token",),
+        ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"),
+        (("HF_TOKEN_PATH", "", ""), ("HF_HOME", "~/.cache/huggingface", "token")),
+    ),
 }
 _OTHER_NAMES = {"s3a": "s3", "gcs": "gs", "abfs": "az", "abfss": "az"}
 
@@ -114,7 +113,7 @@ class _Examination:
         if store is None:
             return self._found
         self._probe("mount", lambda: [mount_finding(disk_name(store.root))] if self._scheme == "file" else [])
-        server = _server_url(store, self._uri, self._options)
+        server = _server_url(store)
         if server and self._scheme != "file":
             self._probe("server", lambda: _network(server, self._deadline_s))
         self._note(_login(self._scheme, self._options))
@@ -212,13 +211,11 @@ class _Examination:
         return None
 
 
-def _server_url(store: Store, uri: str, options: Mapping[str, Any]) -> str | None:
-    named = (options.get("endpoint_url"), options.get("endpoint"), getattr(store, "server", None))
-    variables = (variable("AWS_ENDPOINT_URL_S3"), variable("AWS_ENDPOINT_URL")) if uri.startswith("s3") else ()
-    for text in (*named, *variables):
-        if isinstance(text, str) and "://" in text and urlsplit(text).scheme in ("http", "https", "nfs"):
-            return text.rstrip("/")
-    return DEFAULT_SERVERS.get(scheme_of(uri))
+def _server_url(store: Store) -> str | None:
+    server = str(getattr(store, "server", ""))
+    if server.startswith("s3://"):
+        return "https://s3.amazonaws.com"
+    return server.rstrip("/") if server.startswith(("http://", "https://", "nfs://")) else None
 
 
 def _network(server: str, deadline_s: float) -> Iterator[Finding]:
@@ -321,18 +318,18 @@ def _bytes_of(store: Store, info: ObjectInfo, source: SourceObject) -> Iterator[
 
 def _login(scheme: str, options: Mapping[str, Any]) -> Finding:
     option_names, variables, files = LOGINS.get(scheme, ((), (), ()))
-    of_options = [name for name in option_names if options.get(name)]
-    of_variables = [name for name in variables if variable(name)]
-    of_files = [name for name in files if os.path.exists(os.path.expanduser(name))]
-    if of_options:
-        return Finding("login", "ok", f"from storage_options: {', '.join(of_options)}")
-    if of_variables or of_files:
-        return Finding("login", "ok", f"from {(*of_variables, *of_files)[0]}")
-    if not (option_names or variables):
+    for name in option_names:
+        if options.get(name) or (name == "token" and options.get(name) is False):
+            return Finding("login", "ok", f"from storage_options: {name}")
+    paths = [os.path.join(os.path.expanduser(variable(name) or usual), file).rstrip("/") for name, usual, file in files]
+    for each in (*filter(variable, variables), *filter(os.path.isfile, paths)):
+        return Finding("login", "ok", f"from {each}")
+    if not option_names:
         return Finding("login", "ok", "none is needed" if scheme == "file" else "of the URL or the storage options")
-    return Finding(
-        "login", "unknown", "from the machine's own identity, or none", "no option, variable or file has one"
-    )
+    if options.get("anon"):
+        return Finding("login", "ok", "from storage_options: anon")
+    what = "no option, variable or file has one"
+    return Finding("login", "unknown", "from the machine's own identity, or none", what)
 
 
 def _fits(infos: Sequence[ObjectInfo]) -> Finding:

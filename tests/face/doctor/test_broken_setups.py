@@ -263,14 +263,6 @@ def small_group(setting: Setting) -> Iterator[Place]:
     yield web(server)
 
 
-def empty_variables(setting: Setting) -> Iterator[Place]:
-    server = setting.server()
-    setting.monkeypatch.setenv("AWS_ENDPOINT_URL", "")
-    yield web(server)
-    setting.monkeypatch.delenv("AWS_ENDPOINT_URL")
-    yield web(server)
-
-
 def fuse_mount(setting: Setting) -> Iterator[Place]:
     file = setting.folder / "model.safetensors"
     save_file({"w": torch.ones(9)}, file)
@@ -335,7 +327,6 @@ ROWS = [
     Row("certificates", "broken", client_certificate, "client_cert"),
     Row("ranges", "slow", no_ranges, ""),
     Row("size", "broken", small_group, "memory limit"),
-    Row("variables", "broken", empty_variables, "Unset"),
     Row("mount", "slow", fuse_mount, "its own URL"),
     Row("shared memory", "slow", small_shared_memory, "--shm-size"),
     Row("processors", "slow", one_processor, "quota"),
