@@ -180,8 +180,8 @@ def diff_checkpoints(
     """Compare the tensors of two checkpoints.
 
     Their formats and their division into shards may differ. Names, shapes and dtypes are compared; the bytes only with
-    --full, or if both have a manifest: the last line says which. Exit codes: 0 no difference was found, 1 there is one,
-    others as for pull.
+    --full. Without it, the digests of manifests are compared if both have one. Exit codes: 0 no difference was found, 1
+    there is one, others as for pull.
 
     Example: python -m streamer diff s3://bucket/run/1 s3://bucket/run/2 --full
     """

@@ -28,7 +28,7 @@ from streamer.core.verification.file_bytes import FileBytes, are_equal
 
 COMPARED = {
     "headers": "headers only: names, shapes and dtypes. --full compares the bytes, and so do two manifests",
-    "manifests": "headers, and the digests of both manifests",
+    "manifests": "headers, and the digests of both manifests. --full compares the bytes, which may be newer",
     "bytes": "headers, and the CRC-32C of every byte",
 }
 
@@ -52,9 +52,8 @@ class DiffReport:
         return bool(self.only_in_first or self.only_in_second or self.differing)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all fields as plain values for JSON; headers alone, or no tensor, make none equal."""
-        says_nothing = self.compared == "headers" or not self.same
-        is_equal = False if self.is_different else None if says_nothing else True
+        """Return all fields as plain values for JSON; only bytes make tensors equal, as a manifest may be old."""
+        is_equal = False if self.is_different else True if self.compared == "bytes" and self.same else None
         return {**asdict(self), "equal": is_equal}
 
     def __str__(self) -> str:
@@ -70,7 +69,7 @@ class DiffReport:
 def diff(first: Request, second: Request, *, in_full: bool, progress: ProgressOption) -> DiffReport:
     """Compare two checkpoints; raises as `streamer.open`, and in full as `streamer.stream`."""
     requests = [pinned(replace(each, progress=progress)) for each in (first, second)]
-    opened = [_opened(each) for each in requests]
+    opened = [_opened(each, in_full=in_full) for each in requests]
     one, other = ({name: each.kept for name, each in checkpoint.catalog.tensors.items()} for checkpoint, _ in opened)
     differing = {}
     for name in sorted(one.keys() & other.keys()):
@@ -87,7 +86,8 @@ def diff(first: Request, second: Request, *, in_full: bool, progress: ProgressOp
         digests = [_read(checkpoint, each, common) for (checkpoint, _), each in zip(opened, requests, strict=True)]
     if compared != "headers":
         of_one, of_other = (each or {} for each in digests)
-        differing |= {name: "other bytes" for name in sorted(common) if of_one[name] != of_other[name]}
+        what = "other bytes" if in_full else "another digest in its manifest"
+        differing |= {name: what for name in sorted(common) if of_one[name] != of_other[name]}
     (a, _), (b, _) = opened
     gone, new = sorted(one.keys() - other.keys()), sorted(other.keys() - one.keys())
     same = len(one.keys() & other.keys()) - len(differing)
@@ -95,8 +95,10 @@ def diff(first: Request, second: Request, *, in_full: bool, progress: ProgressOp
     return DiffReport(a.label, b.label, compared, same, tuple(gone), tuple(new), differing, (*dict.fromkeys(notes),))
 
 
-def _opened(request: Request) -> tuple[OpenedCheckpoint, Mapping[str, int] | None]:
-    """Open a checkpoint; return it with the digests of its manifest, or None if there is none."""
+def _opened(request: Request, *, in_full: bool) -> tuple[OpenedCheckpoint, Mapping[str, int] | None]:
+    """Open a checkpoint; return it with the digests of its manifest, or None if there is none or bytes are read."""
+    if in_full:
+        return open_checkpoint(request, any_format=True), None
     try:
         checkpoint = open_checkpoint(replace(request, verify="manifest"), any_format=True)
     except ManifestError:

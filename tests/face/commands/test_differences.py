@@ -73,8 +73,21 @@ def test_manifests_of_both_are_compared(tmp_path: Path) -> None:
     other = saved(tmp_path / "other", {**SAME, "b": torch.zeros(3, 2)}, has_manifest=True)
     without = saved(tmp_path / "without", SAME)
     assert [run("diff", one, each)[0] for each in (same, other, without)] == [0, 1, 0]
-    assert run("diff", one, same)[1]["equal"] is True
+    found = run("diff", one, same)[1]
+    assert (found["compared"], found["equal"]) == ("manifests", None)  # the files may be newer
+    assert run("diff", one, other)[1]["differing"] == {"b": "another digest in its manifest"}
     assert run("diff", one, without)[1]["compared"] == "headers"
+
+
+def test_a_manifest_that_is_older_than_its_files_makes_nothing_equal_regression(tmp_path: Path) -> None:
+    one, other = (saved(tmp_path / name, SAME, has_manifest=True) for name in ("one", "other"))
+    save_file({**SAME, "b": torch.zeros(3, 2)}, other / "model.safetensors")
+    code, found = run("diff", one, other)
+    assert (code, found["compared"], found["equal"]) == (0, "manifests", None)
+    assert "the bytes, which may be newer" in text("diff", one, other)
+    assert run("diff", one, other, "--full")[1]["differing"] == {"b": "other bytes"}
+    code, found = run("check", one, other)
+    assert (code, found["equal"], found["signs"]["model.safetensors"]) == (1, False, "*")
 
 
 @pytest.mark.parametrize("storage", STORAGES)
