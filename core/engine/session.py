@@ -55,6 +55,8 @@ class ReadSession:
         facts: Returns what the status page shows besides; None if the session is a part of a load that is shown.
     """
 
+    _delivered = _taken = 0  # items
+
     def __init__(
         self,
         objects: Sequence[SourceObject],
@@ -78,13 +80,7 @@ class ReadSession:
         self._own_objects, cached = objects, with_cache(objects, plan, settings.coalesce_gap_bytes)
         self._objects, self._plan = objects, plan = cached.objects, cached.plan
         self._name_of, self._on_progress, self._device_tensors = name_of, on_progress, device_tensors
-        self._delivered, self._taken, self._settings, self._items, self._more_facts = (
-            0,
-            0,
-            settings,
-            items,
-            facts or dict,
-        )
+        self._settings, self._items, self._more_facts = settings, items, facts or dict
         self._engine = make_engine(objects, plan, settings, in_item_order)
         self._news = self._outage_news(on_wait)
         self._renewals = Renewals(self._engine, objects, settings.block_deadline_s)

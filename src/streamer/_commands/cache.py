@@ -9,15 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from streamer._commands.output import (
-    TRY_AGAIN,
-    WRONG_DATA,
-    Output,
-    continues,
-    print_line,
-    storage_options,
-    table,
-)
+from streamer._commands.output import TRY_AGAIN, WRONG_DATA, Output, continues, print_line, storage_options, table
 from streamer.core.errors import ObjectNotFoundError, UsageError
 from streamer.core.quoting import counted, printable, size_text
 from streamer.core.secrets.redact import redact

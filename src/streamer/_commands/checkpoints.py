@@ -9,21 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from streamer._commands.output import (
-    DIFFERENT,
-    Output,
-    answers,
-    exit_code_of,
-    keyed,
-    selecting,
-    storage_options,
-    table,
-)
+from streamer._commands.output import DIFFERENT, Output, answers, exit_code_of, keyed, selecting, storage_options, table
 from streamer.core.errors import EncryptionKeyError, StreamerError
 from streamer.core.quoting import counted, printable, printable_lines, size_text
 
 if TYPE_CHECKING:
     from streamer._commands.differences import CheckedFiles
+    from streamer.core.request.request import Request
 
 KEY_VARIABLE = "STREAMER_KEY"
 
@@ -34,15 +26,7 @@ KEY_VARIABLE = "STREAMER_KEY"
 @keyed
 @storage_options()
 @answers
-def inspect_checkpoint(
-    uri: str,
-    *,
-    as_tree: bool,
-    key_file: str | None,
-    key_context: str | None,
-    storage_options: dict[str, Any] | None,
-    output: Output,
-) -> None:
+def inspect_checkpoint(uri: str, *, as_tree: bool, output: Output, **asked: Any) -> None:
     """List the tensors of a checkpoint: dtype, shape, size, shard.
 
     Only headers are read, mostly with one request for each shard, and of every format that a load reads. Exit codes:
@@ -51,15 +35,12 @@ def inspect_checkpoint(
     Example: python -m streamer inspect hf://org/model --tree
     """
     from streamer._commands.contents import inspect  # noqa: PLC0415 (as needed)
-    from streamer.core.request.request import Request  # noqa: PLC0415 (as needed)
 
-    with _hints_about_keys(key_file):
-        request = Request(uri=uri, storage_options=storage_options, key=_key(key_file), context=key_context)
-        found = inspect(request)
+    with _hints_about_keys(asked["key_file"]):
+        found = inspect(_request(uri, "storage_options", asked))
     names = "\n".join(printable(row.name) for row in found.tensors)
-    output.show(
-        found.to_dict(), lambda: f"{table(found.tree() if as_tree else found.rows())}\n{found.summary()}", names
-    )
+    rows = found.tree if as_tree else found.rows
+    output.show(found.to_dict(), lambda: f"{table(rows())}\n{found.summary()}", names)
 
 
 @click.command("ls")
@@ -123,25 +104,18 @@ def check_checkpoint(uri: str, other: str | None, *, output: Output, **asked: An
         return _compare(uri, other, asked, output)
     from streamer._check import check  # noqa: PLC0415 (as needed)
 
-    key_file = asked["key_file"]
-    with _hints_about_keys(key_file):
-        report = check(
-            uri,
-            storage_options=asked["storage_options"],
-            key=_key(key_file),
-            context=asked["key_context"],
-            in_full=asked["in_full"],
-            progress=output.progress(),
-        )
+    with _hints_about_keys(asked["key_file"]):
+        key = {"key": _key(asked["key_file"]), "context": asked["key_context"], "in_full": asked["in_full"]}
+        report = check(uri, storage_options=asked["storage_options"], progress=output.progress(), **key)
     output.show(report.to_dict(), printable(str(report)))
     return 0
 
 
 def _compare(uri: str, other: str, asked: dict[str, Any], output: Output) -> int:
-    from streamer._commands.differences import Place, check_files, wanted_names  # noqa: PLC0415 (as needed)
+    from streamer._commands.differences import check_files  # noqa: PLC0415 (as needed)
 
-    places = Place(uri, asked["storage_options"]), Place(other, asked["to_options"])
-    report = check_files(*places, wanted_names(asked["include"], asked["exclude"]), by_size=asked["by_size"])
+    places = (uri, asked["storage_options"]), (other, asked["to_options"])
+    report = check_files(*places, asked["include"], asked["exclude"], by_size=asked["by_size"])
     for error in report.errors.values():
         output.tell(f"Error: {error}")
     _show_files(report, asked["combined"], output)
@@ -166,17 +140,7 @@ def _show_files(report: CheckedFiles, combined: str | None, output: Output) -> N
 @storage_options("storage", "the first URI")
 @storage_options("to", "the second URI")
 @answers
-def diff_checkpoints(
-    first: str,
-    second: str,
-    *,
-    in_full: bool,
-    key_file: str | None,
-    key_context: str | None,
-    storage_options: dict[str, Any] | None,
-    to_options: dict[str, Any] | None,
-    output: Output,
-) -> int:
+def diff_checkpoints(first: str, second: str, *, in_full: bool, output: Output, **asked: Any) -> int:
     """Compare the tensors of two checkpoints.
 
     Their formats and their division into shards may differ. Names, shapes and dtypes are compared; the bytes only with
@@ -186,13 +150,9 @@ def diff_checkpoints(
     Example: python -m streamer diff s3://bucket/run/1 s3://bucket/run/2 --full
     """
     from streamer._commands.differences import diff  # noqa: PLC0415 (as needed)
-    from streamer.core.request.request import Request  # noqa: PLC0415 (as needed)
 
-    with _hints_about_keys(key_file):
-        requests = [
-            Request(uri=uri, storage_options=options, key=_key(key_file), context=key_context)
-            for uri, options in ((first, storage_options), (second, to_options))
-        ]
+    with _hints_about_keys(asked["key_file"]):
+        requests = _request(first, "storage_options", asked), _request(second, "to_options", asked)
         report = diff(*requests, in_full=in_full, progress=output.progress())
     output.show(report.to_dict(), lambda: str(report), printable_lines(report.differing))
     return DIFFERENT if report.is_different else 0
@@ -231,6 +191,13 @@ def list_versions(uri: str, *, storage_options: dict[str, Any] | None, output: O
 
     names = published(uri, storage_options)
     output.show(names, "\n".join(names), "\n".join(names))
+
+
+def _request(uri: str, options: str, asked: dict[str, Any]) -> Request:
+    from streamer.core.request.request import Request  # noqa: PLC0415 (as needed)
+
+    key, context = _key(asked["key_file"]), asked["key_context"]
+    return Request(uri=uri, storage_options=asked[options], key=key, context=context)
 
 
 def _key(key_file: str | None) -> str | None:

@@ -166,29 +166,20 @@ class CheckedFiles:
         return f"{same}, {count('*')} differ, {only}, {count('!')} not compared because of an error"
 
 
-@dataclass(frozen=True)
-class Place:
-    """A URI, and how to read it."""
-
-    uri: str
-    options: Mapping[str, Any] | None
+Place: TypeAlias = "tuple[str, Mapping[str, Any] | None]"  # a URI, and its storage options
 
 
 def check_files(
-    first: Place,
-    second: Place,
-    is_wanted: Callable[[str], bool],
-    *,
-    by_size: bool,
+    first: Place, second: Place, include: Sequence[str], exclude: Sequence[str], *, by_size: bool
 ) -> CheckedFiles:
     """Compare the files below two URIs; an error of one file is noted, and the others are compared."""
-    settings = resolve(None)
+    settings, is_wanted = resolve(None), partial(is_selected, include=include, exclude=exclude)
     with ExitStack() as stack:
         sides = [_side(stack, each, settings, is_wanted) for each in (first, second)]
         (one, listing), (other, its_listing) = sides
         if listing.is_file and its_listing.is_file:  # two files are compared under the name of the first
             other = dict(zip(one, other.values(), strict=True))
-        report = CheckedFiles(redact(first.uri), redact(second.uri))
+        report = CheckedFiles(redact(first[0]), redact(second[0]))
         common = [name for name in one if name in other]
         if not (one or other):
             raise ObjectNotFoundError("the patterns select no file of either URI", uri=report.first, hint="Check them")
@@ -205,8 +196,8 @@ def check_files(
 def _side(
     stack: ExitStack, place: Place, settings: Settings, is_wanted: Callable[[str], bool]
 ) -> tuple[dict[str, FileBytes], Listing]:
-    (uri,) = pinned(Request(uri=place.uri, storage_options=place.options), settings).uris
-    store: Store = stack.enter_context(opened_store(uri, place.options, None, settings))
+    (uri,) = pinned(Request(uri=place[0], storage_options=place[1]), settings).uris
+    store: Store = stack.enter_context(opened_store(uri, place[1], None, settings))
     listing = files_below(store, uri, settings)
     names = [name for name in sorted(listing.files) if is_wanted(name)]
     infos = settled(store, sized(store, [listing.files[name] for name in names]))
@@ -238,8 +229,3 @@ def _by_bytes(one: FileBytes, other: FileBytes) -> _Compared:
         return ("=", "read") if are_equal(one, other) else ("*", None)
     except StreamerError as error:
         return "!", error
-
-
-def wanted_names(include: Sequence[str], exclude: Sequence[str]) -> Callable[[str], bool]:
-    """Return the function that says whether a file is wanted."""
-    return partial(is_selected, include=include, exclude=exclude)

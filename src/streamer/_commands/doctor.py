@@ -24,36 +24,20 @@ if TYPE_CHECKING:
 COLORS = {"ok": "green", "slow": "yellow", "broken": "red", "unknown": None}
 
 
+def _seconds(name: str, parameter: str, limits: tuple[float, float], default: float, text: str) -> Any:
+    return click.option(name, parameter, type=click.FloatRange(*limits), default=default, show_default=True, help=text)
+
+
 @click.command("doctor")
 @click.argument("uri", required=False)
 @click.option("--pid", type=int, help="Look into the loads of a running process instead; it is not stopped.")
 @click.option("--bench", "has_bench", is_flag=True, help="Measure raw reads beside those of a load, too.")
-@click.option(
-    "--seconds",
-    type=click.FloatRange(0, 600),
-    default=2.0,
-    show_default=True,
-    help="How long each speed is measured; 0: not at all.",
-)
-@click.option(
-    "--timeout",
-    "deadline_s",
-    type=click.FloatRange(0.1, 3600),
-    default=10.0,
-    show_default=True,
-    help="Seconds until a probe is given up.",
-)
+@_seconds("--seconds", "seconds", (0, 600), 2.0, "How long each speed is measured; 0: not at all.")
+@_seconds("--timeout", "deadline_s", (0.1, 3600), 10.0, "Seconds until a probe is given up.")
 @storage_options()
 @answers
 def examine_machine(
-    uri: str | None,
-    *,
-    pid: int | None,
-    has_bench: bool,
-    seconds: float,
-    deadline_s: float,
-    storage_options: dict[str, Any] | None,
-    output: Output,
+    uri: str | None, pid: int | None, output: Output, *, has_bench: bool, seconds: float, deadline_s: float, **how: Any
 ) -> int:
     """Find out what makes loads slow, or fail.
 
@@ -73,7 +57,8 @@ def examine_machine(
     from streamer._doctor.machine import gpu_findings, libraries, machine_findings  # noqa: PLC0415 (as needed)
     from streamer.core.secrets.texts import SecretTexts  # noqa: PLC0415 (as needed)
 
-    secrets = SecretTexts(uri or "", storage_options)
+    options = how["storage_options"]
+    secrets = SecretTexts(uri or "", options)
 
     def tell(finding: Finding) -> None:
         if not (output.as_json or (output.is_quiet and finding.state == "ok")):
@@ -83,8 +68,12 @@ def examine_machine(
     for finding in (*probed("machine", machine_findings, deadline_s), *probed("gpu", gpu_findings, deadline_s + 30)):
         tell(finding)
         findings.append(finding)
-    place = _examined(uri, storage_options, deadline_s, seconds, tell) if uri is not None else None
-    findings += place.findings if place else []
+    place = None
+    if uri is not None:
+        from streamer._doctor.place import examine  # noqa: PLC0415 (as needed)
+
+        place = examine(uri, options, deadline_s=deadline_s, seconds=seconds, tell=tell)
+        findings += place.findings
     report: dict[str, Any] = {
         "findings": [{name: secrets.masked(text) for name, text in vars(each).items()} for each in findings],
         "environment": {"streamer": VERSION, "python": platform.python_version(), "libraries": libraries()},
@@ -158,20 +147,14 @@ def _look_into(pid: int, output: Output) -> int:
     return DIFFERENT if any(each.state in ("broken", "unknown") for each in findings) else 0
 
 
-def _examined(uri: str, options: Mapping[str, Any] | None, deadline_s: float, seconds: float, tell: Any) -> Examined:
-    from streamer._doctor.place import examine  # noqa: PLC0415 (as needed)
-
-    return examine(uri, options, deadline_s=deadline_s, seconds=seconds, tell=tell)
-
-
 def _speeds(place: Examined, seconds: float, *, has_bench: bool) -> dict[str, Any]:
     from streamer._doctor.bench import bench  # noqa: PLC0415 (as needed)
     from streamer._doctor.speed import bound  # noqa: PLC0415 (as needed)
 
     if place.speed is None:
         return {}
-    rows = [row.to_dict() for row in bench(place.objects, seconds)] if has_bench else []
-    return {"bound": bound(place.speed, place.objects), **({"bench": rows} if has_bench else {})}
+    rows = {"bench": [row._asdict() for row in bench(place.objects, seconds)]} if has_bench else {}
+    return {"bound": bound(place.speed, place.objects), **rows}
 
 
 def _last_lines(report: Mapping[str, Any]) -> list[str]:

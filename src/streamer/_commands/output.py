@@ -23,22 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
-from streamer.core.errors import (
-    AccessDeniedError,
-    ChangedError,
-    ChecksumError,
-    FormatError,
-    MissingShardError,
-    ObjectNotFoundError,
-    OutOfMemoryError,
-    RangeResponseError,
-    RedirectError,
-    StorageError,
-    StreamerError,
-    TlsError,
-    TruncatedError,
-    UsageError,
-)
+from streamer.core import errors
 from streamer.core.folders.paths import NO_ROOM_NAMES
 from streamer.core.quoting import printable, size_text
 
@@ -62,20 +47,20 @@ JSON_EVERY_S = 1.0
 
 # The first matching class counts: a subclass stands before its base class.
 _CODES: tuple[tuple[type[BaseException], int], ...] = (
-    (UsageError, USAGE),
-    (FormatError, WRONG_DATA),
-    (ChecksumError, WRONG_DATA),
-    (TruncatedError, WRONG_DATA),
-    (MissingShardError, WRONG_DATA),
-    (ObjectNotFoundError, NOT_FOUND),
-    (AccessDeniedError, DENIED),
-    (ChangedError, TRY_AGAIN),
-    (OutOfMemoryError, TRY_AGAIN),
-    (TlsError, PROTOCOL),
-    (RedirectError, PROTOCOL),
-    (RangeResponseError, PROTOCOL),
-    (StorageError, UNAVAILABLE),
-    (StreamerError, INTERNAL),
+    (errors.UsageError, USAGE),
+    (errors.FormatError, WRONG_DATA),
+    (errors.ChecksumError, WRONG_DATA),
+    (errors.TruncatedError, WRONG_DATA),
+    (errors.MissingShardError, WRONG_DATA),
+    (errors.ObjectNotFoundError, NOT_FOUND),
+    (errors.AccessDeniedError, DENIED),
+    (errors.ChangedError, TRY_AGAIN),
+    (errors.OutOfMemoryError, TRY_AGAIN),
+    (errors.TlsError, PROTOCOL),
+    (errors.RedirectError, PROTOCOL),
+    (errors.RangeResponseError, PROTOCOL),
+    (errors.StorageError, UNAVAILABLE),
+    (errors.StreamerError, INTERNAL),
     (OSError, DISK),
 )
 _SCARCE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)  # this machine lacks a resource at this moment
@@ -87,12 +72,12 @@ def exit_code_of(error: BaseException) -> int:
     """Return the exit code for an error.
 
     Example:
-        >>> [exit_code_of(error) for error in (ObjectNotFoundError("gone"), OSError(28, "No space left on device"))]
+        >>> [exit_code_of(error) for error in (errors.ObjectNotFoundError("gone"), OSError(28, "no room"))]
         [66, 73]
     """
     if isinstance(error, OSError) and error.errno in _SCARCE:
         return TRY_AGAIN
-    if isinstance(error, StorageError) and error.code in NO_ROOM_NAMES:  # a manifest could not be written
+    if isinstance(error, errors.StorageError) and error.code in NO_ROOM_NAMES:  # a manifest could not be written
         return DISK
     return next((code for kind, code in _CODES if isinstance(error, kind)), INTERNAL)
 
@@ -156,7 +141,7 @@ def answers(command: Command, *, again: str = "") -> Command:
                 code = command(output=output, **arguments)
         except BrokenPipeError:  # the reader of the output has left
             raise
-        except (KeyboardInterrupt, _TerminatedError, StreamerError, OSError) as error:
+        except (KeyboardInterrupt, _TerminatedError, errors.StreamerError, OSError) as error:
             code = _report(error, again, as_json=output.as_json)
         click.get_current_context().exit(code or 0)
 
@@ -180,7 +165,7 @@ def _report(error: BaseException, again: str, *, as_json: bool) -> int:
 
 
 def _text_of(error: BaseException) -> str:
-    if isinstance(error, StreamerError) or not isinstance(error, OSError) or not error.filename:
+    if isinstance(error, errors.StreamerError) or not isinstance(error, OSError) or not error.filename:
         return str(error)
     if error.errno == errno.ENOSPC:
         return f"{os.fsdecode(error.filename)}: {error.strerror}. Free some: the next run continues"
@@ -190,7 +175,7 @@ def _text_of(error: BaseException) -> str:
 
 def _reason_of(error: BaseException) -> str | None:
     """Return the name of the system's or the storage's error, if there is one."""
-    if isinstance(error, StorageError):
+    if isinstance(error, errors.StorageError):
         return error.code
     return errno.errorcode.get(error.errno or 0) if isinstance(error, OSError) else None
 

@@ -12,9 +12,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import asdict, dataclass
 from itertools import count
-from typing import Any
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from streamer._doctor.speed import LONGEST_S, MOST_BYTES, PIECE_BYTES, Speed, drop_from_page_cache, speed_of_load
@@ -31,8 +30,7 @@ LOOK_BYTES = 64 * KIB  # between two looks at the time
 COLD, WARM = 0.01, 0.99  # the part of the files in the page cache
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     """One measurement."""
 
     reader: str  # ``"raw"`` or ``"load"``
@@ -40,10 +38,6 @@ class Row:
     in_flight: int
     gb_s: float
     cpu_s_per_gb: float
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return all fields as plain values for JSON."""
-        return asdict(self)
 
 
 def bench(objects: Sequence[SourceObject], seconds: float) -> Iterator[Row]:

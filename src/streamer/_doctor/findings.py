@@ -7,22 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
-from streamer.core.errors import (
-    AccessDeniedError,
-    ConnectError,
-    CredentialsError,
-    FormatError,
-    MissingShardError,
-    ObjectNotFoundError,
-    OptionError,
-    RangeResponseError,
-    StorageError,
-    StreamerError,
-    TlsError,
-    TransferTimeoutError,
-    TruncatedError,
-    UnknownSchemeError,
-)
+from streamer.core import errors
 from streamer.core.outages.transient import UNKNOWN_HOST
 from streamer.core.store.parallel import AnswerTimeoutError, in_parallel
 
@@ -30,19 +15,19 @@ State = Literal["ok", "slow", "broken", "unknown"]
 Result = TypeVar("Result")
 
 # The first class that fits names the line of an error.
-_LINES: tuple[tuple[type[StreamerError], str], ...] = (
-    (UnknownSchemeError, "scheme"),
-    (OptionError, "options"),
-    (TlsError, "certificates"),
-    (ConnectError, "server"),
-    (TransferTimeoutError, "server"),
-    (CredentialsError, "credentials"),
-    (AccessDeniedError, "permissions"),
-    (MissingShardError, "checkpoint"),
-    (FormatError, "checkpoint"),
-    (TruncatedError, "checkpoint"),
-    (ObjectNotFoundError, "place"),
-    (RangeResponseError, "ranges"),
+_LINES: tuple[tuple[type[errors.StreamerError], str], ...] = (
+    (errors.UnknownSchemeError, "scheme"),
+    (errors.OptionError, "options"),
+    (errors.TlsError, "certificates"),
+    (errors.ConnectError, "server"),
+    (errors.TransferTimeoutError, "server"),
+    (errors.CredentialsError, "credentials"),
+    (errors.AccessDeniedError, "permissions"),
+    (errors.MissingShardError, "checkpoint"),
+    (errors.FormatError, "checkpoint"),
+    (errors.TruncatedError, "checkpoint"),
+    (errors.ObjectNotFoundError, "place"),
+    (errors.RangeResponseError, "ranges"),
 )
 _LINES_OF_CODES = {
     UNKNOWN_HOST: "names",
@@ -86,19 +71,19 @@ def probed(name: str, probe: Callable[[], Iterable[Finding]], deadline_s: float)
         return in_time(lambda: list(probe()), deadline_s)
     except AnswerTimeoutError:
         return [Finding(name, "broken", f"no answer in {deadline_s:g} s", advice="Raise --timeout, or see who hangs")]
-    except StreamerError as error:
+    except errors.StreamerError as error:
         return [finding_of(error)]
     except Exception as error:  # a probe must not end the report
         return [Finding(name, "unknown", f"{type(error).__name__}: {error}")]
 
 
-def finding_of(error: StreamerError) -> Finding:
+def finding_of(error: errors.StreamerError) -> Finding:
     """Return the line of an error, with its own hint as advice."""
-    code = error.code if isinstance(error, StorageError) else None
+    code = error.code if isinstance(error, errors.StorageError) else None
     name = _LINES_OF_CODES.get(code or "") or next((line for kind, line in _LINES if isinstance(error, kind)), "access")
-    if isinstance(error, StorageError) and error.is_of_proxy:
+    if isinstance(error, errors.StorageError) and error.is_of_proxy:
         name = "proxy"
-    status = f"HTTP {error.status}" if isinstance(error, StorageError) and error.status else ""
+    status = f"HTTP {error.status}" if isinstance(error, errors.StorageError) and error.status else ""
     facts = ", ".join(filter(None, (status, code)))
     found = f"{error.message.rstrip('.')} ({facts})" if facts else error.message.rstrip(".")
     return Finding(name, "broken", found, advice=error.hint or _ADVICE.get(name, ""))

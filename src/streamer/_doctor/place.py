@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
 from streamer._checkpoint_headers import open_checkpoint, pinned
@@ -81,28 +81,17 @@ class Examined:
     objects: Sequence[SourceObject] = ()  # the largest files
 
 
-def examine(
-    uri: str,
-    options: Mapping[str, Any] | None,
-    *,
-    deadline_s: float,
-    seconds: float,
-    tell: Callable[[Finding], None],
-) -> Examined:
+Tell: TypeAlias = Callable[[Finding], None]
+
+
+def examine(uri: str, options: Mapping[str, Any] | None, *, deadline_s: float, seconds: float, tell: Tell) -> Examined:
     """Examine a URI; each probe has the deadline, and each speed is measured for that many seconds."""
     with ExitStack() as stack:
         return _Examination(uri, options or {}, deadline_s, stack, tell).run(seconds)
 
 
 class _Examination:
-    def __init__(
-        self,
-        uri: str,
-        options: Mapping[str, Any],
-        deadline_s: float,
-        stack: ExitStack,
-        tell: Callable[[Finding], None],
-    ) -> None:
+    def __init__(self, uri: str, options: Mapping[str, Any], deadline_s: float, stack: ExitStack, tell: Tell) -> None:
         self._uri, self._options, self._deadline_s, self._stack, self._tell = uri, options, deadline_s, stack, tell
         self._scheme = _OTHER_NAMES.get(scheme_of(uri), scheme_of(uri))
         self._found = Examined([])
@@ -122,9 +111,8 @@ class _Examination:
         source = self._tried("access", lambda: source_object(store, largest[-1])) if largest else None
         http = source.source if source is not None and isinstance(source.source, HttpSource) else None
         if http is not None or (server and server.startswith("http")):
-            self._probe(
-                "clock", lambda: _answers(http or HttpSource(f"{server}/"), settings, is_known=http is not None)
-            )
+            probed_source = http or HttpSource(f"{server}/")
+            self._probe("clock", lambda: _answers(probed_source, settings, is_known=http is not None))
         if source is None:
             return self._found
         self._probe("ranges", lambda: _bytes_of(store, largest[-1], source))
@@ -137,9 +125,8 @@ class _Examination:
 
     def _settings(self) -> Settings:
         wait_s = self._deadline_s / 2  # so that an error that says more comes before the deadline of the probe
-        return resolve(
-            Options(connect_timeout_s=wait_s, first_byte_timeout_s=wait_s, block_deadline_s=wait_s, cache_dir="")
-        )
+        waits = dict.fromkeys(("connect_timeout_s", "first_byte_timeout_s", "block_deadline_s"), wait_s)
+        return resolve(Options(**waits, cache_dir=""))  # type: ignore[arg-type]
 
     def _opened(self, settings: Settings) -> Store:
         request = Request(uri=self._uri, storage_options=self._options or None)
