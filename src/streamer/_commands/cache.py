@@ -15,15 +15,11 @@ from streamer.core.quoting import counted, printable, size_text
 from streamer.core.secrets.redact import redact
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from typing import Any
 
-    from streamer._commands.warm import WarmReport
     from streamer.core.cache.folder import CacheFolder
 
-_folder_option = click.option(
-    "--cache-dir", "cache_dir", metavar="DIR", help="The folder of the cache, in place of STREAMER_CACHE_DIR."
-)
+_folder_option = click.option("--cache-dir", metavar="DIR", help="The folder, in place of STREAMER_CACHE_DIR.")
 
 
 @click.group()
@@ -128,9 +124,7 @@ def verify_objects(*, cache_dir: str | None, output: Output) -> int:
 @_folder_option
 @storage_options()
 @continues
-def warm_checkpoint(
-    *, uri: str, cache_dir: str | None, storage_options: Mapping[str, Any] | None, output: Output
-) -> None:
+def warm_checkpoint(*, uri: str, cache_dir: str | None, storage_options: dict[str, Any] | None, output: Output) -> None:
     """Read the parts of a checkpoint that the cache lacks.
 
     Exit codes: as for pull.
@@ -143,12 +137,9 @@ def warm_checkpoint(
 
     options = Options(cache_dir=_path(cache_dir))
     report = warm(Request(uri=uri, storage_options=storage_options, options=options, progress=output.progress()))
-    output.show(report.to_dict(), lambda: _summary(report))
-
-
-def _summary(report: WarmReport) -> str:
+    there = f"{counted(report.shards, 'shard')}, {size_text(report.bytes)} in the cache"
     read = f"{size_text(report.read_bytes)} of them read in {report.seconds:.2f} s"
-    return printable(f"{report.uri}: {counted(report.shards, 'shard')}, {size_text(report.bytes)} in the cache, {read}")
+    output.show(asdict(report), printable(f"{report.uri}: {there}, {read}"))
 
 
 def _path(cache_dir: str | None) -> str:

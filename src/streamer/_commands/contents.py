@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
-from streamer._checkpoint_headers import OpenedCheckpoint, open_checkpoint, pinned
+from streamer._checkpoint_headers import open_checkpoint, pinned
 from streamer._locate_shards import opened_store
 from streamer._pull.listing import files_below, is_selected
 from streamer.core.format.dtypes import byte_length
@@ -107,14 +107,9 @@ _Module: TypeAlias = "dict[str, Row | _Module]"
 
 def inspect(request: Request) -> Contents:
     """Read the headers of a checkpoint; raises as `streamer.open`."""
-    return contents_of(open_checkpoint(request, any_format=True))
-
-
-def contents_of(checkpoint: OpenedCheckpoint) -> Contents:
-    """Describe an open checkpoint."""
-    catalog = checkpoint.catalog
+    checkpoint = open_checkpoint(request, any_format=True)
+    catalog, rows = checkpoint.catalog, []
     names = [each.uri.rpartition("/")[2] for each in catalog.shards]
-    rows = []
     for name, each in catalog.tensors.items():
         kept = each.kept
         rows.append(Row(name, kept.dtype, tuple(kept.shape), byte_length(kept.shape, kept.dtype), names[each.shard]))

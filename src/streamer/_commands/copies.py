@@ -71,9 +71,7 @@ def pull_folder(uri: str, folder: str, *, output: Output, **asked: Any) -> None:
 @click.argument("folder", metavar="DIR")
 @click.argument("uri")
 @copying
-@click.option(
-    "--key-file", help="As of the command pull: send nothing if a file that may hold tensors is not encrypted."
-)
+@click.option("--key-file", help="As of pull: send nothing if a file that may hold tensors is not encrypted.")
 @click.option("--key-context", help="As of the command check.")
 @storage_options()
 @continues
@@ -178,35 +176,27 @@ def _show_plan(plan: CopyPlan, output: Output) -> None:
     lines = [f"copy    {name}  {size_text(size_bytes)}" for name, size_bytes in plan.copied.items()]
     lines += [f"remove  {name}" for name in plan.removed]
     more = f", {counted(plan.kept_files, 'file')} there already" if plan.kept_files else ""
-    total = (
-        f"{counted(len(plan.copied), 'file')}, {size_text(sum(plan.copied.values()))} to copy to {plan.target}{more}"
-    )
-    lines.append(f"{total}; nothing was written")
+    size = f"{counted(len(plan.copied), 'file')}, {size_text(sum(plan.copied.values()))}"
+    lines.append(f"{size} to copy to {plan.target}{more}; nothing was written")
     output.show(plan.to_dict(), lambda: printable_lines(lines), printable_lines(plan.copied))
 
 
 def _summary_of_pull(report: PullReport) -> str:
     told = "which {} has in another version and the patterns leave out", "which is not in {}"
     lines = [f"removed {each}, {told[each not in report.replaced].format(report.uri)}" for each in report.removed]
-    there = f"{counted(report.files, 'file')}, {size_text(report.bytes)}, all there{_kept(report.kept_files)}"
-    read = f"{size_text(report.read_bytes)} read in {report.seconds:.1f} s"
     number = {0: "none", report.files: "each"}.get(report.verified_files, f"{report.verified_files} of them")
-    verified = f"{number} compared with a digest of the storage"
-    authenticated = (
-        f", {counted(report.authenticated_files, 'file')} authenticated" if report.authenticated_files else ""
-    )
-    lines.append(f"{report.folder}: {there}; {read}, {verified}{authenticated}")
+    read = f"{size_text(report.read_bytes)} read in {report.seconds:.1f} s"
+    lines.append(_summary(report.folder, report, f"{read}, {number} compared with a digest of the storage"))
     return printable_lines(lines)
 
 
 def _summary_of_push(report: PushReport) -> str:
-    there = f"{counted(report.files, 'file')}, {size_text(report.bytes)}, all there{_kept(report.kept_files)}"
-    sent = f"{size_text(report.sent_bytes)} sent in {report.seconds:.1f} s"
-    keyed = f", {counted(report.authenticated_files, 'file')} authenticated" if report.authenticated_files else ""
     lines = [f"removed {each} of an older checkpoint" for each in report.removed]
-    lines.append(f"{report.uri}: {there}; {sent}{keyed}")
+    lines.append(_summary(report.uri, report, f"{size_text(report.sent_bytes)} sent in {report.seconds:.1f} s"))
     return printable_lines(lines)
 
 
-def _kept(files: int) -> str:
-    return f", {files} of them from before" if files else ""
+def _summary(place: str, report: PullReport | PushReport, moved: str) -> str:
+    kept = f", {report.kept_files} of them from before" if report.kept_files else ""
+    keyed = f", {counted(report.authenticated_files, 'file')} authenticated" if report.authenticated_files else ""
+    return f"{place}: {counted(report.files, 'file')}, {size_text(report.bytes)}, all there{kept}; {moved}{keyed}"

@@ -6,6 +6,7 @@ import os
 import platform
 import sys
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -21,19 +22,16 @@ if TYPE_CHECKING:
     from streamer._doctor.findings import Finding
     from streamer._doctor.place import Examined
 
+_shown = partial(click.option, show_default=True)
 COLORS = {"ok": "green", "slow": "yellow", "broken": "red", "unknown": None}
-
-
-def _seconds(name: str, parameter: str, limits: tuple[float, float], default: float, text: str) -> Any:
-    return click.option(name, parameter, type=click.FloatRange(*limits), default=default, show_default=True, help=text)
 
 
 @click.command("doctor")
 @click.argument("uri", required=False)
 @click.option("--pid", type=int, help="Look into the loads of a running process instead; it is not stopped.")
 @click.option("--bench", "has_bench", is_flag=True, help="Measure raw reads beside those of a load, too.")
-@_seconds("--seconds", "seconds", (0, 600), 2.0, "How long each speed is measured; 0: not at all.")
-@_seconds("--timeout", "deadline_s", (0.1, 3600), 10.0, "Seconds until a probe is given up.")
+@_shown("--seconds", type=click.FloatRange(0, 600), default=2.0, help="How long each speed is measured; 0: not at all.")
+@_shown("--timeout", "deadline_s", type=click.FloatRange(0.1, 3600), default=10.0, help="Seconds until a probe ends.")
 @storage_options()
 @answers
 def examine_machine(
@@ -166,11 +164,9 @@ def _last_lines(report: Mapping[str, Any]) -> list[str]:
     block = [f"streamer {VERSION}, Python {platform.python_version()}, {system}"]
     block += [", ".join(f"{name} {number}" for name, number in report["environment"]["libraries"].items())]
     block += [report["uri"]] if report["uri"] else []
-    for each in report["findings"]:
-        if each["state"] != "ok":
-            block.append(f"{each['state']}: {each['name']}: {each['found']}")
-    limit = report.get("bound")
-    if limit:
+    told = [each for each in report["findings"] if each["state"] != "ok"]
+    block += [f"{each['state']}: {each['name']}: {each['found']}" for each in told]
+    if limit := report.get("bound"):
         achieved = f"achieved {limit['achieved_gb_s']:.3g} of {limit['limit_gb_s']:.3g} GB/s that memory takes"
         block.append(f"bound by {limit['by']}: {achieved}")
         lines += ["", block[-1]]

@@ -7,8 +7,7 @@ import os
 import time
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from streamer import _native
 from streamer._checkpoint_headers import OpenedCheckpoint, open_checkpoint
@@ -32,16 +31,11 @@ class WarmReport:
     read_bytes: int  # the part of `bytes` that was read from the storage; the other bytes were in the cache
     seconds: float  # duration of the call
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return all fields as plain values for JSON."""
-        return asdict(self)
-
 
 def warm(request: Request) -> WarmReport:
     """Read the parts of a checkpoint that the cache lacks."""
     started = time.perf_counter()
     checkpoint = open_checkpoint(request, is_raw=True, any_format=True)
-    _check_format(checkpoint)
     _check_cached(checkpoint)
     for shard in checkpoint.catalog.shards:
         if shard.cache is not None:
@@ -55,34 +49,23 @@ def warm(request: Request) -> WarmReport:
             "the disk of the cache is too slow to write the bytes", uri=checkpoint.label, code="ETIMEDOUT", hint=hint
         )
     _check_written(checkpoint, missing)
-    return WarmReport(
-        checkpoint.label,
-        len(checkpoint.catalog.shards),
-        _bytes_of(wanted),
-        _bytes_of(missing),
-        time.perf_counter() - started,
-    )
+    sizes, seconds = (_bytes_of(wanted), _bytes_of(missing)), time.perf_counter() - started
+    return WarmReport(checkpoint.label, len(checkpoint.catalog.shards), *sizes, seconds)
 
 
-def _check_format(checkpoint: OpenedCheckpoint) -> None:
+def _check_cached(checkpoint: OpenedCheckpoint) -> None:
     if checkpoint.format_name != "safetensors":
         what = f"cache warm takes safetensors only, and this checkpoint is of the format {checkpoint.format_name}"
         hint = "Load it once with this cache: what a load reads stays there"
         raise UsageError(what, uri=checkpoint.label, hint=hint)
-
-
-def _check_cached(checkpoint: OpenedCheckpoint) -> None:
-    left_out = [each for each in checkpoint.catalog.shards if each.cache is None and each.size_bytes]
-    if left_out:
+    if any(each.cache is None and each.size_bytes for each in checkpoint.catalog.shards):
         reason = "; ".join(checkpoint.cache.remarks()) or "files of this machine are not cached"
         raise UsageError(f"not all of the checkpoint can be cached: {reason}", uri=checkpoint.label)
 
 
 def _missing(checkpoint: OpenedCheckpoint, wanted: Sequence[ShardTensor]) -> list[ShardTensor]:
-    shards = checkpoint.catalog.shards
-
     def is_missing(each: ShardTensor) -> bool:
-        cached, entry = shards[each.shard].cache, each.entry
+        cached, entry = checkpoint.catalog.shards[each.shard].cache, each.entry
         return entry.begin < entry.end and (cached is None or cached.entry.checksum(entry.begin, entry.end) is None)
 
     return [each for each in wanted if is_missing(each)]

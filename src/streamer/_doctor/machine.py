@@ -33,6 +33,7 @@ LIBRARIES = (
     *("fsspec", "s3fs", "botocore", "gcsfs", "adlfs", "huggingface_hub", "aiohttp"),
 )
 CA_VARIABLES = ("AWS_CA_BUNDLE", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE")
+_WHY_LOCKED = "GPUDirect and io_uring of older kernels lock memory"
 _KNOWN = re.compile(r"(?:AWS|GOOGLE|AZURE|HF|SSL|STREAMER|CURL)_\w+|\w+_proxy", re.IGNORECASE)
 
 
@@ -134,18 +135,15 @@ def _processors() -> Finding:
 
 
 def _limits() -> Iterator[Finding]:
-    files, locked = resource.getrlimit(resource.RLIMIT_NOFILE)[0], resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
-    is_enough = files == resource.RLIM_INFINITY or files >= ENOUGH_FILES
-    why = "each connection and file takes one"
-    yield Finding("open files", "ok" if is_enough else "slow", f"{_limit(files)} at most", why, "ulimit -n 65536")
-    is_enough = locked == resource.RLIM_INFINITY or locked >= 64 * KIB
-    what = "none" if locked == resource.RLIM_INFINITY else size_text(locked)
-    why = "GPUDirect and io_uring of older kernels lock memory"
-    yield Finding("memlock", "ok" if is_enough else "slow", f"limit: {what}", why, "ulimit -l unlimited")
-
-
-def _limit(number: int) -> str:
-    return "unlimited" if number == resource.RLIM_INFINITY else str(number)
+    no_limit = resource.RLIM_INFINITY
+    for name, which, least, text, why, advice in (
+        ("open files", resource.RLIMIT_NOFILE, ENOUGH_FILES, str, "each connection and file takes one", "-n 65536"),
+        ("memlock", resource.RLIMIT_MEMLOCK, 64 * KIB, size_text, _WHY_LOCKED, "-l unlimited"),
+    ):
+        limit = resource.getrlimit(which)[0]
+        state: State = "ok" if limit == no_limit or limit >= least else "slow"
+        found = "no limit" if limit == no_limit else f"{text(limit)} at most"
+        yield Finding(name, state, found, why, f"ulimit {advice}")
 
 
 def _shared_memory() -> Finding:
@@ -197,22 +195,24 @@ def _blank_variables() -> Iterator[Finding]:
         yield Finding("variables", "ok", f"set, but empty, which counts as unset: {names_text(blank)}", why)
 
 
+_BY_URL = "Read the storage by its own URL (s3://, gs://, hf://) in place of the mount"
+_MOUNTS = {  # the begin of a kind of file system: why it matters, and what to do
+    "fuse": ("each read passes through a program", _BY_URL),
+    "nfs": (
+        "one connection of NFS is slower than the network",
+        "Mount it with nconnect=8, or read nfs://server/export",
+    ),
+    "9p": ("each read leaves the virtual machine", _BY_URL),
+    "virtiofs": ("each read leaves the virtual machine", _BY_URL),
+    "overlay": ("files of an image are read from its layers", ""),
+}
+
+
 def mount_finding(path: str) -> Finding:
     """Look at the mount that holds a path."""
     kind, options, point = mount_of(os.path.realpath(path), MOUNTS.read_text())
-    state: State = "ok"
-    why = advice = ""
-    if kind.startswith("fuse"):
-        why, state = "each read passes through a program", "slow"
-        advice = "Read the storage by its own URL (s3://, gs://, hf://) in place of the mount"
-    elif kind.startswith("nfs"):
-        why = "one connection of NFS is slower than the network"
-        state = "ok" if "nconnect=" in options else "slow"
-        advice = "Mount it with nconnect=8, or read it by nfs://server/export"
-    elif kind in ("9p", "virtiofs"):
-        why, state, advice = "each read leaves the virtual machine", "slow", "Read the storage by its own URL"
-    elif kind == "overlay":
-        why = "files of an image are read from its layers"
+    why, advice = next((texts for begin, texts in _MOUNTS.items() if kind.startswith(begin)), ("", ""))
+    state: State = "slow" if advice and "nconnect=" not in options else "ok"
     return Finding("mount", state, f"{kind} at {point} ({options})", why, advice)
 
 

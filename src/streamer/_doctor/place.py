@@ -262,12 +262,11 @@ def _answers(source: HttpSource, settings: Settings, *, is_known: bool) -> Itera
     if not is_known:
         return
     if answer.status >= 400:
-        is_denied = answer.status in (401, 403)
-        advice = (
-            "Allow reads (s3:GetObject or the like): listing alone is not enough" if is_denied else "Ask who runs it"
-        )
+        name, advice = "server", "Ask who runs it"
+        if answer.status in (401, 403):
+            name, advice = "permissions", "Allow reads (s3:GetObject or the like): listing alone is not enough"
         found = f"a read of one byte is answered with {answer.status}"
-        yield Finding("permissions" if is_denied else "server", "broken", found, "a load does the same", advice)
+        yield Finding(name, "broken", found, "a load does the same", advice)
         return
     state = "ok" if min(times) < SLOW_FIRST_BYTE_S else "slow"
     why = "a load begins with some requests that wait for each other"
@@ -282,12 +281,14 @@ def _answers(source: HttpSource, settings: Settings, *, is_known: bool) -> Itera
 def _bytes_of(store: Store, info: ObjectInfo, source: SourceObject) -> Iterator[Finding]:
     """Say how the bytes are read, and what tells their versions apart and checks them."""
     own = source.source
-    kind = {HttpSource: "by ranges", FileSource: "from a mounted file"}.get(type(own), "by the engine")
-    remark = own.remark if isinstance(own, PythonSource) else None
     if isinstance(own, PythonSource):
-        advice = "See docs/backends.md for what is read natively"
-        yield Finding("ranges", "slow", f"through Python: {remark or 'this storage has no native reader'}", "", advice)
+        found, advice = (
+            own.remark or "this storage has no native reader",
+            "docs/backends.md says what is read natively",
+        )
+        yield Finding("ranges", "slow", f"through Python: {found}", "", advice)
     else:
+        kind = {HttpSource: "by ranges", FileSource: "from a mounted file"}.get(type(own), "by the engine")
         yield Finding("ranges", "ok", f"read {kind}")
     is_strong = info.version is not None and not info.is_weak
     why = "a file that is replaced during a load is noticed by its version"
@@ -323,8 +324,10 @@ def _fits(infos: Sequence[ObjectInfo]) -> Finding:
     sizes = [info.size_bytes or 0 for info in infos]
     limit, free = machine.memory_bytes(), machine.free_bytes()
     found = f"{size_text(sum(sizes))} in {counted(len(sizes), 'file')}, the largest {size_text(max(sizes))}"
-    state: State = "broken" if max(sizes) > limit else "slow" if sum(sizes) > free else "ok"
-    what = {"broken": "the largest file is larger than all memory", "slow": "more than the memory that is free"}
-    found = f"{found}; {what[state]}, {size_text(limit if state == 'broken' else free)}" if state in what else found
+    state: State = "ok"
+    if max(sizes) > limit:
+        state, found = "broken", f"{found}; the largest file is larger than all memory, {size_text(limit)}"
+    elif sum(sizes) > free:
+        state, found = "slow", f"{found}; more than the memory that is free, {size_text(free)}"
     advice = "Raise the memory limit of the container, load to a device, or load parts (names=, slices=)"
     return Finding("size", state, found, "a load keeps the tensors in memory", advice)

@@ -56,8 +56,8 @@ class Process(NamedTuple):
             numbers = [number for number in self.awaited(each) if number > 0]
             stage = "other process" if numbers and each.stage == READING else STAGES.get(each.stage, "unknown")
             loads.append({"stage": stage, "seconds": round(now - each.since, 1), "awaits": numbers, **each.facts})
-        waiting_here = waiting.get(self.number, [])
-        return {"pid": self.number, "is_stopped": self.is_stopped, "waiting": waiting_here, "loads": loads}
+        facts = {"pid": self.number, "is_stopped": self.is_stopped, "waiting": waiting.get(self.number, [])}
+        return {**facts, "loads": loads}
 
 
 def _waits_for_ranks(number: int) -> bool:

@@ -121,7 +121,7 @@ def speeds(
     state: State = "slow" if many.gb_s < SLOW_GB_S or is_stuck else "ok"
     if is_stuck:
         text, advice = (
-            f"no block of a load was complete in time; of smaller ones, {text}",
+            f"no block was complete in time; of smaller ones, {text}",
             "The storage or the line is slow",
         )
     elif has_network:
