@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -148,20 +149,23 @@ def test_ranks_with_different_keys_are_refused(tmp_path: Path) -> None:
 @pytest.mark.nightly
 def test_eight_ranks_on_all_meshes_write_what_one_process_writes(tmp_path: Path) -> None:
     kinds, how = ["plain", "mixed", *PLACED], {"mib": 3, "part_mib": 1}
-    with writable("s3") as storage:
+    with ExitStack() as stack:
+        storages = [stack.enter_context(writable(kind)) for kind in ("s3", "gcs", "azure")]
         saves = [{"uri": str(tmp_path / kind), "kind": kind, **how} for kind in kinds]
-        there = {"storage_options": storage.options(), "max_shard_bytes": "3MB"}
-        saves += [{"uri": storage.uri(f"ranks/{kind}"), "kind": kind, **how, **there} for kind in kinds]
+        for storage in storages:
+            there = {"storage_options": storage.options(), "max_shard_bytes": "3MB"}
+            saves += [{"uri": storage.uri(f"ranks/{kind}"), "kind": kind, **how, **there} for kind in kinds]
         cases = [("saves", {"saves": saves}), ("both_ways", {"uri": str(tmp_path / "both")})]
         reported = ranks_tell(8, *cases, ("experts", {"uri": str(tmp_path / "experts")}))
-        objects = {path: data for path, (data, _) in storage.objects.items()}
+        objects = [{path: data for path, (data, _) in storage.objects.items()} for storage in storages]
     assert [len(values(each)) for each in reported] == [8, 8, 8]
     streamer.save(whole_tensors(3), tmp_path / "alone")
     streamer.save(whole_tensors(3), tmp_path / "shards", max_shard_bytes="3MB")
     for kind in kinds:
         assert contents(tmp_path / kind) == contents(tmp_path / "alone"), kind
-        found = {path.rpartition("/")[2]: data for path, data in objects.items() if f"/{kind}/" in path}
-        assert found == contents(tmp_path / "shards"), kind
+        for each in objects:
+            found = {path.rpartition("/")[2]: data for path, data in each.items() if f"/{kind}/" in path}
+            assert found == contents(tmp_path / "shards"), kind
     streamer.save(linear_model(), tmp_path / "both alone")
     assert contents(tmp_path / "both") == contents(tmp_path / "both alone")
     assert len(streamer.load(tmp_path / "experts", verify="manifest")) == 10
