@@ -82,7 +82,6 @@ def test_a_stopped_pull_of_many_files_from_s3_ends_on_a_slow_line_regression(
 def test_a_fast_pull_makes_few_more_requests_than_with_the_largest_pieces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wait_s: float
 ) -> None:
-    monkeypatch.setenv("STREAMER_HEDGE_PERCENT", "0")  # a hedge asks for the same bytes twice
     data = DATA * 16
 
     def late(request: Request, answer: Answer) -> None:
