@@ -9,7 +9,6 @@ describes. If there is no fallback, `Hook.demand` raises an error that names the
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, reduce
@@ -19,6 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from streamer.core.errors import UsageError
+from streamer.core.imported import if_imported
 from streamer.core.log import OwnLogger
 from streamer.core.options.switches_and_sizes import is_on
 from streamer.core.quoting import printable
@@ -120,7 +120,7 @@ def version_of(module: str) -> str:
     """Return the version of the library that has a module; use it only in messages."""
     package = module
     while package:  # a copy of a library inside another one has its own version
-        found = getattr(sys.modules.get(package), "__version__", None)
+        found = getattr(if_imported(package), "__version__", None)
         if found is not None:
             return str(found)
         package = package.rpartition(".")[0]

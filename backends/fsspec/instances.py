@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 import threading
 import weakref
 from collections import deque
@@ -31,6 +30,7 @@ from streamer.backends.fsspec.http_sessions import GuardedSessions
 from streamer.backends.login_state import key_of, login_state
 from streamer.backends.private_names.fsspec import forget_instance, kept_instances, vars_of
 from streamer.backends.private_names.python import detach_finalizers
+from streamer.core.imported import if_imported
 
 # A job reads from a few storages in turn. Each file system costs one or two connections and half a megabyte; s3fs in a
 # chain of fsspec costs 14 MB.
@@ -243,7 +243,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _is_own_session(value: Any) -> bool:
-    module = sys.modules.get("streamer.backends.fsspec.aws_session")  # not imported here, because it needs s3fs
+    module = if_imported("streamer.backends.fsspec.aws_session")  # not imported here, because it needs s3fs
     return module is not None and isinstance(value, module.AsyncEnvironmentSession)
 
 

@@ -9,7 +9,6 @@ ranges.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,6 +19,7 @@ from streamer.backends.fsspec_settings import are_configured
 from streamer.backends.gcs.credentials import EMULATOR
 from streamer.backends.option_names import OF_FSSPEC, check_option_names
 from streamer.core.errors import OptionError
+from streamer.core.imported import if_imported
 from streamer.core.secrets.environment import blank_variables
 
 _OF_ENGINE = frozenset({"headers", "proxy", "proxy_auth", "trust_env"})
@@ -121,7 +121,7 @@ def _configured(options: Mapping[str, Any], environment: Mapping[str, str]) -> d
 
 
 def _kinds() -> Kinds:
-    yarl = sys.modules.get("yarl")  # unless yarl is imported, no option can be a URL of yarl
+    yarl = if_imported("yarl")  # unless yarl is imported, no option can be a URL of yarl
     return {
         **dict.fromkeys(("access", "endpoint_url", "key_file", "project"), TEXT),
         "requester_pays": Kind("True, or the name of a project", (bool, str)),

@@ -31,6 +31,7 @@ from streamer.backends.s3.requests import CHECKSUM, UnsignedRequest, request_of,
 from streamer.backends.s3.signing import LONGEST_URL, UNSIGNED, Signer, host_of
 from streamer.core.collector import collector_paused
 from streamer.core.errors import RedirectError, StorageError
+from streamer.core.imported import if_imported
 from streamer.core.options.limits import Limits
 from streamer.core.quoting import quoted
 from streamer.core.secrets.environment import set_variables
@@ -52,7 +53,7 @@ if find_spec("s3fs") is None:  # the options are those of s3fs, and s3fs install
 
 def _without_unsigned(options: Mapping[str, Any]) -> Mapping[str, Any]:
     """Replace ``config_kwargs={"signature_version": botocore.UNSIGNED}``, as for boto3, by ``anon=True``."""
-    config, botocore = options.get("config_kwargs"), sys.modules.get("botocore")
+    config, botocore = options.get("config_kwargs"), if_imported("botocore")
     if botocore is None or not isinstance(config, Mapping) or config.get("signature_version") is not botocore.UNSIGNED:
         return options
     left = {name: value for name, value in config.items() if name != "signature_version"}

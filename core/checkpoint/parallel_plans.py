@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 from streamer.core.checkpoint.selection import hint_at_names
 from streamer.core.checkpoint.tensor_parts import Slice
 from streamer.core.errors import UnknownTensorError, UsageError
+from streamer.core.imported import if_imported
 from streamer.core.quoting import printable, quoted
 
 # A linear layer's weight is [out, in], fused experts are [experts, out, in].
@@ -198,7 +199,7 @@ class Placements:
     placements: Mapping[str, Sequence[Any] | None] = field(hash=False)
 
     def __post_init__(self) -> None:
-        kind = getattr(sys.modules.get("torch.distributed.device_mesh"), "DeviceMesh", None)
+        kind = getattr(if_imported("torch.distributed.device_mesh"), "DeviceMesh", None)
         if kind is None or not isinstance(self.mesh, kind):
             hint = "torch.distributed.device_mesh.init_device_mesh makes one"
             raise UsageError(f"mesh of Placements is a DeviceMesh, not {type(self.mesh).__name__}", hint=hint)

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from streamer.core.causes import raise_from
 from streamer.core.errors import OptionError, UsageError
+from streamer.core.imported import if_imported
 from streamer.core.path_objects import is_path_object, text_of
 from streamer.core.secrets.environment import variable
 from streamer.core.secrets.redact import redact
@@ -110,7 +110,7 @@ def check_storage_options(storage_options: Any) -> None:
 
 def check_file_system(fs: Any) -> None:
     """Check for None or a file system of fsspec; a caller that has one has already imported fsspec."""
-    fsspec = sys.modules.get("fsspec")
+    fsspec = if_imported("fsspec")
     if fs is not None and not (fsspec and isinstance(fs, fsspec.AbstractFileSystem)):
         raise OptionError(
             f"fs is a file system of fsspec, not {type(fs).__name__}", hint="Pass the result of fsspec.filesystem(…)"
@@ -168,4 +168,4 @@ def check_name(name: Any, what: str) -> None:
 
 
 def _distributed() -> Any:
-    return getattr(sys.modules.get("torch"), "distributed", None)
+    return getattr(if_imported("torch"), "distributed", None)

@@ -19,11 +19,11 @@ import math
 import os
 import stat
 import struct
-import sys
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 
+from streamer.core.imported import if_imported
 from streamer.core.secrets.environment import variable
 
 GROUPS = Path("/sys/fs/cgroup")
@@ -180,7 +180,7 @@ def _launched_ranks(environment: Mapping[str, str] | None) -> int:
 
 def _process_group_ranks() -> int:
     """Count the ranks of torch's process group, at most one per visible device: the others run on other machines."""
-    torch, distributed = sys.modules.get("torch"), sys.modules.get("torch.distributed")
+    torch, distributed = if_imported("torch"), if_imported("torch.distributed")
     if torch is None or distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return 1
     return max(1, min(int(distributed.get_world_size()), int(torch.cuda.device_count())))

@@ -21,6 +21,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from streamer.core.errors import TargetError
+from streamer.core.imported import if_imported
 from streamer.core.tensors import torch_private_names
 from streamer.core.tensors.sharded_tensors import is_sharded, like_sharded
 from streamer.core.tensors.target_memory import check_kind
@@ -38,7 +39,7 @@ def tensors_of(target: Any) -> Mapping[str, Any]:
     """Return the named tensors of an ``nn.Module`` (parameters and buffers, tied ones included) or of a mapping."""
     if isinstance(target, Mapping):
         return target
-    torch = sys.modules.get("torch")
+    torch = if_imported("torch")
     module_class = getattr(getattr(torch, "nn", None), "Module", None)
     if module_class is None or not isinstance(target, module_class):
         raise _no_target(target, torch, module_class)
@@ -65,7 +66,7 @@ def _no_target(target: Any, torch: Any, module_class: Any) -> TargetError:
 
 
 def _check_not_flat(module: Any) -> None:
-    flat = getattr(sys.modules.get("torch.distributed.fsdp"), "FullyShardedDataParallel", None)
+    flat = getattr(if_imported("torch.distributed.fsdp"), "FullyShardedDataParallel", None)
     if flat is not None and any(isinstance(each, flat) for each in module.modules()):
         raise TargetError(
             "the target is wrapped in FullyShardedDataParallel (FSDP1), which keeps its parameters in flat pieces",

@@ -10,6 +10,7 @@ import sys
 from typing import Any, NamedTuple
 
 from streamer.core.errors import TargetError
+from streamer.core.imported import if_imported
 
 
 class LocalPart(NamedTuple):
@@ -22,7 +23,7 @@ class LocalPart(NamedTuple):
 def is_sharded(tensor: Any) -> bool:
     """Say whether this is a DTensor: this process holds a part or a copy of such a tensor."""
     # Not imported here: a caller that has a DTensor has imported it.
-    kind = getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", None)
+    kind = getattr(if_imported("torch.distributed.tensor"), "DTensor", None)
     return kind is not None and isinstance(tensor, kind)
 
 

@@ -16,7 +16,6 @@ activations.
 from __future__ import annotations
 
 import ctypes
-import sys
 import threading
 import weakref
 from collections.abc import Iterable
@@ -26,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from streamer.core.errors import TargetError
+from streamer.core.imported import if_imported
 from streamer.core.tensors.sharded_tensors import is_sharded
 from streamer.core.tensors.torch_private_names import address_of_storage
 
@@ -177,7 +177,7 @@ def _lock_for_good(tensor: Any, storage: Any) -> None:
 
 def count_changes(targets: Iterable[Any]) -> None:
     """Increment the counter of each tensor; arrays, and tensors made in inference mode, have none."""
-    torch = sys.modules.get("torch")
+    torch = if_imported("torch")
     if torch is None:
         return
     increment, tensor_class = torch.autograd.graph.increment_version, torch.Tensor  # there may be 100 000 targets

@@ -13,6 +13,7 @@ from typing import Any
 from streamer.core.errors import UnsupportedDtypeError, UsageError
 from streamer.core.format.dtypes import TORCH_DTYPES
 from streamer.core.format.header_writer import TensorLayout
+from streamer.core.imported import if_imported
 from streamer.core.quoting import quoted
 from streamer.core.tensors.numpy_framework import ML_DTYPES, NUMPY_DTYPES
 
@@ -23,13 +24,13 @@ _OF_NUMPY = {name: dtype for dtype, name in NUMPY_DTYPES.items()}
 
 def is_torch_tensor(value: Any) -> bool:
     """Say whether a value is a ``torch.Tensor``; does not import torch."""
-    torch = sys.modules.get("torch")
+    torch = if_imported("torch")
     return torch is not None and isinstance(value, torch.Tensor)
 
 
 def is_array(value: Any) -> bool:
     """Say whether a value is a ``numpy.ndarray``; does not import numpy."""
-    numpy = sys.modules.get("numpy")
+    numpy = if_imported("numpy")
     return numpy is not None and isinstance(value, numpy.ndarray)
 
 

@@ -11,13 +11,13 @@ its own calls (``native/cuda/relaxed_capture.h``).
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
 from streamer import _native
+from streamer.core.imported import if_imported
 
 
 def normal_tensors() -> AbstractContextManager[object]:
@@ -27,7 +27,7 @@ def normal_tensors() -> AbstractContextManager[object]:
         >>> with normal_tensors():
         ...     pass
     """
-    torch = sys.modules.get("torch")
+    torch = if_imported("torch")
     if torch is None or not torch.is_inference_mode_enabled():
         return nullcontext()
     mode: AbstractContextManager[object] = torch.inference_mode(mode=False)

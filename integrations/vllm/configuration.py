@@ -12,7 +12,6 @@ from __future__ import annotations
 import glob
 import hashlib
 import os
-import sys
 from collections.abc import Callable
 from functools import wraps
 from importlib.util import find_spec
@@ -25,6 +24,7 @@ from vllm.transformers_utils import utils
 from vllm.transformers_utils.runai_utils import is_runai_obj_uri
 
 from streamer.core.errors import UsageError
+from streamer.core.imported import if_imported
 from streamer.core.log import OwnLogger
 from streamer.core.secrets.redact import redact
 from streamer.integrations.serving.engine_hooks import forward_log
@@ -41,7 +41,7 @@ _log = OwnLogger(LOGGER)
 
 def wrap() -> None:
     """Wrap the functions, once."""
-    for module in (utils, sys.modules.get("vllm.engine.arg_utils")):  # a worker has no command line
+    for module in (utils, if_imported("vllm.engine.arg_utils")):  # a worker has no command line
         if module is not None:
             _wrap(module, "is_cloud_storage", lambda theirs, name: theirs(name) or is_url(name))
     _wrap(ModelConfig, "maybe_pull_model_tokenizer_for_runai", _pulling)

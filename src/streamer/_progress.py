@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from streamer.core.errors import StreamerError
+from streamer.core.imported import if_imported
 from streamer.core.log import OwnLogger
 from streamer.core.options.switches_and_sizes import is_on
 from streamer.core.quoting import printable, size_text
@@ -107,7 +108,7 @@ def _is_watched() -> bool:
     """Whether a bar would be seen: on a terminal, or in a notebook, in which tqdm chooses a widget."""
     if is_terminal():
         return True
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    shell = getattr(if_imported("IPython"), "get_ipython", lambda: None)()
     return type(shell).__name__ == "ZMQInteractiveShell"
 
 

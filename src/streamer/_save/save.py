@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -20,6 +19,7 @@ from streamer.core.encryption.keys import KeySource
 from streamer.core.encryption.sealed_files import refuse_reserved
 from streamer.core.errors import UsageError
 from streamer.core.group.joining import joined_group, reporting_to_group
+from streamer.core.imported import if_imported
 from streamer.core.options.settings import resolve
 from streamer.core.request.request import OneUri
 from streamer.core.store.parallel import in_thread
@@ -260,7 +260,7 @@ def _saved(saving: Saving) -> SaveReport:
 def _tensors_of(tensors: Any) -> Mapping[str, Any]:
     if isinstance(tensors, Mapping):
         return tensors
-    torch = sys.modules.get("torch")
+    torch = if_imported("torch")
     if torch is not None and isinstance(tensors, torch.nn.Module):
         state: Mapping[str, Any] = tensors.state_dict()
         return state
