@@ -26,12 +26,18 @@ SLOTS, SLOT_BYTES, HEAD_BYTES = 16, 1024, 64  # further loads of a process are n
 PAGE_BYTES = HEAD_BYTES + SLOTS * SLOT_BYTES
 SHOWN_AFTER_S = 0.2
 WRITTEN_EVERY_S = 0.05  # one text takes 10 µs
+SHORTEST_US = 100  # what a consumer does in less time is not in a trace
 LEAST_BYTES = 1 << 20  # smaller reads, such as headers, are shown only if they take longer than `SHOWN_AFTER_S`
 _HEAD = struct.Struct("<8sQ")  # the magic bytes, and the time at which the process began, by the kernel
 _STAGE = struct.Struct("<Bxxxxxxxd")  # the stage, 0 for an empty slot, and its begin by the monotonic clock
 _TEXT = struct.Struct("<QI")  # even if the text is complete, and the bytes of the text
 _MAGIC = b"streamr1"
 _TEXT_AT = _STAGE.size + _TEXT.size
+
+
+def now_us() -> int:
+    """Return the time of this moment in microseconds, as the events of a trace have it."""
+    return time.monotonic_ns() // 1000
 
 
 class LoadStatus:
@@ -42,21 +48,27 @@ class LoadStatus:
         total_bytes: The bytes that are read.
         stage: The first stage. A load that locates its checkpoint is shown at once.
         is_shown: False if the load has a status elsewhere.
+        trace: A `SessionTrace`, which is told of each stage, too; or None.
     """
 
-    def __init__(self, label: str, total_bytes: int, stage: int = READING, *, is_shown: bool = True) -> None:
+    def __init__(
+        self, label: str, total_bytes: int, stage: int = READING, *, is_shown: bool = True, trace: Any = None
+    ) -> None:
+        self._trace, self._is_shown = trace, is_shown
         self._facts: dict[str, Any] = {"uri": label[:300], "total_bytes": total_bytes}
         self.total_bytes = total_bytes
         self._written = self._since = time.monotonic()
         self._stage = stage
         self._at: int | None = None
         self._page: mmap.mmap | None = None
-        self._process = os.getpid() if is_shown else 0
+        self._process = os.getpid()
         if is_shown and (total_bytes >= LEAST_BYTES or stage == LOCATING):
             self._claim()
 
     def enter(self, stage: int, since: float | None = None) -> None:
         """Note that a stage begins, or goes on since then."""
+        if self._trace is not None and self._process == os.getpid():
+            self._trace.enter(stage)
         if stage != self._stage and self._process == os.getpid():
             self._stage, self._since = stage, since or time.monotonic()
             if self._page is not None and self._at is not None:
@@ -74,11 +86,13 @@ class LoadStatus:
 
     def update(self, facts: Callable[[], dict[str, Any]]) -> None:
         """Write facts, if it is time; the function is called only then."""
+        if self._trace is not None:
+            self._trace.look()
         now = time.monotonic()
         if now < self._written + (WRITTEN_EVERY_S if self._at is not None else SHOWN_AFTER_S):
             return
         self._written = now
-        if self._at is None and self._process == os.getpid():
+        if self._at is None and self._is_shown and self._process == os.getpid():
             self._claim()
         if self._at is not None and self._process == os.getpid():
             self.note(facts())
@@ -89,8 +103,16 @@ class LoadStatus:
         if self._at is not None and self._process == os.getpid():
             self._write()
 
+    def fail(self, error: BaseException) -> None:
+        """Note the error that ends the load."""
+        if self._trace is not None:
+            self._trace.fail(error)
+
     def close(self) -> None:
         """Free the slot; it may be called again."""
+        trace, self._trace = self._trace, None
+        if trace is not None and self._process == os.getpid():
+            trace.end()
         at, self._at = self._at, None
         if at is not None and self._page is not None and self._process == os.getpid():
             _STAGE.pack_into(self._page, at, 0, 0.0)

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from streamer import _native
+from streamer.core.bounds import bound_by, bounds_text
 from streamer.core.outages.counters import EarlierCounters
 from streamer.core.quoting import counted, printable, size_text
 from streamer.core.store.sources import FileSource, HttpSource, NfsSource, PythonSource, Source
@@ -98,6 +99,8 @@ class LoadReport:
         stages: Seconds spent in ``locate`` (listing), ``headers`` and ``read``.
         is_complete: Whether every requested tensor was delivered.
         metadata: What the files say beside their tensors, as `Checkpoint.metadata` returns it.
+        bound_by: What the load waited for, with its share of the time, the largest first: ``{"store": 0.71,
+            "consumer": 0.2, …}``. docs/traces.md explains the words.
     """
 
     uri: str
@@ -126,6 +129,7 @@ class LoadReport:
     stages: Mapping[str, float] = field(default_factory=dict)
     is_complete: bool = False
     metadata: Mapping[str, str] = field(default_factory=dict, repr=False)
+    bound_by: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def is_verified(self) -> bool:
@@ -151,6 +155,7 @@ class LoadReport:
         shared = f", {size_text(self.shared_bytes)} of it read by other processes" if self.shared_bytes else ""
         cached = f", {size_text(self.cached_bytes)} of it from the cache" if self.cached_bytes else ""
         waited = f", {self.waited_s:.1f} s of it in {counted(self.outages, 'outage')}" if self.outages else ""
+        bounds = f", bound by {bounds_text(self.bound_by)}" if self.bound_by else ""
         alone = "".join(
             f", {len(names)} {what}"
             for names, what in ((self.missing, "missing"), (self.unexpected, "unexpected"))
@@ -158,7 +163,7 @@ class LoadReport:
         )
         remarks = "".join(f"; note: {printable(each)}" for each in self.remarks)
         delivered = f"{counted(self.tensors, 'tensor')}, {rate}"
-        return f"{printable(self.uri)}: {delivered}{shared}{cached}{asked}{waited}{alone}{remarks}"
+        return f"{printable(self.uri)}: {delivered}{shared}{cached}{asked}{waited}{bounds}{alone}{remarks}"
 
 
 def load_report(
@@ -196,6 +201,11 @@ def load_report(
         stages=stages,
         is_complete=is_complete,
         metadata=metadata,
+        bound_by=bound_by(
+            stats,
+            locating_s=sum(seconds for stage, seconds in stages.items() if stage != "read"),
+            shared_share=min(1.0, shared_bytes / max(1, stats["bytes_landed"])),
+        ),
     )
 
 

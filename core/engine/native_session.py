@@ -90,6 +90,7 @@ def make_engine(
     for knob in _AS_SET:
         setattr(options, knob, getattr(settings, knob))
     options.in_item_order = in_item_order
+    options.trace_events = 0 if settings.tracer is None else settings.tracer.most_events
     options.file_threads = files.threads
     options.gpudirect = files.gpudirect
     options.pinned_bytes = choose_pinned_bytes(

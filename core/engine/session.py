@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from streamer import _native
+from streamer.core.bounds import bound_by
 from streamer.core.engine.native_errors import checksum_error, error_from_native, tampered_error
 from streamer.core.engine.native_session import Renewals, SourceObject, make_engine
 from streamer.core.engine.plan import ReadPlan, check_memory, with_cache
@@ -86,7 +87,7 @@ class ReadSession:
         self._renewals = Renewals(self._engine, objects, settings.block_deadline_s)
         targets = SessionMemory(keep_alive, lock, device_tensors)
         self._readers = self._python_readers(targets)
-        self.status = LoadStatus(objects[0].uri if objects else "", plan.span_bytes, is_shown=facts is not None)
+        self.status = self._new_status(is_shown=facts is not None)
         self._end = SessionEnd(self._engine, self._readers, targets, self.status, on_end)
         self._finalizer = weakref.finalize(self, self._end)
         try:
@@ -118,7 +119,8 @@ class ReadSession:
             items = self._wait(enough_bytes).items
             if self._device_tensors:
                 self._device_tensors.start_copies(items)
-        except BaseException:  # an error or Ctrl-C: the last call
+        except BaseException as error:  # an error or Ctrl-C: the last call
+            self.status.fail(error)
             self.close()
             raise
         self._delivered += len(items)
@@ -186,6 +188,12 @@ class ReadSession:
         """Count the bytes that were read so far, dropped gaps included."""
         return int(self._engine.stats()["bytes_landed"])
 
+    def _new_status(self, *, is_shown: bool) -> LoadStatus:
+        tracer, names = self._settings.tracer, [each.uri for each in self._objects]
+        trace = None if tracer is None else tracer.session(self._engine, names)
+        label = names[0] if names else ""
+        return LoadStatus(label, self._plan.span_bytes, is_shown=is_shown, trace=trace)
+
     def _outage_news(self, on_wait: Callable[[str], None] | None) -> OutageNews | None:
         """Watch the servers of the objects; files have none."""
         if all(isinstance(each.source, FileSource) for each in self._objects):
@@ -228,14 +236,16 @@ class ReadSession:
         """Return what `LoadStatus` shows of this session."""
         stats = self._engine.stats()
         counters = {name: stats[name] for name in ("blocks", "retries", "http_requests", "waited_us")}
-        return {"done_bytes": stats["bytes_landed"], **counters, "away": self.away(), **self._more_facts()}
+        shown = {"bound_by": bound_by(stats), "away": self.away(), **self._more_facts()}
+        return {"done_bytes": stats["bytes_landed"], **counters, **shown}
 
     def _provide(self, items: list[int]) -> None:
         if not items:
             return
         assert self._device_tensors is not None
-        for provision in self._device_tensors.allocate(items):
-            self._engine.provide(*provision)
+        with self._settings.traced("allocate", "allocate on the device", tensors=len(items)):
+            for provision in self._device_tensors.allocate(items):
+                self._engine.provide(*provision)
 
     def _check_deadline(self) -> None:
         if self._settings.deadline.is_over and self._delivered < self._plan.item_count:

@@ -111,9 +111,10 @@ class LockedDraft:
                 return cls(target, name, descriptor)
             os.close(descriptor)  # another process finished or discarded the draft while this process waited
 
-    def finish(self) -> None:
+    def finish(self, *, is_flushed: bool = True) -> None:
         """Flush the draft to the disk, and rename it to the file."""
-        os.fsync(self.descriptor)
+        if is_flushed:
+            os.fsync(self.descriptor)
         os.replace(self.name, self._target)
         self._close()
 

@@ -19,11 +19,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import timedelta
 from enum import IntEnum
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from streamer.core.errors import GroupError, StreamerError
 from streamer.core.load_status import RANKS, LoadStatus
 from streamer.core.options.limits import Deadline
+
+if TYPE_CHECKING:
+    from streamer.core.trace.tracer import Tracer
 
 Result = TypeVar("Result")
 
@@ -59,6 +62,8 @@ class Member:
         status: Status of the load that reads, or None; without it, each wait has its own.
         awaited: Ranks that are not ready, as far as this rank knows.
         processes: By rank, the numbers of processes of this machine.
+        tracer: The trace of this rank's load, or None.
+        waited_s: How long this rank has waited for others.
     """
 
     def __init__(self, group: Any) -> None:
@@ -69,6 +74,8 @@ class Member:
         self.device = self._device()
         self.silence_s, self.silence_option = SILENCE_S, "block_deadline_s"
         self.deadline: Deadline | None = None
+        self.tracer: Tracer | None = None
+        self.waited_s = 0.0
         self.is_over = self.size == 1
         self.status: LoadStatus | None = None
         self.awaited: list[int] = []
@@ -197,7 +204,7 @@ class Member:
         began = time.monotonic()
         try:
             with ExitStack() as stack:
-                shown_at = began + (LATE_S if self.status else 0.0)
+                shown_at = began + (LATE_S if self.status and self.tracer is None else 0.0)
                 while not self._is_done(work):
                     if time.monotonic() > shown_at:
                         shown_at = math.inf
@@ -213,12 +220,15 @@ class Member:
             reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
             message = f"a rank of the group ended, or its connection did: {reason}"
             raise GroupError(message, hint="The other ranks' errors say why") from error
+        finally:
+            self.waited_s += time.monotonic() - began
         return received
 
     @contextmanager
     def _waiting(self) -> Iterator[None]:
         """Show on the status page that this rank waits for others."""
-        own = None if self.status else LoadStatus(self.name_of(self.rank), 0)
+        trace = None if self.tracer is None else self.tracer.session()
+        own = None if self.status else LoadStatus(self.name_of(self.rank), 0, RANKS, trace=trace)
         self.status = self.status or own
         assert self.status is not None
         try:

@@ -69,7 +69,7 @@ class GroupSession:
         self._delivered = self._delivered_bytes = 0
         self._last_beat = time.monotonic()
         self._verification = verification
-        self._session = session(self._beat)
+        self._session, self._waited_before_s = session(self._beat), member.waited_s
         member.status = self._session.status
 
     def next_items(self, enough_bytes: int = 0) -> list[int]:
@@ -109,11 +109,14 @@ class GroupSession:
     def stats(self) -> dict[str, int]:
         """Return the engine's counters of this rank's reads, with the number of tensors that were handed out."""
         stats = self._session.stats()
+        ranks_us = int((self._member.waited_s - self._waited_before_s) * 1e6)  # the engine takes it for the consumer's
         return {
             **stats,
             "items_delivered": self._delivered,
             "bytes_delivered": self._delivered_bytes,
             "peak_held_bytes": stats["peak_held_bytes"] + self._peak_held_bytes,
+            "ranks_us": ranks_us,
+            "consumer_us": max(0, stats["consumer_us"] - ranks_us),
         }
 
     def landed_bytes(self) -> int:

@@ -27,8 +27,8 @@ def _switch(reason: str) -> Any:
     return field(default=None, metadata={"reason": reason})
 
 
-def _folder(reason: str) -> Any:
-    return field(default=None, metadata={"folder": True, "reason": reason})
+def _path(kind: str, reason: str) -> Any:
+    return field(default=None, metadata={"path": kind, "reason": reason})
 
 
 def _choice(*words: str, reason: str) -> Any:
@@ -114,6 +114,9 @@ class Options:
             removed. Automatic: half of the sum of the folder's size and the free space of the disk.
         allow_missing_shards: Load a folder without an index even if some of its numbered shards
             (``model-00001-of-00004.safetensors``) are missing; the log and the report name them. Automatic: no.
+        trace: Path of a file to which loads, saves and copies write what they did and when, for Perfetto and
+            ``python -m streamer trace``; processes of this machine may write to one file (docs/traces.md). ``""``
+            means no trace, even if the environment names a file. Automatic: none.
         share: ``"node"``: processes of this user on this machine that load the same checkpoint from a network at the
             same time read each byte once between them. ``"off"``: each process reads for itself. Automatic: ``"node"``
             in processes that were launched together (torchrun, vLLM, SGLang, MPI), for loads of 64 MiB and more.
@@ -153,9 +156,10 @@ class Options:
     stall_timeout_s: float = _knob(0.01, 3600, "s", "longer than a TCP retransmission storm", 10.0)
     stall_bytes_per_s: float = _knob(1, GIB, "bytes/s", "a hundredth of a store's speed per connection", 256 * KIB)
     max_rank: int = _knob(1, 64, "dimensions", "numpy's own limit", 64)
-    cache_dir: str | os.PathLike[str] | None = _folder("only the user knows a disk with room")  # noqa: RUF009 (as the others)
+    cache_dir: str | os.PathLike[str] | None = _path("folder", "only the user knows a disk with room")  # noqa: RUF009 (as the others)
     cache_bytes: int | None = _knob(MIB, 1024 * TIB, "bytes", "the disk has other users")
     allow_missing_shards: bool | None = _switch("a model without all its weights is wrong")
+    trace: str | os.PathLike[str] | None = _path("file", "it takes up to a fiftieth of the time")  # noqa: RUF009 (as the others)
     share: str | None = _choice("node", "off", reason="only the user knows which processes load the same checkpoint")
 
     def __post_init__(self) -> None:
@@ -164,8 +168,8 @@ class Options:
             if isinstance(value, str) and _is_in_bytes(knob.metadata):
                 value = _bytes(knob.name, value)
                 object.__setattr__(self, knob.name, value)
-            if "folder" in knob.metadata:
-                object.__setattr__(self, knob.name, _folder_path(knob.name, value))
+            if kind := knob.metadata.get("path"):
+                object.__setattr__(self, knob.name, _path_of(kind, knob.name, value))
             elif value is not None and "low" in knob.metadata:
                 _check_bounds(knob.name, value, knob.metadata)
             elif value is None and knob.default is not None:
@@ -233,8 +237,8 @@ def _check_word(source: str, value: object, metadata: Mapping[str, Any]) -> None
 
 def _of_environment(name: str, text: str, metadata: Mapping[str, Any]) -> float | bool | str:
     source = f"STREAMER_{name.upper()}"
-    if "folder" in metadata:
-        return _folder_path(source, text) or ""
+    if "path" in metadata:
+        return _path_of(metadata["path"], source, text) or ""
     if "words" in metadata:
         _check_word(source, text, metadata)
         return text
@@ -245,14 +249,14 @@ def _of_environment(name: str, text: str, metadata: Mapping[str, Any]) -> float 
     return value
 
 
-def _folder_path(name: str, value: object) -> str | None:
+def _path_of(kind: str, name: str, value: object) -> str | None:
     if value is None:
         return None
     path = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
     if not isinstance(path, str) or "\0" in path:
-        raise OptionError(f"{name} must be the path of a folder, not {value!r}", hint='"" turns it off')
+        raise OptionError(f"{name} must be the path of a {kind}, not {value!r}", hint='"" turns it off')
     if "://" in path:
-        raise OptionError(f"{name} must be a folder of this machine, not a URL", hint="Give a path, as /var/cache/x")
+        raise OptionError(f"{name} must be a {kind} of this machine, not a URL", hint="Give a path, as /var/cache/x")
     return path
 
 

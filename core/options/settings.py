@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import time
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from streamer.core.options.limits import Deadline, Limits
-from streamer.core.options.machine import free_bytes, memory_bytes, processors, sharers
+from streamer.core.options.machine import free_bytes, local_rank, local_ranks, memory_bytes, processors, sharers
 from streamer.core.options.options import GIB, MIB, Options
 from streamer.core.options.switches_and_sizes import warn_of_typos
 from streamer.core.outages.counters import EarlierCounters
 
 if TYPE_CHECKING:
     from streamer.core.findings import Findings
+    from streamer.core.trace.tracer import Tracer
 
 DEFAULT_FILE_BLOCK_BYTES = 8 * MIB  # from the page cache, 4 MiB costs a tenth more CPU, 16 MiB saves nothing
 FIRST_HTTP_BLOCK_BYTES = 1 * MIB  # native/net/request_size.h grows it if the server is faster with larger requests
@@ -51,6 +53,12 @@ class Settings(Options):
     earlier: EarlierCounters = field(default_factory=EarlierCounters, compare=False)
     # What another process has found already, or is to be told; None unless processes open together.
     findings: Findings | None = field(default=None, compare=False, repr=False)
+    # What writes the file of `trace`, or None.
+    tracer: Tracer | None = field(default=None, compare=False, repr=False)
+
+    def traced(self, category: str, name: str, **facts: Any) -> AbstractContextManager[None]:
+        """Return a context manager: a trace, if there is one, shows the calling thread in the block."""
+        return nullcontext() if self.tracer is None else self.tracer.during(category, name, **facts)
 
     @property
     def deadline(self) -> Deadline:
@@ -79,7 +87,14 @@ def resolve(options: Options | None) -> Settings:
         limits=Limits(**{name: getattr(user, name) for name in Limits._fields if hasattr(user, name)}),
         node_limit_bytes=user.memory_limit_bytes or chosen["memory_limit_bytes"] * sharers(),
         began=time.monotonic(),
+        tracer=_tracer(user.trace) if user.trace else None,
     )
+
+
+def _tracer(path: Any) -> Tracer:
+    from streamer.core.trace.tracer import tracer_of  # noqa: PLC0415 (few loads are traced)
+
+    return tracer_of(path, local_ranks(), local_rank())
 
 
 def _default_memory_limit_bytes() -> int:

@@ -1,5 +1,6 @@
 #include "gpu/device_copier.h"
 
+#include <algorithm>
 #include <string>
 #include <thread>
 #include <utility>
@@ -167,6 +168,14 @@ void DeviceCopier::land_finished() {
     Flight flight = std::move(in_flight_.front());
     in_flight_.pop_front();
     spare_events_.push_back(std::move(flight.event));
+    if (TraceLog* const trace = scheduler_.trace()) {  // copies run one after the other
+      trace->add({.category = "copy",
+                  .source = flight.block.source,
+                  .offset = flight.block.begin,
+                  .bytes = flight.block.size()},
+                 std::max(flight.started, last_landed_));
+      last_landed_ = Clock::now();
+    }
     flight.block.leave_slot();
     scheduler_.land(flight.lane, flight.block);
   }

@@ -94,6 +94,7 @@ class DeviceCopier : public DeviceSink {
   std::optional<CudaStream> stream_;
   CopyBatch copies_;                     // used by run() only
   std::deque<Flight> in_flight_;         // oldest first; used by run() only
+  TimePoint last_landed_{};              // used by run() only, for a trace
   std::vector<CudaEvent> spare_events_;  // used by run() only
   std::atomic<bool> has_abandoned_{false};
   std::atomic<std::uint64_t> waits_{0};   // calls of wait_for()

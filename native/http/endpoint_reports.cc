@@ -14,7 +14,8 @@ void record_answer(const HttpTransfer& transfer, bool is_full_size, TimePoint no
   endpoint.record_answer(bytes, times);
   if (!is_full_size) return;
   const double body_s = std::max(times.complete_s - times.first_byte_s, 1e-6);
-  endpoint.addresses->record(transfer.address(), static_cast<double>(bytes) / body_s, now);
+  endpoint.addresses->record(address_of(transfer.handle()), static_cast<double>(bytes) / body_s,
+                             now);
 }
 
 }  // namespace
@@ -40,7 +41,7 @@ bool EndpointReports::report_failure(const HttpTransfer& transfer, const Flight&
   error.is_of_object = endpoint.is_fault_of(flight.ticket.object, error);
   const bool is_refusal = classify(error) == FailureKind::kThrottle;
   if (is_of_outage || is_refusal) KeptConnections::of_process().close(endpoint);
-  if (transfer.was_silent()) endpoint.addresses->record_silence(transfer.address(), now);
+  if (transfer.was_silent()) endpoint.addresses->record_silence(address_of(transfer.handle()), now);
   return is_of_outage;
 }
 

@@ -40,7 +40,7 @@ HttpReactor::HttpReactor(Scheduler& scheduler,
       server_(server_of_first(objects)),
       multi_(KeptConnections::of_process().take(*server_),
              std::max(max_in_flight, kConnectionsKept)),
-      requests_(multi_, timeouts, max_in_flight),
+      requests_(multi_, timeouts, max_in_flight, scheduler.trace()),
       limit_(max_in_flight, server_->advice(), counters),
       hedged_(requests_, hedge_budget, counters),
       unserved_(requests_),
@@ -153,7 +153,8 @@ void HttpReactor::enforce_deadlines() {
 }
 
 void HttpReactor::settle(HttpTransfer& transfer, std::optional<ReadError> error) {
-  const Flight flight = requests_.release(transfer, !error || error->http_status != 0);
+  const Flight flight =
+      requests_.release(transfer, !error || error->http_status != 0, error ? &*error : nullptr);
   const TimePoint now = Clock::now();
   if (!error) {
     reports_.report_success(transfer, flight, now);

@@ -6,8 +6,8 @@
 namespace streamer {
 
 RequestsInFlight::RequestsInFlight(CurlMulti& multi, const Timeouts& timeouts,
-                                   unsigned max_in_flight)
-    : multi_(multi) {
+                                   unsigned max_in_flight, TraceLog* trace)
+    : multi_(multi), trace_(trace) {
   for (unsigned i = 0; i < max_in_flight; ++i) {
     transfers_.push_back(std::make_unique<HttpTransfer>(timeouts, received_bytes_));
     idle_.push_back(transfers_.back().get());
@@ -34,10 +34,12 @@ HttpTransfer& RequestsInFlight::send(Block block, HttpObject& object,
   return *transfer;
 }
 
-Flight RequestsInFlight::release(HttpTransfer& transfer, bool keeps_connection) {
+Flight RequestsInFlight::release(HttpTransfer& transfer, bool keeps_connection,
+                                 const ReadError* error) {
   if (!keeps_connection && connections_ > 0) --connections_;
   multi_.remove(transfer.handle());
   Flight flight = std::move(flights_.extract(&transfer).mapped());
+  if (trace_ != nullptr) trace_->add(transfer.traced(error), flight.started);
   const auto partner = flights_.find(flight.partner);
   if (partner != flights_.end()) partner->second.partner = nullptr;
   idle_.push_back(&transfer);
@@ -45,7 +47,9 @@ Flight RequestsInFlight::release(HttpTransfer& transfer, bool keeps_connection) 
 }
 
 Flight RequestsInFlight::cancel(HttpTransfer& transfer) {
-  Flight flight = release(transfer, false);
+  static const ReadError cancelled =
+      error_of(ErrorCode::kConnect, "cancelled: another request was faster, or the load has ended");
+  Flight flight = release(transfer, false, &cancelled);
   transfer.target()->endpoint->cancel(flight.ticket);
   return flight;
 }

@@ -37,8 +37,9 @@ struct Flight {
 
 class RequestsInFlight {
  public:
-  // At most `max_in_flight` requests are in flight. `multi` must outlive this object.
-  RequestsInFlight(CurlMulti& multi, const Timeouts& timeouts, unsigned max_in_flight);
+  // At most `max_in_flight` requests are in flight. `multi` and `trace` must outlive this object.
+  RequestsInFlight(CurlMulti& multi, const Timeouts& timeouts, unsigned max_in_flight,
+                   TraceLog* trace = nullptr);
   // Cancels all requests.
   ~RequestsInFlight() { cancel_all(); }
   RequestsInFlight(const RequestsInFlight&) = delete;
@@ -56,8 +57,8 @@ class RequestsInFlight {
   HttpTransfer& send(Block block, HttpObject& object, std::shared_ptr<const HttpTarget> target,
                      Flight flight);
   // Ends a request. The transfer still has its block and its response, until the next send().
-  // `keeps_connection`: its connection stays open.
-  Flight release(HttpTransfer& transfer, bool keeps_connection);
+  // `keeps_connection`: its connection stays open. `error`: what the trace says, or null.
+  Flight release(HttpTransfer& transfer, bool keeps_connection, const ReadError* error = nullptr);
   // Ends a request before its response is complete, which closes its connection.
   Flight cancel(HttpTransfer& transfer);
   void cancel_all();
@@ -75,6 +76,7 @@ class RequestsInFlight {
 
  private:
   CurlMulti& multi_;
+  TraceLog* const trace_;
   std::uint64_t received_bytes_ = 0;
   std::vector<std::unique_ptr<HttpTransfer>> transfers_;
   std::vector<HttpTransfer*> idle_;

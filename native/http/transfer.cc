@@ -240,6 +240,31 @@ AnswerTimes HttpTransfer::answered_in() const {
           .complete_s = static_cast<double>(total_us - connected_us) / 1e6};
 }
 
+TraceEvent HttpTransfer::traced(const ReadError* error) const {
+  const auto reached = [this](CURLINFO info) {
+    curl_off_t us = 0;
+    curl_easy_getinfo(easy_.get(), info, &us);
+    return static_cast<std::int64_t>(us);
+  };
+  const std::int64_t named = reached(CURLINFO_NAMELOOKUP_TIME_T);
+  const std::int64_t connected = std::max(named, reached(CURLINFO_CONNECT_TIME_T));
+  const std::int64_t secured = std::max(connected, reached(CURLINFO_APPCONNECT_TIME_T));
+  const std::int64_t sent = std::max(secured, reached(CURLINFO_PRETRANSFER_TIME_T));
+  const std::int64_t answered = std::max(sent, reached(CURLINFO_STARTTRANSFER_TIME_T));
+  const std::int64_t ended = std::max(answered, reached(CURLINFO_TOTAL_TIME_T));
+  return {.category = "request",
+          .source = block_.source,
+          .offset = block_.begin + received_before_,
+          .bytes = block_.received - std::min(block_.received, received_before_),
+          .attempt = block_.attempts,
+          .http_status = head_.status,
+          .reuses_connection = !has_new_connection(),
+          .phases_us = {named, connected - named, secured - connected, answered - sent,
+                        ended - answered},
+          .failure = error != nullptr ? error->detail : "",
+          .may_overlap = true};
+}
+
 double HttpTransfer::remaining_s(double elapsed_s) const {
   const auto received = static_cast<double>(block_.received - received_before_);
   if (received == 0) return std::numeric_limits<double>::infinity();

@@ -16,6 +16,7 @@
 
 #include "base/clock.h"
 #include "base/read_error.h"
+#include "base/trace_log.h"
 #include "http/object.h"
 #include "http/range_response.h"
 #include "http/request.h"
@@ -59,7 +60,6 @@ class HttpTransfer {
   const Block& block() const { return block_; }
 
   AnswerTimes answered_in() const;
-  std::string address() const { return address_of(easy_.get()); }
   // Whether no byte of a response arrived.
   bool was_silent() const { return head_.status == 0; }
   bool has_new_connection() const { return streamer::has_new_connection(easy_.get()); }
@@ -69,6 +69,9 @@ class HttpTransfer {
   // Returns how long the remaining bytes will take at the average speed since the request was sent,
   // `elapsed_s` ago.
   double remaining_s(double elapsed_s) const;
+
+  // Returns what a trace says about the request, which has ended.
+  TraceEvent traced(const ReadError* error) const;
 
   const std::shared_ptr<const HttpTarget>& target() const { return target_; }
   HttpObject& object() const { return *object_; }

@@ -33,7 +33,7 @@ UnservedRequests::Cancelled UnservedRequests::cancel(TimePoint now) {
   Cancelled cancelled{.requests = unserved.size(), .blocks = {}};
   for (HttpTransfer* transfer : unserved) {
     const Flight flight = requests_.cancel(*transfer);
-    transfer->target()->endpoint->addresses->record_silence(transfer->address(), now);
+    transfer->target()->endpoint->addresses->record_silence(address_of(transfer->handle()), now);
     if (flight.is_duplicate()) continue;
     Block block = transfer->take_block();
     block.prefers_open_connection = true;

@@ -133,6 +133,16 @@ void NfsReactor::settle(NfsTransfer& transfer, std::optional<ReadError> error, b
   const OutageTicket ticket = transfer.ticket();
   Endpoint& endpoint = *objects_[transfer.source()]->endpoint();
   in_flight_bytes_ -= transfer.size();
+  if (TraceLog* const trace = scheduler_.trace()) {
+    trace->add({.category = "request",
+                .source = transfer.source(),
+                .offset = transfer.block().begin,
+                .bytes = transfer.block().received,
+                .attempt = transfer.block().attempts,
+                .failure = error ? error->detail : "",
+                .may_overlap = true},
+               transfer.started());
+  }
   if (was_given_up) {
     endpoint.cancel(ticket);
     scheduler_.requeue(Lane::kNfs, transfer.give_back(), now);

@@ -8,7 +8,7 @@
 namespace streamer {
 
 NfsTransfer::NfsTransfer(Block block, const OutageTicket& ticket, TimePoint now)
-    : block_(std::move(block)), ticket_(ticket) {
+    : block_(std::move(block)), ticket_(ticket), started_(now) {
   if (block_.attempts++ == 0) block_.first_started = now;
 }
 

@@ -26,6 +26,8 @@ class NfsTransfer {
 
   std::uint32_t source() const { return block_.source; }
   std::uint64_t size() const { return block_.size(); }
+  const Block& block() const { return block_; }
+  TimePoint started() const { return started_; }
   const OutageTicket& ticket() const { return ticket_; }
   TimePoint first_started() const { return block_.first_started; }
   bool has_begun() const { return has_begun_; }
@@ -57,6 +59,7 @@ class NfsTransfer {
 
   Block block_;
   const OutageTicket ticket_;
+  const TimePoint started_;
   NfsConnection* connection_ = nullptr;
   nfsfh* file_ = nullptr;
   NfsAttributes opened_;

@@ -158,7 +158,24 @@ py::dict stats_of(Session& session) {
   result["probes"] = stats.outages.probes;
   result["waited_us"] = static_cast<std::uint64_t>(stats.outages.waited_s * 1e6);
   result["peak_pinned_bytes"] = stats.peak_pinned_bytes;
+  const std::array<const char*, kBounds> bounds{"file_us",   "http_us",  "python_us",  "nfs_us",
+                                                "memory_us", "slots_us", "consumer_us"};
+  for (std::size_t i = 0; i < kBounds; ++i) {
+    result[bounds[i]] = static_cast<std::uint64_t>(stats.scheduler.bound_s[i] * 1e6);
+  }
   return result;
+}
+
+py::tuple take_trace(Session& session) {
+  const auto [events, dropped] = session.take_trace();
+  py::list rows;
+  for (const TraceEvent& event : events) {
+    rows.append(py::make_tuple(event.category, event.thread_name.data(), event.may_overlap,
+                               event.began_us, event.ended_us, event.source, event.offset,
+                               event.bytes, event.attempt, event.http_status,
+                               event.reuses_connection, event.phases_us, text_of(event.failure)));
+  }
+  return py::make_tuple(rows, dropped);
 }
 
 void compare_answers(Session& session, std::uint32_t source, std::string request_header,
@@ -252,6 +269,7 @@ void register_session(py::module_& module) {
              return PythonBlock::take(session);
            })
       .def("stats", &stats_of)
+      .def("take_trace", &take_trace)
       .def("outages", &Session::outages)
       .def("close", &Session::close, released());
 

@@ -42,6 +42,7 @@ void register_session_options(py::module_& module) {
       .def_readwrite("nfs_threads", &SessionOptions::nfs_threads)
       .def_readwrite("pinned_bytes", &SessionOptions::pinned_bytes)
       .def_readwrite("gpudirect", &SessionOptions::gpudirect)
+      .def_readwrite("trace_events", &SessionOptions::trace_events)
       .def_readwrite("hedge_percent", &SessionOptions::hedge_percent);
   add_block_bytes(knobs, "file_block_bytes", Lane::kFile);
   add_block_bytes(knobs, "http_block_bytes", Lane::kHttp);

@@ -23,10 +23,14 @@ class LaneReaders {
   enum class Woken { kNone, kReactors, kOne, kAll };
 
   // --- under the owner's lock ---
-  // Notes that a reader found nothing because memory or a slot is short. Holds until there may be
-  // work.
-  void note_starved() { is_starved_ = true; }
+  // Notes that a reader found nothing because memory, or else a slot, is short. Holds until there
+  // may be work.
+  void note_starved(bool is_of_slots = false) {
+    is_starved_ = true;
+    are_slots_short_ = is_of_slots;
+  }
   bool are_starved() const { return is_starved_; }
+  bool are_slots_short() const { return is_starved_ && are_slots_short_; }
   // Notes that there may be a block.
   void note_work();
   // Notes that all readers must look: nothing more will come, or there is work for all of them.
@@ -48,6 +52,7 @@ class LaneReaders {
 
  private:
   bool is_starved_ = false;
+  bool are_slots_short_ = false;
   std::uint32_t waiting_ = 0;  // threads in wait()
   bool is_work_noted_ = false;
   bool is_for_all_ = false;

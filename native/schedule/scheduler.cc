@@ -130,6 +130,7 @@ TakeResult Scheduler::take_prepared(std::unique_lock<std::mutex>& lock, LaneQueu
 TakeResult Scheduler::try_take_locked(LaneQueue& lane, TimePoint now, const Admission& admission,
                                       bool may_map) {
   TakeResult result;
+  spend_time(now);
   if (is_stopped_ || lane.is_finished()) {
     result.is_finished = true;
     return result;
@@ -159,12 +160,7 @@ TakeResult Scheduler::try_take_locked(LaneQueue& lane, TimePoint now, const Admi
 
 void Scheduler::finish(Lane which, Block block) {
   const bool is_gpudirect = is_read_by_gpudirect(block);
-  if (!is_gpudirect) {  // before the lock, because these calls read every byte
-    cached_.add(block);
-    ledger_.add(block);
-    if (tap_ != nullptr) tap_->offer(block);
-    seals_.decrypt(block);  // last, because digests and the cache need the bytes of the object
-  }
+  if (!is_gpudirect) check_bytes(block);  // before the lock, because this reads every byte
   const Locked lock(*this);
   if (is_gpudirect) stats_.gpudirect_bytes += block.size();
   if (block.device == kHost || is_gpudirect) {
@@ -172,6 +168,25 @@ void Scheduler::finish(Lane which, Block block) {
   } else if (!is_stopped_) {
     devices_.at(block.device).sink->submit(which, std::move(block));  // in flight until it landed
   }
+}
+
+void Scheduler::check_bytes(Block& block) {
+  TimePoint began = trace_ != nullptr ? Clock::now() : TimePoint{};
+  const auto note = [&](const char* category) {
+    if (trace_ == nullptr) return;
+    trace_->add({.category = category,
+                 .source = block.source,
+                 .offset = block.begin,
+                 .bytes = block.size()},
+                began);
+    began = Clock::now();
+  };
+  cached_.add(block);
+  ledger_.add(block);
+  if (!ledger_.is_empty()) note("verify");
+  if (tap_ != nullptr) tap_->offer(block);
+  seals_.decrypt(block);  // last, because digests and the cache need the bytes of the object
+  if (!seals_.is_empty()) note("decode");
 }
 
 void Scheduler::retry_at(Lane which, Block block, TimePoint due) {
@@ -226,6 +241,31 @@ void Scheduler::unlock_and_wake(std::unique_lock<std::mutex>& lock) {
   lock.unlock();
   if (is_consumer_woken) has_delivery_.notify_all();
   for (std::size_t i = 0; i < kLaneCount; ++i) lanes_[i].readers.notify(woken[i]);
+}
+
+// Attributes the time up to now to what bounded the load, before that changes.
+void Scheduler::spend_time(TimePoint now) {
+  std::bitset<kBounds> bounds;
+  bool are_slots_short = false;
+  bool is_memory_short = false;
+  for (std::size_t i = 0; i < kLaneCount; ++i) {
+    const LaneReaders& readers = lanes_[i].readers;
+    are_slots_short |= readers.are_slots_short();
+    is_memory_short |= readers.are_starved() && !readers.are_slots_short();
+    bounds[i] = lanes_[i].in_flight > 0;
+  }
+  if (is_stopped_) {
+    bounds.reset();
+  } else if (queue_.has_completed_all() || (is_memory_short && bounds_.is_consumer_busy)) {
+    bounds.reset().set(kConsumerBound);
+  } else if (is_memory_short) {
+    bounds.reset().set(kMemoryBound);
+  } else if (are_slots_short) {
+    bounds.reset().set(kSlotsBound);
+  } else if (bounds.none()) {  // all blocks wait for their retries
+    for (std::size_t i = 0; i < kLaneCount; ++i) bounds[i] = !lanes_[i].is_finished();
+  }
+  bounds_.spend(now, bounds);
 }
 
 void Scheduler::wake_starved_locked() {

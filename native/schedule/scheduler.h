@@ -37,10 +37,12 @@
 
 #include "base/clock.h"
 #include "base/read_error.h"
+#include "base/trace_log.h"
 #include "plan/lane.h"
 #include "plan/plan.h"
 #include "schedule/block_cutter.h"
 #include "schedule/block_tap.h"
+#include "schedule/bound_times.h"
 #include "schedule/cached_items.h"
 #include "schedule/delivery_queue.h"
 #include "schedule/device_slots.h"
@@ -102,6 +104,7 @@ struct SchedulerStats {
   std::uint64_t bytes_delivered = 0;
   std::uint64_t items_delivered = 0;
   std::uint64_t peak_held_bytes = 0;
+  BoundTimes::Seconds bound_s{};  // see bound_times.h
 };
 
 class Scheduler {
@@ -119,9 +122,10 @@ class Scheduler {
   // host.
   void set_gpudirect(std::uint32_t source, bool is_gpudirect);
 
-  // Sets the observer of all blocks. Call before the first block is taken; it must outlive the
-  // last.
+  // Sets the observer of all blocks, before the first is taken; it must outlive the last.
   void set_tap(BlockTap* tap) { tap_ = tap; }
+  void set_trace(TraceLog* trace) { trace_ = trace; }
+  TraceLog* trace() const { return trace_; }
 
   // --- readers ---
   // Waits for a block. Returns none if the lane is finished or the load was stopped.
@@ -162,7 +166,7 @@ class Scheduler {
   // Waits for finished items of at least `enough_bytes`. Returns fewer if readers lack memory, if
   // nothing more will come, or after the time-out.
   Delivery wait(double timeout_s, std::uint64_t enough_bytes = 0);
-  // Sets a new limit, at most `memory_limit_bytes` of the options. Memory that is held stays.
+  // Sets a new limit, at most that of the options. Memory that is held stays.
   void set_memory_limit(std::uint64_t limit_bytes);
   // Returns what wait() would return as `to_allocate`; nothing after an error.
   std::vector<std::uint32_t> next_to_allocate();
@@ -201,7 +205,9 @@ class Scheduler {
   // Holds the lock for a block of code. Afterwards, wakes the threads that wait for the new state.
   class Locked {
    public:
-    explicit Locked(Scheduler& scheduler) : scheduler_(scheduler), lock_(scheduler.mutex_) {}
+    explicit Locked(Scheduler& scheduler) : scheduler_(scheduler), lock_(scheduler.mutex_) {
+      scheduler.spend_time(Clock::now());
+    }
     ~Locked() { scheduler_.unlock_and_wake(lock_); }
     Locked(const Locked&) = delete;
     Locked& operator=(const Locked&) = delete;
@@ -211,6 +217,8 @@ class Scheduler {
     std::unique_lock<std::mutex> lock_;
   };
   void unlock_and_wake(std::unique_lock<std::mutex>& lock);
+  void check_bytes(Block& block);
+  void spend_time(TimePoint now);
   BlockCutter::BlockBytes block_bytes_of(std::size_t lane) const;
   BlockCutter::BlockBytes wanted_block_bytes_of(std::size_t lane) const;
   // One search for a block, and the reasons why none was found.
@@ -260,6 +268,7 @@ class Scheduler {
   DigestLedger ledger_;  // has its own lock, which is taken while ours is held
   SealLedger seals_;     // has its own lock, too
   BlockTap* tap_ = nullptr;
+  TraceLog* trace_ = nullptr;
 
   std::mutex mutex_;  // guards everything below
   std::condition_variable has_delivery_;
@@ -284,6 +293,7 @@ class Scheduler {
   std::atomic<bool> is_stopped_ = false;  // written under the lock
   std::uint32_t loans_ = 0;
   bool is_release_asked_ = false;
+  BoundTimes bounds_;
   SchedulerStats stats_;
 };
 

@@ -23,6 +23,7 @@ bool Scheduler::has_enough() const {
 Delivery Scheduler::wait(double timeout_s, std::uint64_t enough_bytes) {
   {
     const Locked lock(*this);
+    bounds_.is_consumer_busy = false;
     if (memory_.note_consumer_back()) wake_starved_locked();
   }
   std::unique_lock lock(mutex_);
@@ -32,6 +33,7 @@ Delivery Scheduler::wait(double timeout_s, std::uint64_t enough_bytes) {
            queue_.has_delivered_all();
   };
   has_delivery_.wait_for(lock, Seconds(timeout_s), has_news);
+  spend_time(Clock::now());
   Delivery delivery;
   delivery.error = error_;
   delivery.to_refresh.swap(to_refresh_);
@@ -42,6 +44,7 @@ Delivery Scheduler::wait(double timeout_s, std::uint64_t enough_bytes) {
       finished_bytes_ -= plan_.items[item].size();
     }
     delivery.to_allocate = memory_.take_asked();
+    bounds_.is_consumer_busy = !delivery.items.empty();
   }
   delivery.is_finished = is_stopped_ || queue_.has_delivered_all();
   return delivery;
@@ -115,7 +118,9 @@ void Scheduler::release_locked() {
 
 SchedulerStats Scheduler::stats() {
   const std::lock_guard lock(mutex_);
+  spend_time(Clock::now());
   SchedulerStats stats = stats_;
+  stats.bound_s = bounds_.seconds();
   stats.items_delivered = queue_.delivered();
   stats.peak_held_bytes = memory_.peak_held_bytes();
   return stats;

@@ -33,7 +33,7 @@ bool Scheduler::take_due(LaneQueue& lane, Search& search) {
   for (auto it = lane.retries.begin(); it != lane.retries.end() && it->first <= search.now; ++it) {
     if (!search.may_take(it->second.source, it->second.first_started)) continue;
     if (!try_give_slot(it->second, search)) {
-      lane.readers.note_starved();
+      lane.readers.note_starved(true);
       continue;
     }
     search.found = std::move(it->second);
@@ -97,12 +97,13 @@ bool Scheduler::cut_from(BlockCutter& cutter, LaneQueue& lane, Search& search) {
     fail_locked(no_memory_for(plan_.items[wanted]));
     return false;
   }
-  if (block && !try_give_slot(*block, search)) {
+  const bool lacks_slot = block && !try_give_slot(*block, search);
+  if (lacks_slot) {
     lane.retries.emplace(TimePoint::min(), std::move(*block));
     block.reset();
   }
   if (!block) {
-    lane.readers.note_starved();
+    lane.readers.note_starved(lacks_slot);
     if (has_enough()) is_consumer_to_be_woken_ = true;
   }
   return block.has_value();

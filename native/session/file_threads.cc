@@ -38,6 +38,14 @@ void FileThreads::run() {
   while (auto block = scheduler_.take(Lane::kFile)) {
     const TimePoint started = Clock::now();
     auto error = read(*block);
+    if (TraceLog* const trace = scheduler_.trace()) {
+      trace->add({.category = "read",
+                  .source = block->source,
+                  .offset = block->begin,
+                  .bytes = block->received,
+                  .failure = error ? error->detail : ""},
+                 started);
+    }
     if (error && means_no_descriptor(error->os_error) && readers_.leave_to_others()) {
       scheduler_.requeue(Lane::kFile, std::move(*block), after(Clock::now(), kDescriptorWaitS));
       return;

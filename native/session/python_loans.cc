@@ -38,13 +38,26 @@ std::optional<PythonLoans::Loan> PythonLoans::lend() {
   return std::nullopt;
 }
 
+void PythonLoans::note(const Loan& loan, const std::string& failure) {
+  if (scheduler_.trace() == nullptr) return;
+  scheduler_.trace()->add({.category = "request",
+                           .source = loan.block.source,
+                           .offset = loan.block.begin,
+                           .bytes = failure.empty() ? loan.block.size() : 0,
+                           .attempt = loan.block.attempts,
+                           .failure = failure},
+                          loan.started);
+}
+
 void PythonLoans::finish(Loan loan) {
   const TimePoint now = Clock::now();
+  note(loan, "");
   endpoint_of(loan.block).finish_well(loan.ticket, seconds_between(loan.started, now), false, now);
   scheduler_.finish(Lane::kPython, std::move(loan.block));
 }
 
 void PythonLoans::try_again(Loan loan, ReadError error) {
+  note(loan, error.detail);
   complete(error, loan);
   Endpoint& endpoint = endpoint_of(loan.block);
   const bool is_of_outage = endpoint.finish_badly(loan.ticket, error, Clock::now());
@@ -52,6 +65,7 @@ void PythonLoans::try_again(Loan loan, ReadError error) {
 }
 
 void PythonLoans::fail(const Loan& loan, ReadError error) {
+  note(loan, error.detail);
   endpoint_of(loan.block).cancel(loan.ticket);
   complete(error, loan);
   scheduler_.fail(std::move(error));

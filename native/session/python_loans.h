@@ -8,6 +8,7 @@
 
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "net/endpoint.h"
@@ -42,6 +43,7 @@ class PythonLoans {
 
  private:
   Endpoint& endpoint_of(const Block& block) const { return *endpoints_[block.source]; }
+  void note(const Loan& loan, const std::string& failure);
 
   Scheduler& scheduler_;
   const std::vector<std::shared_ptr<Endpoint>>& endpoints_;

@@ -38,12 +38,13 @@ constexpr unsigned kFirstRequests = 12;
 // Workers and sources outlive the scheduler, because its wakers point to reactors. Threads are
 // joined before either is destroyed.
 struct Session::State {
-  explicit State(SessionOptions all) : options(std::move(all)) {}
+  explicit State(SessionOptions all) : options(std::move(all)), trace(options.trace_events) {}
 
   const SessionOptions options;
   const Clock::Watched watched;
   Sources sources;
   CacheTap tap;
+  TraceLog trace;
   std::optional<Workers> workers;
   std::unique_ptr<Scheduler> scheduler;
   DeviceCopiers copiers;
@@ -171,6 +172,7 @@ void Session::start(Plan plan, const ConsumerStreams& streams) {
   state.scheduler = std::make_unique<Scheduler>(std::move(plan), lanes,
                                                 state.scheduler_options(!wanted.targets.empty()));
   if (!state.tap.is_empty()) state.scheduler->set_tap(&state.tap);
+  if (state.options.trace_events > 0) state.scheduler->set_trace(&state.trace);
   state.python.emplace(*state.scheduler, state.endpoints, state.options.retry);
   if (const auto& error = state.sources.lookup_error()) {
     state.scheduler->fail(*error);
@@ -246,6 +248,10 @@ SessionStats Session::stats() {
   stats.hedges = http.hedges;
   stats.gpudirect_refusal = state.workers->gpudirect_refusal();
   return stats;
+}
+
+std::pair<std::vector<TraceEvent>, std::uint64_t> Session::take_trace() {
+  return state().trace.take();
 }
 
 std::vector<OpenOutage> Session::outages() {

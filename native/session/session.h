@@ -18,6 +18,7 @@
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "cache/entry.h"
@@ -108,6 +109,8 @@ class Session {
   void fail(ReadError error);
 
   SessionStats stats();
+  // Returns the events so far and the number of dropped ones; see TraceLog::take().
+  std::pair<std::vector<TraceEvent>, std::uint64_t> take_trace();
   // Returns the servers that the load waits for now.
   std::vector<OpenOutage> outages();
   // Whether a device was still copying when the session was closed, and did not finish in time. The

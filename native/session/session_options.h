@@ -28,6 +28,7 @@ struct SessionOptions {
   std::optional<bool> gpudirect = false;
   // Prefix of /sys, which lists NUMA nodes. Tests use a folder of their own.
   std::string system_root;
+  std::uint64_t trace_events = 0;  // most events between two calls of take_trace(); 0: no trace
   double hedge_percent = 5;  // most extra bytes for duplicates of slow requests; 0: no duplicates
 };
 

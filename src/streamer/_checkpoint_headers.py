@@ -239,12 +239,13 @@ def _with_parts_remarked(catalog: Catalog, label: str) -> Catalog:
 
 def _read_catalog(cache: Cache, settings: Settings, read: Callable[[], Catalog]) -> Catalog:
     """Read the headers; if they are malformed, read them again without the cache, which may hold malformed ones."""
-    try:
+    with settings.traced("locate", "read headers", files=len(cache.objects)):
+        try:
+            return read()
+        except (FormatError, TruncatedError):
+            if not cache.distrust_headers(settings.header_bytes):
+                raise
         return read()
-    except (FormatError, TruncatedError):
-        if not cache.distrust_headers(settings.header_bytes):
-            raise
-    return read()
 
 
 def framework_for(request: Request, device: Any = None, dtype: Any = None, *, fills_targets: bool = False) -> Framework:

@@ -53,7 +53,7 @@ def locate(
     options = options_by_uri(request.storage_options, uris)
     refuse_accidental_file_systems(uris)
     how: dict[str, Any] = {"strategy": strategy, "listed": listed, "formats": formats}
-    with closing(LoadStatus(redact(uris[0]), 0, LOCATING)) as status:
+    with settings.traced("locate", "find files"), closing(LoadStatus(redact(uris[0]), 0, LOCATING)) as status:
         lookup = _Lookup(settings, request.fs, enabled(uris=uris), show=status.note, **how)
         return joined(lookup.find_all(list(zip(uris, options, strict=True))))
 

@@ -2,7 +2,7 @@
 
 from array import array
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 ErrorCodeName = Literal[
     "not_found",
@@ -193,6 +193,7 @@ class SessionOptions:
     max_attempts: int
     block_deadline_s: float
     hedge_percent: float
+    trace_events: int
     pinned_bytes: int
     gpudirect: bool | None
 
@@ -249,6 +250,7 @@ class Session:
     def version(self, source: int) -> str: ...
     def take_python_block(self) -> PythonBlock | None: ...
     def stats(self) -> dict[str, int]: ...
+    def take_trace(self) -> tuple[list[tuple[Any, ...]], int]: ...
     def outages(self) -> list[OpenOutage]: ...
     def close(self) -> None: ...
 

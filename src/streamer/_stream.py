@@ -22,6 +22,7 @@ from streamer.core.checkpoint.report import LoadReport, device_path, gpudirect_r
 from streamer.core.collector import collector_paused
 from streamer.core.errors import EngineError, LoadCancelledError, OptionError, UsageError
 from streamer.core.group.joining import joined_group
+from streamer.core.load_status import SHORTEST_US, now_us
 from streamer.core.log import OwnLogger
 from streamer.core.request.request import ProgressOption, Request, UriOption
 from streamer.core.tensors.frameworks import Framework, TensorT
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from streamer.core.options.options import Options
     from streamer.core.request.request import ProgressOption, StorageOptions
     from streamer.core.tensors.frameworks import NumpyName, TorchName
+    from streamer.core.trace.tracer import Tracer
     from streamer.core.verification.strategy import Verification, VerifyOption
 
 _log = OwnLogger()
@@ -113,6 +115,7 @@ class Stream(Generic[TensorT]):
                 *self._checkpoint.remarks,
                 *self._destinations.remarks(),
                 *self._checkpoint.cache.remarks(),
+                *([] if settings.tracer is None else settings.tracer.remarks()),
                 *gpudirect_remarks(path, stats, is_asked=bool(settings.gpudirect)),
             ],
             verified=verification.checks(self._session.compares_answers) if verification else (),
@@ -131,7 +134,15 @@ class Stream(Generic[TensorT]):
         self._is_closing = True
         self._session.close()
         self._progress.close()
-        self._ended = self._ended or time.perf_counter()
+        is_first, self._ended = self._ended is None, self._ended or time.perf_counter()
+        if is_first and self._checkpoint.settings.tracer is not None:
+            self._trace(self._checkpoint.settings.tracer)
+
+    def _trace(self, tracer: Tracer) -> None:
+        report = self.report
+        names = ("uri", "tensors", "bytes", "seconds", "is_complete")
+        facts = {"kind": "load", **{name: getattr(report, name) for name in names}}
+        tracer.end_load(facts, report.bound_by, is_limited=bool(self._checkpoint.settings.max_bytes_per_second))
 
     def __iter__(self) -> Stream[TensorT]:
         return self
@@ -183,6 +194,8 @@ class Stream(Generic[TensorT]):
         return items
 
     def _take(self, items: list[int]) -> list[tuple[str, Any]]:
+        tracer = self._checkpoint.settings.tracer
+        began_us = 0 if tracer is None else now_us()
         memories = self._session.take_all(items)
         if self._verification is not None:
             self._verify(self._verification, items, memories)
@@ -190,12 +203,16 @@ class Stream(Generic[TensorT]):
         if None in memories:
             self._check_delivered(items, memories)
         names = [self._wanted[item].entry.name for item in items]
-        return list(zip(names, self._destinations.tensors(items, memories), strict=True))
+        taken = list(zip(names, self._destinations.tensors(items, memories), strict=True))
+        if tracer is not None and now_us() - began_us >= SHORTEST_US:
+            tracer.span("hand_over", "hand over", began_us, tensors=len(items))
+        return taken
 
     def _verify(self, verification: Verification, items: list[int], memories: list[_native.Memory | None]) -> None:
         try:
-            for item, memory in zip(items, memories, strict=True):
-                verification.take(item, self._destinations.bytes_of(item, memory), self._session.digest_pieces)
+            with self._checkpoint.settings.traced("verify", "compare digests", tensors=len(items)):
+                for item, memory in zip(items, memories, strict=True):
+                    verification.take(item, self._destinations.bytes_of(item, memory), self._session.digest_pieces)
         except BaseException:
             self.close()  # nothing more may be handed out
             raise

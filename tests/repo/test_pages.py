@@ -29,7 +29,8 @@ from streamer.plugins.formats import formats_for
 
 
 def masked(text: str) -> str:
-    """Replace times and speeds, which differ in each run."""
+    """Replace times and speeds, which differ in each run, and leave out what bounded a load."""
+    text = re.sub(r", bound by [^0-9]+ \d+ %(, [a-z ]+ \d+ %)*", "", text)
     return re.sub(r"[\d.]+ (s|[kMG]B/s)\b", r"# \1", re.sub(r"[\d.]+ [kMG]B/s", "# GB/s", text)).strip()
 
 
@@ -65,6 +66,17 @@ def test_examples_of_the_guide_and_its_server(tmp_path: Path, capsys: pytest.Cap
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+def test_examples_of_traces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with ScriptedServer(save({"weight": torch.rand(64, 64)})) as server:
+        names = run_examples("docs/traces.md", {"uri": server.url})
+    printed = capsys.readouterr().out
+    assert printed.endswith(f"{names['facts']['advice']}\n")
+    assert names["facts"]["is_complete"] is True
 
 
 def test_examples_of_shared_loads(capsys: pytest.CaptureFixture[str]) -> None:

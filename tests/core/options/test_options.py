@@ -12,10 +12,10 @@ from streamer.core.options.settings import resolve
 
 CHOICES = {"share": ("node", "off")}
 SWITCHES = ["allow_missing_shards", "check_memory", "direct_io", "gpudirect", "io_uring"]
-FOLDERS = ["cache_dir"]
+PATHS = ["cache_dir", "trace"]
 
 
-@each_row("knob", [field.name for field in fields(Options) if field.name not in (*SWITCHES, *FOLDERS, *CHOICES)])
+@each_row("knob", [field.name for field in fields(Options) if field.name not in (*SWITCHES, *PATHS, *CHOICES)])
 def test_every_knob_states_its_bounds_unit_and_reason_and_refuses_what_is_outside(knob):
     metadata = {field.name: field.metadata for field in fields(Options)}[knob]
     assert metadata["unit"]
@@ -28,16 +28,17 @@ def test_every_knob_states_its_bounds_unit_and_reason_and_refuses_what_is_outsid
     Options(**{knob: metadata["high"]})
 
 
-@pytest.mark.parametrize("knob", FOLDERS)
-def test_a_folder_is_a_path_and_nothing_else(knob, tmp_path, monkeypatch):
+@pytest.mark.parametrize("knob", PATHS)
+def test_a_folder_or_file_is_a_path_and_nothing_else(knob, tmp_path, monkeypatch):
     assert knob in (Options.__doc__ or "")
     assert getattr(Options(**{knob: tmp_path}), knob) == str(tmp_path)
     assert getattr(Options(**{knob: ""}), knob) == ""
     for wrong in (1, True, b"/tmp", ["/tmp"], "a\0b", "s3://bucket/folder"):
         with pytest.raises(OptionError, match=knob):
             Options(**{knob: wrong})
-    monkeypatch.setenv(f"STREAMER_{knob.upper()}", str(tmp_path))
-    assert getattr(resolve(None), knob) == str(tmp_path)
+    path = str(tmp_path if knob == "cache_dir" else tmp_path / "load.json")
+    monkeypatch.setenv(f"STREAMER_{knob.upper()}", path)
+    assert getattr(resolve(None), knob) == path
     assert getattr(resolve(Options(**{knob: ""})), knob) == ""
     monkeypatch.setenv(f"STREAMER_{knob.upper()}", "s3://bucket/folder")
     with pytest.raises(OptionError, match=knob.upper()):

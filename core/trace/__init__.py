@@ -1,0 +1,1 @@
+"""The trace of a load: what each thread did, and when, in a file for Perfetto."""
