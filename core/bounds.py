@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 # The words, by the engine's counters of time; `locating` is the time before the first byte of a tensor is read.
 LOCATING, OTHER_PROCESS = "locating", "another process"
+CONSUMER, WRITING = "consumer", "writing"  # a pull is the consumer of its reads
 _WORDS = {
     "http_us": "store",
     "nfs_us": "store",
@@ -13,7 +14,7 @@ _WORDS = {
     "file_us": "disk",
     "memory_us": "memory",
     "slots_us": "device copy",
-    "consumer_us": "consumer",
+    "consumer_us": CONSUMER,
     "ranks_us": OTHER_PROCESS,
 }
 _ADVICE = {
@@ -22,7 +23,8 @@ _ADVICE = {
     "disk": "measure the disk alone: python -m streamer doctor PATH; the page cache and faster disks help",
     "memory": "raise memory_limit_bytes, so that more is read at a time",
     "device copy": "raise pinned_bytes; see whether other work uses the device's bus",
-    "consumer": "see what the program does with each tensor: py-spy shows it; streamer.load only keeps tensors",
+    CONSUMER: "see what the program does with each tensor: py-spy shows it; streamer.load only keeps tensors",
+    WRITING: "measure the disk that is written: files are flushed before they get their names",
     OTHER_PROCESS: "look at the trace or the log of the other processes: one of them is behind",
     LOCATING: "fewer files, or one folder with an index, need fewer requests before the first tensor",
 }

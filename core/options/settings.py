@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, fields
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from streamer.core.options.limits import Deadline, Limits
@@ -59,6 +61,22 @@ class Settings(Options):
     def traced(self, category: str, name: str, **facts: Any) -> AbstractContextManager[None]:
         """Return a context manager: a trace, if there is one, shows the calling thread in the block."""
         return nullcontext() if self.tracer is None else self.tracer.during(category, name, **facts)
+
+    def trace_end(
+        self,
+        kind: str,
+        uri: str,
+        size_bytes: int,
+        seconds: float,
+        bound_by: Mapping[str, float] = MappingProxyType({}),
+        *,
+        is_complete: bool = True,
+        **facts: Any,
+    ) -> None:
+        """Note in the trace, if there is one, what a load, a save or a copy did, and write the file."""
+        if self.tracer is not None:
+            told = {"kind": kind, "uri": uri, "bytes": size_bytes, "seconds": seconds, "is_complete": is_complete}
+            self.tracer.end_load({**told, **facts}, bound_by, is_limited=bool(self.max_bytes_per_second))
 
     @property
     def deadline(self) -> Deadline:

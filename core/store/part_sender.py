@@ -10,6 +10,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -17,6 +18,7 @@ from streamer.core.conditions import Condition
 from streamer.core.store.uploads import Upload
 
 Noted = Callable[[int], None]
+Traced = Callable[..., AbstractContextManager[None]]  # is given the offset and the number of bytes of a part
 
 
 class Sending(Protocol):
@@ -47,8 +49,8 @@ class PartStream:
 class PartSender:
     """A context manager around threads that send parts; they start when they are needed."""
 
-    def __init__(self, most_parallel: int) -> None:
-        self.workers = max(1, most_parallel)
+    def __init__(self, most_parallel: int, traced: Traced = lambda **_: nullcontext()) -> None:
+        self.workers, self._traced = max(1, most_parallel), traced
         self._has_news = Condition()  # guards the next four attributes, and those of the streams
         self._waiting: deque[tuple[PartStream, int, memoryview]] = deque()
         self._places = self.workers + 1  # for parts that may be made
@@ -173,7 +175,8 @@ class PartSender:
             stream, offset_bytes, part = taken
             del taken
             try:
-                stream.upload.send(offset_bytes, part)
+                with self._traced(offset=offset_bytes, bytes=part.nbytes):
+                    stream.upload.send(offset_bytes, part)
                 size_bytes = part.nbytes
             except BaseException as error:
                 with self._has_news:

@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from streamer.core.options.options import Options
     from streamer.core.request.request import ProgressOption, StorageOptions
     from streamer.core.tensors.frameworks import NumpyName, TorchName
-    from streamer.core.trace.tracer import Tracer
     from streamer.core.verification.strategy import Verification, VerifyOption
 
 _log = OwnLogger()
@@ -135,14 +134,11 @@ class Stream(Generic[TensorT]):
         self._session.close()
         self._progress.close()
         is_first, self._ended = self._ended is None, self._ended or time.perf_counter()
-        if is_first and self._checkpoint.settings.tracer is not None:
-            self._trace(self._checkpoint.settings.tracer)
-
-    def _trace(self, tracer: Tracer) -> None:
-        report = self.report
-        names = ("uri", "tensors", "bytes", "seconds", "is_complete")
-        facts = {"kind": "load", **{name: getattr(report, name) for name in names}}
-        tracer.end_load(facts, report.bound_by, is_limited=bool(self._checkpoint.settings.max_bytes_per_second))
+        settings = self._checkpoint.settings
+        if is_first and settings.tracer is not None:
+            report = self.report
+            facts: dict[str, Any] = {"tensors": report.tensors, "is_complete": report.is_complete}
+            settings.trace_end("load", report.uri, report.bytes, report.seconds, report.bound_by, **facts)
 
     def __iter__(self) -> Stream[TensorT]:
         return self

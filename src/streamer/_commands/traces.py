@@ -188,7 +188,7 @@ def _size(about: Mapping[str, Any]) -> str:
 
 
 def _bound(found: Mapping[str, Any]) -> str:
-    return f"bound by: {found['bound']}" if found["bound"] else "the trace does not say what bounded this load"
+    return f"bound by: {found['bound']}" if found["bound"] else "the trace does not say what bounded it"
 
 
 def _slowest(found: Mapping[str, Any]) -> list[tuple[str, ...]]:

@@ -104,6 +104,7 @@ class _Pull:
         self._settings, self._wanted = settings, wanted
         self._record = folder.record()
         self._place, self._is_same_place = "", False
+        self._bounds: Mapping[str, float] = {}  # of the reads
 
     def plan(self) -> CopyPlan:
         found = self._look(None)
@@ -139,7 +140,8 @@ class _Pull:
             place(self._folder, record, gone, parts)
         for name in older:
             self._folder.remove(name)
-        files = record.files.values()
+        files, seconds = record.files.values(), time.monotonic() - (self._settings.began or 0.0)
+        self._settings.trace_end("pull", self._label, read_bytes, seconds, self._bounds, files=len(pulled))
         return PullReport(
             self._label,
             self._folder.path,
@@ -149,7 +151,7 @@ class _Pull:
             len(kept),
             sum(each.verified_by is not None for each in files),
             (*gone, *older),
-            time.monotonic() - (self._settings.began or 0.0),
+            seconds,
             authenticated,
             tuple(name for name in gone if name in listing.files),
         )
@@ -314,7 +316,7 @@ class _Pull:
         read_bytes = sum(each.source_object.size_bytes - each.part.offset for each in incoming)
         kept_bytes = sum(each.kept_bytes for each in incoming)
         with Progress(progress, read_bytes + kept_bytes, f"{self._label} ({len(missing)} files)") as shown:
-            transfer(incoming, self._settings, shown.update, shown.note)
+            self._bounds = transfer(incoming, self._settings, shown.update, shown.note)
         return read_bytes
 
     def _incoming(
@@ -329,7 +331,9 @@ class _Pull:
         # Requests ask for checksums only with `compares_answers`, and are then as small as the checksums require.
         objects = [replace(each, compares_answers=self._wanted.is_verified) for each in objects]
         return [
-            Incoming(missing[name], each, parts[name], FileDigests(each, expected[name]), parts[name].offset)
+            Incoming(
+                missing[name], each, parts[name], FileDigests(each, expected[name]), parts[name].offset, self._settings
+            )
             for name, each in zip(names, objects, strict=True)
         ]
 

@@ -13,12 +13,13 @@ compared with its storage's digest if there is one.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 
 from streamer._pull.folder import Writers
 from streamer._pull.resumed_file import PartFile
+from streamer.core.bounds import CONSUMER, WRITING, bound_by
 from streamer.core.engine.native_session import SourceObject
 from streamer.core.engine.plan import Item, plan_reads
 from streamer.core.engine.session import ReadSession
@@ -96,6 +97,7 @@ class Incoming:
     part: PartFile  # the part to which the bytes are written
     digests: FileDigests  # the digests of its bytes
     kept_bytes: int  # bytes from an earlier run, which are read again for the digests
+    settings: Settings
 
     @property
     def checked_bytes(self) -> int:
@@ -104,7 +106,8 @@ class Incoming:
 
     def write(self, data: memoryview) -> None:
         """Write the next bytes; raises as `PartFile.write`."""
-        self.part.write(data, self.digests)
+        with self.settings.traced("write", self.info.path.rpartition("/")[2], bytes=data.nbytes):
+            self.part.write(data, self.digests)
 
     def close(self) -> None:
         """Close the file."""
@@ -120,14 +123,14 @@ def transfer(
     settings: Settings,
     on_progress: Callable[[Callable[[], int]], None],
     on_wait: Callable[[str], None],
-) -> None:
-    """Read all missing bytes, and finish all files."""
+) -> Mapping[str, float]:
+    """Read all missing bytes, and finish all files; return what bounded the reads."""
     items = cut([(each.part.offset, each.source_object.size_bytes) for each in files])
     objects = [each.source_object for each in files]
     most_bytes = min(settings.memory_limit_bytes, AHEAD_BYTES)
     ahead = Ahead(most_bytes, time.monotonic())
     own = replace(settings, memory_limit_bytes=most_bytes, first_memory_limit_bytes=ahead.bytes)
-    shown = _FileProgress(files, on_progress)
+    shown, bounds = _FileProgress(files, on_progress), dict[str, float]()
     with Writers(files, shown.show) as writers:
         for number, each in enumerate(files):
             if each.part.offset == each.source_object.size_bytes:  # empty, or an earlier run did not finish it
@@ -139,8 +142,10 @@ def transfer(
             )
             with closing(session):
                 _write(session, writers, files, items, ahead)
+                bounds = {WRITING if word == CONSUMER else word: of for word, of in bound_by(session.stats()).items()}
             shown.update(lambda: plan.span_bytes)
         writers.finish()
+    return bounds
 
 
 class _FileProgress:

@@ -144,10 +144,10 @@ class _Push:
         began = time.perf_counter()
         chosen, authenticated, there, replaced, older, missing = self._look()
         sent_bytes = sum(chosen[name].size_bytes for name in missing)
-        label, limit = f"{self._to.label} ({len(missing)} files)", self._settings.memory_limit_bytes
+        label = f"{self._to.label} ({len(missing)} files)"
         with (
             Progress(progress, sent_bytes, label) as shown,
-            Writing(self._target, limit, shown, Event(), failure="not all files are there") as writing,
+            Writing(self._target, self._settings, shown, Event(), failure="not all files are there") as writing,
         ):
             self._send_all(writing, {name: chosen[name] for name in missing}, replaced, chosen)
             removed = self._removed(older) if writing.commits else ()
@@ -155,6 +155,8 @@ class _Push:
         self._check_listed(missing, chosen)
         if not writing.commits:
             removed = self._removed(older)
+        seconds = time.perf_counter() - began
+        self._settings.trace_end("push", self._to.label, sent_bytes, seconds, files=len(missing))
         return PushReport(
             self._source.label,
             self._to.label,
@@ -163,7 +165,7 @@ class _Push:
             sent_bytes,
             len(there),
             self._verified_files,
-            time.perf_counter() - began,
+            seconds,
             authenticated,
             removed,
         )

@@ -34,7 +34,7 @@ from streamer.core.group.assembly import bytes_before, unpack
 from streamer.core.group.member import BEAT_S, Member, State
 from streamer.core.options.options import Options
 from streamer.core.store.own_objects import OwningUpload
-from streamer.core.store.part_sender import PartSender, PartStream
+from streamer.core.store.part_sender import PartSender, PartStream, Traced
 from streamer.core.store.uploads import MOST_PARALLEL_PARTS
 from streamer.core.store.versioned_uploads import owning
 
@@ -64,6 +64,7 @@ def together(saving: Saving, member: Member | None) -> Saving:
     cancelled = saving.is_cancelled
     options = (saving.request.options or Options()).filled_from_environment()
     how: Any = {"most_at_a_time": most, "is_cancelled": cancelled, "silence_s": options.first_byte_timeout_s}
+    how["traced"] = partial(saving.settings.traced, "upload", "send a part")
     ranks = RankSave(member, saving.tensors, own, agreed.held, **how)
     return replace(saving, metadata=agreed.metadata, ranks=ranks)
 
@@ -100,10 +101,11 @@ class RankSave:
         most_at_a_time: int,
         is_cancelled: Event,
         silence_s: float,
+        traced: Traced,
     ) -> None:
         self.member, self._tensors, self._own, self._held = member, tensors, own, held
         self._most_at_a_time, self._is_cancelled, self._silence_s = most_at_a_time, is_cancelled, silence_s
-        self._torch = sys.modules["torch"]
+        self._torch, self._traced = sys.modules["torch"], traced
         self._last_beat = time.monotonic()
         self._checksums: list[tuple[int, str, int, int, int]] = []  # number of the shard, name, begin, end, CRC32C
 
@@ -247,7 +249,7 @@ class RankSave:
                 tail_bytes=shard.tail_bytes,
             )
         parallel_parts = min(each.parallel_parts for each in begun)
-        with PartSender(min(self._most_at_a_time, parallel_parts)) as sender:
+        with PartSender(min(self._most_at_a_time, parallel_parts), self._traced) as sender:
             parts = SentParts(uploads, parallel_parts)
             stream = sender.stream(parts, lambda _: None)
             has_tags = False

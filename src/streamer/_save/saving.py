@@ -121,9 +121,7 @@ class Saving:
         total_bytes = sum(shard.size_bytes for shard in shards) - kept_bytes
         with (
             Progress(self.request.progress, total_bytes, f"save {redact(uri)}") as progress,
-            Writing(
-                writable, self.settings.memory_limit_bytes, progress, self.is_cancelled, resumes=self.resume
-            ) as writing,
+            Writing(writable, self.settings, progress, self.is_cancelled, resumes=self.resume) as writing,
         ):
             files = self._write(writing, store, place, shards)
             not_removed = self._aside(lambda: self._finished(writing, writable, place))
@@ -134,6 +132,7 @@ class Saving:
         report = SaveReport(redact(uri), tuple(files), tensors, size_bytes, seconds, not_removed, kept_bytes, remarks)
         if self.ranks is not None:
             self.ranks.tell_end(report.to_dict())
+        self.settings.trace_end("save", report.uri, size_bytes, seconds, tensors=tensors)
         return report
 
     def _aside(self, work: Callable[[], Result]) -> Result:

@@ -68,7 +68,7 @@ def quiet_writing(store: Store, uri: str, settings: Settings) -> Iterator[Writin
     """Write files for another library. No progress is shown, as the library shows its own, and no save is cancelled."""
     with (
         Progress(False, 0, "") as progress,
-        Writing(uploading_store(store, uri), settings.memory_limit_bytes, progress, Event()) as writing,
+        Writing(uploading_store(store, uri), settings, progress, Event()) as writing,
     ):
         yield writing
 
@@ -79,7 +79,7 @@ class Writing:
     def __init__(
         self,
         store: Any,
-        memory_limit_bytes: int,
+        settings: Settings,
         progress: Progress,
         is_cancelled: Event,
         *,
@@ -88,7 +88,8 @@ class Writing:
     ) -> None:
         self._store, self._progress, self._is_cancelled = store, progress, is_cancelled
         # Maximum number of parts that may be sent at a time.
-        self.most_parallel = most_parallel(memory_limit_bytes)
+        self.most_parallel = most_parallel(settings.memory_limit_bytes)
+        self._traced = partial(settings.traced, "upload", "send a part")
         self._guard = threading.Lock()  # of the next three: several threads finish files
         self._begun: list[tuple[str, OwningUpload]] = []
         self._shown: list[tuple[str, Callable[[], None]]] = []  # files that no older checkpoint had
@@ -107,7 +108,7 @@ class Writing:
         self, path: str, size_bytes: int, pieces: Iterable[memoryview], replaced: ObjectInfo | None
     ) -> OwningUpload:
         """Send all bytes of one file, which shows up when `show` is called."""
-        with PartSender(self.most_parallel) as sender:
+        with PartSender(self.most_parallel, self._traced) as sender:
             return self._sent(SentFile(path, size_bytes, pieces, replaced), sender, self.note_sent)
 
     def send_all(self, files: Sequence[SentFile], on_sent: Callable[[int, OwningUpload], None]) -> None:
@@ -120,7 +121,7 @@ class Writing:
         def job(number: int) -> Callable[[], Callable[[], None]]:
             return lambda: partial(on_sent, number, self._sent(files[number], sender, note))
 
-        with PartSender(self.most_parallel) as sender:
+        with PartSender(self.most_parallel, self._traced) as sender:
             jobs = [(each.held_bytes, job(number)) for number, each in enumerate(files)]
             _in_threads(jobs, news, stop=sender.close)
 

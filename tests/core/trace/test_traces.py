@@ -21,6 +21,8 @@ from safetensors.numpy import save, save_file
 from servers.scripted_http import ScriptedServer
 
 import streamer
+from streamer._pull.pull import PullArguments, pull
+from streamer._push.push import Target, push
 from streamer.core.bounds import bounds_text
 from streamer.core.trace import file as trace_file
 from streamer.core.trace import tracer as tracers
@@ -156,6 +158,19 @@ def test_too_little_memory_is_named(path, tmp_path):
     little, enough = shares(checked(path)), shares(checked(other))
     assert little["memory"] > little.get("store", 0)
     assert enough["store"] > enough.get("memory", 0)
+
+
+def test_saves_and_copies_are_traced(path, model, tmp_path):
+    options = streamer.Options(trace=path)
+    streamer.save(TENSORS, tmp_path / "saved", options=options, progress=False)
+    assert {each["cat"] for each in spans(checked(path))} == {"upload"}
+    pull(str(model), str(tmp_path / "pulled"), PullArguments(options=options), progress=False, on_wait=print)
+    push(str(model), Target(str(tmp_path / "pushed")), PullArguments(options=options), progress=False)
+    trace = checked(path)
+    assert sum(each["args"]["bytes"] for each in spans(trace, "write")) == model.stat().st_size
+    loads = trace["otherData"]["processes"][0]["loads"]
+    assert [each["kind"] for each in loads] == ["save", "pull", "push"]
+    assert all(each["is_complete"] and each["bytes"] for each in loads)
 
 
 def test_the_number_of_events_is_bounded_and_the_rest_is_counted(path, model, monkeypatch):
