@@ -113,11 +113,8 @@ class _Pull:
 
     def _look(self, listing: Listing | None) -> _Files:
         if self._record is not None and self._record.uri != self._label:
-            raise UsageError(
-                f"the folder {self._folder.path} holds a pull of {self._record.uri}",
-                uri=self._label,
-                hint="Name another folder, or remove that one",
-            )
+            message = f"the folder {self._folder.path} holds a pull of {self._record.uri}"
+            raise UsageError(message, uri=self._label, hint="Name another folder, or remove that one")
         listing = listing or files_below(self._store, self._uri, self._settings)
         chosen = self._chosen(listing.files)
         self._place = identity_of(self._store, ObjectInfo(self._store.root, self._label, None))
@@ -330,11 +327,10 @@ class _Pull:
         objects = in_parallel(partial(source_object, self._store), [missing[name] for name in names], role="source")
         # Requests ask for checksums only with `compares_answers`, and are then as small as the checksums require.
         objects = [replace(each, compares_answers=self._wanted.is_verified) for each in objects]
+        digests = [FileDigests(each, expected[name]) for name, each in zip(names, objects, strict=True)]
         return [
-            Incoming(
-                missing[name], each, parts[name], FileDigests(each, expected[name]), parts[name].offset, self._settings
-            )
-            for name, each in zip(names, objects, strict=True)
+            Incoming(missing[name], each, parts[name], some, parts[name].offset, self._settings)
+            for name, each, some in zip(names, objects, digests, strict=True)
         ]
 
 

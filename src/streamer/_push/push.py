@@ -144,9 +144,8 @@ class _Push:
         began = time.perf_counter()
         chosen, authenticated, there, replaced, older, missing = self._look()
         sent_bytes = sum(chosen[name].size_bytes for name in missing)
-        label = f"{self._to.label} ({len(missing)} files)"
         with (
-            Progress(progress, sent_bytes, label) as shown,
+            Progress(progress, sent_bytes, f"{self._to.label} ({len(missing)} files)") as shown,
             Writing(self._target, self._settings, shown, Event(), failure="not all files are there") as writing,
         ):
             self._send_all(writing, {name: chosen[name] for name in missing}, replaced, chosen)
@@ -252,9 +251,8 @@ class _Push:
             return False
         (own,) = sized(self._source.store, [listing.files[name]])
         (there,) = sized(self._target, [info])
-        return are_equal(
-            FileBytes(self._source.store, own, self._settings), FileBytes(self._target, there, self._settings)
-        )
+        before = FileBytes(self._source.store, own, self._settings)
+        return are_equal(before, FileBytes(self._target, there, self._settings))
 
     def _send_all(
         self,

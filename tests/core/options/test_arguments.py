@@ -163,7 +163,7 @@ def test_no_option_takes_another_type_or_no_number(knob):
     for value in ("three", float("nan"), float("inf"), [], {}, b"3", 3 + 0j, -1, 10**30, OTHER, True):
         if value is True and "low" not in knob.metadata:
             continue
-        if isinstance(value, str) and "folder" in knob.metadata:
+        if isinstance(value, str) and "path" in knob.metadata:
             continue
         message = ""
         try:
