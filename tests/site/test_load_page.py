@@ -168,6 +168,16 @@ def test_each_picture_has_a_table(browser: Any, tmp_path: Path) -> None:
             assert found[: len(first)] == first
 
 
+def test_a_consumer_is_a_bound_only_while_nobody_reads(browser: Any, tmp_path: Path) -> None:
+    events = [
+        load_traces.event("a", "read", 0, 1_000_000, 1, bytes=10),
+        load_traces.event("consumer", "consumer", 0, 2_000_000, 2),
+    ]
+    with opened(browser, tmp_path, {"traceEvents": events, "otherData": {"product": "streamer"}}) as page:
+        found = page.evaluate("shownShares.map((row) => [row[causes.indexOf('disk')], row[CONSUMER]])")
+    assert found == [[1, 0]] * 50 + [[0, 1]] * 50
+
+
 def test_a_hundred_thousand_events_are_drawn(browser: Any, tmp_path: Path) -> None:
     with opened(browser, tmp_path, load_traces.trace(100_000, 40), 400) as page:
         assert page.evaluate("count") >= 100_000
